@@ -273,17 +273,14 @@ PERF_CONNECTING = 32
 #: Outstanding requests of a queue pair in bandwidth tests.
 PERF_DEPTH = 16
 
-# -- ib-ping
-
 #: rds-stress: tasks of one side, and outstanding requests of one task.
 PERF_TASKS = 64
-PERF_DEPTH = 4096
+PERF_RDS_DEPTH = 4096
+
+# -- ib-ping
+
 #: Rounds of a client.
 PING_COUNT = (1 << 31) - 1
-
-# -- captures
-
-# -- the offload protocol switch
 
 # -- ib-ss
 

@@ -109,7 +109,7 @@ class MeetingContract:
         Nothing is kept of meetings.
         """
         for device in devices:
-            self.assertEqual((device.paths._meetings, device.paths._met), ({}, {}))
+            self.assertEqual((device.paths._pendingPaths, device.paths._met), ({}, {}))
 
     def test_eitherFirst(self: Any) -> None:
         """
@@ -359,7 +359,7 @@ class MeetingContract:
         The HCAs that are waited for are bounded; those that nobody waits for any more do
         not count.
         """
-        self.patch(addressresolution, "MEETINGS", 2)
+        self.patch(addressresolution, "PENDING_PATHS", 2)
         a = self.deviceOf(LOW)
         sides = [MeetingSide(a, HIGH + 2 * n) for n in range(3)]
         for side in sides[:2]:
@@ -370,7 +370,7 @@ class MeetingContract:
         sides[1].qp.modify(QPState.RESET)
         another = MeetingSide(a, HIGH + 4)
         another.to(QPState.RTR, 0x1234)
-        self.assertEqual(len(a.paths._meetings), 2)
+        self.assertEqual(len(a.paths._pendingPaths), 2)
         a.close()
         self.assertNoneMeets(a)
 

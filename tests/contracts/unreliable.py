@@ -39,7 +39,7 @@ class UnreliableSide(DeviceSide):
         self.equip(512)
         self.qp.modify(QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=int(ALL))
 
-    def meet(self, other: UnreliableSide) -> None:
+    def resolvePath(self, other: UnreliableSide) -> None:
         """
         Connect by the other's GID and number.
         """
@@ -58,8 +58,8 @@ class UnreliableContract:
         @return: two connected queue pairs.
         """
         one, two = UnreliableSide(self.device()), UnreliableSide(self.device())
-        one.meet(two)
-        two.meet(one)
+        one.resolvePath(two)
+        two.resolvePath(one)
         settle(one.device, two.device)
         return one, two
 
@@ -72,8 +72,8 @@ class UnreliableContract:
             inboxes = [side.register(10) for side in (one, two)]
             for side, inbox in zip((one, two), inboxes, strict=True):
                 side.receive(1, piece(inbox))
-            one.meet(two)
-            two.meet(one)
+            one.resolvePath(two)
+            two.resolvePath(one)
             one.send(2, SEND, inline=b"one")
             two.send(2, SEND, inline=b"two")
             settle(one.device, two.device)
@@ -87,7 +87,7 @@ class UnreliableContract:
         device = self.device()
         one, two, alone = (UnreliableSide(device) for _ in range(3))
         for side, other in ((one, two), (two, one), (alone, alone)):
-            side.meet(other)
+            side.resolvePath(other)
         settle(device)
         for side, other in ((one, two), (two, one), (alone, alone)):
             inbox = other.register(10)
@@ -146,7 +146,7 @@ class UnreliableContract:
         """
         one = UnreliableSide(self.device())
         two = UnreliableSide(self.device())
-        one.meet(two)
+        one.resolvePath(two)
         two.device.close()
         one.send(1, SEND, inline=b"anybody?")
         settle(one.device)
@@ -205,13 +205,13 @@ class UnreliableContract:
         data = one.register(4096)
         for _ in range(limits.RING // 4096 + 100):
             one.send(1, SEND, piece(data), flags=0, destination=Destination(there, stalled.qp.number, KEY))
-        self.assertEqual(a.departures.waiting, limits.DATAGRAMS_UNRESOLVED)
+        self.assertEqual(a.addressPaths.waiting, limits.DATAGRAMS_UNRESOLVED)
         self.assertGreater(a.counters["datagrams_lost"], 0)
         one.tell(elsewhere, other.qp.number, b"quick")
         settle(a, c)
         self.assertEqual(len(other.received()), 1)
         settle(a, b, c)
-        self.assertEqual(a.departures.waiting, 0)
+        self.assertEqual(a.addressPaths.waiting, 0)
 
     def test_stalledDies(self: Any) -> None:
         """
@@ -223,15 +223,15 @@ class UnreliableContract:
         one.tell(there, two.qp.number, b"first")
         settle(a, b)
         data = one.register(4096)
-        while not a.departures.waiting:
+        while not a.addressPaths.waiting:
             one.send(1, SEND, piece(data), flags=0, destination=Destination(there, two.qp.number, KEY))
         b.close()
         settle(a)
-        self.assertEqual(a.departures.waiting, 0)
+        self.assertEqual(a.addressPaths.waiting, 0)
         a.counters.clear()
         one.tell(there, two.qp.number, b"later")
         settle(a)
-        self.assertEqual((a.departures.waiting, a.counters["datagrams_lost"]), (0, 1))
+        self.assertEqual((a.addressPaths.waiting, a.counters["datagrams_lost"]), (0, 1))
 
     def test_sharedGID(self: Any) -> None:
         """

@@ -321,7 +321,7 @@ class SiegeTestCase(HCATestCase):
         self.assertLessEqual(device.receiveBudget.heldBytes, len(self.besieged) * 70000)
         self.assertLessEqual(len(device.queuePairs), len(self.besieged) + 1)
         self.assertLessEqual(len(device._dirty), len(self.besieged))
-        self.assertLessEqual(device.departures.waiting, 0)
+        self.assertLessEqual(device.addressPaths.waiting, 0)
         self.assertEqual(bytes(self.mine.view), bytes(100))
         self.assertIs(self.safe.region, self.mine)
         self.there.send(1, SendOpcode.SEND, piece(self.yours))

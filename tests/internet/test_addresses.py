@@ -115,10 +115,10 @@ class AddressTests(SynchronousTestCase):
             (("127.0.0.1", 5), ("127.0.0.1", 5)),
             ((b"127.0.0.1", 5), ("127.0.0.1", 5)),
         ]:
-            self.assertEqual(addresses.bindPair(given), expected)
+            self.assertEqual(addresses.parseBindAddress(given), expected)
         wrong: list[Any] = [("127.0.0.1", -1), ("127.0.0.1", "5"), (5, 5), (b"\xff", 5), 7, ("a", 1, 2)]
         for given in wrong:
-            self.assertRaises(ValueError, addresses.bindPair, given)
+            self.assertRaises(ValueError, addresses.parseBindAddress, given)
 
 
 class _Resolver:

@@ -13,7 +13,7 @@ from tests.support.ownaddress import ownAddress
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.base.socketrows import COLUMNS
-from twisted_ib.hca.host.query import Told
+from twisted_ib.hca.host.query import SocketsAnswer
 from twisted_ib.internet.channel import channelsOf
 from twisted_ib.rds.paths.rows import networkRows
 from twisted_ib.rds.protocol.counters import KERNEL_COUNTERS
@@ -97,7 +97,7 @@ class RowTests(ProcessesTestCase):
         self.settle()
         (channel,) = channelsOf(self.a.reactor)
         page = {"columns": list(COLUMNS), "rows": [row for row in channel.socketRows() if row]}
-        found = socketsOf(Told(7, [page]), lambda pid: "program")
+        found = socketsOf(SocketsAnswer(7, [page]), lambda pid: "program")
         kinds = [(row["provider"], row["kind"]) for row in found]
         self.assertEqual(kinds, [("rds", "listener"), ("rds", "connection")])
         self.assertEqual({row["device"] for row in found}, {"lo0"})

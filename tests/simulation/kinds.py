@@ -48,7 +48,7 @@ def _stale(dice: Random, run: Run) -> None:
     """
     run.earlier = True
     for link in run.links:
-        link.faults.append(faults.Stale(Random(dice.getrandbits(32)), 0.3))
+        link.faults.append(faults.Replay(Random(dice.getrandbits(32)), 0.3))
 
 
 def _pausedReader(dice: Random, run: Run) -> None:
@@ -88,7 +88,7 @@ def _vanishing(dice: Random, run: Run) -> None:
         From now on.
         """
         for link in run.links:
-            link.faults.append(faults.Vanishing(run.world.now + when))
+            link.faults.append(faults.LinkDown(run.world.now + when))
         if both:
             run.world.hosts[1].stopped = True
 

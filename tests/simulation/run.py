@@ -17,7 +17,7 @@ from tests.simulation.worker import RELIABLE, UNRELIABLE, DatagramWorker, Worker
 from tests.simulation.world import Host, Link, World
 from twisted_ib import limits
 from twisted_ib.hca.base.states import QPState, QPType
-from twisted_ib.hca.fabric.base.faults import FaultyLink, Stale
+from twisted_ib.hca.fabric.base.faults import FaultyLink, Replay
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.hca.wire.cm.path import CMPath
@@ -144,7 +144,7 @@ class Run:
                 worker.connection = None
             for link in self.links:
                 for fault in link.faults:
-                    if isinstance(fault, Stale):
+                    if isinstance(fault, Replay):
                         fault.begin()
             self.psns = self.dice.getrandbits(24), self.dice.getrandbits(24)
         self._connect()

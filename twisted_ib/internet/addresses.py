@@ -168,7 +168,7 @@ def withPort(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def unbound(port: Any, interface: str = "") -> tuple[Any, str]:
+def splitBinding(port: Any, interface: str = "") -> tuple[Any, str]:
     """
     Split the port argument of a listening call, which may be a C{Binding} (C{IReactorTCP2}).
 
@@ -196,7 +196,7 @@ def isBinding(value: Any) -> bool:
     return hasattr(value, "_address") and hasattr(value, "_reusePort")
 
 
-def bindPair(bindAddress: Any) -> tuple[str, int]:
+def parseBindAddress(bindAddress: Any) -> tuple[str, int]:
     """
     Read a C{bindAddress}: a host, a pair of host and port, a C{Binding}, or L{None}.
 
@@ -220,7 +220,7 @@ def bindPair(bindAddress: Any) -> tuple[str, int]:
 _32_BITS = 1 << 32
 
 
-def whole(name: str, value: Any) -> int:
+def checkInteger(name: str, value: Any) -> int:
     """
     Return C{value} as an integer.
 
@@ -233,7 +233,7 @@ def whole(name: str, value: Any) -> int:
         raise TypeError(f"{name} must be an integer, not {type(value).__name__}") from None
 
 
-def octets(data: Any) -> bytes:
+def toBytes(data: Any) -> bytes:
     """
     Return bytes-like data as bytes.
 
@@ -256,7 +256,7 @@ def immediateData(immediate: Any) -> int:
     @raise TypeError: it is not an integer.
     @raise ValueError: it has more than 32 bits.
     """
-    number = whole("immediate data", immediate)
+    number = checkInteger("immediate data", immediate)
     # libibverbs/verbs.h: C{imm_data} is a C{__be32}.  A wider number must not be cut off silently.
     if not 0 <= number < _32_BITS:
         raise ValueError(f"immediate data has 32 bits, not {number:#x}")

@@ -36,7 +36,7 @@ from twisted_ib.hca.device.registry import DEFAULT_DEVICE, isPlacedByUser, place
 from twisted_ib.interfaces import IReactorCompletionChannels
 from twisted_ib.internet.logcontext import callInContext
 from twisted_ib.internet.readers import Readers, readersOf
-from twisted_ib.internet.waiting import giveWay, threadsWait
+from twisted_ib.internet.waiting import threadsNeedInterpreter, yieldCPU
 
 #: Seconds that a closed connection waits for the peer's part of the closing (OFED C{sdp.h},
 #: SDP_FIN_WAIT_TIMEOUT, "like TCP_FIN_TIMEOUT").
@@ -70,7 +70,7 @@ class DeviceChannel:
         self.device = device
         self.users: dict[Any, None] = {}
         self._closing: dict[Any, float] = {}
-        self.polling = AdaptivePolling(perf_counter, giveWay)
+        self.polling = AdaptivePolling(perf_counter, yieldCPU)
         self._timer: Any = None
         self._registered = self._visible = False
         self._inTurn = self._enough = self._wanted = False
@@ -316,7 +316,7 @@ class DeviceChannel:
 
     def _await(self) -> bool:
         # Polling keeps the interpreter lock: a thread that computes the answer would wait for it.
-        if threadsWait(self.reactor):
+        if threadsNeedInterpreter(self.reactor):
             return False
         fabric = self.device.fabric
         seconds = fabric.answerSeconds

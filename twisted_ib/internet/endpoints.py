@@ -22,7 +22,7 @@ from twisted.internet.interfaces import (
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from twisted_ib.internet.addresses import bindPair, checkPort, unbound, withPort
+from twisted_ib.internet.addresses import checkPort, parseBindAddress, splitBinding, withPort
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import Binding
@@ -57,7 +57,7 @@ class ServerEndpoint:
         @raise ValueError: C{port} is not a port number.
         """
         self._reactor = reactor
-        number, interface = unbound(port, interface)
+        number, interface = splitBinding(port, interface)
         self._port = checkPort(number, 0)
         self._backlog = backlog
         self._interface = interface
@@ -114,7 +114,7 @@ class ClientEndpoint:
         @raise ValueError: C{port} or C{bindAddress} makes no sense.
         """
         # For its error only: the endpoint is where the mistake is, not connect().
-        bindPair(bindAddress)
+        parseBindAddress(bindAddress)
         self._reactor = reactor
         self._host = host
         self._port = checkPort(port, 1)

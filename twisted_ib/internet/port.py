@@ -31,7 +31,7 @@ from twisted_ib.internet.addresses import (
     checkPort,
     mapped,
     sharedAddress,
-    unbound,
+    splitBinding,
     withPort,
 )
 from twisted_ib.internet.channel import DeviceChannel, channelFor
@@ -101,7 +101,7 @@ class Port(base.BasePort):
         @raise ValueError: C{port} is no port number, or C{interface} no string.
         """
         base.BasePort.__init__(self, reactor=reactor)
-        number, interface = unbound(port, interface)
+        number, interface = splitBinding(port, interface)
         self.port = checkPort(number, 0)
         self.factory = factory
         self.backlog = min(max(backlog, 1), limits.LISTEN_BACKLOG)

@@ -14,7 +14,7 @@ from twisted_ib.hca.memory.access import ZERO_BASED
 from twisted_ib.hca.memory.memory import LOCAL_WRITE, MemoryRegion, MemoryWindow, ProtectionDomain
 from twisted_ib.hca.queues.requests import SGE
 from twisted_ib.interfaces import IRDMARegion, IRDMAWindow
-from twisted_ib.internet.addresses import whole
+from twisted_ib.internet.addresses import checkInteger
 
 
 @implementer(IRDMARegion)
@@ -119,8 +119,8 @@ class RDMARegion:
         """
         if self._region is None:
             raise MemoryAccessError("this memory region is closed")
-        offset = whole("offset", offset)
-        length = self.length - offset if length is None else whole("length", length)
+        offset = checkInteger("offset", offset)
+        length = self.length - offset if length is None else checkInteger("length", length)
         # Checked when posted: a request that fails later ends the connection (IBTA vol. 1 11.6.2, local
         # protection error), and not only the call that was wrong.
         if offset < 0 or length < 0 or offset + length > self.length:
@@ -222,7 +222,7 @@ class Regions:
         @raise MemoryRegionError: it cannot be registered with this access.
         """
         if access is not None:
-            access = whole("access", access)
+            access = checkInteger("access", access)
         if isinstance(sizeOrBuffer, int):
             found = self._allocated(sizeOrBuffer, LOCAL_WRITE if access is None else access)
         else:

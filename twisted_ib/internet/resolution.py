@@ -21,11 +21,11 @@ from zope.interface import implementer
 from twisted_ib.internet.addresses import (
     Address,
     addressOf,
-    bindPair,
     canonical,
     checkHost,
     checkPort,
     checkTimeout,
+    parseBindAddress,
     servicePort,
     withPort,
 )
@@ -73,7 +73,7 @@ class Destination(base.BaseConnector):
         self.host = checkHost(host)
         self.port = checkPort(servicePort(port), 1)
         self.bindAddress = bindAddress
-        self.bound = bindPair(bindAddress)
+        self.bound = parseBindAddress(bindAddress)
         self.device = device
         checkTimeout(timeout)
         base.BaseConnector.__init__(self, factory, timeout, reactor)  # type: ignore[arg-type]

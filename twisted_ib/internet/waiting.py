@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 #: Yields the CPU to another process (sched_yield(2)).
-giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
+yieldCPU: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
-def threadsWait(reactor: Any) -> bool:
+def threadsNeedInterpreter(reactor: Any) -> bool:
     """
     Return whether a call in the reactor's thread pool needs the interpreter lock, which polling keeps, or has
     a result for the reactor.

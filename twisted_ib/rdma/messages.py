@@ -27,7 +27,7 @@ _RECEIVES = limits.RDMA_RECEIVES
 ABORTED = b"aborted"
 
 
-class Ended(HCAError):
+class PeerClosed(HCAError):
     """
     The peer closed the connection in order.
     """
@@ -87,7 +87,7 @@ class Messages(Sender):
 
     def lost(self, reason: Exception) -> None:
         """
-        Notify the application of the end: L{Ended}, or the connection broke.
+        Notify the application of the end: L{PeerClosed}, or the connection broke.
         """
         raise NotImplementedError
 
@@ -230,7 +230,7 @@ class Messages(Sender):
         if connection.disconnectData.startswith(ABORTED):
             self._broken(PathLostError("the peer aborted the connection"), False)
         else:
-            self._broken(Ended("the peer closed the connection"), False)
+            self._broken(PeerClosed("the peer closed the connection"), False)
 
     def rejected(self, connection: Any, rejection: Any) -> None:
         """
@@ -270,7 +270,7 @@ class Messages(Sender):
         if self.held and self.reading:
             # The application has paused again; the rest follows when it reads.
             return
-        if isinstance(loss, Ended) and not self.reading and not self.discarding():
+        if isinstance(loss, PeerClosed) and not self.reading and not self.discarding():
             return
         self._dropHeld()
         self.lost(loss)

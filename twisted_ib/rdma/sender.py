@@ -24,7 +24,7 @@ from twisted_ib.hca.memory.memory import MemoryWindow, WindowType
 from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import SGE, Capabilities, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
-from twisted_ib.internet.addresses import whole
+from twisted_ib.internet.addresses import checkInteger
 from twisted_ib.internet.region import RDMARegion, RDMAWindow, Regions
 from twisted_ib.rdma.pendingrequests import PendingRequest
 
@@ -218,7 +218,7 @@ class Sender:
         try:
             for name in ("remoteAddress", "remoteKey"):
                 if name in fields:
-                    fields[name] = whole(name, fields[name])
+                    fields[name] = checkInteger(name, fields[name])
             request = SendRequest(number, **fields)
             # Before it waits: an invalid request fails in the caller, not in a later turn.
             request.check(1)

@@ -19,11 +19,11 @@ from twisted_ib.hca.memory.memory import LOCAL_WRITE
 from twisted_ib.hca.queues.completion import WCOpcode
 from twisted_ib.hca.queues.requests import ATOMIC_BYTES, SendOpcode
 from twisted_ib.interfaces import IRDMAProtocol, IRDMATransport
-from twisted_ib.internet.addresses import immediateData, octets, whole
+from twisted_ib.internet.addresses import checkInteger, immediateData, toBytes
 from twisted_ib.internet.logcontext import upcalls
 from twisted_ib.internet.region import RDMARegion, RDMAWindow
 from twisted_ib.internet.transport import CONNECTION_DONE, FIELDS, Transport, misused
-from twisted_ib.rdma.messages import Ended, Messages
+from twisted_ib.rdma.messages import Messages, PeerClosed
 from twisted_ib.rdma.pendingrequests import PendingRequest, content, count, integer, nothing
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class RDMATransport(Transport, Messages):
         @param data: Bytes-like; mutable data is copied.
         """
         self.checkCaller()
-        payload = octets(data)
+        payload = toBytes(data)
         self._checkLength(len(payload))
         if immediate is not None:
             immediate = immediateData(immediate)
@@ -181,7 +181,7 @@ class RDMATransport(Transport, Messages):
         See L{IRDMATransport.rdmaRead}.
         """
         self.checkCaller()
-        length = whole("length", length)
+        length = checkInteger("length", length)
         # IBTA vol. 1 9.7.7.1.3: a message has at most 2^31 bytes.
         if not 0 <= length <= limits.MESSAGE_BYTES:
             raise ValueError(f"a READ has 0 to {limits.MESSAGE_BYTES} bytes, not {length}")
@@ -244,9 +244,9 @@ class RDMATransport(Transport, Messages):
             pieces = self.pieces(data, offset, length)
         else:
             # octets copies mutable data: the HCA reads it after this call has returned.
-            payload = octets(data)
-            offset = whole("offset", offset)
-            size = len(payload) - offset if length is None else whole("length", length)
+            payload = toBytes(data)
+            offset = checkInteger("offset", offset)
+            size = len(payload) - offset if length is None else checkInteger("length", length)
             end = offset + size
             if not 0 <= offset <= end <= len(payload):
                 raise MemoryAccessError(f"data of {len(payload)} bytes has no {size} bytes at {offset}")
@@ -268,7 +268,7 @@ class RDMATransport(Transport, Messages):
         See L{IRDMATransport.compareAndSwap}.
         """
         opcode = SendOpcode.ATOMIC_CMP_AND_SWP
-        compare, swap = whole("compare", compare), whole("swap", swap)
+        compare, swap = checkInteger("compare", compare), checkInteger("swap", swap)
         return self._atomic(WCOpcode.COMP_SWAP, opcode, remoteAddress, remoteKey, compare, swap)
 
     def fetchAdd(self, remoteAddress: int, remoteKey: int, add: int) -> Deferred[int]:
@@ -277,7 +277,7 @@ class RDMATransport(Transport, Messages):
         """
         opcode = SendOpcode.ATOMIC_FETCH_AND_ADD
         # IBTA vol. 1 9.4.5: the sum is taken modulo 2^64, so a negative addend subtracts.
-        addend = whole("what to add", add) % _64_BITS
+        addend = checkInteger("what to add", add) % _64_BITS
         return self._atomic(WCOpcode.FETCH_ADD, opcode, remoteAddress, remoteKey, addend, 0)
 
     def _atomic(
@@ -315,7 +315,7 @@ class RDMATransport(Transport, Messages):
         # it.
         if not pieces:
             raise MemoryAccessError("a window has at least one byte")
-        return self.open(region, whole("access", access), pieces[0])
+        return self.open(region, checkInteger("access", access), pieces[0])
 
     # -- for ib-ss
 
@@ -371,7 +371,7 @@ class RDMATransport(Transport, Messages):
         End the connection.
         """
         if self.connected and not self._aborting:
-            done = isinstance(reason, Ended)
+            done = isinstance(reason, PeerClosed)
             self.connectionLost(CONNECTION_DONE if done else Failure(error.ConnectionLost(str(reason))))
 
     def drained(self) -> None:

@@ -59,7 +59,7 @@ class Network:
         self.counters = newCounters()
         self.sockets: dict[tuple[str, int], Any] = {}
         self.paths: dict[Hashable, RDSPath] = {}
-        self.loops: dict[tuple[str, str], RDSLoopbackPath] = {}
+        self.loopbackPaths: dict[tuple[str, str], RDSLoopbackPath] = {}
         self.dormant = True
         self._maps: dict[str, CongestionMap] = {}
         self._routes: dict[tuple[str, str, int], Any] = {}
@@ -132,7 +132,7 @@ class Network:
         self.dormant = True
         for path in list(self.paths.values()):
             path.close()
-        for loop in self.loops.values():
+        for loop in self.loopbackPaths.values():
             loop.close()
 
     def isOurs(self, address: str) -> bool:
@@ -183,9 +183,9 @@ class Network:
         """
         @return: the loopback path between two of our addresses.
         """
-        found = self.loops.get((address, host))
+        found = self.loopbackPaths.get((address, host))
         if found is None:
-            found = self.loops[address, host] = RDSLoopbackPath(self, address, host)
+            found = self.loopbackPaths[address, host] = RDSLoopbackPath(self, address, host)
         return found
 
     def path(self, key: Hashable, local: str, remote: str) -> RDSPath:
@@ -247,7 +247,7 @@ class Network:
             if path.local == address:
                 path.mapChanged()
         if not congested:
-            for loop in list(self.loops.values()):
+            for loop in list(self.loopbackPaths.values()):
                 if loop.remote == address:
                     self.congestionChanged(loop)
 

@@ -30,7 +30,7 @@ from twisted_ib.errors import (
 )
 from twisted_ib.hca.host.addresses import normalise, sourceFor
 from twisted_ib.interfaces import IRDSMemoryTransport, IRDSProtocol, IRDSTransport
-from twisted_ib.internet.addresses import octets, scopeOf
+from twisted_ib.internet.addresses import scopeOf, toBytes
 from twisted_ib.internet.failures import listenError
 from twisted_ib.rds.network import Network, networkFor
 from twisted_ib.rds.paths.rdmaoperations import OperationMessage, RDMAStatus
@@ -38,7 +38,7 @@ from twisted_ib.rds.ping import Ping
 from twisted_ib.rds.protocol.bundle import LONGEST, MOST, Bundle
 from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import LOWEST_PORT
-from twisted_ib.rds.receiving import Receiving
+from twisted_ib.rds.receiving import ReceiveQueue
 from twisted_ib.rds.socketrdma import SocketRDMA
 
 #: Bytes that one socket may hold back for one congested destination; they do not count as
@@ -79,7 +79,7 @@ class _Held:
 
 
 @implementer(IListeningPort, IRDSTransport, IRDSMemoryTransport, IPushProducer)
-class RDSPort(SocketRDMA, Receiving):
+class RDSPort(SocketRDMA, ReceiveQueue):
     """
     An RDS socket.
 
@@ -133,7 +133,7 @@ class RDSPort(SocketRDMA, Receiving):
         self.reactor = reactor
         self.device = device
         self.addresses = []
-        Receiving.__init__(self)
+        ReceiveQueue.__init__(self)
         self._network = network
         self._tells = IRDSProtocol.providedBy(protocol)
         self._queued = 0
@@ -241,7 +241,7 @@ class RDSPort(SocketRDMA, Receiving):
             self._waiters += held.waiters
             self.canceled(held.messages)
         self._held.clear()
-        paths: list[Any] = [*network.paths.values(), *network.loops.values()]
+        paths: list[Any] = [*network.paths.values(), *network.loopbackPaths.values()]
         for path in paths:
             # Linux af_rds.c (rds_release) drops a closing socket's messages at once; those on the wire may
             # arrive.
@@ -291,7 +291,7 @@ class RDSPort(SocketRDMA, Receiving):
         if not self.connected or self._closing is not None:
             self.network.counters["send_drop_closed"] += 1
             return None
-        data = datagram if type(datagram) is bytes else octets(datagram)
+        data = datagram if type(datagram) is bytes else toBytes(datagram)
         if len(data) > self.maxPacketSize:
             raise DatagramTooLongError(f"a datagram has at most {self.maxPacketSize} bytes, not {len(data)}")
         given = addr
@@ -476,14 +476,14 @@ class RDSPort(SocketRDMA, Receiving):
         self.canceled(dropped)
         return sum(message.count for message in dropped)
 
-    def heaviest(self) -> list[tuple[str, int]]:
+    def largestBacklogs(self) -> list[tuple[str, int]]:
         """
         @return: the destination with the most bytes queued or unacknowledged, and those with at least
             half as many.
         """
         sizes: Counter[tuple[str, int]] = Counter()
         network = self.network
-        paths: list[Any] = [*network.paths.values(), *network.loops.values()]
+        paths: list[Any] = [*network.paths.values(), *network.loopbackPaths.values()]
         for path in paths:
             for message in path.messages():
                 if message.owner is self:

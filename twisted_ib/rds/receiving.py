@@ -24,7 +24,7 @@ _log = Logger()
 _OVERHEAD = limits.RDS_DATAGRAM_OVERHEAD
 
 
-class Receiving:
+class ReceiveQueue:
     """
     The receive side of a L{RDSPort<twisted_ib.rds.port.RDSPort>}.
 

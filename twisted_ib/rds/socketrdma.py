@@ -19,11 +19,11 @@ from twisted_ib.errors import (
     SendBudgetError,
 )
 from twisted_ib.hca.queues.requests import ATOMIC_BYTES, SendOpcode
-from twisted_ib.internet.addresses import octets, whole
+from twisted_ib.internet.addresses import checkInteger, toBytes
 from twisted_ib.rds.paths.rdmaoperations import (
     READABLE,
     WRITABLE,
-    Domain,
+    DeviceMemory,
     OperationMessage,
     RDMAStatus,
     RDSMemory,
@@ -97,14 +97,14 @@ class SocketRDMA:
 
     # -- memory
 
-    def _domain(self) -> Domain:
+    def _domain(self) -> DeviceMemory:
         find = getattr(self.network.medium, "domain", None)
         if find is None:
             # Linux: tcp.c gives no get_mr, so the socket options of RDMA return EOPNOTSUPP.
             raise RDSUnsupportedError("RDS over TCP has no RDMA")
         if not self.connected or self._closing is not None:
             raise MemoryRegionError("the socket is closed")
-        domain: Domain = find(self.addresses[0])
+        domain: DeviceMemory = find(self.addresses[0])
         return domain
 
     def registerMemory(self, sizeOrBuffer: Any, writable: bool = True, useOnce: bool = False) -> RDSMemory:
@@ -168,7 +168,7 @@ class SocketRDMA:
         return self.place(self._pathTo(where), where, message)
 
     def _checked(self, datagram: Any) -> bytes:
-        data: bytes = datagram if type(datagram) is bytes else octets(datagram)
+        data: bytes = datagram if type(datagram) is bytes else toBytes(datagram)
         if len(data) > self.maxPacketSize:
             raise DatagramTooLongError(f"a datagram has at most {self.maxPacketSize} bytes, not {len(data)}")
         return data
@@ -208,9 +208,9 @@ class SocketRDMA:
         See L{IRDSMemoryTransport.rdmaWrite<twisted_ib.interfaces.IRDSMemoryTransport.rdmaWrite>}.
         """
         if isinstance(data, RDSMemory):
-            size = data.length - localOffset if length is None else whole("length", length)
+            size = data.length - localOffset if length is None else checkInteger("length", length)
         else:
-            data = memoryview(octets(data))[localOffset:]
+            data = memoryview(toBytes(data))[localOffset:]
             if length is not None:
                 data = data[:length]
             size = len(data)
@@ -240,7 +240,7 @@ class SocketRDMA:
         """
         See L{IRDSMemoryTransport.rdmaRead<twisted_ib.interfaces.IRDSMemoryTransport.rdmaRead>}.
         """
-        length = whole("length", length)
+        length = checkInteger("length", length)
         if not 0 <= length <= limits.RDS_OPERATION:
             raise ValueError(f"an operation has at most {limits.RDS_OPERATION} bytes, not {length}")
         return self._ask(
@@ -268,8 +268,8 @@ class SocketRDMA:
         """
         See L{IRDSMemoryTransport.fetchAdd<twisted_ib.interfaces.IRDSMemoryTransport.fetchAdd>}.
         """
-        add = whole("what to add", add) % _64_BITS
-        if whole("mask", mask) % _64_BITS:
+        add = checkInteger("what to add", add) % _64_BITS
+        if checkInteger("mask", mask) % _64_BITS:
             return Deferred.fromCoroutine(
                 self._masked(cookie, addr, offset, datagram, lambda old: addMasked(old, add, mask))
             )
@@ -309,7 +309,7 @@ class SocketRDMA:
         swap: int,
     ) -> Deferred[int]:
         for name, value in (("compare", compare), ("swap", swap)):
-            if not 0 <= whole(name, value) < _64_BITS:
+            if not 0 <= checkInteger(name, value) < _64_BITS:
                 raise ValueError(f"{name} has 64 bits, not {value!r}")
         return self._ask(
             addr,

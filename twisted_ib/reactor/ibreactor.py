@@ -23,7 +23,7 @@ from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.interfaces import IReactorCompletionChannels, IReactorRDMA, IReactorRDS
 from twisted_ib.internet.logcontext import callInContext
 from twisted_ib.internet.readers import readingUsers, takeUsers
-from twisted_ib.internet.waiting import giveWay, threadsWait
+from twisted_ib.internet.waiting import threadsNeedInterpreter, yieldCPU
 from twisted_ib.reactor.rules.sighup import reloadingOnHangup, startFolder
 from twisted_ib.reactor.waker import Waker
 
@@ -52,7 +52,7 @@ class IBReactor(_Base):
     A reactor that polls completion channels, and has messages, RDMA and reliable datagrams beside streams.
 
     @ivar polling: The L{AdaptivePolling} that decides when to sleep.
-    @ivar _threadsWait: The result of L{threadsWait} after the last batch with traffic.
+    @ivar _threadsWait: The result of L{threadsNeedInterpreter} after the last batch with traffic.
     @ivar _switchless: Whether the switch could not be loaded, so that all TCP is the operating system's.
     @ivar _quiet: Whether the devices have just been polled in vain.
     @ivar _deadline: The earliest deadline of a device, as known before the last sleep.
@@ -69,7 +69,7 @@ class IBReactor(_Base):
         self._folder = startFolder()
         self._deadline = inf
         self._quiet = self._threadsWait = False
-        self.polling = AdaptivePolling(perf_counter, giveWay)
+        self.polling = AdaptivePolling(perf_counter, yieldCPU)
         _Base.__init__(self)
 
     # -- channels
@@ -172,7 +172,7 @@ class IBReactor(_Base):
         while True:
             self._turns = turns = self._turns + 1
             if self.threadpool is not None:
-                self._threadsWait = threadsWait(self)
+                self._threadsWait = threadsNeedInterpreter(self)
                 if self._threadsWait:
                     return False
             if not turns & (_EPOLL_EVERY - 1):
@@ -219,7 +219,7 @@ class IBReactor(_Base):
             hot = fabric.hot
             if hot:
                 # Polling keeps the interpreter lock, which a call in a thread needs.
-                if threadsWait(self):
+                if threadsNeedInterpreter(self):
                     return False
                 answer = fabric.answerSeconds
                 most = answer if timeout is None else timeout

@@ -37,7 +37,7 @@ from twisted_ib.sdp.protocol.wire import (
     SuspCommAck,
 )
 from twisted_ib.sdp.streamrdma import READ_DEPTH
-from twisted_ib.sdp.zerocopyreceive import Placed
+from twisted_ib.sdp.zerocopyreceive import FilledBuffer
 
 if TYPE_CHECKING:
     from twisted_ib.internet.channel import DeviceChannel
@@ -128,7 +128,7 @@ class Stream:
     longest = messageBytes = limits.INLINE_MESSAGE
     prompt: Any = Computed(lambda stream: stream.channel.polled)
     reads = READ_DEPTH
-    saidEnd = False
+    disconnSent = False
 
     def __init__(self, channel: DeviceChannel) -> None:
         self.channel = channel
@@ -145,7 +145,7 @@ class Stream:
         self.corked = self.direct = self.ending = self.reading = False
         self.owes: deque[tuple[int, bytes, int]] | None = None
         self.extensions: Extensions | None = None
-        self.held: deque[bytes | Placed | Exception | None] | None = None
+        self.held: deque[bytes | FilledBuffer | Exception | None] | None = None
         self.heldBytes = 0
 
     # -- implemented by the transport
@@ -231,7 +231,7 @@ class Stream:
             self.cork()
             return
         state = self.machine.state
-        if self.saidEnd or not (state is _ESTABLISHED or state is _CLOSE_WAIT):
+        if self.disconnSent or not (state is _ESTABLISHED or state is _CLOSE_WAIT):
             return
         if not self.corked:
             device = self.channel.device
@@ -434,14 +434,14 @@ class Stream:
         queuePair = self.queuePair
         if queuePair.pending is not None:
             return
-        if not self.saidEnd:
+        if not self.disconnSent:
             # Nothing of this direction may follow a DisConn, so what is owed goes first.
             if self.owes is not None:
                 return
             message = self.machine.controlMessage(_DISCONN, queuePair.posted)
             if message is None:
                 return
-            self.saidEnd = True
+            self.disconnSent = True
             queuePair.postInline(message, b"", 0)
             if queuePair.pending is not None:
                 return
@@ -580,7 +580,7 @@ class Stream:
         if self.owes is not None or self.ending or self.buffer is not None:
             self.resume()
 
-    def hold(self, data: bytes | Placed) -> None:
+    def hold(self, data: bytes | FilledBuffer) -> None:
         """
         Hold bytes that the application does not read yet.
         """
@@ -628,7 +628,7 @@ class Stream:
                 self._broken(data)
                 return
             extensions = self.extensions
-            if isinstance(data, Placed):
+            if isinstance(data, FilledBuffer):
                 assert extensions is not None
                 extensions.zeroCopyReceive.finish(data)
                 continue
@@ -862,7 +862,7 @@ class Stream:
         # IBTA vol. 1 annex A4: a close with unread data or an unread SrcAvail is abortive (OpenIB sdp_inet.c
         # sdp_inet_release), so that the peer does not take its data for read.
         unread = self.heldBytes > 0
-        if self.held and any(isinstance(what, Placed) and what.count for what in self.held):
+        if self.held and any(isinstance(what, FilledBuffer) and what.count for what in self.held):
             unread = True
         if self.extensions is not None and self.extensions.inUse():
             unread = True

@@ -24,7 +24,7 @@ from twisted_ib.hca.base.socketrows import CONNECTING
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.queues.queuepair import SEND
 from twisted_ib.interfaces import ISDPBufferedProtocol, ISDPTransport
-from twisted_ib.internet.addresses import whole
+from twisted_ib.internet.addresses import checkInteger
 from twisted_ib.internet.logcontext import upcalls
 from twisted_ib.internet.region import RDMARegion
 from twisted_ib.internet.transport import CONNECTION_DONE, FIELDS, Transport, misused
@@ -287,7 +287,7 @@ class SDPTransport(Transport, Stream):
         """
         self.checkCaller()
         ended = self._writeDisconnected or self._aborting or self.queuePair.path is None
-        if not self.connected or ended or self.saidEnd:
+        if not self.connected or ended or self.disconnSent:
             return fail(ConnectionDone("the connection has ended"))
         extensions = self.openExtensions()
         if extensions.over:
@@ -318,7 +318,7 @@ class SDPTransport(Transport, Stream):
         if wrapsTLS(self.protocol):
             raise ValueError("there is no urgent data in TLS")
         ended = self._writeDisconnected or self._aborting or self.queuePair.path is None
-        if self.connected and not ended and not self.saidEnd:
+        if self.connected and not ended and not self.disconnSent:
             self.openExtensions().zeroCopySend.queueUrgent(byte)
 
     def setZeroCopyThresholds(self, registered: int | None = None, plain: int | None = None) -> None:
@@ -327,9 +327,9 @@ class SDPTransport(Transport, Stream):
         """
         self.checkCaller()
         if registered is not None:
-            registered = whole("registered", registered)
+            registered = checkInteger("registered", registered)
         if plain is not None:
-            plain = max(whole("plain", plain), 1)
+            plain = max(checkInteger("plain", plain), 1)
         zeroCopySend = self.openExtensions().zeroCopySend
         if registered is not None:
             zeroCopySend.least = registered
@@ -481,7 +481,7 @@ class SDPTransport(Transport, Stream):
                 if protocol is not None:
                     self._tell(protocol.writeConnectionLost)
         elif producer is None and not self._writeDisconnecting:
-            self.direct = self.prompt and self.extensions is None and not self.saidEnd
+            self.direct = self.prompt and self.extensions is None and not self.disconnSent
 
     def _sendEnd(self) -> bool:
         self.ending = True

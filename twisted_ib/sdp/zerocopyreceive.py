@@ -15,7 +15,7 @@ from twisted_ib.hca.queues.requests import SGE
 from twisted_ib.interfaces import ISDPBufferedProtocol
 from twisted_ib.internet.region import RDMARegion
 from twisted_ib.sdp.protocol.modes import Mode
-from twisted_ib.sdp.protocol.sinkadverts import Advert, SinkAdverts
+from twisted_ib.sdp.protocol.sinkadverts import ReceivedSrcAvail, SinkAdverts
 from twisted_ib.sdp.protocol.wire import MID, Flags, RdmaRdCompl
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ SDP_PLACE_LEAST = 16 * 1024
 _REQ_PIPE = Flags.REQ_PIPE.value
 
 
-class Place:
+class ReceiveBuffer:
     """
     A part of registered memory into which the application wants stream bytes (L{ISDPBufferedProtocol}).
 
@@ -60,19 +60,19 @@ class Place:
         return SGE(self.memory.address + self.offset, count, self.memory.localKey)
 
 
-class Placed:
+class FilledBuffer:
     """
     Bytes received into a place and not reported to the application.
     """
 
     __slots__ = ("count", "place")
 
-    def __init__(self, place: Place, count: int) -> None:
+    def __init__(self, place: ReceiveBuffer, count: int) -> None:
         self.place = place
         self.count = count
 
 
-class Reading:
+class ReadInFlight:
     """
     A READ in flight.
 
@@ -83,7 +83,7 @@ class Reading:
 
     __slots__ = ("advert", "count", "fresh", "memory", "place")
 
-    def __init__(self, advert: Advert, count: int, place: Place | None) -> None:
+    def __init__(self, advert: ReceivedSrcAvail, count: int, place: ReceiveBuffer | None) -> None:
         self.advert = advert
         self.count = count
         self.place = place
@@ -107,8 +107,8 @@ class ZeroCopyReceive:
         self._back = self._due = self._told = 0
         self._known: Any = None
         self._wants = False
-        self.places: deque[Place] = deque()
-        self.readings: deque[Reading] = deque()
+        self.places: deque[ReceiveBuffer] = deque()
+        self.readings: deque[ReadInFlight] = deque()
 
     @property
     def _sink(self) -> SinkAdverts:
@@ -162,7 +162,7 @@ class ZeroCopyReceive:
         if stream.attached:
             stream.deliver(data)
 
-    def _ask(self) -> Place | None:
+    def _ask(self) -> ReceiveBuffer | None:
         stream = self._stream
         if not self.buffered() or stream.queuePair.path is None:
             return None
@@ -171,20 +171,20 @@ class ZeroCopyReceive:
         stream._tell(lambda: found.append(self._place(stream.protocol)))
         return found[0] if found and stream.queuePair.path is not None else None
 
-    def _place(self, protocol: Any) -> Place | None:
+    def _place(self, protocol: Any) -> ReceiveBuffer | None:
         answer = protocol.getBuffer()
         if answer is None:
             return None
         region, offset, length = answer
         piece = self._extensions.openRDMA().regions.piece(region, offset, length)
-        place = Place(protocol, region, piece)
+        place = ReceiveBuffer(protocol, region, piece)
         # An empty place accepts no bytes: L{put} would ask for another one for ever.
         if not piece.length or not place.memory.access & LOCAL_WRITE:
             region.unuse()
             raise ValueError(f"nothing can be received into {piece.length} bytes of {region!r}")
         return place
 
-    def tell(self, place: Place, count: int) -> None:
+    def tell(self, place: ReceiveBuffer, count: int) -> None:
         """
         Return a place to the application, with C{count} bytes in it.
         """
@@ -194,22 +194,22 @@ class ZeroCopyReceive:
         if stream.attached:
             stream._tell(lambda: place.protocol.bufferFilled(place.region, place.offset, count))
 
-    def _hide(self, place: Place) -> None:
+    def _hide(self, place: ReceiveBuffer) -> None:
         exposed, place.exposed = place.exposed, None
         keyed = self._extensions.keyed
         if exposed is not None and keyed is not None:
             keyed.hide(exposed)
 
-    def filled(self, place: Place, count: int) -> None:
+    def filled(self, place: ReceiveBuffer, count: int) -> None:
         """
         Process bytes that the peer has written to the oldest place.
         """
         self.places.remove(place)
         # Revoked before the application sees the bytes, so that the peer cannot change them later.
         self._hide(place)
-        self._arrived(Placed(place, count))
+        self._arrived(FilledBuffer(place, count))
 
-    def finish(self, placed: Placed) -> None:
+    def finish(self, placed: FilledBuffer) -> None:
         """
         Report bytes received into a place; if another protocol has taken over meanwhile, they are delivered
         to it.
@@ -222,7 +222,7 @@ class ZeroCopyReceive:
         self.tell(place, 0)
         self.put(data)
 
-    def withdrawn(self, places: list[Place], back: bool) -> None:
+    def withdrawn(self, places: list[ReceiveBuffer], back: bool) -> None:
         """
         Process SinkAvails that the peer will not write to.
 
@@ -234,7 +234,7 @@ class ZeroCopyReceive:
             # A callback for another place may have ended the connection.
             if place in self.places:
                 self.places.remove(place)
-                self._arrived(Placed(place, 0))
+                self._arrived(FilledBuffer(place, 0))
 
     def ended(self) -> None:
         """
@@ -291,7 +291,7 @@ class ZeroCopyReceive:
             if place is not None:
                 self.places.popleft()
             advert, count = picked
-            reading = Reading(advert, count, place)
+            reading = ReadInFlight(advert, count, place)
             keyed = self._extensions.openRDMA()
             try:
                 piece = self._target(reading)
@@ -312,7 +312,7 @@ class ZeroCopyReceive:
         while sink.refuse():
             self._stream._control(MID.SEND_SM)
 
-    def _toRead(self, sink: SinkAdverts) -> Place | None:
+    def _toRead(self, sink: SinkAdverts) -> ReceiveBuffer | None:
         # READs in flight into fresh memory are copied into places when they complete; later bytes must not
         # take those.
         if self.readings and self.readings[-1].place is None:
@@ -327,7 +327,7 @@ class ZeroCopyReceive:
         place = self.places[0]
         return place if picked is not None and len(place.view) >= picked[1] else None
 
-    def _target(self, reading: Reading) -> SGE:
+    def _target(self, reading: ReadInFlight) -> SGE:
         if reading.place is not None:
             self._hide(reading.place)
             return reading.place.piece(reading.count)
@@ -346,7 +346,7 @@ class ZeroCopyReceive:
             self._extensions.openRDMA().hide(reading.memory)
             data = reading.fresh.getvalue()
         elif place is not None:
-            data = Placed(place, count)
+            data = FilledBuffer(place, count)
         sink = self._sink
         if advert not in sink.adverts:
             # The source has voided the SrcAvail and sends the bytes in another way.
@@ -388,7 +388,7 @@ class ZeroCopyReceive:
         stream = self._stream
         if not stream.reading or stream.held is not None:
             stream.hold(what)
-        elif what.__class__ is Placed:
+        elif what.__class__ is FilledBuffer:
             self.finish(what)
         else:
             self.put(what)

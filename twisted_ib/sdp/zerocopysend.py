@@ -20,7 +20,7 @@ from twisted_ib.hca.queues.requests import SGE
 from twisted_ib.internet.region import RDMARegion
 from twisted_ib.sdp.pendingsends import PendingSend, SendBuffer, Urgent
 from twisted_ib.sdp.protocol.modes import Mode
-from twisted_ib.sdp.protocol.sourceadverts import Offer, SourceAdverts, Target
+from twisted_ib.sdp.protocol.sourceadverts import ReceivedSinkAvail, SentSrcAvail, SourceAdverts
 from twisted_ib.sdp.protocol.wire import MID, RdmaWrCompl, Transition
 
 if TYPE_CHECKING:
@@ -375,7 +375,7 @@ class ZeroCopySend:
             self.items.remove(item)
             self._finish(item)
 
-    def unoffer(self, offers: list[Offer], plain: bool) -> None:
+    def unoffer(self, offers: list[SentSrcAvail], plain: bool) -> None:
         """
         Process SrcAvails that ended before they were read completely.
 
@@ -425,7 +425,7 @@ class ZeroCopySend:
         keyed.write(piece, address, target.key, lambda: self._wrote(target, item))
         return True
 
-    def _wrote(self, target: Target, item: PendingSend) -> None:
+    def _wrote(self, target: ReceivedSinkAvail, item: PendingSend) -> None:
         target.moving -= 1
         item.moving -= 1
         if not item.left and not item.moving and item in self.writing:

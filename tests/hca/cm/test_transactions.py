@@ -154,8 +154,8 @@ class TransactionTests(SynchronousTestCase):
         Unsolicited requests wait for the rest of a batch; when there are more than one turn answers, the
         latest comes first, and beyond a bound the oldest is dropped.
         """
-        self.patch(transactions, "PACKET_QUESTIONS", 4)
-        self.patch(transactions, "PACKET_QUESTIONS_PER_TURN", 2)
+        self.patch(transactions, "PACKET_REQUESTS", 4)
+        self.patch(transactions, "PACKET_REQUESTS_PER_TURN", 2)
         owner = Owner()
         general = CMTransactions(owner, lambda bits: AGENT)
         for number in range(6):

@@ -173,19 +173,19 @@ class MeetingTests(SynchronousTestCase):
         self.device = FakeDevice()
         self.paths, self.fabric = self.device.paths, self.device.fabric
 
-    def meet(self, guid: int, **fields: int) -> Any:
+    def resolvePath(self, guid: int, **fields: int) -> Any:
         """
         @return: A queue pair that meets.
         """
         queuePair: Any = FakeQueuePair(guid, **fields)
-        self.paths.meet(queuePair)
+        self.paths.resolvePath(queuePair)
         return queuePair
 
     def assertDone(self) -> None:
         """
         Nobody meets, and no timer runs.
         """
-        self.assertEqual((self.paths._meetings, self.paths._met), ({}, {}))
+        self.assertEqual((self.paths._pendingPaths, self.paths._met), ({}, {}))
         self.assertIsNone(self.device.timers.deadline())
 
     def test_oneSearch(self) -> None:
@@ -194,7 +194,7 @@ class MeetingTests(SynchronousTestCase):
         """
         search = Search()
         self.fabric.answers = [search]
-        pairs = [self.meet(HIGHER) for _ in range(3)]
+        pairs = [self.resolvePath(HIGHER) for _ in range(3)]
         self.assertEqual(len(self.fabric.users), 1)
         path = FakePath(HIGHER)
         self.fabric.users[0].pathReady(path)
@@ -217,7 +217,7 @@ class MeetingTests(SynchronousTestCase):
         ]
         path = FakePath(HIGHER)
         self.fabric.answers = [*errors, path]
-        pair = self.meet(HIGHER)
+        pair = self.resolvePath(HIGHER)
         pauses = []
         while not pair.found:
             before = self.device.clock.seconds()
@@ -225,7 +225,7 @@ class MeetingTests(SynchronousTestCase):
             assert deadline is not None
             self.device.wait(deadline - before)
             pauses.append(round(deadline - before, 6))
-        first, most = addressresolution.MEETING_SECONDS, addressresolution.MEETING_SECONDS_MOST
+        first, most = addressresolution.PENDING_PATH_SECONDS, addressresolution.PENDING_PATH_SECONDS_MOST
         self.assertEqual(pauses, [min(first * 2**n, most) for n in range(len(errors))])
         self.assertEqual(pauses[-1], most)
         self.assertEqual((pair.found, pair.failures), ([path], []))
@@ -237,11 +237,11 @@ class MeetingTests(SynchronousTestCase):
         """
         path = FakePath(HIGHER)
         self.fabric.answers = [Search(), path]
-        pair = self.meet(HIGHER)
+        pair = self.resolvePath(HIGHER)
         self.device.wait(100.0)
         self.assertEqual(len(self.fabric.users), 1)
         self.fabric.users[0].connectFailed(PathLostError("gone"))
-        self.device.wait(addressresolution.MEETING_SECONDS)
+        self.device.wait(addressresolution.PENDING_PATH_SECONDS)
         self.assertEqual(pair.found, [path])
         self.assertDone()
 
@@ -256,12 +256,12 @@ class MeetingTests(SynchronousTestCase):
             RunDirectoryError("x"),
         ):
             self.fabric.answers = [Search()]
-            pairs = [self.meet(HIGHER), self.meet(HIGHER)]
+            pairs = [self.resolvePath(HIGHER), self.resolvePath(HIGHER)]
             self.fabric.users.pop().connectFailed(error)
             self.assertEqual([pair.failures for pair in pairs], [[error], [error]])
             self.assertDone()
             self.fabric.answers = [error]
-            self.assertEqual(self.meet(HIGHER).failures, [error])
+            self.assertEqual(self.resolvePath(HIGHER).failures, [error])
             self.assertDone()
 
     def test_deadPath(self) -> None:
@@ -276,9 +276,9 @@ class MeetingTests(SynchronousTestCase):
             else:
                 good.twin = FakePath(guid)
             self.fabric.answers = [bad, good]
-            pair = self.meet(guid)
+            pair = self.resolvePath(guid)
             self.assertEqual(pair.found, [])
-            self.device.wait(addressresolution.MEETING_SECONDS)
+            self.device.wait(addressresolution.PENDING_PATH_SECONDS)
             self.assertEqual(pair.found, [good])
             self.assertDone()
 
@@ -291,7 +291,7 @@ class MeetingTests(SynchronousTestCase):
         path.twin, twin.twin = twin, path
         self.fabric.answers = [path] * 3
         ends = [
-            self.meet(OWN, number=number, remote=remote).found
+            self.resolvePath(OWN, number=number, remote=remote).found
             for number, remote in ((20, 21), (21, 20), (22, 22))
         ]
         self.assertEqual(ends, [[path], [twin], [path]])
@@ -302,17 +302,17 @@ class MeetingTests(SynchronousTestCase):
         """
         search = Search()
         self.fabric.answers = [search]
-        pair = self.meet(HIGHER)
+        pair = self.resolvePath(HIGHER)
         self.paths.leave(pair)
         self.paths.leave(pair)
         self.assertTrue(search.cancelled)
         self.assertDone()
         self.fabric.answers = [NoListenerError("nobody")]
-        pair = self.meet(HIGHER)
+        pair = self.resolvePath(HIGHER)
         self.paths.queuePairClosed(pair)
         self.assertDone()
         self.fabric.answers = [NoListenerError("nobody"), NoListenerError("nobody")]
-        pair = self.meet(HIGHER)
+        pair = self.resolvePath(HIGHER)
         pair.state = QPState.ERR
         self.device.wait(1.0)
         self.assertDone()
@@ -324,13 +324,13 @@ class MeetingTests(SynchronousTestCase):
         """
         search = Search()
         self.fabric.answers = [search, Search(), Search()]
-        pair = self.meet(HIGHER)
+        pair = self.resolvePath(HIGHER)
         pair.vector = SimpleNamespace(gid=guidGID(HIGHER + 2))
-        self.paths.meet(pair)
+        self.paths.resolvePath(pair)
         self.assertTrue(search.cancelled)
-        self.assertEqual(list(self.paths._meetings), [HIGHER + 2])
-        self.paths.meet(pair)
-        self.assertEqual(list(self.paths._meetings), [HIGHER + 2])
+        self.assertEqual(list(self.paths._pendingPaths), [HIGHER + 2])
+        self.paths.resolvePath(pair)
+        self.assertEqual(list(self.paths._pendingPaths), [HIGHER + 2])
         self.fabric.users[0].pathReady(FakePath(HIGHER))
         self.assertEqual(pair.found, [])
 
@@ -339,7 +339,7 @@ class MeetingTests(SynchronousTestCase):
         A queue pair that fails over its path keeps no other from theirs.
         """
         self.fabric.answers = [Search()]
-        pairs = [self.meet(HIGHER) for _ in range(3)]
+        pairs = [self.resolvePath(HIGHER) for _ in range(3)]
         pairs[0].error = ZeroDivisionError()
         self.assertRaises(ZeroDivisionError, self.fabric.users[0].pathReady, FakePath(HIGHER))
         self.assertEqual([len(pair.found) for pair in pairs], [1, 1, 1])
@@ -352,13 +352,13 @@ class MeetingTests(SynchronousTestCase):
         The HCA with the higher GUID waits, without a timer, and accepts a caller that is proven; the fabric
         is asked once for each.
         """
-        pair = self.meet(LOWER)
+        pair = self.resolvePath(LOWER)
         self.assertIsNone(self.device.timers.deadline())
         path = FakePath(LOWER)
         self.paths.pathAccepted(FakePath(LOWER + 2))
         self.paths.pathAccepted(FakePath(HIGHER))
         self.paths.pathAccepted(path)
-        self.assertEqual((pair.found, self.meet(LOWER).found), ([path], [path]))
+        self.assertEqual((pair.found, self.resolvePath(LOWER).found), ([path], [path]))
         self.assertEqual((self.fabric.asked, self.fabric.users), (1, []))
         self.assertDone()
 
@@ -367,7 +367,7 @@ class MeetingTests(SynchronousTestCase):
         A caller with a false GUID is passed over, for good, and counted; the real one gets the queue pair.
         """
         self.fabric.proofs = [False, True]
-        pair = self.meet(LOWER)
+        pair = self.resolvePath(LOWER)
         liar, path = FakePath(LOWER), FakePath(LOWER)
         self.paths.pathAccepted(liar)
         self.assertEqual((pair.found, self.device.counters["callers_unproven"]), ([], 1))
@@ -375,7 +375,7 @@ class MeetingTests(SynchronousTestCase):
         self.paths.pathAccepted(path)
         self.assertEqual(pair.found, [path])
         self.paths.pathLost(path)
-        self.assertEqual(self.meet(LOWER).found, [])
+        self.assertEqual(self.resolvePath(LOWER).found, [])
         self.assertEqual(self.fabric.asked, 2)
         self.paths.pathLost(liar)
         self.paths.pathLost(liar)
@@ -388,7 +388,7 @@ class MeetingTests(SynchronousTestCase):
         paths = [FakePath(LOWER), FakePath(LOWER)]
         for path in paths:
             self.paths.pathAccepted(path)
-        self.assertEqual(self.meet(LOWER).found, paths[1:])
+        self.assertEqual(self.resolvePath(LOWER).found, paths[1:])
 
     def test_proofLater(self) -> None:
         """
@@ -398,11 +398,11 @@ class MeetingTests(SynchronousTestCase):
         path = FakePath(LOWER)
         self.paths.pathAccepted(path)
         self.assertEqual(self.fabric.asked, 0)
-        pair = self.meet(LOWER)
+        pair = self.resolvePath(LOWER)
         self.assertEqual((pair.found, self.fabric.asked), ([], 1))
-        self.device.wait(addressresolution.MEETING_SECONDS)
+        self.device.wait(addressresolution.PENDING_PATH_SECONDS)
         self.assertEqual((pair.found, self.fabric.asked), ([], 2))
-        self.device.wait(2 * addressresolution.MEETING_SECONDS)
+        self.device.wait(2 * addressresolution.PENDING_PATH_SECONDS)
         self.assertEqual(pair.found, [path])
         self.assertDone()
 
@@ -413,7 +413,7 @@ class MeetingTests(SynchronousTestCase):
         path = FakePath(LOWER)
         path.alive = False
         self.paths.pathAccepted(path)
-        pair = self.meet(LOWER)
+        pair = self.resolvePath(LOWER)
         self.assertEqual(pair.found, [])
         self.paths.pathLost(path)
         self.paths.pathAccepted(FakePath(LOWER))
@@ -426,7 +426,7 @@ class MeetingTests(SynchronousTestCase):
         search = Search()
         self.fabric.answers = [search, NoListenerError("nobody")]
         for guid in (HIGHER, HIGHER + 2, LOWER):
-            self.meet(guid)
+            self.resolvePath(guid)
         self.paths.close()
         self.assertTrue(search.cancelled)
         self.assertDone()

@@ -143,7 +143,7 @@ class MeetingTests(ProcessesTestCase):
     Two processes.
     """
 
-    def meet(self, guids: tuple[int, int], childFirst: bool, uid: int = os.getuid()) -> None:
+    def resolvePath(self, guids: tuple[int, int], childFirst: bool, uid: int = os.getuid()) -> None:
         """
         They meet, one of them later.
 
@@ -211,7 +211,7 @@ class MeetingTests(ProcessesTestCase):
         """
         for guids in permutations((LOW, HIGH)):
             for childFirst in (False, True):
-                self.meet((guids[0], guids[1]), childFirst)
+                self.resolvePath((guids[0], guids[1]), childFirst)
 
     def test_sockets(self) -> None:
         """
@@ -219,7 +219,7 @@ class MeetingTests(ProcessesTestCase):
         """
         self.patch(type(self), "fabric", partial(SharedMemoryFabric, rings=False))
         for guids in permutations((LOW, HIGH)):
-            self.meet((guids[0], guids[1]), True)
+            self.resolvePath((guids[0], guids[1]), True)
 
     def test_users(self) -> None:
         """
@@ -227,7 +227,7 @@ class MeetingTests(ProcessesTestCase):
         """
         self.share()
         for guids in permutations((LOW, HIGH)):
-            self.meet((guids[0], guids[1]), True, NOBODY)
+            self.resolvePath((guids[0], guids[1]), True, NOBODY)
 
 
 class ForgeryTests(ProcessesTestCase):

@@ -117,14 +117,14 @@ class FaultTests(SynchronousTestCase):
         fault = faults.BlackOuts(2.0, 5.0, 1.0)
         heard = [bool(fault(DATA, float(second))) for second in range(16)]
         self.assertEqual(heard, [True, *[False] * 2, *[True] * 5, *[False] * 2, *[True] * 5, False])
-        fault = faults.Vanishing(3.0)
+        fault = faults.LinkDown(3.0)
         self.assertEqual([bool(fault(DATA, float(second))) for second in range(5)], [True] * 3 + [False] * 2)
 
     def test_stale(self) -> None:
         """
         Earlier datagrams come again, a bounded number of them.
         """
-        fault = faults.Stale(Random(1), 1.0, 3)
+        fault = faults.Replay(Random(1), 1.0, 3)
         for n in range(5):
             self.assertEqual(fault(bytes((n,)), 0.0), [(0.0, bytes((n,)))])
         fault.begin()

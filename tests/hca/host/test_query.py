@@ -20,7 +20,7 @@ from twisted_ib.errors import NoListenerError, PeerIdentityError
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.host import handshake, paging
 from twisted_ib.hca.host import query as hostQuery
-from twisted_ib.hca.host.query import Told, ask, askSockets
+from twisted_ib.hca.host.query import SocketsAnswer, ask, askSockets
 from twisted_ib.hca.host.search import Search
 
 
@@ -133,7 +133,7 @@ class AskSocketsTests(AskingTestCase):
         pageSeconds: float = 5.0,
         allSeconds: float = 5.0,
         end: Callable[[], object] | None = None,
-    ) -> Told:
+    ) -> SocketsAnswer:
         """
         @param replies: what the HCA sends for each query; None to send nothing.
         @param end: called when it hangs up.
@@ -174,7 +174,7 @@ class AskSocketsTests(AskingTestCase):
         self.assertEqual(told.pid, os.getpid())
         return told
 
-    def rows(self, told: Told) -> list[Any]:
+    def rows(self, told: SocketsAnswer) -> list[Any]:
         """
         @return: the rows that came.
         """

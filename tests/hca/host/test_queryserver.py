@@ -115,7 +115,7 @@ class InquiriesTests(SynchronousTestCase):
         """
         Of many who say nothing the oldest gives way.
         """
-        calls = [self.call() for _ in range(queryserver.INQUIRIES + 1)]
+        calls = [self.call() for _ in range(queryserver.QUERY_CLIENTS + 1)]
         self.assertEqual(calls[0].recv(1), b"")
         for pair in calls[1:]:
             self.assertEqual(self.ask(pair, Query().pack()), {"hca_id": "roce0"})

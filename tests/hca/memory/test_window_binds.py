@@ -252,25 +252,25 @@ class PromiseTests(WindowTestCase):
         A promised key opens nothing before the bind, and what the window opens after it.
         """
         old = self.bind(self.one)
-        key = self.memory.promiseKey(self.one)
+        key = self.memory.reserveKey(self.one)
         self.assertIsNone(self.opens(key))
         self.assertIsNotNone(self.opens(old))
         self.assertEqual(self.bind(self.one, key=key), key)
         self.assertIsNotNone(self.opens(key))
         self.assertIsNone(self.opens(old))
         self.assertRaises(MemoryAccessError, self.bind, self.one, key=key)
-        self.memory.breakPromise(self.one, key)
+        self.memory.releaseKey(self.one, key)
         self.assertIsNotNone(self.opens(key))
 
     def test_several(self) -> None:
         """
         Binds are done in any order, or not at all.
         """
-        keys = [self.memory.promiseKey(self.one) for _ in range(3)]
+        keys = [self.memory.reserveKey(self.one) for _ in range(3)]
         for key in (keys[1], keys[0]):
             self.bind(self.one, key=key)
             self.assertEqual([k for k in keys if self.opens(k)], [key])
-        self.memory.breakPromise(self.one, keys[2])
+        self.memory.releaseKey(self.one, keys[2])
         self.assertRaises(MemoryAccessError, self.bind, self.one, key=keys[2])
         self.assertEqual(self.one.promised, set())
 
@@ -278,29 +278,29 @@ class PromiseTests(WindowTestCase):
         """
         A key is promised to one window.
         """
-        key = self.memory.promiseKey(self.one)
+        key = self.memory.reserveKey(self.one)
         another = self.memory.allocateWindow(self.pd, 1)
         self.assertRaises(MemoryAccessError, self.bind, another, key=key)
-        self.memory.breakPromise(another, key)
+        self.memory.releaseKey(another, key)
         self.bind(self.one, key=key)
 
     def test_type2(self) -> None:
         """
         Nothing is promised to a window of type 2, or to one that is gone.
         """
-        self.assertRaises(MemoryAccessError, self.memory.promiseKey, self.two)
+        self.assertRaises(MemoryAccessError, self.memory.reserveKey, self.two)
         self.memory.deallocateWindow(self.one)
-        self.assertRaises(MemoryAccessError, self.memory.promiseKey, self.one)
+        self.assertRaises(MemoryAccessError, self.memory.reserveKey, self.one)
 
     def test_bound(self) -> None:
         """
         Promises are bounded, and end with the window.
         """
-        for _ in range(windows.WINDOW_PROMISES):
-            key = self.memory.promiseKey(self.one)
-        self.assertRaises(ResourceLimitError, self.memory.promiseKey, self.one)
-        self.memory.breakPromise(self.one, key)
-        self.memory.promiseKey(self.one)
+        for _ in range(windows.WINDOW_RESERVED_KEYS):
+            key = self.memory.reserveKey(self.one)
+        self.assertRaises(ResourceLimitError, self.memory.reserveKey, self.one)
+        self.memory.releaseKey(self.one, key)
+        self.memory.reserveKey(self.one)
         self.memory.deallocateWindow(self.one)
         self.assertEqual(self.one.promised, set())
         self.assertEqual(len(self.memory._keys._inUse), 2)
@@ -406,8 +406,8 @@ class KeyTests(WindowTestCase):
             elif kind == 1:
                 key = self.bind(self.one)
             elif kind == 2:
-                key = self.memory.promiseKey(self.one)
-                self.memory.breakPromise(self.one, key)
+                key = self.memory.reserveKey(self.one)
+                self.memory.releaseKey(self.one, key)
             elif kind == 3:
                 window = self.memory.allocateWindow(self.pd, maker.choice((1, 2)))
                 key = window.key

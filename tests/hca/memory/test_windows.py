@@ -95,7 +95,7 @@ class AllocateTests(WindowTestCase):
         other = Memory(random.Random(1).getrandbits)
         self.assertRaises(MemoryRegionError, other.deallocateWindow, self.one)
         self.assertRaises(MemoryAccessError, other.bind, self.one, self.region, BASE, 1, REMOTE_READ)
-        self.assertRaises(MemoryAccessError, other.promiseKey, self.one)
+        self.assertRaises(MemoryAccessError, other.reserveKey, self.one)
 
 
 class CheckTests(WindowTestCase):

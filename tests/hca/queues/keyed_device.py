@@ -55,7 +55,7 @@ class Device:
     """
     Remembers whom it should find.
 
-    @ivar error: what L{meet} raises, if it does.
+    @ivar error: what L{resolvePath} raises, if it does.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Device:
         self.paths = Paths()
         self.error: Exception | None = None
 
-    def meet(self, queuePair: QueuePair) -> None:
+    def resolvePath(self, queuePair: QueuePair) -> None:
         """
         Find the path of a queue pair.
         """

@@ -69,7 +69,7 @@ class LateTests(SynchronousTestCase):
         The path may be found while it is asked for.
         """
         path = self.a.path
-        self.device.meet = lambda queuePair: queuePair.pathFound(path)  # type: ignore[method-assign]
+        self.device.resolvePath = lambda queuePair: queuePair.pathFound(path)  # type: ignore[method-assign]
         self.climb()
         self.assertIs(self.a.qp.path, path)
 

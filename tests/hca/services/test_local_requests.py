@@ -147,7 +147,7 @@ class BindTests(RequesterTestCase):
         A window of type 1 gets the key that was promised for it.
         """
         window = self.window(WindowType.TYPE_1)
-        key = self.a.memory.promiseKey(window)
+        key = self.a.memory.reserveKey(window)
         self.post(1, BIND, bind=WindowBind(window, self.source, self.source.address, 5, REMOTE, key))
         self.assertEqual((window.key, self.a.statuses()), (key, [(1, OK)]))
         self.assertEqual(window.promised, set())
@@ -160,7 +160,7 @@ class BindTests(RequesterTestCase):
         for name in ("fails", "flushed", "reset", "closed", "done"):
             self.connect()
             window = self.window(WindowType.TYPE_1)
-            key = self.a.memory.promiseKey(window)
+            key = self.a.memory.reserveKey(window)
             access = REMOTE | (int(Access.ZERO_BASED) if name == "fails" else 0)
             if name not in ("fails", "done"):
                 self.post(1, READ)

@@ -252,7 +252,7 @@ class MADTests(SynchronousTestCase):
         self.assertEqual(
             administration,
             classes.AdministrationHeader(
-                classes.TransferHeader(24, 25, 26 >> 3, 26 & 7, 27, 0x1C1D1E1F, 0x20212223),
+                classes.RMPPHeader(24, 25, 26 >> 3, 26 & 7, 27, 0x1C1D1E1F, 0x20212223),
                 *(0x2425262728292A2B, 0x2C2D, 0x2E2F, 0x3031323334353637),
             ),
         )
@@ -290,7 +290,7 @@ class MADTests(SynchronousTestCase):
         self.assertRaises(LengthError, decodeMAD, octets + b"\0")
         for version in set(range(256)) - {1}:
             self.assertRaises(HeaderError, decodeMAD, bytes((version,)) + bytes(255))
-        transfer = classes.TransferHeader
+        transfer = classes.RMPPHeader
         for wrong in (
             Mad(256, 1, 1, 1, 1),
             Mad(7, 2, 3, 1, 0x10, cm.REQ(privateData=bytes(93))),

@@ -590,13 +590,13 @@ class EndingTests(SessionTestCase):
         """
         session = self.connected()
         self.say(session, FrameKind.DATA, data=b"abc")
-        session.sacrifice()
+        session.resetForMemory()
         self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.NO_MEMORY)])
         self.assertEqual(kinds(session), [FrameKind.RESET])
         session = self.connected()
         self.say(session, FrameKind.DATA, data=b"abc")
         self.say(session, FrameKind.CLOSE, offset=3)
-        session.sacrifice()
+        session.resetForMemory()
         self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.NO_MEMORY)])
         self.assertEqual((session.arrivedBytes, self.owner.held), (0, 0))
 

@@ -85,7 +85,7 @@ class TermsTests(SynchronousTestCase):
         for name, value in wrong.items():
             changes: dict[str, Any] = {name: value}
             self.assertRaises(ProgramError, attrs.evolve(TERMS, **changes).check)
-        much = attrs.evolve(TERMS, depth=limits.PERF_DEPTH, request=limits.RDS_MESSAGE)
+        much = attrs.evolve(TERMS, depth=limits.PERF_RDS_DEPTH, request=limits.RDS_MESSAGE)
         self.assertRaises(ProgramError, much.check)
 
     def test_pattern(self) -> None:

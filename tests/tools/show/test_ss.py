@@ -18,7 +18,7 @@ from tests.support.commands import PATH, CommandTestCase, programOf
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, ResourceLimitError, RunDirectoryError
 from twisted_ib.hca.base.socketrows import COLUMNS
-from twisted_ib.hca.host.query import Told
+from twisted_ib.hca.host.query import SocketsAnswer
 from twisted_ib.tools.show import ss
 from twisted_ib.tools.show.sockets import order, socketsOf
 from twisted_ib.tools.show.sockettext import cut, reasons, table
@@ -78,7 +78,9 @@ def entries(*rows: Any, pid: int = 8, **others: Any) -> list[dict[str, Any]]:
     """
     @return: what is made of rows.
     """
-    return socketsOf(Told(pid, [page(list(rows), **others)], True), lambda number: f"program of {number}")
+    return socketsOf(
+        SocketsAnswer(pid, [page(list(rows), **others)], True), lambda number: f"program of {number}"
+    )
 
 
 def row(**changes: Any) -> list[Any]:
@@ -127,7 +129,7 @@ class SocketsTests(SynchronousTestCase):
         [entry] = entries(ROW, pid=0)
         self.assertEqual(entry["pid"], 7)
         for pid in ("x", -1, True, 1.5, [], 1 << 70):
-            [entry] = socketsOf(Told(0, [page([ROW], pid=pid)]), lambda number: "no")
+            [entry] = socketsOf(SocketsAnswer(0, [page([ROW], pid=pid)]), lambda number: "no")
             self.assertIsNone(entry["pid"])
         for program in (None, "", 5, "x" * (limits.PROGRAM_BYTES + 1), ["x"]):
             [entry] = entries(ROW, program=program)
@@ -298,7 +300,11 @@ class CommandTests(SynchronousTestCase):
         A process that is dead, or dies meanwhile, has no rows; one that is silent or busy is reported as
         such.
         """
-        answers: list[Any] = [Told(5, [page([ROW])], True), Told(5, [page([ROW])], False, True), Told(6)]
+        answers: list[Any] = [
+            SocketsAnswer(5, [page([ROW])], True),
+            SocketsAnswer(5, [page([ROW])], False, True),
+            SocketsAnswer(6),
+        ]
         answers += [ResourceLimitError("many"), NoListenerError("dead")]
 
         class Fake:
@@ -317,13 +323,13 @@ class CommandTests(SynchronousTestCase):
                 Nothing.
                 """
 
-        def ask(search: Any, entry: Any) -> Told:
+        def ask(search: Any, entry: Any) -> SocketsAnswer:
             """
             Answer.
             """
             if isinstance(entry, Exception):
                 raise entry
-            told: Told = entry
+            told: SocketsAnswer = entry
             return told
 
         self.patch(ss, "Search", Fake)

@@ -54,7 +54,7 @@ _V = TypeVar("_V")
 
 
 @frozen
-class Way:
+class Direction:
     """
     The addresses of one direction between two HCAs.
 
@@ -72,17 +72,17 @@ class Way:
     label: int = 0
 
     @classmethod
-    def between(cls, source: int, target: int) -> Way:
+    def between(cls, source: int, target: int) -> Direction:
         """
         The direction between two HCAs of which only the GUIDs are known.
         """
         return cls(source, target, guidGID(source), guidGID(target))
 
-    def back(self) -> Way:
+    def back(self) -> Direction:
         """
         The opposite direction.
         """
-        return Way(self.target, self.source, self.toGID, self.fromGID, self.label)
+        return Direction(self.target, self.source, self.toGID, self.fromGID, self.label)
 
 
 def _remember(table: OrderedDict[_K, _V], key: _K, value: _V) -> None:
@@ -97,7 +97,7 @@ def _hardware(guid: int) -> bytes:
     return b"\x02" + (guid & (1 << 40) - 1).to_bytes(5, "big")
 
 
-def _addressed(request: REQ, way: Way) -> REQ:
+def _addressed(request: REQ, way: Direction) -> REQ:
     # Fills in addresses and path MTU: a fabric of records needs neither, but Wireshark matches the packets
     # of a connection to its REQ by them.
     path = request.primaryPath
@@ -131,9 +131,9 @@ class Capture:
         self.flows: dict[tuple[int, int, int], Flow] = {}
         self._ended: OrderedDict[tuple[int, int, int], bool] = OrderedDict()
         #: (GUID, QPN) -> first PSN that it expects, direction to it.
-        self._ends: OrderedDict[tuple[int, int], tuple[int, Way]] = OrderedDict()
+        self._ends: OrderedDict[tuple[int, int], tuple[int, Direction]] = OrderedDict()
         #: (GUID, communication id) -> direction from it.
-        self._connections: OrderedDict[tuple[int, int], Way] = OrderedDict()
+        self._connections: OrderedDict[tuple[int, int], Direction] = OrderedDict()
         #: (GUID, QPN) -> PSN of its next datagram.
         self._datagrams: OrderedDict[tuple[int, int], int] = OrderedDict()
         #: The latest multicast datagram: (word, record), and the paths that it was posted to.
@@ -244,7 +244,7 @@ class Capture:
         @param mtu: the path MTU in bytes.
         """
         requester, responder, number = key
-        expected, way = self._ends.get((responder, number), (0, Way.between(requester, responder)))
+        expected, way = self._ends.get((responder, number), (0, Direction.between(requester, responder)))
         back = way.back()
         # One source port for both directions, as rxe has it for a connected queue pair (rxe_verbs.c
         # rxe_modify_qp).
@@ -308,7 +308,7 @@ class Capture:
         attribute, modifier = MANAGEMENT_HEADER.unpack_from(record, 0)
         kind = byAttribute.get(attribute)
         body = record[MANAGEMENT_HEADER.size :]
-        transaction, way = 0, Way.between(source, target)
+        transaction, way = 0, Direction.between(source, target)
         if kind is not None:
             message = kind.parse(body, 0, BODY_BYTES)
             transaction = cm.transactionOf(message)
@@ -322,7 +322,7 @@ class Capture:
         packet = Packet.of(bth, (mad.QUEUE_KEY, GSI_QPN), payload)
         self.show(seen, way, datagramPort(GSI_QPN), packet)
 
-    def _wayOf(self, message: AnyMessage, way: Way) -> Way:
+    def _wayOf(self, message: AnyMessage, way: Direction) -> Direction:
         # Learns the direction of a connection from its messages: only the REQ carries GIDs, the others have
         # its ids.
         if isinstance(message, (SIDR_REQ, SIDR_REP)):
@@ -333,7 +333,7 @@ class Capture:
             path = message.primaryPath
             local, remote = (int.from_bytes(gid, "big") for gid in (path.localGID, path.remoteGID))
             if local and remote:
-                way = Way(source, target, local, remote, path.flowLabel)
+                way = Direction(source, target, local, remote, path.flowLabel)
         else:
             known = self._connections.get((target, message.remoteCommunicationID))
             if known is not None:
@@ -384,7 +384,7 @@ class Capture:
             solicited=bool(word >> 31),
         )
         packet = Packet.of(bth, numbers, record[payload:])
-        way = Way(source, target, grh.source, grh.destination, grh.flowLabel)
+        way = Direction(source, target, grh.source, grh.destination, grh.flowLabel)
         port = datagramPort(sender & QPN_MASK)
         self.show(seen, way, port, packet, grh.trafficClass, grh.hopLimit)
 
@@ -397,7 +397,7 @@ class Capture:
     def show(
         self,
         seen: tuple[int, bool],
-        way: Way,
+        way: Direction,
         port: int,
         packet: Packet,
         trafficClass: int = 0,

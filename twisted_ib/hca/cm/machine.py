@@ -152,7 +152,7 @@ class Connection:
         @param serviceTimeout: a timeout code; 24 is 65.5 seconds.
         """
         message = MRA(serviceTimeout=serviceTimeout, privateData=privateData)
-        return self.feed(Input.THINK, message, now) or self._missed(Input.THINK)
+        return self.feed(Input.SEND_MRA, message, now) or self._missed(Input.SEND_MRA)
 
     def ready(self, now: float, privateData: bytes = b"") -> bool:
         """

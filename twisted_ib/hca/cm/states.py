@@ -50,7 +50,7 @@ class Input(IntEnum):
     ACCEPT = 12
     REJECT = 13
     #: The consumer needs time: prepare an MRA.
-    THINK = 14
+    SEND_MRA = 14
     READY = 15
     #: The first message arrived on the queue pair before the RTU: "communication established" (IBTA vol. 1
     #: 12.9.8.3.1).

@@ -112,7 +112,7 @@ class Deadlines(Generic[Waits]):
 
 #: A connection in TIMEWAIT: expiry, local communication id, peer, key of the remote end in that peer, local
 #: queue pair number.
-Ended = tuple[float, int, Any, int, int]
+TimewaitEntry = tuple[float, int, Any, int, int]
 
 
 class Timewait:
@@ -127,13 +127,13 @@ class Timewait:
     __slots__ = ("heap", "ids")
 
     def __init__(self) -> None:
-        self.heap: list[Ended] = []
+        self.heap: list[TimewaitEntry] = []
         self.ids: set[int] = set()
 
     def __len__(self) -> int:
         return len(self.heap)
 
-    def add(self, ended: Ended) -> None:
+    def add(self, ended: TimewaitEntry) -> None:
         """
         Reserve the ids of a connection.
         """
@@ -146,7 +146,7 @@ class Timewait:
         """
         return self.heap[0][0] if self.heap else None
 
-    def pop(self) -> Ended:
+    def pop(self) -> TimewaitEntry:
         """
         Release the next to expire.
         """

@@ -35,8 +35,8 @@ from twisted_ib.hca.wire.mad.mad import CM_VERSION, HEADER_BYTES, MAD_BYTES, SEN
 PACKET_TRANSACTIONS = 1024
 #: Unsolicited requests (REQ, SIDR_REQ) that are queued, over which the oldest is dropped; and how many are
 #: processed before the link is polled again.
-PACKET_QUESTIONS = 512
-PACKET_QUESTIONS_PER_TURN = 32
+PACKET_REQUESTS = 512
+PACKET_REQUESTS_PER_TURN = 32
 
 #: Base version, class, class version, method; status, class specific; transaction; attribute,
 #: reserved, modifier.
@@ -96,7 +96,7 @@ class CMTransactions:
         self._agent = randomBits(_AGENT_BITS) << 32
         #: (peer's address, message that began it, peer's communication id) -> transaction id.
         self._known: OrderedDict[tuple[str, int, int], int] = OrderedDict()
-        self.questions: deque[tuple[Any, int, bytes, int]] = deque(maxlen=PACKET_QUESTIONS)
+        self.questions: deque[tuple[Any, int, bytes, int]] = deque(maxlen=PACKET_REQUESTS)
 
     def wrap(self, address: str, attribute: int, body: bytes) -> bytes:
         """
@@ -165,7 +165,7 @@ class CMTransactions:
         """
         questions = self.questions
         left = len(questions)
-        count = min(left, PACKET_QUESTIONS_PER_TURN)
+        count = min(left, PACKET_REQUESTS_PER_TURN)
         for _ in range(count):
             # In order if all can be answered; else last in, first out: the senders of the oldest have timed
             # out or will retransmit, and their answers would be wasted.

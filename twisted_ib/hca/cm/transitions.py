@@ -301,7 +301,7 @@ TRANSITIONS: dict[State, dict[Input, Row]] = {
     },
     State.REP_RCVD: {
         **_ANSWERED,
-        Input.THINK: (_prepareMRA, State.MRA_REP_SENT),
+        Input.SEND_MRA: (_prepareMRA, State.MRA_REP_SENT),
     },
     State.MRA_REP_SENT: {
         **_ANSWERED,
@@ -309,7 +309,7 @@ TRANSITIONS: dict[State, dict[Input, Row]] = {
     },
     State.REQ_RCVD: {
         **_CALLED,
-        Input.THINK: (_prepareMRA, State.MRA_REQ_SENT),
+        Input.SEND_MRA: (_prepareMRA, State.MRA_REQ_SENT),
     },
     State.MRA_REQ_SENT: {
         **_CALLED,

@@ -33,7 +33,7 @@ from twisted_ib.errors import (
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.base.timers import Timer
 from twisted_ib.hca.host.addresses import normalise
-from twisted_ib.hca.services.address import Departure
+from twisted_ib.hca.services.address import AddressPath
 from twisted_ib.hca.wire.grh import HEADER_BYTES, destination, guidGID, isMulticast
 from twisted_ib.hca.wire.headers import IMMEDIATE
 
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 __all__ = ["RECEIVING", "AddressResolution", "MulticastGroup", "PendingJoin", "PendingPaths", "isWaiting"]
 
 #: HCAs whose paths are being resolved at a time for one device.
-MEETINGS = 4096
+PENDING_PATHS = 4096
 #: The first pause before the search for an absent HCA is repeated, in seconds.
-MEETING_SECONDS = 0.02
+PENDING_PATH_SECONDS = 0.02
 #: The pauses double up to this, in seconds.
-MEETING_SECONDS_MOST = 0.32
+PENDING_PATH_SECONDS_MOST = 0.32
 
 # IBTA vol. 1 4.1.1: the lower half of a GID is the GUID.
 _GUID_MASK = (1 << 64) - 1
@@ -70,7 +70,7 @@ class MulticastGroup:
         #: Whether it may still be used.
         self.alive = True
         self._members: tuple[int, ...] = ()
-        self._ways: dict[int, Departure] = {}
+        self._ways: dict[int, AddressPath] = {}
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
         """
@@ -96,13 +96,13 @@ class MulticastGroup:
         return True
 
     def _follow(self, members: tuple[int, ...]) -> None:
-        departures, ways = self._device.departures, self._ways
+        addressPaths, ways = self._device.addressPaths, self._ways
         self._members = members
         for guid in [guid for guid in ways if guid not in members]:
-            departures.release(ways.pop(guid))
+            addressPaths.release(ways.pop(guid))
         for guid in members:
             if guid not in ways:
-                ways[guid] = departures.hold(guidGID(guid))
+                ways[guid] = addressPaths.hold(guidGID(guid))
 
     def wantSpace(self, waiter: Any) -> None:
         """
@@ -134,7 +134,7 @@ class AddressResolution:
         #: The device's GUID.
         self.guid: int = device.guid
         self.timers = device.timers
-        self._meetings: dict[int, PendingPaths] = {}
+        self._pendingPaths: dict[int, PendingPaths] = {}
         self._met: dict[QueuePair, PendingPaths] = {}
         #: Paths dialled by HCAs with a lower GUID, as they claim; the latest is last.
         self._callers: dict[int, list[Any]] = {}
@@ -161,7 +161,7 @@ class AddressResolution:
         guid = gid & _GUID_MASK
         # Before the host's addresses are asked for, as that costs system calls.
         isGUID = gid == guidGID(guid) and bool(guid)
-        if isGUID and (guid == self.guid or guid in self._meetings or guid in self._callers):
+        if isGUID and (guid == self.guid or guid in self._pendingPaths or guid in self._callers):
             return guid
         text = normalise(str(IPv6Address(gid)))
         # With Linux rxe such a GID works, as a host has one rxe device per interface; here several HCAs share
@@ -193,7 +193,7 @@ class AddressResolution:
 
     # -- meeting
 
-    def meet(self, queuePair: QueuePair) -> None:
+    def resolvePath(self, queuePair: QueuePair) -> None:
         """
         Resolve the path of a queue pair in RTR that has an address vector.
 
@@ -202,7 +202,7 @@ class AddressResolution:
 
         @raise SharedGIDError: the GID is an address of this host.
         @raise NoRouteError: it is unreachable.
-        @raise ResourceLimitError: L{MEETINGS} HCAs are being resolved.
+        @raise ResourceLimitError: L{PENDING_PATHS} HCAs are being resolved.
         """
         vector = queuePair.vector
         guid = self.check(vector.gid)
@@ -211,21 +211,21 @@ class AddressResolution:
         if self._device.addressed:
             self._device.fabric.reachGID(vector.gid, PendingJoin(queuePair, vector))
             return
-        pendingPaths = self._meetings.get(guid)
+        pendingPaths = self._pendingPaths.get(guid)
         if pendingPaths is None:
             self._makeRoom()
-            pendingPaths = self._meetings[guid] = PendingPaths(self, guid)
+            pendingPaths = self._pendingPaths[guid] = PendingPaths(self, guid)
         pendingPaths.waiting[queuePair] = vector
         self._met[queuePair] = pendingPaths
         pendingPaths.look()
 
     def _makeRoom(self) -> None:
-        if len(self._meetings) >= MEETINGS:
+        if len(self._pendingPaths) >= PENDING_PATHS:
             # Queue pairs that left RTR without notice do not count.
-            for pendingPaths in list(self._meetings.values()):
+            for pendingPaths in list(self._pendingPaths.values()):
                 pendingPaths.prune()
-            if len(self._meetings) >= MEETINGS:
-                raise ResourceLimitError(f"{MEETINGS} HCAs are waited for already")
+            if len(self._pendingPaths) >= PENDING_PATHS:
+                raise ResourceLimitError(f"{PENDING_PATHS} HCAs are waited for already")
 
     def leave(self, queuePair: QueuePair) -> None:
         """
@@ -241,8 +241,8 @@ class AddressResolution:
         """
         Forget a resolution that ended.
         """
-        if self._meetings.get(pendingPaths.guid) is pendingPaths:
-            del self._meetings[pendingPaths.guid]
+        if self._pendingPaths.get(pendingPaths.guid) is pendingPaths:
+            del self._pendingPaths[pendingPaths.guid]
         for queuePair in waiting:
             self._met.pop(queuePair, None)
 
@@ -294,7 +294,7 @@ class AddressResolution:
         # lookup here.
         if guid < self.guid:
             self._callers.setdefault(guid, []).append(path)
-            pendingPaths = self._meetings.get(guid)
+            pendingPaths = self._pendingPaths.get(guid)
             if pendingPaths is not None:
                 pendingPaths.look()
         # Now, while the caller lives: it may send one datagram and exit, and a dead process proves nothing.
@@ -416,7 +416,7 @@ class AddressResolution:
         """
         End all resolutions; the device is closing.
         """
-        for pendingPaths in list(self._meetings.values()):
+        for pendingPaths in list(self._pendingPaths.values()):
             pendingPaths.end()
         for group in self._groups.values():
             group.close()
@@ -453,7 +453,7 @@ class PendingPaths:
         self.guid = guid
         #: Queue pair -> the address vector that it waits for.
         self.waiting: dict[QueuePair, Any] = {}
-        self._pause = MEETING_SECONDS
+        self._pause = PENDING_PATH_SECONDS
         self._search: Any = None
         self._timer: Timer | None = None
 
@@ -515,7 +515,7 @@ class PendingPaths:
             # Exponential backoff: an absent HCA may come in a moment, or never.  IBTA vol. 1 has no timeout
             # for RTR.
             self._timer = self._paths.timers.start(self._pause, self.look)
-            self._pause = min(2 * self._pause, MEETING_SECONDS_MOST)
+            self._pause = min(2 * self._pause, PENDING_PATH_SECONDS_MOST)
 
     def prune(self) -> None:
         """

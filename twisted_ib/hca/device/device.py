@@ -45,7 +45,7 @@ from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addDevice, openFabric
 from twisted_ib.hca.host.paging import Row, pages
 from twisted_ib.hca.memory.memory import Memory, MemoryRegion, ProtectionDomain
 from twisted_ib.hca.queues.queuepair import QueuePair
-from twisted_ib.hca.services.address import Departures
+from twisted_ib.hca.services.address import AddressPaths
 from twisted_ib.hca.wire.cm.rdmacm import gidNumber
 from twisted_ib.hca.wire.grh import guidGID
 from twisted_ib.hca.wire.headers import PSN_MASK
@@ -136,7 +136,7 @@ class Device(Identity):
         #: Its completion queues, shared receive queues and address handles.
         self.objects = Objects(self)
         #: The paths of its datagrams.
-        self.departures = Departures(self)
+        self.addressPaths = AddressPaths(self)
         #: Its address resolution and multicast groups.
         self.paths = AddressResolution(self)
         self.receiveBudget = ReceiveBudget(self.count)
@@ -302,18 +302,18 @@ class Device(Identity):
         """
         # First the tables that would still hand out the path, then the users, who may ask for another at
         # once.
-        self.departures.pathLost(path)
+        self.addressPaths.pathLost(path)
         self.paths.pathLost(path)
         self.services.pathLost(path, reason)
 
     # -- paths
 
-    def meet(self, queuePair: QueuePair) -> None:
+    def resolvePath(self, queuePair: QueuePair) -> None:
         """
-        See L{AddressResolution.meet}.
+        See L{AddressResolution.resolvePath}.
         """
         self.check()
-        self.paths.meet(queuePair)
+        self.paths.resolvePath(queuePair)
 
     def reach(self, gid: int, user: Any) -> Any:
         """
@@ -623,7 +623,7 @@ class Device(Identity):
         _devices.discard(self)
         # Against the order of dependence: first whatever could make new users of the rest, memory last.
         self.paths.close()
-        self.departures.close()
+        self.addressPaths.close()
         self._disappear()
         self.fabric.close()
         # Before the objects and the memory, which queue pairs hold references to

@@ -51,7 +51,7 @@ def ask(search: Search, entry: Entry, timeoutSeconds: float = QUERY_SECONDS) -> 
 
 
 @define
-class Told:
+class SocketsAnswer:
     """
     A process's answer about its listeners and connections.
 
@@ -72,7 +72,7 @@ def askSockets(
     entry: Entry,
     pageSeconds: float = SOCKETS_PAGE_SECONDS,
     allSeconds: float = SOCKETS_SECONDS,
-) -> Told:
+) -> SocketsAnswer:
     """
     Ask the process of the HCA at C{entry} for its listeners and connections.
 
@@ -82,7 +82,7 @@ def askSockets(
     """
     pair = search.connect(entry)
     try:
-        told = Told(checkPeer(pair, search.allows).pid)
+        told = SocketsAnswer(checkPeer(pair, search.allows).pid)
         end = time.monotonic() + allSeconds
         query = handshake.Query(handshake.Subject.SOCKETS).pack()
         rows = size = 0
@@ -136,4 +136,4 @@ def _answer(pair: socket.socket, deadline: float) -> tuple[dict[str, Any] | None
         return (message.content if isinstance(message, handshake.QueryAnswer) else None), len(data)
 
 
-__all__ = ["Told", "ask", "askSockets"]
+__all__ = ["SocketsAnswer", "ask", "askSockets"]

@@ -21,10 +21,10 @@ from twisted_ib.hca.host.liveness import checkPeer
 from twisted_ib.hca.host.rendezvous import Rendezvous
 
 #: Commands that may be connected to one query server; the oldest is dropped for a new one.
-INQUIRIES = 16
+QUERY_CLIENTS = 16
 
 
-class _Asker:
+class _Client:
     def __init__(self, pair: socket.socket) -> None:
         self.socket = pair
         self.pages: Iterator[dict[str, Any]] | None = None
@@ -43,7 +43,7 @@ class QueryServer:
         @raise OSError: no descriptor is free.
         """
         self._owner = owner
-        self._askers: dict[int, _Asker] = {}
+        self._askers: dict[int, _Client] = {}
         self._rendezvous = Rendezvous(guid)
         try:
             self._listener = self._rendezvous.bind()
@@ -87,12 +87,12 @@ class QueryServer:
             pair.close()
             return
         # Dropping the oldest rather than refusing the newest: silent connections cannot lock commands out.
-        if len(self._askers) >= INQUIRIES:
+        if len(self._askers) >= QUERY_CLIENTS:
             self._drop(next(iter(self._askers)))
-        self._askers[pair.fileno()] = _Asker(pair)
+        self._askers[pair.fileno()] = _Client(pair)
         self._poller.register(pair, select.EPOLLIN)
 
-    def _serve(self, asker: _Asker) -> None:
+    def _serve(self, asker: _Client) -> None:
         received = receiveWithDescriptors(asker.socket, limits.ANSWER_BYTES)
         if received is None:
             return

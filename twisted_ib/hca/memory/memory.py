@@ -241,7 +241,7 @@ class Memory:
         @param access: L{Access} bits: the remote ones are granted; with C{ZERO_BASED}, for type 2 only,
             peers count the window's bytes from 0.
         @param key: for type 2 the new key, whose upper 24 bits are those of the window's key.  For type 1
-            a key from L{promiseKey}, or L{None}: a random one.
+            a key from L{reserveKey}, or L{None}: a random one.
         @param queuePair: for type 2, the only queue pair that may use it.
         @param pd: the protection domain of the queue pair that the bind was posted to; L{None} if there is
             none.
@@ -261,7 +261,7 @@ class Memory:
         """
         self._windows.invalidate(key, queuePair)
 
-    def promiseKey(self, window: MemoryWindow) -> int:
+    def reserveKey(self, window: MemoryWindow) -> int:
         """
         Reserve a key for the next L{bind} of a window of type 1, so that it is known when the bind is
         posted (C{ibv_bind_mw}).  It is not valid before the bind.
@@ -271,11 +271,11 @@ class Memory:
         """
         return self._windows.promise(window)
 
-    def breakPromise(self, window: MemoryWindow, key: int) -> None:
+    def releaseKey(self, window: MemoryWindow, key: int) -> None:
         """
         Release a reserved key whose bind will not happen; harmless if it did.
         """
-        self._windows.breakPromise(window, key)
+        self._windows.releaseKey(window, key)
 
     def freeWindows(self, queuePair: object) -> None:
         """

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.memory.regions import MemoryRegion, ProtectionDomain
 
 #: Keys reserved for binds of one type 1 window that are posted and not done.
-WINDOW_PROMISES = limits.WORK_QUEUE_DEPTH
+WINDOW_RESERVED_KEYS = limits.WORK_QUEUE_DEPTH
 
 _KIND = "memory windows"
 
@@ -193,20 +193,20 @@ class Windows:
 
     def promise(self, window: MemoryWindow) -> int:
         """
-        See L{Memory.promiseKey<twisted_ib.hca.memory.memory.Memory.promiseKey>}.
+        See L{Memory.reserveKey<twisted_ib.hca.memory.memory.Memory.reserveKey>}.
         """
         self._checkAllocated(window)
         if window.type is not WindowType.TYPE_1:
             raise MemoryAccessError("the program chooses the keys of a memory window of type 2")
-        if len(window.promised) >= WINDOW_PROMISES:
-            raise ResourceLimitError(f"a memory window has at most {WINDOW_PROMISES} promised keys")
+        if len(window.promised) >= WINDOW_RESERVED_KEYS:
+            raise ResourceLimitError(f"a memory window has at most {WINDOW_RESERVED_KEYS} promised keys")
         key = self._keys.issue()
         window.promised.add(key)
         return key
 
-    def breakPromise(self, window: MemoryWindow, key: int) -> None:
+    def releaseKey(self, window: MemoryWindow, key: int) -> None:
         """
-        See L{Memory.breakPromise<twisted_ib.hca.memory.memory.Memory.breakPromise>}.
+        See L{Memory.releaseKey<twisted_ib.hca.memory.memory.Memory.releaseKey>}.
         """
         if key in window.promised:
             window.promised.remove(key)

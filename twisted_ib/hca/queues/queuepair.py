@@ -170,14 +170,14 @@ class QueuePair:
             self.work.modified(attributes)
         # Last: the path may be known already, and then records can arrive within this call.
         if old not in _RECEIVING and self.vector is not None and self.state in _RECEIVING:
-            self._meet(old, before)
+            self._resolvePath(old, before)
 
-    def _meet(self, old: QPState, before: dict[str, Any] | None) -> None:
+    def _resolvePath(self, old: QPState, before: dict[str, Any] | None) -> None:
         # Start resolving the address vector; if the device refuses, modify() must have changed
         # nothing.
         if self.device is not None:
             try:
-                self.device.meet(self)
+                self.device.resolvePath(self)
             except HCAError:
                 self.state, self.attributes, self.vector = old, before, None
                 raise

@@ -91,7 +91,7 @@ class WindowBind:
     @ivar length: bytes; 0 unbinds a window of type 1.
     @ivar access: L{Access<twisted_ib.hca.memory.access.Access>} bits to grant.
     @ivar key: the new key of a window of type 2; for type 1 a reserved key
-        (L{Memory.promiseKey<twisted_ib.hca.memory.memory.Memory.promiseKey>}), or L{None} for a random
+        (L{Memory.reserveKey<twisted_ib.hca.memory.memory.Memory.reserveKey>}), or L{None} for a random
         one.
     """
 

@@ -7,7 +7,7 @@ the address, and the path must be resolved first.  Datagrams sent meanwhile wait
 do datagrams that find the medium full.  A datagram beyond the bound, or for an unreachable address, is
 lost, as on a wire; a stalled receiver thus does not block a send queue for its other receivers.
 
-All handles of one address share one L{Departure}, which outlives them while datagrams wait in it: a
+All handles of one address share one L{AddressPath}, which outlives them while datagrams wait in it: a
 program may send, see the completion and destroy the handle at once.
 """
 
@@ -79,7 +79,7 @@ class AddressVector:
                 raise QueuePairError(f"an address vector has no {name} {value:#x}")
 
 
-class Departure:
+class AddressPath:
     """
     The path to one address, and the datagrams that wait for it.
 
@@ -88,8 +88,8 @@ class Departure:
 
     __slots__ = ("_asking", "_departures", "_path", "_waiting", "gid", "users")
 
-    def __init__(self, departures: Departures, gid: int) -> None:
-        self._departures = departures
+    def __init__(self, addressPaths: AddressPaths, gid: int) -> None:
+        self._departures = addressPaths
         self.gid = gid
         self.users = 0
         self._path: Any = None
@@ -208,9 +208,9 @@ class Departure:
         return bool(self.users or self._waiting or self._asking)
 
 
-class Departures:
+class AddressPaths:
     """
-    The L{Departure} of each address that one device sends datagrams to.
+    The L{AddressPath} of each address that one device sends datagrams to.
 
     @ivar device: C{reach(gid, user)} finds a path, C{count(name)} counts.
     @ivar waiting: datagrams that wait, in all of them together.
@@ -219,29 +219,29 @@ class Departures:
     def __init__(self, device: Any) -> None:
         self.device = device
         self.waiting = 0
-        self._byGID: dict[int, Departure] = {}
+        self._byGID: dict[int, AddressPath] = {}
 
     def __len__(self) -> int:
         return len(self._byGID)
 
-    def hold(self, gid: int) -> Departure:
+    def hold(self, gid: int) -> AddressPath:
         """
-        Get the L{Departure} of an address for one more handle.
+        Get the L{AddressPath} of an address for one more handle.
         """
         departure = self._byGID.get(gid)
         if departure is None:
-            departure = self._byGID[gid] = Departure(self, gid)
+            departure = self._byGID[gid] = AddressPath(self, gid)
         departure.users += 1
         return departure
 
-    def release(self, departure: Departure) -> None:
+    def release(self, departure: AddressPath) -> None:
         """
         A handle of it was destroyed.
         """
         departure.users -= 1
         self.idle(departure)
 
-    def idle(self, departure: Departure) -> None:
+    def idle(self, departure: AddressPath) -> None:
         """
         Forget it unless it is in use.
         """
@@ -291,20 +291,20 @@ class AddressHandle(RefCounted):
     def __init__(self, pd: ProtectionDomain, vector: AddressVector, device: Any) -> None:
         """
         @param pd: the protection domain, which must be that of the queue pair.
-        @param device: has C{departures}.
+        @param device: has C{addressPaths}.
         @raise QueuePairError: the vector is not valid.
         """
         super().__init__()
         vector.check()
         self.pd = pd
         self.vector = vector
-        self._departures: Departures = device.departures
-        self._departure: Departure | None = self._departures.hold(vector.gid)
+        self._departures: AddressPaths = device.addressPaths
+        self._departure: AddressPath | None = self._departures.hold(vector.gid)
         pd.hold("address handles")
 
     def send(self, word: int, header: bytes, payload: Any, length: int) -> None:
         """
-        Send a datagram, or lose it: see L{Departure.send}.
+        Send a datagram, or lose it: see L{AddressPath.send}.
         """
         if self._departure is not None:
             self._departure.send(word, header, payload, length)

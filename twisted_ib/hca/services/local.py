@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.services.work import WorkQueues
 
 
-class Local(Operation):
+class LocalOperation(Operation):
     """
     A request that is executed locally.
 
@@ -63,7 +63,7 @@ class Local(Operation):
         raise NotImplementedError
 
 
-class LocalInvalidate(Local):
+class LocalInvalidate(LocalOperation):
     """
     Invalidate a local key.
     """
@@ -82,7 +82,7 @@ class LocalInvalidate(Local):
         work.pd.memory.invalidate(self.request.invalidateKey, work.queuePair)
 
 
-class WindowBinding(Local):
+class BindWindow(LocalOperation):
     """
     Bind a memory window to a part of a memory region.
     """
@@ -113,15 +113,15 @@ class WindowBinding(Local):
         """
         # ibv_bind_mw returns the new key when the request is posted.  A bind that is flushed never
         # uses it, and without this each flushed bind would use up one of the window's
-        # WINDOW_PROMISES keys.
+        # WINDOW_RESERVED_KEYS keys.
         bind = self.request.bind
         if not self.done and bind is not None and bind.key is not None:
-            work.pd.memory.breakPromise(bind.window, bind.key)
+            work.pd.memory.releaseKey(bind.window, bind.key)
 
 
 #: Operations that a reliable connection supports, by opcode.
 RELIABLE: dict[SendOpcode, Callable[[SendRequest], Operation]] = {
     **OPERATIONS,
     SendOpcode.LOCAL_INV: LocalInvalidate,
-    SendOpcode.BIND_MW: WindowBinding,
+    SendOpcode.BIND_MW: BindWindow,
 }

@@ -33,7 +33,7 @@ from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import Timer, rnrSeconds, timeoutSeconds
 from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import SendFlags
-from twisted_ib.hca.services.local import RELIABLE, Local
+from twisted_ib.hca.services.local import RELIABLE, LocalOperation
 from twisted_ib.hca.services.sendqueue import SendQueue
 from twisted_ib.hca.services.sendwqe import Operation, RespondedOperation
 
@@ -128,7 +128,7 @@ class Requester(SendQueue):
         unsent, onTheWay, anyLocal = self._unsent, self._onTheWay, False
         while unsent and self._mayGo(unsent[0], work):
             operation = unsent[0]
-            if isinstance(operation, Local):
+            if isinstance(operation, LocalOperation):
                 operation.execute(work)
                 anyLocal = True
             elif not self._publish(operation, work):

@@ -42,7 +42,7 @@ from twisted_ib.hca.queues.reassembly import Reassembly
 from twisted_ib.hca.queues.receives import Receives
 from twisted_ib.hca.queues.requests import ATOMIC_BYTES, ReceiveRequest
 from twisted_ib.hca.queues.scatter import locate, payload, scatter, total
-from twisted_ib.hca.services.responses import Answers, AtomicAnswer, ReadAnswer
+from twisted_ib.hca.services.responses import AtomicResponse, ReadResponse, ResponseQueue
 from twisted_ib.hca.wire.headers import ATOMIC, IMMEDIATE, INVALIDATE, RETH
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Responder:
     def __init__(self, work: WorkQueues) -> None:
         self.work: WorkQueues | None = work
         self._receives = Receives(work)
-        self._answers = Answers(work)
+        self._answers = ResponseQueue(work)
         # No record has arrived yet: the first one raises COMM_EST.
         self._fresh = True
         # The message in progress: None, or whether it is a WRITE.
@@ -414,7 +414,7 @@ class Responder:
             raise Refused(NAK_INVALID_REQUEST)
         work.messagesReceived += 1
         # Counted when it is accepted, as the MSN is (C9-148; Linux rxe_resp.c execute()).
-        self._answers.add(ReadAnswer(address, key, length))
+        self._answers.add(ReadResponse(address, key, length))
 
     def _takeAtomic(self, work: WorkQueues, code: int, buffer: Any, start: int, stop: int) -> None:
         if stop - start != ATOMIC.size:
@@ -429,7 +429,7 @@ class Responder:
         if address % ATOMIC_BYTES:
             raise Refused(NAK_INVALID_REQUEST)
         work.messagesReceived += 1
-        self._answers.add(AtomicAnswer(address, key, operand, compare if code == COMPARE_SWAP else None))
+        self._answers.add(AtomicResponse(address, key, operand, compare if code == COMPARE_SWAP else None))
 
     # -- errors and flush
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _64_BITS = (1 << 64) - 1
 
 
-class ReadAnswer:
+class ReadResponse:
     """
     The response to one READ.
 
@@ -92,7 +92,7 @@ class ReadAnswer:
         return True
 
 
-class AtomicAnswer:
+class AtomicResponse:
     """
     The response to one atomic.
 
@@ -169,7 +169,7 @@ class _Silence:
             self._path.wantSpace(self)
 
 
-class ResponseOrder:
+class ResponseScheduler:
     """
     Round robin of the queue pairs whose responses go to one peer.
 
@@ -181,7 +181,7 @@ class ResponseOrder:
     def __init__(self, device: Any) -> None:
         self._device = device
         self._turn = self.used = 0
-        self._waiting: OrderedDict[Answers, None] = OrderedDict()
+        self._waiting: OrderedDict[ResponseQueue, None] = OrderedDict()
         self._isDirty = False
 
     def left(self) -> int:
@@ -194,14 +194,14 @@ class ResponseOrder:
             self._turn, self.used = self._device.turns, 0
         return max(0, limits.RECORDS_PER_TURN - self.used)
 
-    def wait(self, answers: Answers) -> None:
+    def wait(self, answers: ResponseQueue) -> None:
         """
         Let these continue when all that wait have had their turn.
         """
         self._waiting[answers] = None
         self._mark()
 
-    def leave(self, answers: Answers) -> None:
+    def leave(self, answers: ResponseQueue) -> None:
         """
         Remove these; harmless if they do not wait.
         """
@@ -226,7 +226,7 @@ class ResponseOrder:
             self._mark()
 
 
-class Answers:
+class ResponseQueue:
     """
     The responses that one responder owes, in the order of the requests.
 
@@ -238,12 +238,12 @@ class Answers:
 
     def __init__(self, work: WorkQueues) -> None:
         self.work: WorkQueues | None = work
-        self.owed: deque[ReadAnswer | AtomicAnswer] = deque()
+        self.owed: deque[ReadResponse | AtomicResponse] = deque()
         # Where it waits for room or for its next turn, if it does; set only while responses are
         # owed.
         self._path: Any = None
 
-    def add(self, answer: ReadAnswer | AtomicAnswer) -> None:
+    def add(self, answer: ReadResponse | AtomicResponse) -> None:
         """
         Respond to a request, now or when there is room.
         """
@@ -261,7 +261,7 @@ class Answers:
         work = self.work
         assert work is not None
         for answer in self.owed:
-            if isinstance(answer, AtomicAnswer):
+            if isinstance(answer, AtomicResponse):
                 answer.execute(work)
 
     def resume(self) -> None:
@@ -326,14 +326,14 @@ class Answers:
         else:
             self._wait(path)
 
-    def _turns(self, work: WorkQueues, path: Any) -> ResponseOrder | None:
+    def _turns(self, work: WorkQueues, path: Any) -> ResponseScheduler | None:
         device = work.queuePair.device
         if device is not None and path.turns is None:
-            path.turns = ResponseOrder(device)
-        turns: ResponseOrder | None = path.turns
+            path.turns = ResponseScheduler(device)
+        turns: ResponseScheduler | None = path.turns
         return turns
 
-    def _pause(self, turns: ResponseOrder | None, path: Any) -> None:
+    def _pause(self, turns: ResponseScheduler | None, path: Any) -> None:
         if turns is None:
             self._wait(path)
         else:

@@ -50,7 +50,7 @@ class ConnectionParameters:
     roundTrip: float | None = None
 
 
-class User(Protocol):
+class ConnectionUser(Protocol):
     """
     The user of a connection: the path of one queue pair.
     """

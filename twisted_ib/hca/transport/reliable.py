@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from twisted_ib.hca.base.operation import SOLICITED
-from twisted_ib.hca.transport.parameters import SOLICITED_EVENT, ConnectionParameters, Packet, User
+from twisted_ib.hca.transport.parameters import SOLICITED_EVENT, ConnectionParameters, ConnectionUser, Packet
 from twisted_ib.hca.transport.requester import Requester
 from twisted_ib.hca.transport.responder import Responder
 from twisted_ib.hca.wire.opcodes import ATOMIC_ACKNOWLEDGE, READ_RESPONSE_FIRST, SEND_ONLY
@@ -41,7 +41,7 @@ class ReliableConnection:
 
     __slots__ = ("_requester", "_requestsFirst", "_responder", "remote")
 
-    def __init__(self, terms: ConnectionParameters, remote: int, user: User) -> None:
+    def __init__(self, terms: ConnectionParameters, remote: int, user: ConnectionUser) -> None:
         """
         @param remote: the peer's queue pair number.
         @param user: is notified of what happens.
@@ -69,7 +69,7 @@ class ReliableConnection:
         @param header: extended headers, or the first bytes of a stream's message.
         @param payload: bytes-like, or a list of bytes-like objects; copied if it is not bytes.
         @param length: bytes in C{payload}.
-        @param position: identifies a request to L{User}; increases.
+        @param position: identifies a request to L{ConnectionUser}; increases.
         @return: False if there is no room now.
         """
         code = opcode & _CODE_MASK

@@ -23,7 +23,12 @@ from typing import Any, Final
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import BAD_RESPONSE, RNR_EXHAUSTED, SILENT
 from twisted_ib.hca.base.timers import rnrSeconds
-from twisted_ib.hca.transport.parameters import ACKNOWLEDGE_REQUEST, ConnectionParameters, Packet, User
+from twisted_ib.hca.transport.parameters import (
+    ACKNOWLEDGE_REQUEST,
+    ConnectionParameters,
+    ConnectionUser,
+    Packet,
+)
 from twisted_ib.hca.transport.psn import extended
 from twisted_ib.hca.transport.readrequests import QUESTIONS, SYNDROME_MASK, ReadRequest
 from twisted_ib.hca.transport.segmentation import Record
@@ -82,7 +87,7 @@ class Requester:
         "_user",
     )
 
-    def __init__(self, terms: ConnectionParameters, user: User) -> None:
+    def __init__(self, terms: ConnectionParameters, user: ConnectionUser) -> None:
         self._terms = terms
         self._user = user
         self._pacing = SendWindow(terms.timeout, terms.roundTrip, terms.retries)

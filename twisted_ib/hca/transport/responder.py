@@ -17,7 +17,7 @@ from collections import deque
 from typing import Any, Final
 
 from twisted_ib.hca.base.operation import ABSENT, LATER
-from twisted_ib.hca.transport.parameters import ConnectionParameters, Packet, User
+from twisted_ib.hca.transport.parameters import ConnectionParameters, ConnectionUser, Packet
 from twisted_ib.hca.transport.psn import extended, packets
 from twisted_ib.hca.transport.responses import RememberedRequest, Response
 from twisted_ib.hca.wire.headers import (
@@ -101,7 +101,7 @@ class Responder:
         "_wanted",
     )
 
-    def __init__(self, terms: ConnectionParameters, user: User) -> None:
+    def __init__(self, terms: ConnectionParameters, user: ConnectionUser) -> None:
         self._terms = terms
         self._user = user
         self._expected = terms.expectedPSN

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import SOLICITED
-from twisted_ib.hca.transport.parameters import SOLICITED_EVENT, ConnectionParameters, Packet, User
+from twisted_ib.hca.transport.parameters import SOLICITED_EVENT, ConnectionParameters, ConnectionUser, Packet
 from twisted_ib.hca.transport.psn import extended
 from twisted_ib.hca.transport.reliable import joined
 from twisted_ib.hca.transport.responder import REQUESTS
@@ -51,7 +51,7 @@ class UnreliableConnection:
         "remote",
     )
 
-    def __init__(self, terms: ConnectionParameters, remote: int, user: User) -> None:
+    def __init__(self, terms: ConnectionParameters, remote: int, user: ConnectionUser) -> None:
         """
         @param remote: the peer's queue pair number.
         @param user: is notified of what happens.

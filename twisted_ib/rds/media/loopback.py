@@ -83,10 +83,10 @@ class RDSLoopbackPath:
             self._call = self.network.reactor.callLater(0, self._deliver)
 
     def _opposite(self) -> RDSLoopbackPath:
-        found = self.network.loops.get((self.remote, self.local))
+        found = self.network.loopbackPaths.get((self.remote, self.local))
         if found is None:
             found = RDSLoopbackPath(self.network, self.remote, self.local)
-            self.network.loops[self.remote, self.local] = found
+            self.network.loopbackPaths[self.remote, self.local] = found
         return found
 
     def _deliver(self) -> None:

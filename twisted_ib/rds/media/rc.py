@@ -48,14 +48,14 @@ from twisted_ib.rds.media.rcconnect import (
     SESSIONS,
     TCP_SPACE,
     ConnectAttempt,
-    Later,
+    PendingCall,
     PendingConnect,
     received,
 )
 from twisted_ib.rds.media.rcconnection import RCConnection
 from twisted_ib.rds.paths.carrier import IRDSMedium
 from twisted_ib.rds.paths.path import RDSPath
-from twisted_ib.rds.paths.rdmaoperations import Domain
+from twisted_ib.rds.paths.rdmaoperations import DeviceMemory
 from twisted_ib.rds.paths.rows import networkRows
 from twisted_ib.rds.protocol.bundle import BUNDLE
 from twisted_ib.rds.protocol.congestion import CongestionMap
@@ -117,8 +117,8 @@ class RCMedium:
         self.sessions: dict[Any, RCConnection] = {}
         self.expected: dict[Any, RCConnection] = {}
         self.calls: dict[Any, ConnectAttempt] = {}
-        self._domains: dict[Any, Domain] = {}
-        self._laters: dict[RDSPath, Later] = {}
+        self._domains: dict[Any, DeviceMemory] = {}
+        self._laters: dict[RDSPath, PendingCall] = {}
         self._bound: dict[str, dict[int, Any]] = {}
         self._services: dict[Any, Any] = {}
         self._dead: dict[int, float] = {}
@@ -210,7 +210,7 @@ class RCMedium:
 
     # -- memory
 
-    def domain(self, address: str) -> Domain:
+    def domain(self, address: str) -> DeviceMemory:
         """
         @param address: one of ours.
         @return: the memory of its device.
@@ -218,17 +218,17 @@ class RCMedium:
         """
         return self.domainOf(self.channel(address).device)
 
-    def domainOf(self, device: Any) -> Domain:
+    def domainOf(self, device: Any) -> DeviceMemory:
         """
         @return: the memory of a device.
         @raise ResourceLimitError: there are too many protection domains.
         """
         found = self._domains.get(device)
         if found is None:
-            found = self._domains[device] = Domain(device)
+            found = self._domains[device] = DeviceMemory(device)
         return found
 
-    def expose(self, domain: Domain) -> None:
+    def expose(self, domain: DeviceMemory) -> None:
         """
         Let peers access registered memory from now on.
         """
@@ -318,7 +318,7 @@ class RCMedium:
             del self._laters[path]
             call(*arguments)
 
-        self._laters[path] = Later(self.network.reactor, now)
+        self._laters[path] = PendingCall(self.network.reactor, now)
 
     def forgetWaiting(self, path: RDSPath) -> None:
         """

@@ -42,7 +42,7 @@ def received(path: RDSPath) -> int:
     return max(0, path.machine.nextReceive - 1)
 
 
-class Later:
+class PendingCall:
     """
     A call in the next reactor turn, and what it leads to.
 

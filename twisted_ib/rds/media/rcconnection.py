@@ -39,12 +39,12 @@ from twisted_ib.rds.media.rcsend import (
     CONTROL,
     DUE,
     EACH,
-    GO_ON,
     MUCH,
-    NOBODY,
     OPERATIONS,
     PAUSE,
+    PORT_UNBOUND,
     RECEIVES,
+    RESUME,
     RCSender,
 )
 from twisted_ib.rds.protocol.wire import (
@@ -285,7 +285,7 @@ class RCConnection(RCSender):
                 # A peer that does not read gets no further frames: the backlog must not grow by its
                 # messages.
                 if not self.backlog:
-                    self._control(carrier, NOBODY, _PORT.pack(destinationPort))
+                    self._control(carrier, PORT_UNBOUND, _PORT.pack(destinationPort))
         path.messageReceived(carrier, fields, payload if payload.__class__ is bytes else bytes(payload))
 
     def _carrierOf(self, padding: bytes, flags: int, payload: bytes) -> RCCarrier | None:
@@ -336,13 +336,13 @@ class RCConnection(RCSender):
                 self.violated("too many paths")
             else:
                 self._announced(index, ours, theirs)
-        elif kind == NOBODY and len(payload) == 1 + _PORT.size:
+        elif kind == PORT_UNBOUND and len(payload) == 1 + _PORT.size:
             # The port was closed or has moved to another process: look up all routes again.  Messages on
             # the way are dropped, as Linux drops those for unbound ports.
             self.medium.moved()
         elif kind == OPERATIONS and len(payload) == 1:
             self.beginOperations()
-        elif kind in (PAUSE, GO_ON) and len(payload) == 1:
+        elif kind in (PAUSE, RESUME) and len(payload) == 1:
             self.peerPaused = kind == PAUSE
             self.cork()
         else:
@@ -397,7 +397,7 @@ class RCConnection(RCSender):
         elif self.ours and self.loss is None:
             self._whilePaused = 0
             carrier = next(iter(self.ours.values()))
-            self._control(carrier, PAUSE if self._pauses else GO_ON, b"")
+            self._control(carrier, PAUSE if self._pauses else RESUME, b"")
 
     # -- errors, CM events and closing
 

@@ -55,7 +55,7 @@ MTU = 5
 #: The flags of a control frame.  Linux has no such flag and is never sent one.
 CONTROL = 0x80
 #: The kinds of control frames.
-ADDRESSES, NOBODY, PAUSE, GO_ON, OPERATIONS = 1, 2, 3, 4, 5
+ADDRESSES, PORT_UNBOUND, PAUSE, RESUME, OPERATIONS = 1, 2, 3, 4, 5
 _OPERATIONS = HEADER.pack(0, 0, 1, 0, 0, CONTROL, 0, NO_PADDING, 0, NO_EXTENSIONS) + bytes([OPERATIONS])
 #: The rights of a peer that has a cookie; each memory region restricts them further.
 _ACCESS = int(REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC)

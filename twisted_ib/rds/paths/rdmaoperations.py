@@ -124,7 +124,7 @@ class RDSMemory:
 
     __slots__ = ("_domain", "cookie", "key", "length", "region", "useOnce", "view")
 
-    def __init__(self, domain: Domain, buffer: Any, access: int, useOnce: bool) -> None:
+    def __init__(self, domain: DeviceMemory, buffer: Any, access: int, useOnce: bool) -> None:
         """
         @raise MemoryRegionError: the buffer cannot be registered.
         @raise ResourceLimitError: too much memory is registered.
@@ -161,7 +161,7 @@ class RDSMemory:
         return SGE(region.address + offset, length, region.localKey)
 
 
-class Domain:
+class DeviceMemory:
     """
     The memory of all sockets of one process on one device.
 
@@ -300,7 +300,7 @@ class OperationMessage(RDSMessage):
             buffer.piece(bufferOffset, length)
         self.done: Deferred[Any] = Deferred()
 
-    def request(self, number: int, domain: Domain) -> SendRequest:
+    def request(self, number: int, domain: DeviceMemory) -> SendRequest:
         """
         Make the work request.
 
@@ -319,7 +319,7 @@ class OperationMessage(RDSMessage):
             swap=self.swap,
         )
 
-    def _pieces(self, domain: Domain) -> Sequence[SGE]:
+    def _pieces(self, domain: DeviceMemory) -> Sequence[SGE]:
         if not self.length:
             return ()
         buffer = self._buffer
@@ -330,7 +330,7 @@ class OperationMessage(RDSMessage):
         self._scratch = region = domain.memory.register(buffer, access, domain.pd)
         return (SGE(region.address, self.length, region.localKey),)
 
-    def withdraw(self, domain: Domain) -> None:
+    def withdraw(self, domain: DeviceMemory) -> None:
         """
         The queue pair has finished with the operation: deregister its temporary memory.
         """
@@ -364,7 +364,7 @@ class OperationMessage(RDSMessage):
 
     # -- loopback
 
-    def execute(self, domain: Domain) -> None:
+    def execute(self, domain: DeviceMemory) -> None:
         """
         Execute the operation on memory of this process, for the loopback path.
         """
@@ -375,7 +375,7 @@ class OperationMessage(RDSMessage):
         else:
             self.ended(RDMAStatus.SUCCESS)
 
-    def _execute(self, domain: Domain) -> None:
+    def _execute(self, domain: DeviceMemory) -> None:
         length, check = self.length, domain.memory.check
         if not length:
             return

@@ -216,7 +216,7 @@ class StreamMachine:
         else:
             self._closed(reason)
 
-    def sacrifice(self) -> None:
+    def resetForMemory(self) -> None:
         """
         Drop the received data, as the socket holds too much: end the stream with L{Reason.NO_MEMORY}.
         """

@@ -198,7 +198,7 @@ class Streams:
         piece = limits.RDS_STREAM_PIECE
         most = max(self.sessions.values(), key=lambda each: each.arrivedBytes + piece * len(each.arrived))
         self.counters["stream_overheld"] += 1
-        most.sacrifice()
+        most.resetForMemory()
         self.others.append(most)
 
     # -- timers

@@ -14,7 +14,7 @@ from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 from twisted.python import log, reflect
 from zope.interface import implementer
 
-from twisted_ib.internet.addresses import Address, addressOf, canonical, checkPort, unbound
+from twisted_ib.internet.addresses import Address, addressOf, canonical, checkPort, splitBinding
 from twisted_ib.rds.protocol.streammachine import StreamMachine
 from twisted_ib.rds.streams.streamsocket import StreamSocket, socketFor
 from twisted_ib.rds.streams.transport import StreamTransport
@@ -41,7 +41,7 @@ class StreamPort:
 
         @raise ValueError: C{port} is not a port number, or C{interface} not a string.
         """
-        number, interface = unbound(port, interface)
+        number, interface = splitBinding(port, interface)
         self.port = checkPort(number, 0)
         if not isinstance(interface, str):
             raise ValueError(f"interface {interface!r} is not an address")

@@ -470,7 +470,7 @@ class StreamSocket(DatagramProtocol):
         if not self._paused or self._closed:
             return
         transport: Any = self.transport
-        addresses = [] if self._resumes else transport.heaviest()
+        addresses = [] if self._resumes else transport.largestBacklogs()
         self.pauseProducing()
         for address in addresses:
             self.streams.counters["stream_stalled"] += 1

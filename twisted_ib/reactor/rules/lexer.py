@@ -14,7 +14,7 @@ _GLUE = ("/", ":", "-", ".")
 _SHOWN = 40
 
 
-class Wrong(Exception):
+class SyntaxMismatch(Exception):
     """
     A word is not what the grammar expects; the parser turns it into an error of the file.
 
@@ -48,11 +48,11 @@ class Token:
     text: str
     column: int
 
-    def wrong(self, expected: str) -> Wrong:
+    def wrong(self, expected: str) -> SyntaxMismatch:
         """
         Return the error that something else was expected.
         """
-        return Wrong(self.column, expected, self.text)
+        return SyntaxMismatch(self.column, expected, self.text)
 
 
 class Line:
@@ -100,11 +100,11 @@ class Line:
             raise self.missing(expected)
         return word
 
-    def missing(self, expected: str) -> Wrong:
+    def missing(self, expected: str) -> SyntaxMismatch:
         """
         Return the error for a line that ends too early.
         """
-        return Wrong(self._end + 1, expected, None)
+        return SyntaxMismatch(self._end + 1, expected, None)
 
     def choose(self, *choices: str) -> Token:
         """

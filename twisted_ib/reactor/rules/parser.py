@@ -29,7 +29,7 @@ from attrs import define, evolve, field
 
 from twisted_ib import limits
 from twisted_ib.errors import RulesError
-from twisted_ib.reactor.rules.lexer import Line, Token, Wrong
+from twisted_ib.reactor.rules.lexer import Line, SyntaxMismatch, Token
 from twisted_ib.reactor.rules.patterns import Pattern
 from twisted_ib.reactor.rules.syntax import (
     BOTH,
@@ -280,7 +280,7 @@ def parse(
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
         try:
             reading.line(number, line.removesuffix("\r"))
-        except Wrong as wrong:
+        except SyntaxMismatch as wrong:
             reading.errors.append((number, wrong.column, str(wrong)))
             if len(reading.errors) >= limits.POLICY_ERRORS:
                 break

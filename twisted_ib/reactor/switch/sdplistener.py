@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from twisted_ib.reactor.switch.reason import Reason
 
 
-class _Borrowed(Factory):
+class _SharedFactory(Factory):
     # Not the port's factory itself: its doStart() and doStop() would be called once per device.
     noisy = False
 
@@ -49,7 +49,7 @@ class SDPListener(SDPPort):
         """
         @param address: The address and number that the TCP socket is bound to.
         """
-        factory: Any = _Borrowed(main)
+        factory: Any = _SharedFactory(main)
         super().__init__(address.port, factory, main.backlog or 1, address.host, main.reactor, device)
         self.main = main
         self.inode = inode

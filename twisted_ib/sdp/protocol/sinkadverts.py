@@ -16,7 +16,7 @@ from twisted_ib.sdp.protocol.modes import Mode, changed, checkRange
 from twisted_ib.sdp.protocol.wire import Transition
 
 
-class Advert:
+class ReceivedSrcAvail:
     """
     A SrcAvail: a buffer of the source that may be read.
 
@@ -71,7 +71,7 @@ class SinkAdverts:
         # IBTA vol. 1 annex A4: both directions start in Combined mode (OpenIB sdp_conn.c sdp_conn_alloc).
         self.mode = Mode.COMBINED
         self.most = most
-        self.adverts: deque[Advert] = deque()
+        self.adverts: deque[ReceivedSrcAvail] = deque()
         self.places: deque[tuple[Any, int]] = deque()
         self.cancelling = self.dropping = self.retracting = False
         self.refusing = self.over = False
@@ -109,7 +109,7 @@ class SinkAdverts:
         """
         self.retracting = True
 
-    def pick(self, most: int) -> tuple[Advert, int] | None:
+    def pick(self, most: int) -> tuple[ReceivedSrcAvail, int] | None:
         """
         Choose the next bytes to read.
 
@@ -123,7 +123,7 @@ class SinkAdverts:
                     return advert, count
         return None
 
-    def arrived(self, advert: Advert, count: int) -> None:
+    def arrived(self, advert: ReceivedSrcAvail, count: int) -> None:
         """
         Complete a READ; READs complete in posting order.
         """
@@ -189,7 +189,7 @@ class SinkAdverts:
             self.retracting = False
         return True
 
-    def offered(self, length: int, key: int, address: int, carried: int) -> Advert | None:
+    def offered(self, length: int, key: int, address: int, carried: int) -> ReceivedSrcAvail | None:
         """
         Process a SrcAvail.
 
@@ -220,7 +220,7 @@ class SinkAdverts:
         # for ever.
         if len(self.adverts) >= limits.SDP_ADVERTS:
             raise SDPError(f"more than {limits.SDP_ADVERTS} SrcAvails")
-        advert = Advert(length, key, address, carried)
+        advert = ReceivedSrcAvail(length, key, address, carried)
         self.adverts.append(advert)
         return advert
 

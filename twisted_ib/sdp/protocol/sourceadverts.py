@@ -16,7 +16,7 @@ from twisted_ib.sdp.protocol.modes import Mode, changed, checkRange
 from twisted_ib.sdp.protocol.wire import Transition
 
 
-class Offer:
+class SentSrcAvail:
     """
     A SrcAvail sent: a buffer that the sink may read.
 
@@ -33,7 +33,7 @@ class Offer:
         self.sequence = sequence
 
 
-class Target:
+class ReceivedSinkAvail:
     """
     A SinkAvail: a buffer of the sink that may be written.
 
@@ -85,8 +85,8 @@ class SourceAdverts:
     def __init__(self, most: int) -> None:
         self.mode = Mode.COMBINED
         self.most = most
-        self.offers: deque[Offer] = deque()
-        self.targets: deque[Target] = deque()
+        self.offers: deque[SentSrcAvail] = deque()
+        self.targets: deque[ReceivedSinkAvail] = deque()
         self.pipelining = self.everOffered = self.retracting = self._dropped = False
         self.cancelling: int | None = None
         self.discarded = 0
@@ -114,14 +114,14 @@ class SourceAdverts:
         # a time the mode has no advantage either.
         return self.mode is Mode.COMBINED and self.most > 1
 
-    def offered(self, user: Any, left: int, sequence: int) -> Offer:
+    def offered(self, user: Any, left: int, sequence: int) -> SentSrcAvail:
         """
         Record a SrcAvail that was numbered.
 
         @param left: Bytes of the buffer that are not inline.
         @param sequence: Its MSeq.
         """
-        offer = Offer(user, left, sequence)
+        offer = SentSrcAvail(user, left, sequence)
         self.offers.append(offer)
         self.everOffered = True
         return offer
@@ -181,7 +181,7 @@ class SourceAdverts:
 
     # -- received messages
 
-    def read(self, count: int, acknowledged: int) -> Offer | None:
+    def read(self, count: int, acknowledged: int) -> SentSrcAvail | None:
         """
         Process an RdmaRdCompl for the oldest SrcAvail.
 
@@ -210,7 +210,7 @@ class SourceAdverts:
             self.cancelling = None
         return offer
 
-    def sendSm(self, acknowledged: int) -> list[Offer]:
+    def sendSm(self, acknowledged: int) -> list[SentSrcAvail]:
         """
         Process a SendSm for the oldest SrcAvail, or for all of a cancel.
 
@@ -236,7 +236,7 @@ class SourceAdverts:
 
     def available(
         self, length: int, key: int, address: int, nonDiscards: int, acknowledged: int, payloads: int
-    ) -> tuple[bool, list[Offer]]:
+    ) -> tuple[bool, list[SentSrcAvail]]:
         """
         Process a SinkAvail.
 
@@ -270,7 +270,7 @@ class SourceAdverts:
             self.discarded += 1
             return False, []
         # A fresh SinkAvail voids our SrcAvails; their bytes are written instead.
-        self.targets.append(Target(length, key, address))
+        self.targets.append(ReceivedSinkAvail(length, key, address))
         return True, self._void()
 
     def cancelTargets(self) -> None:
@@ -306,7 +306,7 @@ class SourceAdverts:
         """
         self.mode = changed(self.mode, transition)
 
-    def _void(self) -> list[Offer]:
+    def _void(self) -> list[SentSrcAvail]:
         over = list(self.offers)
         self.offers.clear()
         self.cancelling = None

@@ -97,7 +97,7 @@ class StressParameters:
         @raise ProgramError: A parameter is out of range.
         """
         for what, value, least, most in (
-            ("requests", self.depth, 1, limits.PERF_DEPTH),
+            ("requests", self.depth, 1, limits.PERF_RDS_DEPTH),
             ("tasks", self.tasks, 1, limits.PERF_TASKS),
             ("bytes of a request", self.request, HEADER_BYTES, limits.RDS_MESSAGE),
             ("bytes of an acknowledgement", self.ack, HEADER_BYTES, limits.RDS_MESSAGE),

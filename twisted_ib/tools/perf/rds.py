@@ -305,7 +305,7 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
     for letter, name, kind, default, what in (
         ("-p", "port", whole(0, 65534), PORT, "the port of the talk; tasks have the next ones"),
         ("-t", "tasks", whole(1, limits.PERF_TASKS), 1, "tasks on each side"),
-        ("-d", "depth", whole(1, limits.PERF_DEPTH), 1, "requests on the way to each task"),
+        ("-d", "depth", whole(1, limits.PERF_RDS_DEPTH), 1, "requests on the way to each task"),
         ("-q", "request", size, 1024, "bytes of a request"),
         ("-a", "ack", size, HEADER_BYTES, "bytes of an acknowledgement"),
         ("-T", "seconds", secondsWithin(1, limits.PERF_SECONDS), 10.0, "seconds"),

@@ -117,9 +117,9 @@ class Service(Line):
 
     def _settle(self, most: int) -> None:
         # Completions cannot pace the sender: a UD send completes when its datagram is on its way or lost.
-        departures = self.cmid.device.departures
-        if departures.waiting > most:
-            if not self.station.wait(lambda: bool(departures.waiting <= most), SILENCE):
+        addressPaths = self.cmid.device.addressPaths
+        if addressPaths.waiting > most:
+            if not self.station.wait(lambda: bool(addressPaths.waiting <= most), SILENCE):
                 raise ProgramError(f"{self.peer} takes no datagrams")
 
     def sent(self) -> Steps[None]:

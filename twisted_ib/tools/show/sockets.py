@@ -13,7 +13,7 @@ from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.hca.base.socketrows import CONNECTION, LISTENER
-from twisted_ib.hca.host.query import Told
+from twisted_ib.hca.host.query import SocketsAnswer
 
 _KINDS = (LISTENER, CONNECTION)
 #: Times are seconds since 1970.  time.localtime() raises OverflowError or OSError for much later ones.
@@ -58,7 +58,7 @@ _FIGURES = dict.fromkeys(("credits", "in_flight", "retransmits"), _isCount)
 _TIMES = dict.fromkeys(("asked", "decided", "connected"), _isTime)
 
 
-def socketsOf(told: Told, programOf: Callable[[int], str]) -> list[dict[str, Any]]:
+def socketsOf(told: SocketsAnswer, programOf: Callable[[int], str]) -> list[dict[str, Any]]:
     """
     @param programOf: Gives the name of a process's program.
     @return: The listeners and connections of a process, as C{--json} prints them.

@@ -16,7 +16,7 @@ from typing import Any
 
 from twisted_ib.errors import HCAError, ResourceLimitError
 from twisted_ib.hca.host.entries import Entry
-from twisted_ib.hca.host.query import Told, askSockets
+from twisted_ib.hca.host.query import SocketsAnswer, askSockets
 from twisted_ib.hca.host.search import Search
 from twisted_ib.tools.program import ArgumentParser, complain, printable, secondsWithin
 from twisted_ib.tools.show.devinfo import ASKED_AT_ONCE, programOf
@@ -34,7 +34,7 @@ PROGRAM = "ib-ss"
 _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
-def told(search: Search, entry: Entry) -> Told | None:
+def told(search: Search, entry: Entry) -> SocketsAnswer | None:
     """
     @return: the answer of an HCA's process about its sockets; L{None} if it is dead.
     """
@@ -42,7 +42,7 @@ def told(search: Search, entry: Entry) -> Told | None:
         answer = askSockets(search, entry)
     except ResourceLimitError:
         # Its backlog is full: the process is alive.
-        return Told(0)
+        return SocketsAnswer(0)
     except HCAError:
         return None
     return None if answer.dead else answer

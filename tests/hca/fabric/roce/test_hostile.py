@@ -163,7 +163,7 @@ class HostileTests(PacketTestCase):
             body = DETH.pack(QUEUE_KEY, 1) + bytes(octets)
             self.give(two.device, packet(UD_SEND_ONLY, known, body, source=STRANGER), STRANGER)
         (kept,) = (len(flow.states) for key, flow in flows.items() if key[0] == STRANGER)
-        self.assertLessEqual(kept, receive.PACKET_SIZES_OF_STRANGERS)
+        self.assertLessEqual(kept, receive.PACKET_SIZES_UNCONNECTED)
         self.checkAlive(one, two)
         (most,) = (flow.most for key, flow in flows.items() if key[0] == HERE)
         self.assertEqual(most, limits.PACKET_SIZES)
@@ -247,7 +247,7 @@ class HostileTests(PacketTestCase):
             self.give(two.device, packet(opcode, number, rest, psn, who, flags=flags), who)
         fabric = two.device.fabric
         self.assertLessEqual(len(fabric._receiver._flows), limits.PACKET_FLOWS)
-        self.assertLessEqual(len(fabric._general._known), transactions.PACKET_TRANSACTIONS)
+        self.assertLessEqual(len(fabric._transactions._known), transactions.PACKET_TRANSACTIONS)
 
     def test_strangersForgotten(self) -> None:
         """

@@ -211,7 +211,7 @@ class StreamTests(PacketTestCase):
         A bounded number of streams have a part of a message; one that begins beyond that waits, and loses
         nothing.
         """
-        self.patch(qppath, "PACKET_PARTIAL", 1)
+        self.patch(qppath, "PACKET_REASSEMBLIES", 1)
         one, two = self.joined()
         held: Any = object()
         two.device.fabric.partial[held] = None

@@ -20,7 +20,7 @@ from twisted_ib.hca.memory.memory import Memory, ProtectionDomain
 from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.queues.requests import Capabilities, Destination, SendOpcode
 from twisted_ib.hca.queues.sharedreceive import SharedReceiveQueue
-from twisted_ib.hca.services.address import AddressHandle, AddressVector, Departures
+from twisted_ib.hca.services.address import AddressHandle, AddressPaths, AddressVector
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.hca.wire.grh import guidGID
 
@@ -57,7 +57,7 @@ class HCA:
         self.gid = guidGID(guid)
         self.pathMTU = limits.DATAGRAM_BYTES
         self.counters: Counter[str] = Counter()
-        self.departures = Departures(self)
+        self.addressPaths = AddressPaths(self)
         self.queuePairs: dict[int, QueuePair] = {}
         self.paths: dict[int, Any] = {}
         self.attached: dict[int, list[QueuePair]] = {}

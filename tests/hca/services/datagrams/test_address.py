@@ -15,7 +15,7 @@ from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, QueuePairError, ResourceBusyError
 from twisted_ib.hca.memory.memory import Memory
 from twisted_ib.hca.services import address
-from twisted_ib.hca.services.address import AddressHandle, AddressVector, Departures
+from twisted_ib.hca.services.address import AddressHandle, AddressPaths, AddressVector
 
 GID = 0xFE80 << 112 | 0x1234
 WORD = 0x64 << 24 | 17
@@ -92,7 +92,7 @@ class FakeDevice:
         self.error: Exception | None = None
         self.asked: list[tuple[int, Any]] = []
         self.counters: Counter[str] = Counter()
-        self.departures = Departures(self)
+        self.addressPaths = AddressPaths(self)
 
     def count(self, name: str) -> None:
         """
@@ -228,10 +228,10 @@ class HandleTests(AddressTestCase):
         """
         other = AddressHandle(self.pd, AddressVector(GID, trafficClass=1), self.device)
         third = AddressHandle(self.pd, AddressVector(GID + 1), self.device)
-        self.assertEqual(len(self.device.departures), 2)
+        self.assertEqual(len(self.device.addressPaths), 2)
         for handle, left in ((self.handle, 2), (other, 1), (third, 0)):
             handle.close()
-            self.assertEqual(len(self.device.departures), left)
+            self.assertEqual(len(self.device.addressPaths), left)
 
 
 class DepartureTests(AddressTestCase):
@@ -256,11 +256,11 @@ class DepartureTests(AddressTestCase):
         self.send("one")
         self.send("two")
         self.assertEqual(len(self.device.asked), 1)
-        self.assertEqual(self.device.departures.waiting, 2)
+        self.assertEqual(self.device.addressPaths.waiting, 2)
         self.device.asked[0][1].pathReady(self.path)
         self.send("three")
         self.assertEqual(self.arrived(), ["one", "two", "three"])
-        self.assertEqual(self.device.departures.waiting, 0)
+        self.assertEqual(self.device.addressPaths.waiting, 0)
         self.assertEqual(self.lost, 0)
 
     def test_copied(self) -> None:
@@ -291,7 +291,7 @@ class DepartureTests(AddressTestCase):
         other = AddressHandle(self.pd, AddressVector(GID + 1), self.device)
         for handle in (self.handle, other, self.handle, other):
             self.send("x", handle)
-        self.assertEqual((self.lost, self.device.departures.waiting), (1, 3))
+        self.assertEqual((self.lost, self.device.addressPaths.waiting), (1, 3))
 
     def test_nobody(self) -> None:
         """
@@ -306,7 +306,7 @@ class DepartureTests(AddressTestCase):
         self.send()
         self.device.asked[2][1].connectFailed(NoListenerError("nobody"))
         self.assertEqual(self.lost, 4)
-        self.assertEqual(self.device.departures.waiting, 0)
+        self.assertEqual(self.device.addressPaths.waiting, 0)
         self.device.path = self.path
         self.send("now")
         self.assertEqual(self.arrived(), ["now"])
@@ -338,10 +338,10 @@ class DepartureTests(AddressTestCase):
         self.send("a")
         self.send("b")
         self.path.alive = False
-        self.device.departures.pathLost(FakePath())
+        self.device.addressPaths.pathLost(FakePath())
         self.assertEqual(self.lost, 0)
-        self.device.departures.pathLost(self.path)
-        self.assertEqual((self.lost, self.device.departures.waiting), (1, 0))
+        self.device.addressPaths.pathLost(self.path)
+        self.assertEqual((self.lost, self.device.addressPaths.waiting), (1, 0))
         self.path = self.device.path = FakePath()
         self.send("c")
         self.assertEqual(self.arrived(), ["c"])
@@ -370,13 +370,13 @@ class DepartureTests(AddressTestCase):
         """
         self.send("answer")
         self.handle.close()
-        self.assertEqual(len(self.device.departures), 1)
+        self.assertEqual(len(self.device.addressPaths), 1)
         self.path.room = 0
         self.device.asked[0][1].pathReady(self.path)
-        self.assertEqual(len(self.device.departures), 1)
+        self.assertEqual(len(self.device.addressPaths), 1)
         self.path.drain(1)
         self.assertEqual(self.arrived(), ["answer"])
-        self.assertEqual(len(self.device.departures), 0)
+        self.assertEqual(len(self.device.addressPaths), 0)
 
     def test_outlivesHandleForRoom(self) -> None:
         """
@@ -399,7 +399,7 @@ class DepartureTests(AddressTestCase):
         self.send("answer")
         self.handle.close()
         self.device.asked[0][1].connectFailed(NoListenerError("nobody"))
-        self.assertEqual((self.lost, len(self.device.departures)), (1, 0))
+        self.assertEqual((self.lost, len(self.device.addressPaths)), (1, 0))
 
     def test_close(self) -> None:
         """
@@ -411,6 +411,6 @@ class DepartureTests(AddressTestCase):
         self.path.room = 0
         self.send("full", other)
         self.handle.close()
-        self.device.departures.close()
-        self.assertEqual((self.lost, self.device.departures.waiting), (2, 0))
-        self.assertEqual((self.path.waiting, len(self.device.departures)), ([], 1))
+        self.device.addressPaths.close()
+        self.assertEqual((self.lost, self.device.addressPaths.waiting), (2, 0))
+        self.assertEqual((self.path.waiting, len(self.device.addressPaths)), ([], 1))

@@ -9,7 +9,7 @@ from typing import Any
 from twisted_ib import limits
 
 
-class Found:
+class CompletedSearch:
     """
     The result of a search that is complete at once, with nothing to cancel.
     """
@@ -97,4 +97,4 @@ class Fabric:
         return self.pending()
 
 
-__all__ = ["Fabric", "Found"]
+__all__ = ["CompletedSearch", "Fabric"]

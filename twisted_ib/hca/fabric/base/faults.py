@@ -216,7 +216,7 @@ class BlackOuts:
         return [] if silent else [(0.0, datagram)]
 
 
-class Vanishing:
+class LinkDown:
     """
     The link is dead for good.
     """
@@ -234,7 +234,7 @@ class Vanishing:
         return [] if now >= self._begin else [(0.0, datagram)]
 
 
-class Stale:
+class Replay:
     """
     Old datagrams arrive again long after they were sent.
     """

@@ -19,7 +19,7 @@ from zope.interface import implementer
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, PathLostError, ServiceInUseError
 from twisted_ib.hca.base.interfaces import IFabric
-from twisted_ib.hca.fabric.base.fabric import Fabric, Found
+from twisted_ib.hca.fabric.base.fabric import CompletedSearch, Fabric
 from twisted_ib.hca.fabric.base.neighbours import Neighbours, ofThisThread
 from twisted_ib.hca.fabric.base.path import Forked, PeerIdentity
 from twisted_ib.hca.fabric.loopback.queues import LoopbackPath
@@ -110,7 +110,7 @@ class LoopbackFabric(Fabric):
             del self._services[key]
             self._neighbours.inodes.pop(key, None)
 
-    def resolve(self, serviceID: int, address: str, user: Any) -> Found:
+    def resolve(self, serviceID: int, address: str, user: Any) -> CompletedSearch:
         """
         Find the path to the HCA that serves C{serviceID} at C{address}.
 
@@ -124,7 +124,7 @@ class LoopbackFabric(Fabric):
             fabric = self._services.get((serviceID, where))
             if fabric is not None:
                 user.pathReady(self._pathTo(fabric))
-                return Found()
+                return CompletedSearch()
         # A CM answers a REQ for it with REJ reason 8, invalid service ID (IBTA vol. 1 12.6.7.2; Linux cm.c,
         # cm_req_handler).  Consumers report both as ECONNREFUSED.
         raise NoListenerError(f"nobody in this thread serves {address}")
@@ -136,7 +136,7 @@ class LoopbackFabric(Fabric):
         found = [self._services.get((serviceID, where)) for where in servedBy(normalise(address))]
         return [fabric.guid for fabric in found if fabric is not None]
 
-    def reach(self, guid: int, user: Any) -> Found:
+    def reach(self, guid: int, user: Any) -> CompletedSearch:
         """
         Find the path to the HCA with a GUID.
 
@@ -147,7 +147,7 @@ class LoopbackFabric(Fabric):
         if fabric is None:
             raise NoListenerError(f"there is no HCA {guid:016x} in this thread")
         user.pathReady(self._pathTo(fabric))
-        return Found()
+        return CompletedSearch()
 
     def proves(self, path: Any, guid: int) -> bool:
         """

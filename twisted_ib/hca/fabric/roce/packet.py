@@ -21,7 +21,7 @@ from twisted_ib.errors import NoListenerError, NoRouteError, PathLostError
 from twisted_ib.hca.base.interfaces import IFabric
 from twisted_ib.hca.base.operation import GSI_QPN, QPN_MASK, UD_SEND_ONLY
 from twisted_ib.hca.cm.transactions import CMTransactions
-from twisted_ib.hca.fabric.base.fabric import Fabric, Found
+from twisted_ib.hca.fabric.base.fabric import CompletedSearch, Fabric
 from twisted_ib.hca.fabric.roce.connparams import sending
 from twisted_ib.hca.fabric.roce.peerpath import PeerPath
 from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
@@ -94,23 +94,23 @@ class PacketFabric(Fabric):
         self.address: str = link.address
         self.gid = gidNumber(self.address)
         self.pathMTU: int = link.pathMTU
-        self.roomy: list[QueuePairPath] = []
+        self.writable: list[QueuePairPath] = []
         self.partial: dict[QueuePairPath, None] = {}
         self._closed = self._busy = False
         #: Paths with delayed acknowledgements.
-        self._owing: dict[QueuePairPath, None] = {}
+        self._delayedAcks: dict[QueuePairPath, None] = {}
         #: When they are sent at the latest.
         self._owedAt = 0.0
         self._published = ServiceTable(self.address)
         # Weak: a path lasts as long as it is referenced, so packets with forged sources consume no memory.
         self._peers: WeakValueDictionary[str, PeerPath] = WeakValueDictionary()
         self.sessions = ConnectedPaths(clock)
-        self._general = CMTransactions(owner, randomBits, self.pathTo)
+        self._transactions = CMTransactions(owner, randomBits, self.pathTo)
         self.transmitter = PacketTransmitter(self)
-        self._receiver = PacketReceiver(self, self.sessions.byNumber, self._general)
+        self._receiver = PacketReceiver(self, self.sessions.byNumber, self._transactions)
         self.arrived = self._receiver.take
         #: DREQs that are sent at the end of the batch.
-        self._farewells: list[tuple[str, int, bytes]] = []
+        self._pendingDREQs: list[tuple[str, int, bytes]] = []
         self._failure: BaseException | None = None
         self._waker = LinkWaker(link)
         link.user = self
@@ -172,7 +172,7 @@ class PacketFabric(Fabric):
         """
         return self._receiver.packets
 
-    def resolve(self, serviceID: int, address: str, user: Any) -> Found:
+    def resolve(self, serviceID: int, address: str, user: Any) -> CompletedSearch:
         """
         Find the path to an address; whether anybody listens there shows in the answer to a REQ.
 
@@ -186,7 +186,7 @@ class PacketFabric(Fabric):
         if (":" in address) != (":" in self.address) or isMulticast(gidNumber(address)):
             raise NoRouteError(f"{address} cannot be reached from {self.address}")
         user.pathReady(self.pathTo(address))
-        return Found()
+        return CompletedSearch()
 
     def serving(self, serviceID: int, address: str) -> list[int]:
         """
@@ -194,7 +194,7 @@ class PacketFabric(Fabric):
         """
         return []
 
-    def reach(self, guid: int, user: Any) -> Found:
+    def reach(self, guid: int, user: Any) -> CompletedSearch:
         """
         Peers have no GUIDs here.
 
@@ -202,7 +202,7 @@ class PacketFabric(Fabric):
         """
         raise NoListenerError(f"HCA {guid:016x} is not to be found by its GUID: give an IP address as GID")
 
-    def reachGID(self, gid: int, user: Any) -> Found:
+    def reachGID(self, gid: int, user: Any) -> CompletedSearch:
         """
         Find the path to a GID, of a peer or of a multicast group.
 
@@ -213,7 +213,7 @@ class PacketFabric(Fabric):
         if (":" in address) != (":" in self.address) or not gid:
             raise NoRouteError(f"GID {address} cannot be reached from {self.address}")
         user.pathReady(self.pathTo(address))
-        return Found()
+        return CompletedSearch()
 
     def proves(self, path: Any, guid: int) -> bool:
         """
@@ -293,24 +293,24 @@ class PacketFabric(Fabric):
         try:
             n: int = self.link.receive(budget)
             # After the batch: unsolicited requests must not delay established connections.
-            if self._general.questions:
-                n += self._general.answer()
-            if self.roomy:
-                roomy, self.roomy = self.roomy, []
-                for path in roomy:
+            if self._transactions.questions:
+                n += self._transactions.answer()
+            if self.writable:
+                writable, self.writable = self.writable, []
+                for path in writable:
                     n += path.progress(budget)
         finally:
             self._busy = False
         if self._failure is not None:
             self._raise()
         n += self._ringing() if self.transmitter.stalled else len(self.bells)
-        if self._owing and (not n or self.clock() >= self._owedAt):
+        if self._delayedAcks and (not n or self.clock() >= self._owedAt):
             self._acknowledge()
         return n
 
     def _acknowledge(self) -> None:
         # Nothing more arrives, or the delay is over: the acknowledgements are sent at the end of the batch.
-        owing, self._owing = self._owing, {}
+        owing, self._delayedAcks = self._delayedAcks, {}
         for path in owing:
             # Makes _flush impatient with this path.
             path.flushed = -inf
@@ -347,11 +347,11 @@ class PacketFabric(Fabric):
                 bells.reverse()
                 # Also if a flush raised: the paths that were not flushed keep their turn.
                 self.bells[:0] = waiting + bells
-        if self._farewells:
-            farewells, self._farewells = self._farewells, []
+        if self._pendingDREQs:
+            farewells, self._pendingDREQs = self._pendingDREQs, []
             for each in farewells:
                 if stalled and self._isBehind(each[0]):
-                    self._farewells.append(each)
+                    self._pendingDREQs.append(each)
                 else:
                     self._sendManagement(*each)
 
@@ -387,9 +387,9 @@ class PacketFabric(Fabric):
             self.sessions.drop(path)
             return
         if patient:
-            if not self._owing:
+            if not self._delayedAcks:
                 self._owedAt = now + PACKET_PATIENCE_SECONDS
-            self._owing[path] = None
+            self._delayedAcks[path] = None
         # A full budget: other queue pairs have their turn first.
         if len(packets) >= limits.PACKET_OUTPUTS - 1 and connection.pending() and not path.bell:
             path.bell = True
@@ -404,7 +404,7 @@ class PacketFabric(Fabric):
         """
         if attribute == DREQ.attribute and (self.bells or self._busy):
             # After the packets of its connection: a NAK tells the peer why, a DREQ does not.
-            self._farewells.append((address, attribute, body))
+            self._pendingDREQs.append((address, attribute, body))
             self._want()
         else:
             if attribute == REQ.attribute:
@@ -412,7 +412,7 @@ class PacketFabric(Fabric):
             self._sendManagement(address, attribute, body)
 
     def _sendManagement(self, address: str, attribute: int, body: bytes) -> None:
-        rest = DETH.pack(QUEUE_KEY, GSI_QPN) + self._general.wrap(address, attribute, body)
+        rest = DETH.pack(QUEUE_KEY, GSI_QPN) + self._transactions.wrap(address, attribute, body)
         self.transmitter.datagram(address, UD_SEND_ONLY, GSI_QPN, ACKNOWLEDGE, GSI_QPN, rest, 0, _HOP_LIMIT)
 
     def sendDatagram(self, path: PeerPath, word: int, record: bytes) -> None:
@@ -438,11 +438,11 @@ class PacketFabric(Fabric):
         if self._closed:
             return False
         if self.transmitter.stalled:
-            if self._ringing() or self.roomy:
+            if self._ringing() or self.writable:
                 return True
-        elif self.bells or self._farewells or self.roomy:
+        elif self.bells or self._pendingDREQs or self.writable:
             return True
-        if self._general.questions:
+        if self._transactions.questions:
             return True
         found: bool = self.link.pending()
         return found
@@ -461,7 +461,7 @@ class PacketFabric(Fabric):
         @return: False if there is work already.
         """
         # The process is about to sleep: no more packets come that could carry these acknowledgements.
-        if self._owing:
+        if self._delayedAcks:
             self._acknowledge()
             self.ringBells()
         return super().arm()
@@ -511,7 +511,7 @@ class PacketFabric(Fabric):
         self.sessions.tick(now)
         if self.transmitter.stalled and now >= self.transmitter.again:
             self.transmitter.unstall()
-            if self._farewells or self._ringing():
+            if self._pendingDREQs or self._ringing():
                 self._want()
         self._raise()
 
@@ -527,8 +527,8 @@ class PacketFabric(Fabric):
         In a forked child: close without sending anything, since the connections are the parent's.
         """
         self._closed = True
-        self.bells, self.roomy = [], []
-        self._owing.clear()
+        self.bells, self.writable = [], []
+        self._delayedAcks.clear()
         self.transmitter.clear()
         self._closeAll()
 
@@ -553,8 +553,8 @@ class PacketFabric(Fabric):
         self._closed = True
         for session in list(self.sessions.byNumber.values()):
             self.sessions.drop(session)
-        self.bells, self.roomy = [], []
-        self._owing.clear()
+        self.bells, self.writable = [], []
+        self._delayedAcks.clear()
         self._closeAll()
         self._raise()
 

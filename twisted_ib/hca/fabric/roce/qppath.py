@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 #: Streams that may have a partly received message, each of at most INLINE_RECORD; further ones are refused
 #: by RNR NAK.
-PACKET_PARTIAL = 1024
+PACKET_REASSEMBLIES = 1024
 #: Messages of streams up to so many bytes are sent before the end of a batch.
 PACKET_PROMPT = 1024
 
@@ -377,7 +377,7 @@ class QueuePairPath(Path):
         if not parts:
             # RNR NAK, not an error: the peer retries once others have completed their messages (IBTA vol. 1
             # 9.7.5.2.8).
-            if len(self.fabric.partial) >= PACKET_PARTIAL:
+            if len(self.fabric.partial) >= PACKET_REASSEMBLIES:
                 return RNR | _SOON
             self.fabric.partial[self] = None
         self._size = self._size + stop - start if parts else stop - start
@@ -452,7 +452,7 @@ class QueuePairPath(Path):
         """
         if not self._isRoomy:
             self._isRoomy = True
-            self.fabric.roomy.append(self)
+            self.fabric.writable.append(self)
 
     def count(self, name: str) -> None:
         """

@@ -41,7 +41,7 @@ from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
 from twisted_ib.hca.wire.opcodes import CONGESTION, OPCODES
 
 #: Sizes of packets whose ICRC state is cached for a flow without a connection, see L{limits.PACKET_SIZES}.
-PACKET_SIZES_OF_STRANGERS = 8
+PACKET_SIZES_UNCONNECTED = 8
 
 #: The default P_Key without its membership bit: ours is a full member, so either kind matches (IBTA vol. 1
 #: 10.9).
@@ -84,13 +84,13 @@ class PacketReceiver:
     @ivar packets: count of packets received, valid or not.
     """
 
-    __slots__ = ("_fabric", "_flows", "_general", "_owner", "_sessions", "packets")
+    __slots__ = ("_fabric", "_flows", "_owner", "_sessions", "_transactions", "packets")
 
     def __init__(self, fabric: Any, sessions: dict[int, Any], general: Any) -> None:
         self._fabric = fabric
         self._owner = fabric.owner
         self._sessions = sessions
-        self._general = general
+        self._transactions = general
         self._flows: dict[tuple[str, str, int], ICRCState] = {}
         self.packets = 0
 
@@ -116,7 +116,7 @@ class PacketReceiver:
         flow = self._flows.get(key)
         isNew = flow is None
         if flow is None:
-            flow = ICRCState(gidOf(source), gidOf(destination), port, PACKET_SIZES_OF_STRANGERS)
+            flow = ICRCState(gidOf(source), gidOf(destination), port, PACKET_SIZES_UNCONNECTED)
         fabric, sessions, count = self._fabric, self._sessions, self._owner.count
         # Connections are point to point: a multicast packet must not reach one, whatever its DestQP.
         if destination != fabric.address:
@@ -275,7 +275,7 @@ class PacketReceiver:
             if DETH.unpack_from(view, at + BTH.size)[0] != QUEUE_KEY:
                 self._owner.count("qkey_violations")
             else:
-                self._general.received(source, view, body, tail)
+                self._transactions.received(source, view, body, tail)
         elif opcode in _DATAGRAMS and target != GSI_QPN:
             head = _header(source, destination, trafficClass, end - at)
             record = b"".join((head, view[at + BTH.size : tail]))

@@ -48,10 +48,10 @@ class SharedRegions:
     """
 
     __slots__ = (
-        "_deaf",
         "_gone",
         "_mine",
         "_mineBytes",
+        "_offersUnread",
         "_path",
         "_socket",
         "_theirBytes",
@@ -71,7 +71,7 @@ class SharedRegions:
         self._gone: deque[tuple[int, int, int]] = deque()
         self._mineBytes = self._theirBytes = 0
         # Whether the socket is watched for its end only.
-        self._deaf = False
+        self._offersUnread = False
         self._theirs: dict[int, tuple[Segment, memoryview]] = {}
 
     # -- mine
@@ -189,8 +189,8 @@ class SharedRegions:
         return True
 
     def _listen(self, all_: bool) -> None:
-        if self._deaf == all_:
-            self._deaf = not all_
+        if self._offersUnread == all_:
+            self._offersUnread = not all_
             # EPOLLRDHUP alone: level-triggered EPOLLIN would fire at each epoll_wait while the offers stay
             # unread (epoll(7)).
             events = select.EPOLLIN | select.EPOLLRDHUP if all_ else select.EPOLLRDHUP

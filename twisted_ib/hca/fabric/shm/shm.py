@@ -81,7 +81,7 @@ class SharedMemoryFabric(Discovery):
         self._buried: list[Any] = []
         #: Paths found broken while bells were rung.  They are closed in progress(): ringing may happen
         #: within an application's call, which must not run other consumers' failure callbacks.
-        self._cracked: dict[Any, RingError] = {}
+        self._brokenPaths: dict[Any, RingError] = {}
         #: Whether a cracked or buried path is still to be closed.
         self._over = False
         self._reactorPoller: Any = None
@@ -354,8 +354,8 @@ class SharedMemoryFabric(Discovery):
 
     def _breakCracked(self) -> int:
         n = 0
-        while self._cracked:
-            path, error = self._cracked.popitem()
+        while self._brokenPaths:
+            path, error = self._brokenPaths.popitem()
             if path.alive:
                 self._broken(path, error)
                 n += 1
@@ -380,7 +380,7 @@ class SharedMemoryFabric(Discovery):
                 if path.ring():
                     self.rung += 1
             except RingError as error:
-                self._cracked[path] = error
+                self._brokenPaths[path] = error
                 self._over = True
                 if self.owner.wanted is not None:
                     self.owner.wanted()
@@ -397,7 +397,7 @@ class SharedMemoryFabric(Discovery):
         """
         @return: Whether a hot path has something to deliver, or one is broken.
         """
-        if self._cracked:
+        if self._brokenPaths:
             return True
         for path in self.hot:
             if path.pending():
@@ -414,7 +414,7 @@ class SharedMemoryFabric(Discovery):
         # Here because it is off the data path, yet runs before every wait.
         if os.geteuid() != self._user:
             self._follow()
-        if self._cracked:
+        if self._brokenPaths:
             return False
         if not hot:
             return True

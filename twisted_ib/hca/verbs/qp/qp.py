@@ -321,7 +321,7 @@ class QP(LackingQP):
         memory = self._device.memory
         # man ibv_bind_mw(3): the new rkey is known when the bind is posted, though it opens nothing until the
         # bind is done; a SEND behind it on the same queue pair may carry it to the peer.
-        key = memory.promiseKey(mw._core)
+        key = memory.reserveKey(mw._core)
         try:
             self._work.postSend(
                 SendRequest(
@@ -334,7 +334,7 @@ class QP(LackingQP):
             )
         except BaseException:
             # Else each refused post would use up one of the keys that a window may have pending.
-            memory.breakPromise(mw._core, key)
+            memory.releaseKey(mw._core, key)
             raise
         mw._promised = key
 

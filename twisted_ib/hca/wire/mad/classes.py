@@ -30,7 +30,7 @@ ORGANIZATION_CLASSES: Final = range(0x30, 0x50)
 _TRANSFER: Final = Struct(">BBBBII")
 
 
-class TransferHeader(NamedTuple):
+class RMPPHeader(NamedTuple):
     """
     RMPP header, for transfers of several MADs (IBTA vol. 1 13.6.2.1).
 
@@ -63,7 +63,7 @@ class TransferHeader(NamedTuple):
         return _TRANSFER.pack(self.version, self.type, third, self.status, self.segment, self.length)
 
     @classmethod
-    def parse(cls, octets: bytes) -> TransferHeader:
+    def parse(cls, octets: bytes) -> RMPPHeader:
         """
         @param octets: begin with the header.
         """
@@ -146,7 +146,7 @@ class AdministrationHeader(NamedTuple):
     @ivar componentMask: the components of the record that a query compares.
     """
 
-    transfer: TransferHeader = TransferHeader()
+    transfer: RMPPHeader = RMPPHeader()
     key: int = 0
     attributeOffset: int = 0
     reserved: int = 0
@@ -164,7 +164,7 @@ class AdministrationHeader(NamedTuple):
         """
         Parse the octets in front of the attribute and those behind it.
         """
-        return cls(TransferHeader.parse(before), *_ADMINISTRATION.unpack_from(before, _TRANSFER.size))
+        return cls(RMPPHeader.parse(before), *_ADMINISTRATION.unpack_from(before, _TRANSFER.size))
 
 
 class OrganizationHeader(NamedTuple):
@@ -176,7 +176,7 @@ class OrganizationHeader(NamedTuple):
     @ivar reserved: the octet in front of the OUI.
     """
 
-    transfer: TransferHeader = TransferHeader()
+    transfer: RMPPHeader = RMPPHeader()
     organization: int = 0
     reserved: int = 0
 
@@ -194,7 +194,7 @@ class OrganizationHeader(NamedTuple):
         Parse the octets in front of the attribute and those behind it.
         """
         word = int.from_bytes(before[_TRANSFER.size :], "big")
-        return cls(TransferHeader.parse(before), word & 0xFFFFFF, word >> 24)
+        return cls(RMPPHeader.parse(before), word & 0xFFFFFF, word >> 24)
 
 
 class SegmentedHeader(NamedTuple):
@@ -204,7 +204,7 @@ class SegmentedHeader(NamedTuple):
     @ivar transfer: the RMPP header.
     """
 
-    transfer: TransferHeader = TransferHeader()
+    transfer: RMPPHeader = RMPPHeader()
 
     def around(self) -> tuple[bytes, bytes]:
         """
@@ -217,7 +217,7 @@ class SegmentedHeader(NamedTuple):
         """
         Parse the octets in front of the attribute and those behind it.
         """
-        return cls(TransferHeader.parse(before))
+        return cls(RMPPHeader.parse(before))
 
 
 class KeyedHeader(NamedTuple):
