@@ -14,7 +14,7 @@ from zope.interface import implementer
 from tests.sdp import pair
 from tests.sdp.pair import LOCALHOST, End, Ends, Plain
 from twisted_ib import limits
-from twisted_ib.hca.memory.memory import Access
+from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import CompletionQueue, WorkCompletion
 from twisted_ib.hca.queues.requests import SGE, ReceiveRequest, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues

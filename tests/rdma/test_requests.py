@@ -22,7 +22,7 @@ from twisted_ib.errors import (
     ResourceLimitError,
     WorkCompletionError,
 )
-from twisted_ib.hca.memory.memory import Access
+from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.interfaces import IRDMARegion
 from twisted_ib.rdma import sender

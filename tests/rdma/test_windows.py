@@ -12,7 +12,7 @@ from zope.interface.verify import verifyObject
 from tests.rdma.pair import PairTestCase
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, ResourceLimitError, WorkCompletionError, WrongThreadError
-from twisted_ib.hca.memory.memory import Access
+from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.interfaces import IRDMAWindow

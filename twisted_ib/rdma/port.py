@@ -180,7 +180,7 @@ def connectRDMA(
     Connect to such a port: see L{twisted_ib.interfaces.IReactorRDMA.connectRDMA}.
 
     @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}; also a resolver, if C{host} is a name.
-    @param factory: A L{ClientFactory}, notified of failure and loss.
+    @param factory: A C{ClientFactory}, notified of failure and loss.
     @param timeout: Seconds.
     @param bindAddress: The local host and port, as a pair or a C{Binding}.
     @param device: The HCA's name; the host's default by default.

@@ -36,7 +36,7 @@ from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
 from twisted_ib.hca.host import addresses as hostAddresses
 from twisted_ib.hca.host.handshake import QueryAnswer
-from twisted_ib.hca.memory.memory import Access
+from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.wire.cm import REP, REQ, RejectReason
 from twisted_ib.hca.wire.cm.rdmacm import PortSpace
 

@@ -11,13 +11,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError, ResourceBusyError, ResourceLimitError
+from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.memory.memory import (
     LOCAL_READ,
     LOCAL_WRITE,
     REMOTE_ATOMIC,
     REMOTE_READ,
     REMOTE_WRITE,
-    Access,
     Memory,
 )
 

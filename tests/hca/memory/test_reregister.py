@@ -9,13 +9,13 @@ import random
 from tests.hca.memory.test_memory import ALL_RIGHTS, KINDS, MemoryTestCase
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError, ResourceBusyError
+from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.memory.memory import (
     LOCAL_READ,
     LOCAL_WRITE,
     REMOTE_ATOMIC,
     REMOTE_READ,
     REMOTE_WRITE,
-    Access,
     Memory,
     ProtectionDomain,
 )

@@ -10,12 +10,12 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.errors import MemoryAccessError
+from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.memory.memory import (
     LOCAL_WRITE,
     REMOTE_ATOMIC,
     REMOTE_READ,
     REMOTE_WRITE,
-    Access,
     Memory,
     MemoryRegion,
     MemoryWindow,

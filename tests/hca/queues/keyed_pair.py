@@ -19,7 +19,8 @@ from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.fabric.base.path import Path
-from twisted_ib.hca.memory.memory import Access, Memory, MemoryRegion, ProtectionDomain
+from twisted_ib.hca.memory.access import Access
+from twisted_ib.hca.memory.memory import Memory, MemoryRegion, ProtectionDomain
 from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.queues.requests import (

@@ -14,7 +14,8 @@ from twisted_ib.errors import MemoryAccessError, QueuePairError
 from twisted_ib.hca.base import operation
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.states import QPState
-from twisted_ib.hca.memory.memory import Access, MemoryWindow, WindowType
+from twisted_ib.hca.memory.access import Access
+from twisted_ib.hca.memory.memory import MemoryWindow, WindowType
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import SendFlags, SendOpcode, WindowBind
 from twisted_ib.hca.wire.headers import INVALIDATE

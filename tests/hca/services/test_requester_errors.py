@@ -11,7 +11,7 @@ from twisted_ib.errors import PathLostError
 from twisted_ib.hca.base import operation
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import rnrSeconds, timeoutSeconds
-from twisted_ib.hca.memory.memory import Access
+from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SGE, SendOpcode
 from twisted_ib.hca.wire.headers import REFERENCE

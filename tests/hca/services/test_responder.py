@@ -13,7 +13,7 @@ from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.base import operation
 from twisted_ib.hca.base.states import QPState
-from twisted_ib.hca.memory.memory import Access
+from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import SGE, SendOpcode
 from twisted_ib.hca.services import sendwqe

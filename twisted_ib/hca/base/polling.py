@@ -45,8 +45,12 @@ class AdaptivePolling:
     """
     The state of one reactor's polling.
 
-    @ivar spins: calls that polled; C{found}: those that succeeded.
-    @ivar yields: yields of the CPU; C{crowded}: those that lasted long; C{crowd}: their moving rate.
+    @ivar pureHits: the moving success rate of polls without yielding, 0 to 1.
+    @ivar spins: calls that polled.
+    @ivar found: those that succeeded.
+    @ivar yields: yields of the CPU.
+    @ivar crowded: those that lasted long.
+    @ivar crowd: their moving rate.
     @ivar shyUntil: the time of the next yield.
     """
 
@@ -72,10 +76,12 @@ class AdaptivePolling:
         """
         self._now = now
         self._yield = giveWay
-        #: The moving success rate, 0 to 1; C{pureHits}: that of polls without yielding.
-        self.hits = self.pureHits = 1.0
+        #: The moving success rate of polls, 0 to 1.
+        self.hits = 1.0
+        self.pureHits = 1.0
         #: Calls of L{spin}.
-        self.turns = self.spins = self.found = self.yields = self.crowded = 0
+        self.turns = 0
+        self.spins = self.found = self.yields = self.crowded = 0
         self.crowd = self.shyUntil = 0.0
         self._shySeconds = SHY_SECONDS
 

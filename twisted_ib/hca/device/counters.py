@@ -45,18 +45,19 @@ RXE_COUNTERS: dict[str, tuple[str, ...]] = {
 class Traffic:
     """
     The records and messages that queue pairs have moved.
-
-    @ivar recordsReceived: records consumed from the medium.
-    @ivar messagesReceived: requests of peers that were executed.
     """
 
     __slots__ = ("messagesReceived", "messagesSent", "recordsReceived", "recordsSent")
 
     def __init__(self) -> None:
         #: Records that the medium has accepted, including repeated ones.
-        self.recordsSent = self.recordsReceived = 0
+        self.recordsSent = 0
+        #: Records consumed from the medium.
+        self.recordsReceived = 0
         #: Requests that were sent.
-        self.messagesSent = self.messagesReceived = 0
+        self.messagesSent = 0
+        #: Requests of peers that were executed.
+        self.messagesReceived = 0
 
     def add(self, queuePair: Any) -> None:
         """

@@ -116,7 +116,8 @@ class Device(Identity):
         #: The traffic of closed queue pairs.
         self.traffic = Traffic()
         #: Calls of L{progress}.
-        self.turns = self.batch = 0
+        self.turns = 0
+        self.batch = 0
         self.closed = False
         #: Called when there is something to do outside of L{progress}.
         self.wanted: Callable[[], None] | None = None
@@ -445,7 +446,7 @@ class Device(Identity):
         Allocate and register memory, which peers can map where the fabric supports it.
 
         @param size: bytes.
-        @param access: L{Access<twisted_ib.hca.memory.memory.Access>} bits.
+        @param access: L{Access<twisted_ib.rdma.Access>} bits.
         @raise HCAError: it cannot be registered so.
         @raise OSError: there is no memory.
         """

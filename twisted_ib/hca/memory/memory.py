@@ -35,7 +35,6 @@ __all__ = [
     "REMOTE_ATOMIC",
     "REMOTE_READ",
     "REMOTE_WRITE",
-    "Access",
     "Memory",
     "MemoryRegion",
     "MemoryWindow",

@@ -122,7 +122,6 @@ class _Reading:
     timeouts: Timeouts = field(factory=Timeouts)
     warnings: list[str] = field(factory=list)
     errors: list[tuple[int, int, str]] = field(factory=list)
-    #: The devices that routes name: line number and word.
     named: list[tuple[int, Token]] = field(factory=list)
 
     def line(self, number: int, text: str) -> None:

@@ -14,7 +14,7 @@ from tests.hca.hcas import settle
 from tests.hca.memorylink import Wire, deviceOn
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.memory.memory import Access
+from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus
 from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.queues.requests import SGE, ReceiveRequest, SendFlags, SendOpcode, SendRequest

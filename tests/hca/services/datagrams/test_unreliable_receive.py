@@ -9,7 +9,7 @@ from typing import Any
 from tests.hca.queues.keyed_pair import piece
 from tests.hca.services.datagrams.unreliable_pair import UnreliableTestCase
 from twisted_ib.hca.base.states import QPState
-from twisted_ib.hca.memory.memory import Access
+from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import SGE, ReceiveRequest
 from twisted_ib.hca.wire.headers import IMMEDIATE, RETH

@@ -10,7 +10,7 @@ from enum import EnumMeta, IntEnum, IntFlag
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.hca.base.states import QPAttribute, QPState, QPType
-from twisted_ib.hca.memory.memory import Access
+from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import SendFlags, SendOpcode
 from twisted_ib.hca.verbs import enums

@@ -158,7 +158,7 @@ class AddrInfo(PyverbsObject):
     """
     The two ends of a connection, as C{struct rdma_addrinfo}.
 
-    @ivar source: an L{Address} or None; not in pyverbs, nor are the next four.
+    @ivar source: an C{Address} or None; not in pyverbs, nor are the next four.
     @ivar flags: C{RAI_PASSIVE} for a listening side.
     @ivar port_space: one of C{rdma_port_space}.
     @ivar qp_type: one of C{ibv_qp_type}.
@@ -210,7 +210,7 @@ class AddrInfo(PyverbsObject):
 
     def take(self, found: _Found) -> None:
         """
-        Copy the result of L{resolve}.  Not in pyverbs.
+        Copy the result of C{resolve}.  Not in pyverbs.
         """
         self.flags, self.port_space, self.qp_type = found.flags, found.portSpace, found.qpType
         self.source, self.destination = found.source, found.destination
@@ -237,7 +237,7 @@ class JoinMCAttrEx(PyverbsObject):
         @param addr: its source is the group's address.
         """
         super().__init__()
-        #: The group's L{Address} or None; not in pyverbs.
+        #: The group's C{Address} or None; not in pyverbs.
         self.address = checked(addr, AddrInfo).source
         #: The valid attributes, bits of C{rdma_cm_join_mc_attr_mask}.
         self.comp_mask = int(comp_mask)

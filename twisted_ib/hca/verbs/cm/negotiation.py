@@ -7,8 +7,8 @@ wants (I{initiator depth}); the peer's resources bound the depth.  All numbers o
 Throughout, C{psn} is the first PSN that this side expects, 24 bits; C{lifetime} the packet lifetime, a
 timeout code; C{path} the path to the peer's HCA; C{mtu} a path MTU code.
 
-Sources: Linux C{drivers/infiniband/core/cm.c}, C{cma.c}; rdma-core 65 C{librdmacm/cma.c}; IBTA vol. 1 12.7,
-12.9.8.
+Sources: Linux C{drivers/infiniband/core/cm.c}, C{cma.c}; rdma-core 65 C{librdmacm/cma.c}; IBTA vol. 1
+12.7 and 12.9.8.
 """
 
 from __future__ import annotations
