@@ -74,7 +74,19 @@ class Subject:
 
         @return: The same subject with that commit's code.
         """
-        return evolve(self, name=self.name + BEFORE, title=f"{self.title}, before", before=checkout)
+        # On packets each process has port 4791 of an address to itself.
+        server, client = (
+            each.replace("127.0.0.", "127.0.1.") if "roce" in each else each
+            for each in (self.server, self.client)
+        )
+        return evolve(
+            self,
+            name=self.name + BEFORE,
+            title=f"{self.title}, before",
+            server=server,
+            client=client,
+            before=checkout,
+        )
 
     def absence(self) -> str:
         """

@@ -160,6 +160,21 @@ class VerdictTests(SynchronousTestCase):
         self.assertEqual(results.ratios(("split", "echo1000"), "sdp-ib", "msg/s", True), [3.0, 4.0])
         self.assertIn("NOT MET", results.asMarkdown())
 
+    def test_before(self):
+        """
+        A subject is compared with itself of another commit round by round; on packets that has other addresses.
+        """
+        mine, before = [{"p50": 5.0}, {"p50": 6.0}], [{"p50": 10.0}, {"p50": 3.0}]
+        results = self.results("rt64", **{"sdp_ib": mine, "sdp_ib@before": before})
+        [(placement, label, subject, ratios)] = results.changes()
+        self.assertEqual((placement, subject, ratios), ("split", "sdp-ib", [2.0, 0.5]))
+        self.assertIn("p50", label)
+        self.assertIn("against the one before", results.asMarkdown())
+        other = subjectByName["sdp-roce"].ofCommit("/before")
+        self.assertEqual((other.base, other.before, other.isOurs), ("sdp-roce", "/before", True))
+        self.assertNotIn("127.0.0.", other.server + other.client)
+        self.assertFalse(subjectByName["tcp"].isOurs)
+
     def test_most(self):
         """
         Memory is not compared, it has a bound.
