@@ -162,7 +162,7 @@ class VerdictTests(SynchronousTestCase):
 
     def test_before(self):
         """
-        A subject is compared with itself of another commit round by round; on packets that has other addresses.
+        A subject is compared with itself of another commit, round by round; on packets at other addresses.
         """
         mine, before = [{"p50": 5.0}, {"p50": 6.0}], [{"p50": 10.0}, {"p50": 3.0}]
         results = self.results("rt64", **{"sdp_ib": mine, "sdp_ib@before": before})
