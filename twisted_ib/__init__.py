@@ -1,1 +1,1 @@
-"""RDMA under Twisted: a software HCA, SDP and what stands on them."""
+"""RDMA under Twisted: a software HCA; SDP, RDS and messages over it; a reactor; and commands."""

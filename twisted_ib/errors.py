@@ -1,7 +1,8 @@
 """
 The exceptions of twisted_ib, except Twisted's own.
 
-No Twisted here: the adapters in L{twisted_ib.sdp} convert these to C{ConnectError} and its kin.
+No Twisted here: the adapters in L{twisted_ib.internet} convert these to the errors of
+C{twisted.internet.error}.
 """
 
 from __future__ import annotations

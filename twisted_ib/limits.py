@@ -77,7 +77,7 @@ CM_LOOKUPS = 65536
 #: Requests that wait at a verbs identifier with backlog 0, as Linux C{ucma.c}, C{max_backlog}.
 CM_BACKLOG = 1024
 
-# -- SDP ports and connectors
+# -- ports and connectors
 
 #: Requests that wait at one port, whatever its backlog.
 LISTEN_BACKLOG = 4096

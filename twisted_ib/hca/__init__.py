@@ -6,9 +6,9 @@ A I{fabric} is the network behind it: shared memory (C{shm0}), this process (C{l
 over UDP to other hosts (C{roce0}).
 
 A I{queue pair} is one end of a connection, as a socket is: a queue of sends and one of
-receives.  It climbs through states that a program sets: RESET, INIT, RTR (ready to
-receive), RTS (ready to send); ERR when it is broken.  It carries messages, in order, all or
-an error.  There is no buffer in between as a socket has: a message needs a I{receive} that
+receives.  It goes through states that a program sets: RESET, INIT, RTR (ready to
+receive), RTS (ready to send); ERR when it is broken.  It delivers all messages in order,
+or fails.  There is no buffer in between as a socket has: a message needs a I{receive} that
 the peer has posted before, else it is refused (I{RNR}, receiver not ready) and sent again.
 Protocols above count each other's receives, I{credits}, and send no more than fits: what
 TCP's window is in bytes.

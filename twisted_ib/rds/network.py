@@ -33,7 +33,7 @@ class Network:
     @ivar counters: see L{twisted_ib.rds.protocol.counters}.
     @ivar sockets: by address and port.
     @ivar paths: by the medium's key.
-    @ivar loops: loopback paths, by our two addresses.
+    @ivar loopbackPaths: loopback paths, by our two addresses.
     @ivar dormant: whether no socket is open.
     @ivar epoch: changes whenever cached routes become invalid.
     """

@@ -219,7 +219,7 @@ class RDSPort(SocketRDMA, ReceiveQueue):
             self._forget()
             wait = RDS_LINGER_SECONDS if self._queued or self._held else 0
             self._linger = self.reactor.callLater(wait, self._closed)
-        # A Deferred for each caller, who may add callbacks of his own.
+        # A Deferred for each caller, who may add callbacks of its own.
         answer: Deferred[None] = Deferred()
         self._closing.addCallback(lambda result: answer.callback(None))
         return answer

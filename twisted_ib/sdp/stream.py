@@ -93,7 +93,7 @@ class Stream:
         and no C{extensions}.  Determined at the end of a batch that left nothing to do.
     @ivar batch: The batch of the last write.
     @ivar ending: Whether a DisConn is due and not in the medium yet.
-    @ivar saidEnd: Whether the DisConn is numbered: nothing may follow it.
+    @ivar disconnSent: Whether the DisConn is numbered: nothing may follow it.
     @ivar reading: Whether the application reads.
     @ivar held: Input that arrived while it did not: bytes, filled places, then perhaps the end of stream
         (L{None}) or the loss (an exception); L{None} if there is nothing.
@@ -536,7 +536,7 @@ class Stream:
         if queuePair.path is None:
             return
         full = _RECEIVES
-        # Every posted receive is a promise to buffer a whole message.
+        # Every posted receive commits us to buffer a whole message.
         if self.channel.device.receiveBudget.heldBytes > limits.HELD_BYTES // 2:
             full = SDP_RECEIVES_LEAST
         if full > queuePair.posted:

@@ -227,7 +227,7 @@ class SDPTransport(Transport, Stream):
             self._writeDisconnecting = True
             self.startWriting()
 
-    # -- ITCPTransport: remembered, since a message is never held back
+    # -- ITCPTransport: TCP_NODELAY is remembered only, as there is no Nagle delay to turn off
 
     def getTcpNoDelay(self) -> bool:
         """

@@ -32,10 +32,10 @@ PURE_LOOKS = 60
 #: Poll every so many times in spite of misses: otherwise a change for the better would go unnoticed.
 RARE = 64
 _PURE_RARE = 32
-#: Above this share of long yields there are none, for how long at first and at most, in seconds.
-#: returns after a few microseconds if nobody else is runnable.
+#: A yield this long, in seconds, went to another busy process: sched_yield(2) returns after a few
+#: microseconds if nobody else is runnable.
 CROWDED_SECONDS = 1e-3
-#: Above this share of such yields there are no more, for how long at first and at most.
+#: Above this share of such yields there are no more, for how long at first and at most, in seconds.
 CROWD = 0.25
 SHY_SECONDS = 0.1
 SHY_SECONDS_MOST = 1.6
@@ -51,7 +51,7 @@ class AdaptivePolling:
     @ivar yields: yields of the CPU.
     @ivar crowded: those that lasted long.
     @ivar crowd: their moving rate.
-    @ivar shyUntil: the time of the next yield.
+    @ivar shyUntil: there are no yields before this time.
     """
 
     __slots__ = (

@@ -191,7 +191,7 @@ class AddressResolution:
             return None
         return self._device.fabric.reach(self.check(gid), user)
 
-    # -- meeting
+    # -- queue pairs
 
     def resolvePath(self, queuePair: QueuePair) -> None:
         """

@@ -2,8 +2,8 @@
 How processes of one host find and authenticate each other: a directory of Unix sockets, and a handshake
 over them.
 
-A process binds C{entries} in a C{rundirectory}; C{rendezvous} holds its own entries, C{search} finds those
-of others. C{handshake} has the messages, C{fdpassing} sends them with descriptors, C{liveness} identifies a
-peer and watches its process.  C{query} and C{queryserver} are how commands ask a process what it has in
-use.
+Each HCA publishes C{entries}, a Unix socket and links to it for its services, in a C{rundirectory};
+C{rendezvous} holds its own entries, C{search} finds those of others. C{handshake} has the messages,
+C{fdpassing} sends them with descriptors, C{liveness} identifies a peer and watches its process.  C{query} and
+C{queryserver} are how commands ask a process what it has in use.
 """

@@ -11,7 +11,7 @@ instead belong to root or us and be sticky (mode 1770 or 1777): then nobody can 
 others, and each entry's owner is checked.  With 1777 any local user can still deny service, by making many
 entries or those that others want; 1770, with a group of the allowed users, is better.
 
-In such a directory each user has a lock of his own, since nobody may be able to hold another's.  Between
+In such a directory each user has a lock of its own, since nobody may be able to hold another's.  Between
 users a service is therefore exclusive only as far as a name can be made once: a wildcard and an address
 conflict only if the second comes after the first.
 """

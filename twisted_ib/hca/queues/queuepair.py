@@ -65,7 +65,7 @@ class QueuePair:
     @ivar remote: The peer's queue pair number, 0 before RTR.
     @ivar path: The path to the peer, L{None} before RTR, or until it is resolved.
     @ivar vector: The address vector to resolve the path from, if no path was given.
-    @ivar posted: Receives promised and not used.
+    @ivar posted: Receives posted and not used.
     @ivar pending: Inline sends that the medium had no room for, in order: tuples of word, header, payload,
         length.  L{None} when there are none.
     @ivar work: The work queues, or L{None}.
@@ -402,7 +402,7 @@ class QueuePair:
 
     def postReceives(self, count: int) -> None:
         """
-        Promise C{count} more receives.
+        Post C{count} more receives.
         """
         self.posted += count
 

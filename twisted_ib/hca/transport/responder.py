@@ -268,7 +268,7 @@ class Responder:
             self._invalid(number)
             return
         if not self._mayMake():
-            # Dropped silently; its requester repeats it, and by then some are done.
+            # Dropped silently; the requester repeats it; by then some responses have been sent.
             return
         asked = RememberedRequest(code, number, header, self._terms.mtu, self._msn + 1)
         self._asked.append(asked)

@@ -52,7 +52,7 @@ _INT = Struct("i")
 
 class _Counted(tcp.Connection):
     """
-    A connection that counts the bytes written, as position in TCP's sequence space.
+    A connection that counts the bytes written, as a position in TCP's sequence space.
     """
 
     bufferSize = RDS_TCP_BUFFER

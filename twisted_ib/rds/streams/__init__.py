@@ -1,3 +1,3 @@
 """
-Byte streams over RDS datagrams, for Twisted's protocols and endpoints.
+Byte streams over RDS datagrams, for Twisted's protocols and endpoints.  Begin with C{streamsocket}.
 """

@@ -196,9 +196,9 @@ class ConnectionHandle(Handle):
         Set an option; C{TCP_NODELAY} and C{SO_KEEPALIVE} are the transport's.
         """
         on = any(value) if isinstance(value, bytes) else bool(value)
-        # SDP has both: Nagle's algorithm (RFC 1122 section 4.2.3.4) as OFED's sdp_bcopy.c, and keepalive by
-        # an RDMA Write of length 0, which makes the HCA's retries find a dead peer (RFC 1122 section 4.2.3.6
-        # for TCP).
+        # TCP_NODELAY is remembered only: a stream has no Nagle delay.  SO_KEEPALIVE starts probes by an RDMA
+        # WRITE of no bytes, whose retries find a dead peer (OFED sdp_bcopy.c; RFC 1122 section 4.2.3.6 for
+        # TCP).
         if (level, option) == (_TCP, socket.TCP_NODELAY):
             self._transport.setTcpNoDelay(on)
         elif (level, option) == (_SOCKET, socket.SO_KEEPALIVE):

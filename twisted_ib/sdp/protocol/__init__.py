@@ -1,4 +1,4 @@
 """
 The SDP protocol core: messages, connection machine and zero copy (IBTA vol. 1 annex A4).  No I/O, no clock,
-no Twisted.
+no Twisted.  Begin with C{machine}; what the messages look like is in C{wire}.
 """

@@ -1,3 +1,3 @@
 """
-C{ib-demo}: file transfers and round trips over SDP and over TCP, side by side.
+C{ib-demo}: file transfers and round trips over SDP and over TCP, side by side.  Begin with C{demo}.
 """

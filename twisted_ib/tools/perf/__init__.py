@@ -1,3 +1,3 @@
 """
-C{ib-perf}: latency and bandwidth between two processes, like perftest.
+C{ib-perf}: latency and bandwidth between two processes, like perftest.  Begin with C{perf}.
 """

@@ -1,3 +1,4 @@
 """
-C{ib-ping}: rping, ucmatose, udaddy, mckey and rds-ping, with their protocols and option letters.
+C{ib-ping}: rping, ucmatose, udaddy, mckey and rds-ping, with their protocols and option letters.  Begin with
+C{ping}.
 """

@@ -58,11 +58,11 @@ class PacketFabric(Fabric):
     @ivar link: an L{ILink<twisted_ib.hca.base.interfaces.ILink>}.
     @ivar pathMTU: most bytes of a packet's payload.
     @ivar clock: returns the time in seconds.
-    @ivar randomBits: returns that many random bits.
+    @ivar randomBits: called with a number, returns that many random bits.
     @ivar sessions: paths of connected queue pairs.
     @ivar transmitter: sends packets.
     @ivar arrived: receives datagrams: see L{ILink<twisted_ib.hca.base.interfaces.ILink>}.
-    @ivar roomy: paths whose send window has space again.
+    @ivar writable: paths whose send window has space again.
     @ivar partial: paths of streams that have received part of a message.
     @ivar patient: whether acknowledgements to streams may wait until nothing arrives; L{progress} is called
         again at once then.
@@ -85,7 +85,7 @@ class PacketFabric(Fabric):
         @param owner: the device, an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
         @param clock: returns the time in seconds.
         @param link: owned by this fabric from now on.
-        @param randomBits: returns that many random bits, unpredictable ones.
+        @param randomBits: called with a number, returns that many unpredictable bits.
         """
         super().__init__(owner, guid)
         self.clock = clock

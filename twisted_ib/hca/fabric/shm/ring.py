@@ -479,7 +479,7 @@ class RingPath(Path):
             return True
         return False
 
-    # -- the pair's socket
+    # -- the peer socket
 
     def _offersOf(self) -> SharedRegions | None:
         # Between users the socket is the doorbell and no memory is shared.  Made late: most paths carry

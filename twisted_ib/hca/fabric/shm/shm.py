@@ -78,11 +78,11 @@ class SharedMemoryFabric(Discovery):
         #: The accepting end of the latest path from this HCA to itself.
         self._ownCall: Any = None
         self._asleep: dict[Any, None] = {}
-        self._buried: list[Any] = []
+        self._detached: list[Any] = []
         #: Paths found broken while bells were rung.  They are closed in progress(): ringing may happen
         #: within an application's call, which must not run other consumers' failure callbacks.
         self._brokenPaths: dict[Any, RingError] = {}
-        #: Whether a cracked or buried path is still to be closed.
+        #: Whether a broken path, or a lost one that an upcall still uses, is still to be closed.
         self._over = False
         self._reactorPoller: Any = None
         self._appear()
@@ -258,9 +258,9 @@ class SharedMemoryFabric(Discovery):
                 if not isinstance(reason, RingError):
                     path.drain()
             finally:
-                # Read before the path is buried, which clears it.
+                # Read before the path is closed, which clears it.
                 twin = path.twin
-                self._bury(peerSocket, path, reason)
+                self._detach(peerSocket, path, reason)
             if twin is not None and twin.alive:
                 self._lose(twin.peerSocket, reason)
         finally:
@@ -274,7 +274,7 @@ class SharedMemoryFabric(Discovery):
         for user in users:
             user.connectFailed(error)
 
-    def _bury(self, peerSocket: PeerSocket, path: Any, reason: Exception) -> None:
+    def _detach(self, peerSocket: PeerSocket, path: Any, reason: Exception) -> None:
         path.alive = False
         if self._paths.get(peerSocket.guid) is path:
             del self._paths[peerSocket.guid]
@@ -293,7 +293,7 @@ class SharedMemoryFabric(Discovery):
             bell.close()
         # The memory is freed by _clear, once no upcall is within the path: it may be this very one that
         # drains.
-        self._buried.append(path)
+        self._detached.append(path)
         self._over = True
         error = reason if isinstance(reason, PathLostError) else PathLostError(str(reason))
         try:
@@ -314,14 +314,14 @@ class SharedMemoryFabric(Discovery):
 
         @return: How many paths were ended.
         """
-        n = self._breakCracked()
-        buried, self._buried = self._buried, []
+        n = self._closeBroken()
+        buried, self._detached = self._detached, []
         for path in buried:
             if path.busy:
-                self._buried.append(path)
+                self._detached.append(path)
             else:
                 path.close()
-        self._over = bool(self._buried)
+        self._over = bool(self._detached)
         return n
 
     # -- progress
@@ -352,7 +352,7 @@ class SharedMemoryFabric(Discovery):
             n += self._clear()
         return n
 
-    def _breakCracked(self) -> int:
+    def _closeBroken(self) -> int:
         n = 0
         while self._brokenPaths:
             path, error = self._brokenPaths.popitem()

@@ -1,3 +1,4 @@
 """
-The communication manager of verbs: C{CMID}, events and addresses, after librdmacm and pyverbs.
+The communication manager of verbs: C{CMID}, events and addresses, after librdmacm and pyverbs.  Begin with
+C{cmid}.
 """

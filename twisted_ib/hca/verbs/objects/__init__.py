@@ -1,3 +1,4 @@
 """
-Devices, protection domains, memory regions, queues and address handles of verbs.
+Devices, protection domains, memory regions, queues and address handles of verbs.  Begin with C{device}, which
+has C{Context}.
 """

@@ -1,3 +1,3 @@
 """
-Queue pairs of verbs, their attributes, and posting.
+Queue pairs of verbs, their attributes, and posting.  Begin with C{qp}.
 """

@@ -1,4 +1,4 @@
 """
 Management datagrams (IBTA vol. 1 13.4): common header, class headers, and connection management as one
-class.
+class.  Begin with C{mad}.
 """
