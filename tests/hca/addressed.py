@@ -10,6 +10,7 @@ import tempfile
 from typing import Any
 from unittest import mock
 
+from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.memorylink import MemoryLink, Wire
@@ -32,7 +33,7 @@ def onWire(test: SynchronousTestCase, pathMTU: dict[str, int] | None = None) -> 
     test.addCleanup(environment.stop)
     for name in ("TWISTED_IB_DEVICES", "TWISTED_IB_CONFIG", "TWISTED_IB_CAPTURE"):
         os.environ.pop(name, None)
-    for name in ("DEVICES", "_kinds", "_added", "_read"):
+    for name in ("DEVICES", "_added", "_read"):
         table: dict[str, Any] = getattr(registry, name)
         test.addCleanup(table.update, dict(table))
         test.addCleanup(table.clear)
@@ -44,5 +45,6 @@ def onWire(test: SynchronousTestCase, pathMTU: dict[str, int] | None = None) -> 
         """
         return PacketFabric(owner, guid, clock, MemoryLink(wire, address, (pathMTU or {}).get(address, 1024)))
 
-    test.patch(registry, "FABRICS", {**registry.FABRICS, "roce": make})
+    kind = evolve(registry.FABRICS["roce"], open=make)
+    test.patch(registry, "FABRICS", {**registry.FABRICS, "roce": kind})
     return wire

@@ -25,7 +25,7 @@ from twisted_ib.hca.host.search import Search
 from twisted_ib.internet.channel import channelFor, channelsOf
 from twisted_ib.reactor import socketreport
 from twisted_ib.reactor.ibreactor import IBReactor
-from twisted_ib.reactor.rules.parser import parse
+from twisted_ib.reactor.rules.configuration import parseRules as parse
 from twisted_ib.reactor.rules.policy import policyOf
 from twisted_ib.reactor.switch.reason import Fallback, Reason
 from twisted_ib.reactor.tcprows import isTCP, tcpRows

@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib import limits
+from twisted_ib.hca.base.traits import LOCAL
 from twisted_ib.hca.device.receivebudget import ReceiveBudget
 from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.internet.addresses import addressOf
@@ -239,7 +240,7 @@ class FakeDevice:
     """
 
     turns = 0
-    addressed = False
+    traits = LOCAL
 
     def __init__(self) -> None:
         """

@@ -169,7 +169,7 @@ class Attempt:
     def _try(self) -> None:
         connector = self._connector
         channel = self._channel
-        if channel is None or channel.device.addressed:
+        if channel is None or channel.device.traits.hasAddress:
             # With several interfaces the device depends on the route to the address.
             channel = self._open(self._peer)
         peer = sharedAddress(self._peer, connector.port)
@@ -253,7 +253,7 @@ class Attempt:
             transport, self._local, sharedAddress(self._peer, connector.port)
         )
         # IBTA vol. 1 12.6.5: the path's GIDs, MTU and timeouts, which only a fabric of packets has.
-        if channel.device.addressed:
+        if channel.device.traits.packets:
             self._path.prepareREQ(request)
         self._connection = channel.device.cm.connect(self._path, request, self, channel.now())
 

@@ -22,6 +22,7 @@ from twisted_ib import limits
 from twisted_ib.errors import HCAError, ResourceLimitError, ServiceInUseError, WireError
 from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.base.socketrows import LISTEN, LISTENER, Row
+from twisted_ib.hca.base.traits import Proof
 from twisted_ib.hca.wire.cm import REQ, RejectReason
 from twisted_ib.internet import failures
 from twisted_ib.internet.addresses import (
@@ -213,13 +214,13 @@ class Port(base.BasePort):
             channel.count("bad_service_type")
             connection.reject(RejectReason.INVALID_TRANSPORT_TYPE, b"", channel.now())
             return
-        if channel.device.addressed and not self._mayBeSo(channel.device, connection, request.pathMTU):
+        if channel.device.traits.packets and not self._mayBeSo(channel.device, connection, request.pathMTU):
             # IBTA vol. 1 12.6.7.2, reason 26: packets of the MTU that the active side proposes would not
             # reach it from here.  Unanswered, the connection would open and then lose all that is large.
             channel.count("bad_path_mtu")
             connection.reject(RejectReason.INVALID_MTU, b"", channel.now())
             return
-        if self.reading and channel.device.addressed:
+        if self.reading and channel.device.traits.proof is Proof.ANSWER:
             # A REP costs little and reserves little (L{HalfOpenAccept}); queued, forged REQs would use up the
             # turn's accepts before an honest one.
             self._acceptLogged(connection, request, greeting, ends)
@@ -245,7 +246,7 @@ class Port(base.BasePort):
         # address (IBTA vol. 1 annex A4): both must be those of path and host.
         if not device.isLocal(here):
             raise WireError(f"a REQ has {here}, which is no address of this host")
-        if (peer != here or device.addressed) and not device.isPeers(path, peer):
+        if (peer != here or device.traits.hasAddress) and not device.isPeers(path, peer):
             raise WireError(f"a REQ has {peer}, which is no address of who sent it")
 
     @staticmethod
@@ -310,7 +311,7 @@ class Port(base.BasePort):
         try:
             # Over IP the source of a REQ is unproven until the RTU.  Within a host the path has proved the
             # process.
-            if channel.device.addressed:
+            if channel.device.traits.proof is Proof.ANSWER:
                 HalfOpenAccept(self, channel.device, connection, request, greeting)
                 return
             transport = self.transport(channel, here, peer, self, self.sessionno)

@@ -251,7 +251,7 @@ class ZeroCopySend:
         # Where the fabric can share memory but the peer cannot map this item's, a READ copies as often as
         # Data does, and costs a response as well.
         path = self._stream.queuePair.path
-        shares = path is not None and path.fabric.attributes["zeroCopy"]
+        shares = path is not None and path.fabric.traits.zeroCopy
         return not shares or item.memory is None or self._mayMap(item)
 
     @staticmethod

@@ -12,8 +12,13 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 
 from twisted_ib.errors import RulesError
-from twisted_ib.reactor.rules.configuration import VARIABLE, Configuration, devicesBeside, readRules
-from twisted_ib.reactor.rules.parser import parse
+from twisted_ib.reactor.rules.configuration import (
+    VARIABLE,
+    Configuration,
+    devicesBeside,
+    parseRules,
+    readRules,
+)
 from twisted_ib.reactor.rules.policy import Policy
 from twisted_ib.reactor.rules.syntax import parseAddress
 from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, printable
@@ -113,7 +118,7 @@ def test(options: Namespace) -> int:
     try:
         # Warnings do not fail the test: libsdp accepts such lines, for instance host bits below the prefix,
         # which never match (libsdp match.c).
-        warnings = parse(text, options.file, devicesBeside(os.environ)).warnings
+        warnings = parseRules(text, options.file, devicesBeside(os.environ)).warnings
     except RulesError as error:
         # FILE:LINE:COLUMN, as compilers print it, so that editors find the place.
         for line in error.errors:

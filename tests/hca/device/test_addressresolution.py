@@ -24,6 +24,7 @@ from twisted_ib.errors import (
 )
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import Timers
+from twisted_ib.hca.base.traits import LOCAL
 from twisted_ib.hca.device import addressresolution
 from twisted_ib.hca.device.addressresolution import AddressResolution
 from twisted_ib.hca.wire.grh import guidGID
@@ -86,7 +87,7 @@ class FakeDevice:
     As much of a device as paths need.
     """
 
-    addressed = False
+    traits = LOCAL
 
     def __init__(self) -> None:
         self.guid = OWN

@@ -10,9 +10,11 @@ import tempfile
 from typing import Any
 from unittest import mock
 
+from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.errors import DeviceError, NoRouteError, UnknownDeviceError
+from twisted_ib.hca.base.traits import ROUTED
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.device.device import Device, addDevice, removeDevice
 
@@ -56,7 +58,7 @@ class RegistryTests(SynchronousTestCase):
         """
         Put back what was there.
         """
-        for name in ("DEVICES", "_kinds", "_added", "_read"):
+        for name in ("DEVICES", "_added", "_read"):
             table: dict[str, Any] = getattr(registry, name)
             self.addCleanup(table.update, dict(table))
             self.addCleanup(table.clear)
@@ -126,7 +128,8 @@ class RegistryTests(SynchronousTestCase):
             opened.append(address)
             return AddressedFabric(owner, address)
 
-        self.patch(registry, "FABRICS", {**registry.FABRICS, "roce": make})
+        kind = evolve(registry.FABRICS["roce"], open=make)
+        self.patch(registry, "FABRICS", {**registry.FABRICS, "roce": kind})
         return opened
 
     def test_address(self) -> None:
@@ -143,7 +146,8 @@ class RegistryTests(SynchronousTestCase):
         self.assertFalse(registry.isPlacedByUser("net5"))
         device = Device("net5", lambda: 0.0)
         self.addCleanup(device.close)
-        self.assertEqual((opened, device.address, device.addressed), (["2001:db8::1"], "2001:db8::1", True))
+        self.assertEqual((opened, device.address), (["2001:db8::1"], "2001:db8::1"))
+        self.assertTrue(device.traits.hasAddress)
         error = self.assertRaises(DeviceError, Device, "net5", lambda: 0.0, address="2001:db8::2")
         self.assertEqual(str(error), "device net5 has the address 2001:db8::1, not 2001:db8::2")
 
@@ -231,7 +235,7 @@ class AddressedFabric:
     As much of a fabric of packets as a device asks for.
     """
 
-    addressed = True
+    traits = ROUTED
     pathMTU = 1024
     sleeps = rung = 0
 

@@ -15,6 +15,7 @@ import sys
 from functools import partial
 from typing import Any
 
+from attrs import evolve
 from twisted.application.reactors import installReactor
 from twisted.internet import endpoints, protocol
 
@@ -100,7 +101,8 @@ def main(kind: str, fabric: str, role: str) -> None:
     from twisted_ib.hca.fabric.shm import shm
 
     if fabric == "sockets":
-        registry.DEVICES["shm0"] = partial(shm.SharedMemoryFabric, rings=False)
+        kind = evolve(registry.FABRICS["shm"], open=partial(shm.SharedMemoryFabric, rings=False))
+        registry.DEVICES["shm0"] = kind, None
     device = "lo0" if fabric == "lo0" else "shm0"
 
     def connect(port: int, asker: type[Asker] = Asker) -> None:

@@ -413,9 +413,11 @@ class RuleLogTests(ConfigurationCase):
         """
         A later statement changes what it says and leaves the rest.
         """
-        log = module.RuleLog(module.parse("log min-level 3 destination file x\nlog min-level 5", "f").logs)
+        log = module.RuleLog(
+            module.parseRules("log min-level 3 destination file x\nlog min-level 5", "f").logs
+        )
         self.assertEqual((log.destination, log.file, log.level), ("file", "x", 5))
-        log = module.RuleLog(module.parse("log destination file x\nlog destination syslog", "f").logs)
+        log = module.RuleLog(module.parseRules("log destination file x\nlog destination syslog", "f").logs)
         self.assertEqual((log.destination, log.file, log.level), ("syslog", None, 9))
 
     def test_syslog(self) -> None:

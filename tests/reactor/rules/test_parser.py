@@ -13,7 +13,7 @@ from tests.support.generated import given, settings
 from twisted_ib import limits
 from twisted_ib.errors import RulesError
 from twisted_ib.reactor.rules import parser
-from twisted_ib.reactor.rules.parser import parse
+from twisted_ib.reactor.rules.configuration import parseRules as parse
 from twisted_ib.reactor.rules.syntax import (
     AddressRange,
     Contents,
@@ -293,7 +293,7 @@ class ParseTests(SynchronousTestCase):
         """
         Which devices and fabrics there are is for the caller to say.
         """
-        contents = parse("device r roce 10.0.0.1\nroute * r e0", "f", {"e0": "roce"}, ("roce",))
+        contents = parser.parse("device r roce 10.0.0.1\nroute * r e0", "f", {"e0": "roce"}, {"roce": True})
         self.assertEqual(contents.routes[0].devices, ("r", "e0"))
 
     def test_bounds(self) -> None:

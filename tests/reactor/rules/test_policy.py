@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.generated import given, settings
 from twisted_ib.reactor.rules import policy as rulesPolicy
-from twisted_ib.reactor.rules.parser import parse
+from twisted_ib.reactor.rules.configuration import parseRules as parse
 from twisted_ib.reactor.rules.policy import DEFAULT, Policy, policyOf
 from twisted_ib.reactor.rules.syntax import Timeouts
 

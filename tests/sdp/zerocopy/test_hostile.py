@@ -9,6 +9,7 @@ import mmap
 from itertools import product
 from typing import Any
 
+from attrs import evolve
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.python.failure import Failure
@@ -262,7 +263,7 @@ class PeerTests(HostileTestCase):
         raw, stream = self.pair.raw()
         stream.setZeroCopyThresholds(LEAST)
         fabric = stream.queuePair.path.fabric
-        self.patch(fabric, "attributes", {**fabric.attributes, "zeroCopy": True})
+        self.patch(fabric, "traits", evolve(fabric.traits, zeroCopy=True))
         region = stream.registerMemory(BYTES)
         region._region.segment = object()
         stream.writeRegistered(region, 1000, 100_000)

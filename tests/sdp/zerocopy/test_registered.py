@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from attrs import evolve
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.python.failure import Failure
 from zope.interface.verify import verifyObject
@@ -819,8 +820,8 @@ class CopyTests(RegisteredTestCase):
         for shares, mids in ((False, ["SRC_AVAIL"]), (True, ["DATA"])):
             one, two = self.pair.connected()
             one.setZeroCopyThresholds(LEAST)
-            attributes = {**one.queuePair.path.fabric.attributes, "zeroCopy": shares}
-            self.patch(one.queuePair.path.fabric, "attributes", attributes)
+            traits = evolve(one.queuePair.path.fabric.traits, zeroCopy=shares)
+            self.patch(one.queuePair.path.fabric, "traits", traits)
             region = one.registerMemory(bytearray(BYTES))
             sent = self.sent(one)
             one.writeRegistered(region)

@@ -18,7 +18,7 @@ class IFabric(Interface):
     # Implementations: shared memory between processes, loopback within a thread, and RoCEv2 packets
     # (IBTA vol. 1 annex A17).
     name = Attribute("The kind of fabric, a word.")
-    attributes = Attribute("A dict: largestOperation (bytes), zeroCopy (bool).")
+    traits = Attribute("Facts of its kind, L{Traits<twisted_ib.hca.base.traits.Traits>}.")
 
     def allocate(size):  # type: ignore[no-untyped-def]
         """

@@ -63,7 +63,7 @@ class Trace:
         self.capture = capture
         self.fabric = fabric
         self.interface = capture.interface(name, fabric.guid)
-        if fabric.addressed:
+        if fabric.traits.packets:
             fabric.traceLink(lambda link: TracedLink(link, capture, self.interface))
         for attribute in _CLASSES:
             base = getattr(fabric, attribute, None)

@@ -32,6 +32,7 @@ from twisted_ib.errors import (
 )
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.base.timers import Timer
+from twisted_ib.hca.base.traits import Peers, Proof
 from twisted_ib.hca.host.addresses import normalise
 from twisted_ib.hca.services.address import AddressPath
 from twisted_ib.hca.wire.grh import HEADER_BYTES, destination, guidGID, isMulticast
@@ -153,7 +154,7 @@ class AddressResolution:
         @raise SharedGIDError: it is an address of this host, which all HCAs share.
         @raise NoRouteError: it is unreachable.
         """
-        if self._device.addressed:
+        if self._device.traits.peers is Peers.ADDRESSES:
             # A connected queue pair has one peer: multicast is for UD only (IBTA vol. 1 10.5).
             if isMulticast(gid) or not gid:
                 raise NoRouteError(f"no HCA has the GID {IPv6Address(gid)}")
@@ -184,7 +185,7 @@ class AddressResolution:
         @return: an object with C{cancel()}, or L{None} if the user was called already.
         @raise HCAError: there is no path.
         """
-        if self._device.addressed:
+        if self._device.traits.peers is Peers.ADDRESSES:
             return self._device.fabric.reachGID(gid, user)
         if isMulticast(gid):
             user.pathReady(self._group(gid))
@@ -208,7 +209,7 @@ class AddressResolution:
         guid = self.check(vector.gid)
         # A repeated transition to RTR, after RESET, replaces the vector.
         self.leave(queuePair)
-        if self._device.addressed:
+        if self._device.traits.peers is Peers.ADDRESSES:
             self._device.fabric.reachGID(vector.gid, PendingJoin(queuePair, vector))
             return
         pendingPaths = self._pendingPaths.get(guid)
@@ -340,7 +341,7 @@ class AddressResolution:
         if not targets:
             device.count("datagrams_unclaimed")
         # A datagram names its sender, and replies go there: without proof of the caller's GUID it is dropped.
-        elif not (device.addressed or self._proves(path, path.peer.guid)):
+        elif device.traits.proof is Proof.DIRECTORY and not self._proves(path, path.peer.guid):
             device.count("datagrams_unproven")
         else:
             for target in targets:

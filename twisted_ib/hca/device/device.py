@@ -34,6 +34,7 @@ from twisted_ib.hca.base.operation import GSI_QPN, MULTICAST_QPN
 from twisted_ib.hca.base.socketrows import COLUMNS
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.base.timers import Timers
+from twisted_ib.hca.base.traits import Peers, Proof
 from twisted_ib.hca.cm.machine import Connection
 from twisted_ib.hca.device.addressresolution import AddressResolution
 from twisted_ib.hca.device.connections import Manager, Service, Services
@@ -156,17 +157,17 @@ class Device(Identity):
             self.fabric = openFabric(name, self, self.guid, clock, address=address)
         else:
             self.fabric = fabric(self, self.guid, clock)
-        self.addressed = bool(getattr(self.fabric, "addressed", False))
+        self.traits = traits = self.fabric.traits
         # Source addresses can be forged, so fewer half-open connections are admitted than from processes that
         # the kernel has identified.
-        if self.addressed:
+        if traits.proof is Proof.ANSWER:
             self.cm.limitHalfOpen(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
-        self.address: str | None = self.fabric.address if self.addressed else None
+        self.address: str | None = self.fabric.address if traits.hasAddress else None
         self.gid = gidNumber(self.address) if self.address else guidGID(self.guid)
-        self.pathMTU: int = self.fabric.pathMTU if self.addressed else limits.DATAGRAM_BYTES
+        self.pathMTU: int = self.fabric.pathMTU if traits.packets else limits.DATAGRAM_BYTES
         # Processes find each other through the run directory anyway; a device of packets needs an entry of
         # its own for commands.
-        self._inquiries = self._appear() if self.addressed and fabric is None else None
+        self._inquiries = self._appear() if traits.peers is not Peers.PROCESSES and fabric is None else None
         if capture is None:
             capture = os.environ.get("TWISTED_IB_CAPTURE", "")
         #: The capture that its packets are written to, or L{None}.
@@ -239,7 +240,7 @@ class Device(Identity):
             events |= {f"{prefix}_{name}": count for name, count in read().items()}
         found = counters(self.traffic.with_(self.queuePairs.values()), events, self.cm.counters)
         # On RoCEv2 rxe's names count packets (Linux rxe_hw_counters.c), not records.
-        if self.addressed:
+        if self.traits.packets:
             found["sent_pkts"], found["rcvd_pkts"] = self.fabric.packetsSent, self.fabric.packetsReceived
         return found
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted_ib.errors import NoRouteError
+from twisted_ib.hca.base.traits import Traits
 from twisted_ib.hca.host.addresses import isLocalAddress, isPeersAddress, localAddresses, normalise
 from twisted_ib.hca.wire.cm.rdmacm import gidText
 
@@ -26,7 +27,7 @@ class Identity:
     #: C{"shm0"} or another of L{twisted_ib.hca.device.registry}.
     name: str
     #: Whether peers are IP addresses, not processes of this host.
-    addressed: bool
+    traits: Traits
     #: Its own IP address, if it has one, without a scope.
     address: str | None
     #: Its first GID, the source GID of its datagrams.
@@ -43,7 +44,7 @@ class Identity:
         @return: the GID table: the GUID's GID, then the host's addresses.  Where peers are IP addresses, its
             own.
         """
-        if self.addressed:
+        if self.traits.hasAddress:
             return list(self.fabric.gids())
         # IBTA vol. 1 4.1.1: a GID from the GUID has the link-local prefix; annex A17 adds one entry per IP
         # address.
@@ -117,7 +118,7 @@ class Identity:
         """
         The largest payload of a packet on a path, bytes.
         """
-        if not self.addressed:
+        if not self.traits.packets:
             return self.pathMTU
         found: int = self.fabric.link.pathMTUTo(path.peer.address)
         return found
@@ -129,7 +130,7 @@ class Identity:
         @param path: the path that the claim came by.
         @param address: without a scope.
         """
-        if self.addressed:
+        if self.traits.hasAddress:
             # IBTA vol. 1 annex A17: a RoCEv2 peer is what its packets' source address says, and nothing else.
             found: str = path.peer.address
             return address == found

@@ -14,12 +14,14 @@ import os
 import re
 import select
 from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 from typing import Any
 from weakref import WeakSet
 
+from attrs import frozen
+
 from twisted_ib.errors import DeviceError, UnknownDeviceError
+from twisted_ib.hca.base.traits import LOCAL, ROUTED, SHARED, Traits
 from twisted_ib.hca.fabric.base.neighbours import Neighbours
 from twisted_ib.hca.host.addresses import normalise, sourceFor
 
@@ -54,17 +56,34 @@ def _roce(owner: Any, guid: int, clock: Callable[[], float], address: str) -> An
     return PacketFabric(owner, guid, clock, RoCELink(address))
 
 
-#: Fabric -> factory, a function of owner, GUID, clock and perhaps neighbours.
-FABRICS: dict[str, Callable[..., Any]] = {
-    "loopback": _loopback,
-    "roce": _roce,
-    "shm": _sharedMemory,
-}
+@frozen
+class FabricKind:
+    """
+    One kind of fabric: what rules, tools and devices know of it without opening one.
 
-#: Fabrics whose devices need an address of their own, C{address}.
-ADDRESSED: frozenset[str] = frozenset(("roce",))
-#: Names of devices that exist without being added, by fabric.
-_IMPLICIT = {"roce": re.compile(r"roce(?:0|[1-9][0-9]{0,2})").fullmatch}
+    @ivar name: its name in C{addDevice}, C{TWISTED_IB_DEVICES} and C{device} statements.
+    @ivar open: the factory, a function of owner, GUID, clock and, if its devices have one, C{address}.
+    @ivar traits: facts of it.
+    @ivar device: the device of this kind that exists without being added; C{""} for none.
+    @ivar implicit: matches the names of further devices that do, opened at the address that their user binds;
+        L{None} for none.
+    """
+
+    name: str
+    open: Callable[..., Any]
+    traits: Traits
+    device: str = ""
+    implicit: Callable[[str], object] | None = None
+
+
+#: The fabrics, in order: a new one is its folder, its factory and a row.
+KINDS = (
+    FabricKind("loopback", _loopback, LOCAL, "lo0"),
+    FabricKind("shm", _sharedMemory, SHARED, "shm0"),
+    FabricKind("roce", _roce, ROUTED, implicit=re.compile(r"roce(?:0|[1-9][0-9]{0,2})").fullmatch),
+)
+#: The same by name.
+FABRICS: dict[str, FabricKind] = {kind.name: kind for kind in KINDS}
 
 #: The variable that names devices: C{NAME=FABRIC} or C{NAME=FABRIC:ADDRESS}, with commas between.
 VARIABLE = "TWISTED_IB_DEVICES"
@@ -72,17 +91,13 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}").fullmatch
 #: Addresses that name no interface.
 _WILDCARDS = ("", "0.0.0.0", "::")
 
-#: Device name -> factory.
-DEVICES: dict[str, Callable[..., Any]] = {
-    "lo0": _loopback,
-    "shm0": _sharedMemory,
-}
-
 #: The device that is used where none is named.
 DEFAULT_DEVICE = "shm0"
 
-#: Device name -> its fabric, and its address if it has one.
-_kinds: dict[str, tuple[str, str | None]] = {"lo0": ("loopback", None), "shm0": ("shm", None)}
+#: Device name -> its kind, and its address if it has one.
+DEVICES: dict[str, tuple[FabricKind, str | None]] = {
+    kind.device: (kind, None) for kind in KINDS if kind.device
+}
 #: The names of the devices that were added, in order.
 _added: dict[str, None] = {}
 _watchers: WeakSet[Any] = WeakSet()
@@ -101,7 +116,7 @@ def _checked(name: str, fabric: str, address: str | None) -> str | None:
     """
     if fabric not in FABRICS:
         raise DeviceError(f"there is no fabric {fabric!r}; there are {', '.join(sorted(FABRICS))}")
-    if fabric not in ADDRESSED:
+    if not FABRICS[fabric].traits.hasAddress:
         if address is not None:
             raise DeviceError(f"device {name}: one of fabric {fabric} has no address of its own")
         return None
@@ -120,18 +135,17 @@ def addDevice(name: str, fabric: str, address: str | None = None) -> None:
     """
     Add a device, and notify the watchers.  Adding the same device again does nothing.
 
-    @param fabric: its fabric: C{"shm"}, C{"loopback"} or C{"roce"}.
-    @param address: its own address, for a fabric that needs one: C{"roce"}.
+    @param fabric: its fabric, one of L{FABRICS}: C{"shm"}, C{"loopback"}, C{"roce"}.
+    @param address: its own address, for a fabric whose devices have one: C{"roce"}.
     @raise DeviceError: an unknown fabric, a name that another device has, or a bad address.
     """
     address = _checked(name, fabric, address)
-    make = FABRICS[fabric]
+    device = FABRICS[fabric], address
     if name in DEVICES:
-        if _kinds.get(name) == (fabric, address):
+        if DEVICES[name] == device:
             return
         raise DeviceError(f"there is a device {name} already, and it is another")
-    DEVICES[name] = make if address is None else partial(make, address=address)
-    _kinds[name] = (fabric, address)
+    DEVICES[name] = device
     _added[name] = None
     # A copy: a watcher may add or remove watchers, and the weak set may shrink meanwhile.
     for watcher in list(_watchers):
@@ -147,7 +161,6 @@ def removeDevice(name: str) -> None:
     if name not in DEVICES:
         raise _unknown(name)
     del DEVICES[name]
-    _kinds.pop(name, None)
     _added.pop(name, None)
     # All watchers first close what they have on the working device, so that DREQs can still be sent; then it
     # goes.
@@ -264,34 +277,33 @@ def fabricOf(name: str) -> str | None:
     """
     The fabric of a device; L{None} if there is no such device.
     """
-    kind = _kinds.get(name)
-    return None if kind is None or name not in DEVICES else kind[0]
+    device = DEVICES.get(name)
+    return None if device is None else device[0].name
 
 
 def addressOf(name: str) -> str | None:
     """
     The own address of a device; L{None} if it has none, or none yet.
     """
-    kind = _kinds.get(name)
-    return None if kind is None or name not in DEVICES else kind[1]
+    device = DEVICES.get(name)
+    return None if device is None else device[1]
 
 
 def _unknown(name: str) -> UnknownDeviceError:
     return UnknownDeviceError(f"there is no device {name!r}; there are {', '.join(sorted(DEVICES))}")
 
 
-def _kindOf(name: str) -> str:
+def _kindOf(name: str) -> FabricKind:
     if name not in DEVICES:
         readEnvironment()
     if name not in DEVICES:
         readConfiguration()
     if name in DEVICES:
-        kind = _kinds.get(name)
-        return "" if kind is None else kind[0]
+        return DEVICES[name][0]
     # Last, so that an added device may have such a name and an address of its own.
-    for fabric, matches in _IMPLICIT.items():
-        if matches(name):
-            return fabric
+    for kind in FABRICS.values():
+        if kind.implicit is not None and kind.implicit(name):
+            return kind
     raise _unknown(name)
 
 
@@ -302,7 +314,17 @@ def isPlacedByUser(name: str) -> bool:
     @raise UnknownDeviceError: there is no such device.
     @raise DeviceError: C{TWISTED_IB_DEVICES} or the configuration is malformed.
     """
-    return _kindOf(name) in ADDRESSED and name not in DEVICES
+    return _kindOf(name).traits.hasAddress and name not in DEVICES
+
+
+def traitsOf(name: str) -> Traits:
+    """
+    The facts of a device's fabric.
+
+    @raise UnknownDeviceError: there is no such device.
+    @raise DeviceError: C{TWISTED_IB_DEVICES} or the configuration is malformed.
+    """
+    return _kindOf(name).traits
 
 
 def place(name: str, bound: str = "", peer: str = "") -> str | None:
@@ -318,8 +340,8 @@ def place(name: str, bound: str = "", peer: str = "") -> str | None:
     @raise DeviceError: it needs an address and there is none; or the configuration is malformed.
     @raise ValueError: C{bound} or C{peer} is not an IP address.
     """
-    fabric = _kindOf(name)
-    if fabric not in ADDRESSED:
+    kind = _kindOf(name)
+    if not kind.traits.hasAddress:
         return None
     address = addressOf(name)
     if address is not None:
@@ -330,7 +352,7 @@ def place(name: str, bound: str = "", peer: str = "") -> str | None:
     if peer:
         return sourceFor(peer)
     raise DeviceError(
-        f"device {name} has no address: bind one of this host, or say {VARIABLE}={name}={fabric}:ADDRESS"
+        f"device {name} has no address: bind one of this host, or say {VARIABLE}={name}={kind.name}:ADDRESS"
     )
 
 
@@ -350,12 +372,11 @@ def openFabric(
     @raise UnknownDeviceError: there is no such device.
     @raise DeviceError: it cannot be opened here.
     """
-    fabric = _kindOf(name)
-    if fabric in ADDRESSED:
+    kind = _kindOf(name)
+    if kind.traits.hasAddress:
         own = place(name, address or "")
         # A program that binds another address than the device's must not be served silently at a third.
         if address is not None and own != normalise(address):
             raise DeviceError(f"device {name} has the address {own}, not {address}")
-        return FABRICS[fabric](owner, guid, clock, address=own)
-    make = DEVICES[name]
-    return make(owner, guid, clock) if neighbours is None else make(owner, guid, clock, neighbours)
+        return kind.open(owner, guid, clock, address=own)
+    return kind.open(owner, guid, clock) if neighbours is None else kind.open(owner, guid, clock, neighbours)

@@ -36,7 +36,8 @@ from twisted_ib.errors import (
     ResourceLimitError,
     WireError,
 )
-from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addressOf, isPlacedByUser
+from twisted_ib.hca.base.traits import Proof
+from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addressOf, traitsOf
 from twisted_ib.hca.host.addresses import localAddresses, normalise
 from twisted_ib.hca.wire.cm import REP, REQ, RejectReason
 from twisted_ib.hca.wire.cm.rdmacm import HEADER_BYTES as CM_HEADER_BYTES
@@ -96,7 +97,7 @@ class RCMedium:
     RDS on an HCA.
 
     @ivar name: the device's name.
-    @ivar addressed: whether peers are IP addresses.
+    @ivar traits: facts of the device's fabric.
     @ivar acknowledges: whether messages request acknowledgements: only where Linux may be the peer;
         otherwise each batch is acknowledged.
     @ivar sharesAddresses: whether other processes have the same addresses.
@@ -111,9 +112,9 @@ class RCMedium:
         self.network = network
         self.name = DEFAULT_DEVICE if device is None else device
         # isPlacedByUser() comes first: it loads the configured devices, which addressOf() then knows.
-        self.addressed = isPlacedByUser(self.name) or addressOf(self.name) is not None
-        self.acknowledges = self.addressed
-        self.sharesAddresses = not self.addressed
+        self.traits = traits = traitsOf(self.name)
+        self.acknowledges = traits.packets
+        self.sharesAddresses = not traits.hasAddress
         self.sessions: dict[Any, RCConnection] = {}
         self.expected: dict[Any, RCConnection] = {}
         self.calls: dict[Any, ConnectAttempt] = {}
@@ -153,7 +154,7 @@ class RCMedium:
         self.domainOf(channel.device)
         ports = self._bound.setdefault(address, {})
         try:
-            if self.addressed:
+            if self.traits.hasAddress:
                 if not ports:
                     # Linux rdma_transport.c: one service for all sockets of an address; the REQ names no
                     # RDS port.
@@ -187,10 +188,10 @@ class RCMedium:
             service.close()
         if not ports:
             del self._bound[address]
-            if self.addressed:
+            if self.traits.hasAddress:
                 self._services.pop(address).close()
                 channel.release(self)
-        if not self.addressed and not self._bound:
+        if not self.traits.hasAddress and not self._bound:
             self._services.pop(None, None)
             channel.device.services.serveNoMore(SESSIONS)
             channel.release(self)
@@ -245,7 +246,7 @@ class RCMedium:
         See L{IRDSMedium.pathTo}.
         """
         network = self.network
-        if self.addressed:
+        if self.traits.hasAddress:
             return network.path((address, host), address, host)
         if port == PING_PORT:
             # Any process answers a ping for the host: one that is connected, or this one.
@@ -271,7 +272,7 @@ class RCMedium:
         """
         @return: whether some process has a port; L{None} if that cannot be known.
         """
-        if self.addressed:
+        if self.traits.hasAddress:
             # RDS drops messages to unbound ports silently, so another host gives no answer.
             return None
         return (host, port) in self.network.sockets or self._servedBy(host, port) is not None
@@ -332,7 +333,7 @@ class RCMedium:
                 call.done()
 
     def _connect(self, path: RDSPath) -> None:
-        key = path.key if self.addressed else path.key[2]
+        key = path.key if self.traits.hasAddress else path.key[2]
         if key is None:
             self._find(path)
             return
@@ -381,14 +382,14 @@ class RCMedium:
         """
         A connection attempt for a path failed.
         """
-        if not self.addressed and isinstance(reason, NoListenerError):
+        if not self.traits.hasAddress and isinstance(reason, NoListenerError):
             # The HCA is gone, though its published services may remain.
             if len(self._dead) >= RDS_DEAD:
                 # Bounded: the oldest entry is evicted.
                 del self._dead[next(iter(self._dead))]
             self._dead[path.key[2]] = self.channel(path.local).now()
             self._relocate(path)
-        elif not self.addressed and self._hasMoved(path):
+        elif not self.traits.hasAddress and self._hasMoved(path):
             self._relocate(path)
         else:
             path.carrierFailed(reason)
@@ -432,7 +433,7 @@ class RCMedium:
         """
         if len(self.sessions) + len(self.expected) >= RDS_SESSIONS:
             raise ResourceLimitError("too many connections of RDS")
-        return RCConnection(self, key, channel, not self.addressed)
+        return RCConnection(self, key, channel, not self.traits.packets)
 
     def sessionUp(self, session: RCConnection, waiters: dict[RDSPath, None]) -> None:
         """
@@ -475,7 +476,7 @@ class RCMedium:
         """
         channel = self._channelOf(connection)
         now = channel.now()
-        read = self._greeted if self.addressed else self._called
+        read = self._greeted if self.traits.hasAddress else self._called
         try:
             key, answer, has = read(channel, connection, request)
         except WireError:
@@ -516,7 +517,7 @@ class RCMedium:
             session.connection = None
             session.close()
             return
-        if self.addressed:
+        if self.traits.proof is Proof.ANSWER:
             old = self.expected.get(key)
             # A repeated REQ does not extend the wait: forged ones could keep us from connecting for ever.
             session.asked = now if old is None else old.asked
@@ -557,7 +558,7 @@ class RCMedium:
         return any(
             path.isFull()
             for path in self.network.paths.values()
-            if (path.key if self.addressed else path.key[2]) == key
+            if (path.key if self.traits.hasAddress else path.key[2]) == key
         )
 
     def _channelOf(self, connection: Any) -> DeviceChannel:

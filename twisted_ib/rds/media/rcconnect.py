@@ -96,7 +96,7 @@ class ConnectAttempt:
         self._local, self._remote = path.local, path.remote
         self._channel.acquire(self)
         try:
-            if self._medium.addressed:
+            if self._medium.traits.hasAddress:
                 # As Linux ib_cm.c (rds_ib_conn_path_connect): RDMA_PS_TCP, and the port by the IP version.
                 port = servicePort(path.remote)
                 route = device.connect(TCP_SPACE, path.remote, port, self, self._channel.now())
@@ -126,7 +126,7 @@ class ConnectAttempt:
 
     def _request(self, session: RCConnection) -> REQ:
         local, remote = self._local, self._remote
-        if self._medium.addressed:
+        if self._medium.traits.hasAddress:
             service = serviceID(TCP_SPACE, servicePort(remote))
             path = next(iter(self.waiters))
             # Linux ib_cm.c (rds_ib_cm_fill_conn_param): the last number received goes into the REQ.
@@ -182,7 +182,7 @@ class ConnectAttempt:
 
     def _checkReply(self, reply: REP) -> None:
         said = reply.privateData
-        if self._medium.addressed:
+        if self._medium.traits.hasAddress:
             answer = PrivateData.parse(said, 6 if ":" in self._remote else 4)
             # Linux ib_cm.c (rds_ib_cm_connect_complete): the REP has the version that the acceptor chose.
             if (answer.major, answer.minor) != (MAJOR, MINOR):

@@ -21,11 +21,11 @@ from twisted.logger import Logger
 
 from twisted_ib.errors import DeviceError, RulesError
 from twisted_ib.hca.device import registry
-from twisted_ib.reactor.rules.parser import DEVICES, parse
+from twisted_ib.reactor.rules.parser import parse
 from twisted_ib.reactor.rules.policy import Decision, Policy, policyOf
 from twisted_ib.reactor.rules.rulelog import ERROR, MATCH, WARNING, RuleLog
 from twisted_ib.reactor.rules.sighup import startFolder
-from twisted_ib.reactor.rules.syntax import SDP
+from twisted_ib.reactor.rules.syntax import SDP, Contents
 
 #: Bytes of a file of rules that are read.
 POLICY_FILE_BYTES = 256 * 1024
@@ -75,7 +75,7 @@ def devicesBeside(environ: Mapping[str, str]) -> dict[str, str]:
     """
     Return the devices that exist without a file of rules, and the fabric of each.
     """
-    found = dict(DEVICES)
+    found = {kind.device: kind.name for kind in registry.KINDS if kind.device}
     try:
         named = registry.parseDevices(environ.get(registry.VARIABLE, ""))
     except DeviceError:
@@ -83,6 +83,23 @@ def devicesBeside(environ: Mapping[str, str]) -> dict[str, str]:
         return found
     found.update((name, fabric) for name, (fabric, _) in named.items() if name not in found)
     return found
+
+
+def parseRules(text: str, name: str, devices: Mapping[str, str] | None = None) -> Contents:
+    """
+    Parse a file of rules, with the fabrics that there are.
+
+    @param name: Its name, for errors.
+    @param devices: The devices that exist without it, and the fabric of each; by default those of an empty
+        environment.
+    @raise RulesError: a line is wrong; then the whole file is ignored.
+    """
+    if devices is None:
+        devices = devicesBeside({})
+    fabrics = {
+        kind.name: kind.traits.hasAddress for kind in sorted(registry.KINDS, key=lambda kind: kind.name)
+    }
+    return parse(text, name, devices, fabrics)
 
 
 def namedDevices() -> list[tuple[str, str, str | None]]:
@@ -101,19 +118,20 @@ def namedDevices() -> list[tuple[str, str, str | None]]:
 
 
 def loadFile(
-    path: str, named: bool = False, name: str | None = None, devices: Mapping[str, str] = DEVICES
+    path: str, named: bool = False, name: str | None = None, devices: Mapping[str, str] | None = None
 ) -> Policy:
     """
     Return the policy of a file of rules.
 
     @param named: Whether the user named the file: then one without rules means SDP for everything.
     @param name: The name for errors and decisions, if not C{path}.
-    @param devices: The devices that exist without it, and the fabric of each.
+    @param devices: The devices that exist without it, and the fabric of each; by default those of no
+        environment.
     @raise OSError: it cannot be read.
     @raise RulesError: it is wrong, too long, or not a file.
     """
     name = path if name is None else name
-    return policyOf(parse(readRules(path, name), name, devices), named)
+    return policyOf(parseRules(readRules(path, name), name, devices), named)
 
 
 def simplePolicy(environ: Mapping[str, str]) -> Policy | None:

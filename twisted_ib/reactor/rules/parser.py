@@ -57,12 +57,6 @@ POLICY_SECONDS = 86400.0
 
 #: The words for the two roles.
 ROLE_WORDS = MappingProxyType({"listen": LISTEN, "server": LISTEN, "connect": CONNECT, "client": CONNECT})
-#: The devices that exist without a statement, and their fabrics.
-DEVICES = MappingProxyType({"lo0": "loopback", "shm0": "shm"})
-#: The fabrics of C{device} statements.
-FABRICS = ("loopback", "roce", "shm")
-#: Fabrics whose devices have an address.
-ADDRESSED = ("roce",)
 
 # At most nine digits, so that 32 bits hold the number.  No leading zeros, as in libsdp's INT.
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}").fullmatch
@@ -114,7 +108,7 @@ class _Reading:
 
     name: str
     known: dict[str, str]
-    fabrics: tuple[str, ...]
+    fabrics: Mapping[str, bool]
     rules: list[Rule] = field(factory=list)
     devices: list[DeviceStatement] = field(factory=list)
     routes: list[Route] = field(factory=list)
@@ -201,7 +195,7 @@ class _Reading:
             raise name.wrong("a device's name, of letters, digits, _, . and -")
         fabric = line.choose(*self.fabrics)
         address = line.next()
-        if address is None and fabric.text in ADDRESSED:
+        if address is None and self.fabrics[fabric.text]:
             raise line.missing("an IPv4 or IPv6 address of this host")
         if address is not None and parseAddress(address.text) is None:
             raise address.wrong("an IPv4 or IPv6 address")
@@ -263,15 +257,15 @@ _STATEMENTS: dict[str, Callable[[_Reading, Line, int], None]] = {
 def parse(
     text: str,
     name: str,
-    devices: Mapping[str, str] = DEVICES,
-    fabrics: tuple[str, ...] = FABRICS,
+    devices: Mapping[str, str],
+    fabrics: Mapping[str, bool],
 ) -> Contents:
     """
     Parse a file.
 
     @param name: Its name, for errors.
     @param devices: The devices that exist without it, and the fabric of each.
-    @param fabrics: The fabrics that a device may have.
+    @param fabrics: The fabrics that a device may have, and whether it then needs an address.
     @raise RulesError: a line is wrong; then the whole file is ignored.
     """
     reading = _Reading(name, dict(devices), fabrics)

@@ -17,7 +17,7 @@ from typing import Any
 from twisted_ib.errors import DeviceError, HCAError, ResourceLimitError, UnknownDeviceError
 from twisted_ib.hca.base.attributes import PORT
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.device.registry import ADDRESSED, fabricOf, isPlacedByUser, place
+from twisted_ib.hca.device.registry import place, traitsOf
 from twisted_ib.hca.host.entries import Entry
 from twisted_ib.hca.host.query import ask
 from twisted_ib.hca.host.search import Search
@@ -124,7 +124,7 @@ def devices(name: str = SHARED_MEMORY) -> list[dict[str, Any]]:
     @raise UnknownDeviceError: there is no such device.
     @raise HCAError: no run directory can be used.
     """
-    if fabricOf(name) in ADDRESSED or isPlacedByUser(name):
+    if traitsOf(name).hasAddress:
         return withAddress(name)
     device = Device(name)
     try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from twisted_ib import limits
+from twisted_ib.hca.base.traits import LOCAL
 
 
 class CompletedSearch:
@@ -32,10 +33,10 @@ class Fabric:
     @ivar asleep: Whether the descriptor must become readable when there is work.
     @ivar patient: Whether the caller polls C{progress} until nothing comes.
     @cvar answerSeconds: How long polling for an answer pays, even if the peer has slept.
-    @cvar addressed: Whether peers are IP addresses, and not processes of this host.
+    @cvar traits: What kind of fabric it is.
     """
 
-    addressed = False
+    traits = LOCAL
     answerSeconds = limits.ANSWER_SECONDS
 
     def __init__(self, owner: Any, guid: int) -> None:

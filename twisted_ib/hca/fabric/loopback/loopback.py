@@ -35,7 +35,6 @@ class LoopbackFabric(Fabric):
     """
 
     name = "lo"
-    attributes = {"largestOperation": limits.INLINE_RECORD, "zeroCopy": False}
     hot: tuple[Any, ...] = ()
     pathClass: Any = LoopbackPath
 

@@ -20,6 +20,7 @@ from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, NoRouteError, PathLostError
 from twisted_ib.hca.base.interfaces import IFabric
 from twisted_ib.hca.base.operation import GSI_QPN, QPN_MASK, UD_SEND_ONLY
+from twisted_ib.hca.base.traits import ROUTED
 from twisted_ib.hca.cm.transactions import CMTransactions
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch, Fabric
 from twisted_ib.hca.fabric.roce.connparams import sending
@@ -69,9 +70,8 @@ class PacketFabric(Fabric):
     """
 
     name = "packet"
-    addressed = True
+    traits = ROUTED
     answerSeconds = PACKET_ANSWER_SECONDS
-    attributes = {"largestOperation": limits.INLINE_RECORD, "zeroCopy": False}
 
     def __init__(
         self,

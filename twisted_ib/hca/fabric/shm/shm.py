@@ -28,6 +28,7 @@ from zope.interface import implementer
 from twisted_ib import limits
 from twisted_ib.errors import HandshakeError, HCAError, PathLostError, RingError
 from twisted_ib.hca.base.interfaces import IFabric
+from twisted_ib.hca.base.traits import SHARED
 from twisted_ib.hca.fabric.shm.discovery import Discovery
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell
 from twisted_ib.hca.fabric.shm.listeners import ListeningSockets, checkCaller, checkRoom
@@ -53,7 +54,7 @@ class SharedMemoryFabric(Discovery):
     """
 
     name = "shm"
-    attributes = {"largestOperation": limits.INLINE_RECORD, "zeroCopy": True}
+    traits = SHARED
     segmentClass: Any = Segment
     pathClass: Any = RingPath
     carrierClass: Any = SocketPath

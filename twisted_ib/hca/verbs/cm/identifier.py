@@ -206,7 +206,7 @@ class Identifier:
         host = self.source.host
         if self.source.isAny and not destination.isMulticast:
             # A peer that is addressed by its HCA's own GID must see such a GID as the source as well.
-            isAddress = device.addressed or device.isLocal(destination.host)
+            isAddress = device.traits.hasAddress or device.isLocal(destination.host)
             host = device.localAddressFor(destination.host) if isAddress else device.gids()[0]
         # RFC 6056 section 3.3.1: random ephemeral ports.  Linux cma.c, cma_alloc_any_port starts at a random
         # port too.  The service id has only the destination port, so a collision of source ports is harmless.
@@ -217,7 +217,7 @@ class Identifier:
     def _isReachable(self, device: Any, address: Address) -> bool:
         # There is no cheap way to ask whether a remote host is up: the REQ's retries answer that, so only the
         # IP version is checked.
-        if device.addressed:
+        if device.traits.hasAddress:
             return (":" in device.address) == (":" in address.host)
         # Only RDMA_PS_IB has GIDs as addresses; elsewhere fe80: is an IPv6 link-local address of the host.
         isGID = self.portSpace == rdma_port_space.RDMA_PS_IB and address.host.startswith("fe80:")
@@ -342,7 +342,7 @@ class Identifier:
             raise invalid("Failed to Join multicast: the identifier cannot")
         if group.host in self._groups:
             raise PyverbsRDMAError("Failed to Join multicast: it is in it", errno.EADDRINUSE)
-        gid = groupOf(group.host, self.device.addressed)
+        gid = groupOf(group.host, self.device.traits.hasAddress)
         # A send-only member receives nothing, so there is nothing to attach (Linux cma.c,
         # SENDONLY_FULLMEMBER_JOIN).
         attached = self.qp is not None and not sendOnly

@@ -53,7 +53,7 @@ class Listener:
         # off).
         space, listen = self._identifier.portSpace, self._device.listen
         host = source.host
-        if self._device.addressed:
+        if self._device.traits.hasAddress:
             try:
                 host = self._device.listeningAddress(host)
             except ValueError as error:

@@ -392,7 +392,7 @@ def _isPossible(code: int, path: Any) -> bool:
     # The interface's MTU is not doubted: what the kernel has learned about a path may be forged (ICMP
     # "fragmentation needed", RFC 5927 section 7), and must not refuse connections.
     fabric = path.fabric
-    return not fabric.addressed or code <= attributes.MTU_CODES[fabric.pathMTU] or code <= mtuCode(path)
+    return not fabric.traits.packets or code <= attributes.MTU_CODES[fabric.pathMTU] or code <= mtuCode(path)
 
 
 def answered(
@@ -428,7 +428,7 @@ def mtuCode(path: Any) -> int:
     # RoCEv2 packets must not be fragmented (IBTA vol. 1 annex A17), so the MTU that the kernel knows for the
     # path counts; other fabrics carry the largest.
     fabric = path.fabric
-    return attributes.MTU_CODES[fabric.owner.pathMTUTo(path)] if fabric.addressed else _MTU_CODE
+    return attributes.MTU_CODES[fabric.owner.pathMTUTo(path)] if fabric.traits.packets else _MTU_CODE
 
 
 def addressOf(gid: int, label: int = 0) -> AHAttr:

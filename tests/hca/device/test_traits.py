@@ -1,0 +1,114 @@
+"""
+Tests of L{twisted_ib.hca.base.traits}: the facts of each kind of fabric, and that devices behave by them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hca.addressed import onWire
+from twisted_ib import limits
+from twisted_ib.errors import NoRouteError, SharedGIDError
+from twisted_ib.hca.base.traits import LOCAL, ROUTED, SHARED, Peers, Proof
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.device.registry import KINDS, addDevice, traitsOf
+from twisted_ib.hca.wire.cm.rdmacm import gidNumber
+from twisted_ib.hca.wire.grh import guidGID
+
+ADDRESS, OTHER = "127.0.0.1", "127.0.0.2"
+
+
+class TraitTests(SynchronousTestCase):
+    """
+    A device of each kind.
+    """
+
+    def setUp(self) -> None:
+        """
+        One of each, with packets on a wire in memory.
+        """
+        onWire(self)
+        addDevice("packets0", "roce", ADDRESS)
+        clock = Clock()
+        self.devices: dict[str, Any] = {}
+        for name in ("lo0", "shm0", "packets0"):
+            self.devices[name] = device = Device(name, clock.seconds)
+            self.addCleanup(device.close)
+
+    def each(self, fact: Any) -> list[Any]:
+        """
+        @return: what a function gives for the devices of C{lo0}, C{shm0} and packets.
+        """
+        return [fact(device) for device in self.devices.values()]
+
+    def test_table(self) -> None:
+        """
+        Every kind of fabric has a row, and its devices have the row's traits before and after they are open.
+        """
+        self.assertEqual(
+            {kind.name: kind.traits for kind in KINDS}, {"loopback": LOCAL, "shm": SHARED, "roce": ROUTED}
+        )
+        self.assertEqual(self.each(lambda device: device.traits), [LOCAL, SHARED, ROUTED])
+        self.assertEqual([traitsOf(name) for name in self.devices], [LOCAL, SHARED, ROUTED])
+        self.assertIs(traitsOf("roce7"), ROUTED)
+
+    def test_ownAddress(self) -> None:
+        """
+        A device of hosts has an IP address of its own and no other; the others have the host's.
+        """
+        self.assertEqual(self.each(lambda device: device.address), [None, None, ADDRESS])
+        self.assertEqual(self.each(lambda device: device.localAddressFor(OTHER)), [OTHER, OTHER, ADDRESS])
+        self.assertRaises(NoRouteError, self.devices["packets0"].localAddressFor, OTHER, OTHER)
+
+    def test_gid(self) -> None:
+        """
+        Its GID is that address; the others' is made of the GUID.
+        """
+        lo, shm, packets = self.devices.values()
+        self.assertEqual([lo.gid, shm.gid], [guidGID(lo.guid), guidGID(shm.guid)])
+        self.assertEqual(packets.gid, gidNumber(ADDRESS))
+        self.assertEqual(packets.gids(), [ADDRESS])
+
+    def test_pathKnown(self) -> None:
+        """
+        An address names one HCA among hosts, so its path is known; among processes all HCAs share it, and
+        only the GUID's GID leads to one.
+        """
+        gid = gidNumber(ADDRESS)
+        lo, shm, packets = self.devices.values()
+        for device in (lo, shm):
+            self.assertIs(device.traits.peers, Peers.PROCESSES)
+            self.assertRaises(SharedGIDError, device.paths.check, gid)
+        self.assertIs(packets.traits.peers, Peers.ADDRESSES)
+        self.assertEqual(packets.paths.check(gid), 0)
+
+    def test_packets(self) -> None:
+        """
+        Packets have a path MTU, and counters by rxe's names; records are as long as a datagram may be.
+        """
+        self.assertEqual(self.each(lambda device: device.traits.packets), [False, False, True])
+        self.assertEqual(self.each(lambda device: device.pathMTU), [limits.DATAGRAM_BYTES] * 2 + [1024])
+
+    def test_halfOpen(self) -> None:
+        """
+        A peer that has not answered at its address is not proven: half-open connections are bounded by
+        address.
+        """
+        self.assertEqual(
+            self.each(lambda device: device.traits.proof), [Proof.DIRECTORY] * 2 + [Proof.ANSWER]
+        )
+        rooms = self.each(lambda device: device.cm._room)
+        self.assertEqual(
+            [(room._perSource, room._inAll) for room in rooms],
+            [(limits.CM_HALF_OPEN_PER_PATH, limits.CM_HALF_OPEN_PATHS)] * 2
+            + [(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)],
+        )
+
+    def test_zeroCopy(self) -> None:
+        """
+        Only processes that share memory can map each other's.
+        """
+        self.assertEqual(self.each(lambda device: device.traits.zeroCopy), [False, True, False])

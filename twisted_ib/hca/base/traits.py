@@ -1,0 +1,118 @@
+"""
+What a fabric is, as facts: who its peers are, what proves them, what its medium has.
+
+A layer above asks for the fact that it depends on, never for the kind of fabric: a new fabric then needs no
+change above it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from attrs import evolve, frozen
+
+from twisted_ib import limits
+
+
+class Peers(Enum):
+    """
+    What names a peer's HCA, and so how its path is found.
+    """
+
+    #: Processes of this host: a GUID; a directory says which process serves an address.
+    PROCESSES = 1
+    #: Hosts: an IP address, also as a GID (IBTA vol. 1 annex A17); the path is known at
+    #: once.
+    ADDRESSES = 2
+    #: Ports of a subnet: a LID or a GID, resolved by the subnet administrator (IBTA vol. 1 15.2.5.16).
+    SUBNET = 3
+
+
+class Proof(Enum):
+    """
+    When a peer's identity is believed.
+    """
+
+    #: The host's directory and the kernel's credentials have said who it is.
+    DIRECTORY = 1
+    #: It has answered at its address: a REQ alone proves nothing, so half-open connections are bounded by
+    #: address and the passive side makes nothing before the RTU.
+    ANSWER = 2
+    #: The connection below has been made, as with TCP.
+    CONNECTION = 3
+
+
+class Transport(Enum):
+    """
+    The transport of connected queue pairs, with C{enum ibv_transport_type}'s values.
+    """
+
+    IB = 0
+    IWARP = 1
+
+
+class LinkLayer(Enum):
+    """
+    The link layer of a port, with C{IBV_LINK_LAYER_*}'s values.
+    """
+
+    INFINIBAND = 1
+    ETHERNET = 2
+
+
+class Completion(Enum):
+    """
+    What a send's completion says.
+    """
+
+    #: The peer's queue pair has taken the message.
+    TAKEN = 1
+    #: The medium has it (as with UC and UD, and with iWARP, RFC 5040).
+    SENT = 2
+
+
+#: Bytes of private data that REQ, REP and REJ carry (IBTA vol. 1 12.6.5, 12.6.8, 12.6.7).
+IB_PRIVATE_BYTES = (92, 196, 148)
+
+
+@frozen(kw_only=True)
+class Traits:
+    """
+    The facts of one kind of fabric.
+
+    @ivar peers: what names a peer.
+    @ivar proof: when its identity is believed.
+    @ivar packets: whether records travel as packets, of a size (the path MTU) and with sequence numbers
+        that both ends agree on when they connect.
+    @ivar transport: of connected queue pairs.
+    @ivar linkLayer: of the port.
+    @ivar completion: what the completion of a reliable send says.
+    @ivar privateBytes: of a connect request, its reply and its refusal.
+    @ivar largestOperation: bytes of the largest record.
+    @ivar zeroCopy: whether peers can map each other's registered memory.
+    """
+
+    peers: Peers
+    proof: Proof
+    packets: bool = False
+    transport: Transport = Transport.IB
+    linkLayer: LinkLayer = LinkLayer.ETHERNET
+    completion: Completion = Completion.TAKEN
+    privateBytes: tuple[int, int, int] = IB_PRIVATE_BYTES
+    largestOperation: int = limits.INLINE_RECORD
+    zeroCopy: bool = False
+
+    @property
+    def hasAddress(self) -> bool:
+        """
+        Whether an HCA has an IP address of its own, which no other HCA has.
+        """
+        return self.peers is Peers.ADDRESSES
+
+
+#: Between processes of one host, by records.
+LOCAL = Traits(peers=Peers.PROCESSES, proof=Proof.DIRECTORY)
+#: The same through shared memory.
+SHARED = evolve(LOCAL, zeroCopy=True)
+#: Between hosts, by packets.
+ROUTED = Traits(peers=Peers.ADDRESSES, proof=Proof.ANSWER, packets=True)
