@@ -133,11 +133,11 @@ QUEUE_PAIRS = 1 << 20
 
 # -- work requests
 
-#: The deepest send or receive queue, in work requests (Linux C{rxe_param.h}: RXE_MAX_QP_WR).
+#: The deepest send or receive queue, in work requests (Linux C{rxe_param.h}: RXE_MAX_QP_WR once was this).
 WORK_QUEUE_DEPTH = 16384
 #: Elements of one scatter/gather list (Linux C{rxe_param.h}: 32).
 SCATTER_GATHER_ELEMENTS = 32
-#: The longest message (IBTA vol. 1 9.7.7.1.3).
+#: The longest message (IBTA vol. 1 9.7.7).
 MESSAGE_BYTES = 1 << 31
 #: READs and atomics of one queue pair that are outstanding, each way (Linux C{rxe_param.h}: 128).
 READS = 128

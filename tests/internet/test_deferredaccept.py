@@ -108,10 +108,10 @@ class PromiseTests(SynchronousTestCase):
         client = self.streams.connect(Recorder(), 20)
         self.wait(2.0)
         self.assertGreaterEqual(len(lost), 2)
-        self.assertEqual((self.made, self.device.queuePairs, len(self.device.promised)), ([], {}, 1))
+        self.assertEqual((self.made, self.device.queuePairs, len(self.device.reservedNumbers)), ([], {}, 1))
         self.wait(400.0)
         assert client.failure is not None
-        self.assertEqual((self.made, self.device.queuePairs, self.device.promised), ([], {}, {}))
+        self.assertEqual((self.made, self.device.queuePairs, self.device.reservedNumbers), ([], {}, {}))
         self.assertEqual(len(self.device.cm), 0)
 
     def test_withoutRTU(self) -> None:
@@ -124,7 +124,7 @@ class PromiseTests(SynchronousTestCase):
         self.wait(0.5)
         self.assertEqual(lost[0], RTU.attribute)
         self.assertEqual([each.data for each in self.made], [b"data"])
-        self.assertEqual((len(self.device.promised), len(self.device.queuePairs)), (0, 1))
+        self.assertEqual((len(self.device.reservedNumbers), len(self.device.queuePairs)), (0, 1))
 
     def test_strangersData(self) -> None:
         """
@@ -133,8 +133,8 @@ class PromiseTests(SynchronousTestCase):
         self.lose(0, RTU)
         self.streams.connect(Recorder())
         self.wait(0.1)
-        (number,) = self.device.promised
-        psn = self.device.promised[number].proposal.expectedPSN
+        (number,) = self.device.reservedNumbers
+        psn = self.device.reservedNumbers[number].proposal.expectedPSN
         self.device.arrivedEarly(number, "10.0.0.9", psn)
         self.device.arrivedEarly(number ^ 1, ADDRESSES[0], psn)
         for other in (-1, limits.TRANSPORT_WINDOW, 1 << 23):
@@ -162,7 +162,7 @@ class PromiseTests(SynchronousTestCase):
             client = self.streams.connect(Recorder(), 20)
             self.wait(1.0)
             self.assertIsNotNone(client.failure, name)
-            self.assertEqual((self.made, self.device.promised, len(self.device.cm)), ([], {}, 0))
+            self.assertEqual((self.made, self.device.reservedNumbers, len(self.device.cm)), ([], {}, 0))
 
     def test_givenUp(self) -> None:
         """
@@ -171,11 +171,11 @@ class PromiseTests(SynchronousTestCase):
         self.lose(1, REP)
         self.streams.connect(Recorder(), 0.01)
         self.wait(0.005)
-        self.assertEqual(len(self.device.promised), 1)
+        self.assertEqual(len(self.device.reservedNumbers), 1)
         lost = self.lose(0, DREQ)
         self.wait(0.1)  # It says so by a REJ.
         self.assertEqual(lost, [])
-        self.assertEqual((self.made, self.device.promised, len(self.device.cm)), ([], {}, 0))
+        self.assertEqual((self.made, self.device.reservedNumbers, len(self.device.cm)), ([], {}, 0))
 
     def test_stopped(self) -> None:
         """
@@ -185,11 +185,11 @@ class PromiseTests(SynchronousTestCase):
         client = Recorder()
         self.streams.connect(client)
         self.wait(0.15)
-        self.assertEqual(len(self.device.promised), 1)
+        self.assertEqual(len(self.device.reservedNumbers), 1)
         self.port.stopListening()
         self.world.run(lambda: client.over, 5.0)
         self.assertTrue(client.over)
-        self.assertEqual((self.made, self.device.queuePairs, self.device.promised), ([], {}, {}))
+        self.assertEqual((self.made, self.device.queuePairs, self.device.reservedNumbers), ([], {}, {}))
 
     def test_rejected(self) -> None:
         """
@@ -199,4 +199,4 @@ class PromiseTests(SynchronousTestCase):
         self.lose(0, REJ)
         self.streams.connect(Recorder(), 0.01)
         self.wait(400.0)
-        self.assertEqual((self.made, self.device.promised, len(self.device.cm)), ([], {}, 0))
+        self.assertEqual((self.made, self.device.reservedNumbers, len(self.device.cm)), ([], {}, 0))

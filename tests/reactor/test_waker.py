@@ -57,8 +57,8 @@ class WakerTests(SynchronousTestCase):
         """
         waker, poller = self.waker(), self.poller()
         poller.register(waker.fileno(), select.EPOLLIN)
-        waker.hang(poller)
-        waker.hang(poller)
+        waker.register(poller)
+        waker.register(poller)
         for wakes in (1, 2, 1000):
             for _ in range(wakes):
                 waker.wakeUp()
@@ -76,7 +76,7 @@ class WakerTests(SynchronousTestCase):
         All descriptors are closed together; a later wake-up raises nothing.
         """
         waker, poller = Waker(), self.poller()
-        waker.hang(poller)
+        waker.register(poller)
         fds = waker.bell, waker.i, waker.o
         for _ in range(2):
             waker.connectionLost(Failure(RuntimeError()))
@@ -92,7 +92,7 @@ class WakerTests(SynchronousTestCase):
             del os.eventfd
         waker, poller = self.waker(), self.poller()
         poller.register(waker.fileno(), select.EPOLLIN)
-        waker.hang(poller)
+        waker.register(poller)
         waker.wakeUp()
         self.assertEqual(poller.poll(0), [(waker.fileno(), select.EPOLLIN)])
 

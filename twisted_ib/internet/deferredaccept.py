@@ -36,7 +36,7 @@ class HalfOpenAccept:
         """
         Send the REP.
 
-        @param port: Has C{handshake} and C{fulfil(promise, request)}.
+        @param port: Has C{handshake} and C{establish(halfOpen, request)}.
         @param greeting: The greeting that the port's handshake has read from the request.
         @raise HCAError: it cannot be accepted; nothing was sent.
         """
@@ -45,7 +45,7 @@ class HalfOpenAccept:
         # there may be thousands.
         self._request = request.pack().rstrip(b"\0")
         self.number = 0
-        self.number = device.promise(self)
+        self.number = device.reserveNumber(self)
         try:
             reply: REP = port.handshake.reply(self, request, greeting)
             self.proposal = connection.destination.prepareREP(reply, request)
@@ -73,7 +73,7 @@ class HalfOpenAccept:
         return found
 
     def _end(self) -> None:
-        self.device.promised.pop(self.number, None)
+        self.device.reservedNumbers.pop(self.number, None)
 
     # -- events of the communication manager
 
@@ -82,7 +82,7 @@ class HalfOpenAccept:
         The RTU came, or data for the queue pair in place of it: make the transport.
         """
         self._end()
-        self.port.fulfil(self, REQ.parse(self._request.ljust(BODY_BYTES, b"\0"), 0, BODY_BYTES))
+        self.port.establish(self, REQ.parse(self._request.ljust(BODY_BYTES, b"\0"), 0, BODY_BYTES))
 
     def rejected(self, connection: Any, message: Any) -> None:
         """

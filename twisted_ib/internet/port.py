@@ -231,13 +231,13 @@ class Port(base.BasePort):
         elif len(self.requests) < (limits.LISTEN_BACKLOG if self.reading else self.backlog):
             self.requests[connection] = (request, greeting)
             # IBTA vol. 1 12.6.6: the MRA extends the active side's timeout, and its retransmission keeps its
-            # slot in the queue.  RDMA-CM sends it lazily, too (cma.c: code 24, on a duplicate REQ).
+            # slot in the queue.  Linux sends it lazily, too (cm.c ib_prepare_cm_mra: on a duplicate REQ).
             connection.sendMRA(channel.now())
             self._wantTurn()
         else:
-            # Linux tcp_input.c (tcp_conn_request) drops a SYN when the accept queue is full.  Linux ucma.c
-            # fails the event instead, so that the CM rejects; a program that knows TCP would take that for a
-            # refused connection.
+            # Linux tcp_input.c (tcp_conn_request) drops a SYN when the accept queue is full.  Linux
+            # ucma.c does so with a REQ (cm.c cm_destroy_id: -ENOMEM is not rejected, so that the peer may try
+            # again); a program that knows TCP would take a REJ for a refused connection.
             channel.count("backlog_full")
             connection.ignore(channel.now())
 
@@ -341,20 +341,20 @@ class Port(base.BasePort):
             mine, theirs = self._scoped(mapped(mine)), self._scoped(mapped(theirs))
         return sharedAddress(mine, number), addressOf(theirs, self.handshake.sourcePort(greeting))
 
-    def fulfil(self, promise: HalfOpenAccept, request: REQ) -> None:
+    def establish(self, halfOpen: HalfOpenAccept, request: REQ) -> None:
         """
         The peer of a half-open connection sent its RTU: make the transport.
 
         @param request: The REQ, parsed again.
         """
-        channel, connection = self._channel, promise.connection
+        channel, connection = self._channel, halfOpen.connection
         if channel is None:
             # The port was closed between REP and RTU; the peer believes that it is connected.
-            promise.device.disconnect(connection)
+            halfOpen.device.disconnect(connection)
             return
         upcalls.current = self
         try:
-            self._fulfil(channel, promise, request)
+            self._establish(channel, halfOpen, request)
         except KeyboardInterrupt:
             raise
         except BaseException:
@@ -362,8 +362,8 @@ class Port(base.BasePort):
         finally:
             upcalls.current = None
 
-    def _fulfil(self, channel: DeviceChannel, promise: HalfOpenAccept, request: REQ) -> None:
-        connection, greeting = promise.connection, self.handshake.requested(request)
+    def _establish(self, channel: DeviceChannel, halfOpen: HalfOpenAccept, request: REQ) -> None:
+        connection, greeting = halfOpen.connection, self.handshake.requested(request)
         here, peer = self._ends(greeting, *self.handshake.addresses(greeting))
         transport = None
         try:
@@ -371,7 +371,7 @@ class Port(base.BasePort):
             if self.isTaken(peer):
                 raise ResourceLimitError("another connection has this peer's address")
             # The queue pair must get the number that the REP announced.
-            with channel.device.fulfilling(promise):
+            with channel.device.withNumber(halfOpen):
                 transport = self.transport(channel, here, peer, self, self.sessionno)
             channel.acquire(transport)
             self.handshake.accepted(transport, connection, request, greeting)

@@ -33,7 +33,7 @@ _PACKET_ACK_TIMEOUT = limits.PACKET_STREAM_TIMEOUT_CODE
 #: RNR NAK timer code: 1.28 ms.  Each message sent in vain costs a copy, and a protocol that resumes reading
 #: waits half of this on average.  Linux cm.c leaves 0, which means 655 ms.
 _RNR_TIMER = 14
-#: Path MTU code: 4096 bytes (IBTA vol. 1 12.7.13).
+#: Path MTU code: 4096 bytes (IBTA vol. 1 12.7.28).
 _MTU = 5
 #: The peer's access rights, given an R_Key whose memory allows it too.  Linux cm.c grants READ and atomics
 #: whenever responder resources are not 0 (cm_init_qp_init_attr).

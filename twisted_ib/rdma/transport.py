@@ -182,7 +182,7 @@ class RDMATransport(Transport, Messages):
         """
         self.checkCaller()
         length = checkInteger("length", length)
-        # IBTA vol. 1 9.7.7.1.3: a message has at most 2^31 bytes.
+        # IBTA vol. 1 9.7.7: a message has at most 2^31 bytes.
         if not 0 <= length <= limits.MESSAGE_BYTES:
             raise ValueError(f"a READ has 0 to {limits.MESSAGE_BYTES} bytes, not {length}")
         if region is None:
@@ -311,7 +311,7 @@ class RDMATransport(Transport, Messages):
         """
         self.checkCaller()
         pieces = self.pieces(region, offset, length)
-        # IBTA vol. 1 10.6.7.2.3, o10-37.2.40: only a window of type 1 can be bound to no bytes, which unbinds
+        # IBTA vol. 1 10.6.7.2, o10-37.2.40: only a window of type 1 can be bound to no bytes, which unbinds
         # it.
         if not pieces:
             raise MemoryAccessError("a window has at least one byte")

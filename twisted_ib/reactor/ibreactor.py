@@ -82,7 +82,7 @@ class IBReactor(_Base):
         poller = getattr(self, "_poller", None)
         if poller is not None:
             channel.device.fabric.registerWith(poller)
-            self.waker.hang(poller)
+            self.waker.register(poller)
         _Base.addReader(self, channel)
 
     def removeChannel(self, channel: DeviceChannel) -> None:

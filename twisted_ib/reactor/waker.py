@@ -35,27 +35,27 @@ class Waker(_Base):
     def __init__(self) -> None:
         _Base.__init__(self)
         self.bell = -1
-        self.hung = False
+        self.registered = False
         if hasattr(os, "eventfd"):
             self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
-    def hang(self, poller: Any) -> None:
+    def register(self, poller: Any) -> None:
         """
         Use the event counter from now on.
 
         @param poller: The reactor's epoll object.
         """
-        if self.bell >= 0 and not self.hung:
+        if self.bell >= 0 and not self.registered:
             # epoll(7): edge-triggered, a write is an event although earlier ones were not read.  Nobody reads
             # the counter, which is full after 2^64 - 2 writes.
             poller.register(self.bell, select.EPOLLIN | select.EPOLLET)
-            self.hung = True
+            self.registered = True
 
     def wakeUp(self) -> None:
         """
         Make epoll return, now or in its next call.
         """
-        if self.hung:
+        if self.registered:
             os.write(self.bell, _RING)
         else:
             _Base.wakeUp(self)
@@ -66,7 +66,7 @@ class Waker(_Base):
         """
         bell, self.bell = self.bell, -1
         if bell >= 0:
-            self.hung = False
+            self.registered = False
             os.close(bell)
         _Base.connectionLost(self, reason)
 

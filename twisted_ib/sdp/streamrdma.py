@@ -23,7 +23,7 @@ from twisted_ib.internet.region import RDMARegion, Regions
 if TYPE_CHECKING:
     from twisted_ib.sdp.stream import Stream
 
-#: The largest value: with RNR it means without limit (IBTA vol. 1 9.7.5.2.8).
+#: The largest value: with RNR it means without limit (IBTA vol. 1 12.7, RNR retry count).
 _RETRIES = 7
 #: Local ACK Timeout code for a peer whose queue pair is not there: 67 ms.
 _ACK_TIMEOUT = 14

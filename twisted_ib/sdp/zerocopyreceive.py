@@ -418,7 +418,7 @@ class ZeroCopyReceive:
             keyed = self._extensions.openRDMA()
             keyed.begin()
             try:
-                # IBTA vol. 1 10.6.3.1: remote write requires local write.
+                # IBTA vol. 1 10.6.3: remote write requires local write.
                 exposed = keyed.expose(place.view, LOCAL_WRITE | REMOTE_WRITE)
             except HCAError:
                 return

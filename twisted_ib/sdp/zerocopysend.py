@@ -104,7 +104,7 @@ class ZeroCopySend:
         """
         start = piece.address - region.address
         stop = start + piece.length
-        # IBTA vol. 1 9.7.7.1.3 bounds a message, and so one WRITE, to 2^31 bytes.
+        # IBTA vol. 1 9.7.7 bounds a message, and so one WRITE, to 2^31 bytes.
         for at in range(start, stop, limits.MESSAGE_BYTES):
             memory = region.use()
             item = PendingSend(region, memory, at, memory.view[at : min(at + limits.MESSAGE_BYTES, stop)])

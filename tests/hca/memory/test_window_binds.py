@@ -186,7 +186,7 @@ class BindTests(WindowTestCase):
         The program does not choose the key of a window of type 1.
         """
         for key in (0, self.one.key, self.one.key ^ 1, self.two.key, self.region.key):
-            self.assertIn("not promised", self.refused(self.one, key=key))
+            self.assertIn("not reserved", self.refused(self.one, key=key))
 
     def test_type2Key(self) -> None:
         """
@@ -272,7 +272,7 @@ class PromiseTests(WindowTestCase):
             self.assertEqual([k for k in keys if self.opens(k)], [key])
         self.memory.releaseKey(self.one, keys[2])
         self.assertRaises(MemoryAccessError, self.bind, self.one, key=keys[2])
-        self.assertEqual(self.one.promised, set())
+        self.assertEqual(self.one.reservedKeys, set())
 
     def test_otherWindow(self) -> None:
         """
@@ -302,7 +302,7 @@ class PromiseTests(WindowTestCase):
         self.memory.releaseKey(self.one, key)
         self.memory.reserveKey(self.one)
         self.memory.deallocateWindow(self.one)
-        self.assertEqual(self.one.promised, set())
+        self.assertEqual(self.one.reservedKeys, set())
         self.assertEqual(len(self.memory._keys._inUse), 2)
 
 

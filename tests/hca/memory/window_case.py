@@ -93,8 +93,8 @@ class WindowTestCase(SynchronousTestCase):
         All that can change by a bind.
         """
         windows = [
-            [getattr(window, name) for name in MemoryWindow.__slots__ if name != "promised"]
-            + [set(window.promised)]
+            [getattr(window, name) for name in MemoryWindow.__slots__ if name != "reservedKeys"]
+            + [set(window.reservedKeys)]
             for window in (self.one, self.two)
         ]
         return [windows, dict(self.memory.windows), dict(self.region.users), dict(self.pd.users)]

@@ -151,7 +151,7 @@ class BindTests(RequesterTestCase):
         key = self.a.memory.reserveKey(window)
         self.post(1, BIND, bind=WindowBind(window, self.source, self.source.address, 5, REMOTE, key))
         self.assertEqual((window.key, self.a.statuses()), (key, [(1, OK)]))
-        self.assertEqual(window.promised, set())
+        self.assertEqual(window.reservedKeys, set())
 
     def test_promiseBroken(self) -> None:
         """
@@ -168,14 +168,14 @@ class BindTests(RequesterTestCase):
             self.post(2, BIND, flags=FENCED, bind=WindowBind(
                 window, self.source, self.source.address, 5, access, key
             ))  # fmt: skip
-            self.assertEqual(window.promised, set() if name in ("fails", "done") else {key})
+            self.assertEqual(window.reservedKeys, set() if name in ("fails", "done") else {key})
             if name == "closed":
                 self.a.qp.close()
             elif name == "reset":
                 self.a.qp.modify(QPState.RESET)
             elif name == "flushed":
                 self.a.qp.modify(QPState.ERR)
-            self.assertEqual(window.promised, set(), name)
+            self.assertEqual(window.reservedKeys, set(), name)
             self.assertEqual(window.key == key, name == "done")
             self.assertRaises(MemoryAccessError, self.a.memory.bind, window, None, 0, 0, 0, key)
 

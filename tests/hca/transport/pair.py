@@ -237,7 +237,7 @@ class Pair:
 
     def __init__(
         self,
-        terms: ConnectionParameters = TERMS,
+        parameters: ConnectionParameters = TERMS,
         other: ConnectionParameters | None = None,
         unreliable: bool = False,
     ) -> None:
@@ -247,8 +247,11 @@ class Pair:
         kind: Any = UnreliableConnection if unreliable else ReliableConnection
         self.now = 100.0
         self.ends = (End(), End())
-        other = other or evolve(terms, firstPSN=terms.expectedPSN, expectedPSN=terms.firstPSN)
-        self.connections: tuple[Any, Any] = (kind(terms, 18, self.ends[0]), kind(other, 17, self.ends[1]))
+        other = other or evolve(parameters, firstPSN=parameters.expectedPSN, expectedPSN=parameters.firstPSN)
+        self.connections: tuple[Any, Any] = (
+            kind(parameters, 18, self.ends[0]),
+            kind(other, 17, self.ends[1]),
+        )
         for end, connection in zip(self.ends, self.connections, strict=True):
             end.connection = connection
         self.sent: tuple[list[Packet], list[Packet]] = ([], [])

@@ -45,13 +45,13 @@ class PacketPath(Path):
     other: PacketPath
     inPackets = True
 
-    def __init__(self, clock: Clock, terms: ConnectionParameters, remote: int) -> None:
+    def __init__(self, clock: Clock, parameters: ConnectionParameters, remote: int) -> None:
         """
         Connect.
         """
         super().__init__(Fabric(), None)
         self.clock = clock
-        self.connection = ReliableConnection(terms, remote, self)
+        self.connection = ReliableConnection(parameters, remote, self)
         self.queuePair: Any = None
         self.records = 0
         self.lose: Any = lambda packet: False
@@ -176,11 +176,11 @@ class QueuePairsTestCase(SynchronousTestCase):
         """
         self.clock = Clock()
         self.a, self.b = End(17, self.clock, 0, 1), End(18, self.clock, 0, 2)
-        terms = ConnectionParameters(
+        parameters = ConnectionParameters(
             256, 0xFFFFFE, 0xFFFFFE, 3, changes.get("rnr_retry", 7), 0.067, reads=4, peerReads=4
         )
         for end, number in ((self.a, 18), (self.b, 17)):
-            end.path = PacketPath(self.clock, terms, number)  # type: ignore[assignment]
+            end.path = PacketPath(self.clock, parameters, number)  # type: ignore[assignment]
         self.a.path.other, self.b.path.other = self.b.path, self.a.path
         self.a.to(QPState.RTS, 18, **changes)
         self.b.to(QPState.RTS, 17, **changes)

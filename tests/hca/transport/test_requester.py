@@ -45,21 +45,21 @@ class RequesterCase(SynchronousTestCase):
     A requester whose first PSN is 2^24 - 2, of path MTU 256, and its literal packets.
     """
 
-    terms = evolve(TERMS, reads=2)
+    parameters = evolve(TERMS, reads=2)
 
     def setUp(self) -> None:
         """
         Connect.
         """
-        self.connect(self.terms)
+        self.connect(self.parameters)
 
-    def connect(self, terms: ConnectionParameters) -> None:
+    def connect(self, parameters: ConnectionParameters) -> None:
         """
         Begin anew.
         """
         self.now = 50.0
         self.end = End()
-        self.connection = self.end.connection = ReliableConnection(terms, 18, self.end)
+        self.connection = self.end.connection = ReliableConnection(parameters, 18, self.end)
         self.position = 0
 
     def post(self, opcode: int, payload: Any = b"", header: bytes = b"") -> int:
@@ -192,7 +192,7 @@ class SendingTests(RequesterCase):
         """
         data = bytes(range(250)) * 2
         for header in (b"h" * 16, b"h" * 5, b"h" * 300):
-            self.connect(self.terms)
+            self.connect(self.parameters)
             self.post(SEND_ONLY, [data[:100], memoryview(data)[100:]], header)
             sent = self.sent()
             self.assertEqual(b"".join(header + body for _, _, _, header, body in sent), header + data)
@@ -212,7 +212,7 @@ class SendingTests(RequesterCase):
         A long message asks every 64 packets of those that leave together, and with the last packet that
         goes for now.
         """
-        self.connect(evolve(self.terms, firstPSN=0))
+        self.connect(evolve(self.parameters, firstPSN=0))
         self.post(SEND_FIRST, bytes(256 * 250))
         asks = []
         for _ in range(4):
@@ -247,7 +247,7 @@ class SendingTests(RequesterCase):
         While something is on the way, there is to be room for half of the window, or for all that waits; a
         message that will have room as a whole does not leave in parts.
         """
-        self.connect(evolve(self.terms, firstPSN=0))
+        self.connect(evolve(self.parameters, firstPSN=0))
         for _ in range(6):
             self.post(SEND_ONLY, bytes(256 * 12))
         self.assertEqual([packet[2] for packet in self.sent()], list(range(24)))
@@ -324,7 +324,7 @@ class SendingTests(RequesterCase):
         Everything works with one packet on the way.
         """
         self.patch(limits, "TRANSPORT_WINDOW", 1)
-        self.connect(self.terms)
+        self.connect(self.parameters)
         self.post(SEND_ONLY, bytes(300))
         self.read(300)
         for packets in ([(0x00, A)], [(0x02, B)]):
@@ -337,7 +337,7 @@ class SendingTests(RequesterCase):
         So many records are kept, and so many bytes; then the user waits until half is gone.
         """
         for count, data in ((limits.TRANSPORT_RECORDS, b""), (16, bytes(65536))):
-            self.connect(evolve(self.terms, mtu=4096))
+            self.connect(evolve(self.parameters, mtu=4096))
             posted = 0
             while self.connection.post(SEND_ONLY, b"", data, len(data), posted + 1, self.now):
                 posted += 1
@@ -358,7 +358,7 @@ class SendingTests(RequesterCase):
         """
         self.post(SEND_ONLY)
         self.brief()
-        self.connection.modify(evolve(self.terms, retries=0))
+        self.connection.modify(evolve(self.parameters, retries=0))
         self.acknowledge(SEQUENCE, A)
         self.assertEqual(self.end.refusals, [(1, SILENT)])
 
@@ -366,10 +366,10 @@ class SendingTests(RequesterCase):
         """
         The first PSN may be said later, until something is posted.
         """
-        self.connection.modify(evolve(self.terms, firstPSN=7))
+        self.connection.modify(evolve(self.parameters, firstPSN=7))
         self.post(SEND_ONLY)
         self.assertEqual(self.brief(), [(4, 7)])
-        self.connection.modify(evolve(self.terms, firstPSN=9))
+        self.connection.modify(evolve(self.parameters, firstPSN=9))
         self.post(SEND_ONLY)
         self.assertEqual(self.brief(), [(4, 8)])
 
@@ -423,7 +423,7 @@ class AcknowledgementTests(RequesterCase):
         An acknowledgement is one with any credit count.
         """
         for code in range(32):
-            self.connect(self.terms)
+            self.connect(self.parameters)
             self.post(SEND_ONLY)
             self.brief()
             self.acknowledge(code, A)
@@ -459,7 +459,7 @@ class AcknowledgementTests(RequesterCase):
         Packets on their way again are not sent again for a second NAK within a round trip; for one
         after that they are.
         """
-        self.connect(evolve(self.terms, roundTrip=0.1))
+        self.connect(evolve(self.parameters, roundTrip=0.1))
         self.post(SEND_ONLY)
         self.post(SEND_ONLY)
         self.brief()
@@ -481,7 +481,7 @@ class AcknowledgementTests(RequesterCase):
         """
         With C{retry_cnt} 0 a loss is the end.
         """
-        self.connect(evolve(self.terms, retries=0))
+        self.connect(evolve(self.parameters, retries=0))
         self.post(SEND_ONLY)
         self.post(SEND_ONLY)
         self.brief()
@@ -493,7 +493,7 @@ class AcknowledgementTests(RequesterCase):
         """
         Without a timeout it is NAKs that retries are counted by.
         """
-        self.connect(evolve(self.terms, retries=2, timeout=None))
+        self.connect(evolve(self.parameters, retries=2, timeout=None))
         self.post(SEND_ONLY)
         for _ in range(3):
             self.assertEqual(self.end.refusals, [])
@@ -513,7 +513,7 @@ class AcknowledgementTests(RequesterCase):
             (0x64, NAK_REMOTE_OPERATIONAL),
             (0x7F, NAK_REMOTE_OPERATIONAL),
         ):
-            self.connect(self.terms)
+            self.connect(self.parameters)
             self.post(SEND_ONLY)
             self.post(SEND_ONLY, bytes(1000))
             self.brief()
@@ -569,7 +569,7 @@ class ReceiverNotReadyTests(RequesterCase):
         C{rnr_retry} times it is sent again.
         """
         for retries in (0, 1, 6):
-            self.connect(evolve(self.terms, rnrRetries=retries))
+            self.connect(evolve(self.parameters, rnrRetries=retries))
             self.post(SEND_ONLY)
             self._refuse(retries)
             self.assertEqual(self.end.refusals, [])
@@ -589,7 +589,7 @@ class ReceiverNotReadyTests(RequesterCase):
         """
         A request that is done gives the next one all its retries.
         """
-        self.connect(evolve(self.terms, rnrRetries=1))
+        self.connect(evolve(self.parameters, rnrRetries=1))
         self.post(SEND_ONLY)
         self.post(SEND_ONLY)
         self.brief()
@@ -620,7 +620,7 @@ class SilenceTests(RequesterCase):
         """
         The oldest packet is sent again, at growing intervals, and asks to be acknowledged.
         """
-        self.connect(evolve(self.terms, roundTrip=0.001, timeout=1.0))
+        self.connect(evolve(self.parameters, roundTrip=0.001, timeout=1.0))
         self.post(SEND_ONLY, bytes(1000))
         self.assertEqual(len(self.brief()), 4)
         times = []
@@ -650,7 +650,7 @@ class SilenceTests(RequesterCase):
         """
         With C{retry_cnt} 0 nothing is sent again, and one timeout is all.
         """
-        self.connect(evolve(self.terms, retries=0))
+        self.connect(evolve(self.parameters, retries=0))
         self.post(SEND_ONLY)
         self.brief()
         self.assertEqual(self.connection.deadline(), self.now + 0.5)
@@ -676,7 +676,7 @@ class SilenceTests(RequesterCase):
         """
         The time to send again counts from what was acknowledged last.
         """
-        self.connect(evolve(self.terms, roundTrip=0.01, timeout=1.0))  # 30 ms
+        self.connect(evolve(self.parameters, roundTrip=0.01, timeout=1.0))  # 30 ms
         for _ in range(3):
             self.post(SEND_ONLY)
         self.brief()
@@ -696,7 +696,7 @@ class SilenceTests(RequesterCase):
         """
         Without a timeout it never is, but it is sent again.
         """
-        self.connect(evolve(self.terms, timeout=None))
+        self.connect(evolve(self.parameters, timeout=None))
         self.post(SEND_ONLY)
         self.brief()
         self.later(100000.0)
@@ -724,7 +724,7 @@ class SilenceTests(RequesterCase):
         """
         A timeout of microseconds counts as L{limits.TRANSPORT_RESEND_LEAST}.
         """
-        self.connect(evolve(self.terms, timeout=8.192e-6, retries=1))
+        self.connect(evolve(self.parameters, timeout=8.192e-6, retries=1))
         self.post(SEND_ONLY)
         self.brief()
         self.later(2 * limits.TRANSPORT_RESEND_LEAST - 0.001)
@@ -737,7 +737,7 @@ class SilenceTests(RequesterCase):
         The pause between two attempts has a bound, if the round trip is not longer.
         """
         for roundTrip, most in ((0.001, sendwindow.TRANSPORT_RESEND_MOST), (4.0, 12.0)):
-            self.connect(evolve(self.terms, roundTrip=roundTrip, timeout=1000.0))
+            self.connect(evolve(self.parameters, roundTrip=roundTrip, timeout=1000.0))
             self.post(SEND_ONLY)
             self.brief()
             self.later(500.0)
@@ -871,7 +871,7 @@ class AnswerTests(RequesterCase):
             (D, ATOMIC_ACKNOWLEDGE, aeth + bytes(7)),
             (D, ATOMIC_ACKNOWLEDGE, b"\x21\0\0\1" + bytes(8)),
         ):
-            self.connect(self.terms)
+            self.connect(self.parameters)
             self.read(513)
             self.end.atomic(8, 1, 2)
             self.brief()

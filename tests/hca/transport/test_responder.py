@@ -32,20 +32,20 @@ class ResponderCase(SynchronousTestCase):
     A responder that expects 2^24 - 2, of path MTU 256, and its literal packets.
     """
 
-    terms = evolve(TERMS, peerReads=2)
+    parameters = evolve(TERMS, peerReads=2)
 
     def setUp(self) -> None:
         """
         Connect.
         """
-        self.connect(self.terms)
+        self.connect(self.parameters)
 
-    def connect(self, terms: ConnectionParameters) -> None:
+    def connect(self, parameters: ConnectionParameters) -> None:
         """
         Begin anew.
         """
         self.end = End()
-        self.connection = self.end.connection = ReliableConnection(terms, 18, self.end)
+        self.connection = self.end.connection = ReliableConnection(parameters, 18, self.end)
 
     def request(self, code: int, psn: int, data: bytes = b"", ask: bool = True) -> None:
         """
@@ -164,7 +164,7 @@ class RequestTests(ResponderCase):
             for code, row in OPCODES.items():
                 if code >= 0x20 or not row.isRequest or row.kind in (Kind.FLUSH, Kind.ATOMIC_WRITE):
                     continue
-                self.connect(self.terms)
+                self.connect(self.parameters)
                 inside = None
                 if before is not None:
                     self.request(before, A, headers.get(before, b"") + bytes(256))
@@ -198,11 +198,11 @@ class RequestTests(ResponderCase):
             (0x13, 1, False),
             (0x14, -28, False),
         ):
-            self.connect(self.terms)
+            self.connect(self.parameters)
             self.request(code, A, bytes(OPCODES[code].layout.size + length))
             self.assertEqual(self.end.records[-1][0] != INVALID, isRight, (code, length))
         for code, length, isRight in ((1, 255, False), (1, 256, True), (2, 0, False), (2, 257, False)):
-            self.connect(self.terms)
+            self.connect(self.parameters)
             self.request(0x00, A, bytes(256))
             self.request(code, B, bytes(length))
             self.assertEqual(self.end.records[-1][0] != INVALID, isRight, (code, length))
@@ -224,7 +224,7 @@ class RequestTests(ResponderCase):
         FLUSH and ATOMIC WRITE are invalid requests here.
         """
         for code, data in ((0x1C, bytes(20)), (0x1D, bytes(24))):
-            self.connect(self.terms)
+            self.connect(self.parameters)
             self.request(code, A, data)
             self.assertEqual(self.sent(), [acknowledge(0x61, A, 0)])
 
@@ -266,7 +266,7 @@ class RefusalTests(ResponderCase):
         A refusal for good is said once, with the number of the request; then there is silence.
         """
         for syndrome, said in ((0x61, 0x61), (0x62, 0x62), (0x63, 0x63), (0x7E, 0x63), (0x99, 0x63)):
-            self.connect(self.terms)
+            self.connect(self.parameters)
             self.request(0x04, A)
             self.end.syndrome = syndrome
             self.request(0x04, B)
@@ -342,7 +342,7 @@ class RefusalTests(ResponderCase):
         what it is.
         """
         for said in (0x62, 0x2C):
-            self.connect(self.terms)
+            self.connect(self.parameters)
             self.end.isHolding = True
             self.read(A, 1)
             self.end.syndrome = LATER
@@ -459,7 +459,7 @@ class AnswerTests(ResponderCase):
         """
         How many are remembered can change.
         """
-        self.connection.modify(evolve(self.terms, peerReads=4))
+        self.connection.modify(evolve(self.parameters, peerReads=4))
         self.end.isHolding = True
         for psn in (A, B, C, D):
             self.add(psn)

@@ -30,12 +30,12 @@ class SendingTests(SynchronousTestCase):
         """
         self.connect(TERMS)
 
-    def connect(self, terms: ConnectionParameters) -> None:
+    def connect(self, parameters: ConnectionParameters) -> None:
         """
         Begin anew.
         """
         self.end = End()
-        self.connection = UnreliableConnection(terms, 18, self.end)
+        self.connection = UnreliableConnection(parameters, 18, self.end)
 
     def sent(self, budget: int = 100) -> list[Packet]:
         """

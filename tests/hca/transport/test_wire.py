@@ -90,18 +90,18 @@ class PositionTests(SynchronousTestCase):
     One thing happens to one packet, each in turn.
     """
 
-    def _each(self, what: Any, terms: ConnectionParameters = TERMS) -> None:
+    def _each(self, what: Any, parameters: ConnectionParameters = TERMS) -> None:
         """
         Do something to the first packet, to the second, and so on, of each end.
 
         @param what: called with a packet: what arrives of it.
         """
-        clean = Pair(terms)
+        clean = Pair(parameters)
         Story(clean)
         clean.run()
         for side in (0, 1):
             for position in range(len(clean.sent[side])):
-                pair = Pair(terms)
+                pair = Pair(parameters)
 
                 def fault(sender: int, index: int, packet: Packet, at: Any = (side, position)) -> Arrivals:
                     arrivals: Arrivals = what(packet) if (sender, index) == at else [(0.0, packet)]

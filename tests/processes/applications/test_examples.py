@@ -322,7 +322,12 @@ class KeyValueTests(ExampleTestCase):
         Readers that race a writer who writes a slot in two steps see that it is torn; they get
         old or new values only, and the server's program answers none of them.
         """
-        self.assertGreater(self.race(True, 4096, 4000, 300), 3)
+        torn = 0
+        for _ in range(10):  # How many are torn is the scheduler's choice: race again until some are.
+            torn += self.race(True, 4096, 4000, 300)
+            if torn > 3:
+                return
+        self.fail(f"only {torn} READs were torn")
 
     def test_race(self) -> None:
         """

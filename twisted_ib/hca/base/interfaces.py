@@ -264,7 +264,7 @@ class ILink(Interface):
     """
 
     address = Attribute("The IP address of this end.")
-    # The sizes of enum ib_mtu (Linux ib_verbs.h; IBTA vol. 1 9.7.3.1).
+    # The sizes of enum ib_mtu (Linux ib_verbs.h; IBTA vol. 1 9.7.3).
     pathMTU = Attribute("The most octets of a packet's payload: 256, 512, 1024, 2048 or 4096.")
     # The invariant CRC covers identification and flags of the IPv4 header (IBTA vol. 1 annex A17; Linux
     # rxe_icrc.c), so the sender must know what the kernel will write.

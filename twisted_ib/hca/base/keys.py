@@ -8,7 +8,7 @@ tables made by SHAKE-128 from a secret.  An index returns after 2^24 others.
 
 A key has 32 bits, the upper 24 of which are the index.  A region that is registered again gets another index,
 so the lower 8 are random too, except in the keys of type 2 memory windows, where they belong to the program
-(IBTA vol. 1 10.6.7.2.3).
+(IBTA vol. 1 10.6.7.2).
 """
 
 from __future__ import annotations

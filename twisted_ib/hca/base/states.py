@@ -133,7 +133,7 @@ _RC_DRAINED = (
 _NOTIFY = _A.EN_SQD_ASYNC_NOTIFY
 
 # IBTA vol. 1 10.3.1: (from, to) -> type -> (required, optional).  Every state may go to RESET and to ERR,
-# with the state as only attribute; Linux refuses RESET -> ERR, IBTA does not.
+# with the state as only attribute; Linux ib_verbs.c refuses RESET -> ERR.
 _TRANSITIONS: dict[tuple[QPState, QPState], dict[QPType, _Rule]] = {
     (_RESET, _INIT): {
         _RC: (_CONNECTED_INIT, _NONE),

@@ -17,7 +17,7 @@ _RNR_TIMES = (
     *(256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152),
 )
 _RNR_CODE_MASK = 0x1F
-#: IBTA vol. 1 9.9.2.4.1: a timeout is this many seconds times two to the power of its code.
+#: IBTA vol. 1 9.7.6.1.3: a timeout is this many seconds times two to the power of its code.
 _TIMEOUT_UNIT = 4.096e-6
 
 

@@ -88,7 +88,7 @@ class _Message:
         if self.carried:
             data = self.carried + bytes(data)
         view, at, found = memoryview(data), 0, []
-        # IBTA vol. 1 9.7.3.1: all packets but the last have the path MTU, and a Last packet is never empty,
+        # IBTA vol. 1 9.7.3: all packets but the last have the path MTU, and a Last packet is never empty,
         # so one byte stays back for it.
         left = len(view) - 1 if ends else len(view)
         while left - at >= mtu:
@@ -196,7 +196,7 @@ class Flow:
             request = self._begin(row.kind)
             count = 1
             if row.kind is Kind.READ:
-                # IBTA vol. 1 9.7.3.2: a READ consumes the PSNs of its response packets, at least one.
+                # IBTA vol. 1 9.7.3: a READ consumes the PSNs of its response packets, at least one.
                 count = max(1, -(-extended[2] // self._mtu))
             request.last = self.psn + count - 1 & PSN_MASK
             self._emit(False, Packet.of(BaseHeader(row.code, 0, self.psn, acknowledge=True), extended))
@@ -302,8 +302,8 @@ class Flow:
             self._acknowledge()
             return
         if request.answer is None:
-            # The MSN counts a READ when its response begins, so First and Last carry the same MSN (Linux
-            # rxe_resp.c read_reply).
+            # The MSN counts a READ when it is executed, before its first response (IBTA vol. 1 C9-148; Linux
+            # rxe_resp.c execute), so First and Last carry the same MSN.
             request.answer = _Message(Kind.READ_RESPONSE)
             self._msn = self._msn + 1 & PSN_MASK
         for code, piece in request.answer.cut(data, self._mtu, None, row.ends):

@@ -53,7 +53,7 @@ class Input(IntEnum):
     SEND_MRA = 14
     READY = 15
     #: The first message arrived on the queue pair before the RTU: "communication established" (IBTA vol. 1
-    #: 12.9.8.3.1).
+    #: 12.9.8).
     DATA = 16
     #: The consumer ends the connection, in whatever state it is.
     CLOSE = 17

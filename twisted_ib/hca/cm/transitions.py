@@ -274,7 +274,7 @@ _CALLED: dict[Input, Row] = {
 _ACCEPTED: dict[Input, Row] = {
     **_ENDED,
     Input.RTU: (_established, State.ESTABLISHED),
-    # IBTA vol. 1 12.9.8.3.1: data travels on another queue pair than the RTU and may overtake it.
+    # IBTA vol. 1 12.9.8: data travels on another queue pair than the RTU and may overtake it.
     Input.DATA: (_established, State.ESTABLISHED),
     # The RTU was lost and the active side has closed already (Linux cm.c cm_dreq_handler).
     Input.DREQ: (_answerDREQ, State.TIMEWAIT),

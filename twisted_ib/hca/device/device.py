@@ -145,8 +145,8 @@ class Device(Identity):
         #: See L{ReceiveBudget.hold}.
         self.hold = self.receiveBudget.hold
         self.queuePairs: dict[int, QueuePair] = {}
-        #: Number -> owner of a queue pair that will have it; see L{promise}.
-        self.promised: dict[int, Any] = {}
+        #: Number -> owner of a queue pair that will have it; see L{reserveNumber}.
+        self.reservedNumbers: dict[int, Any] = {}
         self._next: Any = None
         # Queue pairs 0 and 1 are special and 0xFFFFFF is multicast (IBTA vol. 1 10.5.2).  The order is
         # secret: a restarted process must not reuse numbers that peers still have in timewait.
@@ -167,7 +167,7 @@ class Device(Identity):
         self.pathMTU: int = self.fabric.pathMTU if traits.packets else limits.DATAGRAM_BYTES
         # Processes find each other through the run directory anyway; a device of packets needs an entry of
         # its own for commands.
-        self._inquiries = self._appear() if traits.peers is not Peers.PROCESSES and fabric is None else None
+        self._queryServer = self._appear() if traits.peers is not Peers.PROCESSES and fabric is None else None
         if capture is None:
             capture = os.environ.get("TWISTED_IB_CAPTURE", "")
         #: The capture that its packets are written to, or L{None}.
@@ -350,11 +350,11 @@ class Device(Identity):
         queuePairs = self.queuePairs
         if len(queuePairs) >= limits.QUEUE_PAIRS:
             raise ResourceLimitError(f"{limits.QUEUE_PAIRS} queue pairs exist")
-        promise, self._next = self._next, None
-        number = self._draw() if promise is None else promise.number
+        owner, self._next = self._next, None
+        number = self._draw() if owner is None else owner.number
         queuePair = queuePairs[number] = QueuePair(number, consumer, self, type)
-        if promise is not None:
-            queuePair.proposal = promise.proposal
+        if owner is not None:
+            queuePair.proposal = owner.proposal
         if type is not _RC and type == QPType.UD:
             # From now on callers are asked for proof when they call, which costs each of them; a device
             # without UD spares that.
@@ -365,32 +365,32 @@ class Device(Identity):
     def _draw(self) -> int:
         number = self._numbers.draw(self.queuePairs)
         # Linear at worst, but reserved numbers are few among 2^24.
-        while number in self.promised:
+        while number in self.reservedNumbers:
             number = self._numbers.draw(self.queuePairs)
         return number
 
-    def promise(self, promise: Any) -> int:
+    def reserveNumber(self, owner: Any) -> int:
         """
         Reserve the number of a queue pair that is created later, if at all.
 
-        @param promise: the future owner: C{connection} is its connection in the communication manager.
-        @return: the number, until it is removed from C{promised}.
+        @param owner: the future owner: C{connection} is its connection in the communication manager.
+        @return: the number, until it is removed from C{reservedNumbers}.
         @raise ResourceLimitError: there are too many queue pairs.
         """
-        if len(self.queuePairs) + len(self.promised) >= limits.QUEUE_PAIRS:
+        if len(self.queuePairs) + len(self.reservedNumbers) >= limits.QUEUE_PAIRS:
             raise ResourceLimitError(f"{limits.QUEUE_PAIRS} queue pairs exist")
         number = self._draw()
-        self.promised[number] = promise
+        self.reservedNumbers[number] = owner
         return number
 
     @contextmanager
-    def fulfilling(self, promise: Any) -> Iterator[None]:
+    def withNumber(self, owner: Any) -> Iterator[None]:
         """
         Within this context the next queue pair gets a reserved number.
 
-        @param promise: has C{number} and C{proposal}.
+        @param owner: has C{number} and C{proposal}.
         """
-        self._next = promise
+        self._next = owner
         try:
             yield
         finally:
@@ -403,15 +403,15 @@ class Device(Identity):
         @param address: the packet's source.
         @param psn: 24 bits.
         """
-        promise = self.promised.get(number)
+        owner = self.reservedNumbers.get(number)
         # A packet of another source proves nothing about the peer of the REP.
-        if promise is None or promise.connection.destination.peer.address != address:
+        if owner is None or owner.connection.destination.peer.address != address:
             return
         # The first data counts as the RTU (IBTA vol. 1 12.9.8).  Only the receiver of the REP knows the
         # starting PSN, so a stranger must guess one of 2^24 within the window (RFC 5961 has the same defence
         # for TCP).
-        if (psn - promise.proposal.expectedPSN) & PSN_MASK < limits.TRANSPORT_WINDOW:
-            promise.connection.established(self.clock())
+        if (psn - owner.proposal.expectedPSN) & PSN_MASK < limits.TRANSPORT_WINDOW:
+            owner.connection.established(self.clock())
             self.services.dispatch()
 
     def queuePairClosed(self, queuePair: QueuePair) -> None:
@@ -608,10 +608,10 @@ class Device(Identity):
         """
         Whether commands can query this device itself.
         """
-        return self._inquiries is not None or hasattr(self.fabric, "rendezvous")
+        return self._queryServer is not None or hasattr(self.fabric, "rendezvous")
 
     def _disappear(self) -> None:
-        inquiries, self._inquiries = self._inquiries, None
+        inquiries, self._queryServer = self._queryServer, None
         if inquiries is not None:
             inquiries.close()
 
@@ -640,7 +640,7 @@ class Device(Identity):
         for pd in list(self.memory.domains):
             self.memory.deallocateDomain(pd)
         self._dirty.clear()
-        self.promised.clear()
+        self.reservedNumbers.clear()
         if self.capture is not None:
             self.capture.flush()
 

@@ -26,7 +26,7 @@ class Access(IntFlag):
 
 
 # Plain integers for the data path: an IntFlag operation makes an object and costs ten times as
-# much.  LOCAL_READ is 0, as every registration includes it (IBTA vol. 1 10.6.3.1).
+# much.  LOCAL_READ is 0, as every registration includes it (IBTA vol. 1 10.6.3).
 LOCAL_READ = 0
 LOCAL_WRITE = int(Access.LOCAL_WRITE)
 REMOTE_WRITE = int(Access.REMOTE_WRITE)

@@ -137,7 +137,7 @@ class Memory:
         keepKey: bool = False,
     ) -> None:
         """
-        Change a region and its key (IBTA vol. 1 10.6.3.3).  On error the region stays as it was.
+        Change a region and its key (IBTA vol. 1 11.2.8).  On error the region stays as it was.
 
         @param region: a region of this device.
         @param buffer: see L{register}; unchanged if L{None}.
@@ -268,7 +268,7 @@ class Memory:
         @raise MemoryAccessError: the window is not of type 1, or deallocated.
         @raise ResourceLimitError: too many keys are reserved for this window.
         """
-        return self._windows.promise(window)
+        return self._windows.reserve(window)
 
     def releaseKey(self, window: MemoryWindow, key: int) -> None:
         """
@@ -308,7 +308,7 @@ class Memory:
 
         @raise MemoryAccessError: with the first check that failed.
         """
-        # IBTA vol. 1 9.7.4.1.1: an access of no bytes is not checked at all.  Programs use one
+        # IBTA vol. 1 9.7.4.1, C9-88: READs and WRITEs of no bytes need no valid key.  Programs use one
         # with garbage for key and address as a keep-alive; Linux rxe_resp.c check_rkey() accepts
         # it, too.
         if not length:
@@ -373,7 +373,7 @@ def _checkAccess(view: memoryview, access: int) -> int:
         access = checkKnown(access)
     except ValueError as error:
         raise MemoryRegionError(str(error)) from None
-    # IBTA vol. 1 10.6.3.1: remote write and atomic include local write (Linux ib_verbs.h,
+    # IBTA vol. 1 10.6.3: remote write and atomic include local write (Linux ib_verbs.h,
     # ib_check_mr_access()).
     if access & (REMOTE_WRITE | REMOTE_ATOMIC) and not access & LOCAL_WRITE:
         raise MemoryRegionError("remote write and remote atomic access demand local write access")

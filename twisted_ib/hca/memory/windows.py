@@ -59,10 +59,10 @@ class MemoryWindow:
     @ivar access: the remote L{Access} bits that it grants, and C{ZERO_BASED} if peers count its bytes from
         0.
     @ivar queuePair: the queue pair that a window of type 2 serves, or L{None}.
-    @ivar promised: keys reserved for later binds.
+    @ivar reservedKeys: keys reserved for later binds.
     """
 
-    __slots__ = ("access", "address", "key", "length", "pd", "promised", "queuePair", "region", "type")
+    __slots__ = ("access", "address", "key", "length", "pd", "queuePair", "region", "reservedKeys", "type")
 
     def __init__(self, pd: ProtectionDomain, type: WindowType, key: int) -> None:
         self.pd = pd
@@ -73,7 +73,7 @@ class MemoryWindow:
         self.length = 0
         self.access = 0
         self.queuePair: object = None
-        self.promised: set[int] = set()
+        self.reservedKeys: set[int] = set()
 
 
 class Windows:
@@ -122,9 +122,9 @@ class Windows:
             raise MemoryRegionError("this memory window was deallocated before")
         self._unbind(window)
         del self.byKey[window.key]
-        for key in (window.key, *window.promised):
+        for key in (window.key, *window.reservedKeys):
             self._keys.withdraw(key)
-        window.promised.clear()
+        window.reservedKeys.clear()
         window.pd.release(_KIND)
 
     def bind(
@@ -153,8 +153,8 @@ class Windows:
         # IBTA vol. 1 10.6.7.2, o10-36.2.2, as in Linux rxe_mw.c rxe_check_bind_mw().
         elif access & ZERO_BASED:
             raise MemoryAccessError("a memory window of type 1 is not zero-based")
-        elif key is not None and key not in window.promised:
-            raise MemoryAccessError(f"key {key:#010x} was not promised to the memory window")
+        elif key is not None and key not in window.reservedKeys:
+            raise MemoryAccessError(f"key {key:#010x} was not reserved for the memory window")
         if length:
             if region is None:
                 raise MemoryAccessError("a memory window is bound to a memory region")
@@ -191,25 +191,25 @@ class Windows:
             raise MemoryAccessError(f"the memory window of key {key:#010x} is bound to another queue pair")
         self._unbind(window)
 
-    def promise(self, window: MemoryWindow) -> int:
+    def reserve(self, window: MemoryWindow) -> int:
         """
         See L{Memory.reserveKey<twisted_ib.hca.memory.memory.Memory.reserveKey>}.
         """
         self._checkAllocated(window)
         if window.type is not WindowType.TYPE_1:
             raise MemoryAccessError("the program chooses the keys of a memory window of type 2")
-        if len(window.promised) >= WINDOW_RESERVED_KEYS:
-            raise ResourceLimitError(f"a memory window has at most {WINDOW_RESERVED_KEYS} promised keys")
+        if len(window.reservedKeys) >= WINDOW_RESERVED_KEYS:
+            raise ResourceLimitError(f"a memory window has at most {WINDOW_RESERVED_KEYS} reserved keys")
         key = self._keys.issue()
-        window.promised.add(key)
+        window.reservedKeys.add(key)
         return key
 
     def releaseKey(self, window: MemoryWindow, key: int) -> None:
         """
         See L{Memory.releaseKey<twisted_ib.hca.memory.memory.Memory.releaseKey>}.
         """
-        if key in window.promised:
-            window.promised.remove(key)
+        if key in window.reservedKeys:
+            window.reservedKeys.remove(key)
             self._keys.withdraw(key)
 
     def forget(self, queuePair: object) -> None:
@@ -253,7 +253,7 @@ class Windows:
         return region.view, window.address - region.address + offset
 
     def _checkType2(self, window: MemoryWindow, length: int, key: int | None, queuePair: object) -> None:
-        # IBTA vol. 1 10.6.7.2.3, o10-37.2.30: a bind must not revoke a key that is in use.
+        # IBTA vol. 1 10.6.7.2, o10-37.2.30: a bind must not revoke a key that is in use.
         if window.region is not None:
             raise MemoryAccessError("the memory window is bound: it has to be invalidated first")
         if queuePair is None:
@@ -276,7 +276,7 @@ class Windows:
             self._keys.withdraw(window.key)
             if key is None:
                 key = self._keys.issue()
-            window.promised.discard(key)
+            window.reservedKeys.discard(key)
         assert key is not None
         del self.byKey[window.key]
         window.key = key

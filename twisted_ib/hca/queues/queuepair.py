@@ -248,7 +248,7 @@ class QueuePair:
         """
         if self.vector is not None and self.path is None and self.state in _RECEIVING:
             # To work requests the peer is silent; they fail by their own timeout (IBTA vol. 1
-            # 9.9.2.4.1), unless the path is found before.
+            # 9.7.6.1.3), unless the path is found before.
             if self.work is not None:
                 self.work.pathFailed(error)
             else:
@@ -279,7 +279,7 @@ class QueuePair:
 
     def stop(self, reason: Exception) -> None:
         """
-        Go to SQE: a send request of an unreliable queue pair failed (IBTA vol. 1 10.3.1.7).  Posted sends
+        Go to SQE: a send request of an unreliable queue pair failed (IBTA vol. 1 10.3.1.6).  Posted sends
         are flushed until it is brought back to RTS; receiving goes on.
 
         @param reason: The error.
@@ -484,7 +484,7 @@ class QueuePair:
             return 0
         if opcode == WRITE_ONLY and stop - start == RETH.size:
             # A write of no bytes is OFED's keep-alive; neither key nor address is checked (IBTA
-            # vol. 1 9.7.4.1.1; Linux rxe_resp.c check_rkey()).
+            # vol. 1 9.7.4.1, C9-88; Linux rxe_resp.c check_rkey()).
             if not int.from_bytes(buffer[start + 12 : start + 16], "big"):
                 return 0
         self.fail(

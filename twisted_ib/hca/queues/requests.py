@@ -267,7 +267,7 @@ class Attributes:
     @ivar minRNRTimer: RNR timer code sent to a peer that found no receive (IBTA vol. 1 9.7.5.2.8).
     @ivar reads: outstanding READs and atomics of this side (max_rd_atomic).
     @ivar peerReads: outstanding READs and atomics of the peer (max_dest_rd_atomic).
-    @ivar timeout: local ACK timeout code (IBTA vol. 1 9.9.2.4.1).
+    @ivar timeout: local ACK timeout code (IBTA vol. 1 9.7.6.1.3).
     @ivar retries: retry_cnt, for a peer that does not answer.
     @ivar rnrRetries: rnr_retry; 7 is infinite.
     @ivar queueKey: the Q_Key that a datagram must have.

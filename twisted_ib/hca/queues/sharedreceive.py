@@ -3,7 +3,7 @@ Shared receive queues (SRQ): one pool of receives for many queue pairs.
 
 A server with a thousand connections does not need a thousand times the receives of its busiest connection.
 The program watches the pool by its limit: when fewer receives are left it gets one event, and sets the
-limit anew after it has posted more (IBTA vol. 1 10.2.9.3).
+limit anew after it has posted more (IBTA vol. 1 10.2.9).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class SharedReceiveQueue(RefCounted):
             return None
         request = requests.popleft()
         if len(requests) < self.limit:
-            # IBTA vol. 1 10.2.9.3: the event disarms the limit; Linux rxe_resp.c get_srq_wqe()
+            # IBTA vol. 1 10.2.9: the event disarms the limit; Linux rxe_resp.c get_srq_wqe()
             # does the same.  Before the call, as its handler sets the next limit.
             self.limit = 0
             if self.onEvent is not None:

@@ -86,10 +86,10 @@ class AddressPath:
     @ivar users: how many address handles use it.
     """
 
-    __slots__ = ("_asking", "_departures", "_path", "_waiting", "gid", "users")
+    __slots__ = ("_addressPaths", "_asking", "_path", "_waiting", "gid", "users")
 
     def __init__(self, addressPaths: AddressPaths, gid: int) -> None:
-        self._departures = addressPaths
+        self._addressPaths = addressPaths
         self.gid = gid
         self.users = 0
         self._path: Any = None
@@ -112,15 +112,15 @@ class AddressPath:
         # order.
         if path is not None and not self._waiting and path.post(word, header, payload, length):
             return
-        if not self._departures.mayWait(len(self._waiting)):
-            self._departures.lose(1)
+        if not self._addressPaths.mayWait(len(self._waiting)):
+            self._addressPaths.lose(1)
             return
         # A full queue is not reported to the sender: IBTA vol. 1 9.8.3 promises no delivery for
         # UD, and a send queue that waited for one receiver would block the datagrams to all
         # others.
         pieces = payload if isinstance(payload, list) else [payload]
         self._waiting.append((word, b"".join([header, *pieces])))
-        self._departures.waiting += 1
+        self._addressPaths.waiting += 1
         if path is None:
             self._ask()
         elif len(self._waiting) == 1:
@@ -131,7 +131,7 @@ class AddressPath:
             return
         self._asking = True
         try:
-            self._departures.device.reach(self.gid, self)
+            self._addressPaths.device.reach(self.gid, self)
         except (HCAError, OSError) as error:
             self.connectFailed(error)
 
@@ -170,15 +170,15 @@ class AddressPath:
                 path.wantSpace(self)
                 return
             waiting.popleft()
-            self._departures.waiting -= 1
-        self._departures.idle(self)
+            self._addressPaths.waiting -= 1
+        self._addressPaths.idle(self)
 
     def _loseAll(self) -> None:
         count = len(self._waiting)
         self._waiting.clear()
-        self._departures.waiting -= count
-        self._departures.lose(count)
-        self._departures.idle(self)
+        self._addressPaths.waiting -= count
+        self._addressPaths.lose(count)
+        self._addressPaths.idle(self)
 
     def lost(self, path: Any) -> None:
         """
@@ -228,27 +228,27 @@ class AddressPaths:
         """
         Get the L{AddressPath} of an address for one more handle.
         """
-        departure = self._byGID.get(gid)
-        if departure is None:
-            departure = self._byGID[gid] = AddressPath(self, gid)
-        departure.users += 1
-        return departure
+        addressPath = self._byGID.get(gid)
+        if addressPath is None:
+            addressPath = self._byGID[gid] = AddressPath(self, gid)
+        addressPath.users += 1
+        return addressPath
 
-    def release(self, departure: AddressPath) -> None:
+    def release(self, addressPath: AddressPath) -> None:
         """
         A handle of it was destroyed.
         """
-        departure.users -= 1
-        self.idle(departure)
+        addressPath.users -= 1
+        self.idle(addressPath)
 
-    def idle(self, departure: AddressPath) -> None:
+    def idle(self, addressPath: AddressPath) -> None:
         """
         Forget it unless it is in use.
         """
         # A program may create a handle per datagram and destroy it at the completion, before the
         # path is found; what waits must still go, so the last user is not the end of the entry.
-        if not departure.inUse:
-            self._byGID.pop(departure.gid, None)
+        if not addressPath.inUse:
+            self._byGID.pop(addressPath.gid, None)
 
     def mayWait(self, count: int) -> bool:
         """
@@ -268,15 +268,15 @@ class AddressPaths:
         """
         A path broke: datagrams that wait for room in it are lost.
         """
-        for departure in list(self._byGID.values()):
-            departure.lost(path)
+        for addressPath in list(self._byGID.values()):
+            addressPath.lost(path)
 
     def close(self) -> None:
         """
         The device closes.
         """
-        for departure in list(self._byGID.values()):
-            departure.close()
+        for addressPath in list(self._byGID.values()):
+            addressPath.close()
 
 
 class AddressHandle(RefCounted):
@@ -284,7 +284,7 @@ class AddressHandle(RefCounted):
     An address that a program sends datagrams to (C{struct ibv_ah}).
     """
 
-    __slots__ = ("_departure", "_departures", "pd", "vector")
+    __slots__ = ("_addressPath", "_addressPaths", "pd", "vector")
 
     kind = "address handle"
 
@@ -298,23 +298,23 @@ class AddressHandle(RefCounted):
         vector.check()
         self.pd = pd
         self.vector = vector
-        self._departures: AddressPaths = device.addressPaths
-        self._departure: AddressPath | None = self._departures.hold(vector.gid)
+        self._addressPaths: AddressPaths = device.addressPaths
+        self._addressPath: AddressPath | None = self._addressPaths.hold(vector.gid)
         pd.hold("address handles")
 
     def send(self, word: int, header: bytes, payload: Any, length: int) -> None:
         """
         Send a datagram, or lose it: see L{AddressPath.send}.
         """
-        if self._departure is not None:
-            self._departure.send(word, header, payload, length)
+        if self._addressPath is not None:
+            self._addressPath.send(word, header, payload, length)
 
     @property
     def closed(self) -> bool:
         """
         Whether it was destroyed.
         """
-        return self._departure is None
+        return self._addressPath is None
 
     def close(self) -> None:
         """
@@ -323,7 +323,7 @@ class AddressHandle(RefCounted):
         @raise ResourceBusyError: something depends on it.
         """
         self.checkFree()
-        departure, self._departure = self._departure, None
-        if departure is not None:
-            self._departures.release(departure)
+        addressPath, self._addressPath = self._addressPath, None
+        if addressPath is not None:
+            self._addressPaths.release(addressPath)
             self.pd.release("address handles")

@@ -10,10 +10,10 @@ what it cannot use: a malformed or misaddressed record, a wrong Q_Key, one witho
 it.  IBTA completes the last in error if the receive came from a shared queue, since it cannot be put back;
 here it can.
 
-A request longer than the path MTU ends with LOC_LEN_ERR.  Linux rxe completes it with success and sends
-nothing, so that a program waits for ever for its answer; hardware does what is done here.  Like any error
-of a send it brings the queue pair to SQE (IBTA vol. 1 10.3.1.6): later requests are flushed, receives go
-on, and a transition to RTS restarts it.
+A request longer than the path MTU ends with LOC_LEN_ERR.  IBTA (C10-93.1.1) and Linux rxe_req.c complete it
+with success and send nothing; here the program is told, as it would wait for ever for an answer.  Like any
+error of a send it brings the queue pair to SQE (IBTA vol. 1 10.3.1.6): later requests are flushed, receives
+go on, and a transition to RTS restarts it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Datagram(Operation):
         @return: its completion status.
         """
         request, size = self.request, self.length
-        # Linux rxe_req.c differs: it drops the message and completes it with success.
+        # C10-93.1.1 and Linux rxe_req.c differ: nothing is sent, and no error is reported.
         if size > work.queuePair.device.pathMTU:
             return WCStatus.LOC_LEN_ERR
         payload: Any = request.inline
@@ -329,7 +329,7 @@ class DatagramResponder:
             self._receives.putBack(receive)
             return "datagrams_too_long"
         pieces = receive.pieces
-        # A shared receive's memory is in the SRQ's protection domain (IBTA vol. 1 10.2.9.1).
+        # A shared receive's memory is in the SRQ's protection domain (IBTA vol. 1 10.2.9).
         pd = work.pd if work.shared is None else work.shared.pd
         try:
             first = locate(pd, pieces, 0, GRH_BYTES, LOCAL_WRITE)

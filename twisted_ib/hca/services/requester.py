@@ -207,7 +207,7 @@ class Requester(SendQueue):
 
     def _awaitPath(self, work: WorkQueues) -> None:
         # An unresolved peer looks like a silent one: the request fails when retry_cnt + 1 timeouts
-        # are over (IBTA vol. 1 9.9.2.4.1), as it would with packets; with timeout 0 it waits for
+        # are over (IBTA vol. 1 9.7.6.1.3), as it would with packets; with timeout 0 it waits for
         # ever.
         if self._timer is None:
             attributes = work.attributes
@@ -325,7 +325,7 @@ class Requester(SendQueue):
 
     def _repeat(self, operation: Operation, seconds: float | None) -> None:
         # Go back to an operation and send it and all behind it again.  Without a time the wait
-        # never ends: IBTA vol. 1 9.9.2.4.1 has timeout 0 as infinite.
+        # never ends: IBTA vol. 1 9.7.6.1.3 has timeout 0 as infinite.
         work = self.work
         assert work is not None
         onTheWay, unsent = self._onTheWay, self._unsent

@@ -6,8 +6,8 @@ access flags of the queue pair, receive available, length, R_Key.  A failed chec
 syndrome of IBTA vol. 1 9.7.5.2; an RNR NAK leaves everything as it was, any other NAK brings the queue
 pair to ERR.
 
-A message goes into a posted receive, or to the queue pair's consumer if that has promised receives
-(C{queuePair.posted}); promised ones are used first.
+A message goes into a posted receive, or to the queue pair's consumer if that has receives posted
+(C{queuePair.posted}); those are used first.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ class Responder:
         if stop - start < RETH.size:
             raise Refused(NAK_INVALID_REQUEST)
         address, key, length = RETH.unpack_from(buffer, start)
-        # Linux rxe_resp.c check_length(): a DMA length above 2^31 is an invalid request.
+        # Linux rxe_resp.c rxe_resp_check_length(): a DMA length above 2^31 is an invalid request.
         if length > limits.MESSAGE_BYTES:
             raise Refused(NAK_INVALID_REQUEST)
         try:
@@ -283,7 +283,7 @@ class Responder:
             raise Refused(NAK_REMOTE_OPERATIONAL)
         count, done = len(source), self._done
         if not count and not (ends and not done):
-            # Linux rxe_resp.c check_length(): a Last packet has at least one byte; only an Only
+            # Linux rxe_resp.c rxe_resp_check_length(): a Last packet has at least one byte; only an Only
             # may be empty.
             raise Refused(NAK_INVALID_REQUEST)
         if self._answers.owed:
@@ -310,7 +310,7 @@ class Responder:
                     raise Refused(NAK_REMOTE_OPERATIONAL)
             else:
                 assert self._receive is not None
-                # Receives of a shared queue are in its protection domain (IBTA vol. 1 10.2.9.1).
+                # Receives of a shared queue are in its protection domain (IBTA vol. 1 10.2.9).
                 pd = work.pd if work.shared is None else work.shared.pd
                 scatter(locate(pd, self._receive.pieces, done, count, LOCAL_WRITE), source)
         except MemoryAccessError:
@@ -323,7 +323,7 @@ class Responder:
 
     def _executeAtomics(self) -> None:
         try:
-            # IBTA vol. 1 9.4.5, C9-28: what is written or sent comes after the atomics before it,
+            # IBTA vol. 1 9.4.5 and 9.5: what is written or sent comes after the atomics before it,
             # even if their responses are still to be sent.
             self._answers.execute()
         except MemoryAccessError:

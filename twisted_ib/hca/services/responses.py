@@ -8,7 +8,7 @@ checked for each record, so that deregistered memory is not read any more.
 
 An atomic is executed once, when its turn comes, and its result kept until it is published (IBTA vol. 1
 9.4.5: the responder executes READs and atomics in order).  A message behind it executes it earlier: SENDs,
-WRITEs and atomics are executed in order of arrival, and only READs may be later (C9-28; 10.8.3.3: a
+WRITEs and atomics are executed in order of arrival, and only READs may be later (IBTA vol. 1 9.5; 10.8.3.3: a
 requester that needs more order uses a fence).
 """
 

@@ -238,7 +238,7 @@ class MessageOperation(Operation):
         else:
             opcode = only if ends else first
             if request.opcode in _WRITES:
-                # IBTA vol. 1 9.2.1, table 38: the RETH is in the First or Only packet alone; it
+                # IBTA vol. 1 9.2.1: the RETH is in the First or Only packet alone; it
                 # has the length of the whole message.
                 header = RETH.pack(request.remoteAddress, request.remoteKey, self.length)
         if ends:

@@ -30,7 +30,7 @@ def extended(psn: int, near: int) -> int:
 def packets(length: int, mtu: int) -> int:
     """
     How many packets, and so PSNs, a message or a READ response needs; an empty one needs one (IBTA vol. 1
-    9.7.3.2).
+    9.7.3).
 
     @param length: in bytes.
     @param mtu: the path MTU in bytes.

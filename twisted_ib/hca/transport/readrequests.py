@@ -67,7 +67,7 @@ class ReadRequest:
         self.asked: set[int] = set()
         if code == READ_REQUEST:
             self.length = RETH.unpack(header)[2]
-        # A READ takes as many PSNs as its response has packets (IBTA vol. 1 9.7.3.2; Linux
+        # A READ takes as many PSNs as its response has packets (IBTA vol. 1 9.7.3; Linux
         # rxe_req.c update_wqe_psn()).
         self.end = start + packets(self.length, mtu)
 

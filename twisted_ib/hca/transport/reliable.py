@@ -41,25 +41,25 @@ class ReliableConnection:
 
     __slots__ = ("_requester", "_requestsFirst", "_responder", "remote")
 
-    def __init__(self, terms: ConnectionParameters, remote: int, user: ConnectionUser) -> None:
+    def __init__(self, parameters: ConnectionParameters, remote: int, user: ConnectionUser) -> None:
         """
         @param remote: the peer's queue pair number.
         @param user: is notified of what happens.
         """
         self.remote = remote
-        self._requester = Requester(terms, user)
-        self._responder = Responder(terms, user)
+        self._requester = Requester(parameters, user)
+        self._responder = Responder(parameters, user)
         # Requests and responses take turns: else a peer that reads all the time would keep this
         # end from sending.
         self._requestsFirst = False
 
-    def modify(self, terms: ConnectionParameters) -> None:
+    def modify(self, parameters: ConnectionParameters) -> None:
         """
         The parameters have changed: the queue pair went to RTS, or was modified in SQD.  PSNs count until
         one was used.
         """
-        self._requester.modify(terms)
-        self._responder.modify(terms)
+        self._requester.modify(parameters)
+        self._responder.modify(parameters)
 
     def post(self, opcode: int, header: bytes, payload: Any, length: int, position: int, now: float) -> bool:
         """

@@ -87,15 +87,15 @@ class Requester:
         "_user",
     )
 
-    def __init__(self, terms: ConnectionParameters, user: ConnectionUser) -> None:
-        self._terms = terms
+    def __init__(self, parameters: ConnectionParameters, user: ConnectionUser) -> None:
+        self._terms = parameters
         self._user = user
-        self._pacing = SendWindow(terms.timeout, terms.roundTrip, terms.retries)
+        self._pacing = SendWindow(parameters.timeout, parameters.roundTrip, parameters.retries)
         self._unsent: deque[Record | ReadRequest] = deque()
         self._sent: deque[Record | ReadRequest] = deque()
         # The PSNs after what was posted and after what was ever sent; the next to send; the oldest
         # unacknowledged.
-        self._end = self._top = self._next = self._una = terms.firstPSN
+        self._end = self._top = self._next = self._una = parameters.firstPSN
         #: The PSN after the response, for each outstanding READ and atomic.
         self._asking: deque[int] = deque()
         self._held = 0
@@ -108,21 +108,21 @@ class Requester:
         self._timed = self._lostAt = -1
         # Losses before _recover have shrunk the window already (RFC 6582 section 3.2);
         # acknowledgements up to _counted have grown it.
-        self._recover = self._counted = terms.firstPSN
+        self._recover = self._counted = parameters.firstPSN
 
-    def modify(self, terms: ConnectionParameters) -> None:
+    def modify(self, parameters: ConnectionParameters) -> None:
         """
         The parameters have changed: the queue pair went to RTS, was modified while drained (SQD), or a
         round trip was measured.  The first PSN counts only if nothing was posted.
         """
         if self._end == self._terms.firstPSN:
-            self._end = self._top = self._next = self._una = terms.firstPSN
-            self._recover = self._counted = terms.firstPSN
-            self._pacing = SendWindow(terms.timeout, terms.roundTrip, terms.retries)
-        self._terms = terms
+            self._end = self._top = self._next = self._una = parameters.firstPSN
+            self._recover = self._counted = parameters.firstPSN
+            self._pacing = SendWindow(parameters.timeout, parameters.roundTrip, parameters.retries)
+        self._terms = parameters
         self._patience = self._silence()
-        self._pacing.limit(terms.timeout, terms.retries)
-        self._pacing.told(terms.roundTrip)
+        self._pacing.limit(parameters.timeout, parameters.retries)
+        self._pacing.told(parameters.roundTrip)
 
     # -- down
 
@@ -479,8 +479,8 @@ class Requester:
         if self._lostAt == self._una and now - self._lostTime < self._pacing.roundTrip():
             # Retransmitted less than a round trip ago: further NAKs are about the first attempt.
             return
-        terms = self._terms
-        if not terms.retries or (terms.timeout is None and self._retries >= terms.retries):
+        parameters = self._terms
+        if not parameters.retries or (parameters.timeout is None and self._retries >= parameters.retries):
             self._fail(SILENT, self._una)
             return
         self._retries += 1
@@ -508,7 +508,7 @@ class Requester:
     # -- timers
 
     def _silence(self) -> float | None:
-        # The shortest timeout is that of a retransmission: IBTA vol. 1 9.9.2.1.1 permits up to
+        # The shortest timeout is that of a retransmission: IBTA vol. 1 9.7.6.1.3 permits up to
         # four times what was asked for, and a reactor's turn may take longer than a timeout of
         # microseconds.
         timeout = self._terms.timeout

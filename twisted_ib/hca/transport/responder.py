@@ -4,7 +4,7 @@ The responder of a reliable connection over packets (IBTA vol. 1 9.7.4, 9.7.5, 9
 A request with the expected PSN is checked for its place in the message and for its length; the user checks
 the rest and executes it.  An early one draws one NAK (PSN sequence error) until the expected one comes.  A
 duplicate READ is executed again, a duplicate atomic is answered again, any other duplicate is acknowledged
-again (IBTA vol. 1 9.7.5.1.5).
+again (IBTA vol. 1 9.7.5.1).
 
 Acknowledgements are coalesced: one acknowledges all requests up to its PSN.  Neither it nor a NAK
 overtakes the responses to READs and atomics before it, which the user posts in the order of the requests,
@@ -101,10 +101,10 @@ class Responder:
         "_wanted",
     )
 
-    def __init__(self, terms: ConnectionParameters, user: ConnectionUser) -> None:
-        self._terms = terms
+    def __init__(self, parameters: ConnectionParameters, user: ConnectionUser) -> None:
+        self._terms = parameters
         self._user = user
-        self._expected = terms.expectedPSN
+        self._expected = parameters.expectedPSN
         self._msn = 0
         self._inside = 0
         #: Whether packets behind the expected one are dropped silently, as a NAK was sent (rxe:
@@ -130,15 +130,15 @@ class Responder:
         self._again: deque[RememberedRequest] = deque()
         self._held = 0
         self._full = False
-        self.modify(terms)
+        self.modify(parameters)
 
-    def modify(self, terms: ConnectionParameters) -> None:
+    def modify(self, parameters: ConnectionParameters) -> None:
         """
         The parameters have changed; the expected PSN counts only at first.
         """
-        self._terms = terms
+        self._terms = parameters
         # Rounded up as in Linux rxe_qp.c: its peer may have as many outstanding.
-        self._remembered = 1 << max(0, terms.peerReads - 1).bit_length()
+        self._remembered = 1 << max(0, parameters.peerReads - 1).bit_length()
 
     # -- up
 
@@ -280,7 +280,7 @@ class Responder:
             self._makes.remove(answer)
             self._refuse(syndrome, number)
             return
-        # A READ uses up the PSNs of all its response packets (IBTA vol. 1 9.7.3.2).
+        # A READ uses up the PSNs of all its response packets (IBTA vol. 1 9.7.3).
         self._expected = asked.end
         self._msn += 1
         self._refused = self._later = False
@@ -313,7 +313,7 @@ class Responder:
         kind, _, _, header, _, _, _ = REQUESTS[code]
         if kind == _OTHER:
             return
-        # IBTA vol. 1 9.7.5.1.5: not executed again, but acknowledged again, as the acknowledgement
+        # IBTA vol. 1 9.7.5.1: not executed again, but acknowledged again, as the acknowledgement
         # may be what was lost (Linux rxe_resp.c duplicate_request()).
         if kind < _READ:
             self._want(number)

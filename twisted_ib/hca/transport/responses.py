@@ -20,7 +20,7 @@ from twisted_ib.hca.wire.opcodes import (
 
 class RememberedRequest:
     """
-    A READ or atomic of the peer, remembered for duplicates (IBTA vol. 1 9.7.5.1.5).
+    A READ or atomic of the peer, remembered for duplicates (IBTA vol. 1 9.7.5.1).
 
     @ivar start: its PSN.
     @ivar end: the PSN after its response.
@@ -127,7 +127,7 @@ class Response:
         for number in range(at, stop):
             data = view[offset : offset + mtu]
             offset += mtu
-            # IBTA vol. 1 9.2.1, table 38: a Middle packet has no AETH.
+            # IBTA vol. 1 9.2.1: a Middle packet has no AETH.
             if start < number < last:
                 append((READ_RESPONSE_MIDDLE, 0, number & PSN_MASK, b"", data))
                 continue

@@ -1,5 +1,5 @@
 """
-Segmentation of records into packets (IBTA vol. 1 9.7.3.1: all but the last have the path MTU).
+Segmentation of records into packets (IBTA vol. 1 9.7.3: all but the last have the path MTU).
 
 A record is a part of a message: it has the opcode of a First, Middle, Last or Only packet, that packet's
 extended headers, and more bytes than fit into one.
@@ -117,7 +117,7 @@ class Record:
         else:
             self.end = start - (-length // mtu)
             self._body = memoryview(body)
-            # IBTA vol. 1 9.2.1, table 38: the RETH goes into the first packet, immediate and IETH
+            # IBTA vol. 1 9.2.1: the RETH goes into the first packet, immediate and IETH
             # into the last.
             if first == size:
                 self._head = header

@@ -4,8 +4,8 @@ The congestion window and the retransmission timeout of a requester.
 The window grows and shrinks as TCP's (RFC 5681, without fast recovery, as the receiver keeps nothing out
 of order and everything behind a loss is sent again).  The timeout is that of RFC 6298, measured from
 packets sent once; but an acknowledgement of a retransmitted packet ends the backoff, too, unless it comes
-so soon that the retransmission was not needed (RFC 4015, without its timestamps).  InfiniBand has neither:
-its links are lossless and the program sets the timeout.  Retransmissions before that timeout are not
+so soon that the retransmission was not needed (RFC 3522's detection without its timestamps).  InfiniBand has
+neither: its links are lossless and the program sets the timeout.  Retransmissions before that timeout are not
 counted as retries.
 """
 

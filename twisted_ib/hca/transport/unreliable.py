@@ -51,29 +51,29 @@ class UnreliableConnection:
         "remote",
     )
 
-    def __init__(self, terms: ConnectionParameters, remote: int, user: ConnectionUser) -> None:
+    def __init__(self, parameters: ConnectionParameters, remote: int, user: ConnectionUser) -> None:
         """
         @param remote: the peer's queue pair number.
         @param user: is notified of what happens.
         """
         self.remote = remote
-        self._terms = terms
+        self._terms = parameters
         self._user = user
         self._unsent: deque[Record] = deque()
-        self._end = self._next = terms.firstPSN
+        self._end = self._next = parameters.firstPSN
         self._held = 0
         self._full = False
-        self._expected = terms.expectedPSN
+        self._expected = parameters.expectedPSN
         #: The kind of the message in progress; 0 between messages, or while one is dropped.
         self._inside = 0
 
-    def modify(self, terms: ConnectionParameters) -> None:
+    def modify(self, parameters: ConnectionParameters) -> None:
         """
         The parameters have changed; the first PSN counts only if nothing was posted.
         """
         if self._end == self._terms.firstPSN:
-            self._end = self._next = terms.firstPSN
-        self._terms = terms
+            self._end = self._next = parameters.firstPSN
+        self._terms = parameters
 
     def post(self, opcode: int, header: bytes, payload: Any, length: int, position: int, now: float) -> bool:
         """

@@ -157,7 +157,7 @@ class DETH:
     @classmethod
     def parse(cls, buffer: bytes | bytearray | memoryview, start: int, stop: int) -> DETH:
         """
-        Parse a DETH; the reserved octet is ignored (IBTA vol. 1 9.3.3).
+        Parse a DETH; the reserved octet is ignored (IBTA vol. 1 9.3.2).
 
         @raise WireError: it is too short.
         """

@@ -1,5 +1,5 @@
 """
-The opcodes of the BTH, and the form of a packet of each (IBTA vol. 1 9.2.1, table 38).
+The opcodes of the BTH, and the form of a packet of each (IBTA vol. 1 9.2.1).
 
 One table row describes an opcode: the headers that follow the BTH, the length of the payload, and the
 packet's position in its message. FLUSH and ATOMIC WRITE are of release 1.5, the congestion notification
@@ -67,7 +67,7 @@ UD_SEND_ONLY_IMMEDIATE: Final = 0x65
 #: Congestion notification packet (CNP): Linux rxe_opcode.c has no row for it and drops it.
 CONGESTION: Final = 0x81
 
-#: Path MTU code -> bytes of payload (IBTA vol. 1 12.7.13).
+#: Path MTU code -> bytes of payload (IBTA vol. 1 12.7.28).
 MTU_BYTES: Final = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 
 

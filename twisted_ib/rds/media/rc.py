@@ -539,7 +539,7 @@ class RCMedium:
         try:
             if self.network.dormant:
                 raise PathLostError("nobody is here")
-            # Only now a path is made: the RTU, or a message in its place (IBTA vol. 1 12.9.8.3.1), proves
+            # Only now a path is made: the RTU, or a message in its place (IBTA vol. 1 12.9.8), proves
             # that the REQ came from the address that it gives.
             self._begin(session, {self.network.path(key, *key): None})
         except HCAError as reason:

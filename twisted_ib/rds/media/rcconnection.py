@@ -222,7 +222,7 @@ class RCConnection(RCSender):
         elif fields[2] != stop - body or (self._first is not None and (fields[0] or fields[2])):
             self._fragment(fields, bytes(buffer[body:stop]))
         else:
-            # Linux sends ack-only frames between the fragments of a message too (ib_send.c, rds_ib_send_ack
+            # Linux sends ack-only frames between the fragments of a message too (ib_recv.c rds_ib_send_ack
             # is independent of rds_ib_xmit).
             self._message(fields, bytes(buffer[body:stop]))
 
@@ -305,7 +305,7 @@ class RCConnection(RCSender):
         return carrier
 
     def _begun(self) -> RCCarrier | None:
-        # Data before the RTU establishes the connection as well (IBTA vol. 1 12.9.8.3.1).
+        # Data before the RTU establishes the connection as well (IBTA vol. 1 12.9.8).
         self.medium.arrived(self)
         network = self.medium.network
         if network.dormant or self.loss is not None:

@@ -180,7 +180,7 @@ class RCSender:
             timeout=limits.PACKET_STREAM_TIMEOUT_CODE,
             retry_cnt=_RETRIES,
             # 7 is infinite: a Linux peer without receives answers RNR until it has memory again
-            # (IBTA vol. 1 9.7.5.2.8).
+            # (IBTA vol. 1 12.7).
             rnr_retry=_RETRIES,
             max_rd_atomic=min(limits.RDMA_READS, message.responderResources),
         )

@@ -66,7 +66,7 @@ class SwitchedClient(tcp.Client):
         host, port = self.realAddress[:2]
         decision = switch.decide(CONNECT, host, port)
         why.rule, why.verdict = decision.where, decision.verdict
-        found = switch.waysTo(self.reactor, decision.verdict, host, port)
+        found = switch.candidatesFor(self.reactor, decision.verdict, host, port)
         if isinstance(found, Fallback):
             self._goOn(found)
         elif found:

@@ -209,8 +209,8 @@ class SwitchedPort(tcp.Port):
         for device in devices:
             try:
                 self.switch.checkThread(self.reactor, device)
-                companion = SDPListener(self, device, address, inode, v6only)
-                companion.startListening()
+                listener = SDPListener(self, device, address, inode, v6only)
+                listener.startListening()
             # One device that refuses must not keep the port from the others: Intel's Offload Protocol Switch
             # asks a listen on INADDR_ANY to use all providers.
             except CannotListenError as e:
@@ -221,7 +221,7 @@ class SwitchedPort(tcp.Port):
                     self._log.failure("{device} cannot be listened on", device=device)
                 refused.append(CannotListenError(self.interface, address.port, OSError(errno.EIO, str(e))))
             else:
-                self.sdpListeners += (companion,)
+                self.sdpListeners += (listener,)
                 self.switch.opened(self.reactor, device)
         if not devices:
             refused.append(
@@ -229,11 +229,11 @@ class SwitchedPort(tcp.Port):
             )
         return refused
 
-    def companionLost(self, companion: SDPListener, reason: Failure) -> None:
+    def listenerLost(self, listener: SDPListener, reason: Failure) -> None:
         """
         The reactor closed an SDP listener.
         """
-        self.sdpListeners = tuple(each for each in self.sdpListeners if each is not companion)
+        self.sdpListeners = tuple(each for each in self.sdpListeners if each is not listener)
         if self.alone and not self.sdpListeners and self.connected:
             self.connectionLost(reason)
 
@@ -268,11 +268,11 @@ class SwitchedPort(tcp.Port):
         self._close(sdpListeners, reason)
 
     def _close(self, sdpListeners: Iterable[SDPListener], reason: Failure) -> None:
-        for companion in sdpListeners:
+        for listener in sdpListeners:
             try:
-                companion.close(reason)
+                listener.close(reason)
             except Exception:
-                self._log.failure("{device} cannot be closed", device=companion.device)
+                self._log.failure("{device} cannot be closed", device=listener.device)
 
     # -- calls that concern all providers
 
@@ -282,8 +282,8 @@ class SwitchedPort(tcp.Port):
         """
         if not self.alone:
             super().startReading()
-        for companion in self.sdpListeners:
-            companion.startReading()
+        for listener in self.sdpListeners:
+            listener.startReading()
 
     def stopReading(self) -> None:
         """
@@ -291,8 +291,8 @@ class SwitchedPort(tcp.Port):
         """
         if not self.alone:
             super().stopReading()
-        for companion in self.sdpListeners:
-            companion.stopReading()
+        for listener in self.sdpListeners:
+            listener.stopReading()
 
     def connectionLost(self, reason: Failure) -> None:
         """

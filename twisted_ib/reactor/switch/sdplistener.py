@@ -144,7 +144,7 @@ class SDPListener(SDPPort):
         The reactor closes everything; a port without a socket is closed by this.
         """
         self.close(reason)
-        self.main.companionLost(self, reason)
+        self.main.listenerLost(self, reason)
 
 
 __all__ = ["SDPListener"]

@@ -184,7 +184,9 @@ class Switch:
         most: float = self.configuration.policy.timeouts.sdp
         return most if timeout is None else min(most, timeout / 3)
 
-    def waysTo(self, reactor: Any, verdict: str, host: str, port: int) -> list[Candidate] | Fallback | None:
+    def candidatesFor(
+        self, reactor: Any, verdict: str, host: str, port: int
+    ) -> list[Candidate] | Fallback | None:
         """
         Return the SDP candidates for a peer, or why there is none; L{None} if the rules want TCP.
         """

@@ -73,7 +73,7 @@ class OneSided(Send):
         # Not isinstance: JSON's true is an int to Python.
         if type(address) is not int or type(key) is not int:
             raise ProgramError("the server does not say where its memory is")
-        # No remote rights: only the client's own requests touch it (IBTA vol. 1 10.6.3.1).
+        # No remote rights: only the client's own requests touch it (IBTA vol. 1 10.6.3).
         region = link.transport.registerMemory(terms.largest)
         link.memory = Memory(region, address, key)
 
@@ -120,7 +120,7 @@ class Write(OneSided):
 
     name = "write"
     summary = "RDMA WRITE from registered memory into the server's"
-    # Remote read serves the comparison in C{after}; remote write requires local write (IBTA vol. 1 10.6.3.1).
+    # Remote read serves the comparison in C{after}; remote write requires local write (IBTA vol. 1 10.6.3).
     access = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 
     async def before(self, link: Link, message: bytes) -> None:

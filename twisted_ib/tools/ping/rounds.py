@@ -15,7 +15,8 @@ from twisted_ib.tools.ping.line import Ended, Line
 from twisted_ib.tools.ping.station import Station, Steps
 from twisted_ib.tools.program import ProgramError, printable
 
-#: rping.c RPING_MIN_BUFSIZE and RPING_BUFSIZE - 1: the text "rdma-ping-2147483647: " fits, and 64 KiB do not.
+#: rping.c RPING_MIN_BUFSIZE (sizeof "INT_MAX" and sizeof the format) and RPING_BUFSIZE - 1: the text
+#: "rdma-ping-2147483647: " fits, and 64 KiB do not.
 LEAST, MOST = 23, 65535
 
 # rping.c C{struct rping_rdma_info}: __be64 buf, __be32 rkey, __be32 size.

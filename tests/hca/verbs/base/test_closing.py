@@ -47,7 +47,7 @@ from twisted_ib.hca.verbs import (
 )
 from twisted_ib.hca.verbs.base import verb
 from twisted_ib.hca.verbs.base.hub import hub
-from twisted_ib.hca.verbs.base.verb import Graveyard
+from twisted_ib.hca.verbs.base.verb import DeferredCloses
 
 
 class ClosingTests(VerbsTestCase):
@@ -255,7 +255,7 @@ class GraveyardTests(SynchronousTestCase):
         """
         A busy object waits until it is free; one that fails otherwise is gone.
         """
-        graveyard = Graveyard()
+        deferredCloses = DeferredCloses()
         closed: list[str] = []
 
         def first() -> None:
@@ -267,31 +267,31 @@ class GraveyardTests(SynchronousTestCase):
             raise ResourceLimitError("gone")
 
         with hub:
-            graveyard.bury(first)
-            graveyard.bury(gone)
-            graveyard.bury(lambda: closed.append("second"))
+            deferredCloses.closeLater(first)
+            deferredCloses.closeLater(gone)
+            deferredCloses.closeLater(lambda: closed.append("second"))
             self.assertEqual(closed, [])
-            graveyard.sweep()
+            deferredCloses.closePending()
         self.assertEqual(closed, ["second", "first"])
 
     def test_stillBusy(self) -> None:
         """
         A sweep ends if something stays busy.
         """
-        graveyard = Graveyard()
+        deferredCloses = DeferredCloses()
         tries: list[int] = []
 
         def busy() -> None:
             tries.append(1)
             raise ResourceBusyError("always")
 
-        graveyard.bury(busy)
+        deferredCloses.closeLater(busy)
         with hub:
-            graveyard.sweep()
+            deferredCloses.closePending()
         self.assertEqual(len(tries), 2)
-        graveyard.forget()
+        deferredCloses.forget()
         with hub:
-            graveyard.sweep()
+            deferredCloses.closePending()
         self.assertEqual(len(tries), 2)
 
 

@@ -339,7 +339,7 @@ class WindowTests(VerbsTestCase):
         key = mw.rkey
         info = MWBindInfo(self.far.mr, self.far.mr.buf, 8, 0)
         self.refused(errno.EINVAL, fresh.qp.bind_mw, mw, MWBind(info, 0))
-        self.assertEqual((mw.rkey, mw._core.promised), (key, set()))
+        self.assertEqual((mw.rkey, mw._core.reservedKeys), (key, set()))
 
     def test_type2(self) -> None:
         """

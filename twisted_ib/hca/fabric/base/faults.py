@@ -65,7 +65,7 @@ class AcknowledgementLoss(Loss):
         See L{Fault}.
         """
         # A lost ACK makes the requester repeat a request that was executed: the duplicate requests of IBTA
-        # vol. 1 9.7.5.1.5, which must not be executed twice.
+        # vol. 1 9.7.5.1, which must not be executed twice.
         if datagram[0] not in _ACKNOWLEDGEMENTS:
             return [(0.0, datagram)]
         return super().__call__(datagram, now)

@@ -481,7 +481,7 @@ class Path:
             return 0
         self.fabric.count("absent_queue_pair")
         # A response is never refused: nothing would be sent again, and two sides could refuse refusals for
-        # ever.  Queue pairs 0 and 1 take no connected requests at all (IBTA vol. 1 10.2.4).
+        # ever.  Queue pairs 0 and 1 take no connected requests at all.
         return 0 if opcode in RESPONSES or number < 2 else ABSENT
 
     # -- the end

@@ -348,8 +348,8 @@ class PacketFabric(Fabric):
                 # Also if a flush raised: the paths that were not flushed keep their turn.
                 self.bells[:0] = waiting + bells
         if self._pendingDREQs:
-            farewells, self._pendingDREQs = self._pendingDREQs, []
-            for each in farewells:
+            dreqs, self._pendingDREQs = self._pendingDREQs, []
+            for each in dreqs:
                 if stalled and self._isBehind(each[0]):
                     self._pendingDREQs.append(each)
                 else:

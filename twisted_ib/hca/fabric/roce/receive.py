@@ -285,7 +285,7 @@ class PacketReceiver:
         else:
             self._owner.count("packets_unknown_qp")
             if not opcode & _SERVICE_MASK:
-                # IBTA vol. 1 12.9.8.3.1: the first packet may overtake the RTU. The owner takes it for an
+                # IBTA vol. 1 12.9.8: the first packet may overtake the RTU. The owner takes it for an
                 # RTU if address and PSN are those of an accepted REQ.
                 psn = BTH.unpack_from(view, at)[-1] & PSN_MASK
                 self._owner.arrivedEarly(target, source, psn)

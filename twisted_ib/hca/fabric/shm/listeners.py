@@ -36,27 +36,27 @@ def mostPeers() -> int:
     return min(limits.PEERS, max(1, descriptors // 8))
 
 
-def checkRoom(pairings: Iterable[Any]) -> None:
+def checkRoom(peerSockets: Iterable[Any]) -> None:
     """
     @raise ResourceLimitError: this HCA has as many peer sockets as it may have.
     """
     most = mostPeers()
-    if sum(1 for _ in pairings) >= most:
+    if sum(1 for _ in peerSockets) >= most:
         raise ResourceLimitError(f"{most} processes are connected already")
 
 
-def checkCaller(pairings: Iterable[Any], caller: Any, uid: int) -> None:
+def checkCaller(peerSockets: Iterable[Any], caller: Any, uid: int) -> None:
     """
     Decide whether to admit a connecting peer.
 
-    @param pairings: The existing peer sockets, without C{caller}.
+    @param peerSockets: The existing peer sockets, without C{caller}.
     @param caller: The new peer socket.
     @param uid: Our own user, who is exempt from the limit per user.
     @raise ResourceLimitError: its process or its user has enough.
     """
     who = caller.credentials
     ofProcess = ofUser = open_ = 0
-    for peerSocket in pairings:
+    for peerSocket in peerSockets:
         other = peerSocket.credentials
         # Only sockets that the peer opened count: those that we dialled are our own choice, and must not
         # lock the peer out.

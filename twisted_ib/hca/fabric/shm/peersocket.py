@@ -48,10 +48,10 @@ class PeerSocket:
     __slots__ = (
         "bell",
         "credentials",
-        "exchange",
         "fabric",
         "fd",
         "guid",
+        "handshake",
         "liveness",
         "pages",
         "path",
@@ -88,7 +88,7 @@ class PeerSocket:
         self.credentials = checkPeer(pair, rendezvous.allows)
         self.liveness = Liveness.of(pair)
         try:
-            self.exchange: Handshake | None = Handshake(self._hello(rendezvous.uid), self.server, now)
+            self.handshake: Handshake | None = Handshake(self._hello(rendezvous.uid), self.server, now)
             if not self.server:
                 self._sayHello()
         except BaseException:
@@ -108,8 +108,8 @@ class PeerSocket:
         return Hello(fabric.guid, fabric.pid, limits.RING, SLACK, offers, fabric.program)
 
     def _sayHello(self) -> None:
-        assert self.exchange is not None
-        offers = self.exchange.ours.offers
+        assert self.handshake is not None
+        offers = self.handshake.ours.offers
         descriptors = []
         if offers & HandshakeFlags.RINGS:
             self.segment = self.fabric.segmentClass.create(segmentSize(limits.RING))
@@ -117,7 +117,7 @@ class PeerSocket:
         if offers & HandshakeFlags.EVENTFD:
             self.bell = EventDoorbell.create()
             descriptors.append(self.bell.fd)
-        if not sendWithDescriptors(self.socket, self.exchange.ours.pack(), descriptors):
+        if not sendWithDescriptors(self.socket, self.handshake.ours.pack(), descriptors):
             raise HandshakeError("a peer's socket takes no handshake")
 
     def readable(self, now: float) -> None:
@@ -126,7 +126,7 @@ class PeerSocket:
 
         @raise HCAError: the peer is gone or broke the handshake; the fabric decides what follows.
         """
-        if self.exchange is None:
+        if self.handshake is None:
             self.path.socketReadable(self)
             return
         received = receiveWithDescriptors(self.socket, HANDSHAKE_BYTES, 2)
@@ -138,7 +138,7 @@ class PeerSocket:
                 # isServed() and isBound() of other processes connect and hang up at once: that is no failed
                 # handshake.
                 raise PathLostError("a caller said nothing")
-            message = self.exchange.received(data, len(descriptors))
+            message = self.handshake.received(data, len(descriptors))
             if isinstance(message, Query):
                 self._answer(message.subject, now)
                 return
@@ -171,8 +171,8 @@ class PeerSocket:
         # peers.
         if not (sent and content.get("more")):
             raise PathLostError("an asker has its answer")
-        assert self.exchange is not None
-        self.exchange.pageSent(now)
+        assert self.handshake is not None
+        self.handshake.pageSent(now)
 
     def _refuse(self, error: HCAError) -> None:
         # A lost peer cannot read a refusal.
@@ -184,9 +184,9 @@ class PeerSocket:
 
     def _agree(self, theirs: Hello, descriptors: list[int]) -> None:
         fabric = self.fabric
-        assert self.exchange is not None
-        agreed = self.exchange.agreed
-        self.exchange = None
+        assert self.handshake is not None
+        agreed = self.handshake.agreed
+        self.handshake = None
         identity = PeerIdentity(theirs.guid, self.credentials.pid, self.credentials.uid, theirs.program)
         if not agreed & HandshakeFlags.RINGS:
             self._dropMemory()

@@ -140,10 +140,10 @@ class PeerSockets:
         found: float | None = None
         # No heap: HANDSHAKES_PER_PROCESS and limits.PEERS bound the list, and it is mostly empty.
         for peerSocket in self.greeting:
-            exchange = peerSocket.exchange
-            if exchange is not None and exchange.deadline is not None:
-                if found is None or exchange.deadline < found:
-                    found = exchange.deadline
+            handshake = peerSocket.handshake
+            if handshake is not None and handshake.deadline is not None:
+                if found is None or handshake.deadline < found:
+                    found = handshake.deadline
         return found
 
 

@@ -208,9 +208,9 @@ class SharedMemoryFabric(Discovery):
             self._lose(peerSocket, error)
             return
         if had is None and peerSocket.path is not None:
-            self._paired(peerSocket)
+            self._peerConnected(peerSocket)
 
-    def _paired(self, peerSocket: PeerSocket) -> None:
+    def _peerConnected(self, peerSocket: PeerSocket) -> None:
         self._pairs.greeted(peerSocket)
         path, bell = peerSocket.path, peerSocket.bell
         if bell is not None:
@@ -222,7 +222,7 @@ class SharedMemoryFabric(Discovery):
                 peerSocket.bell = None
                 bell.close()
                 self._refused(error)
-                self._unpaired(peerSocket, error)
+                self._peerFailed(peerSocket, error)
                 self._lose(peerSocket, error)
                 return
         self.hot += (path,)
@@ -252,7 +252,7 @@ class SharedMemoryFabric(Discovery):
         try:
             path = peerSocket.path
             if path is None:
-                self._unpaired(peerSocket, reason)
+                self._peerFailed(peerSocket, reason)
                 return
             try:
                 # After a layout error nothing in the peer's segment can be trusted.
@@ -269,7 +269,7 @@ class SharedMemoryFabric(Discovery):
             # A descriptor is free again, so a paused accept may succeed.
             self._listeners.reopen()
 
-    def _unpaired(self, peerSocket: PeerSocket, reason: Exception) -> None:
+    def _peerFailed(self, peerSocket: PeerSocket, reason: Exception) -> None:
         error = reason if isinstance(reason, HCAError) else HandshakeError(str(reason))
         users, peerSocket.users = peerSocket.users, []
         for user in users:
@@ -462,9 +462,9 @@ class SharedMemoryFabric(Discovery):
         """
         self._listeners.tick(now)
         for peerSocket in tuple(self._pairs.greeting):
-            if peerSocket.exchange is not None:
+            if peerSocket.handshake is not None:
                 try:
-                    peerSocket.exchange.tick(now)
+                    peerSocket.handshake.tick(now)
                 except HCAError as error:
                     self._refused(error)
                     self._lose(peerSocket, error)

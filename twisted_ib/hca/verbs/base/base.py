@@ -93,7 +93,7 @@ def inc_rkey(rkey: int) -> int:
     """
     @return: the rkey for the next bind of a type 2 memory window.
     """
-    # libibverbs/verbs.h ibv_inc_rkey.  IBTA vol. 1 10.6.7.2.3: the consumer owns the low 8 bits only, so that
+    # libibverbs/verbs.h ibv_inc_rkey.  IBTA vol. 1 10.6.7.2: the consumer owns the low 8 bits only, so that
     # an old rkey stops matching; the other 24 are the device's index.
     return (rkey & ~0xFF) | ((rkey + 1) & 0xFF)
 

@@ -96,7 +96,7 @@ def translate_mtu(mtu: int) -> str:
     """
     @return: the octets of an MTU code (C{ibv_mtu}).
     """
-    # IBTA vol. 1 12.7.13: code 1 is 256 octets, each next one twice as many, 5 is 4096.
+    # IBTA vol. 1 12.7.28: code 1 is 256 octets, each next one twice as many, 5 is 4096.
     return f"{128 << mtu} ({mtu})" if 1 <= mtu <= 5 else f"Invalid MTU ({mtu})"
 
 

@@ -2,7 +2,7 @@
 Decorators and the base class for verbs: the lock, the errno of each error, and closing dependants first.
 
 As in pyverbs, a verbs object may be dropped instead of closed.  The garbage collector then finds it, perhaps
-while another verb runs; so it waits in the L{Graveyard} until that is done.
+while another verb runs; so it waits in the L{DeferredCloses} until that is done.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def invalid(message: str) -> PyverbsRDMAError:
     return PyverbsRDMAError(message, errno.EINVAL)
 
 
-class Graveyard:
+class DeferredCloses:
     """
     The objects that were dropped without being closed, until it is safe to close them.
     """
@@ -61,7 +61,7 @@ class Graveyard:
     def __init__(self) -> None:
         self._dead: deque[Callable[[], None]] = deque()
 
-    def bury(self, close: Callable[[], None]) -> None:
+    def closeLater(self, close: Callable[[], None]) -> None:
         """
         Close a dropped object now, or when the next verb begins.
 
@@ -72,11 +72,11 @@ class Graveyard:
         self._dead.append(close)
         if hub.enterIfFree():
             try:
-                self.sweep()
+                self.closePending()
             finally:
                 hub.__exit__()
 
-    def sweep(self) -> None:
+    def closePending(self) -> None:
         """
         Close the dropped objects; one that another still uses stays.  The lock is held.
         """
@@ -108,11 +108,11 @@ class Graveyard:
 
 
 #: The dropped objects of this process.
-graveyard = Graveyard()
+deferredCloses = DeferredCloses()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=graveyard.forget)
+    os.register_at_fork(after_in_child=deferredCloses.forget)
 
 
 def closing(device: Device, function: Callable[..., object], *arguments: object) -> Callable[[], None]:
@@ -142,8 +142,8 @@ def verb(message: str = "") -> Callable[[Function], Function]:
             with hub:
                 # First, so that what was dropped does not count against the limits of this verb, or keep it
                 # EBUSY.
-                if graveyard._dead:
-                    graveyard.sweep()
+                if deferredCloses._dead:
+                    deferredCloses.closePending()
                 try:
                     return function(*arguments, **keywords)
                 # Inner verbs have named themselves: the first message is the most precise.
@@ -229,7 +229,7 @@ class VerbsObject(PyverbsCM):
             if self._closer is None:
                 return
             # A dropped QP may be all that makes this CQ or PD busy.
-            graveyard.sweep()
+            deferredCloses.closePending()
             self._closeChildren()
             closer = self._closer
             try:
@@ -244,9 +244,9 @@ class VerbsObject(PyverbsCM):
         # __init__ may have raised before the attribute was set, and at interpreter exit the module's names
         # are None.
         closer = getattr(self, "_closer", None)
-        if closer is not None and graveyard is not None:
+        if closer is not None and deferredCloses is not None:
             self._closer = None
-            graveyard.bury(closer)
+            deferredCloses.closeLater(closer)
 
 
 def _rank(child: VerbsObject) -> int:

@@ -48,7 +48,7 @@ _FAILURES = (
     _E.RDMA_CM_EVENT_MULTICAST_ERROR,
     _E.RDMA_CM_EVENT_ADDRINFO_ERROR,
 )
-#: IBTA vol. 1 9.9.2.4.1: the timeout code has five bits.
+#: IBTA vol. 1 9.7.6.1.3: the timeout code has five bits.
 _MOST_TIMEOUT = 31
 
 

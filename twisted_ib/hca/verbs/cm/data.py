@@ -34,7 +34,7 @@ class DataCalls(IdentifierView):
 
     def _register(self, size: int, access: int) -> MR:
         self._get().device  # noqa: B018
-        # IBTA vol. 1 10.6.3.1: remote write requires local write; librdmacm/rdma_verbs.h sets local write in
+        # IBTA vol. 1 10.6.3: remote write requires local write; librdmacm/rdma_verbs.h sets local write in
         # all three calls.
         return MR(self, size, int(_A.IBV_ACCESS_LOCAL_WRITE | access))
 

@@ -35,7 +35,7 @@ from twisted_ib.hca.wire.cm.codes import RejectReason
 _M, _S = ibv_qp_attr_mask, ibv_qp_state
 
 #: IBTA vol. 1 12.7: three bits for each retry count; as RNR retry count 7 is without limit
-#: (IBTA vol. 1 9.7.5.2.8).
+#: (IBTA vol. 1 12.7).
 MOST_RETRIES = 7
 #: Linux cma.c: C{CMA_CM_RESPONSE_TIMEOUT}, a timeout code of about four seconds, and C{CMA_MAX_CM_RETRIES}.
 #: A dead peer is noticed after about 74 s.
@@ -177,7 +177,7 @@ def ackTimeout(lifetime: int, delay: int) -> int:
         total += delay >= total - 1
     else:
         total = delay + (total >= delay - 1)
-    # Five bits (IBTA vol. 1 9.9.2.4.1).
+    # Five bits (IBTA vol. 1 9.7.6.1.3).
     return min(total, 31)
 
 

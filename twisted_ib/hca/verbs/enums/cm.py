@@ -99,7 +99,7 @@ class rdma_cm_mc_join_flags(IntEnum):
 RDMA_OPTION_ID = 0
 RDMA_OPTION_IB = 1
 
-# Options of the level C{RDMA_OPTION_ID}.  ACK_TIMEOUT is the code of IBTA vol. 1 9.9.2.4.1.
+# Options of the level C{RDMA_OPTION_ID}.  ACK_TIMEOUT is the code of IBTA vol. 1 9.7.6.1.3.
 RDMA_OPTION_ID_TOS = 0
 RDMA_OPTION_ID_REUSEADDR = 1
 RDMA_OPTION_ID_AFONLY = 2

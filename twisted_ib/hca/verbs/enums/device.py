@@ -183,7 +183,7 @@ class ibv_tm_cap_flags(IntFlag):
 
 class ibv_mtu(IntEnum):
     """
-    Path MTU codes: C{128 << code} octets of payload (IBTA vol. 1 12.7.13).
+    Path MTU codes: C{128 << code} octets of payload (IBTA vol. 1 12.7.28).
     """
 
     IBV_MTU_256 = 1
@@ -352,7 +352,7 @@ class ibv_access_flags(IntFlag):
     Access rights of a memory region or window, or of a queue pair.
     """
 
-    # IBTA vol. 1 10.6.3.1: remote write and remote atomic need it; local read is always granted.
+    # IBTA vol. 1 10.6.3: remote write and remote atomic need it; local read is always granted.
     IBV_ACCESS_LOCAL_WRITE = 0x1
     IBV_ACCESS_REMOTE_WRITE = 0x2
     IBV_ACCESS_REMOTE_READ = 0x4

@@ -361,7 +361,7 @@ class ibv_srq_attr_mask(IntFlag):
     """
 
     IBV_SRQ_MAX_WR = 0x1
-    # IBTA vol. 1 10.2.9.3: arms the limit, for one event.
+    # IBTA vol. 1 10.2.9: arms the limit, for one event.
     IBV_SRQ_LIMIT = 0x2
 
 

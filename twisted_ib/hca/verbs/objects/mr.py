@@ -78,7 +78,7 @@ class MR(VerbsObject):
         check(length >= 0, f"{self._failed}. length: {length}")
         if access & _UNSUPPORTED:
             raise unsupported(f"{self._failed}. length: {length}, access flags: {access}")
-        # IBTA vol. 1 10.6.3.1: remote write and atomic rights need local write; the core checks that.
+        # IBTA vol. 1 10.6.3: remote write and atomic rights need local write; the core checks that.
         device = pd._device
         # Memory of the process is used in place, so that the program sees what peers write.
         if address:
@@ -177,7 +177,7 @@ class MR(VerbsObject):
                 self._device.releaseSegment(segment)
             self._buf = addr
         else:
-            # IBTA vol. 1 10.6.3.3 allows new keys; Linux rxe_verbs.c rxe_rereg_user_mr keeps them.
+            # IBTA vol. 1 11.2.8 allows new keys; Linux rxe_verbs.c rxe_rereg_user_mr keeps them.
             memory.reregister(self._core, None, rights, core, keepKey=True)
         if domain is not None and self.pd is not None:
             # The old PD can now be closed without this region.
@@ -309,7 +309,7 @@ class MW(VerbsObject):
         # man ibv_bind_mw(3): the rkey is in the structure as soon as the bind is posted.  If the bind failed,
         # the window's real key shows again; a C program has to restore it itself.
         key = self._promised
-        return key if key is not None and key in self._core.promised else self._core.key
+        return key if key is not None and key in self._core.reservedKeys else self._core.key
 
     @property
     def type(self) -> int:

@@ -108,7 +108,7 @@ class SRQ(VerbsObject):
     @verb("Failed to create SRQ")
     def _create(self, pd: PD, attr: SrqInitAttr | SrqInitAttrEx) -> None:
         pd._check()
-        # srq_limit is ignored at creation: IBTA vol. 1 10.2.9.3 arms it by a modify.  man ibv_create_srq(3)
+        # srq_limit is ignored at creation: IBTA vol. 1 10.2.9 arms it by a modify.  man ibv_create_srq(3)
         # says so.
         depth = within(attr.max_wr, 1, limits.SHARED_RECEIVE_DEPTH, "Failed to create SRQ: max_wr")
         pieces = within(attr.max_sge, 0, limits.SCATTER_GATHER_ELEMENTS, "Failed to create SRQ: max_sge")

@@ -21,7 +21,7 @@ class SrqAttr(PyverbsObject):
 
     max_wr: int = attrs.field(default=100, converter=u32)
     max_sge: int = attrs.field(default=1, converter=u32)
-    # IBTA vol. 1 10.2.9.3: the event disarms the limit; each modify arms it again.
+    # IBTA vol. 1 10.2.9: the event disarms the limit; each modify arms it again.
     srq_limit: int = attrs.field(default=0, converter=u32)
 
 

@@ -256,7 +256,7 @@ class QPAttr(_Sized):
     max_dest_rd_atomic: int = attrs.field(default=0, converter=u8, init=False)
     # IBTA vol. 1 9.7.5.2.8: code 0 is the longest wait, 655.36 ms; Linux' CM sets it by default.
     min_rnr_timer: int = attrs.field(default=0, converter=u8, init=False)
-    # IBTA vol. 1 9.9.2.4.1: 0 disables the timer, so that a lost packet stalls the queue pair for ever.
+    # IBTA vol. 1 9.7.6.1.3: 0 disables the timer, so that a lost packet stalls the queue pair for ever.
     timeout: int = attrs.field(default=0, converter=u8, init=False)
     # IBTA vol. 1 9.9.2.1.1: 7 is seven here; Linux rxe_comp.c treats it as no limit, as with rnr_retry.
     retry_cnt: int = attrs.field(default=0, converter=u8, init=False)
