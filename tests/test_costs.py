@@ -19,7 +19,7 @@ from tests.rds.ends import Process, ProcessesTestCase
 from tests.rds.media.test_addressed import THERE, AddressedTestCase
 from tests.support.calls import called
 from tests.support.meeting import ownRunDirectory
-from twisted_ib.internet.channel import channelsOf
+from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.sdp import connectSDP, listenSDP
 

@@ -49,6 +49,12 @@ TYPE_CIRCLES = {
     frozenset({"twisted_ib.rds", "twisted_ib.rds.paths"}),
 }
 
+#: Modules that reach others of the package by their names as strings; the seam of the next round cuts them.
+BY_NAME = {
+    "twisted_ib/hca/device/registry.py",  # The configuration, which is read if a device is not known.
+    "twisted_ib/reactor/socketreport.py",  # RDS, whose sockets are shown if there are any.
+}
+
 #: One line for each contract that breaks it: contract, module, statement.
 BREAKS = (
     ("packages", "sdp/stream", "import twisted_ib.rds.port"),
@@ -159,6 +165,16 @@ def long(root: Path) -> dict[str, int]:
     """
     lines = {str(path.relative_to(root)): path.read_text().count("\n") for path in sources(root)}
     return {each: n for each, n in lines.items() if n > MOST_LINES and each not in LONG_MODULES}
+
+
+def byName(root: Path) -> set[str]:
+    """
+    @return: The modules that import others of the package by a string, or look them up.
+    """
+    texts = {str(path.relative_to(root)): path.read_text() for path in sources(root)}
+    return {
+        each for each, text in texts.items() if "import_module" in text or 'modules.get("twisted_ib' in text
+    }
 
 
 class TreeTestCase(SynchronousTestCase):
@@ -350,6 +366,17 @@ class FolderTests(TreeTestCase):
         for module in LONG_MODULES:
             (root / module).write_text("\n" * (MOST_LINES + 1))
         self.assertEqual(list(long(root)), ["twisted_ib/hca/long.py"])
+
+    def test_byName(self) -> None:
+        """
+        No other module than those that are listed reaches one of the package by a string; one that does is
+        found.
+        """
+        self.assertEqual(byName(ROOT), BY_NAME)
+        root = self.copied()
+        self.add(root, "sdp/port", 'sys.modules.get("twisted_ib.rds.port")')
+        self.add(root, "rds/port", "importlib.import_module(name)")
+        self.assertEqual(byName(root) - BY_NAME, {"twisted_ib/sdp/port.py", "twisted_ib/rds/port.py"})
 
     def test_exceptionsNeeded(self) -> None:
         """

@@ -66,7 +66,7 @@ class PluginTests(SynchronousTestCase):
         """
         The parser provides what it says.
         """
-        parser = EndpointParser("sdp", "twisted_ib.sdp.port", "Server", "Client")
+        parser = EndpointParser("sdp", object, "Server", "Client")
         verifyObject(IPlugin, parser)
         verifyObject(IStreamServerEndpointStringParser, parser)
         verifyObject(IStreamClientEndpointStringParserWithReactor, parser)

@@ -15,7 +15,7 @@ from twisted.internet.test.reactormixins import ReactorBuilder
 
 from tests.internet.test_stream_suite import IB_REACTORS, OTHER_REACTORS
 from tests.support.driving import runToEnd
-from twisted_ib.internet.channel import channelsOf
+from twisted_ib.internet.readers import channelsOf
 
 #: How long a test may take, in seconds.
 _LIMIT = 20

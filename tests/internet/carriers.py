@@ -15,8 +15,8 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from tests.support.driving import runToEnd
-from twisted_ib.internet.channel import channelsOf
 from twisted_ib.internet.localports import localPorts
+from twisted_ib.internet.readers import channelsOf
 from twisted_ib.sdp.port import SDPClientEndpoint, SDPServerEndpoint, connectSDP, listenSDP
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from twisted.trial.unittest import TestCase
 from tests.hca.addressed import onWire
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.device.registry import addDevice
-from twisted_ib.internet import channel as channels
+from twisted_ib.internet import readers
+from twisted_ib.internet.readers import channelsOf
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"
 
@@ -123,14 +124,14 @@ class AddressedTests(TestCase):
         self.mtus: dict[str, int] = {}
         self.wire = onWire(self, self.mtus)  # type: ignore[arg-type]
         self.factory = Servers()
-        self.patch(channels, "_CHANNELS", "_addressedChannels")
+        self.patch(readers, "CHANNELS", "_addressedChannels")
         self.addCleanup(self.closeAll)
 
     def closeAll(self) -> None:
         """
         Close the devices.
         """
-        for channel in channels.channelsOf(reactor):
+        for channel in channelsOf(reactor):
             channel.close()
         vars(reactor).pop("_addressedChannels", None)
 
@@ -138,7 +139,7 @@ class AddressedTests(TestCase):
         """
         @return: where devices are open.
         """
-        return [channel.device.address for channel in channels.channelsOf(reactor)]
+        return [channel.device.address for channel in channelsOf(reactor)]
 
     async def listen(self, text: str) -> Any:
         """

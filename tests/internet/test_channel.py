@@ -24,7 +24,8 @@ from tests.support.descriptors import descriptors, descriptorsBefore
 from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, UnknownDeviceError
 from twisted_ib.internet import channel as internetChannel
-from twisted_ib.internet.channel import DeviceChannel, channelFor, channelsOf
+from twisted_ib.internet.channel import DeviceChannel, channelFor
+from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.sdp.port import connectSDP, listenSDP
 

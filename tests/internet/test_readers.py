@@ -14,8 +14,7 @@ from twisted.internet.test.reactormixins import ReactorBuilder
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib.internet.channel import channelsOf
-from twisted_ib.internet.readers import readersOf, readingUsers, takeUsers
+from twisted_ib.internet.readers import channelsOf, readersOf, readingUsers, takeUsers
 from twisted_ib.sdp.port import connectSDP, listenSDP
 
 

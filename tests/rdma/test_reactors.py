@@ -24,7 +24,7 @@ from tests.support.driving import Driven
 from twisted_ib import limits
 from twisted_ib.errors import WorkCompletionError
 from twisted_ib.interfaces import IRDMATransport, IReactorRDMA
-from twisted_ib.internet.channel import channelsOf
+from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rdma import connectRDMA, listenRDMA
 from twisted_ib.rdma.port import RDMAClientEndpoint, RDMAServerEndpoint
 from twisted_ib.reactor.ibreactor import IBReactor

@@ -10,7 +10,7 @@ from twisted.internet.protocol import DatagramProtocol
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.sdp.pair import HandReactor
-from twisted_ib.internet.channel import channelsOf
+from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rds.network import Network, networkFor
 from twisted_ib.rds.port import listenRDS
 

@@ -14,7 +14,7 @@ from twisted_ib import limits
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.base.socketrows import COLUMNS
 from twisted_ib.hca.host.query import SocketsAnswer
-from twisted_ib.internet.channel import channelsOf
+from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rds.paths.rows import networkRows
 from twisted_ib.rds.protocol.counters import KERNEL_COUNTERS
 from twisted_ib.tools.show.sockets import socketsOf

@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.meeting import ownRunDirectory
-from twisted_ib.internet.channel import channelsOf
+from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor import ibreactor
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.sdp.port import connectSDP, listenSDP

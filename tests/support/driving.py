@@ -10,7 +10,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from twisted_ib.internet.channel import channelsOf
+from twisted_ib.internet.readers import channelsOf
 
 
 def runToEnd(

@@ -22,7 +22,7 @@ from twisted.web.server import Site
 from twisted.web.static import File
 
 from tests.support.commands import programOf
-from twisted_ib.internet.channel import channelsOf
+from twisted_ib.internet.readers import channelsOf
 
 COMMAND = ["-c", programOf("get")]
 

@@ -8,6 +8,8 @@ cache is rebuilt. So nothing here, nor what it imports, may import a reactor.
 
 from __future__ import annotations
 
+from typing import Any
+
 from twisted.application.reactors import Reactor
 
 from twisted_ib.internet.strings import DelegatingParser, EndpointParser
@@ -18,9 +20,32 @@ ib = Reactor(
     "epoll reactor that looks at the completion queues of an HCA before it sleeps.",
 )
 
-sdp = EndpointParser("sdp", "twisted_ib.sdp", "SDPServerEndpoint", "SDPClientEndpoint")
-messages = EndpointParser("ib", "twisted_ib.rdma", "RDMAServerEndpoint", "RDMAClientEndpoint")
-datagrams = EndpointParser(
-    "rds", "twisted_ib.rds", "RDSServerEndpoint", "RDSClientEndpoint"
-)
-direct = DelegatingParser("direct", "twisted_ib.reactor.switch.bypass", "serverEndpoint", "clientEndpoint")
+
+def _sdp() -> Any:
+    from twisted_ib import sdp
+
+    return sdp
+
+
+def _rdma() -> Any:
+    from twisted_ib import rdma
+
+    return rdma
+
+
+def _rds() -> Any:
+    from twisted_ib import rds
+
+    return rds
+
+
+def _bypass() -> Any:
+    from twisted_ib.reactor.switch import bypass
+
+    return bypass
+
+
+sdp = EndpointParser("sdp", _sdp, "SDPServerEndpoint", "SDPClientEndpoint")
+messages = EndpointParser("ib", _rdma, "RDMAServerEndpoint", "RDMAClientEndpoint")
+datagrams = EndpointParser("rds", _rds, "RDSServerEndpoint", "RDSClientEndpoint")
+direct = DelegatingParser("direct", _bypass, "serverEndpoint", "clientEndpoint")

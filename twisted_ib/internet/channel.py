@@ -34,6 +34,7 @@ from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.device.receivebudget import pathOf
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, isPlacedByUser, place, watchDevices
 from twisted_ib.interfaces import IReactorCompletionChannels
+from twisted_ib.internet import readers
 from twisted_ib.internet.logcontext import callInContext
 from twisted_ib.internet.readers import Readers, readersOf
 from twisted_ib.internet.waiting import threadsNeedInterpreter, yieldCPU
@@ -429,18 +430,15 @@ class DeviceChannel:
             self.reactor.unwatchChannel(self)
 
 
-#: The attribute of a reactor that holds its channels by device name.  A table here would keep the reactor
-#: alive.
-_CHANNELS = "_hcaChannels"
 #: The reactors that have channels.
 _reactors: WeakSet[Any] = WeakSet()
 
 
 def _channelsIn(reactor: Any) -> dict[str, DeviceChannel]:
-    channels: dict[str, DeviceChannel] | None = getattr(reactor, _CHANNELS, None)
+    channels: dict[str, DeviceChannel] | None = getattr(reactor, readers.CHANNELS, None)
     if channels is None:
         channels = {}
-        setattr(reactor, _CHANNELS, channels)
+        setattr(reactor, readers.CHANNELS, channels)
         _reactors.add(reactor)
     return channels
 
@@ -482,13 +480,6 @@ def _close(channel: DeviceChannel) -> None:
         channel.close()
     except HCAError:
         channel.count("close_failed")
-
-
-def channelsOf(reactor: Any) -> list[DeviceChannel]:
-    """
-    Return the open channels of a reactor.
-    """
-    return list(getattr(reactor, _CHANNELS, {}).values())
 
 
 class _Removal:

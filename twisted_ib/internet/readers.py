@@ -13,6 +13,16 @@ from collections.abc import Iterable
 from typing import Any
 
 _METHODS = ("getReaders", "removeAll")
+#: The attribute of a reactor that holds its channels by device name.  A table here would keep the reactor
+#: alive.
+CHANNELS = "_hcaChannels"
+
+
+def channelsOf(reactor: Any) -> list[Any]:
+    """
+    Return the open channels of a reactor.
+    """
+    return list(getattr(reactor, CHANNELS, {}).values())
 
 
 def readingUsers(channels: Iterable[Any]) -> list[Any]:

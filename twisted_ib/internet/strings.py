@@ -9,7 +9,6 @@ connect.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -59,9 +58,12 @@ class EndpointParser:
     @ivar prefix: the first word of the strings.
     """
 
-    def __init__(self, prefix: str, module: str, server: str, client: str) -> None:
+    def __init__(self, prefix: str, load: Callable[[], Any], server: str, client: str) -> None:
+        """
+        @param load: Imports and returns the package that has C{server} and C{client}.
+        """
         self.prefix = prefix
-        self._module = module
+        self._load = load
         self._server = server
         self._client = client
 
@@ -113,7 +115,7 @@ class EndpointParser:
         """
         number = _number("port", port, 0, _HIGHEST_PORT)
         waiting = _number("backlog", backlog, 0)
-        make = getattr(import_module(self._module), self._server)
+        make = getattr(self._load(), self._server)
         return make(reactor, number, backlog=waiting, interface=interface, device=device)
 
     def _parseClient(
@@ -133,7 +135,7 @@ class EndpointParser:
         number = _number("port", port, 1, _HIGHEST_PORT)
         seconds = _seconds("timeout", timeout)
         bound = None if bindAddress is None else (bindAddress, 0)
-        make = getattr(import_module(self._module), self._client)
+        make = getattr(self._load(), self._client)
         return make(reactor, host, number, timeout=seconds, bindAddress=bound, device=device)
 
 
@@ -145,9 +147,12 @@ class DelegatingParser:
     @ivar prefix: the first word of the strings.
     """
 
-    def __init__(self, prefix: str, module: str, server: str, client: str) -> None:
+    def __init__(self, prefix: str, load: Callable[[], Any], server: str, client: str) -> None:
+        """
+        @param load: Imports and returns the package that has C{server} and C{client}.
+        """
         self.prefix = prefix
-        self._module = module
+        self._load = load
         self._server = server
         self._client = client
 
@@ -155,10 +160,10 @@ class DelegatingParser:
         """
         Return a server endpoint.
         """
-        return getattr(import_module(self._module), self._server)(reactor, *args, **kwargs)
+        return getattr(self._load(), self._server)(reactor, *args, **kwargs)
 
     def parseStreamClient(self, reactor: IReactorCore, *args: Any, **kwargs: Any) -> Any:
         """
         Return a client endpoint.
         """
-        return getattr(import_module(self._module), self._client)(reactor, *args, **kwargs)
+        return getattr(self._load(), self._client)(reactor, *args, **kwargs)

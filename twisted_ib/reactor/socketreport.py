@@ -86,7 +86,7 @@ class SocketReport:
         """
         from twisted_ib.hca.base.socketrows import usersRows, values
         from twisted_ib.hca.device.registry import DEFAULT_DEVICE
-        from twisted_ib.internet.channel import channelsOf
+        from twisted_ib.internet.readers import channelsOf
         from twisted_ib.reactor.tcprows import tcpRows
 
         # Each device is queried; one of them reports what belongs to none, or it would be listed twice.

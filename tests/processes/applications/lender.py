@@ -15,7 +15,7 @@ from twisted.protocols import amp
 from tests.examples.programs import load
 from tests.processes.programs.child import Line, Program
 from tests.processes.programs.wires import content
-from twisted_ib.internet.channel import channelsOf
+from twisted_ib.internet.readers import channelsOf
 
 bulkamp = load("bulkamp")
 

@@ -266,7 +266,7 @@ class Switching(Program):
         """
         @return: Those counters as the device shows them.
         """
-        from twisted_ib.internet.channel import channelsOf
+        from twisted_ib.internet.readers import channelsOf
 
         (channel,) = channelsOf(self.reactor)
         counters: dict[str, int] = channel.device.statistics()

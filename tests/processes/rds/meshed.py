@@ -13,7 +13,7 @@ from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
 from tests.processes.rds.datagrams import Datagrams
-from twisted_ib.internet.channel import channelsOf
+from twisted_ib.internet.readers import channelsOf
 
 
 class Echo(Protocol):

@@ -14,7 +14,8 @@ from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.wire.cm import REQ
 from twisted_ib.hca.wire.cm.rdmacm import RDMACMHeader
-from twisted_ib.internet.channel import channelFor, channelsOf
+from twisted_ib.internet.channel import channelFor
+from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rds import port as rdsPort
 from twisted_ib.rds import receiving
 from twisted_ib.rds.media import rc, rcconnect, rcconnection, rcsend

@@ -32,7 +32,7 @@ from tests.support.certificates import certificate
 from tests.support.meeting import ownRunDirectory
 from twisted_ib import limits
 from twisted_ib.errors import NoRouteError
-from twisted_ib.internet.channel import channelsOf
+from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rds.media import rcsend
 from twisted_ib.rds.protocol import streammachine, streams
 from twisted_ib.rds.protocol.counters import STREAM_COUNTERS

@@ -21,7 +21,7 @@ from tests.support.certificates import selfSigned
 from tests.support.descriptors import runForked
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.host import rendezvous
-from twisted_ib.internet.channel import channelsOf
+from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.switch import offload
 from twisted_ib.reactor.switch.switch import direct, explain
 from twisted_ib.sdp.port import connectSDP, listenSDP

@@ -8,7 +8,6 @@ calls, L{explain} the reason of a decision.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from twisted.python import threadable
 from twisted_ib.errors import DeviceError, HCAError, WrongThreadError
 from twisted_ib.hca.device.registry import addDevice, addedDevices, fabricOf, removeDevice, watchDevices
 from twisted_ib.internet.addresses import withPort
+from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.rules.parser import CONNECT, LISTEN, SDP, TCP
 from twisted_ib.reactor.switch.reason import EXPLICIT, Fallback, Reason
 
@@ -285,7 +285,7 @@ class Switch:
         @raise WrongThreadError: this is another.
         """
         thread = get_ident()
-        for channel in _channelsOf(reactor):
+        for channel in channelsOf(reactor):
             if channel.device.name == device and not channel.device.closed:
                 if channel.device.thread != thread:
                     raise WrongThreadError(f"{device} belongs to another thread")
@@ -297,7 +297,7 @@ class Switch:
         """
         A device is used by this switch: show its counters there.
         """
-        for channel in _channelsOf(reactor):
+        for channel in channelsOf(reactor):
             if channel.device.name == device and channel.device.countersBeside is not self.counters:
                 channel.device.countersBeside = self.counters
                 # Before that nobody knows in which thread the reactor will run.
@@ -332,11 +332,6 @@ class Switch:
         """
         now = channel.reactor.seconds()
         return Reason(why.rule, why.verdict, SDP, channel.device.name, None, now, now, now)
-
-
-def _channelsOf(reactor: Any) -> list[Any]:
-    module = sys.modules.get("twisted_ib.internet.channel")
-    return [] if module is None else list(module.channelsOf(reactor))
 
 
 def direct(reactor: Any) -> Direct:
