@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
 from twisted_ib.rds.protocol import streammachine
-from twisted_ib.rds.protocol.frames import HEADER, HEADER_BYTES, MAGIC, VERSION, FrameKind, Reason, frame
+from twisted_ib.rds.protocol.frames import HEADER, HEADER_BYTES, MAGIC, VERSION, EndReason, FrameKind, frame
 from twisted_ib.rds.protocol.streammachine import StreamEvent, StreamMachine, StreamState
 
 WINDOW = streammachine.RDS_STREAM_WINDOW
@@ -137,7 +137,7 @@ class FrameTests(SessionTestCase):
         REFUSE says why.
         """
         session = self.asked()
-        session.refuse(Reason.UNWANTED)
+        session.refuse(EndReason.UNWANTED)
         expected = "52645374 01 03 0003 99aabbccddeeff00 0000000000000000 0000000000000000"
         self.assertEqual(session.nextOutput(), bytes.fromhex(expected))
         self.assertIs(session.state, StreamState.CLOSED)
@@ -188,21 +188,21 @@ class EveryInputTests(SessionTestCase):
     """
 
     #: The effect of a valid frame: the next state, the first event, and the answer.
-    VIOLATED = (StreamState.CLOSED, (StreamEvent.CLOSED, Reason.VIOLATION), [FrameKind.RESET])
-    UNTOLD = (StreamState.CLOSED, (StreamEvent.CLOSED, Reason.VIOLATION), [])
+    VIOLATED = (StreamState.CLOSED, (StreamEvent.CLOSED, EndReason.VIOLATION), [FrameKind.RESET])
+    UNTOLD = (StreamState.CLOSED, (StreamEvent.CLOSED, EndReason.VIOLATION), [])
     NOTHING = None
     EXPECTED = {
         "opening": {
             FrameKind.OPEN: UNTOLD,
             FrameKind.ACCEPT: (StreamState.OPEN, (StreamEvent.CONNECTED, 0), []),
-            FrameKind.REFUSE: (StreamState.CLOSED, (StreamEvent.CLOSED, Reason.UNWANTED), []),
+            FrameKind.REFUSE: (StreamState.CLOSED, (StreamEvent.CLOSED, EndReason.UNWANTED), []),
             FrameKind.DATA: UNTOLD,
             FrameKind.WINDOW: UNTOLD,
             FrameKind.PROBE: UNTOLD,
             FrameKind.FIN: UNTOLD,
             FrameKind.CLOSE: UNTOLD,
-            FrameKind.RESET: (StreamState.CLOSED, (StreamEvent.CLOSED, Reason.UNWANTED), []),
-            FrameKind.GONE: (StreamState.CLOSED, (StreamEvent.CLOSED, Reason.GONE), []),
+            FrameKind.RESET: (StreamState.CLOSED, (StreamEvent.CLOSED, EndReason.UNWANTED), []),
+            FrameKind.GONE: (StreamState.CLOSED, (StreamEvent.CLOSED, EndReason.GONE), []),
         },
         "asked": {
             FrameKind.OPEN: (StreamState.ASKED, None, []),
@@ -213,8 +213,8 @@ class EveryInputTests(SessionTestCase):
             FrameKind.PROBE: VIOLATED,
             FrameKind.FIN: VIOLATED,
             FrameKind.CLOSE: VIOLATED,
-            FrameKind.RESET: (StreamState.CLOSED, (StreamEvent.CLOSED, Reason.UNWANTED), []),
-            FrameKind.GONE: (StreamState.CLOSED, (StreamEvent.CLOSED, Reason.GONE), []),
+            FrameKind.RESET: (StreamState.CLOSED, (StreamEvent.CLOSED, EndReason.UNWANTED), []),
+            FrameKind.GONE: (StreamState.CLOSED, (StreamEvent.CLOSED, EndReason.GONE), []),
         },
         "connected": {
             FrameKind.OPEN: (StreamState.OPEN, None, [FrameKind.ACCEPT]),
@@ -224,9 +224,9 @@ class EveryInputTests(SessionTestCase):
             FrameKind.WINDOW: (StreamState.OPEN, None, []),
             FrameKind.PROBE: (StreamState.OPEN, None, [FrameKind.WINDOW]),
             FrameKind.FIN: (StreamState.OPEN, (StreamEvent.END, 0), []),
-            FrameKind.CLOSE: (StreamState.CLOSED, (StreamEvent.CLOSED, Reason.NONE), [FrameKind.CLOSE]),
-            FrameKind.RESET: (StreamState.CLOSED, (StreamEvent.CLOSED, Reason.UNWANTED), []),
-            FrameKind.GONE: (StreamState.CLOSED, (StreamEvent.CLOSED, Reason.GONE), []),
+            FrameKind.CLOSE: (StreamState.CLOSED, (StreamEvent.CLOSED, EndReason.NONE), [FrameKind.CLOSE]),
+            FrameKind.RESET: (StreamState.CLOSED, (StreamEvent.CLOSED, EndReason.UNWANTED), []),
+            FrameKind.GONE: (StreamState.CLOSED, (StreamEvent.CLOSED, EndReason.GONE), []),
         },
         "closed": {kind: (StreamState.CLOSED, None, []) for kind in FrameKind},
     }
@@ -240,7 +240,7 @@ class EveryInputTests(SessionTestCase):
             for kind, (state, event, said) in row.items():
                 session: StreamMachine = getattr(self, name)()
                 data = b"x" if kind is FrameKind.DATA else b""
-                self.say(session, kind, data=data, reason=Reason.UNWANTED)
+                self.say(session, kind, data=data, reason=EndReason.UNWANTED)
                 found = session.events.popleft() if session.events else None
                 self.assertEqual((session.state, found), (state, event), (name, kind))
                 self.assertEqual(kinds(session), said, (name, kind))
@@ -254,7 +254,7 @@ class EveryInputTests(SessionTestCase):
             for name in ("opening", "asked", "connected"):
                 session: StreamMachine = getattr(self, name)()
                 self.say(session, kind)
-                self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.VIOLATION)])
+                self.assertEqual(list(session.events), [(StreamEvent.CLOSED, EndReason.VIOLATION)])
             session = self.closed()
             self.say(session, kind)
             self.assertFalse(session.events)
@@ -267,7 +267,7 @@ class EveryInputTests(SessionTestCase):
             session = self.connected()
             self.say(session, FrameKind.FIN)
             self.say(session, kind, data=b"x")
-            self.assertEqual(session.events[-1], (StreamEvent.CLOSED, Reason.VIOLATION))
+            self.assertEqual(session.events[-1], (StreamEvent.CLOSED, EndReason.VIOLATION))
         session = self.connected()
         self.say(session, FrameKind.FIN)
         self.say(session, FrameKind.PROBE)
@@ -275,7 +275,7 @@ class EveryInputTests(SessionTestCase):
         session.write(bytes(2000))
         self.assertEqual(kinds(session), [FrameKind.DATA])
         self.say(session, FrameKind.CLOSE)
-        self.assertEqual(session.events[-1], (StreamEvent.CLOSED, Reason.NONE))
+        self.assertEqual(session.events[-1], (StreamEvent.CLOSED, EndReason.NONE))
 
     def test_acceptedAgain(self) -> None:
         """
@@ -294,7 +294,7 @@ class EveryInputTests(SessionTestCase):
                 session = self.connected()
                 self.say(session, FrameKind.DATA, data=b"abc")
                 self.say(session, kind, offset=offset, data=b"x" if kind is FrameKind.DATA else b"")
-                self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.DATA_LOST)])
+                self.assertEqual(list(session.events), [(StreamEvent.CLOSED, EndReason.DATA_LOST)])
                 self.assertEqual(kinds(session), [FrameKind.RESET])
 
     def test_beyondTheWindow(self) -> None:
@@ -305,11 +305,11 @@ class EveryInputTests(SessionTestCase):
         self.say(session, FrameKind.DATA, data=bytes(WINDOW))
         self.assertEqual(session.state, StreamState.OPEN)
         self.say(session, FrameKind.DATA, offset=WINDOW, data=b"x")
-        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.VIOLATION)])
+        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, EndReason.VIOLATION)])
         self.assertEqual((session.arrivedBytes, self.owner.held), (0, 0))
         session = self.connected()
         self.say(session, FrameKind.DATA)
-        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.VIOLATION)])
+        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, EndReason.VIOLATION)])
 
     def test_whatSaysWhyHasAReason(self) -> None:
         """
@@ -317,7 +317,7 @@ class EveryInputTests(SessionTestCase):
         """
         session = self.connected()
         self.say(session, FrameKind.RESET)
-        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.ABORTED)])
+        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, EndReason.ABORTED)])
         session = self.opening()
         self.say(session, FrameKind.REFUSE, reason=777)
         self.assertEqual(list(session.events), [(StreamEvent.CLOSED, 777)])
@@ -484,7 +484,7 @@ class EndingTests(SessionTestCase):
             self.assertEqual(kinds(session), [FrameKind.CLOSE])
             self.assertIs(session.state, StreamState.OPEN)
             self.say(session, answer)
-            self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.NONE)])
+            self.assertEqual(list(session.events), [(StreamEvent.CLOSED, EndReason.NONE)])
             self.assertEqual(kinds(session), [])
 
     def test_halves(self) -> None:
@@ -496,14 +496,14 @@ class EndingTests(SessionTestCase):
         self.assertEqual(kinds(session), [FrameKind.FIN])
         self.say(session, FrameKind.DATA, data=b"abc")
         self.say(session, FrameKind.FIN, offset=3)
-        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.NONE)])
+        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, EndReason.NONE)])
         self.assertEqual(session.take(), b"abc")
         session = self.connected()
         self.say(session, FrameKind.FIN)
         session.write(b"abc")
         session.finish()
         self.assertEqual(kinds(session), [FrameKind.DATA, FrameKind.FIN])
-        self.assertEqual(list(session.events), [(StreamEvent.END, 0), (StreamEvent.CLOSED, Reason.NONE)])
+        self.assertEqual(list(session.events), [(StreamEvent.END, 0), (StreamEvent.CLOSED, EndReason.NONE)])
 
     def test_closeAfterFin(self) -> None:
         """
@@ -518,7 +518,7 @@ class EndingTests(SessionTestCase):
         session.finish()
         session.nextOutput()
         self.say(session, FrameKind.CLOSE)
-        self.assertEqual((kinds(session), session.events[0]), ([], (StreamEvent.CLOSED, Reason.NONE)))
+        self.assertEqual((kinds(session), session.events[0]), ([], (StreamEvent.CLOSED, EndReason.NONE)))
 
     def test_finWhileClosing(self) -> None:
         """
@@ -531,7 +531,7 @@ class EndingTests(SessionTestCase):
         self.assertIs(session.state, StreamState.OPEN)
         self.say(session, FrameKind.WINDOW, window=3)
         self.assertEqual(kinds(session), [FrameKind.DATA, FrameKind.CLOSE])
-        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.NONE)])
+        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, EndReason.NONE)])
 
     def test_closeWhileWriting(self) -> None:
         """
@@ -563,7 +563,7 @@ class EndingTests(SessionTestCase):
         session.abort()
         self.assertEqual((session.queuedBytes, session.arrivedBytes, self.owner.held), (0, 0, 0))
         self.assertEqual(kinds(session), [FrameKind.RESET])
-        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.ABORTED)])
+        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, EndReason.ABORTED)])
 
     def test_abortBeforeTheAnswer(self) -> None:
         """
@@ -581,7 +581,7 @@ class EndingTests(SessionTestCase):
         self.say(session, FrameKind.DATA, data=b"abc")
         session.vanished()
         session.vanished()
-        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.GONE)])
+        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, EndReason.GONE)])
         self.assertEqual((kinds(session), session.take()), ([], b"abc"))
 
     def test_sacrifice(self) -> None:
@@ -591,13 +591,13 @@ class EndingTests(SessionTestCase):
         session = self.connected()
         self.say(session, FrameKind.DATA, data=b"abc")
         session.resetForMemory()
-        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.NO_MEMORY)])
+        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, EndReason.NO_MEMORY)])
         self.assertEqual(kinds(session), [FrameKind.RESET])
         session = self.connected()
         self.say(session, FrameKind.DATA, data=b"abc")
         self.say(session, FrameKind.CLOSE, offset=3)
         session.resetForMemory()
-        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.NO_MEMORY)])
+        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, EndReason.NO_MEMORY)])
         self.assertEqual((session.arrivedBytes, self.owner.held), (0, 0))
 
     def test_refuseIsForWhoAsked(self) -> None:
@@ -605,7 +605,7 @@ class EndingTests(SessionTestCase):
         Only a session that has sent OPEN can be refused or accepted.
         """
         session = self.connected()
-        session.refuse(Reason.UNWANTED)
+        session.refuse(EndReason.UNWANTED)
         self.assertIs(session.state, StreamState.OPEN)
         session = self.closed()
         session.accept()
@@ -644,7 +644,7 @@ class TimeTests(SessionTestCase):
             session.watch()
             self.assertEqual(kinds(session), [FrameKind.PROBE])
         session.watch()
-        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.SILENT)])
+        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, EndReason.SILENT)])
         self.assertEqual(kinds(session), [FrameKind.RESET])
         session.watch()
         self.assertEqual(kinds(session), [])

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted_ib import limits
 from twisted_ib.rds.protocol import streammachine
 from twisted_ib.rds.protocol import streams as protocolStreams
-from twisted_ib.rds.protocol.frames import HEADER_BYTES, FrameKind, Reason, frame
+from twisted_ib.rds.protocol.frames import HEADER_BYTES, EndReason, FrameKind, frame
 from twisted_ib.rds.protocol.streammachine import StreamEvent, StreamMachine, StreamState
 from twisted_ib.rds.protocol.streams import Streams
 
@@ -97,7 +97,7 @@ class Network:
                 session.accept()
                 self.accepted.append(session)
             else:
-                session.refuse(Reason.UNWANTED)
+                session.refuse(EndReason.UNWANTED)
         self.flush(to, session)
         if reading and session is not None:
             self.readAll(to, session)
@@ -195,7 +195,9 @@ class TableTests(StreamsTestCase):
         for kind in FrameKind:
             data = bytearray(frame(kind, 7))
             data[4] = 2
-            expected = [frame(FrameKind.REFUSE, 7, reason=Reason.VERSION)] if kind is FrameKind.OPEN else []
+            expected = (
+                [frame(FrameKind.REFUSE, 7, reason=EndReason.VERSION)] if kind is FrameKind.OPEN else []
+            )
             self.assertEqual(self.received(bytes(data)), expected)
 
     def test_strangers(self) -> None:
@@ -227,7 +229,7 @@ class TableTests(StreamsTestCase):
         self.server.listening = False
         session = self.network.open()
         self.network.run()
-        self.assertEqual(self.network.ends, {session: Reason.NO_LISTENER})
+        self.assertEqual(self.network.ends, {session: EndReason.NO_LISTENER})
         self.assertEqual((len(self.client), len(self.server)), (0, 0))
 
     def test_unwanted(self) -> None:
@@ -237,7 +239,7 @@ class TableTests(StreamsTestCase):
         self.network.accept = False
         session = self.network.open()
         self.network.run()
-        self.assertEqual(self.network.ends[session], Reason.UNWANTED)
+        self.assertEqual(self.network.ends[session], EndReason.UNWANTED)
         self.assertEqual((len(self.client), len(self.server)), (0, 0))
 
     def test_twoInOneProcess(self) -> None:
@@ -287,7 +289,7 @@ class TableTests(StreamsTestCase):
         self.network.flush(CLIENT, session)
         self.assertEqual(len(self.client), 0)
         self.network.run()
-        self.assertEqual(self.network.ends[self.network.accepted[0]], Reason.GONE)
+        self.assertEqual(self.network.ends[self.network.accepted[0]], EndReason.GONE)
         self.assertEqual(len(self.server), 0)
 
     def test_restarted(self) -> None:
@@ -299,7 +301,7 @@ class TableTests(StreamsTestCase):
         session.write(b"abc")
         self.network.flush(CLIENT, session)
         self.network.run()
-        self.assertEqual(self.network.ends[session], Reason.GONE)
+        self.assertEqual(self.network.ends[session], EndReason.GONE)
         self.assertEqual(len(self.client), 0)
 
     def test_sameNumberOfAPeer(self) -> None:
@@ -310,7 +312,7 @@ class TableTests(StreamsTestCase):
         self.client.received(frame(FrameKind.ACCEPT, first.number, 77, 1), SERVER, 0.0)
         self.client.received(frame(FrameKind.ACCEPT, second.number, 77, 1), SERVER, 0.0)
         self.assertIs(first.state, StreamState.OPEN)
-        self.assertEqual(second.events[-1], (StreamEvent.CLOSED, Reason.VIOLATION))
+        self.assertEqual(second.events[-1], (StreamEvent.CLOSED, EndReason.VIOLATION))
         self.network.flush(CLIENT, first, second)
         self.assertEqual(list(self.client.sessions.values()), [first])
 
@@ -334,7 +336,7 @@ class TableTests(StreamsTestCase):
             self.network.flush(CLIENT, *self.client.peerGone("192.0.2.9"))
             self.assertIs(session.state, StreamState.OPEN)
             self.network.flush(CLIENT, *self.client.peerGone(gone))
-            self.assertEqual(self.network.ends[session], Reason.GONE)
+            self.assertEqual(self.network.ends[session], EndReason.GONE)
             self.assertEqual(len(self.client), 0)
 
 
@@ -353,7 +355,7 @@ class BoundTests(StreamsTestCase):
         self.assertIsNotNone(self.client.open(("192.0.2.7", 1), 0.0))
         self.network.run()
         self.server.received(frame(FrameKind.OPEN, 99), CLIENT, 0.0)
-        self.assertEqual(self.server.answers[0][0], frame(FrameKind.REFUSE, 99, reason=Reason.TOO_MANY))
+        self.assertEqual(self.server.answers[0][0], frame(FrameKind.REFUSE, 99, reason=EndReason.TOO_MANY))
         sessions[0].abort()
         self.network.flush(CLIENT, sessions[0])
         self.network.run()
@@ -388,7 +390,7 @@ class BoundTests(StreamsTestCase):
             session.write(bytes(size))
             self.network.flush(CLIENT, session)
             self.network.run(reading=False)
-        self.assertEqual(self.network.ends, {end: Reason.NO_MEMORY for end in pairs[1]})
+        self.assertEqual(self.network.ends, {end: EndReason.NO_MEMORY for end in pairs[1]})
         self.assertEqual((self.server.held, len(self.server)), (600 + 2 * limits.RDS_STREAM_PIECE, 2))
 
     def test_heldInPieces(self) -> None:
@@ -403,7 +405,7 @@ class BoundTests(StreamsTestCase):
             pairs[1][0].write(b"ab")
             self.network.flush(CLIENT, pairs[1][0])
         self.network.run(reading=False)
-        self.assertEqual(self.network.ends, {end: Reason.NO_MEMORY for end in pairs[1]})
+        self.assertEqual(self.network.ends, {end: EndReason.NO_MEMORY for end in pairs[1]})
 
     def test_heldAfterTheEnd(self) -> None:
         """
@@ -463,7 +465,7 @@ class DeadlineTests(StreamsTestCase):
                 if CLIENT in self.network.wire[index][:2]:
                     del self.network.wire[index]
             self.network.run()
-        self.assertEqual(self.network.ends, {session: Reason.SILENT, accepted: Reason.SILENT})
+        self.assertEqual(self.network.ends, {session: EndReason.SILENT, accepted: EndReason.SILENT})
         self.assertIs(living.state, StreamState.OPEN)
 
 
@@ -546,7 +548,7 @@ class ScheduleTests(SynchronousTestCase):
             # Never a hole, never a byte twice.
             self.assertTrue(sent.startswith(read), seed)
             happened["bytes"] += len(read)
-            happened[Reason(network.ends[session]).name] += 1
+            happened[EndReason(network.ends[session]).name] += 1
         for streams in network.sockets.values():
             self.assertEqual((len(streams), streams.held, len(streams._perPeer)), (0, 0, 0))
             self.assertEqual((streams._byRemote, streams.opening), ({}, {}))
@@ -615,7 +617,7 @@ class ScheduleTests(SynchronousTestCase):
                     self.assertFalse(network.sockets[SERVER].sessions, what)
                     self.assertFalse(network.sockets[CLIENT].sessions, what)
                     if StreamMachine.abort not in (first, second):
-                        self.assertEqual(set(network.ends.values()), {Reason.NONE}, what)
+                        self.assertEqual(set(network.ends.values()), {EndReason.NONE}, what)
                     if first is second is StreamMachine.finish:
                         self.assertEqual((network.read[session], network.read[accepted]), (b"two", b"one"))
 

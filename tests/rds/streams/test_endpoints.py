@@ -36,7 +36,7 @@ from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rds.media import rcsend
 from twisted_ib.rds.protocol import streammachine, streams
 from twisted_ib.rds.protocol.counters import STREAM_COUNTERS
-from twisted_ib.rds.protocol.frames import FrameKind, Reason, frame
+from twisted_ib.rds.protocol.frames import EndReason, FrameKind, frame
 from twisted_ib.rds.streams import connector, streamsocket
 from twisted_ib.rds.streams.connector import connectStream
 from twisted_ib.rds.streams.endpoints import RDSClientEndpoint, RDSServerEndpoint
@@ -1203,7 +1203,7 @@ class ForgedTests(EndpointTestCase):
         for kind in (*FrameKind, 0, 99):
             if kind != FrameKind.OPEN:
                 for session in (number, client.transport.session.number, 0, 1 << 64 - 1):
-                    stranger.write(frame(kind, session, 5, 5, Reason.ABORTED), ("127.0.0.1", 4000))
+                    stranger.write(frame(kind, session, 5, 5, EndReason.ABORTED), ("127.0.0.1", 4000))
         stranger.protocol.datagramReceived = lambda data, address: None
         self.run_()
         client.transport.write(b"abc")

@@ -42,7 +42,7 @@ class Proof(Enum):
     CONNECTION = 3
 
 
-class Transport(Enum):
+class TransportType(Enum):
     """
     The transport of connected queue pairs, with C{enum ibv_transport_type}'s values.
     """
@@ -95,7 +95,7 @@ class Traits:
     peers: Peers
     proof: Proof
     packets: bool = False
-    transport: Transport = Transport.IB
+    transport: TransportType = TransportType.IB
     linkLayer: LinkLayer = LinkLayer.ETHERNET
     completion: Completion = Completion.TAKEN
     privateBytes: tuple[int, int, int] = IB_PRIVATE_BYTES

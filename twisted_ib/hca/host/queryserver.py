@@ -24,7 +24,7 @@ from twisted_ib.hca.host.rendezvous import Rendezvous
 QUERY_CLIENTS = 16
 
 
-class _Client:
+class _QueryClient:
     def __init__(self, pair: socket.socket) -> None:
         self.socket = pair
         self.pages: Iterator[dict[str, Any]] | None = None
@@ -43,7 +43,7 @@ class QueryServer:
         @raise OSError: no descriptor is free.
         """
         self._owner = owner
-        self._askers: dict[int, _Client] = {}
+        self._askers: dict[int, _QueryClient] = {}
         self._rendezvous = Rendezvous(guid)
         try:
             self._listener = self._rendezvous.bind()
@@ -89,10 +89,10 @@ class QueryServer:
         # Dropping the oldest rather than refusing the newest: silent connections cannot lock commands out.
         if len(self._askers) >= QUERY_CLIENTS:
             self._drop(next(iter(self._askers)))
-        self._askers[pair.fileno()] = _Client(pair)
+        self._askers[pair.fileno()] = _QueryClient(pair)
         self._poller.register(pair, select.EPOLLIN)
 
-    def _serve(self, asker: _Client) -> None:
+    def _serve(self, asker: _QueryClient) -> None:
         received = receiveWithDescriptors(asker.socket, limits.ANSWER_BYTES)
         if received is None:
             return

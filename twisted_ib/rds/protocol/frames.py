@@ -49,7 +49,7 @@ is closed as well when both directions had a FIN.  DATA, WINDOW, PROBE, FIN and 
 session are answered GONE, which ends the sender's session; nothing else is answered.
 
 An end that receives nothing for a while sends a PROBE, which a WINDOW answers; after some unanswered
-probes the peer is considered dead.  REFUSE and RESET give the cause in I{reason}, see L{Reason}.
+probes the peer is considered dead.  REFUSE and RESET give the cause in I{reason}, see L{EndReason}.
 
 An OPEN of another version is answered with a version 1 REFUSE, reason VERSION; later versions keep the
 first eight bytes and that answer.
@@ -87,7 +87,7 @@ class FrameKind(IntEnum):
     GONE = 10
 
 
-class Reason(IntEnum):
+class EndReason(IntEnum):
     """
     Why a stream was refused or ended.
     """

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any
 
 from twisted_ib import limits
-from twisted_ib.rds.protocol.frames import HEADER, MAGIC, VERSION, FrameKind, Reason, frame
+from twisted_ib.rds.protocol.frames import HEADER, MAGIC, VERSION, EndReason, FrameKind, frame
 
 #: Bytes of a stream in one datagram: with the frame's header one RDS fragment between processes of a host.
 RDS_SEGMENT = 64 * 1024 - 32
@@ -50,7 +50,7 @@ class StreamEvent(IntEnum):
     CONNECTED = 0
     #: The peer has ended its direction; the data before it is in C{arrived}.
     END = 1
-    #: The stream is closed, in order if the reason is L{Reason.NONE}.
+    #: The stream is closed, in order if the reason is L{EndReason.NONE}.
     CLOSED = 2
 
 
@@ -71,7 +71,7 @@ class StreamMachine:
     @ivar number: our session number.
     @ivar remote: the peer's session number; -1 while unknown.
     @ivar state: a L{StreamState}.
-    @ivar events: pairs of L{StreamEvent} and L{Reason}, oldest first; to be taken after C{arrived}.
+    @ivar events: pairs of L{StreamEvent} and L{EndReason}, oldest first; to be taken after C{arrived}.
     @ivar arrived: data for the application, oldest first.
     @ivar arrivedBytes: the bytes in C{arrived}.
     @ivar queuedBytes: bytes written and not sent yet.
@@ -204,7 +204,7 @@ class StreamMachine:
         self._queue.clear()
         self._head = self.queuedBytes = 0
 
-    def abort(self, reason: int = Reason.ABORTED) -> None:
+    def abort(self, reason: int = EndReason.ABORTED) -> None:
         """
         Close at once, with a RESET if the peer's number is known.
         """
@@ -218,22 +218,22 @@ class StreamMachine:
 
     def resetForMemory(self) -> None:
         """
-        Drop the received data, as the socket holds too much: end the stream with L{Reason.NO_MEMORY}.
+        Drop the received data, as the socket holds too much: end the stream with L{EndReason.NO_MEMORY}.
         """
         if self.state is StreamState.CLOSED:
             # Closed in order, but the application has not read everything: it must not see an orderly end.
             self.discardArrived()
             self.events.clear()
-            self.events.append((StreamEvent.CLOSED, Reason.NO_MEMORY))
+            self.events.append((StreamEvent.CLOSED, EndReason.NO_MEMORY))
         else:
-            self.abort(Reason.NO_MEMORY)
+            self.abort(EndReason.NO_MEMORY)
 
     def vanished(self) -> None:
         """
         The peer is gone for good: close without a frame.
         """
         if self.state is not StreamState.CLOSED:
-            self._closed(Reason.GONE)
+            self._closed(EndReason.GONE)
 
     def take(self) -> bytes:
         """
@@ -279,12 +279,12 @@ class StreamMachine:
             position = self._received
             # RDS loses no message while both instances live: after a gap one of them was restarted.
             if offset != position:
-                self.abort(Reason.DATA_LOST)
+                self.abort(EndReason.DATA_LOST)
                 return
             position += length
             # The window is what bounds our memory.  An empty DATA would use memory and no window.
             if position > self._granted or not length:
-                self.abort(Reason.VIOLATION)
+                self.abort(EndReason.VIOLATION)
                 return
             self._received = position
             # The limit never shrinks (RFC 9293 section 3.8.6: a receiver should not shrink its window).
@@ -309,7 +309,7 @@ class StreamMachine:
         """
 
     def _violated(self, reason: int, offset: int, window: int) -> None:
-        self.abort(Reason.VIOLATION)
+        self.abort(EndReason.VIOLATION)
 
     def _opened(self, reason: int, offset: int, window: int) -> None:
         self.remote = offset
@@ -328,14 +328,14 @@ class StreamMachine:
 
     def _over(self, reason: int, offset: int, window: int) -> None:
         # A REFUSE or RESET without a reason must not look like an orderly end.
-        self._closed(reason or Reason.ABORTED)
+        self._closed(reason or EndReason.ABORTED)
 
     def _gone(self, reason: int, offset: int, window: int) -> None:
-        self._closed(Reason.GONE)
+        self._closed(EndReason.GONE)
 
     def _position(self, offset: int, window: int) -> bool:
         if offset != self._received:
-            self.abort(Reason.DATA_LOST)
+            self.abort(EndReason.DATA_LOST)
             return False
         if window > self._limit:
             self._limit = window
@@ -356,7 +356,7 @@ class StreamMachine:
             self.readEnd = True
             # Both directions have ended.
             if self._said:
-                self._closed(Reason.NONE)
+                self._closed(EndReason.NONE)
             elif self.ending != FrameKind.CLOSE:
                 self.events.append((StreamEvent.END, 0))
 
@@ -365,7 +365,7 @@ class StreamMachine:
             self.readEnd = True
             # Unsent data is dropped: the peer would discard it.  CLOSE is answered once, else both ends
             # would answer for ever.
-            self._closed(Reason.NONE, 0 if self._said else FrameKind.CLOSE)
+            self._closed(EndReason.NONE, 0 if self._said else FrameKind.CLOSE)
 
     def _closed(self, reason: int, say: int = 0) -> None:
         self.state = StreamState.CLOSED
@@ -396,7 +396,7 @@ class StreamMachine:
         # A keepalive as TCP's (RFC 9293 section 3.8.4), but always on: RDS itself retries for ever.
         self._silences += 1
         if self._silences > RDS_STREAM_PROBES:
-            self.abort(Reason.SILENT)
+            self.abort(EndReason.SILENT)
         else:
             self._probe = True
 
@@ -460,7 +460,7 @@ class StreamMachine:
         made = self._plain(kind)
         # The peer had ended its direction before: nothing more is expected.
         if self.readEnd:
-            self._closed(Reason.NONE)
+            self._closed(EndReason.NONE)
         return made
 
     def _dataFrame(self, room: int) -> bytes:

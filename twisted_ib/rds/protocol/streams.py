@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 from twisted_ib import limits
-from twisted_ib.rds.protocol.frames import HEADER, HEADER_BYTES, MAGIC, VERSION, FrameKind, Reason, frame
+from twisted_ib.rds.protocol.frames import HEADER, HEADER_BYTES, MAGIC, VERSION, EndReason, FrameKind, frame
 from twisted_ib.rds.protocol.streammachine import StreamMachine, StreamState
 
 #: Received bytes that all streams of one port may hold for protocols that do not read.
@@ -152,7 +152,7 @@ class Streams:
             # The peer accepted with a number that another session has: its OPEN and GONE would be
             # ambiguous.
             if session.state is StreamState.OPEN and not self._known(session):
-                session.abort(Reason.VIOLATION)
+                session.abort(EndReason.VIOLATION)
         if self.held > RDS_STREAMS_HELD:
             self._tooMuch()
         return session
@@ -165,13 +165,13 @@ class Streams:
 
     def _asked(self, address: tuple[str, int], number: int, window: int, now: float) -> StreamMachine | None:
         if not self.listening:
-            self._answer(frame(FrameKind.REFUSE, number, reason=Reason.NO_LISTENER), address)
+            self._answer(frame(FrameKind.REFUSE, number, reason=EndReason.NO_LISTENER), address)
             return None
         session = self._make(address, now)
         if session is None:
             # Refused without any state, so a flood of OPENs costs no memory.
             self.counters["stream_too_many"] += 1
-            self._answer(frame(FrameKind.REFUSE, number, reason=Reason.TOO_MANY), address)
+            self._answer(frame(FrameKind.REFUSE, number, reason=EndReason.TOO_MANY), address)
             return None
         session.asked(number, window)
         self._byRemote[address, number] = session
@@ -180,7 +180,7 @@ class Streams:
     def _other(self, kind: int, number: int, address: tuple[str, int]) -> None:
         self.counters["stream_bad_version"] += 1
         if kind == FrameKind.OPEN:
-            self._answer(frame(FrameKind.REFUSE, number, reason=Reason.VERSION), address)
+            self._answer(frame(FrameKind.REFUSE, number, reason=EndReason.VERSION), address)
 
     def _stranger(self, kind: int, number: int, address: tuple[str, int]) -> None:
         self.counters["stream_unknown_session"] += 1

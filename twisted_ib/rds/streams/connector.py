@@ -20,13 +20,13 @@ from twisted_ib.internet import failures
 from twisted_ib.internet.addresses import addressOf, reachable
 from twisted_ib.internet.endpoints import EndpointFactory
 from twisted_ib.internet.resolution import Destination, resolve
-from twisted_ib.rds.protocol.frames import Reason
+from twisted_ib.rds.protocol.frames import EndReason
 from twisted_ib.rds.protocol.streammachine import StreamMachine
 from twisted_ib.rds.streams.streamsocket import StreamSocket, socketFor
 from twisted_ib.rds.streams.transport import StreamTransport, wordsOf
 
 #: Reasons that programs see as "connection refused".
-_REFUSALS = (Reason.NO_LISTENER, Reason.TOO_MANY, Reason.UNWANTED, Reason.VERSION)
+_REFUSALS = (EndReason.NO_LISTENER, EndReason.TOO_MANY, EndReason.UNWANTED, EndReason.VERSION)
 
 
 class StreamAttempt:
@@ -131,7 +131,7 @@ class StreamAttempt:
         unreachable = self.unreachable
         if unreachable is not None:
             self._failed(failures.connectError(unreachable, where))
-        elif reason == Reason.NO_LISTENER or reason == Reason.GONE:
+        elif reason == EndReason.NO_LISTENER or reason == EndReason.GONE:
             self._failed(failures.refused(where))
         elif reason in _REFUSALS:
             self._failed(error.ConnectionRefusedError(errno.ECONNREFUSED, f"{where}: {wordsOf(reason)}"))

@@ -26,7 +26,7 @@ from zope.interface import implementer
 
 from twisted_ib.errors import HCAError, PeerGoneError, ResourceLimitError
 from twisted_ib.interfaces import IRDSProtocol
-from twisted_ib.rds.protocol.frames import Reason
+from twisted_ib.rds.protocol.frames import EndReason
 from twisted_ib.rds.protocol.streammachine import StreamEvent, StreamMachine, StreamState
 from twisted_ib.rds.protocol.streams import Streams
 from twisted_ib.rds.streams.transport import StreamTransport
@@ -281,7 +281,7 @@ class StreamSocket(DatagramProtocol):
             except BaseException:
                 log.err()
         if transport is None:
-            session.refuse(Reason.UNWANTED)
+            session.refuse(EndReason.UNWANTED)
             # The application was not told of the session, so it is not told of its end.
             session.events.clear()
 

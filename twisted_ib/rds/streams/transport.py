@@ -16,7 +16,7 @@ from zope.interface import implementer
 from twisted_ib import limits
 from twisted_ib.internet.addresses import Address, addressOf
 from twisted_ib.internet.logcontext import upcalls
-from twisted_ib.rds.protocol.frames import Reason
+from twisted_ib.rds.protocol.frames import EndReason
 from twisted_ib.rds.protocol.streammachine import StreamEvent, StreamMachine, StreamState
 
 if TYPE_CHECKING:
@@ -26,16 +26,16 @@ _CONNECTION_DONE = Failure(error.ConnectionDone())
 
 #: The texts of the reasons, for logs and exceptions.
 _WORDS = {
-    Reason.ABORTED: "the peer aborted the connection",
-    Reason.VIOLATION: "one end found that the other broke the rules",
-    Reason.DATA_LOST: "a datagram was lost",
-    Reason.SILENT: "the peer does not answer",
-    Reason.NO_MEMORY: "too many bytes wait for a protocol that does not read",
-    Reason.GONE: "the peer is gone",
-    Reason.NO_LISTENER: "nobody listens",
-    Reason.TOO_MANY: "the peer has too many connections",
-    Reason.UNWANTED: "the peer does not want the connection",
-    Reason.VERSION: "the peer speaks another version of streams over RDS",
+    EndReason.ABORTED: "the peer aborted the connection",
+    EndReason.VIOLATION: "one end found that the other broke the rules",
+    EndReason.DATA_LOST: "a datagram was lost",
+    EndReason.SILENT: "the peer does not answer",
+    EndReason.NO_MEMORY: "too many bytes wait for a protocol that does not read",
+    EndReason.GONE: "the peer is gone",
+    EndReason.NO_LISTENER: "nobody listens",
+    EndReason.TOO_MANY: "the peer has too many connections",
+    EndReason.UNWANTED: "the peer does not want the connection",
+    EndReason.VERSION: "the peer speaks another version of streams over RDS",
 }
 
 
