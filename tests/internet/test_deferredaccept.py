@@ -80,7 +80,7 @@ class PromiseTests(SynchronousTestCase):
         lost: list[int] = []
         attributes = [message.attribute for message in messages]  # type: ignore[attr-defined]
 
-        def fault(datagram: bytes, now: float) -> faults.Fate:
+        def fault(datagram: bytes, now: float) -> faults.Deliveries:
             """
             Look at one.
             """

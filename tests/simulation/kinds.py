@@ -197,7 +197,7 @@ def _blackOuts(dice: Random, run: Run) -> None:
     begin = dice.random() * 7
     run.timeout = 17
     for link in run.links:
-        link.faults.append(faults.BlackOuts(2.0, 5.0, begin))
+        link.faults.append(faults.Outages(2.0, 5.0, begin))
     run.spread = 3.0
 
 

@@ -91,7 +91,7 @@ class TransferTests(StreamTestCase):
         """
         2 s of silence, 5 s of link, again and again.
         """
-        self.transfers(lambda dice: [faults.BlackOuts(2.0, 5.0), faults.Delay(dice, 0.05)])
+        self.transfers(lambda dice: [faults.Outages(2.0, 5.0), faults.Delay(dice, 0.05)])
 
     def test_delayedLoss(self) -> None:
         """

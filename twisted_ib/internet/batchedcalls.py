@@ -17,7 +17,7 @@ from twisted.python import log
 _SAME_SECONDS = 1e-6
 
 
-class _Patience:
+class _TimeoutGroup:
     """
     Owners with the same timeout, whose deadlines are therefore in order of insertion.
 
@@ -42,7 +42,7 @@ class BatchedCalls:
     def __init__(self) -> None:
         self._call: Any = None
         self._next: dict[Any, None] = {}
-        self._patience: dict[float, _Patience] = {}
+        self._patience: dict[float, _TimeoutGroup] = {}
 
     # -- the next turn
 
@@ -87,7 +87,7 @@ class BatchedCalls:
         """
         patience = self._patience.get(seconds)
         if patience is None:
-            patience = self._patience[seconds] = _Patience()
+            patience = self._patience[seconds] = _TimeoutGroup()
         patience.deadlines[owner] = reactor.seconds() + seconds
         call = patience.call
         if call is None or not call.active():
@@ -106,7 +106,7 @@ class BatchedCalls:
                 if patience.call is not None and patience.call.active():
                     patience.call.cancel()
 
-    def _timedOut(self, reactor: Any, seconds: float, patience: _Patience) -> None:
+    def _timedOut(self, reactor: Any, seconds: float, patience: _TimeoutGroup) -> None:
         deadlines, now = patience.deadlines, reactor.seconds() + _SAME_SECONDS
         while deadlines:
             owner = next(iter(deadlines))

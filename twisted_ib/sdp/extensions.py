@@ -165,7 +165,7 @@ class Extensions:
                 return False
         queuePair = stream.queuePair
         # Owed control messages were produced under the mode in force, so they go first.
-        if queuePair.path is None or stream.owes is not None or not queuePair.canPost():
+        if queuePair.path is None or stream.pendingControl is not None or not queuePair.canPost():
             return False
         message = self.machine.changeMode(transition, stream.queuePair.posted)
         if message is not None:

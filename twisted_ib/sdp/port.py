@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from twisted_ib.sdp.extensions import Extensions
 
 
-class _SDPEnd(ConnectedTransport):
+class _SDPConnected(ConnectedTransport):
     __slots__ = ()
 
     prompt: bool
@@ -50,7 +50,7 @@ class _SDPEnd(ConnectedTransport):
         ConnectedTransport.nextTurn(self, shared)
 
 
-class SDPServer(_SDPEnd, ServerTransport, SDPTransport):
+class SDPServer(_SDPConnected, ServerTransport, SDPTransport):
     """
     The transport of an accepted connection, like L{twisted.internet.tcp.Server}.
     """
@@ -58,7 +58,7 @@ class SDPServer(_SDPEnd, ServerTransport, SDPTransport):
     __slots__ = SERVER_FIELDS
 
 
-class SDPClient(_SDPEnd, ClientTransport, SDPTransport):
+class SDPClient(_SDPConnected, ClientTransport, SDPTransport):
     """
     The transport of an active side, like L{twisted.internet.tcp.Client}.
     """

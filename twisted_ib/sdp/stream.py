@@ -116,7 +116,7 @@ class Stream:
         "held",
         "heldBytes",
         "machine",
-        "owes",
+        "pendingControl",
         "queuePair",
         "reading",
         "room",
@@ -143,7 +143,7 @@ class Stream:
         self.append: Any = None
         self.room = self.batch = -1
         self.corked = self.direct = self.ending = self.reading = False
-        self.owes: deque[tuple[int, bytes, int]] | None = None
+        self.pendingControl: deque[tuple[int, bytes, int]] | None = None
         self.extensions: Extensions | None = None
         self.held: deque[bytes | FilledBuffer | Exception | None] | None = None
         self.heldBytes = 0
@@ -297,9 +297,9 @@ class Stream:
         buffer, queuePair, machine = self.buffer, self.queuePair, self.machine
         assert buffer is not None
         self._sync()
-        if self.owes is not None:
+        if self.pendingControl is not None:
             self._payOwed()
-            if self.owes is not None:
+            if self.pendingControl is not None:
                 # An owed RdmaWrCompl belongs before these bytes in the stream.
                 return
         most, longest = machine.maxPayload, self.longest
@@ -339,7 +339,7 @@ class Stream:
             self._credit()
 
     def _proceed(self) -> None:
-        if self.owes is not None:
+        if self.pendingControl is not None:
             self._payOwed()
         if self.extensions is not None and not self._proceedExtensions(self.extensions):
             return
@@ -381,30 +381,30 @@ class Stream:
     # -- control messages
 
     def _control(self, mid: int, body: bytes = b"", flags: int = 0) -> None:
-        if self.owes is None and self.queuePair.canPost():
+        if self.pendingControl is None and self.queuePair.canPost():
             message = self.machine.controlMessage(mid, self.queuePair.posted, body, flags)
             if message is not None:
                 self.queuePair.postInline(message, b"", 0)
                 return
-        if self.owes is None:
-            self.owes = deque()
-        self.owes.append((mid, body, flags))
+        if self.pendingControl is None:
+            self.pendingControl = deque()
+        self.pendingControl.append((mid, body, flags))
         # Each receive yields one answer at most; more owed ones mean that the peer asks without granting
         # credits.
-        if len(self.owes) > limits.SDP_RECEIVES:
+        if len(self.pendingControl) > limits.SDP_RECEIVES:
             raise SDPError("the peer asks for answers and does not take them")
 
     def _payOwed(self) -> None:
-        owes, queuePair = self.owes, self.queuePair
-        while owes and queuePair.canPost():
-            mid, body, flags = owes[0]
+        pendingControl, queuePair = self.pendingControl, self.queuePair
+        while pendingControl and queuePair.canPost():
+            mid, body, flags = pendingControl[0]
             message = self.machine.controlMessage(mid, queuePair.posted, body, flags)
             if message is None:
                 return
-            owes.popleft()
+            pendingControl.popleft()
             queuePair.postInline(message, b"", 0)
-        if not owes:
-            self.owes = None
+        if not pendingControl:
+            self.pendingControl = None
 
     def _credit(self) -> None:
         queuePair, machine = self.queuePair, self.machine
@@ -436,7 +436,7 @@ class Stream:
             return
         if not self.disconnSent:
             # Nothing of this direction may follow a DisConn, so what is owed goes first.
-            if self.owes is not None:
+            if self.pendingControl is not None:
                 return
             message = self.machine.controlMessage(_DISCONN, queuePair.posted)
             if message is None:
@@ -499,7 +499,7 @@ class Stream:
                 self.hold(data)
         if machine.told - machine.received < _CREDITS_LOW:
             self._credit()
-        if (self.buffer is not None or self.ending or self.owes is not None) and not self.corked:
+        if (self.buffer is not None or self.ending or self.pendingControl is not None) and not self.corked:
             self.resume()
 
     def _receive(self, buffer: Any, start: int, stop: int) -> bytes | None:
@@ -577,7 +577,7 @@ class Stream:
             return
         if self.machine.told - self.machine.received < _CREDITS_LOW:
             self._credit()
-        if self.owes is not None or self.ending or self.buffer is not None:
+        if self.pendingControl is not None or self.ending or self.buffer is not None:
             self.resume()
 
     def hold(self, data: bytes | FilledBuffer) -> None:
@@ -798,7 +798,7 @@ class Stream:
 
     def _closeQueuePair(self) -> None:
         self.discard()
-        self.owes = None
+        self.pendingControl = None
         self.ending = False
         self.queuePair.close()
         if self.extensions is not None:

@@ -369,7 +369,7 @@ class ZeroCopyReceive:
             # no use for it.
             asks = sink.mode is Mode.COMBINED and sink.most > 1
             self._stream._control(MID.RDMA_RD_COMPL, RdmaRdCompl.layout.pack(due), _REQ_PIPE if asks else 0)
-            self._told = self._extensions.machine.sequence + (self._stream.owes is not None)
+            self._told = self._extensions.machine.sequence + (self._stream.pendingControl is not None)
 
     def checkReports(self, acknowledged: int) -> None:
         """

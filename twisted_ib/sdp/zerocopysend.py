@@ -155,7 +155,7 @@ class ZeroCopySend:
         left = limits.MESSAGES_PER_FLUSH
         while source is not None and stream.queuePair.path is not None:
             # An owed RdmaWrCompl belongs before the bytes that follow it in the stream.
-            if stream.owes is not None:
+            if stream.pendingControl is not None:
                 return False
             if self._complete(source):
                 continue

@@ -15,7 +15,7 @@ from twisted_ib.errors import RulesError
 from twisted_ib.reactor.rules.configuration import (
     VARIABLE,
     Configuration,
-    devicesBeside,
+    builtInDevices,
     parseRules,
     readRules,
 )
@@ -118,7 +118,7 @@ def test(options: Namespace) -> int:
     try:
         # Warnings do not fail the test: libsdp accepts such lines, for instance host bits below the prefix,
         # which never match (libsdp match.c).
-        warnings = parseRules(text, options.file, devicesBeside(os.environ)).warnings
+        warnings = parseRules(text, options.file, builtInDevices(os.environ)).warnings
     except RulesError as error:
         # FILE:LINE:COLUMN, as compilers print it, so that editors find the place.
         for line in error.errors:

@@ -187,7 +187,13 @@ class HostileTests(SynchronousTestCase):
             for source in "axyz":
                 net.b.pathLost(source)
             self.assertEqual(
-                (len(net.b), net.b._peers, net.b._room.halfOpen, net.b.deadline(), len(net.b.outputs)),
+                (
+                    len(net.b),
+                    net.b._peers,
+                    net.b._halfOpenLimit.halfOpen,
+                    net.b.deadline(),
+                    len(net.b.outputs),
+                ),
                 (0, {}, 0, None, 0),
                 f"seed {seed}",
             )
@@ -297,10 +303,10 @@ class LimitTests(SynchronousTestCase):
         self.assertEqual([c.destination for c in told], ["x", "x"])  # type: ignore[union-attr]
         self.assertIsNone(second.deadline)
         self.assertIsNone(table.deadline(False))
-        self.assertEqual(len(table._room.oldest or ()), table._room.halfOpen)
+        self.assertEqual(len(table._halfOpenLimit.oldest or ()), table._halfOpenLimit.halfOpen)
         for source in ("x", "y", "z0", "z1", "z2", "z3"):
             table.pathLost(source)
-        self.assertEqual((len(table), table._room.halfOpen, table._room.oldest), (0, 0, {}))
+        self.assertEqual((len(table), table._halfOpenLimit.halfOpen, table._halfOpenLimit.oldest), (0, 0, {}))
 
     def test_strangersCost(self) -> None:
         """
@@ -324,7 +330,7 @@ class LimitTests(SynchronousTestCase):
 
         table = self.table()
         table.limitHalfOpen(2, 1000)
-        table._room.oldest = Counting()
+        table._halfOpenLimit.oldest = Counting()
         for number in range(300):
             self.flood(table, f"z{number}", 1)
         self.flood(table, "x", 12)

@@ -156,7 +156,7 @@ class OpenTests(SynchronousTestCase):
         active.reject(28, b"", 0.0)
         net.pump()
         self.assertEqual(net.kinds("b"), [Event.REJECTED])
-        self.assertEqual((len(net.a), len(net.b), net.b._room.halfOpen), (0, 0, 0))
+        self.assertEqual((len(net.a), len(net.b), net.b._halfOpenLimit.halfOpen), (0, 0, 0))
         self.assertIsNone(net.b.deadline())
 
     def test_ignored(self) -> None:
@@ -166,7 +166,7 @@ class OpenTests(SynchronousTestCase):
         net = Net()
         active, passive = net.request()
         self.assertTrue(passive.ignore(0.0))
-        self.assertEqual((len(net.b), net.b._peers, net.b._room.halfOpen), (0, {}, 0))
+        self.assertEqual((len(net.b), net.b._peers, net.b._halfOpenLimit.halfOpen), (0, {}, 0))
         net.wait(PERIOD)
         [(event, again, _)] = net.events["b"]
         self.assertIs(event, Event.REQUEST)
@@ -281,7 +281,7 @@ class StaleTests(SynchronousTestCase):
             kinds = [net.b.nextEvent() for _ in range(2)]
             self.assertEqual([each and each[0] for each in kinds], [Event.UNREACHABLE, Event.REQUEST])
             assert forged is not None and kinds[1] is not None
-            self.assertEqual((forged.state, len(net.b), net.b._room.halfOpen), (State.IDLE, 1, 1))
+            self.assertEqual((forged.state, len(net.b), net.b._halfOpenLimit.halfOpen), (State.IDLE, 1, 1))
             genuine = kinds[1][1]
             assert genuine is not None
             self.assertIs(net.b._peers["a"], genuine.peer)  # type: ignore[union-attr]
@@ -377,7 +377,7 @@ class PathLostTests(SynchronousTestCase):
         self.assertEqual([output[0] for output in net.b.outputs], ["c"])
         self.assertIsNone(net.b.nextEvent())
         self.assertEqual((len(net.b), list(net.b._peers), len(net.b._timewait)), (1, ["c"], 0))
-        self.assertEqual((net.b._room.halfOpen, net.b.deadline()), (1, None))
+        self.assertEqual((net.b._halfOpenLimit.halfOpen, net.b.deadline()), (1, None))
         self.assertEqual([connection.accept(REP(), 0.0) for connection in lost[1:2]], [False])
 
     def test_unknown(self) -> None:

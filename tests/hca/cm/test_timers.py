@@ -67,7 +67,7 @@ class TimerTests(SynchronousTestCase):
         net.wait(0.002)
         self.assertEqual(net.kinds("b"), [Event.UNREACHABLE])
         self.assertEqual(net.b.counters["repeatedREQ"], 3)
-        self.assertEqual((len(net.b), net.b._room.halfOpen), (0, 0))
+        self.assertEqual((len(net.b), net.b._halfOpenLimit.halfOpen), (0, 0))
 
     def test_lostRTU(self) -> None:
         """
@@ -243,4 +243,4 @@ class TimerTests(SynchronousTestCase):
         states = {connection.state for name in "ab" for connection in ends[name]}
         self.assertTrue(states <= {State.IDLE, State.TIMEWAIT, State.ESTABLISHED}, f"seed {seed}: {states}")
         self.assertEqual((len(net.a), net.a._peers, net.a.deadline()), (0, {}, None), f"seed {seed}")
-        self.assertEqual((net.b._room.halfOpen, net.b.deadline()), (0, None), f"seed {seed}")
+        self.assertEqual((net.b._halfOpenLimit.halfOpen, net.b.deadline()), (0, None), f"seed {seed}")

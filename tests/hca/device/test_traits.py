@@ -100,7 +100,7 @@ class TraitTests(SynchronousTestCase):
         self.assertEqual(
             self.each(lambda device: device.traits.proof), [Proof.DIRECTORY] * 2 + [Proof.ANSWER]
         )
-        rooms = self.each(lambda device: device.cm._room)
+        rooms = self.each(lambda device: device.cm._halfOpenLimit)
         self.assertEqual(
             [(room._perSource, room._inAll) for room in rooms],
             [(limits.CM_HALF_OPEN_PER_PATH, limits.CM_HALF_OPEN_PATHS)] * 2

@@ -114,7 +114,7 @@ class FaultTests(SynchronousTestCase):
         """
         By the clock.
         """
-        fault = faults.BlackOuts(2.0, 5.0, 1.0)
+        fault = faults.Outages(2.0, 5.0, 1.0)
         heard = [bool(fault(DATA, float(second))) for second in range(16)]
         self.assertEqual(heard, [True, *[False] * 2, *[True] * 5, *[False] * 2, *[True] * 5, False])
         fault = faults.LinkDown(3.0)
@@ -169,7 +169,7 @@ class LinkTests(SynchronousTestCase):
         """
         times: list[float] = []
 
-        def note(datagram: bytes, now: float) -> faults.Fate:
+        def note(datagram: bytes, now: float) -> faults.Deliveries:
             times.append(now)
             return [(1.0, datagram), (0.0, datagram + b"!")]
 

@@ -265,11 +265,11 @@ class SendTests(PairTestCase):
         stream.write(b"b")
         self.settle()
         self.assertEqual(raw.kinds(), ["DATA", "CH_RCV_BUF_ACK"])
-        self.assertEqual(len(stream.owes), 2)
+        self.assertEqual(len(stream.pendingControl), 2)
         raw.data(buffers=100)
         self.settle()
         self.assertEqual(raw.kinds(), ["DATA", *["CH_RCV_BUF_ACK"] * 3, "DATA"])
-        self.assertIsNone(stream.owes)
+        self.assertIsNone(stream.pendingControl)
 
     def test_answersNotTaken(self) -> None:
         """
@@ -282,8 +282,8 @@ class SendTests(PairTestCase):
             self.assertEqual(stream.heard.calls, [])
             raw.send(MID.CH_RCV_BUF, b"\0\1\0\0", buffers=1, acknowledged=raw.machine.received)
             self.settle()
-            if stream.owes:
-                self.assertLessEqual(len(stream.owes), limits.SDP_RECEIVES)
+            if stream.pendingControl:
+                self.assertLessEqual(len(stream.pendingControl), limits.SDP_RECEIVES)
         raw.send(MID.CH_RCV_BUF, b"\0\1\0\0", buffers=1)
         self.settle()
         self.assertEqual(stream.heard.calls, ["ConnectionLost"])

@@ -149,7 +149,7 @@ class TrapTests(PairTestCase):
         raw.queuePair.posted = 1000
         raw.send(MID.CH_RCV_BUF, b"\0\1\0\0", buffers=1)
         self.settle()
-        self.assertEqual(len(stream.owes), 1)
+        self.assertEqual(len(stream.pendingControl), 1)
         raw.send(MID.SRC_AVAIL, OFFER, buffers=100)
         self.settle()
         self.assertEqual(raw.kinds()[:2], ["CH_RCV_BUF_ACK", "SEND_SM"])

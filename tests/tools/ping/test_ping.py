@@ -26,7 +26,7 @@ from twisted_ib.tools.ping import server as pingserver
 from twisted_ib.tools.ping import station as pingstation
 from twisted_ib.tools.ping.device import addressOf, chosen
 from twisted_ib.tools.ping.rounds import text
-from twisted_ib.tools.ping.station import Listener, Station
+from twisted_ib.tools.ping.station import Listener, VerbsSession
 from twisted_ib.tools.program import ProgramError
 
 HOST = "127.0.0.1"
@@ -254,7 +254,7 @@ class DeviceTests(SynchronousTestCase):
         self.assertIn("invalid.:", str(self.assertRaises(ProgramError, addressOf, "invalid.")))
 
 
-class Heard(Station):
+class Heard(VerbsSession):
     """
     A station that signals when it listens.
     """
@@ -280,8 +280,8 @@ class EndsTestCase(SynchronousTestCase):
         Nobody listens.
         """
         self.patch(Heard, "listening", Event())
-        self.patch(ping, "Station", Heard)
-        self.patch(transfers, "Station", Heard)
+        self.patch(ping, "VerbsSession", Heard)
+        self.patch(transfers, "VerbsSession", Heard)
         self.said = io.StringIO()
         self.printed = io.StringIO()
         for redirect in (redirect_stderr(self.said), redirect_stdout(self.printed)):
@@ -423,7 +423,7 @@ class RoundTests(EndsTestCase):
         """
         A domain of the device.
         """
-        station = Station("lo0")
+        station = VerbsSession("lo0")
         self.addCleanup(station.close)
         return station.pd
 
@@ -432,10 +432,10 @@ class RoundTests(EndsTestCase):
         A persistent server has a bounded number of clients at a time.
         """
         self.patch(pingserver, "PING_CLIENTS", 1)
-        stations: list[Station] = []
+        stations: list[VerbsSession] = []
         made = Heard.__init__
 
-        def init(station: Station, *arguments: Any) -> None:
+        def init(station: VerbsSession, *arguments: Any) -> None:
             made(station, *arguments)
             stations.append(station)
 
@@ -455,11 +455,11 @@ class RoundTests(EndsTestCase):
         """
         A persistent server has many clients, of which one is silent and one breaks the rules.
         """
-        self.patch(pingserver, "SILENCE", 0.5)
-        stations: list[Station] = []
+        self.patch(pingserver, "PEER_SILENCE", 0.5)
+        stations: list[VerbsSession] = []
         made = Heard.__init__
 
-        def init(station: Station, *arguments: Any) -> None:
+        def init(station: VerbsSession, *arguments: Any) -> None:
             made(station, *arguments)
             stations.append(station)
 
@@ -592,7 +592,7 @@ class WireTests(EndsTestCase):
         """
         The other end.
         """
-        station = Station("lo0")
+        station = VerbsSession("lo0")
         self.addCleanup(station.close)
         return Stranger(self, station.pd, listens)
 
@@ -795,14 +795,14 @@ class WireTests(EndsTestCase):
         if it is not, that is found out soon.
         """
         self.patch(pingline, "DOUBT", 0.05)
-        probed: list[pingline.Line] = []
-        probe = pingline.Line._probe
+        probed: list[pingline.PingConnection] = []
+        probe = pingline.PingConnection._probe
 
-        def watched(line: pingline.Line) -> None:
+        def watched(line: pingline.PingConnection) -> None:
             probe(line)
             probed.append(line)
 
-        self.patch(pingline.Line, "_probe", watched)
+        self.patch(pingline.PingConnection, "_probe", watched)
         server = self.stranger(True)
         ended = self.started(lambda: self.client("-C", "1", "-S", "64"))
         server.accept()
@@ -824,7 +824,7 @@ class WireTests(EndsTestCase):
         """
         A server that accepts and says nothing: the client gives up.
         """
-        self.patch(pingstation.Station.finish, "__defaults__", (0.2,))
+        self.patch(pingstation.VerbsSession.finish, "__defaults__", (0.2,))
         server = self.stranger(True)
         ended = self.started(lambda: self.client("-C", "2"))
         server.accept()

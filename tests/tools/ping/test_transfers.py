@@ -12,7 +12,7 @@ from tests.tools.ping.test_ping import DEVICE, HOST, EndsTestCase
 from twisted_ib import limits
 from twisted_ib.hca.verbs import CMID, CQ, AddrInfo, ConnParam, QPCap, QPInitAttr, enums
 from twisted_ib.tools.ping import datagrams, messages, ping, transfers
-from twisted_ib.tools.ping.station import Station
+from twisted_ib.tools.ping.station import VerbsSession
 
 GROUP = "239.1.2.3"
 
@@ -112,7 +112,7 @@ class MessagesTests(TransferTestCase):
         A client that waits for more messages than come has failed.
         """
         ended = self.server("--as", self.program, "-b", HOST, "-C", "2")
-        self.patch(Station.finish, "__defaults__", (0.5,))
+        self.patch(VerbsSession.finish, "__defaults__", (0.5,))
         status = ping.main(["--as", self.program, *DEVICE, "-s", HOST, "-C", "3"])
         self.assertEqual((status, ended()), (1, 1))
 
@@ -168,13 +168,13 @@ class RepliesTests(TransferTestCase):
         Datagrams carry the number of their sender's queue pair, as on the wire of C{rxe-udaddy}.
         """
         seen: list[tuple[int, int]] = []
-        aim = datagrams.Service.aimBack
+        aim = datagrams.DatagramConnection.aimBack
 
-        def watched(line: datagrams.Service, wc: Any) -> None:
+        def watched(line: datagrams.DatagramConnection, wc: Any) -> None:
             seen.append((socket.ntohl(wc.imm_data), wc.src_qp))
             aim(line, wc)
 
-        self.patch(datagrams.Service, "aimBack", watched)
+        self.patch(datagrams.DatagramConnection, "aimBack", watched)
         self.both()
         [(immediate, sender)] = seen
         self.assertEqual(immediate, sender)
@@ -246,7 +246,7 @@ class BusyTests(EndsTestCase):
         """
         The longest queues that can be asked for can be had.
         """
-        station = Station("lo0")
+        station = VerbsSession("lo0")
         self.addCleanup(station.close)
         depth = limits.WORK_QUEUE_DEPTH
         cq = CQ(station.context, 2 * depth)

@@ -357,7 +357,7 @@ class _Tap:
         return syndrome
 
 
-class _Shown(_Path):
+class _TracedPath(_Path):
     """
     Mixin of a traced path, in front of the fabric's path class.
     """
@@ -416,4 +416,4 @@ def traced(base: Any, trace: Trace) -> Any:
 
     @param base: the path class of a fabric.
     """
-    return type("TracedPath", (_Shown, base), {"trace": trace})
+    return type("TracedPath", (_TracedPath, base), {"trace": trace})

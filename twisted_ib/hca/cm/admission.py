@@ -60,7 +60,7 @@ class HalfOpenLimit:
             if not ofPeer:
                 del self._ofPeers[peer]
 
-    def excess(self, peer: Peer | None) -> Connection | None:
+    def victim(self, peer: Peer | None) -> Connection | None:
         """
         @param peer: the source of a new REQ, L{None} if nothing is known of it.
         @return: the connection to evict for it, L{None} if there is room or this table does not evict.

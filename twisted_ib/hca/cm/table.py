@@ -126,7 +126,7 @@ class ConnectionTable:
         self.outputs: deque[Output] = deque()
         self.events: deque[CMEvent] = deque()
         self._randomBits = randomBits
-        self._room = HalfOpenLimit(halfOpenPerSource, halfOpenInAll)
+        self._halfOpenLimit = HalfOpenLimit(halfOpenPerSource, halfOpenInAll)
         self._listeners: dict[int, Any] = {}
         self._connections: dict[int, Connection] = {}
         self._peers: dict[Any, Peer] = {}
@@ -163,7 +163,7 @@ class ConnectionTable:
         @param halfOpenPerSource: half-open connections of one source.
         @param halfOpenInAll: the same of all sources.
         """
-        self._room = HalfOpenLimit(halfOpenPerSource, halfOpenInAll, True)
+        self._halfOpenLimit = HalfOpenLimit(halfOpenPerSource, halfOpenInAll, True)
         self.lookups.limitHalfOpen(halfOpenPerSource, halfOpenInAll)
 
     def listen(self, serviceID: int, listener: object) -> None:
@@ -325,7 +325,7 @@ class ConnectionTable:
         state = connection.state
         halfOpen = HALF_OPEN[state]
         if halfOpen is not HALF_OPEN[old]:
-            self._room.changed(connection, halfOpen)
+            self._halfOpenLimit.changed(connection, halfOpen)
         if state is _TIMEWAIT:
             self._startTimewait(connection, now)
             self._forget(connection)
@@ -352,12 +352,12 @@ class ConnectionTable:
             # IBTA vol. 1 12.6.7.2 reason 8: nobody listens. RDMA-CM applications see ECONNREFUSED.
             self._refuse(source, message, MessageKind.REQ, RejectReason.INVALID_SERVICE_ID)
             return
-        excess = self._room.excess(peer)
-        if excess is not None:
+        victim = self._halfOpenLimit.victim(peer)
+        if victim is not None:
             self.counters["halfOpenReplaced"] += 1
-            excess.feed(Input.EXHAUSTED, None, now)
+            victim.feed(Input.EXHAUSTED, None, now)
             peer = self._peers.get(source)  # The evicted one may have been its only connection.
-        lacking = self._room.lacks(peer, len(self._connections), len(self.events))
+        lacking = self._halfOpenLimit.lacks(peer, len(self._connections), len(self.events))
         if lacking is not None:
             self.counters[lacking] += 1
             return

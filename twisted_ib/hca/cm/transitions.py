@@ -38,7 +38,7 @@ _REQUEST, _REPLY = Event.REQUEST, Event.REPLY
 _ESTABLISHED, _DISCONNECTED = Event.ESTABLISHED, Event.DISCONNECTED
 
 
-def _ask(connection: Connection, message: REQ | REP | DREQ, now: float) -> None:
+def _sendRequest(connection: Connection, message: REQ | REP | DREQ, now: float) -> None:
     table = connection.table
     output = connection.output = (connection.destination, message.attribute, message.pack())
     connection.retriesLeft = connection.maxRetries
@@ -46,7 +46,7 @@ def _ask(connection: Connection, message: REQ | REP | DREQ, now: float) -> None:
     table.arm(connection, now + connection.period)
 
 
-def _tell(connection: Connection, message: MRA | REJ | RTU | DREP | APR) -> None:
+def _sendFinal(connection: Connection, message: MRA | REJ | RTU | DREP | APR) -> None:
     # MRA, REJ, RTU, DREP and APR need no answer: nothing is kept and no timer runs.
     message.localCommunicationID = connection.localID
     message.remoteCommunicationID = connection.remoteID
@@ -62,7 +62,7 @@ def _reply(connection: Connection, reply: REP, now: float) -> None:
     reply.remoteCommunicationID = connection.remoteID
     reply.localCAGUID = connection.table.caGUID
     # IBTA vol. 1 12.6.8: a REP is acknowledged by the RTU, so it is retransmitted like a REQ.
-    _ask(connection, reply, now)
+    _sendRequest(connection, reply, now)
     connection.localQPN = reply.localQPN
 
 
@@ -84,7 +84,7 @@ def _sendReady(connection: Connection, message: RTU, now: float) -> None:
 def _repeat(connection: Connection, message: object, now: float) -> None:
     # The peer repeated its REQ or REP, so our MRA or RTU was lost.
     if connection.output is None:
-        _tell(connection, RTU())
+        _sendFinal(connection, RTU())
     else:
         connection.table.send(connection.output)
 
@@ -142,15 +142,15 @@ def _rejectRequest(connection: Connection, message: REJ, now: float) -> None:
 def _rejectReply(connection: Connection, message: REJ, now: float) -> None:
     message.messageRejected = MessageKind.REP
     connection.output = None
-    _tell(connection, message)
+    _sendFinal(connection, message)
 
 
-def _giveUp(connection: Connection, message: object, now: float) -> None:
+def _rejectTimeout(connection: Connection, message: object, now: float) -> None:
     # No REP yet, so the peer's id is unknown: it finds its connection by our CA GUID and local id (IBTA vol.
     # 1 12.6.7.2 reason 4; Linux cm.c cm_acquire_rejected_id).
     guid = connection.table.caGUID.to_bytes(8, "big")
     connection.output = None
-    _tell(
+    _sendFinal(
         connection,
         REJ(
             messageRejected=MessageKind.OTHER,
@@ -170,11 +170,11 @@ def _refuseReply(connection: Connection, message: object, now: float) -> None:
     _rejectReply(connection, REJ(reason=RejectReason.CONSUMER_DEFINED), now)
 
 
-def _withdraw(connection: Connection, message: object, now: float) -> None:
+def _rejectAccepted(connection: Connection, message: object, now: float) -> None:
     # The consumer accepted and then closed before the RTU. Not a DREQ: the peer may not have the REP yet,
     # and a REJ ends its attempt in either case (Linux cm.c cm_destroy_id).
     connection.output = None
-    _tell(
+    _sendFinal(
         connection,
         REJ(
             messageRejected=MessageKind.OTHER,
@@ -187,7 +187,7 @@ def _withdraw(connection: Connection, message: object, now: float) -> None:
 def _sendDREQ(connection: Connection, message: object, now: float) -> None:
     disconnectData = message if isinstance(message, bytes) else b""
     request = DREQ(connection.localID, connection.remoteID, connection.remoteQPN, disconnectData)
-    _ask(connection, request, now)
+    _sendRequest(connection, request, now)
 
 
 def _answerDREQ(connection: Connection, message: DREQ, now: float) -> None:
@@ -195,7 +195,7 @@ def _answerDREQ(connection: Connection, message: DREQ, now: float) -> None:
     # close keeps the peer in DREQ_SENT.
     connection.output = None
     connection.disconnectData = message.privateData
-    _tell(connection, DREP())
+    _sendFinal(connection, DREP())
     connection.table.report(_DISCONNECTED, connection, message)
 
 
@@ -209,7 +209,7 @@ def _disconnected(connection: Connection, message: object, now: float) -> None:
 def _declinePath(connection: Connection, message: object, now: float) -> None:
     # Linux cm.c cm_lap_handler refuses alternate paths on RoCE too, but silently; with an APR the peer need
     # not retransmit its LAP.
-    _tell(connection, APR(status=APRStatus.UNSUPPORTED))
+    _sendFinal(connection, APR(status=APRStatus.UNSUPPORTED))
 
 
 def _drop(connection: Connection, message: object, now: float) -> None:
@@ -240,7 +240,7 @@ Row = tuple[Action, State]
 #
 # IBTA vol. 1 12.9.7; where that leaves a choice, as Linux cm.c.
 _ENDED: dict[Input, Row] = {Input.PATH_LOST: (_drop, State.IDLE)}
-_CALLING: dict[Input, Row] = {
+_ACTIVE: dict[Input, Row] = {
     **_ENDED,
     Input.REP: (_replied, State.REP_RCVD),
     # Linux cm.c cm_rej_handler: only a stale REJ leads to TIMEWAIT. The peer still remembers our queue pair
@@ -248,7 +248,7 @@ _CALLING: dict[Input, Row] = {
     Input.REJ: (_rejected, State.IDLE),
     Input.REJ_STALE: (_rejected, State.TIMEWAIT),
     Input.EXHAUSTED: (_unreachable, State.IDLE),
-    Input.CLOSE: (_giveUp, State.IDLE),
+    Input.CLOSE: (_rejectTimeout, State.IDLE),
 }
 _ANSWERED: dict[Input, Row] = {
     **_ENDED,
@@ -260,7 +260,7 @@ _ANSWERED: dict[Input, Row] = {
     Input.REJ_STALE: (_rejected, State.TIMEWAIT),
     Input.CLOSE: (_refuseReply, State.IDLE),
 }
-_CALLED: dict[Input, Row] = {
+_PASSIVE: dict[Input, Row] = {
     **_ENDED,
     Input.ACCEPT: (_reply, State.REP_SENT),
     Input.REJECT: (_rejectRequest, State.IDLE),
@@ -281,20 +281,20 @@ _ACCEPTED: dict[Input, Row] = {
     Input.REJ: (_rejected, State.IDLE),
     Input.REJ_STALE: (_rejected, State.TIMEWAIT),
     Input.EXHAUSTED: (_unreachable, State.IDLE),
-    Input.CLOSE: (_withdraw, State.IDLE),
+    Input.CLOSE: (_rejectAccepted, State.IDLE),
 }
 TRANSITIONS: dict[State, dict[Input, Row]] = {
     State.IDLE: {
-        Input.CONNECT: (_ask, State.REQ_SENT),
+        Input.CONNECT: (_sendRequest, State.REQ_SENT),
         Input.REQ: (_request, State.REQ_RCVD),
     },
     State.REQ_SENT: {
-        **_CALLING,
+        **_ACTIVE,
         Input.MRA_REQ: (_extend, State.MRA_REQ_RCVD),
         Input.RETRY: (_retry, State.REQ_SENT),
     },
     State.MRA_REQ_RCVD: {
-        **_CALLING,
+        **_ACTIVE,
         # The repeated REQ draws another MRA from a peer that still needs time, so the bound on one MRA
         # (CM_SERVICE_TIMEOUT_CODE) does not end a long wait in its accept queue.
         Input.RETRY: (_retry, State.REQ_SENT),
@@ -308,11 +308,11 @@ TRANSITIONS: dict[State, dict[Input, Row]] = {
         Input.REP: (_repeat, State.MRA_REP_SENT),
     },
     State.REQ_RCVD: {
-        **_CALLED,
+        **_PASSIVE,
         Input.SEND_MRA: (_prepareMRA, State.MRA_REQ_SENT),
     },
     State.MRA_REQ_SENT: {
-        **_CALLED,
+        **_PASSIVE,
         Input.REPEATED_REQ: (_repeat, State.MRA_REQ_SENT),
     },
     State.REP_SENT: {

@@ -71,7 +71,7 @@ def readRules(path: str, name: str | None = None) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def devicesBeside(environ: Mapping[str, str]) -> dict[str, str]:
+def builtInDevices(environ: Mapping[str, str]) -> dict[str, str]:
     """
     Return the devices that exist without a file of rules, and the fabric of each.
     """
@@ -95,7 +95,7 @@ def parseRules(text: str, name: str, devices: Mapping[str, str] | None = None) -
     @raise RulesError: a line is wrong; then the whole file is ignored.
     """
     if devices is None:
-        devices = devicesBeside({})
+        devices = builtInDevices({})
     fabrics = {
         kind.name: kind.traits.hasAddress for kind in sorted(registry.KINDS, key=lambda kind: kind.name)
     }
@@ -225,7 +225,7 @@ class Configuration:
         for name in self.candidates():
             path = name if self._folder is None else os.path.join(self._folder, name)
             try:
-                policy = loadFile(path, named, name, devicesBeside(self._environ))
+                policy = loadFile(path, named, name, builtInDevices(self._environ))
             except (FileNotFoundError, NotADirectoryError) as error:
                 if named:
                     error.filename = name
@@ -310,4 +310,4 @@ class Configuration:
             self.log(ERROR, f"{line}; {result}")
 
 
-__all__ = ["Configuration", "devicesBeside", "loadFile", "namedDevices", "simplePolicy"]
+__all__ = ["Configuration", "builtInDevices", "loadFile", "namedDevices", "simplePolicy"]

@@ -97,7 +97,7 @@ def _ports(text: str, word: Token) -> tuple[int, int]:
 
 
 @define
-class _Reading:
+class _Parser:
     """
     The state of a parse.
 
@@ -245,12 +245,12 @@ class _Reading:
 
 
 #: The first word of a statement -> the method that parses the rest.
-_STATEMENTS: dict[str, Callable[[_Reading, Line, int], None]] = {
-    "device": _Reading.device,
-    "log": _Reading.log,
-    "route": _Reading.route,
-    "timeout": _Reading.timeout,
-    "use": _Reading.use,
+_STATEMENTS: dict[str, Callable[[_Parser, Line, int], None]] = {
+    "device": _Parser.device,
+    "log": _Parser.log,
+    "route": _Parser.route,
+    "timeout": _Parser.timeout,
+    "use": _Parser.use,
 }
 
 
@@ -268,7 +268,7 @@ def parse(
     @param fabrics: The fabrics that a device may have, and whether it then needs an address.
     @raise RulesError: a line is wrong; then the whole file is ignored.
     """
-    reading = _Reading(name, dict(devices), fabrics)
+    reading = _Parser(name, dict(devices), fabrics)
     # The byte order mark that some editors write is not a part of the first word.
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
         try:

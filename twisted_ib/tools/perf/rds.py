@@ -27,7 +27,7 @@ from twisted_ib import limits
 from twisted_ib.reactor import direct
 from twisted_ib.tools.perf.load import HEADER_BYTES, TERMS, StressParameters, Task
 from twisted_ib.tools.ping.device import addressOf
-from twisted_ib.tools.ping.rdsoptions import addPlace, ownAddress, runOverRDS, socketOf
+from twisted_ib.tools.ping.rdsoptions import addDeviceOptions, openSocket, ownAddress, runOverRDS
 from twisted_ib.tools.ping.station import whole
 from twisted_ib.tools.program import ArgumentParser, ProgramError, secondsWithin, sentence
 
@@ -198,7 +198,7 @@ class Stress:
         numbers = range(terms.port + 1, terms.port + 1 + terms.tasks)
         for number in numbers:
             task = Task(terms, (own, number), [(peer, each) for each in numbers], self._fail)
-            ports.append(socketOf(self._reactor, number, task, own, self._device))
+            ports.append(openSocket(self._reactor, number, task, own, self._device))
             self.tasks.append(task)
         # One byte each way, as in rds-stress: no request is sent before all sockets of the other side are
         # open, since a datagram to a port that nobody has bound is dropped (net/rds/recv.c
@@ -301,7 +301,7 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
     )
     add, size = parser.add_argument, whole(HEADER_BYTES, limits.RDS_MESSAGE)
     add("host", metavar="HOST", nargs="?", help="the passive side; without it this is one")
-    addPlace(parser, "-r")
+    addDeviceOptions(parser, "-r")
     for letter, name, kind, default, what in (
         ("-p", "port", whole(0, 65534), PORT, "the port of the talk; tasks have the next ones"),
         ("-t", "tasks", whole(1, limits.PERF_TASKS), 1, "tasks on each side"),

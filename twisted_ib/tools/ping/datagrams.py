@@ -12,9 +12,9 @@ from argparse import Namespace
 
 from twisted_ib import limits
 from twisted_ib.hca.verbs import AH, CMID, WC, AddrInfo, JoinMCAttrEx, PyverbsError, QPAttr, enums
-from twisted_ib.tools.ping.line import Line
-from twisted_ib.tools.ping.messages import Ends, checkMemory, content
-from twisted_ib.tools.ping.station import SILENCE, Station, Steps, reason
+from twisted_ib.tools.ping.line import PingConnection
+from twisted_ib.tools.ping.messages import PingProgram, checkMemory, content
+from twisted_ib.tools.ping.station import PEER_SILENCE, Steps, VerbsSession, reason
 from twisted_ib.tools.program import ProgramError
 
 # IBTA vol. 1 9.8.3: a datagram's receive buffer begins with 40 octets for the GRH.
@@ -26,7 +26,7 @@ _J, _F = enums.rdma_cm_join_mc_attr_mask, enums.rdma_cm_mc_join_flags
 SETTLING = 3.0
 
 
-def checkMTU(station: Station, count: int, size: int) -> None:
+def checkMTU(station: VerbsSession, count: int, size: int) -> None:
     """
     @param count: datagrams; with 0 any size will do.
     @raise ProgramError: a datagram of C{size} octets does not fit a packet.
@@ -38,12 +38,12 @@ def checkMTU(station: Station, count: int, size: int) -> None:
         raise ProgramError(f"a datagram of {size} bytes is longer than the MTU, {mtu}")
 
 
-class Service(Line):
+class DatagramConnection(PingConnection):
     """
     A datagram queue pair.
     """
 
-    def __init__(self, station: Station, cmid: CMID, options: Namespace, receives: bool = True) -> None:
+    def __init__(self, station: VerbsSession, cmid: CMID, options: Namespace, receives: bool = True) -> None:
         """
         @param receives: whether to post all receives.
         @raise ProgramError: memory or a queue pair cannot be had.
@@ -119,7 +119,7 @@ class Service(Line):
         # Completions cannot pace the sender: a UD send completes when its datagram is on its way or lost.
         addressPaths = self.cmid.device.addressPaths
         if addressPaths.waiting > most:
-            if not self.station.wait(lambda: bool(addressPaths.waiting <= most), SILENCE):
+            if not self.station.wait(lambda: bool(addressPaths.waiting <= most), PEER_SILENCE):
                 raise ProgramError(f"{self.peer} takes no datagrams")
 
     def sent(self) -> Steps[None]:
@@ -156,15 +156,15 @@ class Service(Line):
         super().close()
 
 
-class Replies(Ends[Service]):
+class Udaddy(PingProgram[DatagramConnection]):
     """
     One side of C{udaddy}.
     """
 
-    lineClass = Service
+    lineClass = DatagramConnection
     what = "datagrams"
 
-    def __init__(self, station: Station, options: Namespace) -> None:
+    def __init__(self, station: VerbsSession, options: Namespace) -> None:
         """
         @raise ProgramError: datagrams would be too long, or need too much memory.
         """
@@ -187,12 +187,12 @@ class Replies(Ends[Service]):
         self._each("received")
 
 
-class Group:
+class Mckey:
     """
     A sender or receiver of C{mckey}.
     """
 
-    def __init__(self, station: Station, options: Namespace) -> None:
+    def __init__(self, station: VerbsSession, options: Namespace) -> None:
         """
         @raise ProgramError: the address is no group, or datagrams would be too long or need too much memory.
         """
@@ -200,8 +200,8 @@ class Group:
         checkMemory(options.connections, options.size)
         self._station = station
         self._options = options
-        self._lines: list[Service] = []
-        self._joined: list[Service] = []
+        self._lines: list[DatagramConnection] = []
+        self._joined: list[DatagramConnection] = []
         try:
             self._group = AddrInfo(options.group, port_space=options.space, flags=enums.RAI_PASSIVE)
         except PyverbsError as error:
@@ -216,14 +216,14 @@ class Group:
         options = self._options
         for _ in range(options.connections):
             cmid = self._station.call(options.own, options.group, 0, options.space)
-            self._lines.append(Service(self._station, cmid, options, not options.sender))
+            self._lines.append(DatagramConnection(self._station, cmid, options, not options.sender))
         for line in self._lines:
             self._join(line)
         (self._send if options.sender else self._receive)()
         what = "sent" if options.sender else "received"
         print(f"{options.count} datagrams of {options.size} bytes {what}", flush=True)
 
-    def _join(self, line: Service) -> None:
+    def _join(self, line: DatagramConnection) -> None:
         options = self._options
         flags = _F.RDMA_MC_JOIN_FLAG_FULLMEMBER
         if options.sendOnly:
@@ -234,7 +234,7 @@ class Group:
             line.cmid.join_multicast(mc_attr=JoinMCAttrEx(self._group, mask, flags))
         except PyverbsError as error:
             raise ProgramError(f"{options.group}: {reason(error)}") from None
-        self._station.finish(line, line.up(), SILENCE)
+        self._station.finish(line, line.up(), PEER_SILENCE)
         # Only groups that were joined are left in close().
         self._joined.append(line)
         line.aim()

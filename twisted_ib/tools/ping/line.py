@@ -29,7 +29,7 @@ from twisted_ib.hca.verbs import (
     enums,
 )
 from twisted_ib.hca.wire.cm.codes import RejectReason, SIDRStatus
-from twisted_ib.tools.ping.station import Station, Steps, reason
+from twisted_ib.tools.ping.station import Steps, VerbsSession, reason
 from twisted_ib.tools.program import ProgramError
 
 #: Seconds that a peer has to answer a DREQ.
@@ -51,13 +51,13 @@ _TEXTS = {
 }
 
 
-class Ended(ProgramError):
+class PeerEnded(ProgramError):
     """
     The peer has disconnected, or its process is gone.
     """
 
 
-class Line:
+class PingConnection:
     """
     A connection identifier with a queue pair, and its events and completions.
 
@@ -68,7 +68,7 @@ class Line:
     """
 
     def __init__(
-        self, station: Station, cmid: CMID, sends: int, receives: int, datagrams: bool = False
+        self, station: VerbsSession, cmid: CMID, sends: int, receives: int, datagrams: bool = False
     ) -> None:
         """
         Create the completion queue and the queue pair.
@@ -224,7 +224,7 @@ class Line:
             if self._failure:
                 raise ProgramError(self._failure)
             if self.isOver:
-                raise Ended(f"{self.peer} has disconnected")
+                raise PeerEnded(f"{self.peer} has disconnected")
             # The RTU may be lost or late: a message that came shows as well that the peer is ready (COMM_EST,
             # IBTA vol. 1 11.6.3.1).
             if orFirst and self._done:
@@ -244,16 +244,16 @@ class Line:
         """
         Wait for a completion.
 
-        @raise ProgramError: the request has failed; L{Ended} if the connection was closed.
+        @raise ProgramError: the request has failed; L{PeerEnded} if the connection was closed.
         """
         while not self._done:
             if self.isOver:
-                raise Ended(f"{self.peer} has disconnected")
+                raise PeerEnded(f"{self.peer} has disconnected")
             yield
         wc = self._done.popleft()
         # Flushed requests follow a disconnect, and may be seen before its event.
         if wc.status == _WC.IBV_WC_WR_FLUSH_ERR:
-            raise Ended(f"{self.peer} has disconnected")
+            raise PeerEnded(f"{self.peer} has disconnected")
         if wc.status != _WC.IBV_WC_SUCCESS:
             text = _TEXTS.get(_WC(wc.status))
             if text is None:
@@ -298,7 +298,7 @@ class Line:
         """
         Post a send request.
 
-        @raise ProgramError: it cannot be posted; L{Ended} if the connection was closed.
+        @raise ProgramError: it cannot be posted; L{PeerEnded} if the connection was closed.
         """
         qp = self.cmid.qp
         assert qp is not None
@@ -308,7 +308,7 @@ class Line:
             # A disconnect may be the cause; its event tells the user more than the error.
             self.hear()
             if self.isOver:
-                raise Ended(f"{self.peer} has disconnected") from None
+                raise PeerEnded(f"{self.peer} has disconnected") from None
             raise ProgramError(reason(error)) from None
 
     def connect(self, param: ConnParam | None) -> None:
@@ -330,7 +330,7 @@ class Line:
             self.cmid.accept(param)
         except PyverbsError as error:
             if error.error_code == errno.ECONNRESET:
-                raise Ended(f"{self.peer} has given up") from None
+                raise PeerEnded(f"{self.peer} has given up") from None
             raise ProgramError(reason(error)) from None
 
     def disconnect(self) -> None:

@@ -12,15 +12,15 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from twisted_ib.hca.verbs import CMID, ConnParam, enums
-from twisted_ib.tools.ping.line import Ended, Line
-from twisted_ib.tools.ping.station import CONNECTING, Listener, Station, Steps
+from twisted_ib.tools.ping.line import PeerEnded, PingConnection
+from twisted_ib.tools.ping.station import CONNECTING, Listener, Steps, VerbsSession
 from twisted_ib.tools.program import ProgramError
 
 # cmatose.c allocates whatever the command line asks for; this bounds a typing error.
 PING_MEMORY = 1024 * 1024 * 1024
 
 ANY = "0.0.0.0"
-OneLine = TypeVar("OneLine", bound=Line)
+OneLine = TypeVar("OneLine", bound=PingConnection)
 #: The contents of a message, repeated.
 _BYTES = bytes(range(256))
 
@@ -41,12 +41,12 @@ def checkMemory(connections: int, size: int) -> None:
         raise ProgramError(f"{connections} connections with messages of {size} bytes need too much memory")
 
 
-class Talk(Line):
+class CmatoseConnection(PingConnection):
     """
     One connection.
     """
 
-    def __init__(self, station: Station, cmid: CMID, options: Namespace) -> None:
+    def __init__(self, station: VerbsSession, cmid: CMID, options: Namespace) -> None:
         """
         Register memory, and post all receives.
 
@@ -92,7 +92,7 @@ class Talk(Line):
                 self._sent += 1
 
 
-class Ends(Generic[OneLine]):
+class PingProgram(Generic[OneLine]):
     """
     One side of all connections or datagram services.
 
@@ -100,10 +100,10 @@ class Ends(Generic[OneLine]):
     @cvar what: what is exchanged, for texts.
     """
 
-    lineClass: Callable[[Station, CMID, Namespace], OneLine]
+    lineClass: Callable[[VerbsSession, CMID, Namespace], OneLine]
     what: str
 
-    def __init__(self, station: Station, options: Namespace) -> None:
+    def __init__(self, station: VerbsSession, options: Namespace) -> None:
         checkMemory(options.connections, options.size)
         self._station = station
         self._options = options
@@ -161,12 +161,12 @@ class Ends(Generic[OneLine]):
             self._listener.close()
 
 
-class Messages(Ends[Talk]):
+class Cmatose(PingProgram[CmatoseConnection]):
     """
     One side of C{ucmatose}.
     """
 
-    lineClass = Talk
+    lineClass = CmatoseConnection
     what = "messages"
 
     def _migrate(self) -> None:
@@ -198,7 +198,7 @@ class Messages(Ends[Talk]):
         self._migrate()
         try:
             self._each("transferred", count, count)
-        except Ended:
+        except PeerEnded:
             # The server disconnects only after it has all messages, which the client's completions may not
             # show yet.
             pass

@@ -16,10 +16,10 @@ from twisted_ib.errors import HCAError
 from twisted_ib.hca.verbs import enums
 from twisted_ib.tools.ping import transfers
 from twisted_ib.tools.ping.device import chosen
-from twisted_ib.tools.ping.line import Ended
+from twisted_ib.tools.ping.line import PeerEnded
 from twisted_ib.tools.ping.rounds import LEAST, MOST, Client
 from twisted_ib.tools.ping.server import serve
-from twisted_ib.tools.ping.station import CONNECTING, PROGRAM, RDS, Interrupted, Station, reason, whole
+from twisted_ib.tools.ping.station import CONNECTING, PROGRAM, RDS, Interrupted, VerbsSession, reason, whole
 from twisted_ib.tools.program import ArgumentParser, ProgramError, complain
 
 #: rping.c's defaults.
@@ -84,7 +84,7 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
     return parser.parse_args(arguments)
 
 
-def ping(station: Station, options: Namespace) -> int:
+def ping(station: VerbsSession, options: Namespace) -> int:
     """
     Run the client.
 
@@ -99,7 +99,7 @@ def ping(station: Station, options: Namespace) -> int:
         station.finish(line, line.call(), CONNECTING)
         try:
             station.finish(line, line.ping(options.count, options.verbose))
-        except Ended as error:
+        except PeerEnded as error:
             total = f" of {options.count}" if options.count else ""
             raise ProgramError(f"{error} after {line.count}{total} rounds") from None
         # Only after success: the server counts a disconnect between two rounds as the regular end.
@@ -122,7 +122,7 @@ def run(options: Namespace) -> int:
         device = chosen(options.device, options.address)
     else:
         device = chosen(options.device, options.source, options.address or LOOPBACK)
-    station = Station(device, options.debug)
+    station = VerbsSession(device, options.debug)
     try:
         return (serve if options.server else ping)(station, options)
     finally:

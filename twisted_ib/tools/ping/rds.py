@@ -19,7 +19,7 @@ from twisted.internet.protocol import DatagramProtocol
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.tools.ping.device import addressOf
-from twisted_ib.tools.ping.rdsoptions import addPlace, ownAddress, runOverRDS, socketOf
+from twisted_ib.tools.ping.rdsoptions import addDeviceOptions, openSocket, ownAddress, runOverRDS
 from twisted_ib.tools.ping.station import PROGRAM, RDS, whole
 from twisted_ib.tools.program import ArgumentParser, ProgramError, secondsWithin, sentence
 
@@ -52,7 +52,7 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
     )
     add = parser.add_argument
     add(RDS, dest="rds", action="store_true", required=True, help="here: be rds-ping")
-    addPlace(parser, "-I")
+    addDeviceOptions(parser, "-I")
     count = whole(1, limits.PING_COUNT)
     add("-c", dest="count", metavar="N", type=count, default=0, help="pings, by default without end")
     add(
@@ -127,7 +127,7 @@ class Pinger:
     def _open(self) -> None:
         for _ in range(SOCKETS):
             socket = _Socket(self)
-            self._ports.append(socketOf(self._reactor, 0, socket, self._own, self._device))
+            self._ports.append(openSocket(self._reactor, 0, socket, self._own, self._device))
             self._sockets.append(socket)
 
     def _next(self) -> None:

@@ -23,7 +23,7 @@ from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, run
 TCP = "tcp"
 
 
-def addPlace(parser: ArgumentParser, letter: str) -> None:
+def addDeviceOptions(parser: ArgumentParser, letter: str) -> None:
     """
     Add the options for the device and the local address.
 
@@ -53,7 +53,7 @@ def ownAddress(device: str, own: str | None, peer: str) -> str:
         raise ProgramError(sentence(error)) from None
 
 
-def socketOf(reactor: Any, port: int, protocol: DatagramProtocol, own: str, device: str) -> Any:
+def openSocket(reactor: Any, port: int, protocol: DatagramProtocol, own: str, device: str) -> Any:
     """
     @param port: the port, or 0 for any.
     @param device: C{tcp}, or the name of a device.

@@ -11,8 +11,8 @@ from __future__ import annotations
 from struct import Struct
 
 from twisted_ib.hca.verbs import CMID, MR, ConnParam, enums
-from twisted_ib.tools.ping.line import Ended, Line
-from twisted_ib.tools.ping.station import Station, Steps
+from twisted_ib.tools.ping.line import PeerEnded, PingConnection
+from twisted_ib.tools.ping.station import Steps, VerbsSession
 from twisted_ib.tools.program import ProgramError, printable
 
 #: rping.c RPING_MIN_BUFSIZE (sizeof "INT_MAX" and sizeof the format) and RPING_BUFSIZE - 1: the text
@@ -50,7 +50,7 @@ def text(number: int, size: int) -> bytes:
     return data[: size - 1] + b"\0"
 
 
-class Rounds(Line):
+class RPing(PingConnection):
     """
     One end of the connection.
 
@@ -58,7 +58,7 @@ class Rounds(Line):
     @ivar isWithin: a round has begun and is not complete.
     """
 
-    def __init__(self, station: Station, cmid: CMID, size: int) -> None:
+    def __init__(self, station: VerbsSession, cmid: CMID, size: int) -> None:
         """
         Register the memory, and post the first receive.
 
@@ -119,12 +119,12 @@ class Rounds(Line):
         return address, key, size
 
 
-class Client(Rounds):
+class Client(RPing):
     """
     The client.
     """
 
-    def __init__(self, station: Station, cmid: CMID, size: int) -> None:
+    def __init__(self, station: VerbsSession, cmid: CMID, size: int) -> None:
         super().__init__(station, cmid, size)
         try:
             self._start = self.register(size, _LOCAL | _READ | _WRITE)
@@ -171,7 +171,7 @@ class Client(Rounds):
         yield from self.hearNote()
 
 
-class Server(Rounds):
+class Server(RPing):
     """
     The server's end of one client's connection.
     """
@@ -188,7 +188,7 @@ class Server(Rounds):
         yield from self.up(orFirst=True)
         try:
             yield from self._rounds(verbose, validate)
-        except Ended:
+        except PeerEnded:
             pass
 
     def _rounds(self, verbose: bool, validate: bool) -> Steps[None]:

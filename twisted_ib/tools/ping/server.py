@@ -10,7 +10,7 @@ from typing import NoReturn
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.verbs import CMID, enums
 from twisted_ib.tools.ping.rounds import Server
-from twisted_ib.tools.ping.station import PROGRAM, SILENCE, Listener, Station, Steps, reason
+from twisted_ib.tools.ping.station import PEER_SILENCE, PROGRAM, Listener, Steps, VerbsSession, reason
 from twisted_ib.tools.program import ProgramError, complain
 
 #: Clients that a persistent server has at a time; more are rejected.
@@ -39,7 +39,7 @@ class PingSessions:
     The clients of a persistent server.
     """
 
-    def __init__(self, station: Station, options: Namespace) -> None:
+    def __init__(self, station: VerbsSession, options: Namespace) -> None:
         self._station = station
         self._options = options
         # rping.c -P has a thread for each client; here it is a generator.
@@ -107,7 +107,7 @@ class PingSessions:
         except (ProgramError, HCAError) as error:
             complain(PROGRAM, ProgramError(reason(error)))
         else:
-            line.begin(SILENCE)
+            line.begin(PEER_SILENCE)
             return
         self._end(line)
 
@@ -124,7 +124,7 @@ class PingSessions:
             self._end(line)
 
 
-def serve(station: Station, options: Namespace) -> int:
+def serve(station: VerbsSession, options: Namespace) -> int:
     """
     Run the server.
 
@@ -148,7 +148,7 @@ def serve(station: Station, options: Namespace) -> int:
     return 0
 
 
-def persist(station: Station, options: Namespace, listener: Listener) -> NoReturn:
+def persist(station: VerbsSession, options: Namespace, listener: Listener) -> NoReturn:
     """
     Serve clients until a signal comes.
 

@@ -23,7 +23,7 @@ from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.tools.program import ProgramError, printable, sentence
 
 if TYPE_CHECKING:
-    from twisted_ib.tools.ping.line import Line
+    from twisted_ib.tools.ping.line import PingConnection
 
 PROGRAM = "ib-ping"
 #: The option for rds-ping.
@@ -35,7 +35,7 @@ Steps = Generator[None, None, T]
 #: Seconds for establishing a connection: the first REQ may be lost.
 CONNECTING = 6.0
 #: Seconds that a peer may be silent when a message of it is due.
-SILENCE = 60.0
+PEER_SILENCE = 60.0
 #: Seconds after which a wait looks for signals.
 _SLICE = 0.25
 
@@ -81,7 +81,7 @@ def reason(error: BaseException) -> str:
     return printable(sentence(error)).partition(". Errno")[0]
 
 
-class Station:
+class VerbsSession:
     """
     A device with a protection domain, and the signals that end the program.
 
@@ -135,7 +135,7 @@ class Station:
                 return False
         raise Interrupted(self._signal)
 
-    def finish(self, line: Line, steps: Steps[T], seconds: float | None = SILENCE) -> T:
+    def finish(self, line: PingConnection, steps: Steps[T], seconds: float | None = PEER_SILENCE) -> T:
         """
         Run all steps of one connection.
 
@@ -208,7 +208,7 @@ class Listener:
     @ivar port: its port; the assigned one if 0 was asked for.
     """
 
-    def __init__(self, station: Station, cmid: CMID) -> None:
+    def __init__(self, station: VerbsSession, cmid: CMID) -> None:
         self._station = station
         self._cmid = cmid
         self._channel = CMEventChannel()

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 
 from twisted_ib import limits
 from twisted_ib.hca.verbs import enums
-from twisted_ib.tools.ping.datagrams import Group, Replies
+from twisted_ib.tools.ping.datagrams import Mckey, Udaddy
 from twisted_ib.tools.ping.device import chosen
-from twisted_ib.tools.ping.messages import Messages
-from twisted_ib.tools.ping.station import PROGRAM, Station, whole
+from twisted_ib.tools.ping.messages import Cmatose
+from twisted_ib.tools.ping.station import PROGRAM, VerbsSession, whole
 from twisted_ib.tools.program import ArgumentParser
 
 #: Connections of one program, which cmatose.c does not bound.
@@ -168,10 +168,10 @@ _PARSERS: dict[str, Callable[[Sequence[str]], Namespace]] = {
     "udaddy": _udaddy,
     "mckey": _mckey,
 }
-_PROGRAMS: dict[str, Callable[[Station, Namespace], Messages | Replies | Group]] = {
-    "ucmatose": Messages,
-    "udaddy": Replies,
-    "mckey": Group,
+_PROGRAMS: dict[str, Callable[[VerbsSession, Namespace], Cmatose | Udaddy | Mckey]] = {
+    "ucmatose": Cmatose,
+    "udaddy": Udaddy,
+    "mckey": Mckey,
 }
 
 
@@ -209,7 +209,7 @@ def run(options: Namespace) -> int:
     @raise Interrupted: a signal came.
     """
     device = chosen(options.device, options.own, options.peer)
-    station = Station(device, options.debug)
+    station = VerbsSession(device, options.debug)
     try:
         program = _PROGRAMS[options.program](station, options)
         try:

@@ -20,7 +20,7 @@ class FloodTests(FloodTestCase):
         self.flood(6000, 1500)
         statistics = self.device.statistics()
         self.assertGreater(statistics["cm_half_open_replaced"], 1000)
-        self.assertLessEqual(self.device.cm._room.halfOpen, limits.CM_HALF_OPEN_ADDRESSES)
+        self.assertLessEqual(self.device.cm._halfOpenLimit.halfOpen, limits.CM_HALF_OPEN_ADDRESSES)
         # None of the strangers was given a queue pair or a protocol.
         self.assertEqual(self.accepted, self.honest + 3)
         for name in ("packets_malformed", "packets_bad_icrc", "packets_unknown_qp"):
@@ -31,7 +31,7 @@ class FloodTests(FloodTestCase):
         self.assertTrue(
             all(
                 connection.listener.__class__.__name__ == "_Deaf"
-                for connection in self.device.cm._room.oldest
+                for connection in self.device.cm._halfOpenLimit.oldest
             )
         )
 
@@ -42,4 +42,4 @@ class FloodTests(FloodTestCase):
         self.stranger = lambda: "10.1.2.3"  # type: ignore[method-assign]
         self.honest = 0
         self.arrive(200, self.forged)
-        self.assertEqual(self.device.cm._room.halfOpen, limits.CM_HALF_OPEN_PER_ADDRESS)
+        self.assertEqual(self.device.cm._halfOpenLimit.halfOpen, limits.CM_HALF_OPEN_PER_ADDRESS)

@@ -28,7 +28,7 @@ from twisted_ib.hca.verbs import (
     enums,
 )
 from twisted_ib.hca.verbs.base.hub import hub
-from twisted_ib.hca.verbs.cm.event import Reports
+from twisted_ib.hca.verbs.cm.event import CMEventQueue
 from twisted_ib.hca.verbs.cm.identifier import Identifier
 from twisted_ib.hca.verbs.cm.stage import STEPS, Stage
 from twisted_ib.hca.wire.cm.codes import RejectReason
@@ -314,16 +314,16 @@ class OrderTests(CMTestCase):
             "bind": {Stage.IDLE: Stage.BOUND},
             "resolve address": {Stage.BOUND: Stage.RESOLVED},
             "resolve route": {Stage.RESOLVED: Stage.ROUTED},
-            "connect": {Stage.ROUTED: Stage.CALLING},
+            "connect": {Stage.ROUTED: Stage.REQ_SENT},
             "listen": {Stage.BOUND: Stage.LISTENING},
-            "accept": {Stage.CALLED: Stage.UP},
-            "reject": {Stage.CALLED: Stage.OVER},
-            "establish": {Stage.ANSWERED: Stage.UP},
+            "accept": {Stage.REQ_RECEIVED: Stage.UP},
+            "reject": {Stage.REQ_RECEIVED: Stage.OVER},
+            "establish": {Stage.REP_RECEIVED: Stage.UP},
         }
         self.assertEqual(set(STEPS), set(expected))
         for command, steps in expected.items():
             for stage in Stage:
-                identifier = Identifier(Reports(), False, self.space, enums.IBV_QPT_RC)
+                identifier = Identifier(CMEventQueue(), False, self.space, enums.IBV_QPT_RC)
                 identifier.stage = stage
                 if stage in steps:
                     identifier.step(command)

@@ -12,15 +12,15 @@ from tests.hca.verbs.pair import VerbsTestCase
 from twisted_ib import limits
 from twisted_ib.hca.verbs import ConnParam, PyverbsRDMAError
 from twisted_ib.hca.verbs.base.hub import hub
-from twisted_ib.hca.verbs.cm.attendant import Attendance
+from twisted_ib.hca.verbs.cm.attendant import ProgressThreadUsers
 from twisted_ib.hca.verbs.cm.negotiation import (
     NegotiatedParameters,
     ackTimeout,
     flowLabel,
-    heard,
+    localParameters,
     makeREP,
     paramOf,
-    termsOf,
+    remoteParameters,
 )
 from twisted_ib.hca.wire.cm import REP, REQ
 
@@ -53,16 +53,16 @@ class TermsTests(VerbsTestCase):
         """
         A program's parameters are bounded by the device, the message and the peer.
         """
-        terms = termsOf(None, 56)
+        terms = localParameters(None, 56)
         self.assertEqual((terms.responderResources, terms.initiatorDepth), (limits.READS, limits.READS))
-        terms = termsOf(ConnParam(255, 255, 1, 9, 200, 1, 5), 56)
+        terms = localParameters(ConnParam(255, 255, 1, 9, 200, 1, 5), 56)
         self.assertEqual((terms.responderResources, terms.initiatorDepth), (limits.READS, limits.READS))
         self.assertEqual((terms.retries, terms.rnrRetries, terms.number), (7, 7, 5))
         self.assertEqual((terms.flowControl, terms.shared), (True, True))
-        terms = termsOf(ConnParam(10, 20), 56, NegotiatedParameters(3, 4))
+        terms = localParameters(ConnParam(10, 20), 56, NegotiatedParameters(3, 4))
         self.assertEqual((terms.responderResources, terms.initiatorDepth), (3, 4))
         for bad in (ConnParam(129), ConnParam(1, 129), ConnParam(qp_num=1 << 24)):
-            error = self.assertRaises(PyverbsRDMAError, termsOf, bad, 56)
+            error = self.assertRaises(PyverbsRDMAError, localParameters, bad, 56)
             self.assertEqual(error.error_code, errno.EINVAL)
 
     def test_heard(self) -> None:
@@ -70,10 +70,10 @@ class TermsTests(VerbsTestCase):
         The peer's initiator depth is what this side serves.
         """
         own = NegotiatedParameters(5, 6)
-        terms = heard(REQ(responderResources=9, initiatorDepth=2, retryCount=3, localQPN=8), own)
+        terms = remoteParameters(REQ(responderResources=9, initiatorDepth=2, retryCount=3, localQPN=8), own)
         self.assertEqual((terms.responderResources, terms.initiatorDepth), (2, 6))
         self.assertEqual((terms.retries, terms.number), (3, 8))
-        terms = heard(REP(responderResources=1, initiatorDepth=9, rnrRetryCount=2), own)
+        terms = remoteParameters(REP(responderResources=1, initiatorDepth=9, rnrRetryCount=2), own)
         self.assertEqual((terms.responderResources, terms.initiatorDepth, terms.rnrRetries), (5, 1, 2))
         param = paramOf(terms)
         self.assertEqual((param.resources, param.depth, param.rnr_retry), (5, 1, 2))
@@ -115,7 +115,7 @@ class AttendantTests(VerbsTestCase):
         There is one thread as long as there are users.
         """
         before = self.threads()
-        attendance = Attendance()
+        attendance = ProgressThreadUsers()
         first = attendance.begin()
         self.assertIs(attendance.begin(), first)
         attendance.end(first)
@@ -133,7 +133,7 @@ class AttendantTests(VerbsTestCase):
         A forked child starts without the thread, and the parent's users do not count.
         """
         before = self.threads()
-        attendance = Attendance()
+        attendance = ProgressThreadUsers()
         parents = attendance.begin()
         attendance.forked()
         own = attendance.begin()
@@ -151,7 +151,7 @@ class AttendantTests(VerbsTestCase):
         """
         before = self.threads()
         self.open()
-        attendance = Attendance()
+        attendance = ProgressThreadUsers()
         attendant = attendance.begin()
         end = time.monotonic() + LONG
         while not hub.isAwaited and time.monotonic() < end:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 #: The deliveries of one datagram: delays in seconds, and octets.
-Fate = list[tuple[float, bytes]]
-Fault = Callable[[bytes, float], Fate]
+Deliveries = list[tuple[float, bytes]]
+Fault = Callable[[bytes, float], Deliveries]
 
 #: IBTA vol. 1 9.2.1: RC Acknowledge and ATOMIC Acknowledge, the packets that only acknowledge.
 _ACKNOWLEDGEMENTS = frozenset((0x11, 0x12))
@@ -48,7 +48,7 @@ class Loss:
         """
         self._dice, self._rate = dice, rate
 
-    def __call__(self, datagram: bytes, now: float) -> Fate:
+    def __call__(self, datagram: bytes, now: float) -> Deliveries:
         """
         See L{Fault}.
         """
@@ -60,7 +60,7 @@ class AcknowledgementLoss(Loss):
     Only acknowledgements are lost.
     """
 
-    def __call__(self, datagram: bytes, now: float) -> Fate:
+    def __call__(self, datagram: bytes, now: float) -> Deliveries:
         """
         See L{Fault}.
         """
@@ -82,7 +82,7 @@ class Duplication:
         """
         self._dice, self._rate, self._most = dice, rate, most
 
-    def __call__(self, datagram: bytes, now: float) -> Fate:
+    def __call__(self, datagram: bytes, now: float) -> Deliveries:
         """
         See L{Fault}.
         """
@@ -102,7 +102,7 @@ class Reordering:
         """
         self._dice, self._rate, self._most = dice, rate, most
 
-    def __call__(self, datagram: bytes, now: float) -> Fate:
+    def __call__(self, datagram: bytes, now: float) -> Deliveries:
         """
         See L{Fault}.
         """
@@ -124,7 +124,7 @@ class Delay:
         """
         self._dice, self._seconds, self._jitter = dice, seconds, jitter
 
-    def __call__(self, datagram: bytes, now: float) -> Fate:
+    def __call__(self, datagram: bytes, now: float) -> Deliveries:
         """
         See L{Fault}.
         """
@@ -139,7 +139,7 @@ class Corruption:
     def __init__(self, dice: Dice, rate: float) -> None:
         self._dice, self._rate = dice, rate
 
-    def __call__(self, datagram: bytes, now: float) -> Fate:
+    def __call__(self, datagram: bytes, now: float) -> Deliveries:
         """
         See L{Fault}.
         """
@@ -161,7 +161,7 @@ class Truncation:
     def __init__(self, dice: Dice, rate: float) -> None:
         self._dice, self._rate = dice, rate
 
-    def __call__(self, datagram: bytes, now: float) -> Fate:
+    def __call__(self, datagram: bytes, now: float) -> Deliveries:
         """
         See L{Fault}.
         """
@@ -183,7 +183,7 @@ class Bursts:
         self._dice, self._rate, self._most = dice, rate, most
         self._left = 0
 
-    def __call__(self, datagram: bytes, now: float) -> Fate:
+    def __call__(self, datagram: bytes, now: float) -> Deliveries:
         """
         See L{Fault}.
         """
@@ -195,7 +195,7 @@ class Bursts:
         return []
 
 
-class BlackOuts:
+class Outages:
     """
     The link is dead for a while, again and again.
     """
@@ -208,7 +208,7 @@ class BlackOuts:
         """
         self._silence, self._period, self._begin = silence, silence + link, begin
 
-    def __call__(self, datagram: bytes, now: float) -> Fate:
+    def __call__(self, datagram: bytes, now: float) -> Deliveries:
         """
         See L{Fault}.
         """
@@ -227,7 +227,7 @@ class LinkDown:
         """
         self._begin = begin
 
-    def __call__(self, datagram: bytes, now: float) -> Fate:
+    def __call__(self, datagram: bytes, now: float) -> Deliveries:
         """
         See L{Fault}.
         """
@@ -254,7 +254,7 @@ class Replay:
         """
         self._remembering = False
 
-    def __call__(self, datagram: bytes, now: float) -> Fate:
+    def __call__(self, datagram: bytes, now: float) -> Deliveries:
         """
         See L{Fault}.
         """
@@ -360,7 +360,7 @@ class FaultyLink:
     def _delay(self, delay: float, sending: tuple[Any, ...]) -> None:
         self._later(delay, lambda: self.link.send(*sending))
 
-    def _fate(self, datagram: bytes, now: float) -> Fate:
+    def _fate(self, datagram: bytes, now: float) -> Deliveries:
         found = [(0.0, datagram)]
         for fault in self.faults:
             found = [

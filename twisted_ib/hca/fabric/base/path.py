@@ -89,7 +89,7 @@ class Refusing:
         return 0
 
 
-class _Parting:
+class PendingResume:
     """
     A RESUME record to send for a requester that is gone.
     """
@@ -101,6 +101,9 @@ class _Parting:
         self.remote = remote
 
     def resume(self) -> None:
+        """
+        Send the record, now that there is space.
+        """
         # If the peer refused one of the requests, or will, it would otherwise drop what the next requester
         # sends to that number.  The record goes behind everything that the old one sent.
         if not self.path.postReserved(RESUME << 24 | self.remote, b"", False):
@@ -237,7 +240,7 @@ class Path:
         if self.requesters.get(remote) is queuePair:
             del self.requesters[remote]
             if self.alive:
-                _Parting(self, remote).resume()
+                PendingResume(self, remote).resume()
 
     def queuePairs(self) -> list[Any]:
         """

@@ -37,7 +37,7 @@ _PATIENCE = 60
 _giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
-class Sleeper:
+class WakeupPipe:
     """
     A self-pipe that wakes one thread from C{poll(2)}.
 
@@ -93,7 +93,7 @@ class Hub:
         self._armed = False
         # The earliest deadline that sleepers know of, on the devices' clock; 0 if there is work to do.
         self._until = 0.0
-        self._sleepers: set[Sleeper] = set()
+        self._sleepers: set[WakeupPipe] = set()
         self.watchers: set[Any] = set()
         self.drives = 0
         self._attended = 0.0
@@ -277,7 +277,7 @@ class Hub:
         @raise OSError: no descriptor is free to sleep on.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        sleeper: Sleeper | None = None
+        sleeper: WakeupPipe | None = None
         try:
             while True:
                 with self:
@@ -291,7 +291,7 @@ class Hub:
                     if self._polling.spin(self._pending):
                         continue
                     if sleeper is None:
-                        sleeper = Sleeper()
+                        sleeper = WakeupPipe()
                     # Before arming, and under the lock: what another thread does before poll(2) then writes
                     # to the pipe.
                     self._sleepers.add(sleeper)
@@ -327,7 +327,7 @@ class Hub:
         self._until = until
         return max(left, 0.0)
 
-    def attend(self, sleeper: Sleeper) -> bool:
+    def attend(self, sleeper: WakeupPipe) -> bool:
         """
         Drive the devices once; if there was nothing to do, sleep until there is, or until another thread
         drives.  For threads that only serve peers.  The lock must not be held.
@@ -357,7 +357,7 @@ class Hub:
         """
         return bool(self._sleepers)
 
-    def _sleep(self, sleeper: Sleeper, due: float, end: float | None) -> None:
+    def _sleep(self, sleeper: WakeupPipe, due: float, end: float | None) -> None:
         if end is not None:
             due = min(due, max(0.0, end - time.monotonic()))
         # poll(2), not select(2): descriptors beyond FD_SETSIZE.
@@ -413,4 +413,4 @@ def locked(function: Function) -> Function:
     return cast(Function, call)
 
 
-__all__ = ["Hub", "Sleeper", "hub", "locked"]
+__all__ = ["Hub", "WakeupPipe", "hub", "locked"]

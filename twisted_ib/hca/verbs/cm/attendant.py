@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from threading import Event, Thread
 
-from twisted_ib.hca.verbs.base.hub import Sleeper, hub
+from twisted_ib.hca.verbs.base.hub import WakeupPipe, hub
 
 #: The shortest and longest pause, in seconds, before the thread checks again whether another thread serves
 #: the device.
@@ -20,7 +20,7 @@ LEAST_PAUSE = 0.001
 MOST_PAUSE = 0.016
 
 
-class Attendant:
+class ProgressThread:
     """
     The thread.
     """
@@ -32,7 +32,7 @@ class Attendant:
         @raise OSError: no descriptor is free.
         """
         self._over = Event()
-        self._sleeper: Sleeper | None = Sleeper()
+        self._sleeper: WakeupPipe | None = WakeupPipe()
         Thread(target=self._run, args=(self._sleeper,), name="verbs-attendant", daemon=True).start()
 
     def stop(self) -> None:
@@ -45,7 +45,7 @@ class Attendant:
             if self._sleeper is not None:
                 self._sleeper.wake()
 
-    def _run(self, sleeper: Sleeper) -> None:
+    def _run(self, sleeper: WakeupPipe) -> None:
         pause, seen = LEAST_PAUSE, hub.drives
         try:
             while not self._over.wait(pause):
@@ -64,7 +64,7 @@ class Attendant:
                 sleeper.close()
 
 
-class Attendance:
+class ProgressThreadUsers:
     """
     Starts the thread with the first user and stops it with the last.
     """
@@ -77,21 +77,21 @@ class Attendance:
         Forget the thread in a forked child.
         """
         # fork(2) copies only the calling thread, so the child has no such thread.
-        self._attendant: Attendant | None = None
+        self._attendant: ProgressThread | None = None
         self._users = 0
 
-    def begin(self) -> Attendant:
+    def begin(self) -> ProgressThread:
         """
         Register a user.
 
         @return: the argument for L{end}.
         """
         if self._attendant is None:
-            self._attendant = Attendant()
+            self._attendant = ProgressThread()
         self._users += 1
         return self._attendant
 
-    def end(self, attendant: Attendant) -> None:
+    def end(self, attendant: ProgressThread) -> None:
         """
         Unregister a user.
         """
@@ -104,7 +104,7 @@ class Attendance:
 
 
 #: The instance of this process.
-attendance = Attendance()
+attendance = ProgressThreadUsers()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=attendance.forked)

@@ -18,7 +18,7 @@ from twisted_ib.hca.verbs.base.verb import check, invalid, unsupported, verb
 from twisted_ib.hca.verbs.cm.addrinfo import Address, AddrInfo, JoinMCAttrEx, Text, resolve
 from twisted_ib.hca.verbs.cm.connparam import ConnParam
 from twisted_ib.hca.verbs.cm.data import DataCalls
-from twisted_ib.hca.verbs.cm.event import CMEvent, CMEventChannel, Report, Reports, nextReport
+from twisted_ib.hca.verbs.cm.event import CMEvent, CMEventChannel, CMEventQueue, CMEventRecord, nextReport
 from twisted_ib.hca.verbs.cm.identifier import Identifier
 from twisted_ib.hca.verbs.cm.stage import Stage
 from twisted_ib.hca.verbs.enums.cm import (
@@ -103,7 +103,7 @@ class CMID(DataCalls):
     ) -> None:
         if attr is not None:
             checked(attr, QPInitAttr).qp_type = info.qp_type
-        identifier = self._hold(Identifier(Reports(), True, info.port_space, info.qp_type))
+        identifier = self._hold(Identifier(CMEventQueue(), True, info.port_space, info.qp_type))
         identifier.deviceName = device
         try:
             self._use(pd, info)
@@ -137,7 +137,7 @@ class CMID(DataCalls):
 
     # -- waiting
 
-    def _complete(self) -> Report | None:
+    def _complete(self) -> CMEventRecord | None:
         identifier = self._get()
         if not identifier.isSynchronous:
             return None
@@ -473,7 +473,7 @@ class CMID(DataCalls):
         if channel is not None:
             checked(channel, CMEventChannel)._check()
         self._channel = channel
-        identifier.migrate(Reports() if channel is None else channel._reports, channel is None)
+        identifier.migrate(CMEventQueue() if channel is None else channel._reports, channel is None)
 
     def set_local_ece(self, ece: ECE) -> None:
         """

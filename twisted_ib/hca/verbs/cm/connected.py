@@ -19,17 +19,17 @@ from twisted_ib.hca.verbs.cm.call import Call
 from twisted_ib.hca.verbs.cm.connparam import ConnParam
 from twisted_ib.hca.verbs.cm.negotiation import (
     HOP_LIMIT,
-    Agreement,
     NegotiatedParameters,
-    answered,
-    called,
+    QueuePairParameters,
+    errnoFor,
     flowLabel,
     initAttributes,
+    localParameters,
     makeREP,
     makeREQ,
     mtuCode,
-    numberOf,
-    termsOf,
+    parametersFromREP,
+    parametersFromREQ,
 )
 from twisted_ib.hca.verbs.cm.stage import Stage
 from twisted_ib.hca.verbs.enums.cm import rdma_cm_event_type
@@ -60,7 +60,7 @@ class Connected(Call):
         super().__init__(identifier)
         #: This side's connection parameters, sent or permitted; None before.
         self.terms: NegotiatedParameters | None = None
-        self._agreement: Agreement | None = None
+        self._agreement: QueuePairParameters | None = None
         self._connection: Any = None
         self._psn = self._mtu = 0
         self._isEnding = False
@@ -73,7 +73,7 @@ class Connected(Call):
         # librdmacm/cma.c, ucma_valid_param: the queue pair number must come from somewhere.
         if param is None and identifier.qp is None:
             raise invalid("An identifier without a queue pair needs connection parameters")
-        terms = termsOf(param, room, most)
+        terms = localParameters(param, room, most)
         # The identifier's own queue pair overrides the program's numbers, as in librdmacm/cma.c,
         # rdma_connect.
         if identifier.qp is not None:
@@ -139,7 +139,7 @@ class Connected(Call):
         if isinstance(error, NoListenerError):
             self._over(_E.RDMA_CM_EVENT_REJECTED, status=int(RejectReason.INVALID_SERVICE_ID))
         else:
-            self._over(_E.RDMA_CM_EVENT_UNREACHABLE, status=-numberOf(error))
+            self._over(_E.RDMA_CM_EVENT_UNREACHABLE, status=-errnoFor(error))
 
     def replied(self, connection: Any, reply: REP) -> None:
         """
@@ -151,13 +151,13 @@ class Connected(Call):
         here, there = identifier.source, identifier.destination
         assert here is not None and there is not None
         label = flowLabel(here.port, there.port)
-        heard, self._agreement = answered(
+        heard, self._agreement = parametersFromREP(
             reply, terms, path, self._mtu, self._psn, identifier.lifetime, label
         )
         if identifier.qp is None:
             # The program must move its own queue pair to RTS first.  The MRA keeps the peer's REP timer from
             # expiring meanwhile (IBTA vol. 1 12.6.6).
-            identifier.stage = Stage.ANSWERED
+            identifier.stage = Stage.REP_RECEIVED
             connection.sendMRA(identifier.now())
             identifier.report(_E.RDMA_CM_EVENT_CONNECT_RESPONSE, privateData=reply.privateData, terms=heard)
             return
@@ -166,7 +166,7 @@ class Connected(Call):
         except HCAError as error:
             # A REP that is not followed by an RTU leaves the peer half open; the REJ frees its resources now.
             connection.reject(RejectReason.NO_RESOURCES, b"", identifier.now())
-            self._over(_E.RDMA_CM_EVENT_CONNECT_ERROR, status=-numberOf(error))
+            self._over(_E.RDMA_CM_EVENT_CONNECT_ERROR, status=-errnoFor(error))
             return
         # RTS before the RTU: the peer may send as soon as it has the RTU (IBTA vol. 1 12.9.8; Linux cma.c,
         # cma_rep_recv).
@@ -198,7 +198,7 @@ class Connected(Call):
         @raise UnfitRequest: it asks for something unsupported.
         """
         self._psn = self._identifier.device.randomBits(_PSN_BITS)
-        self.terms, self._agreement = called(request, connection.destination, self._psn)
+        self.terms, self._agreement = parametersFromREQ(request, connection.destination, self._psn)
         self._connection = connection
         connection.user = self
 
@@ -222,7 +222,7 @@ class Connected(Call):
             identifier.bringUp()
         except BaseException:
             # The request stays open, so that the program may retry with other parameters or reject it.
-            identifier.stage = Stage.CALLED
+            identifier.stage = Stage.REQ_RECEIVED
             raise
         if not self._connection.accept(makeREP(terms, self._psn), identifier.now()):
             identifier.bringDown()
@@ -307,7 +307,7 @@ class Connected(Call):
         @raise PyverbsRDMAError: there is no connection (EINVAL).
         """
         identifier, connection = self._identifier, self._connection
-        if connection is None and identifier.stage is Stage.CALLING:
+        if connection is None and identifier.stage is Stage.REQ_SENT:
             self.forgetPath()
             self._over(_E.RDMA_CM_EVENT_DISCONNECTED)
             return

@@ -22,7 +22,7 @@ from twisted_ib.hca.verbs.cm.negotiation import (
     RESPONSE_TIMEOUT,
     addressOf,
     datagramAttributes,
-    numberOf,
+    errnoFor,
 )
 from twisted_ib.hca.verbs.cm.stage import Stage
 from twisted_ib.hca.verbs.enums.cm import RDMA_UDP_QKEY, rdma_cm_event_type
@@ -95,7 +95,7 @@ class Datagrams(Call):
         nobody = isinstance(error, NoListenerError)
         # SIDR status 1, as the peer's CM would answer for an unknown service (Linux ib_cm.h,
         # ib_cm_sidr_status).
-        status = int(SIDRStatus.SERVICE_ID_UNSUPPORTED) if nobody else -numberOf(error)
+        status = int(SIDRStatus.SERVICE_ID_UNSUPPORTED) if nobody else -errnoFor(error)
         self._over(status)
 
     def found(self, lookup: Any, reply: SIDR_REP) -> None:
@@ -185,7 +185,7 @@ class Datagrams(Call):
         The path to the peer is gone.
         """
         # Once the lookup has an answer nothing depends on the path any more.
-        if self._identifier.stage is Stage.CALLING:
+        if self._identifier.stage is Stage.REQ_SENT:
             self._lookup = None
             self._over(-errno.ETIMEDOUT)
 

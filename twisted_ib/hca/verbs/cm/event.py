@@ -39,7 +39,7 @@ class Target:
 
 
 @attrs.define(eq=False)
-class Report:
+class CMEventRecord:
     """
     One event of an identifier.
     """
@@ -69,7 +69,7 @@ class Report:
             child.close()
 
 
-class Reports:
+class CMEventQueue:
     """
     The queue of events that the program has not fetched.
     """
@@ -79,7 +79,7 @@ class Reports:
     __slots__ = ("_waiting", "closed", "signal")
 
     def __init__(self) -> None:
-        self._waiting: deque[Report] = deque()
+        self._waiting: deque[CMEventRecord] = deque()
         #: Whether events are discarded.
         self.closed = False
         #: Called with True when the queue stops being empty, with False when it becomes empty.
@@ -88,7 +88,7 @@ class Reports:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, report: Report) -> None:
+    def add(self, report: CMEventRecord) -> None:
         """
         Append an event.
         """
@@ -105,7 +105,7 @@ class Reports:
             self.signal(True)
         hub.wake()
 
-    def take(self) -> Report | None:
+    def take(self) -> CMEventRecord | None:
         """
         Remove and return the oldest event, or None.
         """
@@ -118,7 +118,7 @@ class Reports:
             self.signal(False)
         return report
 
-    def withdraw(self, identifier: Identifier) -> list[Report]:
+    def withdraw(self, identifier: Identifier) -> list[CMEventRecord]:
         """
         Remove and return the events of one identifier.
         """
@@ -149,7 +149,7 @@ class CMEventChannel(VerbsObject):
 
     def __init__(self) -> None:
         super().__init__()
-        self._reports = reports = Reports()
+        self._reports = reports = CMEventQueue()
         self._pipe: tuple[int, int] | None = None
         # After a fork the pipe and the device are the parent's: a child that read here would take the
         # parent's wake-ups.
@@ -210,14 +210,14 @@ class CMEventChannel(VerbsObject):
         super().__del__()
 
 
-def nextReport(reports: Reports, timeout: float | None = None) -> Report | None:
+def nextReport(reports: CMEventQueue, timeout: float | None = None) -> CMEventRecord | None:
     """
     Wait for an event, and serve peers meanwhile.
 
     @param timeout: seconds; None waits without limit.
     @return: the event, or None after the timeout or when the queue is closed.
     """
-    found: list[Report] = []
+    found: list[CMEventRecord] = []
 
     def ready() -> bool:
         report = reports.take()
@@ -249,8 +249,8 @@ class CMEvent(VerbsObject):
             raise PyverbsUserError("The event channel is closed")
         self._take(report)
 
-    def _take(self, report: Report) -> None:
-        self._report: Report | None = report
+    def _take(self, report: CMEventRecord) -> None:
+        self._report: CMEventRecord | None = report
         # With librdmacm/cma.c a request that was acknowledged and never answered stays open until
         # rdma_destroy_id of its identifier; here closing the event rejects it.
         self._opened(report.drop)
@@ -258,7 +258,7 @@ class CMEvent(VerbsObject):
     def _closed(self) -> None:
         self._report = None
 
-    def _get(self) -> Report:
+    def _get(self) -> CMEventRecord:
         if self._report is None:
             raise PyverbsRDMAError("The event is acknowledged already", errno.EINVAL)
         return self._report

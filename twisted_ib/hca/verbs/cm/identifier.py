@@ -3,8 +3,8 @@ Identifiers: the endpoints of the communication manager, as sockets are those of
 
 An identifier is bound to an address and a device, and connects or listens.  Its I{transport} speaks on the
 wire: a connection (L{twisted_ib.hca.verbs.cm.connected}) or a datagram service
-(L{twisted_ib.hca.verbs.cm.datagram}).  Events go to its L{Reports}; there are no callbacks.  Programs use it
-through L{CMID<twisted_ib.hca.verbs.cm.cmid.CMID>}.
+(L{twisted_ib.hca.verbs.cm.datagram}).  Events go to its L{CMEventQueue}; there are no callbacks.  Programs
+use it through L{CMID<twisted_ib.hca.verbs.cm.cmid.CMID>}.
 
 All calls are made with the hub's lock held.
 """
@@ -23,9 +23,9 @@ from twisted_ib.hca.verbs.cm.addrinfo import Address
 from twisted_ib.hca.verbs.cm.binding import Binding
 from twisted_ib.hca.verbs.cm.connected import Connected
 from twisted_ib.hca.verbs.cm.datagram import Datagrams
-from twisted_ib.hca.verbs.cm.event import Report, Reports, Target
+from twisted_ib.hca.verbs.cm.event import CMEventQueue, CMEventRecord, Target
 from twisted_ib.hca.verbs.cm.listener import Listener
-from twisted_ib.hca.verbs.cm.negotiation import HOP_LIMIT, PACKET_LIFETIME, groupAddress, numberOf
+from twisted_ib.hca.verbs.cm.negotiation import HOP_LIMIT, PACKET_LIFETIME, errnoFor, groupAddress
 from twisted_ib.hca.verbs.cm.stage import STEPS, Stage
 from twisted_ib.hca.verbs.enums.cm import RDMA_UDP_QKEY, rdma_cm_event_type, rdma_port_space
 from twisted_ib.hca.verbs.enums.queues import ibv_qp_attr_mask, ibv_qp_state, ibv_qp_type
@@ -53,7 +53,7 @@ class Identifier:
     One endpoint.
     """
 
-    def __init__(self, reports: Reports, isSynchronous: bool, portSpace: int, qpType: int) -> None:
+    def __init__(self, reports: CMEventQueue, isSynchronous: bool, portSpace: int, qpType: int) -> None:
         #: The queue for its events.
         self.reports = reports
         #: Whether commands wait for completion.
@@ -127,19 +127,19 @@ class Identifier:
         Queue an event, unless the identifier is closed.
         """
         if self.stage is not Stage.CLOSED:
-            self.reports.add(Report(kind, self, **what))
+            self.reports.add(CMEventRecord(kind, self, **what))
 
     def child(self, source: Address, destination: Address) -> Identifier:
         """
         Make an identifier for an incoming request.
         """
         # A synchronous child waits for its own events only, never for the listener's.
-        reports = Reports() if self.isSynchronous else self.reports
+        reports = CMEventQueue() if self.isSynchronous else self.reports
         child = Identifier(reports, self.isSynchronous, self.portSpace, self.qpType)
         assert self.binding is not None
         child.binding = self.binding.share()
         child.source, child.destination = source, destination
-        child.stage = Stage.CALLED
+        child.stage = Stage.REQ_RECEIVED
         return child
 
     # -- addresses
@@ -352,7 +352,7 @@ class Identifier:
                 self.qp.attach_mcast(gid, 0)
         # Linux reports a failed join as an event, not as the call's error.
         except HCAError as error:
-            self.report(_E.RDMA_CM_EVENT_MULTICAST_ERROR, status=-numberOf(error))
+            self.report(_E.RDMA_CM_EVENT_MULTICAST_ERROR, status=-errnoFor(error))
             return
         self._groups[group.host] = gid, attached
         target = Target(groupAddress(gid, HOP_LIMIT), MULTICAST_QPN, RDMA_UDP_QKEY)
@@ -413,7 +413,7 @@ class Identifier:
         finally:
             binding.release()
 
-    def migrate(self, reports: Reports, isSynchronous: bool) -> None:
+    def migrate(self, reports: CMEventQueue, isSynchronous: bool) -> None:
         """
         Move to another event queue, with all events that were not fetched.
         """

@@ -17,7 +17,7 @@ from twisted_ib.hca.base.interfaces import IServiceListener
 from twisted_ib.hca.verbs.cm.addrinfo import Address
 from twisted_ib.hca.verbs.cm.connected import Connected
 from twisted_ib.hca.verbs.cm.datagram import Datagrams
-from twisted_ib.hca.verbs.cm.negotiation import UnfitRequest
+from twisted_ib.hca.verbs.cm.negotiation import UnsupportedRequest
 from twisted_ib.hca.verbs.enums.cm import rdma_cm_event_type, rdma_port_space
 from twisted_ib.hca.wire.cm import REQ, SIDR_REQ
 from twisted_ib.hca.wire.cm.codes import RejectReason, SIDRStatus
@@ -106,7 +106,7 @@ class Listener:
             child = self._child(request, connection.destination)
             assert isinstance(child.transport, Connected)
             child.transport.requested(connection, request)
-        except UnfitRequest as error:
+        except UnsupportedRequest as error:
             self._refuse(connection, error.reason)
         except HCAError:
             self._refuse(connection, RejectReason.CONSUMER_DEFINED)

@@ -70,7 +70,7 @@ _RTS_MASK = (
 )
 
 
-class UnfitRequest(WireError):
+class UnsupportedRequest(WireError):
     """
     A REQ asks for something unsupported.
     """
@@ -103,7 +103,7 @@ class NegotiatedParameters:
     privateData: bytes = b""
 
 
-def termsOf(
+def localParameters(
     param: ConnParam | None, room: int, most: NegotiatedParameters | None = None
 ) -> NegotiatedParameters:
     """
@@ -245,7 +245,7 @@ def makeREP(terms: NegotiatedParameters, psn: int) -> REP:
     )
 
 
-def heard(message: REQ | REP, own: NegotiatedParameters) -> NegotiatedParameters:
+def remoteParameters(message: REQ | REP, own: NegotiatedParameters) -> NegotiatedParameters:
     """
     The peer's parameters from this side's point of view: its initiator depth is what this side serves.
 
@@ -265,7 +265,7 @@ def heard(message: REQ | REP, own: NegotiatedParameters) -> NegotiatedParameters
 
 
 @attrs.define
-class Agreement:
+class QueuePairParameters:
     """
     The attributes of one queue pair.
     """
@@ -355,7 +355,7 @@ def datagramAttributes(state: int, key: int) -> tuple[QPAttr, int]:
     raise PyverbsRDMAError("Failed to get QP attributes", errno.EINVAL)
 
 
-def called(request: REQ, path: Any, psn: int) -> tuple[NegotiatedParameters, Agreement]:
+def parametersFromREQ(request: REQ, path: Any, psn: int) -> tuple[NegotiatedParameters, QueuePairParameters]:
     """
     The passive side's parameters, from a REQ.
 
@@ -363,13 +363,13 @@ def called(request: REQ, path: Any, psn: int) -> tuple[NegotiatedParameters, Agr
     """
     # Only RC is supported: reason 9 (IBTA vol. 1 12.6.7.2).
     if request.transportServiceType != _RELIABLE_CONNECTION:
-        raise UnfitRequest("another transport service", RejectReason.INVALID_TRANSPORT_TYPE)
+        raise UnsupportedRequest("another transport service", RejectReason.INVALID_TRANSPORT_TYPE)
     if request.pathMTU not in list(ibv_mtu) or not _isPossible(request.pathMTU, path):
         # Packets of the size that the peer will send, the path MTU of the REQ, do not fit the path back:
         # reason 26.
-        raise UnfitRequest(f"MTU code {request.pathMTU}", RejectReason.INVALID_MTU)
-    terms = heard(request, NegotiatedParameters())
-    return terms, Agreement(
+        raise UnsupportedRequest(f"MTU code {request.pathMTU}", RejectReason.INVALID_MTU)
+    terms = remoteParameters(request, NegotiatedParameters())
+    return terms, QueuePairParameters(
         path,
         path.peer.gid,
         request.primaryPath.flowLabel,
@@ -395,17 +395,17 @@ def _isPossible(code: int, path: Any) -> bool:
     return not fabric.traits.packets or code <= attributes.MTU_CODES[fabric.pathMTU] or code <= mtuCode(path)
 
 
-def answered(
+def parametersFromREP(
     reply: REP, own: NegotiatedParameters, path: Any, mtu: int, psn: int, lifetime: int, label: int
-) -> tuple[NegotiatedParameters, Agreement]:
+) -> tuple[NegotiatedParameters, QueuePairParameters]:
     """
     The active side's parameters, from a REP.
 
     @param own: the parameters of the REQ.
     @param mtu: the path MTU code of the REQ.
     """
-    terms = heard(reply, own)
-    return terms, Agreement(
+    terms = remoteParameters(reply, own)
+    return terms, QueuePairParameters(
         path,
         path.peer.gid,
         label,
@@ -446,7 +446,7 @@ def groupAddress(gid: GID, hops: int = 1, label: int = 0) -> AHAttr:
     return AHAttr(is_global=1, port_num=attributes.PORT, gr=route)
 
 
-def numberOf(error: HCAError) -> int:
+def errnoFor(error: HCAError) -> int:
     """
     The errno for an error.
     """

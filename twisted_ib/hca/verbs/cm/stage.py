@@ -24,9 +24,9 @@ class Stage(IntEnum):
     BOUND = 1
     RESOLVED = 2
     ROUTED = 3
-    CALLING = 4
-    CALLED = 5
-    ANSWERED = 6
+    REQ_SENT = 4
+    REQ_RECEIVED = 5
+    REP_RECEIVED = 6
     UP = 7
     OVER = 8
     LISTENING = 9
@@ -39,9 +39,9 @@ STEPS: dict[str, tuple[frozenset[Stage], Stage]] = {
     "bind": (frozenset((Stage.IDLE,)), Stage.BOUND),
     "resolve address": (frozenset((Stage.BOUND,)), Stage.RESOLVED),
     "resolve route": (frozenset((Stage.RESOLVED,)), Stage.ROUTED),
-    "connect": (frozenset((Stage.ROUTED,)), Stage.CALLING),
+    "connect": (frozenset((Stage.ROUTED,)), Stage.REQ_SENT),
     "listen": (frozenset((Stage.BOUND,)), Stage.LISTENING),
-    "accept": (frozenset((Stage.CALLED,)), Stage.UP),
-    "reject": (frozenset((Stage.CALLED,)), Stage.OVER),
-    "establish": (frozenset((Stage.ANSWERED,)), Stage.UP),
+    "accept": (frozenset((Stage.REQ_RECEIVED,)), Stage.UP),
+    "reject": (frozenset((Stage.REQ_RECEIVED,)), Stage.OVER),
+    "establish": (frozenset((Stage.REP_RECEIVED,)), Stage.UP),
 }

@@ -59,7 +59,7 @@ def wcImmediate(completion: WorkCompletion) -> int:
     return completion.immediate if completion.flags & _WITH_INV else 0
 
 
-class _Notices:
+class _CQEvents:
     """
     Completion queues with an event that the program has not fetched, and a pipe that is readable meanwhile.
 
@@ -133,7 +133,7 @@ class CompChannel(VerbsObject):
         # Each takes two descriptors of the process.
         if device in _channels and _channels[device] >= limits.COMPLETION_CHANNELS:
             raise ResourceLimitError(f"a device has at most {limits.COMPLETION_CHANNELS} completion channels")
-        self._notices = notices = _Notices()
+        self._notices = notices = _CQEvents()
         self._poller: Any = None
         _channels[device] = _channels.get(device, 0) + 1
 

@@ -26,7 +26,7 @@ from twisted_ib.hca.verbs.objects.pd import PD
 from twisted_ib.hca.verbs.objects.srq import SRQ
 from twisted_ib.hca.verbs.qp.qpattr import QPAttr, QPCap, QPInitAttr, QPInitAttrEx
 from twisted_ib.hca.verbs.qp.qpcreation import FAILED, capabilities, checkExtended, domain, queues
-from twisted_ib.hca.verbs.qp.qplacks import LackingQP
+from twisted_ib.hca.verbs.qp.qplacks import UnsupportedQPVerbs
 
 _TYPES = {int(kind): kind for kind in QPType}
 _STATE = int(ibv_qp_attr_mask.IBV_QP_STATE)
@@ -59,7 +59,7 @@ class _Consumer:
         """
 
 
-class QP(LackingQP):
+class QP(UnsupportedQPVerbs):
     """
     A queue pair (IBTA vol. 1 10.2.4).
 

@@ -67,7 +67,7 @@ class ECE(PyverbsCM):
         return "ECE:\n" + table([(name, hex(value)) for name, value in rows])
 
 
-class LackingQP(VerbsObject):
+class UnsupportedQPVerbs(VerbsObject):
     """
     Base of C{QP} with the verbs that are not supported (EOPNOTSUPP).
     """
