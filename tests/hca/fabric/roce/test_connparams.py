@@ -11,7 +11,7 @@ from tests.hca.fabric.roce.test_devices import HERE, THERE, PacketTestCase
 from twisted_ib import limits
 from twisted_ib.hca.base.timers import timeoutSeconds
 from twisted_ib.hca.fabric.roce import connparams
-from twisted_ib.hca.fabric.roce.connparams import termsOf
+from twisted_ib.hca.fabric.roce.connparams import connectionParameters
 from twisted_ib.hca.transport.parameters import ConnectionParameters
 from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.hca.wire.cm.rdmacm import gidOf
@@ -37,7 +37,7 @@ class AgreementTests(PacketTestCase):
         self.clock.advance(0.25)
         reply = REP(startingPSN=99, rnrRetryCount=6, responderResources=3)
         self.assertEqual(
-            termsOf(device.fabric, queuePair, reply),
+            connectionParameters(device.fabric, queuePair, reply),
             ConnectionParameters(
                 mtu=1024,
                 firstPSN=99,
@@ -68,7 +68,7 @@ class AgreementTests(PacketTestCase):
             self.clock.advance(again)
             path.sendManagement(REQ.attribute, request.pack())
         self.clock.advance(wait)
-        found = termsOf(device.fabric, queuePair, REP()).roundTrip
+        found = connectionParameters(device.fabric, queuePair, REP()).roundTrip
         device.close()
         return found
 
@@ -94,7 +94,7 @@ class AgreementTests(PacketTestCase):
             proposal = path.prepareREP(reply, request)
             queuePair.proposal = proposal
             self.clock.advance(0.5)
-            terms = termsOf(device.fabric, queuePair, request)
+            terms = connectionParameters(device.fabric, queuePair, request)
             self.assertEqual((terms.mtu, terms.firstPSN, terms.expectedPSN), (512, 7, reply.startingPSN))
             self.assertEqual((terms.retries, terms.rnrRetries, terms.reads), (4, 3, 2))
             self.assertEqual(terms.roundTrip, None if isThere else 0.5)
@@ -105,7 +105,7 @@ class AgreementTests(PacketTestCase):
         """
         device = self.device(HERE)
         queuePair = device.createQueuePair(Consumer())
-        self.assertEqual(termsOf(device.fabric, queuePair, None).timeout, None)
+        self.assertEqual(connectionParameters(device.fabric, queuePair, None).timeout, None)
         queuePair.attributes = {
             "path_mtu": 1,
             "sq_psn": 5,
@@ -118,6 +118,6 @@ class AgreementTests(PacketTestCase):
             "max_dest_rd_atomic": 4,
         }
         self.assertEqual(
-            termsOf(device.fabric, queuePair, None),
+            connectionParameters(device.fabric, queuePair, None),
             ConnectionParameters(256, 5, 6, 1, 2, timeoutSeconds(14), 12, 3, 4, None),
         )

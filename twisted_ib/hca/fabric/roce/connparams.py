@@ -138,7 +138,7 @@ def _remember(fabric: Any, number: int, proposal: Proposal) -> None:
         queuePair.proposal = proposal
 
 
-def termsOf(fabric: Any, queuePair: Any, message: REQ | REP | None) -> ConnectionParameters:
+def connectionParameters(fabric: Any, queuePair: Any, message: REQ | REP | None) -> ConnectionParameters:
     """
     @param message: the peer's REQ or REP; L{None} if the queue pair was given attributes.
     @return: the parameters of its connection.

@@ -153,7 +153,7 @@ class QueuePairPath(Path):
         # IBTA vol. 1 9.2.1: the upper three bits of an opcode.
         self.service = 0 if isReliable else UNRELIABLE
         connection: Any = ReliableConnection if isReliable else UnreliableConnection
-        terms = connparams.termsOf(fabric, queuePair, message)
+        terms = connparams.connectionParameters(fabric, queuePair, message)
         self.connection: Any = connection(terms, queuePair.remote, self)
         link = fabric.link
         several = terms.mtu * max(1, min(link.burst, limits.PACKET_BURST_BYTES // (terms.mtu + _LEAST)))
@@ -180,7 +180,7 @@ class QueuePairPath(Path):
         See L{Path.modified}: with RTS come the first PSN and the timeouts.
         """
         if queuePair.attributes:
-            self.connection.modify(connparams.termsOf(self.fabric, queuePair, None))
+            self.connection.modify(connparams.connectionParameters(self.fabric, queuePair, None))
             self.mark()
 
     def unbind(self, queuePair: Any) -> None:

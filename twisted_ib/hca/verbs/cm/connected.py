@@ -195,7 +195,7 @@ class Connected(Call):
         """
         A REQ was received.
 
-        @raise UnfitRequest: it asks for something unsupported.
+        @raise UnsupportedRequest: it asks for something unsupported.
         """
         self._psn = self._identifier.device.randomBits(_PSN_BITS)
         self.terms, self._agreement = parametersFromREQ(request, connection.destination, self._psn)

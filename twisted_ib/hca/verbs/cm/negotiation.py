@@ -359,7 +359,7 @@ def parametersFromREQ(request: REQ, path: Any, psn: int) -> tuple[NegotiatedPara
     """
     The passive side's parameters, from a REQ.
 
-    @raise UnfitRequest: it asks for something unsupported.
+    @raise UnsupportedRequest: it asks for something unsupported.
     """
     # Only RC is supported: reason 9 (IBTA vol. 1 12.6.7.2).
     if request.transportServiceType != _RELIABLE_CONNECTION:
