@@ -18,7 +18,7 @@ from tests.hca.addressed import onWire
 from tests.rds.ends import Process, ProcessesTestCase
 from tests.rds.media.test_addressed import THERE, AddressedTestCase
 from tests.support.calls import called
-from tests.support.meeting import ownRunDirectory
+from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.sdp import connectSDP, listenSDP

@@ -1,6 +1,6 @@
 """
 How datagrams reach the queue pairs of other HCAs and of groups: tests to mix into a
-L{HCATestCase<tests.hca.hcas.HCATestCase>}, beside L{tests.contracts.meeting}.
+L{HCATestCase<tests.hca.hcas.HCATestCase>}, beside L{tests.contracts.pathresolution}.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.memorylink import MemoryLink, Wire
-from tests.support.meeting import ownRunDirectory
+from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.fabric.roce.packet import PacketFabric
 

@@ -12,7 +12,7 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.meeting import ownRunDirectory
+from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.hca.base.operation import ACKNOWLEDGE, REFUSAL, SEND_ONLY, word
 from twisted_ib.hca.device.device import Device
 

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.rdma.pair import Pair, PairTestCase, Recorder
 from tests.sdp.pair import End, HandReactor, Keeper
 from tests.support.copying import CountingMap, CountingSegment
-from tests.support.meeting import ownRunDirectory
+from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.internet.channel import DeviceChannel

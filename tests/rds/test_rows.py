@@ -143,7 +143,7 @@ class TCPTests(SynchronousTestCase):
         """
         from twisted.internet.protocol import DatagramProtocol
 
-        from tests.support.meeting import ownRunDirectory
+        from tests.support.rundirectory import ownRunDirectory
         from twisted_ib.internet.channel import channelFor
         from twisted_ib.rds import listenRDS
         from twisted_ib.reactor.ibreactor import IBReactor

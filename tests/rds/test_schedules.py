@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from tests.rds.ends import HOST, Process, ProcessesTestCase
-from tests.support.meeting import ownRunDirectory
+from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.errors import PathLostError, SendBudgetError
 from twisted_ib.rds import port as rdsPort
 from twisted_ib.rds.paths import path as pathsPath

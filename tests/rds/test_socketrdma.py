@@ -14,7 +14,7 @@ from zope.interface.verify import verifyObject
 
 from tests.rds.ends import HOST, ProcessesTestCase, Recorder
 from tests.rds.media.test_addressed import HERE, THERE, AddressedTestCase
-from tests.support.meeting import ownRunDirectory
+from tests.support.rundirectory import ownRunDirectory
 from twisted_ib import limits
 from twisted_ib.errors import (
     DatagramTooLongError,

@@ -13,7 +13,7 @@ from twisted.internet.selectreactor import SelectReactor
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.meeting import ownRunDirectory
+from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor import ibreactor
 from twisted_ib.reactor.ibreactor import IBReactor

@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.reactor.test_ibreactor import closeReactor
-from tests.support.meeting import ownRunDirectory
+from tests.support.rundirectory import ownRunDirectory
 from twisted_ib import limits
 from twisted_ib.errors import RunDirectoryError
 from twisted_ib.hca.base.socketrows import COLUMNS, noWhy

@@ -8,10 +8,10 @@ from typing import Any
 
 from twisted.internet.test.reactormixins import ReactorBuilder
 
-from tests.contracts.belonging import BelongingContract
 from tests.contracts.closing import ClosingContract, ReentryContract
 from tests.contracts.connecting import AddressContract, ConnectingContract
 from tests.contracts.pacing import FacesContract, PacingContract
+from tests.contracts.reactors import BelongingContract
 from tests.contracts.secure import SecureContract
 from tests.internet.carriers import SDP, TCP, StreamContract
 

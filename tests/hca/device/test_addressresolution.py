@@ -1,6 +1,6 @@
 """
 Tests of L{twisted_ib.hca.device.addressresolution} on a scripted fabric.  Real fabrics are tested by
-L{tests.contracts.meeting}.
+L{tests.contracts.pathresolution}.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from itertools import permutations
 from typing import Any
 from unittest import SkipTest, mock, skipIf
 
-from tests.contracts.meeting import HIGH, LOW, OK, MeetingSide
+from tests.contracts.pathresolution import HIGH, LOW, OK, MeetingSide
 from tests.hca.hcas import FabricFactory, HCATestCase, User, turn
 from tests.hca.queues.keyed_pair import DeviceSide, piece
 from tests.support.descriptors import fork

@@ -1,6 +1,6 @@
 """
 Reach, work requests, meeting, datagrams and unreliable connections on each fabric:
-L{tests.contracts.fabric}, L{tests.contracts.keyed}, L{tests.contracts.meeting},
+L{tests.contracts.fabric}, L{tests.contracts.workrequests}, L{tests.contracts.pathresolution},
 L{tests.contracts.groups}, L{tests.contracts.unreliable}.
 """
 
@@ -11,9 +11,9 @@ from unittest import skipIf
 
 from tests.contracts.fabric import ReachContract
 from tests.contracts.groups import GroupContract
-from tests.contracts.keyed import KeyedContract
-from tests.contracts.meeting import MeetingContract
+from tests.contracts.pathresolution import MeetingContract
 from tests.contracts.unreliable import UnreliableContract
+from tests.contracts.workrequests import KeyedContract
 from tests.hca.hcas import HCATestCase
 from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric

@@ -11,7 +11,7 @@ from unittest import skipIf
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.meeting import ownRunDirectory
+from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.hca.host import libc
 
 MISSING = libc.available()

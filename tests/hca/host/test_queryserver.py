@@ -12,7 +12,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.memorylink import MemoryLink, Wire
-from tests.support.meeting import ownRunDirectory
+from tests.support.rundirectory import ownRunDirectory
 from twisted_ib import limits
 from twisted_ib.hca.fabric.roce.waker import LinkWaker
 from twisted_ib.hca.host import handshake, queryserver

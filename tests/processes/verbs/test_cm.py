@@ -11,7 +11,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.meeting import ownRunDirectory
+from tests.support.rundirectory import ownRunDirectory
 
 #: Longer than any story of C{cmtalk}, in seconds.
 LONG = 60

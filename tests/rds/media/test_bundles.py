@@ -9,7 +9,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.rds.ends import HOST, ProcessesTestCase, Recorder
-from tests.support.meeting import ownRunDirectory
+from tests.support.rundirectory import ownRunDirectory
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError
 from twisted_ib.rds import port as rdsPort

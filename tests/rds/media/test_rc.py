@@ -9,7 +9,7 @@ from typing import Any
 from twisted.internet.error import CannotListenError
 
 from tests.rds.ends import HOST, Process, ProcessesTestCase
-from tests.support.meeting import ownRunDirectory
+from tests.support.rundirectory import ownRunDirectory
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.wire.cm import REQ

@@ -29,7 +29,7 @@ from zope.interface.verify import verifyObject
 from tests.rds.ends import HOST, ProcessesTestCase
 from tests.rds.fakes import FakeSocket, FakeSockets
 from tests.support.certificates import certificate
-from tests.support.meeting import ownRunDirectory
+from tests.support.rundirectory import ownRunDirectory
 from twisted_ib import limits
 from twisted_ib.errors import NoRouteError
 from twisted_ib.internet.readers import channelsOf

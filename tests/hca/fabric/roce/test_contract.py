@@ -1,6 +1,6 @@
 """
 Work requests, datagrams and unreliable connections on a fabric of packets:
-L{tests.contracts.keyed} as it is, and what the others say, by IP addresses.
+L{tests.contracts.workrequests} as it is, and what the others say, by IP addresses.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.contracts.groups import KEY, DatagramSide
-from tests.contracts.keyed import KeyedContract
 from tests.contracts.unreliable import UnreliableSide
+from tests.contracts.workrequests import KeyedContract
 from tests.hca.hcas import settle
 from tests.hca.memorylink import Wire, deviceOn
 from tests.hca.queues.keyed_pair import DeviceSide, piece

@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.hcas import User, turn
 from tests.hca.queues.keyed_pair import DeviceSide, piece
 from tests.support.descriptors import fork
-from tests.support.meeting import ownRunDirectory
+from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.host import libc

@@ -15,7 +15,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.hcas import LISTENER, SDP, Taker, User
-from tests.support.meeting import ownRunDirectory
+from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.errors import UnknownDeviceError, WrongThreadError
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.verbs.base.hub import Hub, hub, locked
