@@ -26,7 +26,7 @@ SEND, WRITE, READ = SendOpcode.SEND, SendOpcode.RDMA_WRITE, SendOpcode.RDMA_READ
 OK, FLUSH, RETRIES = WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR, WCStatus.RETRY_EXC_ERR
 
 
-class MeetingSide(DeviceSide):
+class PathResolutionSide(DeviceSide):
     """
     A queue pair that is told its peer's GID.
     """
@@ -54,7 +54,7 @@ class MeetingSide(DeviceSide):
         self.send(id, SEND, piece(self.register(data)))
 
 
-class MeetingContract:
+class PathResolutionContract:
     """
     Two HCAs with known GUIDs.
     """
@@ -123,7 +123,7 @@ class MeetingContract:
                     for port, (caller, called) in enumerate(((a, b), (b, a)), 7001):
                         called.listen(SDP, "127.0.0.1", port, LISTENER)
                         self.pathTo(caller, called, port)
-                one, two = MeetingSide(a, b.guid), MeetingSide(b, a.guid)
+                one, two = PathResolutionSide(a, b.guid), PathResolutionSide(b, a.guid)
                 one.to(QPState.RTS, two.qp.number)
                 settle(a, b)
                 two.to(QPState.RTS, one.qp.number)
@@ -143,7 +143,7 @@ class MeetingContract:
         """
         a, b = self.deviceOf(HIGH), self.deviceOf(LOW)
         for n in range(3):
-            one, two = MeetingSide(a, LOW), MeetingSide(b, HIGH)
+            one, two = PathResolutionSide(a, LOW), PathResolutionSide(b, HIGH)
             one.to(QPState.RTS, two.qp.number)
             two.to(QPState.RTS, one.qp.number)
             if n:
@@ -160,11 +160,11 @@ class MeetingContract:
             for known in (False, True):
                 a, b = map(self.deviceOf, guids)
                 if known:
-                    first, other = MeetingSide(a, b.guid), MeetingSide(b, a.guid)
+                    first, other = PathResolutionSide(a, b.guid), PathResolutionSide(b, a.guid)
                     first.to(QPState.RTS, other.qp.number)
                     other.to(QPState.RTS, first.qp.number)
                     settle(a, b)
-                one, two = MeetingSide(a, b.guid), MeetingSide(b, a.guid)
+                one, two = PathResolutionSide(a, b.guid), PathResolutionSide(b, a.guid)
                 one.to(QPState.RTS, two.qp.number, timeout=19, retry_cnt=7)
                 one.say(1, b"early")
                 self.run_(3.0, a, b)
@@ -185,17 +185,17 @@ class MeetingContract:
         that sends to it.
         """
         a, b = self.deviceOf(LOW), self.deviceOf(HIGH)
-        pair = MeetingSide(a, HIGH), MeetingSide(b, LOW)
+        pair = PathResolutionSide(a, HIGH), PathResolutionSide(b, LOW)
         pair[0].to(QPState.RTS, pair[1].qp.number)
         pair[1].to(QPState.RTS, pair[0].qp.number)
         settle(a, b)
-        one, two = MeetingSide(a, HIGH), MeetingSide(b, LOW)
+        one, two = PathResolutionSide(a, HIGH), PathResolutionSide(b, LOW)
         one.to(QPState.RTS, two.qp.number, timeout=14, retry_cnt=1)
         one.say(1, b"early")
         self.run_(1.0, a, b)
         self.assertEqual(one.statuses(), [(1, RETRIES)])
         one.qp.close()
-        three = MeetingSide(a, HIGH)
+        three = PathResolutionSide(a, HIGH)
         three.to(QPState.RTS, two.qp.number)
         settle(a, b)
         two.to(QPState.RTS, three.qp.number)
@@ -218,7 +218,7 @@ class MeetingContract:
                 return real(guid, user)
 
             a.fabric.reach = reach
-            one = MeetingSide(a, guids[1])
+            one = PathResolutionSide(a, guids[1])
             number = 0x1234
             one.to(QPState.RTS, number)
             self.run_(10.0, a)
@@ -228,7 +228,7 @@ class MeetingContract:
             else:
                 self.assertTrue(20 < len(calls) < 50, len(calls))
             b = self.deviceOf(guids[1])
-            two = MeetingSide(b, guids[0])
+            two = PathResolutionSide(b, guids[0])
             b.queuePairs[number] = b.queuePairs.pop(two.qp.number)
             two.qp.number = number
             two.to(QPState.RTS, one.qp.number)
@@ -244,7 +244,7 @@ class MeetingContract:
         """
         for guids in permutations((LOW, HIGH)):
             a, b = map(self.deviceOf, guids)
-            one, two = MeetingSide(a, b.guid), MeetingSide(b, a.guid)
+            one, two = PathResolutionSide(a, b.guid), PathResolutionSide(b, a.guid)
             one.to(QPState.RTS, two.qp.number)
             two.to(QPState.RTS, one.qp.number)
             self.talk(one, two)
@@ -253,11 +253,11 @@ class MeetingContract:
             settle(a)
             self.assertEqual((one.qp.state, one.statuses()), (QPState.ERR, [(5, RETRIES)]))
             self.assertIsInstance(one.consumer.failures[0], PathLostError)
-            three = MeetingSide(a, guids[1])
+            three = PathResolutionSide(a, guids[1])
             three.to(QPState.RTS, 0x1234)
             self.run_(1.0, a)
             b = self.deviceOf(guids[1])
-            four = MeetingSide(b, guids[0])
+            four = PathResolutionSide(b, guids[0])
             four.to(QPState.RTS, three.qp.number)
             self.run_(1.0, a, b)
             self.assertEqual(three.qp.path.peer.guid, b.guid)
@@ -272,7 +272,7 @@ class MeetingContract:
         """
         for guids in permutations((LOW, HIGH)):
             a = self.deviceOf(guids[0])
-            sides = [MeetingSide(a, guids[1]) for _ in range(4)]
+            sides = [PathResolutionSide(a, guids[1]) for _ in range(4)]
             for side in sides:
                 side.to(QPState.RTR, 0x1234)
             destroyed, reset, failed, again = (side.qp for side in sides)
@@ -283,7 +283,7 @@ class MeetingContract:
             sides[3].to(QPState.RTR, 0x1234)
             self.run_(1.0, a)
             b = self.deviceOf(guids[1])
-            side = MeetingSide(b, guids[0])
+            side = PathResolutionSide(b, guids[0])
             side.to(QPState.RTR, again.number)
             self.run_(1.0, a, b)
             self.assertEqual([qp.path for qp in (destroyed, reset, failed)], [None, None, None])
@@ -312,7 +312,7 @@ class MeetingContract:
         a, b = self.deviceOf(LOW), self.deviceOf(HIGH)
         devices = [a, a] if seed % 5 == 4 else [a, b]
         pairs = [
-            [MeetingSide(devices[0], devices[1].guid), MeetingSide(devices[1], devices[0].guid)]
+            [PathResolutionSide(devices[0], devices[1].guid), PathResolutionSide(devices[1], devices[0].guid)]
             for _ in range(3)
         ]
         for _ in range(60):
@@ -361,14 +361,14 @@ class MeetingContract:
         """
         self.patch(addressresolution, "PENDING_PATHS", 2)
         a = self.deviceOf(LOW)
-        sides = [MeetingSide(a, HIGH + 2 * n) for n in range(3)]
+        sides = [PathResolutionSide(a, HIGH + 2 * n) for n in range(3)]
         for side in sides[:2]:
             side.to(QPState.RTR, 0x1234)
         self.assertRaises(ResourceLimitError, sides[2].to, QPState.RTR, 0x1234)
-        same = MeetingSide(a, HIGH)
+        same = PathResolutionSide(a, HIGH)
         same.to(QPState.RTR, 0x1235)
         sides[1].qp.modify(QPState.RESET)
-        another = MeetingSide(a, HIGH + 4)
+        another = PathResolutionSide(a, HIGH + 4)
         another.to(QPState.RTR, 0x1234)
         self.assertEqual(len(a.paths._pendingPaths), 2)
         a.close()
@@ -399,7 +399,7 @@ class MeetingContract:
         """
         for first in (0, 1):
             a = self.deviceOf(HIGH)
-            sides = [MeetingSide(a, HIGH), MeetingSide(a, HIGH)]
+            sides = [PathResolutionSide(a, HIGH), PathResolutionSide(a, HIGH)]
             numbers = [side.qp.number for side in sides]
             for n in (first, 1 - first):
                 sides[n].to(QPState.RTS, numbers[1 - n])
@@ -417,7 +417,7 @@ class MeetingContract:
         order, READ and WRITE work in all sizes, and its end leaves nothing.
         """
         a = self.deviceOf(HIGH)
-        side = MeetingSide(a, HIGH)
+        side = PathResolutionSide(a, HIGH)
         side.to(QPState.RTS, side.qp.number)
         settle(a)
         for id in range(3):
@@ -450,7 +450,7 @@ class MeetingContract:
         receive is posted meanwhile.
         """
         a = self.deviceOf(HIGH)
-        side = MeetingSide(a, HIGH)
+        side = PathResolutionSide(a, HIGH)
         side.to(QPState.RTS, side.qp.number)
         settle(a)
         side.say(1, b"1")
@@ -468,8 +468,10 @@ class MeetingContract:
         Memory that is offered at both ends of an HCA's path to itself is not mixed up.
         """
         a = self.deviceOf(HIGH)
-        lower, higher = sorted((MeetingSide(a, HIGH), MeetingSide(a, HIGH)), key=lambda side: side.qp.number)
-        own = MeetingSide(a, HIGH)
+        lower, higher = sorted(
+            (PathResolutionSide(a, HIGH), PathResolutionSide(a, HIGH)), key=lambda side: side.qp.number
+        )
+        own = PathResolutionSide(a, HIGH)
         for side, peer in ((lower, higher), (higher, lower), (own, own)):
             side.to(QPState.RTS, peer.qp.number)
         settle(a)
@@ -487,7 +489,7 @@ class MeetingContract:
         An HCA's path to itself ends at both ends at once, and there is a new one.
         """
         a = self.deviceOf(HIGH)
-        side = MeetingSide(a, HIGH)
+        side = PathResolutionSide(a, HIGH)
         side.to(QPState.RTS, side.qp.number)
         settle(a)
         for called in (True, False):
@@ -499,7 +501,7 @@ class MeetingContract:
             fabric._lose(end.peerSocket, PathLostError("a test"))
             self.assertEqual(fabric.paths(), [])
             self.assertEqual(side.qp.state, QPState.ERR)
-            side = MeetingSide(a, HIGH)
+            side = PathResolutionSide(a, HIGH)
             side.to(QPState.RTS, side.qp.number)
             settle(a)
             side.inbox(1)

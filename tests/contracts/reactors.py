@@ -26,7 +26,7 @@ def _close(protocol: Any) -> None:
     protocol.transport.loseConnection()
 
 
-class BelongingContract(StreamContract):
+class ReactorContract(StreamContract):
     """
     The reactor and its streams.
     """

@@ -27,7 +27,7 @@ SWAP, ADD = SendOpcode.ATOMIC_CMP_AND_SWP, SendOpcode.ATOMIC_FETCH_AND_ADD
 OK, FLUSH = WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR
 
 
-class KeyedContract:
+class WorkRequestContract:
     """
     Two queue pairs with work queues on two devices.
 

@@ -11,7 +11,7 @@ from twisted.internet.test.reactormixins import ReactorBuilder
 from tests.contracts.closing import ClosingContract, ReentryContract
 from tests.contracts.connecting import AddressContract, ConnectingContract
 from tests.contracts.pacing import FacesContract, PacingContract
-from tests.contracts.reactors import BelongingContract
+from tests.contracts.reactors import ReactorContract
 from tests.contracts.secure import SecureContract
 from tests.internet.carriers import SDP, TCP, StreamContract
 
@@ -27,7 +27,7 @@ CONTRACTS: tuple[type[StreamContract], ...] = (
     ConnectingContract,
     AddressContract,
     SecureContract,
-    BelongingContract,
+    ReactorContract,
 )
 CARRIERS: tuple[tuple[Any, list[str]], ...] = (
     (TCP(), [EPOLL, IB, ASYNCIO]),

@@ -14,7 +14,7 @@ from itertools import permutations
 from typing import Any
 from unittest import SkipTest, mock, skipIf
 
-from tests.contracts.pathresolution import HIGH, LOW, OK, MeetingSide
+from tests.contracts.pathresolution import HIGH, LOW, OK, PathResolutionSide
 from tests.hca.hcas import FabricFactory, HCATestCase, User, turn
 from tests.hca.queues.keyed_pair import DeviceSide, piece
 from tests.support.descriptors import fork
@@ -156,7 +156,7 @@ class MeetingTests(ProcessesTestCase):
             """
             become(uid)
             device = self.open(guids[1])
-            side: Any = MeetingSide(device, guids[0])
+            side: Any = PathResolutionSide(device, guids[0])
             os.write(told, b"%d" % side.qp.number)
             number = int(os.read(asked, 100))
             if not childFirst:
@@ -170,7 +170,7 @@ class MeetingTests(ProcessesTestCase):
         pid, ask, hear = self.child(run)
         number = int(os.read(hear, 100))
         device = self.open(guids[0])
-        side: Any = MeetingSide(device, guids[1])
+        side: Any = PathResolutionSide(device, guids[1])
         os.write(ask, b"%d" % side.qp.number)
         if childFirst:
             serve(device, partial(self.passed, time.monotonic() + 0.3))
@@ -256,7 +256,7 @@ class ForgeryTests(ProcessesTestCase):
         The queue pair connects to the real HCA only, which starts before or after the other.
         """
         b = self.open(HIGH)
-        two: Any = MeetingSide(b, LOW)
+        two: Any = PathResolutionSide(b, LOW)
         two.to(QPState.RTS, 0x1234)
         two.box = two.inbox(5)
 
@@ -267,7 +267,7 @@ class ForgeryTests(ProcessesTestCase):
             device = self.open(LOW)
             os.write(told, b"open")
             os.read(asked, 100)
-            side: Any = MeetingSide(device, HIGH)
+            side: Any = PathResolutionSide(device, HIGH)
             del device.queuePairs[side.qp.number]
             side.qp.number = 0x1234
             device.queuePairs[0x1234] = side.qp

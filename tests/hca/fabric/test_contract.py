@@ -11,9 +11,9 @@ from unittest import skipIf
 
 from tests.contracts.fabric import ReachContract
 from tests.contracts.groups import GroupContract
-from tests.contracts.pathresolution import MeetingContract
+from tests.contracts.pathresolution import PathResolutionContract
 from tests.contracts.unreliable import UnreliableContract
-from tests.contracts.workrequests import KeyedContract
+from tests.contracts.workrequests import WorkRequestContract
 from tests.hca.hcas import HCATestCase
 from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
@@ -22,7 +22,9 @@ from twisted_ib.hca.host import libc
 MISSING = libc.available()
 
 
-class Contracts(ReachContract, KeyedContract, MeetingContract, GroupContract, UnreliableContract):
+class Contracts(
+    ReachContract, WorkRequestContract, PathResolutionContract, GroupContract, UnreliableContract
+):
     """
     All of them.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from twisted_ib import limits
 
@@ -90,6 +90,7 @@ class Traits:
     @ivar privateBytes: of a connect request, its reply and its refusal.
     @ivar largestOperation: bytes of the largest record.
     @ivar zeroCopy: whether peers can map each other's registered memory.
+    @ivar hasAddress: whether an HCA has an IP address of its own, which no other HCA has.
     """
 
     peers: Peers
@@ -101,12 +102,10 @@ class Traits:
     privateBytes: tuple[int, int, int] = IB_PRIVATE_BYTES
     largestOperation: int = limits.INLINE_RECORD
     zeroCopy: bool = False
+    hasAddress: bool = field(init=False)
 
-    @property
-    def hasAddress(self) -> bool:
-        """
-        Whether an HCA has an IP address of its own, which no other HCA has.
-        """
+    @hasAddress.default
+    def _hasAddress(self) -> bool:
         return self.peers is Peers.ADDRESSES
 
 

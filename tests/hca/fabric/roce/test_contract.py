@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.contracts.groups import KEY, DatagramSide
 from tests.contracts.unreliable import UnreliableSide
-from tests.contracts.workrequests import KeyedContract
+from tests.contracts.workrequests import WorkRequestContract
 from tests.hca.hcas import settle
 from tests.hca.memorylink import Wire, deviceOn
 from tests.hca.queues.keyed_pair import DeviceSide, piece
@@ -85,7 +85,7 @@ class PacketContractCase(SynchronousTestCase):
         return bool(due)
 
 
-class KeyedTests(PacketContractCase, KeyedContract):
+class KeyedTests(PacketContractCase, WorkRequestContract):
     """
     Work requests.
     """
