@@ -1,5 +1,5 @@
 """
-What the workloads have in common: the server's places, connections to them, and checks.
+Parts that the workloads share: the server's places, connections to them, and checks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _P = TypeVar("_P", bound=Protocol)
 
 #: How many connects are under way at a time.
 CONNECTING = 32
-#: What is moved before memory is looked at: messages, and bytes of each.  All of a ring, at least.
+#: Messages, and bytes of each, sent before memory is measured: at least a whole ring.
 WARM_MESSAGES, WARM_BYTES = 192, 48 * 1024
 
 

@@ -129,7 +129,7 @@ def measure(reactor: Any, runs: int) -> Deferred[list[Table]]:
 
     def withBoth(both: Both) -> list[Table]:
         """
-        What needs a connection that is there.
+        The steps that need an open connection.
         """
         _steps(table, both, reactor, number, runs)
         both.client.abortConnection()
@@ -208,7 +208,7 @@ def _profiled(
 
 def _groupOf(file: str) -> str:
     """
-    What a function belongs to.
+    The group of a function.
     """
     return next((name for part, name in _GROUPS if part in file), "the rest of Python")
 
@@ -324,7 +324,7 @@ def _cycle(client: Any, local: Any, peer: Any, runs: int) -> float:
 
     def act(event: Any) -> None:
         """
-        What users do.
+        The steps of users.
         """
         kind, connection, _ = event
         if kind == Event.REQUEST:

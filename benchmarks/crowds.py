@@ -121,7 +121,7 @@ async def scale(bench: Bench, size: int, seconds: float) -> Figures:
 
 async def _settled(bench: Bench) -> Footprint:
     """
-    What is in use a little later.
+    The memory in use a little later.
     """
     await deferLater(bench.reactor, SETTLE_SECONDS)
     return Footprint.take(bench.processes)
@@ -134,7 +134,7 @@ class _Greeters(Factory):
 
     def __init__(self, message: bytes) -> None:
         """
-        @param message: What each says.
+        @param message: the bytes that each sends.
         """
         self.message = message
         self.kept: list[Protocol] = []

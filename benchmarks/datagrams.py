@@ -303,7 +303,7 @@ class ClientLossy(ClientDatagrams):
 @define
 class Client:
     """
-    What a client does for a row.
+    The client's part of a row.
 
     @ivar reactor: The reactor.
     @ivar kind: C{int32}, C{udp} or C{rds}.

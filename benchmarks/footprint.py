@@ -40,7 +40,7 @@ def _sumOf(path: str, names: Sequence[str]) -> int:
 @frozen
 class Footprint:
     """
-    What was in use at one moment.
+    The memory in use at one moment.
 
     @ivar user: KiB of the processes.
     @ivar kernel: KiB of the kernel, for this whole machine: nothing else should begin or end.
@@ -61,14 +61,14 @@ class Footprint:
 
     def since(self, earlier: Footprint) -> Footprint:
         """
-        What has been added.
+        The growth.
         """
         return Footprint(self.user - earlier.user, self.kernel - earlier.kernel)
 
 
 class Idleness:
     """
-    What connections cost that are open and silent.
+    The cost of connections that are open and silent.
 
     Begun before they are made, then told of the steps: C{connected}, C{rested}, C{figures}.
     """

@@ -1,5 +1,5 @@
 """
-What the figures come from: the machine, its software, and what else it did.
+The source of the figures: the machine, its software, and its other load.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PACKAGES = ("twisted", "uvloop")
 
 def describe() -> dict[str, object]:
     """
-    @return: What to know of this machine, by name.
+    @return: facts of this machine, by name.
     """
     return {
         "CPU": _ofFile("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),

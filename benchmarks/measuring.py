@@ -16,7 +16,7 @@ Figures = dict[str, float]
 
 #: Distinct buffers of the cold source.
 COLD_BUFFERS = 128
-#: What lies before each of the round trips that find both ends asleep.
+#: The pause before each round trip that finds both ends asleep.
 SPACE_SECONDS = 0.003
 
 
@@ -29,7 +29,7 @@ def pattern(length: int) -> bytes:
 
 def chunksOf(size: int, isCold: bool) -> list[bytes]:
     """
-    What a stream writes in turn: one buffer, or so many that no cache holds them.
+    The buffers that a stream writes in turn: one buffer, or so many that no cache holds them.
 
     @param size: Bytes of each.
     """

@@ -222,7 +222,7 @@ def _machine(runs: int) -> tuple[float, float]:
 
     def reset() -> None:
         """
-        What parsing it again needs.
+        Prepare to parse it again.
         """
         receiver.received = 0
 

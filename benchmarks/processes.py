@@ -197,7 +197,7 @@ class _Worker:
 
 def workloadOf(row: Row, subject: Subject) -> str:
     """
-    What a subject does for a row.
+    The workload of a subject in a row.
     """
     hasMemory = subject.messages or not subject.program
     return row.registered if row.registered and hasMemory else row.workload

@@ -24,7 +24,7 @@ WINDOW = 8
 #: The server's region, and where and with which key a client reaches it.
 REGION_BYTES = 1 << 20
 PLACE = struct.Struct(">QI")
-#: What a client may ask for: where the region is, and the hash of its content.
+#: The client's requests: the place of the region, and the hash of its content.
 WHERE, HASH = b"where", b"hash"
 
 _ACCESS = 1 | 2 | 4  # local write, remote write, remote read

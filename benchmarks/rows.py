@@ -15,7 +15,7 @@ MIB = 1024 * KIB
 @frozen
 class Target:
     """
-    What a figure should be.
+    The target of a figure.
 
     @ivar bound: The number.
     @ivar kind: C{"times"}: at least so many times better than the baseline, by the median of the
@@ -42,12 +42,12 @@ class Row:
     @ivar targets: By (placement, metric), for C{sdp-ib}, or for C{ib} in a row of registered memory.
     @ivar placements: Where the row runs unless all are asked for.
     @ivar needsReactor: Subjects without Twisted's reactor leave it out.
-    @ivar registered: What subjects with registered memory do instead of C{workload}; of the others
+    @ivar registered: The workload of subjects with registered memory, instead of C{workload}; of the others
         only the baseline, and UCX, which has it too, run such a row.
     @ivar count: Connections.
     @ivar isFresh: Each run has processes of its own, whose memory has no past.  That takes long:
         only the baseline and the subject of the targets run it in every round.
-    @ivar isStart: What is measured is the start of a program.
+    @ivar isStart: Whether the start of a program is measured.
     @ivar family: The subjects that run it: those of the same family.
     """
 
@@ -68,7 +68,7 @@ class Row:
     @property
     def subject(self) -> str:
         """
-        Who should reach the targets.
+        The subject that should reach the targets.
         """
         if self.family:
             return _FOREMOST[self.family]
@@ -93,7 +93,7 @@ class Row:
 #: this, in MB/s.
 BULK_CEILING = 3500.0
 
-#: Who should reach the targets of a family's rows.
+#: The subject that should reach the targets of a family's rows.
 _FOREMOST = {"packets": "sdp-roce", "datagrams": "rds-ib"}
 
 _LATENCY = (("p50", "us", False), ("p99", "us", False), ("p99.9", "us", False))
@@ -149,7 +149,7 @@ def _registered(name: str, title: str, workload: str, registered: str, target: f
 
 def _packets(name: str, title: str, workload: str, size: int, targets: Targets) -> Row:
     """
-    What packets carry, beside blocking TCP.
+    A row of packets, beside blocking TCP.
     """
     metrics = _BULK if workload == "stream" else _LATENCY[:2]
     return Row(name, title, workload, size, metrics, targets, family="packets")

@@ -33,7 +33,7 @@ class Quit(Service):
 application = Application("quit")
 Quit().setServiceParent(application)
 """
-#: What the C{twistd} program is.
+#: The source of the C{twistd} program.
 _TWISTD = "from twisted.scripts.twistd import run; run()"
 
 

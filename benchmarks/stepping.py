@@ -41,7 +41,7 @@ def least(runs: int, call: Callable[[], object], calls: int = CALLS) -> float:
 
 def callNanoseconds(runs: int) -> float:
     """
-    What a call alone costs: the loop with one, without the loop.
+    The cost of a call alone: the loop with one, minus the empty loop.
     """
     numbers = range(CALLS)
 
@@ -68,13 +68,13 @@ def callNanoseconds(runs: int) -> float:
 
 def _nothing() -> None:
     """
-    What is called to time a call.
+    The callee of timed calls.
     """
 
 
 def clockNanoseconds(runs: int) -> float:
     """
-    What reading the clock twice adds to what is between.
+    The time that two clock readings add to a measurement.
     """
     found = []
     for _ in range(runs):

@@ -1,8 +1,8 @@
 """
-What each step costs: C{python -m benchmarks.steps}.
+The cost of each step: C{python -m benchmarks.steps}.
 
 One process has both ends, on the C{ib} reactor with its real fabric, and the steps are called
-one by one.  What a step costs with all that it calls is measured; what it costs by itself is the
+one by one.  The cost of a step with all that it calls is measured; its own cost is the
 difference.  A figure is the least of many runs, each of many calls: CPU time, or where single
 calls are timed that of the wall clock, which in the least is the same: nothing here sleeps.  The
 bare ring needs two CPUs and two processes.
@@ -100,7 +100,7 @@ def run(runs: int) -> list[Table]:
 
     def measure(reactor: Any) -> Any:
         """
-        What needs the reactor.
+        The steps that need the reactor.
         """
         tables: list[Table] = []
         done = messagesteps.measure(reactor, runs)

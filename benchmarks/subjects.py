@@ -1,5 +1,5 @@
 """
-What is compared: a reactor and a pair of endpoint strings.
+The subjects that are compared: a reactor and a pair of endpoint strings each.
 
 The protocols in L{benchmarks.protocols} are the same for every subject; only
 these strings differ.  C{{path}} stands for a UNIX socket path, C{{port}} for
@@ -15,12 +15,12 @@ from attrs import evolve, frozen
 
 #: Ends the names of subjects with another commit's code.
 BEFORE = "@before"
-#: What each subject without Twisted runs, by its program.
+#: The workloads of each subject without Twisted, by its program.
 _LOOP = ("roundTrip", "stream", "cold", "crowd", "scale", "connects", "idle")
 _UCX = ("roundTrip", "stream", "rdmaWrite", "rdmaRead")
-#: What is compared over packets.
+#: The workloads over packets.
 _PACKETS = ("roundTrip", "spaced", "stream")
-#: What is compared of messages.
+#: The workloads of messages.
 _DATAGRAMS = ("roundTrip", "messages")
 
 
@@ -101,7 +101,7 @@ class Subject:
 
 def _ofMessages(name: str, title: str, reactor: str, kind: str) -> Subject:
     """
-    What carries messages.
+    A subject that carries messages.
     """
     return Subject(
         name,
@@ -130,7 +130,7 @@ def _overRoCE(server: str, client: str) -> tuple[str, str]:
     )
 
 
-#: What every ratio is against, in the same round, by family.
+#: The baseline of every ratio, in the same round, by family.
 BASELINES = {"": "tcp", "packets": "blocking-tcp", "datagrams": "int32"}
 BASELINE = BASELINES[""]
 #: Of the UCX library.

@@ -75,7 +75,7 @@ class Results:
     """
     Everything that was measured.
 
-    @ivar machine: What L{benchmarks.machine} has found.
+    @ivar machine: facts of L{benchmarks.machine}.
     @ivar settings: How it was run.
     @ivar absent: Subjects that this machine has not, and why.
     @ivar titles: Headings of subjects, by name.
@@ -133,7 +133,7 @@ class Results:
 
     def verdict(self, key: tuple[str, str], row: Row, metric: str, unit: str, more: bool) -> Verdict | None:
         """
-        What became of a target, if the figure has one.
+        The verdict on a target, if the figure has one.
         """
         target = row.targets.get((key[0], metric))
         if target is None:
@@ -152,7 +152,7 @@ class Results:
 
     def verdicts(self) -> list[Verdict]:
         """
-        What became of all targets of the rows that were run.
+        The verdicts on all targets of the rows that were run.
         """
         return [found for found in (self.verdict(*line) for line in self.lines()) if found is not None]
 
@@ -224,7 +224,7 @@ class Results:
 
     def _preface(self) -> str:
         """
-        What was run where.
+        The preface: the machine, the settings.
         """
         lines = [
             "# Comparison with Twisted TCP",

@@ -1,5 +1,5 @@
 """
-What the offload switch costs a connection that TCP carries.
+The cost of the offload switch for a connection that TCP carries.
 
 From the checkout: C{python -m benchmarks.switch --rounds 9}.  Plain epoll, C{ib} under a rule
 C{tcp}, and C{ib} with the default rules and a server without SDP take turns, in new processes each
@@ -96,7 +96,7 @@ def main() -> None:
                 pair = case.start(folder)
                 try:
                     pair.place(PLACEMENTS[options.placement])
-                    # What a process does once, it has done.
+                    # One-time work is over.
                     measure(pair, "rt64", SETTLING)
                     for name in ("rt64", "connects"):
                         found = measure(pair, name, options.seconds)

@@ -17,7 +17,7 @@ from benchmarks.processes import Placement, WorkerError, cpusOf, workloadOf
 from benchmarks.rows import Row
 from benchmarks.subjects import UCX_PROGRAM, Subject
 
-#: What it calls what the workloads do.
+#: The tests of ucx_perftest, by workload.
 _TESTS = {"roundTrip": "tag_lat", "stream": "tag_bw", "rdmaWrite": "ucp_put_bw", "rdmaRead": "ucp_get"}
 #: Its megabyte.
 _MB = 1 << 20
@@ -27,7 +27,7 @@ _START_SECONDS = 5.0
 
 class UCXPair:
     """
-    What a L{Pair<benchmarks.processes.Pair>} is, with two new processes for each run.
+    Like L{Pair<benchmarks.processes.Pair>}, with two new processes for each run.
     """
 
     def __init__(self, subject: Subject, environment: dict[str, str]) -> None:
@@ -71,7 +71,7 @@ class UCXPair:
         """
         One run of both programs.
 
-        @return: What the client says, by the names of its columns.
+        @return: the client's figures, by the names of its columns.
         """
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))

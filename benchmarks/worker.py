@@ -67,7 +67,7 @@ class Commands(LineReceiver):
 
 def failed(failure: Failure) -> dict[str, object]:
     """
-    What a row that did not work prints.
+    The output of a row that failed.
     """
     failure.printTraceback(sys.stderr)
     return {"error": failure.getErrorMessage() or repr(failure.value)}

@@ -1,5 +1,5 @@
 """
-What a client does for one row: connect, warm up, check, measure.
+The client's part of one row: connect, warm up, check, measure.
 
 Each workload is C{async def workload(bench, size, seconds) -> figures}.
 Whatever is compared between both ends is compared outside the timed part.

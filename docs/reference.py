@@ -50,7 +50,7 @@ class Reference(System):
 
 class Interfaces(ModuleVisitorExt):
     """
-    What inherits from an interface of Twisted is an interface.
+    A class that inherits from an interface of Twisted is an interface.
     """
 
     def depart_ClassDef(self, node: ast.ClassDef) -> None:

@@ -8,7 +8,7 @@ same connection, if that is an C{ib:} one, and gives them back: the sender's mem
 deregistered.  Over C{tcp:}, which has no RDMA, the box has the key 0, and C{fetch} asks for one
 piece of 64 KiB after the other by commands of AMP itself.
 
-What is lent when the connection ends is given back then.
+Memory that is lent when the connection ends is released then.
 
 Start a server for both, and a client for each::
 

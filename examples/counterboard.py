@@ -35,7 +35,7 @@ from twisted.python.failure import Failure
 from twisted_ib.errors import WorkCompletionError
 from twisted_ib.rdma import Access
 
-#: What a client is told: its number, the board's address and key, how many rows there are.
+#: The server's first message: its number, the board's address and key, how many rows there are.
 WELCOME = Struct("!IQII")
 #: A counter, and who sits beside it (0: nobody), in the byte order of the host.
 ROW_BYTES, SEAT_OFFSET = 16, 8

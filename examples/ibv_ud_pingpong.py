@@ -7,7 +7,7 @@ Ping-pong with datagrams (UD), as rdma-core's C{ibv_ud_pingpong}.
 A queue pair for datagrams is not connected: it can send to any other, and each send says to which.  To say
 so takes an address handle for the way to the port, the number of the queue pair there, and its Q_Key,
 which is a password of sorts.  A datagram is one packet, and begins with a header in the memory of a
-receive: where it came from, so that it can be answered.  Who loses a datagram is not told.
+receive: where it came from, so that it can be answered.  The sender is not told of a lost datagram.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ TRIES, PAUSE_SECONDS = 20, 0.0005
 #: A message: what to do, and bytes of the key; key and value follow.
 REQUEST = Struct("!cH")
 PUT, DELETE, STATS = b"p", b"d", b"s"
-#: What an answer begins with.
+#: The beginning of an answer.
 DONE, MISSING, REFUSED = b"+", b"-", b"!"
 
 

@@ -21,7 +21,7 @@ from cmconnection import Connection, Disconnected, calls, route
 
 from twisted_ib.hca.verbs import CMID, MR, PyverbsError, enums
 
-NOTE = Struct("!QII")  # What the sides tell each other: an address, the key of what is there, its length.
+NOTE = Struct("!QII")  # Sent to the peer: an address, the key of the memory there, its length.
 
 
 class Pinger(Connection):

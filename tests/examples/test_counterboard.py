@@ -169,7 +169,7 @@ del BoardTests
 
 class WatchTests(SynchronousTestCase):
     """
-    Who sits too long.
+    Clients that stay too long.
     """
 
     def setUp(self) -> None:

@@ -275,7 +275,7 @@ class StoreTests(ExampleTestCase):
 
     def test_lost(self) -> None:
         """
-        Who waits for an answer hears that the connection is lost, and so does who reads.
+        A caller that waits for an answer is told that the connection is lost, and so is a reader.
         """
 
         async def steps(reactor: Any) -> None:

@@ -201,7 +201,7 @@ class StoreTestCase(KillTestCase):
         closer = {"closeByClient": True, "closeByServer": False}.get(phase)
         what = f"{phase}, store {store}, died: {died}"
         if closer is None:
-            # Whoever did not get so far as to close cannot have published it.
+            # A process that did not get as far as closing cannot have published it.
             allowed = [["ConnectionLost"]] if died else [["ConnectionDone"], ["ConnectionLost"]]
             if phase == "connect":
                 allowed.append([])

@@ -1,5 +1,5 @@
 """
-What twisted_ib adds to Twisted by name: the reactor C{ib} and endpoints C{sdp:}, C{ib:}, C{rds:} and
+The plugins of twisted_ib: the reactor C{ib} and endpoints C{sdp:}, C{ib:}, C{rds:} and
 C{direct:}.
 
 Twisted imports every plugin module, before it chooses a reactor, whenever its

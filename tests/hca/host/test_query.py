@@ -169,7 +169,7 @@ class AskSocketsTests(AskingTestCase):
         finally:
             thread.join()
             while listener.fileno() >= 0 and select.select([listener], [], [], 0)[0]:
-                listener.accept()[0].close()  # Who looks whether it lives.
+                listener.accept()[0].close()  # The liveness check connects.
         self.assertEqual(set(heard), {SOCKETS})
         self.assertEqual(told.pid, os.getpid())
         return told

@@ -305,7 +305,7 @@ class Switching(Program):
         """
         Be another user.
         """
-        # Who was root may not be able to read the modules afterwards.
+        # Without root the modules may be unreadable.
         for module in walk_packages(twisted_ib.__path__, "twisted_ib."):
             import_module(module.name)
         os.setgroups([])
