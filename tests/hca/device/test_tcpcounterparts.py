@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.hca.host.test_rendezvous import SERVICE, RendezvousTestCase
 from twisted_ib.errors import NoListenerError, ServiceInUseError
@@ -172,9 +172,9 @@ class EntryTests(RendezvousTestCase):
         """
         The user of an entry is the owner of its link.
         """
-        self.published(1, 4711)
         if os.geteuid():
-            return
+            raise SkipTest("only root can give a link to another user")
+        self.published(1, 4711)
         os.lchown(os.path.join(self.run_, self.names("svc")[0]), 65534, 65534)
         search = Search({**self.environment, "TWISTED_IB_ALLOW_UIDS": "65534"})
         self.addCleanup(search.close)
