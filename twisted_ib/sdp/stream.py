@@ -25,14 +25,22 @@ from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.internet.transport import Computed
 from twisted_ib.sdp.extensions import Extensions
 from twisted_ib.sdp.pendingsends import SendBuffer
-from twisted_ib.sdp.protocol.machine import M32, PLAIN, WINDOW, Action, Input, Machine, State, unpackHeader
+from twisted_ib.sdp.protocol.machine import (
+    BODIES,
+    M32,
+    PLAIN,
+    WINDOW,
+    Action,
+    Input,
+    Machine,
+    State,
+    unpackHeader,
+)
 from twisted_ib.sdp.protocol.wire import (
     BSDH_BYTES,
     MID,
     ChRcvBuf,
     ChRcvBufAck,
-    SinkAvail,
-    SrcAvail,
     SuspComm,
     SuspCommAck,
 )
@@ -58,12 +66,6 @@ SDP_RECEIVES_LEAST = 4
 SDP_CONTROL_RECEIVES = 2
 _RECEIVES, _LOW = limits.SDP_RECEIVES, SDP_RECEIVES_LOW
 _DISCONN, _ABORT_CONN = MID.DISCONN.value, MID.ABORT_CONN.value
-#: Messages that may carry stream bytes, with the bytes of their own header behind the BSDH.
-_BODIES = {
-    int(MID.DATA): 0,
-    int(MID.SRC_AVAIL): SrcAvail.layout.size,
-    int(MID.SINK_AVAIL): SinkAvail.layout.size,
-}
 #: Marks the end of stream in L{Stream.held}.
 END = None
 # Globals of this module are looked up faster than attributes of others.
@@ -543,7 +545,7 @@ class Stream:
             queuePair.posted = full
 
     def _controlReceived(self, mid: int, buffer: Any, start: int, stop: int) -> None:
-        carries = stop - start - BSDH_BYTES - _BODIES.get(mid, stop) > 0
+        carries = stop - start - BSDH_BYTES - BODIES.get(mid, stop) > 0
         if self.queuePair.posted < _LOW and not self._replace(carries):
             return
         if mid == _DISCONN or mid == _ABORT_CONN:

@@ -1,5 +1,5 @@
 """
-What all commands share: starting the reactor, the exit status, errors of one line.
+Shared by all commands: starting the reactor, the exit status, errors of one line.
 """
 
 from __future__ import annotations

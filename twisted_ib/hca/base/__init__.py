@@ -1,5 +1,5 @@
 """
-What every layer of the HCA shares.  Pure.
+Vocabulary that every layer of the HCA shares.  Pure.
 
 C{operation} names the records that queue pairs and fabrics exchange; C{interfaces} are the seams.  C{states}
 has the states of a queue pair, C{events} the asynchronous events, C{timers} the deadlines, C{keys} random

@@ -1,5 +1,5 @@
 """
-What a fabric is, as facts: who its peers are, what proves them, what its medium has.
+The facts of a fabric: who its peers are, what proves them, what its medium has.
 
 A layer above asks for the fact that it depends on, never for the kind of fabric: a new fabric then needs no
 change above it.
@@ -16,7 +16,7 @@ from twisted_ib import limits
 
 class Peers(Enum):
     """
-    What names a peer's HCA, and so how its path is found.
+    The name of a peer's HCA; it decides how the path is found.
     """
 
     #: Processes of this host: a GUID; a directory says which process serves an address.
@@ -62,7 +62,7 @@ class LinkLayer(Enum):
 
 class Completion(Enum):
     """
-    What a send's completion says.
+    The meaning of a send's completion.
     """
 
     #: The peer's queue pair has taken the message.

@@ -1,5 +1,5 @@
 """
-What carries operations from one HCA to another.
+Fabrics: they carry operations from one HCA to another.
 
 A fabric implements L{twisted_ib.hca.base.interfaces.IFabric} and makes a
 L{Path<twisted_ib.hca.fabric.base.path.Path>} to each peer: begin there.  Each fabric is a folder: C{shm}

@@ -25,7 +25,7 @@ _64_BITS = 1 << 64
 
 class SendOpcode(IntEnum):
     """
-    What a send request does (C{enum ibv_wr_opcode}).
+    The operation of a send request (C{enum ibv_wr_opcode}).
     """
 
     RDMA_WRITE = 0

@@ -304,7 +304,7 @@ class RDSPath:
         See L{IRDSCarrierUser.carrierUp}.
         """
         if self.carrier is not None:
-            # What the old connection still has was acknowledged to the peer, which will not send it again.
+            # The peer will not send again the data that the old connection still holds: it was acknowledged.
             self.carrier.drain()
         self._stopTrying()
         if self.carrier is not None:

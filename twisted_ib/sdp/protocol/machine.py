@@ -66,7 +66,7 @@ class Input(IntEnum):
 
 class Action(IntEnum):
     """
-    What the transport has to do.
+    Work that a message leaves to the transport.
     """
 
     NOTHING = 0
@@ -120,7 +120,7 @@ TRANSITIONS = {
 }
 
 #: Messages that may carry stream bytes, with the bytes of their own header behind the BSDH.
-_BODIES = {_DATA: 0, MID.SRC_AVAIL.value: SrcAvail.layout.size, MID.SINK_AVAIL.value: SinkAvail.layout.size}
+BODIES = {_DATA: 0, MID.SRC_AVAIL.value: SrcAvail.layout.size, MID.SINK_AVAIL.value: SinkAvail.layout.size}
 
 # Module globals: an enumeration member as a dictionary key costs a Python call for its hash.
 #: States in which the peer may still send stream data.
@@ -347,7 +347,7 @@ class Machine:
         # withdrawn.
         self.limit = max(self.limit, self.acknowledged + bufs)
         self.control, self.flags = mid, flags
-        body = _BODIES.get(mid)
+        body = BODIES.get(mid)
         if body is None or count == _HEADER + body:
             self.bareReceived += 1
         elif mid == _DATA and self.state not in (_ESTABLISHED, _FIN_WAIT1):

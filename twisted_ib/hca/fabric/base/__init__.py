@@ -1,3 +1,3 @@
 """
-What fabrics have in common: paths to peers, queue pair 1 of a path, and fault injection for tests.
+The common part of fabrics: paths to peers, queue pair 1 of a path, and fault injection for tests.
 """

@@ -33,7 +33,7 @@ class Fabric:
     @ivar asleep: Whether the descriptor must become readable when there is work.
     @ivar patient: Whether the caller polls C{progress} until nothing comes.
     @cvar answerSeconds: How long polling for an answer pays, even if the peer has slept.
-    @cvar traits: What kind of fabric it is.
+    @cvar traits: The facts of this kind of fabric.
     """
 
     traits = LOCAL

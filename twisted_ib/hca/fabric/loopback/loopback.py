@@ -299,7 +299,7 @@ class LoopbackFabric(Fabric):
             return
         self._ends.remove(path)
         try:
-            # What the other end had published is delivered first, as TCP delivers data before a FIN.
+            # Published operations are delivered first, as TCP delivers data before a FIN.
             path.drain()
         finally:
             path.alive = False

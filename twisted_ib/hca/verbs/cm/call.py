@@ -70,7 +70,7 @@ class Call:
             return
         try:
             self.pathFound(path)
-        # What pathFound raises has no caller to go to: turn it into the event that Linux reports.
+        # An error from pathFound has no caller to go to: turn it into the event that Linux reports.
         except HCAError as error:
             self.pathNotFound(error)
 
