@@ -22,6 +22,7 @@ from benchmarks.rows import byName as rowByName
 from benchmarks.subjects import byName as subjectByName
 from benchmarks.summary import Results, Verdict
 from benchmarks.workloads import WORKLOADS
+from tests.support.waiting import HANG_SECONDS
 
 #: The targets, by row, placement and metric.
 TARGETS = {
@@ -321,7 +322,7 @@ class ProgramTests(SynchronousTestCase):
             env=environmentFor(),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=HANG_SECONDS,
         )
         self.assertEqual(ended.returncode, 0, ended.stderr)
         with open(path) as file:

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.waiting import HANG_SECONDS
+
 ROOT = Path(__file__).resolve().parent.parent
 
 #: Folders of one trade have at most so many modules, C{__init__} not counted.
@@ -225,7 +227,7 @@ class ContractTests(TreeTestCase):
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=HANG_SECONDS,
         )
 
     def names(self) -> dict[str, str]:

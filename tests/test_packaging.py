@@ -17,6 +17,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from tests.support.waiting import HANG_SECONDS
+
 ROOT = Path(__file__).resolve().parent.parent
 
 PLUGIN = "twisted/plugins/twisted_ib_plugin.py"
@@ -56,7 +58,7 @@ def backend(hook: str, source: Path, target: Path) -> Path:
         cwd=source,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_SECONDS,
     )
     if result.returncode:
         raise AssertionError(result.stderr)
@@ -110,7 +112,7 @@ class PackagingTests(SynchronousTestCase):
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=HANG_SECONDS,
         )
         self.assertEqual(result.returncode, 0, result.stderr)
         package = root / "twisted_ib" / "__init__.py"

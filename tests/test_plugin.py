@@ -21,6 +21,7 @@ from twisted.plugin import IPlugin, getPlugins
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.internet.strings import EndpointParser
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,7 +36,7 @@ def runPython(program: str) -> str:
     @return: what it printed.
     """
     result = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS
     )
     if result.returncode:
         raise AssertionError(result.stderr)

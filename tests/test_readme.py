@@ -14,6 +14,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.ownaddress import ownAddress
+from tests.support.waiting import HANG_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -153,6 +154,6 @@ class ReadmeTests(SynchronousTestCase):
             env=dict(os.environ, PYTHONPATH=str(ROOT), **environment),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=HANG_SECONDS,
         )
         return ended.stdout, ended.stderr

@@ -11,6 +11,8 @@ import sys
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.waiting import HANG_SECONDS
+
 _LIST = "import json, sys; print(json.dumps(sorted(sys.modules)))"
 _BASE = "from twisted.internet import epollreactor as e; e.install()"
 _OURS = "from twisted_ib.reactor import ibreactor as e; e.install()"
@@ -45,7 +47,7 @@ def modules(program: str) -> set[str]:
     @return: what a new process has imported after a program.
     """
     command = [sys.executable, "-c", f"{program}\n{_LIST}"]
-    found = subprocess.run(command, capture_output=True, check=True, timeout=60, env=_environment())
+    found = subprocess.run(command, capture_output=True, check=True, timeout=HANG_SECONDS, env=_environment())
     names: list[str] = json.loads(found.stdout.splitlines()[-1])
     return set(names)
 

@@ -17,6 +17,7 @@ from twisted.trial.unittest import SkipTest
 
 from tests.contracts.pacing import Producer
 from tests.internet.carriers import Accepting, Calling, HalfTalk, StreamContract, Talk
+from tests.support.waiting import HANG_SECONDS
 
 
 def _close(protocol: Any) -> None:
@@ -142,7 +143,7 @@ class ReactorContract(StreamContract):
                 reactor.callLater(0.05, stop)
 
         reactor.callWhenRunning(begin)
-        self.runReactor(reactor, timeout=10)
+        self.runReactor(reactor, timeout=HANG_SECONDS)
         self.assertEqual((client.log, server.log), (["made", "ConnectionLost"],) * 2)
         self.assertEqual((clients.log, accepting.stopped), (["started", "lost: ConnectionLost"], 1))
 
@@ -160,7 +161,7 @@ class ReactorContract(StreamContract):
                 self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, Calling(client))  # noqa: B023
 
             reactor.callWhenRunning(begin)
-            self.runReactor(reactor, timeout=10)
+            self.runReactor(reactor, timeout=HANG_SECONDS)
             self.assertTrue(server.ended())
             ends = [entry for entry in server.log if str(entry).startswith("Conn")]
             self.assertEqual(ends, server.log[-1:])

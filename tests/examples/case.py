@@ -10,15 +10,11 @@ from typing import Any
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.interfaces import IReactorFDSet, IReactorTime
 from twisted.internet.protocol import Factory
-from twisted.internet.task import deferLater
 from twisted.internet.test.reactormixins import ReactorBuilder
 
 from tests.internet.test_stream_suite import IB_REACTORS, OTHER_REACTORS
-from tests.support.driving import runToEnd
+from tests.support.waiting import becomes, runToEnd
 from twisted_ib.internet.readers import channelsOf
-
-#: How long a test may take, in seconds.
-_LIMIT = 20
 
 
 class ExampleTestCase(ReactorBuilder):
@@ -35,7 +31,7 @@ class ExampleTestCase(ReactorBuilder):
         that it has not closed.
         """
         reactor: Any = self.buildReactor()
-        runToEnd(self, reactor, lambda: steps(reactor), _LIMIT)
+        runToEnd(self, reactor, lambda: steps(reactor))
 
     async def listen(self, reactor: Any, factory: Any, scheme: str = "ib") -> str:
         """
@@ -54,13 +50,6 @@ class ExampleTestCase(ReactorBuilder):
         factory.noisy = False
         return await clientFromString(reactor, endpoint).connect(factory)
 
-    async def until(self, reactor: Any, holds: Callable[[], bool]) -> None:
-        """
-        Wait until something is so; the reactor's time-out ends it otherwise.
-        """
-        while not holds():
-            await deferLater(reactor, 0.001)
-
     def inUse(self, reactor: Any) -> dict[str, int]:
         """
         @return: how many objects there are, of each kind of which there are any.
@@ -77,4 +66,4 @@ class ExampleTestCase(ReactorBuilder):
         Stop listening; then nothing may be left.
         """
         await self.port.stopListening()
-        await self.until(reactor, lambda: not self.inUse(reactor))
+        await becomes(reactor, lambda: not self.inUse(reactor))

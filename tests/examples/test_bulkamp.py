@@ -16,6 +16,7 @@ from twisted.protocols import amp
 
 from tests.examples.case import ExampleTestCase
 from tests.examples.programs import load
+from tests.support.waiting import becomes
 from twisted_ib import limits
 
 bulkamp = load("bulkamp")
@@ -94,7 +95,7 @@ class BulkTests(ExampleTestCase):
 
         endpoint = await self.listen(reactor, Factory.forProtocol(build), scheme)
         client = await self.connect(reactor, endpoint, Peer)
-        await self.until(reactor, lambda: bool(made and made[0].transport))
+        await becomes(reactor, lambda: bool(made and made[0].transport))
         return client, made[0]
 
     def regions(self, reactor: Any) -> int:
@@ -133,7 +134,7 @@ class BulkTests(ExampleTestCase):
                 self.assertEqual(len(server._lent), 1)
                 back = await answer["blob"].fetch()
                 self.assertEqual((back == value, back.readonly), (True, True))
-                await self.until(reactor, lambda: not client._lent and not server._lent)
+                await becomes(reactor, lambda: not client._lent and not server._lent)
                 self.assertEqual(self.regions(reactor), 0)
 
         self.onBoth(steps)
@@ -163,7 +164,7 @@ class BulkTests(ExampleTestCase):
             self.assertEqual(
                 [await each == value for each, value in zip(fetched, values, strict=True)], [True] * 20
             )
-            await self.until(reactor, lambda: not client._lent and not server._lent)
+            await becomes(reactor, lambda: not client._lent and not server._lent)
 
         self.onBoth(steps)
 
@@ -176,7 +177,7 @@ class BulkTests(ExampleTestCase):
             await client.callRemote(Keep, blob=bytes(1001))
             with self.assertRaises(bulkamp.BulkError):
                 await server.got[0].fetch(1000)
-            await self.until(reactor, lambda: not client._lent)
+            await becomes(reactor, lambda: not client._lent)
             self.assertEqual(self.regions(reactor), 0)
 
         self.onBoth(steps)
@@ -202,7 +203,7 @@ class BulkTests(ExampleTestCase):
         async def steps(reactor: Any, scheme: str, client: Any, server: Any) -> None:
             await client.callRemote(Keep, blob=b"unwanted")
             server.got[0].release(), server.got[0].release()
-            await self.until(reactor, lambda: not client._lent)
+            await becomes(reactor, lambda: not client._lent)
             self.assertEqual(self.regions(reactor), 0)
             self.assertEqual((await client.callRemote(Keep, blob=b""))["blob"], None)
 
@@ -218,8 +219,8 @@ class BulkTests(ExampleTestCase):
             await client.callRemote(Keep, blob=bytes(_PIECES))
             self.assertEqual(self.regions(reactor), {"ib": 1, "tcp": 0}[scheme])
             {"ib": server, "tcp": client}[scheme].transport.abortConnection()
-            await self.until(reactor, lambda: not client._lent)
-            await self.until(reactor, lambda: not self.regions(reactor))
+            await becomes(reactor, lambda: not client._lent)
+            await becomes(reactor, lambda: not self.regions(reactor))
             await deferLater(reactor, 0.01)
             with self.assertRaises(bulkamp.BulkError):
                 await server.got[0].fetch()
@@ -238,7 +239,7 @@ class BulkTests(ExampleTestCase):
             server.transport.abortConnection()
             with self.assertRaises(bulkamp.BulkError):
                 await fetching
-            await self.until(reactor, lambda: not client._lent and not self.regions(reactor))
+            await becomes(reactor, lambda: not client._lent and not self.regions(reactor))
 
         self.onBoth(steps)
 
@@ -287,7 +288,7 @@ class BulkTests(ExampleTestCase):
             await client.callRemote(Forged, blob=bulkamp.LENT.pack(1, 4096, 77, 1 << 20))
             with self.assertRaises(bulkamp.BulkError):
                 await server.got.pop().fetch()
-            await self.until(reactor, lambda: not self.regions(reactor))
+            await becomes(reactor, lambda: not self.regions(reactor))
 
         self.onBoth(steps)
 
@@ -301,7 +302,7 @@ class BulkTests(ExampleTestCase):
             with self.assertRaises((amp.UnknownRemoteError, ConnectionDone)):
                 await client.callRemote(Forged, blob=bytes(bulkamp.LENT.size - 1))
             self.assertEqual(server.got, [])
-            await self.until(reactor, lambda: client.transport is None)
+            await becomes(reactor, lambda: client.transport is None)
 
         self.onBoth(steps)
         self.assertEqual(len(self.flushLoggedErrors(bulkamp.BulkError)), 2)

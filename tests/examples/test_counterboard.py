@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.examples.case import ExampleTestCase
 from tests.examples.programs import load
+from tests.support.waiting import becomes
 from twisted_ib.errors import WorkCompletionError
 
 board = load("counterboard")
@@ -53,7 +54,7 @@ class BoardTests(ExampleTestCase):
             for visitor in visitors:
                 self.assertEqual(await visitor.counters(), [600, 1200, 1800])
                 visitor.transport.loseConnection()
-            await self.until(reactor, lambda: not here.hosts)
+            await becomes(reactor, lambda: not here.hosts)
             await self.assertEmpty(reactor)
 
         self.drive(steps)
@@ -142,7 +143,7 @@ class BoardTests(ExampleTestCase):
             visitor = await self.visit(reactor, endpoint)
             await visitor.take(reactor, 0), await visitor.take(reactor, 1)
             visitor.transport.abortConnection()
-            await self.until(reactor, lambda: not here.hosts)
+            await becomes(reactor, lambda: not here.hosts)
             self.assertEqual(here.words.tolist(), [0, 0, 0, 0])
             await self.assertEmpty(reactor)
 

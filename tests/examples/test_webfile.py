@@ -28,6 +28,7 @@ from zope.interface import implementer
 from tests.examples.case import ExampleTestCase
 from tests.examples.programs import load
 from tests.support.certificates import selfSigned
+from tests.support.waiting import becomes
 
 webfile = load("webfile")
 
@@ -229,7 +230,7 @@ class WebFileTests(ExampleTestCase):
             """
             await self.start(reactor)
             leaver = await self.connect(reactor, self.endpoint, Leaver)
-            await self.until(reactor, lambda: leaver.left)
+            await becomes(reactor, lambda: leaver.left)
             await self.end(reactor)
 
         self.drive(steps)

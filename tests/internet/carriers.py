@@ -14,7 +14,7 @@ from twisted.internet.test.reactormixins import ReactorBuilder
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from tests.support.driving import runToEnd
+from tests.support.waiting import becomes, runToEnd
 from twisted_ib.internet.localports import localPorts
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.sdp.port import SDPClientEndpoint, SDPServerEndpoint, connectSDP, listenSDP
@@ -294,7 +294,7 @@ class StreamContract(Base):
                 if not left:
                     break
 
-        runToEnd(self, reactor, whole, 30)
+        runToEnd(self, reactor, whole)
         self.assertEqual(left, [])
         for channel in channelsOf(reactor):
             self.assertEqual(list(channel.users), [])
@@ -309,16 +309,6 @@ class StreamContract(Base):
         reactor.callLater(seconds, done.callback, None)
         return done
 
-    async def until(self, reactor: Any, condition: Callable[[], object], seconds: float = 4) -> None:
-        """
-        Wait for something.
-        """
-        end = reactor.seconds() + seconds
-        while not condition():
-            if reactor.seconds() > end:
-                raise AssertionError("it did not come")
-            await self.soon(reactor, 0.001)
-
     async def pair(self, reactor: Any, server: Any = None, client: Any = None) -> tuple[Any, Any, Any]:
         """
         @return: A port, and a client and a server that are connected.
@@ -327,14 +317,14 @@ class StreamContract(Base):
         client = Talk() if client is None else client
         port = self.carrier.listen(reactor, Accepting(server))
         self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, Calling(client))
-        await self.until(reactor, lambda: client.log and server.log)
+        await becomes(reactor, lambda: client.log and server.log)
         return port, client, server
 
     async def end(self, reactor: Any, port: Any, *protocols: Any) -> None:
         """
         Wait until the protocols have ended, and close the port.
         """
-        await self.until(reactor, lambda: all(protocol.ended() for protocol in protocols))
+        await becomes(reactor, lambda: all(protocol.ended() for protocol in protocols))
         await port.stopListening()
 
 

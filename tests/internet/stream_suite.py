@@ -43,6 +43,7 @@ from twisted.internet.test.test_tls import (
 from zope.interface import implementer
 
 from tests.internet.stream_extra import ExtraStreamTestsMixin
+from tests.support.waiting import HANG_SECONDS
 
 
 @dataclass
@@ -130,7 +131,7 @@ def _builders(subject: StreamSubject) -> Iterable[type]:
     class Subject(ReactorBuilder):
         requiredInterfaces = required
         endpoints = subject.endpoints
-        timeout = 20
+        timeout = HANG_SECONDS
 
         def setUp(self) -> None:
             ReactorBuilder.setUp(self)

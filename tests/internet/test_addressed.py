@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from tests.hca.addressed import onWire
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.device.registry import addDevice
 from twisted_ib.internet import readers
@@ -115,7 +116,7 @@ class AddressedTests(TestCase):
     Both ends in one reactor, on a wire.
     """
 
-    timeout = 20
+    timeout = HANG_SECONDS
 
     def setUp(self) -> None:
         """

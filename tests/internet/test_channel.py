@@ -21,6 +21,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.sdp.pair import End, HandReactor, Keeper, Pair
 from tests.support.descriptors import descriptors, descriptorsBefore
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, UnknownDeviceError
 from twisted_ib.internet import channel as internetChannel
@@ -720,7 +721,7 @@ class RealReactorTests(SynchronousTestCase):
         port: Any = listenSDP(reactor, 0, server, interface="127.0.0.1", device="lo0")
         (channel,) = channelsOf(reactor)
         connectSDP(reactor, "127.0.0.1", port.getHost().port, client, device="lo0")
-        watchdog = reactor.callLater(5, reactor.crash)
+        watchdog = reactor.callLater(HANG_SECONDS, reactor.crash)
         reactor.run(installSignalHandlers=False)
         self.assertTrue(watchdog.active(), "no end")
         watchdog.cancel()

@@ -14,6 +14,7 @@ from twisted.internet.test.reactormixins import ReactorBuilder
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.internet.readers import channelsOf, readersOf, readingUsers, takeUsers
 from twisted_ib.sdp.port import connectSDP, listenSDP
 
@@ -273,7 +274,7 @@ class RealReactorTests(ReactorBuilder):
             reactor.crash()
 
         reactor.callLater(0.05, end)
-        self.runReactor(reactor, timeout=10)
+        self.runReactor(reactor, timeout=HANG_SECONDS)
         self.assertEqual(len(failed), 1)
         self.assertIsInstance(failed[0], error.ConnectError)
         self.assertEqual(channel.users, {})

@@ -22,11 +22,11 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.waiting import HANG_SECONDS
+
 #: Where children import from, and run.
 ROOT = Path(__file__).resolve().parent.parent.parent
 
-#: How long a child may take for anything that has no time of its own.
-PATIENCE_SECONDS = 30.0
 
 #: The transport under test.  The tests that are not about SDP itself pass
 #: with C{tcp} as well, which shows that they ask for nothing unusual.
@@ -74,7 +74,7 @@ class _Nursery:
         """
         if self._process is None:
             self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self._socket.settimeout(PATIENCE_SECONDS)
+            self._socket.settimeout(HANG_SECONDS)
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.processes.programs.nursery"], cwd=ROOT, stdin=theirs.fileno()
             )
@@ -132,7 +132,7 @@ class Child:
         self._events: list[dict[str, Any]] = []
         self.event("ready")
 
-    def ask(self, call: str, seconds: float = PATIENCE_SECONDS, **arguments: object) -> Any:
+    def ask(self, call: str, seconds: float = HANG_SECONDS, **arguments: object) -> Any:
         """
         Run a command and wait for its answer.
 
@@ -160,7 +160,7 @@ class Child:
         except BrokenPipeError:
             raise ChildError("", f"{call}: the child has ended: {self.lastWords()}") from None
 
-    def answer(self, seconds: float = PATIENCE_SECONDS) -> Any:
+    def answer(self, seconds: float = HANG_SECONDS) -> Any:
         """
         Wait for the answer to the command under way.
 
@@ -180,7 +180,7 @@ class Child:
             else:
                 return message["answer"]
 
-    def event(self, name: str, seconds: float = PATIENCE_SECONDS, **details: object) -> dict[str, Any]:
+    def event(self, name: str, seconds: float = HANG_SECONDS, **details: object) -> dict[str, Any]:
         """
         Wait for an event; other ones are kept for later.
 
@@ -253,7 +253,7 @@ class Child:
         """
         signal.pidfd_send_signal(self._alive, signal.SIGCONT)
 
-    def died(self, seconds: float = PATIENCE_SECONDS) -> None:
+    def died(self, seconds: float = HANG_SECONDS) -> None:
         """
         Wait until it is dead.
 
@@ -264,7 +264,7 @@ class Child:
         if not select.select([self._alive], [], [], seconds)[0]:
             raise ChildError("", f"the child does not end: {self.lastWords()}")
 
-    def end(self, seconds: float = PATIENCE_SECONDS) -> None:
+    def end(self, seconds: float = HANG_SECONDS) -> None:
         """
         Close its standard input and wait until it is dead.
 
@@ -336,9 +336,7 @@ class ProcessTestCase(SynchronousTestCase):
 
         @return: the endpoint string for a client.
         """
-        port = child.ask(
-            "listen", PATIENCE_SECONDS, endpoint=f"{SCHEME}:0:interface=127.0.0.1:backlog=1000", **arguments
-        )
+        port = child.ask("listen", endpoint=f"{SCHEME}:0:interface=127.0.0.1:backlog=1000", **arguments)
         return f"{SCHEME}:127.0.0.1:{port}"
 
     def assertSettles(self, child: Child, usage: dict[str, int]) -> None:
@@ -354,7 +352,7 @@ class ProcessTestCase(SynchronousTestCase):
         for _ in range(_USES):
             error = self.assertRaises(ChildError, child.ask, "connect", endpoint=f"{SCHEME}:127.0.0.1:1")
             self.assertEqual(error.kind, "ConnectionRefusedError")
-            found = child.ask("settle", usage=usage, limit=3.0)
+            found = child.ask("settle", usage=usage, limit=HANG_SECONDS / 2)
             more = {
                 name: (value, usage.get(name, 0))
                 for name, value in found.items()

@@ -10,6 +10,7 @@ from typing import Any
 from tests.processes.killing import DEATH_SECONDS, KillTestCase, StoreTestCase, addStoreTests
 from tests.processes.processes import SCHEME, ChildError
 from tests.processes.programs.wires import CHUNK_BYTES, content
+from tests.support.waiting import HANG_SECONDS
 
 
 class RoleTests(KillTestCase):
@@ -162,7 +163,7 @@ class RoleTests(KillTestCase):
         self.survivor.ask("close", wire=stays)
         other.event("lost", reason="ConnectionDone")
         other.end()
-        self.survivor.ask("ends", limit=5.0)
+        self.survivor.ask("ends", limit=HANG_SECONDS)
         self.over()
 
     def connectOnce(self) -> None:

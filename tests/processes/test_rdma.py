@@ -9,9 +9,7 @@ import subprocess
 import sys
 
 from tests.processes.processes import ROOT, Child, ProcessTestCase
-
-#: Longer than a stranger takes, in seconds.
-LONG = 30
+from tests.support.waiting import HANG_SECONDS
 
 
 class RDMATests(ProcessTestCase):
@@ -172,7 +170,7 @@ class StrangerTests(ProcessTestCase):
         """
         It must come to its end.
         """
-        output, errors = process.communicate(timeout=LONG)
+        output, errors = process.communicate(timeout=HANG_SECONDS)
         self.assertEqual((output, errors, process.returncode), ("done\n", "", 0))
 
     def test_calls(self) -> None:

@@ -13,10 +13,9 @@ from typing import Any
 from tests.processes import test_rdma
 from tests.processes.processes import ROOT, Child, ChildError, ProcessTestCase
 from tests.support.ownaddress import ownAddress
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.host.addresses import isLocalAddress
 
-#: Longer than a transfer takes, in seconds.
-LONG = 60
 BYTES = 2_000_000
 
 
@@ -65,7 +64,7 @@ class StreamTests(AddressedTestCase):
         port = server.ask("listen", endpoint=listen, seed=0, **terms)
         connect = connect.replace("PORT", str(port))
         client.ask("connect", endpoint=connect, count=2, seed=2, **terms)
-        here, there = (child.ask("hauled", LONG) for child in (client, server))
+        here, there = (child.ask("hauled") for child in (client, server))
         self.assertEqual(sorted(sent for sent, _ in here), sorted(taken for _, taken in there))
         self.assertEqual(sorted(taken for _, taken in here), sorted(sent for sent, _ in there))
         self.assertEqual({length for ways in here for length, _ in ways}, {BYTES})
@@ -139,7 +138,7 @@ class StreamTests(AddressedTestCase):
                 env=dict(os.environ, PYTHONPATH=str(ROOT), TWISTED_IB_RUN_DIR=self.runDirectory),
                 check=True,
                 capture_output=True,
-                timeout=LONG,
+                timeout=HANG_SECONDS,
             ).stdout
         )
         return found
@@ -245,7 +244,7 @@ class RulesTests(AddressedTestCase):
         server = self.start("0", TWISTED_IB_DEVICES=f"net0=roce:{self.here}")
         assert server.stdout is not None
         client = self.start(server.stdout.readline().strip(), TWISTED_IB_CONFIG=path)
-        output, _ = client.communicate(timeout=LONG)
+        output, _ = client.communicate(timeout=HANG_SECONDS)
         self.assertEqual(output, "sdp net0\n")
 
 
@@ -283,7 +282,7 @@ class VerbsTests(AddressedTestCase):
         self.assertTrue(server.stdout.readline())
         options = "-I", self.there, "-C", "20", "-V", "-v", "-S", "5000"
         client = self.rping(self.there, "-c", "-a", self.here, *options)
-        output, _ = client.communicate(timeout=LONG)
+        output, _ = client.communicate(timeout=HANG_SECONDS)
         self.assertEqual((client.returncode, output.count("ping data: rdma-ping-")), (0, 20), output)
-        server.communicate(timeout=LONG)
+        server.communicate(timeout=HANG_SECONDS)
         self.assertEqual(server.returncode, 0)

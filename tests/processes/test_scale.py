@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.processes.processes import SCHEME, Child, ProcessTestCase
 from tests.processes.programs.wires import CHUNK_BYTES
+from tests.support.waiting import HANG_SECONDS
 
 #: The most that may happen while one of 1,000 echoes is under way beside a bulk sender:
 #: turns of the client's reactor, echoes of all connections, bytes of the bulk.
@@ -46,10 +47,10 @@ class ScaleTestCase(ProcessTestCase):
         @return: the growth of the side that grew more, in bytes.
         """
         server, client, endpoint = self.pair()
-        client.ask("cycle", 600, endpoint=endpoint, count=warmUp)
+        client.ask("cycle", 10 * HANG_SECONDS, endpoint=endpoint, count=warmUp)
         # The client first: its device must look for what the server waits for.
         before = {child: child.ask("usage") for child in (client, server)}
-        client.ask("cycle", 600, endpoint=endpoint, count=count)
+        client.ask("cycle", 10 * HANG_SECONDS, endpoint=endpoint, count=count)
         growth = []
         for child, usage in before.items():
             self.assertSettles(child, usage)
@@ -72,11 +73,11 @@ class ScaleTestCase(ProcessTestCase):
         before = client.ask("usage")["resident"]
         server.ask("pause", wire=1)
         client.ask("stream", wire=wire, count=chunks)
-        left = client.ask("stuck", 120, wire=wire, still=seconds)
+        left = client.ask("stuck", 2 * HANG_SECONDS, wire=wire, still=seconds)
         growth = client.ask("usage")["resident"] - before
         self.assertGreater(left, 0)
         server.ask("resume", wire=1)
-        return growth, server.ask("received", 120, wire=1, count=chunks * CHUNK_BYTES)
+        return growth, server.ask("received", 2 * HANG_SECONDS, wire=1, count=chunks * CHUNK_BYTES)
 
 
 class ConnectionsTests(ScaleTestCase):
@@ -89,7 +90,7 @@ class ConnectionsTests(ScaleTestCase):
         1,000 connections at the same time carry 64 KiB each way.
         """
         _server, client, endpoint = self.pair()
-        ends = client.ask("crowd", 120, endpoint=endpoint, count=1000, length=65536)
+        ends = client.ask("crowd", 2 * HANG_SECONDS, endpoint=endpoint, count=1000, length=65536)
         self.assertEqual(ends, ["ConnectionDone"])
 
     def test_cycles(self) -> None:
@@ -130,7 +131,7 @@ class FairnessTests(ScaleTestCase):
         """
         chunks = 512
         sender.ask("stream", wire=wire, count=chunks)
-        receiver.ask("received", 120, wire=1, count=chunks * CHUNK_BYTES)
+        receiver.ask("received", 2 * HANG_SECONDS, wire=1, count=chunks * CHUNK_BYTES)
         tally = client.ask("tally")
         self.assertGreater(tally["fewest"], 1, tally)
         self.assertLess(tally["turns"], MOST_TURNS, tally)
@@ -144,7 +145,7 @@ class FairnessTests(ScaleTestCase):
         server, client, endpoint = self.pair()
         sink = self.listen(server)
         wire = client.ask("connect", endpoint=sink)
-        client.ask("repeat", 60, endpoint=endpoint, count=1000)
+        client.ask("repeat", endpoint=endpoint, count=1000)
         self.beside(client, server, wire, client)
 
     def test_bulkFromServer(self) -> None:
@@ -154,7 +155,7 @@ class FairnessTests(ScaleTestCase):
         server, client, endpoint = self.pair()
         sink = self.listen(server)
         client.ask("connect", endpoint=sink)
-        client.ask("repeat", 60, endpoint=endpoint, count=1000)
+        client.ask("repeat", endpoint=endpoint, count=1000)
         self.beside(server, client, 1, client)
 
 
@@ -209,7 +210,7 @@ class HaulTestCase(ProcessTestCase):
         self.assertEqual(len({sent[1] for sent, _ in here}), count)  # All different.
         self.assertEqual(sorted(here), sorted([taken, sent] for sent, taken in other))
 
-    def haulInBounds(self, there: int, back: int, seconds: float = 60.0) -> None:
+    def haulInBounds(self, there: int, back: int, seconds: float = HANG_SECONDS) -> None:
         """
         One connection, and neither process becomes large.
         """
@@ -220,7 +221,7 @@ class HaulTestCase(ProcessTestCase):
             self.assertLess(peak, MOST_RESIDENT)
             self.assertLess(peak - before, MOST_GROWTH)
 
-    def haulWithPauses(self, count: int, each: int, seconds: float = 60.0) -> None:
+    def haulWithPauses(self, count: int, each: int, seconds: float = HANG_SECONDS) -> None:
         """
         Many connections at once, whose readers and writers pause.
         """
@@ -231,7 +232,7 @@ class HaulTestCase(ProcessTestCase):
             self.assertGreater(reads, count)
             self.assertGreater(writes, count // 2)
 
-    def haulToShut(self, count: int, each: int, seconds: float = 60.0) -> None:
+    def haulToShut(self, count: int, each: int, seconds: float = HANG_SECONDS) -> None:
         """
         Many connections at once, none of whose readers reads until all writers stand still.
         """

@@ -20,7 +20,7 @@ from zope.interface.verify import verifyClass, verifyObject
 from tests.internet.stream_suite import StreamSubject, makeStreamTests
 from tests.internet.test_stream_suite import IB_REACTORS, OTHER_REACTORS
 from tests.rdma.pair import EVERYTHING, Plain, Recorder, Told
-from tests.support.driving import Driven
+from tests.support.waiting import HANG_SECONDS, Driven
 from twisted_ib import limits
 from twisted_ib.errors import WorkCompletionError
 from twisted_ib.interfaces import IRDMATransport, IReactorRDMA
@@ -381,7 +381,7 @@ class ReactorTests(ReactorBuilder):
         number = port.getHost().port
         reactor.connectRDMA("127.0.0.1", number, clients, 5, None, "lo0", b"ho", 1000)
         clients.one.heard(1).addCallback(lambda ignored: reactor.stop())
-        self.runReactor(reactor, timeout=10)
+        self.runReactor(reactor, timeout=HANG_SECONDS)
         self.assertEqual(clients.one.log[0], b"hello")
         self.assertEqual(made[0].log, ["ConnectionLost"])
 

@@ -24,6 +24,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.sdp.pair import Keeper
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.base.polling import SPIN_SECONDS, AdaptivePolling
 from twisted_ib.interfaces import IReactorCompletionChannels
 from twisted_ib.internet.channel import DeviceChannel, channelFor
@@ -737,7 +738,7 @@ class RunningTests(SynchronousTestCase):
         self.addCleanup(self.device.close)
         device: Any = self.device
         self.channel = DeviceChannel(self.reactor, device)
-        self.watchdog = self.reactor.callLater(10, self.reactor.crash)
+        self.watchdog = self.reactor.callLater(HANG_SECONDS, self.reactor.crash)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
             self.addCleanup(signal.signal, number, signal.getsignal(number))
         self.addCleanup(signal.set_wakeup_fd, signal.set_wakeup_fd(-1))
@@ -934,7 +935,7 @@ class UnloadableTests(SynchronousTestCase):
         "sys.meta_path[:] = [Nothing()]\n"
         "port = reactor.listenTCP(0, Factory.forProtocol(Echo), interface='127.0.0.1')\n"
         "reactor.connectTCP('127.0.0.1', port.getHost().port, ClientFactory.forProtocol(Ask))\n"
-        "reactor.callLater(10, reactor.stop)\n"
+        f"reactor.callLater({HANG_SECONDS / 2}, reactor.stop)\n"
         "reactor.run()\n"
     )
 
@@ -950,7 +951,7 @@ class UnloadableTests(SynchronousTestCase):
                 [sys.executable, "-c", self.SCRIPT.format(load=load)],
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=HANG_SECONDS,
                 env=environment,
             )
             self.assertEqual((done.stdout, done.returncode), ("hello\n", 0), done.stderr)
@@ -983,12 +984,16 @@ class ElsewhereTests(SynchronousTestCase):
             "port = listenSDP(reactor, 0, Factory.forProtocol(Echo), interface='127.0.0.1', device='lo0')\n"
             "number, ask = port.getHost().port, ClientFactory.forProtocol(Ask)\n"
             "connectSDP(reactor, '127.0.0.1', number, ask, device='lo0')\n"
-            "reactor.callLater(10, reactor.stop)\n"
+            f"reactor.callLater({HANG_SECONDS / 2}, reactor.stop)\n"
             "reactor.run()\n"
             "print(ibreactor.IBReactor.__mro__[1].__name__)\n"
         )
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([path for path in sys.path if path])}
         done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environment
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            timeout=HANG_SECONDS,
+            env=environment,
         )
         self.assertEqual((done.stdout, done.stderr), ("hello\nSelectReactor\n", ""))

@@ -15,6 +15,7 @@ from twisted.web.server import Site
 from tests.sdp.test_endpoints import Collector, EndpointTestCase, Server
 from tests.sdp.test_transport import Producer
 from tests.support.certificates import selfSigned
+from tests.support.waiting import HANG_SECONDS
 
 
 class Produced(Collector):
@@ -61,7 +62,7 @@ class ClosingTestsMixin:
         client = await self.connect(f"{self.scheme}:127.0.0.1:{port.getHost().port}")
         client.transport.write(question)
         lost: Deferred[None] = client.lost
-        await lost.addTimeout(10, self.reactor)
+        await lost.addTimeout(HANG_SECONDS, self.reactor)
         answer: bytes = client.data
         return answer
 

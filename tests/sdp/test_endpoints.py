@@ -30,6 +30,7 @@ from zope.interface.verify import verifyObject
 
 from tests.sdp.fakes import RecordingClientFactory
 from tests.support.certificates import selfSigned
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.sdp.port import SDPClientEndpoint, SDPServerEndpoint, connectSDP, listenSDP
 
 #: A port on which nobody listens: those that a test gets are ephemeral.
@@ -121,7 +122,7 @@ class EndpointTestCase(TestCase):
     Endpoints on the reactor that runs the tests.
     """
 
-    timeout = 20
+    timeout = HANG_SECONDS
     device = "shm0"
 
     def setUp(self) -> None:

@@ -18,6 +18,7 @@ from zope.interface import implementer
 from tests.sdp.pair import PairTestCase
 from tests.sdp.stream.test_closing import HalfRecorder
 from tests.support.descriptors import runForked
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, WrongThreadError
 
@@ -41,7 +42,7 @@ def elsewhere(call: Any, *arguments: Any) -> list[BaseException]:
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(10)
+    thread.join(HANG_SECONDS)
     return raised
 
 

@@ -19,6 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.fabric.roce import flood
 from tests.processes.programs.flooded import PORT
 from tests.support.ownaddress import ownAddress
+from tests.support.waiting import HANG_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CLIENT, SERVER = ownAddress(2), ownAddress(1)
@@ -85,7 +86,7 @@ class FloodedTests(SynchronousTestCase):
         Somebody honest connects, sends, and has the answer in time.
         """
         client = self.start("client", CLIENT, SERVER)
-        told, _ = client.communicate(timeout=60)
+        told, _ = client.communicate(timeout=HANG_SECONDS)
         self.assertRegex(told, r"^\d+\.\d+\n$")
         self.times.append(float(told))
 
@@ -108,7 +109,7 @@ class FloodedTests(SynchronousTestCase):
                 client = None
             time.sleep(max(0.0, begin + sent / RATE - time.monotonic()))
         if client is not None:
-            client.communicate(timeout=60)
+            client.communicate(timeout=HANG_SECONDS)
 
     def test_flooded(self) -> None:
         """

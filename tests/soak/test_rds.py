@@ -7,6 +7,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.rds.test_simulation import simulate
+from tests.support.waiting import HANG_SECONDS
 
 DATAGRAMS = 50_000
 
@@ -16,7 +17,7 @@ class LongSimulationTests(SynchronousTestCase):
     0 lost, 0 twice, order kept.
     """
 
-    timeout = 1200
+    timeout = 20 * HANG_SECONDS
 
     def test_none(self) -> None:
         """

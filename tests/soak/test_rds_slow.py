@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tests.rds import test_slow
 from tests.rds.media import test_tcp
+from tests.support.waiting import HANG_SECONDS
 
 
 class GibibyteTests(test_slow.SlowTests):
@@ -15,7 +16,7 @@ class GibibyteTests(test_slow.SlowTests):
     """
 
     offered = 1 << 30
-    timeout = 600
+    timeout = 10 * HANG_SECONDS
 
 
 class ShmGibibyteTests(test_slow.ShmSlowTests):
@@ -24,7 +25,7 @@ class ShmGibibyteTests(test_slow.ShmSlowTests):
     """
 
     offered = 1 << 30
-    timeout = 600
+    timeout = 10 * HANG_SECONDS
 
 
 class TCPGibibyteTests(test_tcp.SlowTests):
@@ -33,4 +34,4 @@ class TCPGibibyteTests(test_tcp.SlowTests):
     """
 
     offered = 1 << 30
-    timeout = 600
+    timeout = 10 * HANG_SECONDS

@@ -14,6 +14,7 @@ from typing import Any
 
 from attrs import define, field
 
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.wire.cm import REP, REQ, AnyMessage
 from twisted_ib.hca.wire.headers import ACK, PSN_MASK
 from twisted_ib.hca.wire.mad import cm
@@ -312,6 +313,6 @@ def tshark(path: str | Path, shown: str, *fields: str) -> list[list[str]]:
     arguments += ["--disable-protocol", "rpcordma"]
     for name in fields or ("frame.number",):
         arguments += ["-e", name]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
     assert not done.returncode, done.stderr
     return [line.split("\t") for line in done.stdout.splitlines()]

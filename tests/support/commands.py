@@ -14,6 +14,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.waiting import HANG_SECONDS
+
 #: Started from anywhere, a program that begins with it runs the code of this checkout.
 PATH = f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r}); "
 
@@ -98,7 +100,7 @@ class CommandTestCase(SynchronousTestCase):
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=HANG_SECONDS,
         )
 
     def said(self, *arguments: str) -> str:

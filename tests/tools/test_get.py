@@ -22,6 +22,7 @@ from twisted.web.server import Site
 from twisted.web.static import File
 
 from tests.support.commands import programOf
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.internet.readers import channelsOf
 
 COMMAND = ["-c", programOf("get")]
@@ -60,7 +61,7 @@ class GetTests(TestCase):
     What C{ib-get} writes, says and exits with.
     """
 
-    timeout = 60
+    timeout = HANG_SECONDS
 
     def setUp(self) -> None:
         """

@@ -13,6 +13,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import programOf
+from tests.support.waiting import HANG_SECONDS
 
 RUN = programOf("policy")
 
@@ -54,7 +55,7 @@ class PolicyTests(SynchronousTestCase):
             cwd=self.folder,
             env=dict(self.environment, **environment),
             capture_output=True,
-            timeout=60,
+            timeout=HANG_SECONDS,
         )
         return ended.returncode, ended.stdout.decode(), ended.stderr.decode()
 

@@ -24,6 +24,7 @@ from tests.rdma import pair as rdma_pair
 from tests.sdp import pair as sdp_pair
 from tests.support.captures import TSHARK, Frame, Observer, read, tshark
 from tests.support.generated import given, settings
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.base.operation import (
     READ_REQUEST,
     READ_RESPONSE_ONLY,
@@ -572,7 +573,7 @@ else:
         directory = tempfile.mkdtemp()
         environment = {**os.environ, "TWISTED_IB_CAPTURE": os.path.join(directory, "x.pcapng")}
         environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[3])
-        subprocess.run([sys.executable, "-c", self.script], env=environment, check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", self.script], env=environment, check=True, timeout=HANG_SECONDS)
         files = sorted(Path(directory).iterdir(), key=lambda file: int(file.name.split(".")[1]))
         names = []
         for file in files:

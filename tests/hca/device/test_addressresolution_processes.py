@@ -18,6 +18,7 @@ from tests.contracts.pathresolution import HIGH, LOW, OK, PathResolutionSide
 from tests.hca.hcas import FabricFactory, HCATestCase, User, turn
 from tests.hca.queues.keyed_pair import DeviceSide, piece
 from tests.support.descriptors import fork
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
@@ -25,7 +26,6 @@ from twisted_ib.hca.host import libc
 from twisted_ib.hca.queues.requests import SendOpcode
 
 MISSING = libc.available()
-SECONDS = 30.0
 NOBODY = 65534
 
 
@@ -108,7 +108,7 @@ def become(uid: int) -> None:
         os.setuid(uid)
 
 
-def serve(device: Device, done: Callable[[], object], seconds: float = SECONDS) -> None:
+def serve(device: Device, done: Callable[[], object], seconds: float = HANG_SECONDS) -> None:
     """
     Drive a device until something is done.
     """

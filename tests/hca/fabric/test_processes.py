@@ -12,10 +12,10 @@ from unittest import skipIf
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.rundirectory import ownRunDirectory
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.host import libc
 
 MISSING = libc.available()
-SECONDS = 60
 
 
 class ProcessTests(SynchronousTestCase):
@@ -65,7 +65,7 @@ class ProcessTests(SynchronousTestCase):
         for serving, asking in reactors:
             server = self.start(serving, fabric, "server")
             client = self.start(asking, fabric, self.line(server))
-            said, _ = client.communicate(timeout=SECONDS)
+            said, _ = client.communicate(timeout=HANG_SECONDS)
             self.assertEqual((said, client.returncode), ("done ConnectionDone\n", 0), (serving, asking))
             self.end(server)
 
@@ -77,7 +77,7 @@ class ProcessTests(SynchronousTestCase):
         client = self.start("ib", fabric, f"wait-{self.line(server)}")
         self.assertEqual(self.line(client), "connected")
         server.kill()
-        said, _ = client.communicate(timeout=SECONDS)
+        said, _ = client.communicate(timeout=HANG_SECONDS)
         self.assertEqual(said, "lost ConnectionLost\n")
 
     @skipIf(bool(MISSING), f"missing: {MISSING}")
@@ -112,5 +112,5 @@ class ProcessTests(SynchronousTestCase):
         """
         for reactor in ("ib", "epoll", "select", "poll", "asyncio"):
             child = self.start(reactor, "lo0", "both")
-            said, _ = child.communicate(timeout=SECONDS)
+            said, _ = child.communicate(timeout=HANG_SECONDS)
             self.assertEqual((said, child.returncode), ("done ConnectionDone\n", 0), reactor)

@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.hca.hcas import HCATestCase
 from tests.hca.host.test_rendezvous import RendezvousTestCase
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, PeerIdentityError
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
@@ -45,7 +46,7 @@ class QueryTests(AskingTestCase):
     Asking an HCA.
     """
 
-    def answer(self, reply: bytes | None, timeout: float = 5.0) -> object:
+    def answer(self, reply: bytes | None, timeout: float = HANG_SECONDS) -> object:
         """
         @param reply: what the HCA sends; None to send nothing.
         @return: what comes of asking.
@@ -56,10 +57,10 @@ class QueryTests(AskingTestCase):
             """
             Accept, check the query, reply.
             """
-            select.select([listener], [], [], 5)
+            select.select([listener], [], [], HANG_SECONDS)
             pair, _ = listener.accept()
             with pair:
-                pair.settimeout(5)
+                pair.settimeout(HANG_SECONDS)
                 heard.append(pair.recv(1000))
                 if reply is not None:
                     pair.send(reply)
@@ -88,7 +89,7 @@ class QueryTests(AskingTestCase):
         began = time.monotonic()
         self.assertEqual(self.answer(None, 0.05), None)
         self.assertEqual(ask(self.search, self.entry, 0.05), None)
-        self.assertTrue(time.monotonic() - began < 5)
+        self.assertLess(time.monotonic() - began, HANG_SECONDS)
 
     def test_nonsense(self) -> None:
         """
@@ -130,8 +131,8 @@ class AskSocketsTests(AskingTestCase):
     def told(
         self,
         replies: Iterable[bytes | None],
-        pageSeconds: float = 5.0,
-        allSeconds: float = 5.0,
+        pageSeconds: float = HANG_SECONDS,
+        allSeconds: float = HANG_SECONDS,
         end: Callable[[], object] | None = None,
     ) -> SocketsAnswer:
         """
@@ -145,10 +146,10 @@ class AskSocketsTests(AskingTestCase):
             """
             Accept; check each query and reply; hang up when there is no reply left.
             """
-            select.select([listener], [], [], 5)
+            select.select([listener], [], [], HANG_SECONDS)
             pair, _ = listener.accept()
             with pair:
-                pair.settimeout(5)
+                pair.settimeout(HANG_SECONDS)
                 for reply in replies:
                     query = pair.recv(1000)
                     if not query:
@@ -198,7 +199,7 @@ class AskSocketsTests(AskingTestCase):
         self.assertEqual((self.rows(told), told.complete, told.dead), ([[1]], False, False))
         told = askSockets(self.search, self.entry, 0.05)
         self.assertEqual((told.pages, told.complete), ([], False))
-        self.assertTrue(time.monotonic() - began < 5)
+        self.assertLess(time.monotonic() - began, HANG_SECONDS)
 
     def test_slow(self) -> None:
         """
@@ -214,9 +215,9 @@ class AskSocketsTests(AskingTestCase):
                 yield page([[1]], True)
 
         began = time.monotonic()
-        told = self.told(slowly(), 5.0, 0.2)
+        told = self.told(slowly(), HANG_SECONDS, 0.2)
         self.assertFalse(told.complete)
-        self.assertTrue(time.monotonic() - began < 4)
+        self.assertLess(time.monotonic() - began, HANG_SECONDS)
 
     def test_endless(self) -> None:
         """

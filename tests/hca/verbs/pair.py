@@ -4,12 +4,12 @@ Common parts of the tests of verbs: contexts, and two connected ends.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.rundirectory import ownRunDirectory
+from tests.support.waiting import waitUntil
 from twisted_ib.hca.verbs import (
     AH,
     CQ,
@@ -38,8 +38,6 @@ ALL_RIGHTS = int(
     | enums.IBV_ACCESS_MW_BIND
 )
 QKEY = 0x11111111
-#: Until something must have happened.
-SECONDS = 20.0
 
 
 class VerbsTestCase(SynchronousTestCase):
@@ -83,12 +81,13 @@ class VerbsTestCase(SynchronousTestCase):
         @return: the next completions of a queue.
         """
         found: list[Any] = []
-        end = time.monotonic() + SECONDS
-        while time.monotonic() < end:
-            found += cq.poll(count - len(found))[1]
-            if len(found) == count:
-                return found
-        raise AssertionError(f"{len(found)} completions of {count}")
+
+        def all_() -> bool:
+            found.extend(cq.poll(count - len(found))[1])
+            return len(found) == count
+
+        waitUntil(all_, lambda: None)
+        return found
 
 
 class End:

@@ -17,9 +17,7 @@ from typing import Any
 from tests.examples.programs import EXAMPLES
 from tests.processes.processes import ROOT, Child, ChildError, ProcessTestCase
 from tests.processes.programs.wires import content
-
-#: After so many seconds a program is killed.
-LIMIT_SECONDS = 60
+from tests.support.waiting import HANG_SECONDS, waitUntil
 
 #: A large value.
 LENT_BYTES = 20_000_000
@@ -44,7 +42,7 @@ class Running:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        self._timer = Timer(LIMIT_SECONDS, self.process.kill)
+        self._timer = Timer(HANG_SECONDS, self.process.kill)
         self._timer.start()
         self._ended = False
 
@@ -148,10 +146,7 @@ class ExampleTestCase(ProcessTestCase):
         """
         The server's HCA comes to hold nothing.
         """
-        deadline = time.monotonic() + LIMIT_SECONDS
-        while (found := self.inUse(server)) and time.monotonic() < deadline:
-            pass
-        self.assertEqual(found, {})
+        waitUntil(lambda: not self.inUse(server), lambda: None)
 
 
 class CounterBoardTests(ExampleTestCase):
@@ -263,7 +258,7 @@ class BulkAMPTests(ExampleTestCase):
         """
         Wait until nothing is registered in these processes.
         """
-        deadline = time.monotonic() + LIMIT_SECONDS
+        deadline = time.monotonic() + HANG_SECONDS
         for child in children:
             while child.ask("regions"):
                 self.assertLess(time.monotonic(), deadline, "memory stays registered")
@@ -310,7 +305,7 @@ class KeyValueTests(ExampleTestCase):
             reader.begin("read", port=port, times=times, valueBytes=valueBytes)
         torn = 0
         for reader in readers:
-            found = reader.answer(LIMIT_SECONDS)
+            found = reader.answer()
             self.assertEqual(found["mixed"], 0)
             self.assertGreater(found["seen"], 1)
             torn += found["torn"]

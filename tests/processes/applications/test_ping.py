@@ -11,12 +11,11 @@ import subprocess
 import time
 
 from tests.support.commands import CommandTestCase, begun, programOf
+from tests.support.waiting import HANG_SECONDS, PATIENCE
 
 HOST = "127.0.0.1"
-#: Longer than anything here takes, in seconds.
-LONG = 60
 #: How long a refused connect may take, in seconds.
-SOON = 8
+SOON = 8 * PATIENCE
 
 
 class PingTestCase(CommandTestCase):
@@ -55,7 +54,7 @@ class PingTestCase(CommandTestCase):
         """
         @return: how a process has ended: status, standard output and standard error.
         """
-        out, err = process.communicate(timeout=LONG)
+        out, err = process.communicate(timeout=HANG_SECONDS)
         return process.returncode, out, err
 
     def assertSoon(self, begin: float) -> None:

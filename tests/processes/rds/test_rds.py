@@ -10,8 +10,6 @@ from typing import Any
 from tests.processes.processes import Child, ProcessTestCase
 from tests.support.ownaddress import ownAddress
 
-LONG = 60
-
 
 class TCPTests(ProcessTestCase):
     """
@@ -49,7 +47,7 @@ class TCPTests(ProcessTestCase):
         All that was sent comes, once and in order.
         """
         count = sum(number for number, _ in sent.values())
-        self.assertEqual(child.ask("heard", LONG, port=port, count=count), sent)
+        self.assertEqual(child.ask("heard", port=port, count=count), sent)
 
     def test_bothWays(self) -> None:
         """
@@ -63,7 +61,7 @@ class TCPTests(ProcessTestCase):
             for mine in order:
                 other = 1 - mine
                 digest = ends[mine].ask(
-                    "write", LONG, port=ports[mine], host=hosts[other], to=ports[other], count=3000
+                    "write", port=ports[mine], host=hosts[other], to=ports[other], count=3000
                 )
                 sent[other] = {f"{hosts[mine]}:{ports[mine]}": [3000, digest]}
             for mine in order:
@@ -81,7 +79,7 @@ class TCPTests(ProcessTestCase):
         one.begin("write", port=4000, host=self.hosts[1], to=5000, count=8000)
         self.assertGreater(two.ask("ping", port=5000, host=self.hosts[0]), 0)
         two.ask("resume", port=5000)
-        digest = one.answer(LONG)
+        digest = one.answer()
         self.assertHeard(two, 5000, {f"{self.hosts[0]}:4000": [8000, digest]})
 
     def test_killed(self) -> None:
@@ -105,7 +103,7 @@ class TCPTests(ProcessTestCase):
             ends[victim].ask(
                 "write", port=ports[victim], host=hosts[other], to=ports[other], count=100, first=500
             )
-            found = ends[other].ask("heard", LONG, port=ports[other], count=600)
+            found = ends[other].ask("heard", port=ports[other], count=600)
             self.assertEqual(found[f"{hosts[victim]}:{ports[victim]}"][0], 600)
             for end in ends:
                 end.end()

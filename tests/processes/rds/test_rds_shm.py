@@ -9,8 +9,8 @@ from typing import Any
 
 from tests.processes.processes import Child, ChildError, ProcessTestCase
 from tests.support.ownaddress import ownAddress
+from tests.support.waiting import PATIENCE
 
-LONG = 60
 HOST = "127.0.0.1"
 
 
@@ -41,7 +41,7 @@ class DatagramTests(MeshTestCase):
         All that was sent comes, once and in order.
         """
         expected = {f"{HOST}:{sender}": [count, digest]}
-        self.assertEqual(child.ask("heard", LONG, port=port, count=count), expected)
+        self.assertEqual(child.ask("heard", port=port, count=count), expected)
 
     def test_bothWays(self) -> None:
         """
@@ -53,7 +53,7 @@ class DatagramTests(MeshTestCase):
             )
             one.begin("write", port=4000, host=HOST, to=5000, count=3000)
             two.begin("write", port=5000, host=HOST, to=4000, count=3000)
-            first, second = one.answer(LONG), two.answer(LONG)
+            first, second = one.answer(), two.answer()
             self.heard(two, 5000, 4000, 3000, first)
             self.heard(one, 4000, 5000, 3000, second)
             self.assertEqual((one.ask("queuePairs"), two.ask("queuePairs")), (1, 1))
@@ -65,12 +65,12 @@ class DatagramTests(MeshTestCase):
         Datagrams for a killed process that it had not received reach its successor.
         """
         one, two = self.open(4000), self.open(5000)
-        digest = one.ask("write", LONG, port=4000, host=HOST, to=5000, count=100)
+        digest = one.ask("write", port=4000, host=HOST, to=5000, count=100)
         self.heard(two, 5000, 4000, 100, digest)
         two.kill()
-        one.ask("write", LONG, port=4000, host=HOST, to=5000, count=100, first=100)
+        one.ask("write", port=4000, host=HOST, to=5000, count=100, first=100)
         again = self.open(5000)
-        found = again.ask("heard", LONG, port=5000, count=100)
+        found = again.ask("heard", port=5000, count=100)
         self.assertGreaterEqual(found[f"{HOST}:4000"][0], 100)
 
     def test_mesh(self) -> None:
@@ -86,14 +86,14 @@ class DatagramTests(MeshTestCase):
         sent: dict[int, dict[str, str]] = {}
         for index, child in children.items():
             theirs = [port for other, some in ports.items() if other != index for port in some]
-            digests = iter(child.answer(LONG))
+            digests = iter(child.answer())
             for port in ports[index]:
                 for to in theirs:
                     sent.setdefault(to, {})[f"{HOST}:{port}"] = next(digests)
         for index, child in children.items():
             for port in ports[index]:
                 expected = {sender: [count, digest] for sender, digest in sent[port].items()}
-                self.assertEqual(child.ask("heard", LONG, port=port, count=56 * count), expected)
+                self.assertEqual(child.ask("heard", port=port, count=56 * count), expected)
         self.assertEqual([child.ask("queuePairs") for child in children.values()], [7] * 8)
 
 
@@ -109,7 +109,7 @@ class StreamTests(MeshTestCase):
         for reactors in (("ib", "ib"), ("epoll", "ib"), ("epoll", "epoll")):
             server, client = (self.spawn(reactor) for reactor in reactors)
             port = server.ask("serve", endpoint="rds:0")
-            found = client.ask("ask", LONG, endpoint=f"rds:{HOST}:{port}", count=5_000_000, clients=3)
+            found = client.ask("ask", endpoint=f"rds:{HOST}:{port}", count=5_000_000, clients=3)
             self.assertEqual(found, [True] * 3)
             server.end()
             client.end()
@@ -122,7 +122,7 @@ class StreamTests(MeshTestCase):
         port = server.ask("serve", endpoint="rds:0")
         client.ask("hold", endpoint=f"rds:{HOST}:{port}")
         server.kill()
-        self.assertEqual(client.ask("lost", 8), "ConnectionLost")
+        self.assertEqual(client.ask("lost", 8 * PATIENCE), "ConnectionLost")
 
     def test_nobody(self) -> None:
         """
@@ -148,10 +148,10 @@ class RoCETests(MeshTestCase):
             child.ask("listen", interface=host, port=port, device="roce0")
         for mine, other in ((0, 1), (1, 0)):
             children[mine].begin("write", port=ports[mine], host=hosts[other], to=ports[other], count=3000)
-        digests = [child.answer(LONG) for child in children]
+        digests = [child.answer() for child in children]
         for mine, other in ((0, 1), (1, 0)):
             expected = {f"{hosts[other]}:{ports[other]}": [3000, digests[other]]}
-            self.assertEqual(children[mine].ask("heard", LONG, port=ports[mine], count=3000), expected)
+            self.assertEqual(children[mine].ask("heard", port=ports[mine], count=3000), expected)
 
     def test_streams(self) -> None:
         """
@@ -160,5 +160,5 @@ class RoCETests(MeshTestCase):
         server, client = self.spawn("ib"), self.spawn("ib")
         port = server.ask("serve", endpoint=f"rds:0:interface={ownAddress(1)}:device=roce0")
         where = f"rds:{ownAddress(1)}:{port}:device=roce0:bindAddress={ownAddress(2)}"
-        found = client.ask("ask", LONG, endpoint=where, count=2_000_000, clients=3)
+        found = client.ask("ask", endpoint=where, count=2_000_000, clients=3)
         self.assertEqual(found, [True] * 3)

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.verbs import (
     AH,
     CMID,
@@ -39,8 +40,6 @@ TCP, UDP = enums.RDMA_PS_TCP, enums.RDMA_PS_UDP
 _E = enums.rdma_cm_event_type
 #: How long a side that shall not drive its HCA does something else, in seconds.
 ABSENT = 0.5
-#: Longer than any story.
-LONG = 30
 
 
 def attributes(space: int = TCP) -> QPInitAttr:
@@ -419,7 +418,7 @@ def side(function: Side, wire: Wire) -> int:
     pid = os.fork()
     if pid:
         return pid
-    signal.alarm(LONG)
+    signal.alarm(int(HANG_SECONDS))
     status = 1
     try:
         function(wire)

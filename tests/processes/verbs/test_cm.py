@@ -12,9 +12,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.rundirectory import ownRunDirectory
-
-#: Longer than any story of C{cmtalk}, in seconds.
-LONG = 60
+from tests.support.waiting import HANG_SECONDS
 
 
 class StoryTests(SynchronousTestCase):
@@ -34,7 +32,7 @@ class StoryTests(SynchronousTestCase):
             env=environment,
             cwd=place,
             capture_output=True,
-            timeout=LONG,
+            timeout=HANG_SECONDS,
         )
         self.assertEqual((done.returncode, done.stderr.decode()), (0, ""))
 

@@ -17,12 +17,11 @@ from unittest import skipIf
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.host import libc
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "examples"
-#: How long a program may take; only a bug lets it pass.
-SECONDS = 60
 ADDRESS = r"LID 0x[0-9a-f]{4}, QPN 0x[0-9a-f]{6}, PSN 0x[0-9a-f]{6}, GID [0-9a-f:]+\n"
 N = r"\d+\.\d\d"
 RESULT = rf"%d bytes in {N} seconds = {N} Mbit/sec\n%d iters in {N} seconds = {N} usec/iter\n"
@@ -88,7 +87,7 @@ class ExampleTestCase(SynchronousTestCase):
 
         @return: what it wrote to standard output and to standard error.
         """
-        output, errors = child.communicate(timeout=SECONDS)
+        output, errors = child.communicate(timeout=HANG_SECONDS)
         self.assertEqual(child.returncode, status, (child.args, output, errors))
         return output, errors
 

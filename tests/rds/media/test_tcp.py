@@ -13,7 +13,7 @@ from struct import pack
 from typing import Any
 
 from twisted.internet import reactor as anyReactor
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
 from twisted.internet.protocol import DatagramProtocol
 from twisted.internet.task import deferLater
@@ -23,6 +23,7 @@ from zope.interface.verify import verifyClass, verifyObject
 from tests.rds.net import Told
 from tests.rds.protocol.vectors import streams
 from tests.support.ownaddress import ownAddress
+from tests.support.waiting import HANG_SECONDS, becomes
 from twisted_ib import limits
 from twisted_ib.interfaces import IReactorRDS
 from twisted_ib.rds import listenRDS, receiving
@@ -157,7 +158,7 @@ class TCPCase(TestCase):
     Networks and raw peers, which are all gone at the end.
     """
 
-    timeout = 30
+    timeout = HANG_SECONDS
 
     def setUp(self) -> None:
         self.number = freePort()
@@ -221,19 +222,9 @@ class TCPCase(TestCase):
                 return False
             return True
 
-        await self.until(look)
+        await becomes(reactor, look)
         self.raw.append(found[0].socket)
         return found[0]
-
-    async def until(self, condition: Any, seconds: float = 10.0) -> None:
-        """
-        Wait for something.
-        """
-        end = reactor.seconds() + seconds
-        while not condition():
-            if reactor.seconds() > end:
-                await fail(AssertionError("it did not happen"))
-            await deferLater(reactor, 0.002)
 
 
 class BothTests(TCPCase):
@@ -250,15 +241,15 @@ class BothTests(TCPCase):
         sent = [bytes([i]) * size for i, size in enumerate((0, 1, 100, 4096, 9000, 1 << 20))]
         for item in sent:
             one.write(item, there)
-        await self.until(lambda: len(two.protocol.got) == 6)
+        await becomes(reactor, lambda: len(two.protocol.got) == 6)
         for item in sent:
             two.write(item, here)
-        await self.until(lambda: len(one.protocol.got) == 6)
+        await becomes(reactor, lambda: len(one.protocol.got) == 6)
         self.assertEqual(two.protocol.got, [(item, here) for item in sent])
         self.assertEqual(one.protocol.got, [(item, there) for item in sent])
         self.assertGreater(await one.ping(there[0]), 0)
         self.assertGreater(await two.ping(here[0]), 0)
-        await self.until(lambda: one._queued == 0 and two._queued == 0)
+        await becomes(reactor, lambda: one._queued == 0 and two._queued == 0)
 
     async def test_smallerFirst(self) -> None:
         """
@@ -282,7 +273,7 @@ class BothTests(TCPCase):
         one, two = self.open(SMALL, 4000), self.open(LARGE, 5000)
         one.write(b"1", (LARGE, 5000))
         two.write(b"2", (SMALL, 4000))
-        await self.until(lambda: one.protocol.got and two.protocol.got)
+        await becomes(reactor, lambda: one.protocol.got and two.protocol.got)
         self.assertEqual((len(one.protocol.got), len(two.protocol.got)), (1, 1))
 
     async def test_ipv6(self) -> None:
@@ -297,7 +288,7 @@ class BothTests(TCPCase):
         one = self.open("::1", 4000)
         self.assertEqual(one.getHost().host, "::1")
         one.write(b"x", ("::1", 4000))
-        await self.until(lambda: one.protocol.got)
+        await becomes(reactor, lambda: one.protocol.got)
         self.assertEqual(one.protocol.got, [(b"x", ("::1", 4000))])
 
     async def test_reconnects(self) -> None:
@@ -316,7 +307,7 @@ class BothTests(TCPCase):
                 carriers = [path.carrier for path in paths if path.carrier is not None]
                 if carriers:
                     carriers[number // 200 % len(carriers)].transport.loseConnection()
-        await self.until(lambda: min(len(one.protocol.got), len(two.protocol.got)) == count, 20.0)
+        await becomes(reactor, lambda: min(len(one.protocol.got), len(two.protocol.got)) == count)
         for end in (one, two):
             numbers = [int.from_bytes(item[:4], "big") for item, _ in end.protocol.got]
             self.assertEqual(numbers, [*range(count)])
@@ -353,7 +344,7 @@ class BothTests(TCPCase):
         """
         one, two = self.open(SMALL, 4000), self.open(LARGE, 5000)
         one.write(b"x", (LARGE, 5000))
-        await self.until(lambda: two.protocol.got)
+        await becomes(reactor, lambda: two.protocol.got)
         for end in (one, two):
             await end.stopListening()
             self.assertEqual(end.network.medium.alive, set())
@@ -388,10 +379,11 @@ class SlowTests(TCPCase):
                     await taken
 
         offering = Deferred.fromCoroutine(offer())
-        await self.until(
+        await becomes(
+            reactor,
             lambda: (
                 slow._receivedBytes > limits.RDS_RECEIVE_BUDGET and bool(waiting) and not waiting[0].called
-            )
+            ),
         )
         while slow.protocol.count < count:
             slow.resumeProducing()
@@ -401,7 +393,7 @@ class SlowTests(TCPCase):
             most, held = max(most, one.queued()), max(held, slow._receivedBytes)
             await deferLater(reactor, 0.001)
         await offering
-        await self.until(lambda: len(quick.protocol.got) == others)
+        await becomes(reactor, lambda: len(quick.protocol.got) == others)
         self.assertEqual((slow.protocol.count, slow.protocol.wrong), (count, 0))
         self.assertGreater(others, 20)
         self.assertLess(most, limits.RDS_SEND_BUDGET + rdsPort.RDS_CONGESTED_BUDGET + 2 * SLOW_BYTES)
@@ -420,7 +412,7 @@ class AcceptedTests(TCPCase):
         one = self.open(LARGE, 5000)
         peer = self.connectRaw(SMALL, LARGE)
         peer.send(MAP + PROBE)
-        await self.until(lambda: len(peer.messages()) == 3)
+        await becomes(reactor, lambda: len(peer.messages()) == 3)
         return one, peer
 
     async def test_greeting(self) -> None:
@@ -456,7 +448,7 @@ class AcceptedTests(TCPCase):
                 header = RDSHeader.parse(stream, at)
                 at += HEADER_BYTES + header.length
                 expected += header.destinationPort == 4000
-            await self.until(lambda e=expected, o=one: len(o.protocol.got) == e)
+            await becomes(reactor, lambda e=expected, o=one: len(o.protocol.got) == e)
             counters = one.network.counters
             self.assertEqual([name for name in counters if "bad" in name and counters[name]], [])
             peer.socket.close()
@@ -468,7 +460,7 @@ class AcceptedTests(TCPCase):
         """
         one, peer = await self.begun()
         peer.send(RDSHeader(2, length=(1 << 20) + 1, sourcePort=4000, destinationPort=5000).pack())
-        await self.until(lambda: peer.look() or peer.ended)
+        await becomes(reactor, lambda: peer.look() or peer.ended)
         self.assertEqual(peer.ended, "ConnectionResetError")
         self.assertEqual(one.network.counters["recv_bad_length"], 1)
 
@@ -481,7 +473,7 @@ class AcceptedTests(TCPCase):
         peer.socket.close()
         peer = self.connectRaw(SMALL, LARGE)
         peer.send(MAP + data(2, b"abcdef", RETRANSMITTED | ACK_REQUIRED))
-        await self.until(lambda: one.protocol.got)
+        await becomes(reactor, lambda: one.protocol.got)
         self.assertEqual(one.protocol.got, [(b"abcdef", (SMALL, 4000))])
 
     async def test_repeated(self) -> None:
@@ -490,11 +482,11 @@ class AcceptedTests(TCPCase):
         """
         one, peer = await self.begun()
         peer.send(data(2, b"2") + data(3, b"3"))
-        await self.until(lambda: len(one.protocol.got) == 2)
+        await becomes(reactor, lambda: len(one.protocol.got) == 2)
         peer.reset()
         peer = self.connectRaw(SMALL, LARGE)
         peer.send(MAP + data(2, b"2", RETRANSMITTED) + data(3, b"3", RETRANSMITTED) + data(4, b"4"))
-        await self.until(lambda: len(one.protocol.got) == 3)
+        await becomes(reactor, lambda: len(one.protocol.got) == 3)
         self.assertEqual([item for item, _ in one.protocol.got], [b"2", b"3", b"4"])
         self.assertEqual(one.network.counters["recv_drop_old_seq"], 2)
 
@@ -509,9 +501,9 @@ class AcceptedTests(TCPCase):
         peer.send(b"".join(data(2 + i, b"%d" % i) for i in range(100)))
         second = self.connectRaw(SMALL, LARGE)
         second.send(MAP + data(102, b"100"))
-        await self.until(lambda: len(one.protocol.got) == 101)
+        await becomes(reactor, lambda: len(one.protocol.got) == 101)
         self.assertEqual([item for item, _ in one.protocol.got], [b"%d" % i for i in range(101)])
-        await self.until(lambda: peer.look() or peer.ended)
+        await becomes(reactor, lambda: peer.look() or peer.ended)
 
     async def test_drained(self) -> None:
         """
@@ -527,7 +519,7 @@ class AcceptedTests(TCPCase):
             if path.carrier is carrier:
                 one.write(b"x", (SMALL, 4000))
                 carrier.transport.doWrite()
-        await self.until(lambda: len(one.protocol.got) == 100)
+        await becomes(reactor, lambda: len(one.protocol.got) == 100)
 
     async def test_closedAndOpenAgain(self) -> None:
         """
@@ -538,7 +530,7 @@ class AcceptedTests(TCPCase):
         one._closed()
         self.assertNoResult(closed)
         self.open(STRANGER, 5001, one.network)
-        await self.until(lambda: closed.called, 3.0)
+        await becomes(reactor, lambda: closed.called)
 
     async def test_drainedWhilePaused(self) -> None:
         """
@@ -561,11 +553,11 @@ class AcceptedTests(TCPCase):
         self.assertLess(one._receivedBytes, 10_000 + 100_000 + tcpcarrier.RDS_TCP_BUFFER)
         count = len(one._received)
         one.resumeProducing()
-        await self.until(lambda: len(one.protocol.got) >= count)
-        await self.until(lambda: not path._blockers)
+        await becomes(reactor, lambda: len(one.protocol.got) >= count)
+        await becomes(reactor, lambda: not path._blockers)
         peer = self.connectRaw(SMALL, LARGE)
         peer.send(data(sequence, b"last"))
-        await self.until(lambda: one.protocol.got[-1][0] == b"last")
+        await becomes(reactor, lambda: one.protocol.got[-1][0] == b"last")
 
     async def test_drainBounded(self) -> None:
         """
@@ -599,12 +591,12 @@ class AcceptedTests(TCPCase):
         (path,) = one.network.paths.values()
         path.carrier._wantLook = lambda: None
         one.write(b"first", (SMALL, 4000))
-        await self.until(lambda: len(peer.messages()) == 4)
+        await becomes(reactor, lambda: len(peer.messages()) == 4)
         # Linux puts acknowledgements off for 40 ms.
         await deferLater(reactor, 0.2)
         self.assertGreater(one._queued, 0)
         peer.reset()
-        await self.until(lambda: one._queued == 0)
+        await becomes(reactor, lambda: one._queued == 0)
         self.assertEqual(one.network.counters["send_retransmitted"], 0)
 
     async def test_acknowledged(self) -> None:
@@ -615,7 +607,7 @@ class AcceptedTests(TCPCase):
         one, peer = await self.begun()
         peer.send(RDSHeader(2, sourcePort=0, destinationPort=1, extensions=pathsExtensions(1, 9)).pack())
         one.write(b"first", (SMALL, 4000))
-        await self.until(lambda: one._queued == 0)
+        await becomes(reactor, lambda: one._queued == 0)
         peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         big = [bytes([i]) * (1 << 20) for i in range(2)]
         for item in big:
@@ -624,7 +616,7 @@ class AcceptedTests(TCPCase):
         self.assertGreater(one._queued, 0)
         peer.reset()
         peer = self.connectRaw(SMALL, LARGE)
-        await self.until(lambda: len(peer.messages()) > 1 and peer.messages()[-1][0].sequence == 5)
+        await becomes(reactor, lambda: len(peer.messages()) > 1 and peer.messages()[-1][0].sequence == 5)
         repeated = peer.messages()[1:]
         for header, payload in repeated:
             self.assertEqual(header.flags, RETRANSMITTED | ACK_REQUIRED)
@@ -639,7 +631,7 @@ class AcceptedTests(TCPCase):
         self.open(LARGE, 5000, network)
         self.open(SMALL, 5000, network)
         peer = self.connectRaw(SMALL, LARGE)
-        await self.until(lambda: peer.look() or peer.ended)
+        await becomes(reactor, lambda: peer.look() or peer.ended)
         self.assertEqual(network.paths, {})
 
     async def test_tooMany(self) -> None:
@@ -649,7 +641,7 @@ class AcceptedTests(TCPCase):
         self.patch(limits, "RDS_PATHS", 1)
         await self.begun()
         peer = self.connectRaw(STRANGER, LARGE)
-        await self.until(lambda: peer.look() or peer.ended)
+        await becomes(reactor, lambda: peer.look() or peer.ended)
 
 
 class ConnectingTests(TCPCase):
@@ -666,11 +658,11 @@ class ConnectingTests(TCPCase):
         one.write(b"x", (LARGE, 5000))
         peer = await self.accept(listening)
         self.assertEqual(peer.socket.getpeername()[0], SMALL)
-        await self.until(lambda: len(peer.messages()) == 2)
+        await becomes(reactor, lambda: len(peer.messages()) == 2)
         await deferLater(reactor, 0.05)
         self.assertEqual(len(peer.messages()), 2)
         peer.send(MAP + RDSHeader(1, sourcePort=0, destinationPort=1).pack())
-        await self.until(lambda: len(peer.messages()) == 3)
+        await becomes(reactor, lambda: len(peer.messages()) == 3)
         header, payload = peer.messages()[2]
         self.assertEqual((header.sequence, header.sourcePort, header.destinationPort), (2, 4000, 5000))
         self.assertEqual(payload, b"x")
@@ -684,7 +676,7 @@ class ConnectingTests(TCPCase):
         one = self.open(SMALL, 4000)
         one.write(b"x", (LARGE, 5000))
         peer = await self.accept(listening)
-        await self.until(lambda: len(peer.messages()) == 3)
+        await becomes(reactor, lambda: len(peer.messages()) == 3)
 
     async def test_reminded(self) -> None:
         """
@@ -693,11 +685,11 @@ class ConnectingTests(TCPCase):
         listening = self.listenRaw(LARGE)
         self.open(SMALL, 4000)
         peer = self.connectRaw(LARGE, SMALL)
-        await self.until(lambda: peer.look() or peer.ended)
+        await becomes(reactor, lambda: peer.look() or peer.ended)
         self.assertEqual(peer.ended, "ConnectionResetError")
         self.assertEqual(peer.data, b"")
         peer = await self.accept(listening)
-        await self.until(lambda: len(peer.messages()) == 2)
+        await becomes(reactor, lambda: len(peer.messages()) == 2)
 
     async def test_reminding(self) -> None:
         """
@@ -707,12 +699,12 @@ class ConnectingTests(TCPCase):
         one = self.open(LARGE, 5000)
         one.write(b"x", (SMALL, 4000))
         peer = await self.accept(listening)
-        await self.until(lambda: peer.look() or peer.ended)
+        await becomes(reactor, lambda: peer.look() or peer.ended)
         self.assertEqual(peer.data, b"")
         second = await self.accept(listening)
         self.assertEqual(second.socket.getpeername()[0], LARGE)
         peer = self.connectRaw(SMALL, LARGE)
-        await self.until(lambda: len(peer.messages()) == 2)
+        await becomes(reactor, lambda: len(peer.messages()) == 2)
 
     async def test_again(self) -> None:
         """
@@ -723,10 +715,10 @@ class ConnectingTests(TCPCase):
         one.write(b"x", (LARGE, 5000))
         peer = await self.accept(listening)
         peer.send(MAP + RDSHeader(1, sourcePort=0, destinationPort=1).pack())
-        await self.until(lambda: len(peer.messages()) == 3 and one._queued == 0)
+        await becomes(reactor, lambda: len(peer.messages()) == 3 and one._queued == 0)
         peer.reset()
         peer = await self.accept(listening)
-        await self.until(lambda: len(peer.messages()) == 1)
+        await becomes(reactor, lambda: len(peer.messages()) == 1)
         self.assertEqual(peer.messages()[0][0].flags, CONG_BITMAP)
 
     async def test_options(self) -> None:
@@ -738,7 +730,7 @@ class ConnectingTests(TCPCase):
         one.write(b"x", (LARGE, 5000))
         await self.accept(listening)
         (path,) = one.network.paths.values()
-        await self.until(lambda: path.carrier is not None)
+        await becomes(reactor, lambda: path.carrier is not None)
         handle = path.carrier.transport.getHandle()
         for level, name, value in (
             (socket.IPPROTO_TCP, "TCP_NODELAY", 1),

@@ -15,6 +15,7 @@ from unittest import mock
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.reactor.rules import sighup as module
 from twisted_ib.reactor.rules.sighup import reloadingOnHangup
 
@@ -252,7 +253,7 @@ class HangupProcessTests(SynchronousTestCase):
         finally:
             os.close(slave)
             os.close(master)
-        self.assertEqual(child.wait(20), -signal.SIGHUP)
+        self.assertEqual(child.wait(HANG_SECONDS), -signal.SIGHUP)
 
     def test_twistd(self) -> None:
         """
@@ -284,7 +285,7 @@ class HangupProcessTests(SynchronousTestCase):
         self.until(child, f"rules: {path}")
         child.terminate()
         self.until(child, "Server Shut Down.")
-        self.assertEqual(child.wait(20), -signal.SIGTERM)
+        self.assertEqual(child.wait(HANG_SECONDS), -signal.SIGTERM)
 
     def until(self, child: subprocess.Popen[str], text: str) -> None:
         """

@@ -16,7 +16,7 @@ from twisted.internet.protocol import ClientFactory, Factory, Protocol
 from twisted.internet.test.reactormixins import ReactorBuilder
 from twisted.python.failure import Failure
 
-from tests.support.driving import runToEnd
+from tests.support.waiting import HANG_SECONDS, runToEnd
 
 Scenario = Callable[[Any], Coroutine[Any, Any, None]]
 
@@ -134,7 +134,7 @@ class SwitchTestsBuilder(ReactorBuilder):
     """
 
     _reactors = ["twisted_ib.reactor.ibreactor.IBReactor"]
-    timeout = 20
+    timeout = HANG_SECONDS
 
     def setUp(self) -> None:
         """

@@ -16,7 +16,7 @@ from twisted.internet.test.reactormixins import ReactorBuilder
 from tests.internet.test_stream_suite import IB_REACTORS, OTHER_REACTORS
 from tests.sdp.pair import Recorder
 from tests.sdp.zerocopy.test_extensions import Hearing, Places
-from tests.support.driving import Driven
+from tests.support.waiting import Driven
 from twisted_ib.sdp.port import SDPClientEndpoint, SDPServerEndpoint
 
 SIZE = 3_000_000

@@ -14,6 +14,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import programOf
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.tools.demo.demo import webArguments
 
 COMMAND = [sys.executable, "-c", programOf("demo.demo")]
@@ -79,7 +80,7 @@ class DemoTests(SynchronousTestCase):
         and exits with 0; without a terminal there are no escape codes.
         """
         process = self.start()
-        out, err = process.communicate(timeout=150)
+        out, err = process.communicate(timeout=HANG_SECONDS)
         self.assertEqual((process.returncode, err), (0, ""), out)
         self.leavesNothing(process)
         for word in ("shm0", "SDP", "TCP", "p50", "p99", "hashes match"):
@@ -108,7 +109,7 @@ class DemoTests(SynchronousTestCase):
         """
         self.environment["TWISTED_IB_RUN_DIR"] = "/dev/null"
         process = self.start()
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=HANG_SECONDS)
         self.assertNotEqual(process.returncode, 0)
         self.assertEqual(err.count("\n"), 1, err)
         self.assertTrue(err.startswith("ib-demo: SDP does not work here: "), err)
@@ -129,7 +130,7 @@ class DemoTests(SynchronousTestCase):
             if line.startswith("Starting:"):
                 break
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=HANG_SECONDS)
         self.assertEqual((process.returncode, err), (130, ""))
         self.leavesNothing(process)
 

@@ -15,11 +15,11 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import begun, programOf
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.tools.perf.perf import TESTS
 
 PROGRAM = programOf("perf.perf")
 
-SECONDS = 60
 
 #: The test that the others do without: fewer processes, and no less tried.
 ALONE = "read"
@@ -62,7 +62,7 @@ class ProcessTests(SynchronousTestCase):
         """
         @return: the exit status, and what else was said on standard output and standard error.
         """
-        out, err = process.communicate(timeout=SECONDS)
+        out, err = process.communicate(timeout=HANG_SECONDS)
         return process.returncode, out, err
 
     def figures(self, name: str, client: subprocess.Popen[str], server: subprocess.Popen[str]) -> None:

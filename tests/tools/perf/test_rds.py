@@ -19,6 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import CommandTestCase, programOf
 from tests.support.ownaddress import ownAddress
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 from twisted_ib.errors import SendBudgetError
 from twisted_ib.tools.perf import perf, rds
@@ -269,7 +270,7 @@ class ProcessTests(CommandTestCase):
         assert match is not None, said
         options = ["-r", ownAddress(2), "-p", match[1], "-t", "2", "-d", "4", "-q", "5000", "-v", "-T", "1"]
         active = json.loads(self.said("rds", ownAddress(1), *options, "--json"))
-        out, err = passive.communicate(timeout=30)
+        out, err = passive.communicate(timeout=HANG_SECONDS)
         other = json.loads(out)
         for found in (active, other):
             self.assertTrue(found["requests_per_sec"] > 0 and found["received_per_sec"] > 0)

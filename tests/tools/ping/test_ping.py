@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import time
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from struct import pack, unpack
@@ -17,6 +16,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import refusal
+from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.verbs import CMID, MR, AddrInfo, ConnParam, PyverbsRDMAError, QPCap, QPInitAttr, enums
@@ -32,8 +32,6 @@ from twisted_ib.tools.program import ProgramError
 HOST = "127.0.0.1"
 PORT = "7174"
 DEVICE = ("--device", "lo0")
-#: Longer than anything here takes, in seconds; only a bug lets it pass.
-LONG = 20.0
 
 #: Of the capture C{rxe-rping}, the data of the first and of the third round.
 FIRST = b"rdma-ping-0: ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqr\0"
@@ -299,7 +297,7 @@ class EndsTestCase(SynchronousTestCase):
         thread.start()
 
         def ended() -> int:
-            thread.join(LONG)
+            thread.join(HANG_SECONDS)
             self.assertFalse(thread.is_alive(), "it goes on")
             return results[0]
 
@@ -314,7 +312,7 @@ class EndsTestCase(SynchronousTestCase):
         Heard.listening.clear()
         first = () if "--as" in options else ("-s", "-a", HOST)
         ended = self.started(lambda: ping.main([*options, *DEVICE, *first]))
-        self.assertTrue(Heard.listening.wait(LONG))
+        self.assertTrue(Heard.listening.wait(HANG_SECONDS))
         return ended
 
     def client(self, *options: str) -> int:
@@ -810,10 +808,7 @@ class WireTests(EndsTestCase):
         for note in range(2):
             address, key, _ = unpack("!QII", server.heard())
             before = len(probed)
-            end = time.monotonic() + LONG
-            while len(probed) < before + 2:
-                self.assertLess(time.monotonic(), end)
-                time.sleep(0.01)
+            waitUntil(lambda: len(probed) >= before + 2)  # noqa: B023
             if note:
                 server.made.post_write(server.data, 64, address, key, enums.IBV_SEND_SIGNALED)
                 server.complete()

@@ -8,6 +8,7 @@ import socket
 import time
 from typing import Any
 
+from tests.support.waiting import waitUntil
 from tests.tools.ping.test_ping import DEVICE, HOST, EndsTestCase
 from twisted_ib import limits
 from twisted_ib.hca.verbs import CMID, CQ, AddrInfo, ConnParam, QPCap, QPInitAttr, enums
@@ -202,10 +203,7 @@ class GroupTests(EndsTestCase):
         """
         Wait until so many receivers have joined.
         """
-        end = time.monotonic() + 20
-        while self.printed.getvalue().count("joined") < count:
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.01)
+        waitUntil(lambda: self.printed.getvalue().count("joined") >= count)
 
     def test_group(self) -> None:
         """

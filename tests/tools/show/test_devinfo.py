@@ -12,6 +12,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import PATH, CommandTestCase, programOf
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.base.attributes import deviceAttributes, extendedAttributes, portAttributes
 from twisted_ib.hca.device.counters import RXE_COUNTERS
 from twisted_ib.tools.show import devinfo
@@ -77,7 +78,7 @@ class DevinfoTests(CommandTestCase):
         servers[0].terminate()
         servers[1].kill()
         for server in servers:
-            server.wait(60)
+            server.wait(HANG_SECONDS)
         self.assertEqual(len(self.list()), 1)
 
     def test_silent(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import PATH, CommandTestCase, programOf
+from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, ResourceLimitError, RunDirectoryError
 from twisted_ib.hca.base.socketrows import COLUMNS
@@ -448,13 +449,14 @@ class ProcessTests(CommandTestCase):
 
         @return: them.
         """
-        deadline = time.monotonic() + 20
-        while True:
-            found = [entry for entry in self.list() if entry["pid"] == pid]
-            if len(found) == count or time.monotonic() > deadline:
-                self.assertEqual(len(found), count, found)
-                return found
-            time.sleep(0.1)
+        found: list[dict[str, Any]] = []
+
+        def all_() -> bool:
+            found[:] = [entry for entry in self.list() if entry["pid"] == pid]
+            return len(found) == count
+
+        waitUntil(all_, lambda: time.sleep(0.1))
+        return found
 
     def test_processes(self) -> None:
         """
@@ -492,11 +494,11 @@ class ProcessTests(CommandTestCase):
         self.assertIn("no rule is about it", why)
         self.assertIn("asked for by name", why)
         client.kill()
-        client.wait(60)
+        client.wait(HANG_SECONDS)
         self.until(server.pid, 3)
         self.assertEqual({entry["pid"] for entry in self.list()}, {server.pid})
         server.kill()
-        server.wait(60)
+        server.wait(HANG_SECONDS)
         self.assertEqual(self.list(), [])
 
     def test_tcpOnly(self) -> None:
@@ -518,7 +520,7 @@ class ProcessTests(CommandTestCase):
             ["connection", "tcp", listener["local"], f"{self.rules}:2"],
         )
         client.kill()
-        client.wait(60)
+        client.wait(HANG_SECONDS)
         self.until(server.pid, 1)
 
     def test_silent(self) -> None:
@@ -551,7 +553,7 @@ class ProcessTests(CommandTestCase):
         for _ in range(4):
             watching.stdout.readline()
         watching.send_signal(signal.SIGINT)
-        _, complaints = watching.communicate(timeout=60)
+        _, complaints = watching.communicate(timeout=HANG_SECONDS)
         self.assertEqual((watching.returncode, complaints), (0, ""))
 
     def test_pipe(self) -> None:
@@ -568,6 +570,6 @@ class ProcessTests(CommandTestCase):
         assert watching.stdout is not None and watching.stderr is not None
         watching.stdout.readline()
         watching.stdout.close()
-        self.assertEqual(watching.wait(60), 1)
+        self.assertEqual(watching.wait(HANG_SECONDS), 1)
         self.assertEqual(watching.stderr.read(), b"")
         watching.stderr.close()

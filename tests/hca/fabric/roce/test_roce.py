@@ -19,6 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.fabric.roce.test_devices import PORT, End
 from tests.support.ownaddress import ownAddress, ownGroup
+from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.errors import DeviceError, NoRouteError, ResourceLimitError
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.roce import roce
@@ -32,7 +33,6 @@ from twisted_ib.hca.wire.icrc import icrc
 from twisted_ib.hca.wire.icrcflow import ICRCState
 
 UDP_PORT = 4791
-SECONDS = 20.0
 OK = WCStatus.SUCCESS
 
 
@@ -42,14 +42,15 @@ def alone(case: SynchronousTestCase) -> None:
     """
     lock = socket.socket(socket.AF_UNIX)
     case.addCleanup(lock.close)
-    end = time.monotonic() + SECONDS
-    while True:
+
+    def bound() -> bool:
         try:
             lock.bind("\0twisted_ib tests of ::1")
-            return
         except OSError:
-            assert time.monotonic() < end, "another test has ::1 for ever"
-            time.sleep(0.01)
+            return False
+        return True
+
+    waitUntil(bound)
 
 
 class Listener:
@@ -114,10 +115,12 @@ class LinkCase(SynchronousTestCase):
         """
         @return: the datagrams received, once there are so many.
         """
-        end = time.monotonic() + SECONDS
-        while len(link.user.datagrams) < count and time.monotonic() < end:
+
+        def turn() -> None:
             select.select([link.fileno()], [], [], 0.1)
             link.receive(64)
+
+        waitUntil(lambda: len(link.user.datagrams) >= count, turn)
         found: list[bytes] = link.user.datagrams
         return found
 
@@ -186,7 +189,7 @@ class LinkTests(LinkCase):
         message = bytes(12 + 8 + 256 + 4)
         for _ in range(20):
             here.send(there.address, port, [message], len(message))
-        select.select([there.fileno()], [], [], SECONDS)
+        select.select([there.fileno()], [], [], HANG_SECONDS)
         self.assertEqual(there.receive(64), 20)
         self.assertEqual(len(there.user.calls), 20)
 
@@ -200,7 +203,7 @@ class LinkTests(LinkCase):
         except PermissionError:
             raise SkipTest("raw sockets need privileges") from None
         with raw:
-            raw.settimeout(SECONDS)
+            raw.settimeout(HANG_SECONDS)
             here, there = self.link(1), ownAddress(2)
             raw.bind((there, 0))
             port = here.sourcePort(0xC321)
@@ -366,9 +369,8 @@ class DeviceTests(SynchronousTestCase):
         """
         Serve devices, asleep as long as they can be.
         """
-        end = time.monotonic() + SECONDS
-        while not done():
-            self.assertLess(time.monotonic(), end)
+
+        def turn() -> None:
             n = 0
             for device in devices:
                 device.fabric.attend()
@@ -382,6 +384,8 @@ class DeviceTests(SynchronousTestCase):
                 waits = [when for device in devices if (when := device.deadline()) is not None]
                 timeout = max(0.0, min(waits) - time.monotonic()) if waits else 0.1
                 select.select([device.fabric.fileno() for device in devices], [], [], min(timeout, 0.1))
+
+        waitUntil(done, turn)
 
     def exchange(self, active: Device, passive: Device) -> None:
         """

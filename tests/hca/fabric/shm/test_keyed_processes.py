@@ -19,6 +19,7 @@ from tests.hca.hcas import User, turn
 from tests.hca.queues.keyed_pair import DeviceSide, piece
 from tests.support.descriptors import descriptors, descriptorsBefore, fork
 from tests.support.rundirectory import ownRunDirectory
+from tests.support.waiting import waitUntil
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.host import libc
@@ -174,11 +175,7 @@ class DeathTests(SynchronousTestCase):
         for _ in range(5):
             post()
         os.kill(pid, signal.SIGKILL)
-        late = time.monotonic() + 1.0
-        while side.qp.state != QPState.ERR:
-            self.assertLess(time.monotonic(), late, "the peer's death was not noticed")
-            turn(device)
-            device.tick(device.clock())
+        waitUntil(lambda: side.qp.state == QPState.ERR, lambda: (turn(device), device.tick(device.clock())))
         statuses += side.statuses()
         self.assertEqual([number for number, _ in statuses], list(range(posted)))
         self.assertEqual([c.status for c in side.received()], [WCStatus.WR_FLUSH_ERR])

@@ -19,6 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.counting import CountingSegment, Stores
 from tests.support.descriptors import descriptors, descriptorsBefore, runForked
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.errors import HandshakeError, SegmentError
 from twisted_ib.hca.fabric.shm.segment import SEALS, Segment
 from twisted_ib.hca.host import libc
@@ -207,7 +208,7 @@ class ForkedExitTests(SynchronousTestCase):
         )
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([path for path in sys.path if path])}
         done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, timeout=60, env=environment
+            [sys.executable, "-c", program], capture_output=True, timeout=HANG_SECONDS, env=environment
         )
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, b"intact\n", b""))
 
@@ -513,7 +514,7 @@ class ElsewhereTests(SynchronousTestCase):
         done = subprocess.run(
             [sys.executable, "-c", program, *modules, "fabric.shm.doorbell", "fabric.shm.segment"],
             capture_output=True,
-            timeout=60,
+            timeout=HANG_SECONDS,
             env=environment,
             text=True,
         )

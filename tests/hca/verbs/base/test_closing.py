@@ -14,6 +14,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.verbs.pair import ALL_RIGHTS, End, VerbsTestCase, connected
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 from twisted_ib.errors import ResourceBusyError, ResourceLimitError
 from twisted_ib.hca.verbs import (
@@ -180,7 +181,7 @@ class ClosingTests(VerbsTestCase):
 
         thread = threading.Thread(target=use)
         thread.start()
-        thread.join(10)
+        thread.join(HANG_SECONDS)
         self.assertEqual(found, [(0, [])])
         self.assertEqual(list(hub.devices), [])
 
@@ -198,7 +199,7 @@ class ClosingTests(VerbsTestCase):
         if not pid:  # pragma: no cover - in the child
             codes = []
             try:
-                signal.alarm(10)
+                signal.alarm(int(HANG_SECONDS))
                 for call in (
                     cq.poll,
                     extended.start_poll,

@@ -16,12 +16,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.hcas import LISTENER, SDP, Taker, User
 from tests.support.rundirectory import ownRunDirectory
+from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.errors import UnknownDeviceError, WrongThreadError
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.verbs.base.hub import Hub, hub, locked
-
-#: Longer than anything here takes; only a bug lets it pass.
-LONG = 20.0
 
 
 class HubTests(SynchronousTestCase):
@@ -79,9 +77,8 @@ class HubTests(SynchronousTestCase):
         """
         A thread that waits in a hub and adds what came of it; it is asleep.
         """
-        thread = self.inThread(lambda: results.append(which.wait(ready, LONG)))
-        while not which._sleepers and thread.is_alive():
-            time.sleep(0.001)
+        thread = self.inThread(lambda: results.append(which.wait(ready, HANG_SECONDS)))
+        waitUntil(lambda: which._sleepers or not thread.is_alive())
         time.sleep(0.02)
         return thread
 
@@ -107,7 +104,7 @@ class HubTests(SynchronousTestCase):
         thread = self.waiting(self.far, lambda: bool(b.records), results)
         with self.near:
             a.post(b"hello")
-        thread.join(LONG)
+        thread.join(HANG_SECONDS)
         self.assertEqual(results, [True])
         self.assertEqual(b.records, [b"hello"])
 
@@ -121,7 +118,7 @@ class HubTests(SynchronousTestCase):
         with self.near:
             a.post(b"hello")
             self.near.drive()
-        thread.join(LONG)
+        thread.join(HANG_SECONDS)
         self.assertEqual(results, [True])
 
     def test_twoSleepers(self) -> None:
@@ -132,14 +129,14 @@ class HubTests(SynchronousTestCase):
         first: list[bool] = []
         second: list[bool] = []
         one = self.waiting(self.far, lambda: len(b.records) >= 1, first)
-        two = self.inThread(lambda: second.append(self.far.wait(lambda: len(b.records) >= 2, LONG)))
+        two = self.inThread(lambda: second.append(self.far.wait(lambda: len(b.records) >= 2, HANG_SECONDS)))
         with self.near:
             a.post(b"one")
-        one.join(LONG)
+        one.join(HANG_SECONDS)
         self.assertEqual(first, [True])
         with self.near:
             a.post(b"two")
-        two.join(LONG)
+        two.join(HANG_SECONDS)
         self.assertEqual(second, [True])
 
     def test_answerToAnotherThread(self) -> None:
@@ -154,7 +151,7 @@ class HubTests(SynchronousTestCase):
         with self.far:
             self.far.drive()
             b.post(b"answer")
-        thread.join(LONG / 2)  # At LONG it would look by itself.
+        thread.join(HANG_SECONDS / 2)  # At HANG_SECONDS it would look by itself.
         self.assertEqual((results, a.records), ([True], [b"answer"]))
 
     def test_timerOfAnotherThread(self) -> None:
@@ -167,7 +164,7 @@ class HubTests(SynchronousTestCase):
         thread = self.waiting(self.near, lambda: bool(called), results)
         with self.near:
             device.timers.start(0.02, lambda: called.append(True))
-        thread.join(LONG / 2)  # At LONG it would look by itself.
+        thread.join(HANG_SECONDS / 2)  # At HANG_SECONDS it would look by itself.
         self.assertEqual(results, [True])
 
     def test_timeout(self) -> None:
@@ -187,7 +184,7 @@ class HubTests(SynchronousTestCase):
         device = self.open(self.near)
         called: list[bool] = []
         device.timers.start(0.02, lambda: called.append(True))
-        self.assertTrue(self.near.wait(lambda: bool(called), LONG))
+        self.assertTrue(self.near.wait(lambda: bool(called), HANG_SECONDS))
 
     def test_timersWhilePolling(self) -> None:
         """
@@ -209,7 +206,7 @@ class HubTests(SynchronousTestCase):
         results: list[bool] = []
         thread = self.waiting(self.near, lambda: device.closed, results)
         self.near.close(device)
-        thread.join(LONG)
+        thread.join(HANG_SECONDS)
         self.assertEqual(results, [True])
 
     def test_anyThread(self) -> None:
@@ -232,7 +229,7 @@ class HubTests(SynchronousTestCase):
             except WrongThreadError as error:
                 errors.append(error)
 
-        self.inThread(use).join(LONG)
+        self.inThread(use).join(HANG_SECONDS)
         self.assertEqual(len(errors), 1)
 
     def test_unknownDevice(self) -> None:
@@ -267,7 +264,9 @@ class HubTests(SynchronousTestCase):
             "raise SystemExit(7)\n"
         )
         root = Path(__file__).resolve().parents[4]
-        ended = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, timeout=LONG)
+        ended = subprocess.run(
+            [sys.executable, "-c", program], cwd=root, capture_output=True, timeout=HANG_SECONDS
+        )
         self.assertEqual((ended.returncode, ended.stdout, ended.stderr), (7, b"", b""))
         self.assertEqual(os.listdir(os.environ["TWISTED_IB_RUN_DIR"]), ["lock"])
 
@@ -283,11 +282,11 @@ class HubTests(SynchronousTestCase):
             """
             with hub:
                 entered.set()
-                leave.wait(LONG)
+                leave.wait(HANG_SECONDS)
 
         self.inThread(hold)
         self.addCleanup(leave.set)
-        entered.wait(LONG)
+        entered.wait(HANG_SECONDS)
         pid = os.fork()
         if not pid:
             with hub:

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from tests.hca.verbs.pair import ALL_RIGHTS, QKEY, VerbsTestCase, connected
 from tests.support.generated import settings
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.verbs import (
     AH,
     CQ,
@@ -377,7 +378,7 @@ class ThreadTests(VerbsTestCase):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(HANG_SECONDS)
         self.assertEqual(errors, [])
 
     def test_objects(self) -> None:
@@ -401,7 +402,7 @@ class ThreadTests(VerbsTestCase):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(HANG_SECONDS)
         self.assertEqual(errors, [])
         ctx.query_device()
         self.assertEqual(sum(ctx._device.inUse().values()), 0)

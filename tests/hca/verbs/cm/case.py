@@ -8,6 +8,7 @@ import contextlib
 from typing import Any
 
 from tests.hca.verbs.pair import VerbsTestCase
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.verbs import (
     CMID,
     AddrInfo,
@@ -24,8 +25,6 @@ from twisted_ib.hca.verbs.base.hub import hub
 
 TCP, UDP = enums.RDMA_PS_TCP, enums.RDMA_PS_UDP
 Kind = enums.rdma_cm_event_type
-#: Longer than anything here takes, in seconds; only a bug lets it pass.
-LONG = 20.0
 
 
 def attributes(space: int = TCP, **more: Any) -> QPInitAttr:
@@ -91,7 +90,7 @@ class CMTestCase(VerbsTestCase):
         """
         Wait for an event that must come next.
         """
-        self.assertTrue(hub.wait(lambda: bool(len(channel._reports)), LONG), f"no {kind!r}")
+        self.assertTrue(hub.wait(lambda: bool(len(channel._reports)), HANG_SECONDS), f"no {kind!r}")
         event = CMEvent(channel)
         self.assertEqual((event.event_str(), event.status), (Kind(kind).name, status))
         return event

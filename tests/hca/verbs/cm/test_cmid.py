@@ -9,7 +9,8 @@ from ipaddress import IPv6Address
 from typing import Any
 from unittest import mock
 
-from tests.hca.verbs.cm.case import LONG, UDP, CMTestCase, Kind, attributes, param
+from tests.hca.verbs.cm.case import UDP, CMTestCase, Kind, attributes, param
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.verbs import CQ, AddrInfo, ConnParam, enums
@@ -332,7 +333,7 @@ class RefusalTests(CMTestCase):
         """
         Whether so many reports come to the passive side.
         """
-        return hub.wait(lambda: len(self.far._reports) == count, LONG)
+        return hub.wait(lambda: len(self.far._reports) == count, HANG_SECONDS)
 
     def test_withdrawn(self) -> None:
         """

@@ -8,7 +8,8 @@ import errno
 import gc
 from typing import Any
 
-from tests.hca.verbs.cm.case import LONG, UDP, CMTestCase, Kind, attributes
+from tests.hca.verbs.cm.case import UDP, CMTestCase, Kind, attributes
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.verbs import (
     CMID,
     CQ,
@@ -216,7 +217,7 @@ class EndTests(CMTestCase):
         self.expect(self.near, Kind.RDMA_CM_EVENT_DISCONNECTED)
         # and when the peer has been asked.
         active = self.calling(listener)
-        self.assertTrue(hub.wait(lambda: bool(len(self.far._reports)), LONG))
+        self.assertTrue(hub.wait(lambda: bool(len(self.far._reports)), HANG_SECONDS))
         active.disconnect()
         self.expect(self.near, Kind.RDMA_CM_EVENT_DISCONNECTED)
         self.called(listener)

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from tests.hca.verbs.cm.case import LONG, UDP, CMTestCase, Kind, attributes, param
+from tests.hca.verbs.cm.case import UDP, CMTestCase, Kind, attributes, param
+from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.hca.verbs import (
     CMID,
     AddrInfo,
@@ -101,21 +102,10 @@ class ChannelTests(CMTestCase):
 
         thread = threading.Thread(target=wait)
         thread.start()
-        self.assertTrue(self.eventually(lambda: hub.isAwaited))
+        waitUntil(lambda: hub.isAwaited)
         self.near.close()
-        thread.join(LONG)
+        thread.join(HANG_SECONDS)
         self.assertEqual(len(failures), 1)
-
-    def eventually(self, isSo: Callable[[], bool]) -> bool:
-        """
-        Wait, without driving anything.
-        """
-        pause = threading.Event()
-        for _ in range(int(LONG * 200)):
-            if isSo():
-                return True
-            pause.wait(0.005)
-        return False
 
     def test_otherThread(self) -> None:
         """
@@ -124,9 +114,9 @@ class ChannelTests(CMTestCase):
         heard: list[str] = []
         thread = threading.Thread(target=lambda: heard.append(CMEvent(self.near).event_str()))
         thread.start()
-        self.assertTrue(self.eventually(lambda: hub.isAwaited))
+        waitUntil(lambda: hub.isAwaited)
         self.resolving()
-        thread.join(LONG)
+        thread.join(HANG_SECONDS)
         self.assertEqual(heard, ["RDMA_CM_EVENT_ADDR_RESOLVED"])
 
     def test_descriptor(self) -> None:
@@ -159,7 +149,7 @@ class ChannelTests(CMTestCase):
         listener = self.listening()
         fd = self.far.fd
         self.calling(listener)
-        self.assertEqual(select.select([fd], [], [], LONG)[0], [fd])
+        self.assertEqual(select.select([fd], [], [], HANG_SECONDS)[0], [fd])
         self.expect(self.far, Kind.RDMA_CM_EVENT_CONNECT_REQUEST)
 
     def test_migrate(self) -> None:
@@ -184,7 +174,7 @@ class ChannelTests(CMTestCase):
         """
         listener = self.listening()
         self.calling(listener)
-        self.assertTrue(hub.wait(lambda: bool(len(self.far._reports)), LONG))
+        self.assertTrue(hub.wait(lambda: bool(len(self.far._reports)), HANG_SECONDS))
         listener.migrate_id()
         passive = listener.get_request()
         self.addCleanup(self.closed, passive)
@@ -230,7 +220,7 @@ class SynchronousTests(CMTestCase):
         thread.start()
 
         def finish() -> None:
-            thread.join(LONG)
+            thread.join(HANG_SECONDS)
             self.assertEqual((failures, thread.is_alive()), ([], False))
 
         self.addCleanup(finish)
@@ -357,11 +347,7 @@ class SynchronousTests(CMTestCase):
         """
         listener = self.passive()
         self.beside(lambda: self.fails(errno.ECONNABORTED, listener.get_request))
-        pause = threading.Event()
-        for _ in range(int(LONG * 200)):
-            if hub.isAwaited:
-                break
-            pause.wait(0.005)
+        waitUntil(lambda: hub.isAwaited)
         listener.close()
 
 

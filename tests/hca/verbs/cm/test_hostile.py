@@ -10,7 +10,8 @@ import random
 from typing import Any
 from unittest import mock
 
-from tests.hca.verbs.cm.case import LONG, UDP, CMTestCase, Kind, attributes
+from tests.hca.verbs.cm.case import UDP, CMTestCase, Kind, attributes
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.cm.states import State
@@ -124,7 +125,7 @@ class HostileTestCase(CMTestCase):
         """
         Wait for something.
         """
-        self.assertTrue(hub.wait(isSo, LONG))
+        self.assertTrue(hub.wait(isSo, HANG_SECONDS))
 
     def reach(self, listener: Any) -> None:
         """

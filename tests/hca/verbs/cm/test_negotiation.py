@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import errno
 import threading
-import time
 
 from tests.hca.verbs.pair import VerbsTestCase
+from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib.hca.verbs import ConnParam, PyverbsRDMAError
 from twisted_ib.hca.verbs.base.hub import hub
@@ -23,9 +23,6 @@ from twisted_ib.hca.verbs.cm.negotiation import (
     remoteParameters,
 )
 from twisted_ib.hca.wire.cm import REP, REQ
-
-#: Longer than a thread takes to end, in seconds.
-LONG = 20.0
 
 
 class TermsTests(VerbsTestCase):
@@ -104,10 +101,9 @@ class AttendantTests(VerbsTestCase):
         """
         No others are left.
         """
-        end = time.monotonic() + LONG
         for thread in self.threads():
             if thread not in before:
-                thread.join(max(0.0, end - time.monotonic()))
+                thread.join(HANG_SECONDS)
                 self.assertFalse(thread.is_alive())
 
     def test_counted(self) -> None:
@@ -153,10 +149,7 @@ class AttendantTests(VerbsTestCase):
         self.open()
         attendance = ProgressThreadUsers()
         attendant = attendance.begin()
-        end = time.monotonic() + LONG
-        while not hub.isAwaited and time.monotonic() < end:
-            time.sleep(0.001)
-        self.assertTrue(hub.isAwaited)
+        waitUntil(lambda: hub.isAwaited)
         with hub:
             hub.drive()
             drives = hub.drives

@@ -12,6 +12,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.verbs.pair import VerbsTestCase
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib import errors, limits
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.verbs import (
@@ -221,7 +222,7 @@ class ContextTests(VerbsTestCase):
         thread = threading.Thread(target=wait)
         thread.start()
         ctx.close()
-        thread.join(10)
+        thread.join(HANG_SECONDS)
         self.assertEqual([type(each) for each in found], [PyverbsUserError])
 
     def test_noDescriptors(self) -> None:
@@ -275,15 +276,15 @@ class ContextTests(VerbsTestCase):
         def hold() -> None:
             with hub:
                 locked.set()
-                done.wait(20)
+                done.wait(HANG_SECONDS)
 
         thread = threading.Thread(target=hold)
         thread.start()
-        locked.wait(20)
+        locked.wait(HANG_SECONDS)
         pds.clear()
         self.assertEqual(len(ctx._device.memory.domains), 1)
         done.set()
-        thread.join(20)
+        thread.join(HANG_SECONDS)
         ctx.query_device()
         self.assertEqual(len(ctx._device.memory.domains), 0)
 

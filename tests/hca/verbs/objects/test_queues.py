@@ -14,6 +14,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.verbs.pair import End, VerbsTestCase, connected
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 from twisted_ib.hca.verbs import (
     CQ,
@@ -196,7 +197,7 @@ class ChannelTests(VerbsTestCase):
         thread = threading.Thread(target=wait)
         thread.start()
         self.send()
-        thread.join(20)
+        thread.join(HANG_SECONDS)
         self.assertEqual(found, [1])
 
     def test_solicitedOnly(self) -> None:
@@ -294,7 +295,7 @@ class ChannelTests(VerbsTestCase):
         thread.start()
         self.channel.close()
         hub.close(hub.open(self.device))
-        thread.join(20)
+        thread.join(HANG_SECONDS)
         self.assertEqual(len(found), 1)
 
     def test_descriptor(self) -> None:

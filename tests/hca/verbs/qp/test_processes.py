@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.hca.verbs.pair import End, VerbsTestCase
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.verbs import (
     CQ,
     GID,
@@ -28,7 +29,6 @@ from twisted_ib.hca.verbs import (
 )
 
 ROUNDS = 5
-LONG = 20
 #: A second for each of eight attempts: a busy machine may let a process wait for its turn.
 PATIENT = 18
 
@@ -59,7 +59,7 @@ class Side(End):
         """
         super().__init__(test)
         self.wire = wire
-        wire.settimeout(LONG)
+        wire.settimeout(HANG_SECONDS)
         self.channel = CompChannel(self.ctx)
         self.cq = CQ(self.ctx, 100, None, self.channel)
         attr = QPInitAttr(enums.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=QPCap(20, 20, 4, 4))
@@ -176,7 +176,7 @@ class ProcessTests(VerbsTestCase):
             fd = side.channel.fd
             taken = 0
             while taken < ROUNDS:
-                self.assertEqual(select.select([fd], [], [], LONG)[0], [fd])
+                self.assertEqual(select.select([fd], [], [], HANG_SECONDS)[0], [fd])
                 side.channel.get_cq_event(side.cq)
                 side.cq.req_notify()
                 while side.cq.poll()[0]:

@@ -1,0 +1,100 @@
+"""
+What tests wait for: an event. A limit of time only guards them against hanging, for L{HANG_SECONDS}; what is
+waited for by any other means is given that limit too (C{tests/test_waiting.py}).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
+
+from twisted_ib.internet.readers import channelsOf
+
+
+def patience(environment: Mapping[str, str]) -> float:
+    """
+    @return: The factor of limits of time, for a busy machine: C{TWISTED_IB_TEST_PATIENCE}.
+
+    @raise ValueError: It is not a number of 1 or more.
+    """
+    factor = float(environment.get("TWISTED_IB_TEST_PATIENCE", "1"))
+    if not factor >= 1:
+        raise ValueError(f"TWISTED_IB_TEST_PATIENCE is {factor}, not 1 or more")
+    return factor
+
+
+PATIENCE = patience(os.environ)
+#: After this a test is taken for one that hangs.
+HANG_SECONDS = 60.0 * PATIENCE
+
+
+def waitUntil(holds: Callable[[], object], turn: Callable[[], object] = lambda: time.sleep(0.001)) -> None:
+    """
+    Wait for something.
+
+    @param holds: Whether it is so.
+    @param turn: What is done between two looks; it sleeps by itself if it has nothing to do.
+
+    @raise AssertionError: It has not become so in L{HANG_SECONDS}.
+    """
+    end = time.monotonic() + HANG_SECONDS
+    while not holds():
+        assert time.monotonic() < end, "it does not happen"
+        turn()
+
+
+async def becomes(reactor: Any, holds: Callable[[], object]) -> None:
+    """
+    Wait for something, while a reactor runs.
+
+    @param holds: Whether it is so.
+
+    @raise AssertionError: It has not become so in L{HANG_SECONDS}.
+    """
+    end = reactor.seconds() + HANG_SECONDS
+    while not holds():
+        assert reactor.seconds() < end, "it does not happen"
+        await deferLater(reactor, 0.001)
+
+
+def runToEnd(test: Any, reactor: Any, steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """
+    Run a coroutine on a reactor, and raise what it raises.
+
+    @param test: A L{ReactorBuilder<twisted.internet.test.reactormixins.ReactorBuilder>}.
+    """
+    ends: list[Any] = []
+
+    def begin() -> None:
+        done = Deferred.fromCoroutine(steps())
+        done.addBoth(ends.append)
+        done.addBoth(lambda ignored: reactor.stop())
+
+    reactor.callWhenRunning(begin)
+    test.runReactor(reactor, timeout=HANG_SECONDS)
+    test.assertEqual(len(ends), 1, "it did not come to its end")
+    if isinstance(ends[0], Failure):
+        ends[0].raiseException()
+
+
+class Driven:
+    """
+    A mixin for L{twisted.internet.test.reactormixins.ReactorBuilder}.
+    """
+
+    def drive(self, steps: Any) -> None:
+        """
+        Run a coroutine on a reactor, which must be clean at the end.
+        """
+        this: Any = self
+        reactor = this.buildReactor()
+        runToEnd(this, reactor, lambda: steps(reactor))
+        for channel in channelsOf(reactor):
+            used = channel.device.inUse()
+            this.assertEqual((used["qp"], used["pd"], used["mr"]), (0, 0, 0))
