@@ -20,8 +20,8 @@ from benchmarks.stepping import Both, connected, least
 from benchmarks.steps import Table
 from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.table import ConnectionTable
+from twisted_ib.hca.connection.rdmacm import PortSpace
 from twisted_ib.hca.wire.cm import DREP, DREQ, RTU
-from twisted_ib.hca.wire.cm.rdmacm import PortSpace
 from twisted_ib.sdp import handshake
 from twisted_ib.sdp.port import SDPConnector, connectSDP, listenSDP
 from twisted_ib.sdp.protocol.wire import HELLO_ACK_BYTES, HELLO_BYTES, Hello, HelloAck

@@ -12,12 +12,12 @@ from tests.hca.queues.keyed_pair import piece
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.base.operation import ABSENT, LATER, RESPONSES
 from twisted_ib.hca.base.states import QPState, QPType
+from twisted_ib.hca.connection import SIDRStatus
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.memory.memory import MemoryRegion, MemoryWindow, WindowType
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import ReceiveRequest, SendOpcode
 from twisted_ib.hca.wire import cm
-from twisted_ib.hca.wire.cm import SIDRStatus
 from twisted_ib.hca.wire.headers import RETH
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from twisted_ib.hca.connection.rdmacm import PortSpace
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
-from twisted_ib.hca.wire.cm.rdmacm import PortSpace
 from twisted_ib.interfaces import IReactorCompletionChannels
 from twisted_ib.internet.addresses import addressOf
 from twisted_ib.internet.channel import DeviceChannel

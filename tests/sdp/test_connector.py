@@ -21,7 +21,8 @@ from twisted_ib.errors import (
     ResourceLimitError,
     UnknownDeviceError,
 )
-from twisted_ib.hca.wire.cm import REJ, REP, RejectReason
+from twisted_ib.hca.connection import RejectReason
+from twisted_ib.hca.wire.cm import REJ, REP
 from twisted_ib.internet import connector as connectorModule
 from twisted_ib.internet.localports import localPorts
 from twisted_ib.sdp import handshake

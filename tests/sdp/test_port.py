@@ -24,7 +24,7 @@ from twisted_ib.errors import (
     ServiceInUseError,
     UnknownDeviceError,
 )
-from twisted_ib.hca.wire.cm import RejectReason
+from twisted_ib.hca.connection import RejectReason
 from twisted_ib.internet import port as portModule
 from twisted_ib.sdp.port import SDPPort, listenSDP
 from twisted_ib.sdp.protocol import wire

@@ -17,11 +17,11 @@ from tests.simulation.worker import RELIABLE, UNRELIABLE, DatagramWorker, Worker
 from tests.simulation.world import Host, Link, World
 from twisted_ib import limits
 from twisted_ib.hca.base.states import QPState, QPType
+from twisted_ib.hca.connection import PathRecord
+from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, gidOf
 from twisted_ib.hca.fabric.base.faults import FaultyLink, Replay
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.wire.cm import REP, REQ
-from twisted_ib.hca.wire.cm.path import CMPath
-from twisted_ib.hca.wire.cm.rdmacm import PortSpace, RDMACMHeader, gidOf
 from twisted_ib.hca.wire.opcodes import MTU_BYTES
 
 ADDRESSES = (("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2"))
@@ -288,7 +288,7 @@ class Active:
             maxCMRetries=RETRIES,
             startingPSN=run.psns[0],
             pathMTU=run.mtu,
-            primaryPath=CMPath(localGID=gids[0], remoteGID=gids[1], hopLimit=64, localACKTimeout=17),
+            primaryPath=PathRecord(localGID=gids[0], remoteGID=gids[1], hopLimit=64, localACKTimeout=17),
             privateData=RDMACMHeader(here, 4000, there).pack(),
         )
         device = self.worker.device

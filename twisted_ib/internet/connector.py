@@ -21,8 +21,9 @@ from zope.interface import implementer
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, PathLostError
+from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, isPlacedByUser
-from twisted_ib.hca.wire.cm import REJ, REP, RejectReason
+from twisted_ib.hca.wire.cm import REJ, REP
 from twisted_ib.internet import failures
 from twisted_ib.internet.addresses import Address, addressOf, reachable, sharedAddress
 from twisted_ib.internet.batchedcalls import BatchedCalls, batchedCallsOf

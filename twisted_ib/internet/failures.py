@@ -20,7 +20,7 @@ from twisted_ib.errors import (
     ServiceInUseError,
     UnknownDeviceError,
 )
-from twisted_ib.hca.wire.cm import RejectReason
+from twisted_ib.hca.connection import RejectReason
 from twisted_ib.internet.addresses import withPort
 
 cmReasons: dict[int, str] = {reason.value: reason.name for reason in RejectReason}

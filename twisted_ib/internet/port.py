@@ -23,7 +23,8 @@ from twisted_ib.errors import HCAError, ResourceLimitError, ServiceInUseError, W
 from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.base.socketrows import LISTEN, LISTENER, Row
 from twisted_ib.hca.base.traits import Proof
-from twisted_ib.hca.wire.cm import REQ, RejectReason
+from twisted_ib.hca.connection import RejectReason
+from twisted_ib.hca.wire.cm import REQ
 from twisted_ib.internet import failures
 from twisted_ib.internet.addresses import (
     Address,

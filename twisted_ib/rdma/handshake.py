@@ -11,9 +11,9 @@ from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader, serviceID
 from twisted_ib.hca.memory.memory import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.wire.cm import REP, REQ
-from twisted_ib.hca.wire.cm.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader, serviceID
 from twisted_ib.internet.addresses import Address
 from twisted_ib.rdma.messages import Messages
 

@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IConnector, IListeningPort, IProtocolFac
 from twisted.internet.protocol import ClientFactory
 
 from twisted_ib import limits
-from twisted_ib.hca.wire.cm.rdmacm import REP_USER_BYTES, REQ_USER_BYTES
+from twisted_ib.hca.connection.rdmacm import REP_USER_BYTES, REQ_USER_BYTES
 from twisted_ib.internet.connector import Connector
 from twisted_ib.internet.endpoints import ClientEndpoint, ServerEndpoint
 from twisted_ib.internet.port import Port

@@ -41,6 +41,8 @@ from twisted_ib.hca.capture import pcapng
 from twisted_ib.hca.capture.capture import Capture, capture, fileOf
 from twisted_ib.hca.capture.pcapng import Writer
 from twisted_ib.hca.capture.trace import PathTrace
+from twisted_ib.hca.connection import PathRecord as Way
+from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.base.neighbours import Neighbours
 from twisted_ib.hca.fabric.base.path import PeerIdentity
@@ -48,8 +50,6 @@ from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric, LoopbackPath
 from twisted_ib.hca.verbs import AH, GID, AHAttr, GlobalRoute, QPAttr, SendWR, enums
 from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.wire.cm import MESSAGES, REP, REQ, RTU
-from twisted_ib.hca.wire.cm import CMPath as Way
-from twisted_ib.hca.wire.cm.rdmacm import gidOf
 from twisted_ib.hca.wire.grh import DETH, GRH, guidGID
 from twisted_ib.hca.wire.headers import RETH
 

@@ -13,11 +13,11 @@ from tests.hca.hcas import settle
 from tests.hca.memorylink import MemoryLink
 from tests.support.captures import TSHARK, read, tshark
 from twisted_ib.hca.capture.capture import Capture
+from twisted_ib.hca.connection.rdmacm import PortSpace
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.roce.packet import PacketFabric
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.wire import decodePacket
-from twisted_ib.hca.wire.cm.rdmacm import PortSpace
 
 
 class CaptureTests(PacketTestCase):

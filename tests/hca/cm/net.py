@@ -9,8 +9,9 @@ from typing import Any
 
 from twisted_ib.hca.cm.machine import Connection, Event
 from twisted_ib.hca.cm.table import ConnectionTable
+from twisted_ib.hca.connection import PathRecord
 from twisted_ib.hca.wire import cm
-from twisted_ib.hca.wire.cm import REP, REQ, CMPath
+from twisted_ib.hca.wire.cm import REP, REQ
 
 SERVICE = 0x11C06
 #: Path timeout 17 is 512 ms, so packet lifetime 16 is 256 ms.
@@ -22,7 +23,7 @@ def ask(queuePair: int = 1, **fields: Any) -> REQ:
     """
     A REQ as RDMA-CM makes them.
     """
-    fields.setdefault("primaryPath", CMPath(localACKTimeout=17))
+    fields.setdefault("primaryPath", PathRecord(localACKTimeout=17))
     fields.setdefault("maxCMRetries", 15)
     return REQ(
         serviceID=SERVICE,

@@ -13,8 +13,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted_ib.errors import ConnectionStateError
 from twisted_ib.hca.cm.machine import Connection, Event, Input, Output, State
 from twisted_ib.hca.cm.transitions import HALF_OPEN, TRANSITIONS
+from twisted_ib.hca.connection import PathRecord
 from twisted_ib.hca.wire import cm
-from twisted_ib.hca.wire.cm import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU, CMPath
+from twisted_ib.hca.wire.cm import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU
 
 GUID = 0x0002C90300000001
 LOCAL, REMOTE = 0x11110001, 0x22220001
@@ -210,7 +211,7 @@ class MachineCase(SynchronousTestCase):
         A connection to which some inputs happened.
         """
         table = FakeTable()
-        request = REQ(maxCMRetries=2, primaryPath=CMPath(localACKTimeout=ACK_CODE))
+        request = REQ(maxCMRetries=2, primaryPath=PathRecord(localACKTimeout=ACK_CODE))
         connection = Connection(table, None, PATH_CHANGE, LOCAL, request)
         connection.period = PERIOD
         for given in route:

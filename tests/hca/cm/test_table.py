@@ -12,7 +12,8 @@ from tests.hca.cm.net import PERIOD, SERVICE, TIMEWAIT, Net, ask, send
 from twisted_ib.errors import ServiceInUseError
 from twisted_ib.hca.cm.machine import Event, State
 from twisted_ib.hca.cm.table import COUNTERS, ConnectionTable
-from twisted_ib.hca.wire.cm import DREP, DREQ, REJ, REP, REQ, RTU, RejectReason
+from twisted_ib.hca.connection import RejectReason
+from twisted_ib.hca.wire.cm import DREP, DREQ, REJ, REP, REQ, RTU
 
 
 class OpenTests(SynchronousTestCase):

@@ -12,7 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.cm.net import PERIOD, Net, ask, send
 from twisted_ib.hca.cm import timers, transitions
 from twisted_ib.hca.cm.machine import Connection, Event, State
-from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REP, REQ, RTU, CMPath, timeoutSeconds
+from twisted_ib.hca.connection import PathRecord
+from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REP, REQ, RTU, timeoutSeconds
 
 
 class TimerTests(SynchronousTestCase):
@@ -176,7 +177,7 @@ class TimerTests(SynchronousTestCase):
         """
         for code, seconds in ((20, 4.096), (21, 8.192), (22, 8.192), (31, 8.192)):
             net = Net()
-            message = ask(9, primaryPath=CMPath(localACKTimeout=code))
+            message = ask(9, primaryPath=PathRecord(localACKTimeout=code))
             message.localCommunicationID, message.localCMResponseTimeout = 5, code
             send(net.b, message, "a")
             event = net.b.nextEvent()

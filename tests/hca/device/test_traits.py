@@ -13,9 +13,9 @@ from tests.hca.addressed import onWire
 from twisted_ib import limits
 from twisted_ib.errors import NoRouteError, SharedGIDError
 from twisted_ib.hca.base.traits import LOCAL, ROUTED, SHARED, Peers, Proof
+from twisted_ib.hca.connection.rdmacm import gidNumber
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.device.registry import KINDS, addDevice, traitsOf
-from twisted_ib.hca.wire.cm.rdmacm import gidNumber
 from twisted_ib.hca.wire.grh import guidGID
 
 ADDRESS, OTHER = "127.0.0.1", "127.0.0.2"

@@ -15,6 +15,7 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.errors import WireError
+from twisted_ib.hca.connection import PathRecord, RejectReason, SIDRStatus
 from twisted_ib.hca.wire import cm
 from twisted_ib.hca.wire.cm import (
     APR,
@@ -29,8 +30,8 @@ from twisted_ib.hca.wire.cm import (
     SIDR_REP,
     SIDR_REQ,
     AnyMessage,
-    CMPath,
 )
+from twisted_ib.hca.wire.cm.path import packPath
 
 
 def gid(address: str) -> bytes:
@@ -72,7 +73,7 @@ SAMPLES: list[tuple[str, AnyMessage]] = [
             pathMTU=3,
             rnrRetryCount=7,
             maxCMRetries=15,
-            primaryPath=CMPath(
+            primaryPath=PathRecord(
                 localGID=gid("192.0.2.1"),
                 remoteGID=gid("192.0.2.2"),
                 flowLabel=0x12345,
@@ -92,7 +93,7 @@ SAMPLES: list[tuple[str, AnyMessage]] = [
     ),
     (
         "00000000 00000001 00 00 0008",
-        REJ(remoteCommunicationID=1, messageRejected=0, reason=cm.RejectReason.INVALID_SERVICE_ID),
+        REJ(remoteCommunicationID=1, messageRejected=0, reason=RejectReason.INVALID_SERVICE_ID),
     ),
     (
         "22220001 11110001 00000000 005555 00 000000 00 654321 00 01 01 79 e0 0002c90300000002 7064",
@@ -136,7 +137,7 @@ SAMPLES: list[tuple[str, AnyMessage]] = [
             remoteCommunicationID=2,
             remoteQPN=0x5555,
             remoteCMResponseTimeout=20,
-            path=CMPath(
+            path=PathRecord(
                 localLID=1,
                 remoteLID=2,
                 localGID=gid("192.0.2.1"),
@@ -173,7 +174,7 @@ LINUX: list[tuple[str, AnyMessage]] = [
             pathMTU=3,
             rnrRetryCount=7,
             maxCMRetries=15,
-            primaryPath=CMPath(
+            primaryPath=PathRecord(
                 localGID=gid("10.77.0.2"),
                 remoteGID=gid("10.77.0.3"),
                 flowLabel=0x2F656,
@@ -370,8 +371,8 @@ class BitTests(SynchronousTestCase):
         """
         expected = padded(message)
         if isinstance(expected, REQ) and isinstance(parsed, REQ) and parsed.alternatePath is not None:
-            self.assertEqual(parsed.alternatePath, CMPath(0, 0))
-            expected.alternatePath = CMPath(0, 0)
+            self.assertEqual(parsed.alternatePath, PathRecord(0, 0))
+            expected.alternatePath = PathRecord(0, 0)
         return expected
 
     def test_everyOtherBit(self) -> None:
@@ -431,7 +432,7 @@ class RangeTests(SynchronousTestCase):
         """
         names = [field.name for field in attrs.fields(type(message))]
         if isinstance(message, (REQ, LAP)):
-            names += [field.name for field in attrs.fields(CMPath)]
+            names += [field.name for field in attrs.fields(PathRecord)]
         return names
 
     def width(self, message: AnyMessage, name: str) -> int | None:
@@ -488,14 +489,14 @@ class RangeTests(SynchronousTestCase):
         """
         A GID has 16 octets and no less.
         """
-        self.assertRaises(ValueError, CMPath(localGID=b"\1" * 15).pack)
-        self.assertRaises(ValueError, LAP(path=CMPath(remoteGID=b"")).pack)
+        self.assertRaises(ValueError, packPath, PathRecord(localGID=b"\1" * 15))
+        self.assertRaises(ValueError, LAP(path=PathRecord(remoteGID=b"")).pack)
 
     def test_alternatePath(self) -> None:
         """
         The alternate path is the 44 octets after the primary one.
         """
-        path = CMPath(1, 2, gid("192.0.2.7"), gid("192.0.2.8"), 5, 6, 7, 8, 9, True, 10)
+        path = PathRecord(1, 2, gid("192.0.2.7"), gid("192.0.2.8"), 5, 6, 7, 8, 9, True, 10)
         octets = REQ(alternatePath=path).pack()
         self.assertEqual(
             octets[96:140].hex(),
@@ -521,10 +522,10 @@ class CodeTests(SynchronousTestCase):
         """
         Reject reasons are 1 to 33 and 35.
         """
-        self.assertEqual([*cm.RejectReason], [*range(1, 34), 35])
-        self.assertEqual(cm.RejectReason.STALE_CONNECTION, 10)
-        self.assertEqual(cm.RejectReason.INVALID_MTU, 26)
-        self.assertEqual(cm.RejectReason.CONSUMER_DEFINED, 28)
+        self.assertEqual([*RejectReason], [*range(1, 34), 35])
+        self.assertEqual(RejectReason.STALE_CONNECTION, 10)
+        self.assertEqual(RejectReason.INVALID_MTU, 26)
+        self.assertEqual(RejectReason.CONSUMER_DEFINED, 28)
 
     def test_statuses(self) -> None:
         """
@@ -532,4 +533,4 @@ class CodeTests(SynchronousTestCase):
         """
         self.assertEqual([*cm.APRStatus], [*range(14)])
         self.assertEqual(cm.APRStatus.QPN_MISMATCH, 6)
-        self.assertEqual([*cm.SIDRStatus], [*range(6)])
+        self.assertEqual([*SIDRStatus], [*range(6)])

@@ -12,8 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support import packets
 from tests.support.generated import given
+from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.wire import icrcflow
-from twisted_ib.hca.wire.cm.rdmacm import gidOf
 from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, ICRCState
 from twisted_ib.hca.wire.rocev2 import UDPDatagram
 

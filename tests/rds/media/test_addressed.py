@@ -9,8 +9,8 @@ from typing import Any
 from tests.hca.memorylink import Wire, deviceOn
 from tests.rds.ends import Process, ProcessesTestCase
 from twisted_ib import limits
+from twisted_ib.hca.connection.rdmacm import RDMACMHeader
 from twisted_ib.hca.wire.cm import REQ
-from twisted_ib.hca.wire.cm.rdmacm import RDMACMHeader
 from twisted_ib.internet.channel import DeviceChannel
 from twisted_ib.rds import receiving
 from twisted_ib.rds.media import rc

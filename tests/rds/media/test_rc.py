@@ -12,8 +12,8 @@ from tests.rds.ends import HOST, Process, ProcessesTestCase
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
+from twisted_ib.hca.connection.rdmacm import RDMACMHeader
 from twisted_ib.hca.wire.cm import REQ
-from twisted_ib.hca.wire.cm.rdmacm import RDMACMHeader
 from twisted_ib.internet.channel import channelFor
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rds import port as rdsPort

@@ -20,7 +20,8 @@ from twisted_ib import limits
 from twisted_ib.errors import ConnectionStateError, ResourceLimitError
 from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.timers import Deadlines
-from twisted_ib.hca.wire.cm import SIDR_REP, SIDR_REQ, SIDRStatus, timeoutSeconds
+from twisted_ib.hca.connection import SIDRStatus
+from twisted_ib.hca.wire.cm import SIDR_REP, SIDR_REQ, timeoutSeconds
 
 #: Lookups of one source that our consumers have not answered; over it new ones are dropped.
 CM_LOOKUPS_PER_PATH = 4096

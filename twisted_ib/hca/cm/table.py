@@ -29,6 +29,7 @@ from twisted_ib.hca.cm.sidr import Lookup, Lookups
 from twisted_ib.hca.cm.states import Event, Input, State
 from twisted_ib.hca.cm.timers import Deadlines, Timewait
 from twisted_ib.hca.cm.transitions import HALF_OPEN
+from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.wire.cm import (
     DREP,
     DREQ,
@@ -43,7 +44,6 @@ from twisted_ib.hca.wire.cm import (
     AnyMessage,
     Buffer,
     MessageKind,
-    RejectReason,
     byAttribute,
     timeoutSeconds,
 )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib.hca.cm.states import Event, Input, State
+from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.wire.cm import (
     APR,
     DREP,
@@ -22,7 +23,6 @@ from twisted_ib.hca.wire.cm import (
     RTU,
     APRStatus,
     MessageKind,
-    RejectReason,
     timeoutSeconds,
 )
 

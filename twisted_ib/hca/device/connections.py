@@ -15,9 +15,9 @@ from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.sidr import Lookup
 from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.table import ConnectionTable
+from twisted_ib.hca.connection import RejectReason, SIDRStatus
+from twisted_ib.hca.connection.rdmacm import PortSpace, textOf, unpackAddress
 from twisted_ib.hca.host.addresses import normalise
-from twisted_ib.hca.wire.cm import RejectReason, SIDRStatus
-from twisted_ib.hca.wire.cm.rdmacm import PortSpace, textOf, unpackAddress
 
 #: Offsets of the IP version and the destination address in private data, by port space: SDP's Hello
 #: (IBTA vol. 1 annex A4).
@@ -99,7 +99,7 @@ class Services:
         """
         Listen on a service.
 
-        @param portSpace: the RDMA-CM port space, L{PortSpace<twisted_ib.hca.wire.cm.rdmacm.PortSpace>}.
+        @param portSpace: the RDMA-CM port space, L{PortSpace<twisted_ib.hca.connection.rdmacm.PortSpace>}.
         @param address: an address of this host; C{""} or C{"::"} for all.
         @param port: 0 for any free port.
         @param listener: an L{IServiceListener}.
@@ -160,7 +160,7 @@ class Services:
         """
         Resolve the path to the listener of a service.
 
-        @param portSpace: the RDMA-CM port space, L{PortSpace<twisted_ib.hca.wire.cm.rdmacm.PortSpace>}.
+        @param portSpace: the RDMA-CM port space, L{PortSpace<twisted_ib.hca.connection.rdmacm.PortSpace>}.
         @param user: gets C{pathReady(path)}, perhaps before this returns, or C{connectFailed(error)} later.
         @param now: the device's time, seconds.
         @return: an object with C{cancel()}.

@@ -36,6 +36,7 @@ from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import Peers, Proof
 from twisted_ib.hca.cm.machine import Connection
+from twisted_ib.hca.connection.rdmacm import gidNumber
 from twisted_ib.hca.device.addressresolution import AddressResolution
 from twisted_ib.hca.device.connections import Manager, Service, Services
 from twisted_ib.hca.device.counters import Traffic, counters
@@ -47,7 +48,6 @@ from twisted_ib.hca.host.paging import Row, pages
 from twisted_ib.hca.memory.memory import Memory, MemoryRegion, ProtectionDomain
 from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.services.address import AddressPaths
-from twisted_ib.hca.wire.cm.rdmacm import gidNumber
 from twisted_ib.hca.wire.grh import guidGID
 from twisted_ib.hca.wire.headers import PSN_MASK
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from twisted_ib.errors import NoRouteError
 from twisted_ib.hca.base.traits import Traits
+from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.host.addresses import isLocalAddress, isPeersAddress, localAddresses, normalise
-from twisted_ib.hca.wire.cm.rdmacm import gidText
 
 #: Addresses that name no interface.
 _WILDCARDS = ("0.0.0.0", "::")

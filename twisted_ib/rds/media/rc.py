@@ -37,11 +37,12 @@ from twisted_ib.errors import (
     WireError,
 )
 from twisted_ib.hca.base.traits import Proof
+from twisted_ib.hca.connection import RejectReason
+from twisted_ib.hca.connection.rdmacm import HEADER_BYTES as CM_HEADER_BYTES
+from twisted_ib.hca.connection.rdmacm import RDMACMHeader
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addressOf, traitsOf
 from twisted_ib.hca.host.addresses import localAddresses, normalise
-from twisted_ib.hca.wire.cm import REP, REQ, RejectReason
-from twisted_ib.hca.wire.cm.rdmacm import HEADER_BYTES as CM_HEADER_BYTES
-from twisted_ib.hca.wire.cm.rdmacm import RDMACMHeader
+from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.internet.channel import DeviceChannel, channelFor
 from twisted_ib.rds.media.rcconnect import (
     PORT_SPACE,

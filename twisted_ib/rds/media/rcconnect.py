@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, PathLostError, PeerGoneError, RDSWireError
-from twisted_ib.hca.wire.cm import REP, REQ, RejectReason
-from twisted_ib.hca.wire.cm.rdmacm import PortSpace, RDMACMHeader, serviceID
+from twisted_ib.hca.connection import RejectReason
+from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, serviceID
+from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.internet.channel import DeviceChannel
 from twisted_ib.rds.media.rcsend import MTU
 from twisted_ib.rds.paths.path import RDSPath

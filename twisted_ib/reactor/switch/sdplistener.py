@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.protocol import Factory
 
-from twisted_ib.hca.wire.cm import REQ, RejectReason
+from twisted_ib.hca.connection import RejectReason
+from twisted_ib.hca.wire.cm import REQ
 from twisted_ib.reactor.switch.serverclient import RedirectedServer
 from twisted_ib.sdp.port import SDPPort
 

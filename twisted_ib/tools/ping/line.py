@@ -10,6 +10,7 @@ from collections import deque
 from contextlib import suppress
 from math import inf
 
+from twisted_ib.hca.connection import RejectReason, SIDRStatus
 from twisted_ib.hca.verbs import (
     CMID,
     CQ,
@@ -28,7 +29,6 @@ from twisted_ib.hca.verbs import (
     UDParam,
     enums,
 )
-from twisted_ib.hca.wire.cm.codes import RejectReason, SIDRStatus
 from twisted_ib.tools.ping.station import Steps, VerbsSession, reason
 from twisted_ib.tools.program import ProgramError
 

@@ -20,10 +20,10 @@ from twisted.internet.protocol import Factory
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.simulation.streams import ADDRESSES, PORT, Receiver, Sender, Streams
+from twisted_ib.hca.connection import PathRecord
+from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.wire import BaseHeader, Packet
 from twisted_ib.hca.wire.cm import REQ
-from twisted_ib.hca.wire.cm.path import CMPath
-from twisted_ib.hca.wire.cm.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.wire.headers import ICRC
 from twisted_ib.hca.wire.icrc import icrc
 from twisted_ib.hca.wire.mad import cm
@@ -205,7 +205,7 @@ class FloodTestCase(SynchronousTestCase):
         request.startingPSN, request.pathMTU = dice.getrandbits(24), 3
         request.localCMResponseTimeout = dice.choice(TIMEOUTS)
         request.maxCMRetries = 15
-        request.primaryPath = CMPath(
+        request.primaryPath = PathRecord(
             localGID=gidOf(source),
             remoteGID=gidOf(ADDRESSES[1]),
             flowLabel=dice.getrandbits(20),

@@ -10,11 +10,11 @@ from tests.contracts.path import Consumer
 from tests.hca.fabric.roce.test_devices import HERE, THERE, PacketTestCase
 from twisted_ib import limits
 from twisted_ib.hca.base.timers import timeoutSeconds
+from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.roce import connparams
 from twisted_ib.hca.fabric.roce.connparams import connectionParameters
 from twisted_ib.hca.transport.parameters import ConnectionParameters
 from twisted_ib.hca.wire.cm import REP, REQ
-from twisted_ib.hca.wire.cm.rdmacm import gidOf
 
 
 class AgreementTests(PacketTestCase):

@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.hcas import settle
 from tests.hca.memorylink import Wire, deviceOn
 from twisted_ib.hca.base.states import QPState, QPType
+from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, gidOf
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus
@@ -20,7 +21,6 @@ from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.queues.requests import SGE, ReceiveRequest, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.hca.wire.cm import REP, REQ
-from twisted_ib.hca.wire.cm.rdmacm import PortSpace, RDMACMHeader, gidOf
 from twisted_ib.hca.wire.icrcflow import ICRCState
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"

@@ -14,11 +14,11 @@ from tests.hca.memorylink import Datagram
 from twisted_ib import limits
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.cm import transactions
+from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.roce import receive, transmit
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
-from twisted_ib.hca.wire.cm.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.wire.headers import BTH, DETH, RETH
 from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, ICRCState
 from twisted_ib.hca.wire.opcodes import OPCODES

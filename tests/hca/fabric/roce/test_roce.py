@@ -21,13 +21,13 @@ from tests.hca.fabric.roce.test_devices import PORT, End
 from tests.support.ownaddress import ownAddress, ownGroup
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.errors import DeviceError, NoRouteError, ResourceLimitError
+from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.roce import roce
 from twisted_ib.hca.fabric.roce.packet import PacketFabric
 from twisted_ib.hca.fabric.roce.roce import RoCELink, mtuOf, pathMTUOf
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
-from twisted_ib.hca.wire.cm.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.wire.headers import BTH
 from twisted_ib.hca.wire.icrc import icrc
 from twisted_ib.hca.wire.icrcflow import ICRCState

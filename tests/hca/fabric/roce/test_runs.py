@@ -14,9 +14,9 @@ from tests.hca.fabric.roce.test_streams import StreamTests
 from tests.hca.hcas import settle
 from tests.hca.memorylink import Datagram, MemoryLink
 from twisted_ib import limits
+from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
 from twisted_ib.hca.queues.queuepair import QueuePair
-from twisted_ib.hca.wire.cm.rdmacm import gidOf
 from twisted_ib.hca.wire.icrcflow import ICRCState
 
 BURST = 15

@@ -12,12 +12,12 @@ from unittest import mock
 from tests.hca.addressed import onWire
 from tests.hca.verbs.cm import test_cmid, test_datagram
 from tests.hca.verbs.cm.case import CMTestCase, Kind, attributes
+from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.device.registry import addDevice
 from twisted_ib.hca.verbs import PD, AddrInfo, Context, enums
 from twisted_ib.hca.verbs.cm import binding, connected
 from twisted_ib.hca.verbs.cm.addrinfo import Address
 from twisted_ib.hca.verbs.objects.ah import readGRH
-from twisted_ib.hca.wire.cm.codes import RejectReason
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"
 

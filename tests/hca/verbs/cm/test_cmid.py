@@ -12,10 +12,10 @@ from unittest import mock
 from tests.hca.verbs.cm.case import UDP, CMTestCase, Kind, attributes, param
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
+from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.verbs import CQ, AddrInfo, ConnParam, enums
 from twisted_ib.hca.verbs.base.hub import hub
-from twisted_ib.hca.wire.cm.codes import RejectReason
 
 STATE = int(enums.IBV_QP_STATE)
 

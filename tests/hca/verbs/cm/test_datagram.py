@@ -11,11 +11,11 @@ from unittest import mock
 
 from tests.hca.verbs.cm.case import UDP, CMTestCase, Kind, attributes, param
 from twisted_ib import limits
+from twisted_ib.hca.connection import RejectReason, SIDRStatus
 from twisted_ib.hca.verbs import AH, GID, AddrInfo, ConnParam, JoinMCAttrEx, PyverbsUserError, UDParam, enums
 from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.verbs.cm.connected import Connected
 from twisted_ib.hca.verbs.cm.identifier import groupOf
-from twisted_ib.hca.wire.cm.codes import RejectReason, SIDRStatus
 
 GRH_BYTES = 40
 GROUP = "230.0.0.1"

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.hca.verbs.cm.case import UDP, CMTestCase, Kind, attributes
 from tests.support.waiting import HANG_SECONDS
+from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.verbs import (
     CMID,
     CQ,
@@ -32,7 +33,6 @@ from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.verbs.cm.event import CMEventQueue
 from twisted_ib.hca.verbs.cm.identifier import Identifier
 from twisted_ib.hca.verbs.cm.stage import STEPS, Stage
-from twisted_ib.hca.wire.cm.codes import RejectReason
 
 STATE = int(enums.IBV_QP_STATE)
 

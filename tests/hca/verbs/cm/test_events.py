@@ -16,6 +16,7 @@ from unittest import mock
 
 from tests.hca.verbs.cm.case import UDP, CMTestCase, Kind, attributes, param
 from tests.support.waiting import HANG_SECONDS, waitUntil
+from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.verbs import (
     CMID,
     AddrInfo,
@@ -27,7 +28,6 @@ from twisted_ib.hca.verbs import (
     enums,
 )
 from twisted_ib.hca.verbs.base.hub import hub
-from twisted_ib.hca.wire.cm.codes import RejectReason
 
 PASSIVE = enums.RAI_PASSIVE
 

@@ -15,12 +15,12 @@ from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.cm.states import State
+from twisted_ib.hca.connection import PathRecord, RejectReason, SIDRStatus
+from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, serviceID
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.verbs import AddrInfo, ConnParam, UDParam, enums
 from twisted_ib.hca.verbs.base.hub import hub
-from twisted_ib.hca.wire.cm import REP, REQ, SIDR_REP, SIDR_REQ, CMPath
-from twisted_ib.hca.wire.cm.codes import RejectReason, SIDRStatus
-from twisted_ib.hca.wire.cm.rdmacm import PortSpace, RDMACMHeader, serviceID
+from twisted_ib.hca.wire.cm import REP, REQ, SIDR_REP, SIDR_REQ
 
 HEADER = RDMACMHeader("127.0.0.1", 1234, "127.0.0.1").pack()
 
@@ -209,7 +209,7 @@ class CallerTests(HostileTestCase):
         """
         listener = self.listening()
         self.reach(listener)
-        path = CMPath(flowLabel=0xFFFFF, packetRate=63, hopLimit=255, localACKTimeout=31)
+        path = PathRecord(flowLabel=0xFFFFF, packetRate=63, hopLimit=255, localACKTimeout=31)
         self.ask(
             listener,
             localQPN=0xFFFFFF,

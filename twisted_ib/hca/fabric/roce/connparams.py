@@ -15,9 +15,9 @@ import attrs
 from twisted_ib import limits
 from twisted_ib.hca.base.attributes import ACK_DELAY_CODE, MTU_CODES
 from twisted_ib.hca.base.timers import timeoutSeconds
+from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.transport.parameters import ConnectionParameters
 from twisted_ib.hca.wire.cm import REP, REQ
-from twisted_ib.hca.wire.cm.rdmacm import gidText
 from twisted_ib.hca.wire.opcodes import MTU_BYTES
 
 #: The longest time from a CM message to its answer that is used as a round trip sample, in seconds.

@@ -22,6 +22,7 @@ from twisted_ib.hca.base.interfaces import IFabric
 from twisted_ib.hca.base.operation import GSI_QPN, QPN_MASK, UD_SEND_ONLY
 from twisted_ib.hca.base.traits import ROUTED
 from twisted_ib.hca.cm.transactions import CMTransactions
+from twisted_ib.hca.connection.rdmacm import gidNumber, gidOf, gidText
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch, Fabric
 from twisted_ib.hca.fabric.roce.connparams import sending
 from twisted_ib.hca.fabric.roce.peerpath import PeerPath
@@ -33,7 +34,6 @@ from twisted_ib.hca.fabric.roce.transmit import ACKNOWLEDGE, PacketTransmitter
 from twisted_ib.hca.fabric.roce.waker import LinkWaker
 from twisted_ib.hca.host.addresses import normalise, wildcard
 from twisted_ib.hca.wire.cm import DREQ, REQ
-from twisted_ib.hca.wire.cm.rdmacm import gidNumber, gidOf, gidText
 from twisted_ib.hca.wire.grh import GRH, GRH_BYTES, isMulticast
 from twisted_ib.hca.wire.headers import DETH
 from twisted_ib.hca.wire.icrcflow import ICRCState

@@ -13,10 +13,10 @@ from typing import Any
 from attrs import frozen
 
 from twisted_ib.errors import PathLostError
+from twisted_ib.hca.connection.rdmacm import gidNumber
 from twisted_ib.hca.fabric.base.path import Path
 from twisted_ib.hca.fabric.roce import connparams
 from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
-from twisted_ib.hca.wire.cm.rdmacm import gidNumber
 
 
 @frozen

@@ -34,7 +34,7 @@ from twisted_ib.hca.base.operation import (
     UD_SEND_ONLY_IMMEDIATE,
     WRITE_MIDDLE,
 )
-from twisted_ib.hca.wire.cm.rdmacm import gidOf
+from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, PSN_MASK
 from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, ICRCState, crc32
 from twisted_ib.hca.wire.mad.mad import QUEUE_KEY

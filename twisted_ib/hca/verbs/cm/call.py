@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import HCAError
+from twisted_ib.hca.connection.rdmacm import RDMACMHeader, gidNumber
 from twisted_ib.hca.verbs.enums.cm import rdma_port_space
-from twisted_ib.hca.wire.cm.rdmacm import RDMACMHeader, gidNumber
 
 if TYPE_CHECKING:
     from twisted_ib.hca.verbs.cm.identifier import Identifier

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import HCAError, NoListenerError, PathLostError
 from twisted_ib.hca.cm.states import State
+from twisted_ib.hca.connection import PathRecord, RejectReason
+from twisted_ib.hca.connection.rdmacm import REJ_USER_BYTES, REP_USER_BYTES, gidOf, serviceID
 from twisted_ib.hca.verbs.base.errors import PyverbsRDMAError
 from twisted_ib.hca.verbs.base.verb import invalid
 from twisted_ib.hca.verbs.cm.call import Call
@@ -35,9 +37,7 @@ from twisted_ib.hca.verbs.cm.stage import Stage
 from twisted_ib.hca.verbs.enums.cm import rdma_cm_event_type
 from twisted_ib.hca.verbs.enums.queues import ibv_qp_state
 from twisted_ib.hca.verbs.qp.qpattr import QPAttr
-from twisted_ib.hca.wire.cm import REJ, REP, REQ, CMPath
-from twisted_ib.hca.wire.cm.codes import RejectReason
-from twisted_ib.hca.wire.cm.rdmacm import REJ_USER_BYTES, REP_USER_BYTES, gidOf, serviceID
+from twisted_ib.hca.wire.cm import REJ, REP, REQ
 
 if TYPE_CHECKING:
     from twisted_ib.hca.verbs.cm.identifier import Identifier
@@ -119,7 +119,7 @@ class Connected(Call):
         # IBTA vol. 1 9.7.1 allows any starting PSN; a random one keeps late packets of an earlier connection
         # out of the window, and off-path attackers guessing.  Linux cma.c draws it at random too (seq_num).
         self._psn = identifier.device.randomBits(_PSN_BITS)
-        way = CMPath(
+        way = PathRecord(
             localGID=gidOf(here.host),
             remoteGID=gidOf(there.host),
             flowLabel=flowLabel(here.port, there.port),

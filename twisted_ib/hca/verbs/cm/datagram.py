@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import HCAError, NoListenerError, PathLostError
 from twisted_ib.hca.base.operation import QPN_MASK
+from twisted_ib.hca.connection import SIDRStatus
+from twisted_ib.hca.connection.rdmacm import SIDR_REP_USER_BYTES, serviceID
 from twisted_ib.hca.verbs.base.errors import PyverbsRDMAError
 from twisted_ib.hca.verbs.base.verb import invalid
 from twisted_ib.hca.verbs.cm.call import Call
@@ -29,8 +31,6 @@ from twisted_ib.hca.verbs.enums.cm import RDMA_UDP_QKEY, rdma_cm_event_type
 from twisted_ib.hca.verbs.enums.queues import ibv_qp_state
 from twisted_ib.hca.verbs.qp.qpattr import QPAttr
 from twisted_ib.hca.wire.cm import SIDR_REP, SIDR_REQ
-from twisted_ib.hca.wire.cm.codes import SIDRStatus
-from twisted_ib.hca.wire.cm.rdmacm import SIDR_REP_USER_BYTES, serviceID
 
 if TYPE_CHECKING:
     from twisted_ib.hca.verbs.cm.identifier import Identifier

@@ -16,6 +16,7 @@ import secrets
 from typing import Any
 
 from twisted_ib.errors import HCAError
+from twisted_ib.hca.connection.rdmacm import gidNumber, gidOf
 from twisted_ib.hca.verbs.base.addr import GID
 from twisted_ib.hca.verbs.base.errors import PyverbsRDMAError
 from twisted_ib.hca.verbs.base.verb import invalid
@@ -34,7 +35,6 @@ from twisted_ib.hca.verbs.objects.device import Context
 from twisted_ib.hca.verbs.objects.pd import PD
 from twisted_ib.hca.verbs.qp.qp import QP
 from twisted_ib.hca.verbs.qp.qpattr import QPAttr, QPInitAttr
-from twisted_ib.hca.wire.cm.rdmacm import gidNumber, gidOf
 
 _E, _S = rdma_cm_event_type, ibv_qp_state
 

@@ -14,14 +14,14 @@ from zope.interface import implementer
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, NoRouteError, ServiceInUseError, WireError
 from twisted_ib.hca.base.interfaces import IServiceListener
+from twisted_ib.hca.connection import RejectReason, SIDRStatus
+from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, RDMACMHeader, textOf
 from twisted_ib.hca.verbs.cm.addrinfo import Address
 from twisted_ib.hca.verbs.cm.connected import Connected
 from twisted_ib.hca.verbs.cm.datagram import Datagrams
 from twisted_ib.hca.verbs.cm.negotiation import UnsupportedRequest
 from twisted_ib.hca.verbs.enums.cm import rdma_cm_event_type, rdma_port_space
 from twisted_ib.hca.wire.cm import REQ, SIDR_REQ
-from twisted_ib.hca.wire.cm.codes import RejectReason, SIDRStatus
-from twisted_ib.hca.wire.cm.rdmacm import HEADER_BYTES, RDMACMHeader, textOf
 
 if TYPE_CHECKING:
     from twisted_ib.hca.verbs.cm.identifier import Identifier

@@ -22,6 +22,7 @@ from twisted_ib import limits
 from twisted_ib.errors import HCAError, WireError
 from twisted_ib.hca.base import attributes
 from twisted_ib.hca.base.operation import QPN_MASK
+from twisted_ib.hca.connection import PathRecord, RejectReason
 from twisted_ib.hca.verbs.base.addr import GID, AHAttr, GlobalRoute
 from twisted_ib.hca.verbs.base.errors import PyverbsRDMAError, errnoOf
 from twisted_ib.hca.verbs.cm.connparam import ConnParam
@@ -29,8 +30,7 @@ from twisted_ib.hca.verbs.enums.cm import RDMA_MAX_INIT_DEPTH, RDMA_MAX_RESP_RES
 from twisted_ib.hca.verbs.enums.device import ibv_access_flags, ibv_mtu
 from twisted_ib.hca.verbs.enums.queues import ibv_qp_attr_mask, ibv_qp_state
 from twisted_ib.hca.verbs.qp.qpattr import QPAttr
-from twisted_ib.hca.wire.cm import REP, REQ, CMPath
-from twisted_ib.hca.wire.cm.codes import RejectReason
+from twisted_ib.hca.wire.cm import REP, REQ
 
 _M, _S = ibv_qp_attr_mask, ibv_qp_state
 
@@ -195,7 +195,7 @@ def makeREQ(
     serviceID: int,
     psn: int,
     lifetime: int,
-    path: CMPath,
+    path: PathRecord,
     header: bytes,
     mtu: int = _MTU_CODE,
 ) -> REQ:

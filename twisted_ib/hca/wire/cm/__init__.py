@@ -12,10 +12,10 @@ wide as the fixed part of the message, so that a parsed message packs to the sam
 """
 
 from twisted_ib.hca.wire.cm.answers import MRA, REJ
-from twisted_ib.hca.wire.cm.codes import APRStatus, MessageKind, RejectReason, SIDRStatus, timeoutSeconds
+from twisted_ib.hca.wire.cm.codes import APRStatus, MessageKind, timeoutSeconds
 from twisted_ib.hca.wire.cm.connect import DREP, DREQ, MESSAGES, REP, REQ, RTU, AnyMessage, byAttribute
 from twisted_ib.hca.wire.cm.layout import BODY_BYTES, Buffer
-from twisted_ib.hca.wire.cm.path import APR, LAP, CMPath
+from twisted_ib.hca.wire.cm.path import APR, LAP
 from twisted_ib.hca.wire.cm.sidr import SIDR_REP, SIDR_REQ
 
 __all__ = [
@@ -35,10 +35,7 @@ __all__ = [
     "APRStatus",
     "AnyMessage",
     "Buffer",
-    "CMPath",
     "MessageKind",
-    "RejectReason",
-    "SIDRStatus",
     "byAttribute",
     "timeoutSeconds",
 ]

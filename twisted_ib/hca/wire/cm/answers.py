@@ -64,7 +64,7 @@ class REJ(CMMessage):
 
     @ivar localCommunicationID: 0 if the sender never chose one.
     @ivar messageRejected: a L{MessageKind<twisted_ib.hca.wire.cm.codes.MessageKind>}.
-    @ivar reason: a L{RejectReason<twisted_ib.hca.wire.cm.codes.RejectReason>}, or an unnamed number.
+    @ivar reason: a L{RejectReason<twisted_ib.hca.connection.codes.RejectReason>}, or an unnamed number.
     @ivar additionalInfo: the whole area of 72 octets, of which C{additionalInfoLength} are valid.
     """
 

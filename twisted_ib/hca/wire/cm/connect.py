@@ -10,9 +10,10 @@ from typing import ClassVar
 
 import attrs
 
+from twisted_ib.hca.connection.path import ANY_PATH, PathRecord
 from twisted_ib.hca.wire.cm.answers import MRA, REJ
 from twisted_ib.hca.wire.cm.layout import BODY_BYTES, Buffer, CMMessage, fits, notWhole, reservedMask
-from twisted_ib.hca.wire.cm.path import ANY_PATH, APR, LAP, NO_PATH, CMPath
+from twisted_ib.hca.wire.cm.path import APR, LAP, NO_PATH, packPath, parsePath
 from twisted_ib.hca.wire.cm.sidr import SIDR_REP, SIDR_REQ
 
 
@@ -62,8 +63,8 @@ class REQ(CMMessage):
     maxCMRetries: int = 0
     sharedReceiveQueue: bool = False
     extendedTransportType: int = 0
-    primaryPath: CMPath = ANY_PATH
-    alternatePath: CMPath | None = None
+    primaryPath: PathRecord = ANY_PATH
+    alternatePath: PathRecord | None = None
     privateData: bytes = b""
     reserved: int = 0
 
@@ -115,8 +116,8 @@ class REQ(CMMessage):
                 self.partitionKey,
                 self.pathMTU << 4 | self.rdcExists << 3 | self.rnrRetryCount,
                 retries << 4 | self.sharedReceiveQueue << 3 | self.extendedTransportType,
-                self.primaryPath.pack(),
-                NO_PATH if alternate is None else alternate.pack(),
+                packPath(self.primaryPath),
+                NO_PATH if alternate is None else packPath(alternate),
                 private,
             )
         except structError as error:
@@ -170,8 +171,8 @@ class REQ(CMMessage):
             retries >> 4,
             bool(retries & 8),
             retries & 7,
-            CMPath.parse(primary),
-            None if alternate == NO_PATH else CMPath.parse(alternate),
+            parsePath(primary),
+            None if alternate == NO_PATH else parsePath(alternate),
             private,
             reserved,
         )

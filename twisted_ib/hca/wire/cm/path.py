@@ -12,60 +12,11 @@ from typing import ClassVar
 import attrs
 
 from twisted_ib import limits
+from twisted_ib.hca.connection.path import ANY_PATH, GID_BYTES, PathRecord
 from twisted_ib.hca.wire.cm.layout import Buffer, CMMessage, fits, infoFits, reservedMask
 
-GID_BYTES = 16
-ZERO_GID = bytes(GID_BYTES)
 PATH_BYTES = 44
 NO_PATH = bytes(PATH_BYTES)
-
-
-@attrs.frozen(cache_hash=True)
-class CMPath:
-    """
-    A path between two ports, as in a L{REQ} and a L{LAP}.
-
-    @ivar localLID: 0xFFFF where LIDs have no meaning (RoCE).
-    @ivar localACKTimeout: a timeout code, see L{timeoutSeconds}.
-    """
-
-    # Linux cm.c cm_format_req writes the permissive LID if the hop limit is over 1, as it is for RoCEv2.
-    localLID: int = 0xFFFF
-    remoteLID: int = 0xFFFF
-    localGID: bytes = ZERO_GID
-    remoteGID: bytes = ZERO_GID
-    flowLabel: int = 0
-    packetRate: int = 0
-    trafficClass: int = 0
-    hopLimit: int = 0
-    serviceLevel: int = 0
-    subnetLocal: bool = False
-    localACKTimeout: int = 0
-
-    def check(self) -> None:
-        """
-        @raise ValueError: a field does not fit.
-        """
-        fits(20, self.flowLabel)
-        fits(8, self.trafficClass)
-        fits(6, self.packetRate)
-        fits(4, self.serviceLevel)
-        fits(5, self.localACKTimeout)
-        if len(self.localGID) != GID_BYTES or len(self.remoteGID) != GID_BYTES:
-            raise ValueError(f"a GID has {GID_BYTES} octets")
-
-    def pack(self) -> bytes:
-        """
-        @return: the 44 octets of a L{REQ}.
-        """
-        return _packed(self)
-
-    @staticmethod
-    def parse(octets: bytes) -> CMPath:
-        """
-        Parse the 44 octets of a L{REQ}.
-        """
-        return _parsed(octets)
 
 
 _PATH = Struct(">HH16s16sIBBBB")
@@ -74,8 +25,12 @@ _remember = lru_cache(maxsize=limits.ADDRESSES_REMEMBERED)
 
 
 @_remember
-def _packed(path: CMPath) -> bytes:
-    path.check()
+def packPath(path: PathRecord) -> bytes:
+    """
+    @return: the 44 octets of a L{REQ}.
+    @raise ValueError: a field does not fit.
+    """
+    _check(path)
     try:
         return _PATH.pack(
             path.localLID,
@@ -92,10 +47,23 @@ def _packed(path: CMPath) -> bytes:
         raise ValueError(f"Path: {error}") from None
 
 
+def _check(path: PathRecord) -> None:
+    fits(20, path.flowLabel)
+    fits(8, path.trafficClass)
+    fits(6, path.packetRate)
+    fits(4, path.serviceLevel)
+    fits(5, path.localACKTimeout)
+    if len(path.localGID) != GID_BYTES or len(path.remoteGID) != GID_BYTES:
+        raise ValueError(f"a GID has {GID_BYTES} octets")
+
+
 @_remember
-def _parsed(octets: bytes) -> CMPath:
+def parsePath(octets: bytes) -> PathRecord:
+    """
+    Parse the 44 octets of a L{REQ}.
+    """
     llid, rlid, lgid, rgid, flow, traffic, hops, level, timeout = _PATH.unpack(octets)
-    return CMPath(
+    return PathRecord(
         llid,
         rlid,
         lgid,
@@ -108,10 +76,6 @@ def _parsed(octets: bytes) -> CMPath:
         bool(level & 8),
         timeout >> 3,
     )
-
-
-#: The path of a message that was given none.
-ANY_PATH = CMPath()
 
 
 @attrs.define
@@ -138,7 +102,7 @@ class LAP(CMMessage):
     remoteCommunicationID: int = 0
     remoteQPN: int = 0
     remoteCMResponseTimeout: int = 0
-    path: CMPath = ANY_PATH
+    path: PathRecord = ANY_PATH
     privateData: bytes = b""
     reserved: int = 0
 
@@ -148,7 +112,7 @@ class LAP(CMMessage):
         """
         fits(5, self.remoteCMResponseTimeout)
         path = self.path
-        path.check()
+        _check(path)
         return self.packFields(
             self.privateData,
             self.reserved,
@@ -176,7 +140,7 @@ class LAP(CMMessage):
         reserved, fields = cls.unpackFields(buffer, start, stop)
         local, remote, _, qpn, _, llid, rlid, lgid, rgid, flow = fields[:10]
         hops, rate, level, timeout, private = fields[10:]
-        path = CMPath(
+        path = PathRecord(
             llid,
             rlid,
             lgid,

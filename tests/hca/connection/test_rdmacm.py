@@ -1,5 +1,5 @@
 """
-Tests of L{twisted_ib.hca.wire.cm.rdmacm} on literal octets.
+Tests of L{twisted_ib.hca.connection.rdmacm} on literal octets.
 """
 
 from __future__ import annotations
@@ -7,8 +7,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.errors import WireError
-from twisted_ib.hca.wire.cm import REJ, REP, REQ, SIDR_REP, SIDR_REQ
-from twisted_ib.hca.wire.cm.rdmacm import (
+from twisted_ib.hca.connection.rdmacm import (
     HEADER_BYTES,
     REJ_USER_BYTES,
     REP_USER_BYTES,
@@ -22,6 +21,7 @@ from twisted_ib.hca.wire.cm.rdmacm import (
     serviceID,
     textOf,
 )
+from twisted_ib.hca.wire.cm import REJ, REP, REQ, SIDR_REP, SIDR_REQ
 
 #: The first octets of a REQ's private data that tshark decodes as rping's.
 IPV4 = bytes.fromhex("0040 9c40 000000000000000000000000c0000201 000000000000000000000000c0000202")

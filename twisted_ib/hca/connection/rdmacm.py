@@ -18,7 +18,8 @@ import attrs
 
 from twisted_ib import limits
 from twisted_ib.errors import WireError
-from twisted_ib.hca.wire.cm.layout import Buffer
+
+Buffer = bytes | bytearray | memoryview
 
 #: Octets of the header (Linux cma.c struct cma_hdr).
 HEADER_BYTES = 36

@@ -1,0 +1,17 @@
+"""
+Connection management as users see it, whatever carries it: InfiniBand's communication manager
+(L{twisted_ib.hca.cm}) is one implementation.
+
+L{codes<twisted_ib.hca.connection.codes>} are the reasons of refusals; L{path<twisted_ib.hca.connection.path>}
+is the path record; L{rdmacm<twisted_ib.hca.connection.rdmacm>} the header in private data by which RDMA-CM
+programs know each other's IP addresses.  All is pure.
+"""
+
+from twisted_ib.hca.connection.codes import RejectReason, SIDRStatus
+from twisted_ib.hca.connection.path import PathRecord
+
+__all__ = [
+    "PathRecord",
+    "RejectReason",
+    "SIDRStatus",
+]
