@@ -128,6 +128,8 @@ PEERS_PER_PROCESS = 32
 PEERS_USER_DIVISOR = 4
 #: Management records that one path queues while its ring is full.
 MANAGEMENT_SENDS = 16384
+#: Entries of a port's P_Key table (common HCAs: 128).
+PARTITIONS = 128
 #: Queue pairs of one device (Linux C{rxe_param.h}: 2^20).
 QUEUE_PAIRS = 1 << 20
 

@@ -4,45 +4,19 @@ Tests of L{twisted_ib.hca.base.traits}: the facts of each kind of fabric, and th
 
 from __future__ import annotations
 
-from typing import Any
-
-from twisted.internet.task import Clock
-from twisted.trial.unittest import SynchronousTestCase
-
-from tests.hca.addressed import onWire
+from tests.hca.device.everykind import ADDRESS, OTHER, EveryKindTestCase
 from twisted_ib import limits
 from twisted_ib.errors import NoRouteError, SharedGIDError
 from twisted_ib.hca.base.traits import LOCAL, ROUTED, SHARED, Peers, Proof
 from twisted_ib.hca.connection.rdmacm import gidNumber
-from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.device.registry import KINDS, addDevice, traitsOf
+from twisted_ib.hca.device.registry import KINDS, traitsOf
 from twisted_ib.hca.wire.grh import guidGID
 
-ADDRESS, OTHER = "127.0.0.1", "127.0.0.2"
 
-
-class TraitTests(SynchronousTestCase):
+class TraitTests(EveryKindTestCase):
     """
     A device of each kind.
     """
-
-    def setUp(self) -> None:
-        """
-        One of each, with packets on a wire in memory.
-        """
-        onWire(self)
-        addDevice("packets0", "roce", ADDRESS)
-        clock = Clock()
-        self.devices: dict[str, Any] = {}
-        for name in ("lo0", "shm0", "packets0"):
-            self.devices[name] = device = Device(name, clock.seconds)
-            self.addCleanup(device.close)
-
-    def each(self, fact: Any) -> list[Any]:
-        """
-        @return: what a function gives for the devices of C{lo0}, C{shm0} and packets.
-        """
-        return [fact(device) for device in self.devices.values()]
 
     def test_table(self) -> None:
         """

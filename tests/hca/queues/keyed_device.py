@@ -7,6 +7,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from twisted_ib.errors import NoRouteError, QueuePairError
+from twisted_ib.hca.base.partition import PartitionTable
 from twisted_ib.hca.queues.queuepair import QueuePair
 
 
@@ -63,6 +64,7 @@ class Device:
         A device without queue pairs.
         """
         self.met: list[QueuePair] = []
+        self.partitions = PartitionTable()
         self.counted: list[str] = []
         self.paths = Paths()
         self.error: Exception | None = None

@@ -22,8 +22,6 @@ VENDOR_ID = 0xFFFFFF
 FIRMWARE_VERSION = "0.1.0"
 #: The number of the only port; ports count from 1 (IBTA vol. 1 14.2.5.6).
 PORT = 1
-#: The P_Key table: the default key with full membership, the only one on RoCE (IBTA vol. 1 10.9, annex A17).
-PKEYS = (0xFFFF,)
 #: Entries of the GID table: the GUID's GID and the host's addresses; some are empty.
 GIDS = limits.LOCAL_ADDRESSES + 1
 #: Completion vectors; one, as all events are delivered in one thread.
@@ -54,10 +52,11 @@ PORT_CAPABILITIES = 0x10000 | 0x4000000
 GRH_REQUIRED = 1
 
 
-def deviceAttributes(guid: int) -> dict[str, int | str]:
+def deviceAttributes(guid: int, partitions: int = 1) -> dict[str, int | str]:
     """
     The fields of C{struct ibv_device_attr}, in its order (IBTA vol. 1 11.2.1.2, Query HCA).
 
+    @param partitions: slots of the P_Key table.
     @return: integers by name, and C{fw_ver}; C{page_size_cap} and C{device_cap_flags} are bits,
         C{local_ca_ack_delay} a timeout code.
     """
@@ -103,7 +102,7 @@ def deviceAttributes(guid: int) -> dict[str, int | str]:
         "max_srq": limits.SHARED_RECEIVE_QUEUES,
         "max_srq_wr": limits.SHARED_RECEIVE_DEPTH,
         "max_srq_sge": limits.SCATTER_GATHER_ELEMENTS,
-        "max_pkeys": len(PKEYS),
+        "max_pkeys": partitions,
         "local_ca_ack_delay": ACK_DELAY_CODE,
         "phys_port_cnt": 1,
     }
@@ -131,12 +130,15 @@ def extendedAttributes() -> dict[str, int]:
     }
 
 
-def portAttributes(qkeyViolations: int = 0, pathMTU: int = limits.DATAGRAM_BYTES) -> dict[str, int]:
+def portAttributes(
+    qkeyViolations: int = 0, pathMTU: int = limits.DATAGRAM_BYTES, partitions: int = 1
+) -> dict[str, int]:
     """
     The fields of C{struct ibv_port_attr}, in its order (IBTA vol. 1 11.2.1.2).
 
     @param qkeyViolations: datagrams received with a wrong Q_Key.
     @param pathMTU: the largest payload of a packet, bytes: 256, 512, 1024, 2048 or 4096.
+    @param partitions: slots of the P_Key table.
     @return: integers by name; MTUs, widths, speeds and states are codes, flags are bits.
     """
     return {
@@ -149,7 +151,7 @@ def portAttributes(qkeyViolations: int = 0, pathMTU: int = limits.DATAGRAM_BYTES
         "bad_pkey_cntr": 0,
         # IBTA vol. 1 14.2.5.6: a counter of 16 bits that stays at its maximum.
         "qkey_viol_cntr": min(qkeyViolations, 0xFFFF),
-        "pkey_tbl_len": len(PKEYS),
+        "pkey_tbl_len": partitions,
         # RoCE has no subnet manager (IBTA vol. 1 annex A17): LIDs, SM fields, VLs and timeouts are as rxe's
         # (rxe_param.h).
         "lid": 0,

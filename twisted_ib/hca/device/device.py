@@ -31,6 +31,7 @@ from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.interfaces import IFabricOwner
 from twisted_ib.hca.base.keys import RandomIndices
 from twisted_ib.hca.base.operation import GSI_QPN, MULTICAST_QPN
+from twisted_ib.hca.base.partition import PartitionTable
 from twisted_ib.hca.base.socketrows import COLUMNS
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.base.timers import Timers
@@ -137,6 +138,8 @@ class Device(Identity):
         self.timers = Timers(clock)
         #: Its completion queues, shared receive queues and address handles.
         self.objects = Objects(self)
+        #: The P_Key table of its port; L{changePartitions} replaces it.
+        self.partitions = PartitionTable()
         #: The paths of its datagrams.
         self.addressPaths = AddressPaths(self)
         #: Its address resolution and multicast groups.
@@ -251,8 +254,8 @@ class Device(Identity):
         """
         return {
             **self._identity(),
-            "attributes": {**deviceAttributes(self.guid), **extendedAttributes()},
-            "port": portAttributes(self.counters["qkey_violations"], self.pathMTU),
+            "attributes": {**deviceAttributes(self.guid, len(self.partitions)), **extendedAttributes()},
+            "port": portAttributes(self.counters["qkey_violations"], self.pathMTU, len(self.partitions)),
             "gids": self.gids()[:DESCRIBED_GIDS],
             "in_use": self.inUse(),
             "counters": self.statistics(),
@@ -355,12 +358,26 @@ class Device(Identity):
         queuePair = queuePairs[number] = QueuePair(number, consumer, self, type)
         if owner is not None:
             queuePair.proposal = owner.proposal
+        if self.partitions.keys[0] != queuePair.partition:
+            queuePair.joinPartition(0)
         if type is not _RC and type == QPType.UD:
             # From now on callers are asked for proof when they call, which costs each of them; a device
             # without UD spares that.
             self.paths.takesDatagrams = True
         self._opened += 1
         return queuePair
+
+    def changePartitions(self, keys: Iterable[int]) -> None:
+        """
+        Replace the P_Key table, as a subnet manager does.  Queue pairs follow their slots; those whose slot
+        is empty now fail.
+
+        @raise ResourceLimitError: there are more than L{limits.PARTITIONS}.
+        @raise ValueError: there is none, or one has more than 16 bits.
+        """
+        self.partitions.replace(keys)
+        for queuePair in list(self.queuePairs.values()):
+            queuePair.partitionsChanged()
 
     def _draw(self) -> int:
         number = self._numbers.draw(self.queuePairs)

@@ -32,6 +32,7 @@ from twisted_ib.hca.base.operation import (
     SILENT,
     WRITE_ONLY,
 )
+from twisted_ib.hca.base.partition import DEFAULT_PKEY, PartitionTable, isValid
 from twisted_ib.hca.base.states import QPState, QPType, checkTransition
 from twisted_ib.hca.wire.headers import RETH
 
@@ -51,6 +52,8 @@ _UNSET: dict[str, Any] = dict.fromkeys(
 _RC = QPType.RC
 _RESET, _INIT, _RTS = QPState.RESET, QPState.INIT, QPState.RTS
 _RECORD = limits.INLINE_RECORD
+#: Of a queue pair without a device.
+_PARTITIONS = PartitionTable()
 #: The operation of a stream's record.
 SEND = SEND_ONLY << 24
 #: States that receive: their queue pairs are in their path's table.
@@ -70,6 +73,7 @@ class QueuePair:
         length.  L{None} when there are none.
     @ivar work: The work queues, or L{None}.
     @ivar attributes: What L{modify} has set, for L{query}; L{None} if nothing.
+    @ivar partition: Its P_Key, which C{pkey_index} has chosen from the port's table; without that the first.
     @ivar proposal: This side's parameters in its REQ or REP, on packet fabrics.
     @ivar onEvent: Called with an L{EventType} and this object, or L{None}.
     """
@@ -92,6 +96,7 @@ class QueuePair:
     # instance has one in its dictionary only if it differs.
     type = QPType.RC
     minRNRTimer = 0
+    partition: int = DEFAULT_PKEY
     vector: Any = None
     attributes: dict[str, Any] | None = None
     proposal: Any = None
@@ -145,6 +150,8 @@ class QueuePair:
             self.remote = attributes["dest_qp_num"]
         if "min_rnr_timer" in attributes:
             self.minRNRTimer = attributes["min_rnr_timer"]
+        if "pkey_index" in attributes:
+            self.joinPartition(attributes["pkey_index"])
         if "ah_attr" in attributes:
             address = attributes["ah_attr"]
             if hasattr(address, "gid"):
@@ -166,6 +173,7 @@ class QueuePair:
             self._leave()
             if state == QPState.RESET:
                 self.vector = None
+                self.joinPartition(0)
         if self.work is not None:
             self.work.modified(attributes)
         # Last: the path may be known already, and then records can arrive within this call.
@@ -209,8 +217,48 @@ class QueuePair:
                 address.check()
                 if self.device is not None:
                     self.device.paths.check(address.gid)
+        self._checkPartition(state, attributes.get("pkey_index"))
         if self.work is not None:
             self.work.check(state, attributes)
+
+    def _checkPartition(self, state: QPState, index: int | None) -> None:
+        key = self.partition
+        if index is not None:
+            keys = self._partitions.keys
+            if not 0 <= index < len(keys):
+                raise QueuePairError(f"pkey_index is 0 to {len(keys) - 1}, not {index}")
+            key = keys[index]
+        # Here and when the table changes, but not per record: a bound queue pair has a partition.
+        if state in _RECEIVING and not isValid(key):
+            raise QueuePairError(f"queue pair {self.number} is in no partition: its P_Key is {key:#06x}")
+
+    @property
+    def _partitions(self) -> PartitionTable:
+        if self.device is None:
+            return _PARTITIONS
+        table: PartitionTable = self.device.partitions
+        return table
+
+    def joinPartition(self, index: int) -> None:
+        """
+        Take the P_Key of a slot of the port's table.
+        """
+        key = self._partitions.key(index)
+        # Most queue pairs are in the default partition, which costs them no attribute.
+        if key != self.partition:
+            self.partition = key
+
+    def partitionsChanged(self) -> None:
+        """
+        The port's P_Key table has changed: follow the slot, and fail if no partition is left in it.
+        """
+        self.joinPartition((self.attributes or {}).get("pkey_index", 0))
+        if self.state not in _RECEIVING:
+            return
+        if not isValid(self.partition):
+            self.fail(QueuePairError(f"the partition of queue pair {self.number} was removed"))
+        elif self.path is not None:
+            self.path.modified(self)
 
     def connect(self, path: Path, remote: int, message: Any = None) -> None:
         """
@@ -221,10 +269,12 @@ class QueuePair:
         @param remote: The peer's queue pair number.
         @param message: The peer's REQ or REP, for packet fabrics: it has sequence numbers, path MTU and
             timeouts.
-        @raise QueuePairError: the queue pair is not in RESET or INIT.
+        @raise QueuePairError: the queue pair is not in RESET or INIT, or its port is in no partition.
         """
         if self.state > _INIT:
             raise QueuePairError(f"queue pair {self.number} is in {self.state.name}, not RESET or INIT")
+        if not isValid(self.partition):
+            raise QueuePairError(f"queue pair {self.number} is in no partition")
         self.remote = remote
         # A stream does not keep what it sent and never sends RESUME: records that came too early
         # are lost.  Its own sequence numbers show that, and it ends with an error.

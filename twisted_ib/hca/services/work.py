@@ -51,7 +51,7 @@ _ATTRIBUTES = {
     "qkey": "queueKey",
 }
 # The widths of the fields that carry these on the wire or in the CM's REQ; the bounds of READs are
-# this package's own.  pkey_index and port_num: a device has one P_Key and one port.
+# this package's own.  port_num: a device has one port.
 _RANGES = {
     "min_rnr_timer": (0, 31),
     "max_rd_atomic": (0, limits.READS),
@@ -61,7 +61,6 @@ _RANGES = {
     "rnr_retry": (0, 7),
     "qkey": (0, 0xFFFFFFFF),
     "path_mtu": (1, 5),
-    "pkey_index": (0, 0),
     "port_num": (1, 1),
 }
 

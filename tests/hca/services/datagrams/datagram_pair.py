@@ -13,6 +13,7 @@ from twisted.internet.task import Clock
 from tests.hca.queues.keyed_pair import Consumer, MemoryPath, Side, climb
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError
+from twisted_ib.hca.base.partition import PartitionTable
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.fabric.base.path import PeerIdentity
@@ -57,6 +58,7 @@ class HCA:
         self.gid = guidGID(guid)
         self.pathMTU = limits.DATAGRAM_BYTES
         self.counters: Counter[str] = Counter()
+        self.partitions = PartitionTable()
         self.addressPaths = AddressPaths(self)
         self.queuePairs: dict[int, QueuePair] = {}
         self.paths: dict[int, Any] = {}

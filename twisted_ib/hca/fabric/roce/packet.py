@@ -413,7 +413,10 @@ class PacketFabric(Fabric):
 
     def _sendManagement(self, address: str, attribute: int, body: bytes) -> None:
         rest = DETH.pack(QUEUE_KEY, GSI_QPN) + self._transactions.wrap(address, attribute, body)
-        self.transmitter.datagram(address, UD_SEND_ONLY, GSI_QPN, ACKNOWLEDGE, GSI_QPN, rest, 0, _HOP_LIMIT)
+        self.transmitter.datagram(
+            *(address, UD_SEND_ONLY, GSI_QPN, ACKNOWLEDGE, self.owner.partitions.key(0)),
+            *(GSI_QPN, rest, 0, _HOP_LIMIT),
+        )
 
     def sendDatagram(self, path: PeerPath, word: int, record: bytes) -> None:
         """
@@ -423,9 +426,13 @@ class PacketFabric(Fabric):
         @param record: GRH, DETH, immediate if there is one, and payload.
         """
         grh = GRH.parse(record, 0, len(record))
-        _, source = DETH.unpack_from(record, GRH_BYTES)
+        source = DETH.unpack_from(record, GRH_BYTES)[1] & QPN_MASK
+        owner = self.owner
+        # A datagram may have waited longer than its queue pair lived.
+        queuePair = owner.queuePairs.get(source)
+        partition = owner.partitions.key(0) if queuePair is None else queuePair.partition
         self.transmitter.datagram(
-            *(path.peer.address, word >> 24, word & QPN_MASK, 0, source & QPN_MASK),
+            *(path.peer.address, word >> 24, word & QPN_MASK, 0, partition, source),
             *(record[GRH_BYTES:], grh.trafficClass, grh.hopLimit),
         )
 

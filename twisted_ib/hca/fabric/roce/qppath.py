@@ -28,6 +28,7 @@ from twisted_ib.hca.base.operation import (
     SOLICITED,
     UNRELIABLE,
 )
+from twisted_ib.hca.base.partition import partners
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.fabric.base.path import Path
 from twisted_ib.hca.fabric.roce import connparams
@@ -64,6 +65,7 @@ class QueuePairPath(Path):
     @ivar localID: its number.
     @ivar remote: the peer's number.
     @ivar deadline: of the connection's timer, or L{None}.
+    @ivar partition: the P_Key of its packets; C{accepted} are those that match it.
     @ivar connection: the transport connection.
     @ivar retransmits: count of the connection's retransmissions.
     @ivar service: transport service bits of its opcodes.
@@ -84,6 +86,7 @@ class QueuePairPath(Path):
         "_prompt",
         "_size",
         "_way",
+        "accepted",
         "connection",
         "deadline",
         "flow",
@@ -92,6 +95,7 @@ class QueuePairPath(Path):
         "localID",
         "messageBytes",
         "notified",
+        "partition",
         "port",
         "queuePair",
         "remote",
@@ -137,6 +141,8 @@ class QueuePairPath(Path):
         self.queuePair = queuePair
         self.localID: int = queuePair.number
         self.remote: int = queuePair.remote
+        self.partition: int = queuePair.partition
+        self.accepted = partners(self.partition)
         self.deadline: float | None = None
         self.until = 0.0
         self.notified = self.flushed = -inf
@@ -179,6 +185,9 @@ class QueuePairPath(Path):
         """
         See L{Path.modified}: with RTS come the first PSN and the timeouts.
         """
+        if queuePair.partition != self.partition:
+            self.partition = queuePair.partition
+            self.accepted = partners(self.partition)
         if queuePair.attributes:
             self.connection.modify(connparams.connectionParameters(self.fabric, queuePair, None))
             self.mark()

@@ -34,6 +34,7 @@ from twisted_ib.hca.base.operation import (
     UD_SEND_ONLY_IMMEDIATE,
     WRITE_MIDDLE,
 )
+from twisted_ib.hca.base.partition import matches
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, PSN_MASK
 from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, ICRCState, crc32
@@ -43,9 +44,6 @@ from twisted_ib.hca.wire.opcodes import CONGESTION, OPCODES
 #: Sizes of packets whose ICRC state is cached for a flow without a connection, see L{limits.PACKET_SIZES}.
 PACKET_SIZES_UNCONNECTED = 8
 
-#: The default P_Key without its membership bit: ours is a full member, so either kind matches (IBTA vol. 1
-#: 10.9).
-_PARTITION: Final = 0x7FFF
 _ACKNOWLEDGE: Final = 0x80000000
 _PAD_SHIFT: Final = 4
 _VERSION_MASK: Final = 0xF
@@ -121,7 +119,7 @@ class PacketReceiver:
         # Connections are point to point: a multicast packet must not reach one, whatever its DestQP.
         if destination != fabric.address:
             sessions = _NO_SESSIONS
-        view, now = memoryview(buffer), fabric.clock()
+        view, now, accepted = memoryview(buffer), fabric.clock(), self._owner.partitions.accepted
         states, unpackBTH, unpackICRC = flow.states, BTH.unpack_from, ICRC.unpack_from
         isMarked = trafficClass & _CONGESTED == _CONGESTED
         self.packets += -(-(stop - start) // size) or 1
@@ -160,12 +158,12 @@ class PacketReceiver:
             elif not flow.isRight(view, at, end, number):
                 count("packets_bad_icrc")
                 continue
-            # IBTA vol. 1 10.9; Linux rxe_recv.c check_keys drops and counts such packets too.
-            if partition & _PARTITION != _PARTITION:
-                count("packets_bad_pkey")
-                continue
             target &= QPN_MASK
             session = sessions.get(target)
+            # IBTA vol. 1 10.9.3; Linux rxe_recv.c check_keys drops and counts such packets too.
+            if partition not in (accepted if session is None else session.accepted):
+                count("packets_bad_pkey")
+                continue
             if session is None:
                 if joining is not None:  # The datagram's receiver may raise.
                     joining.settle()
@@ -175,7 +173,8 @@ class PacketReceiver:
                         isNew = False
                         self._remember(key, flow)
                 self._takeDatagram(
-                    *(source, destination, trafficClass, opcode, flags, target, view, at, end, tail)
+                    *(source, destination, trafficClass, opcode, flags, partition, target),
+                    *(view, at, end, tail),
                 )
             # Linux rxe_recv.c check_type_state and check_addr: a connected queue pair accepts its own
             # service, from its peer's address; or anybody could inject data.
@@ -260,6 +259,7 @@ class PacketReceiver:
         trafficClass: int,
         opcode: int,
         flags: int,
+        partition: int,
         target: int,
         view: memoryview,
         at: int,
@@ -277,6 +277,11 @@ class PacketReceiver:
             else:
                 self._transactions.received(source, view, body, tail)
         elif opcode in _DATAGRAMS and target != GSI_QPN:
+            queuePair = self._owner.queuePairs.get(target)
+            # Any partition of the port was let through so far.
+            if queuePair is not None and not matches(partition, queuePair.partition):
+                self._owner.count("packets_bad_pkey")
+                return
             head = _header(source, destination, trafficClass, end - at)
             record = b"".join((head, view[at + BTH.size : tail]))
             opcode |= flags & SOLICITED

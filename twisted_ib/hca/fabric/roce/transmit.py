@@ -25,7 +25,6 @@ PACKET_PAUSE_SECONDS = 0.001
 #: NICs.
 PACKET_NOTIFICATION_SECONDS = 50e-6
 
-_PARTITION: Final = 0xFFFF
 #: AckReq, in the BTH word of the PSN.
 ACKNOWLEDGE: Final = 0x80000000
 _BACKWARD: Final = 0x40000000
@@ -69,7 +68,7 @@ class PacketTransmitter:
         # two directions of a connection are independent.
         if packets[0][0] == ACKNOWLEDGEMENT:
             packets.append(packets.pop(0))  # A shorter packet can only end a UDP_SEGMENT batch.
-        flow, remote, pack, packICRC = path.flow, path.remote, BTH.pack, ICRC.pack
+        flow, remote, partition, pack, packICRC = path.flow, path.remote, path.partition, BTH.pack, ICRC.pack
         states = flow.states
         most = 0
         pieces: list[Any] = []
@@ -79,7 +78,7 @@ class PacketTransmitter:
             length = len(payload)
             if length + _LEAST == first and not header and flags <= 1 and count < most and not isOver:
                 # Bulk transfer: the same as below, for one more packet of the same size.
-                head = pack(opcode, 0, _PARTITION, remote, psn | ACKNOWLEDGE if flags else psn)
+                head = pack(opcode, 0, partition, remote, psn | ACKNOWLEDGE if flags else psn)
                 state = states.get(first << 16 | count)
                 if state is None:
                     state = flow.state(first, count)
@@ -97,7 +96,7 @@ class PacketTransmitter:
             isOver = size < first
             if flags & 1:
                 psn |= ACKNOWLEDGE
-            head = pack(opcode, flags & SOLICITED | pad << _PAD_SHIFT, _PARTITION, remote, psn) + header
+            head = pack(opcode, flags & SOLICITED | pad << _PAD_SHIFT, partition, remote, psn) + header
             tail = _PADS[pad]
             # IBTA vol. 1 annex A17: the ICRC covers the IPv4 identification, which is the position in the
             # batch.
@@ -118,7 +117,7 @@ class PacketTransmitter:
         size = _LEAST + length + pad
         if flags & 1:
             psn |= ACKNOWLEDGE
-        head = BTH.pack(opcode, flags & SOLICITED | pad << _PAD_SHIFT, _PARTITION, path.remote, psn)
+        head = BTH.pack(opcode, flags & SOLICITED | pad << _PAD_SHIFT, path.partition, path.remote, psn)
         packet = b"".join((head, header, payload, _PADS[pad]))
         state = flow.states.get(size << 16)
         if state is None:
@@ -182,9 +181,10 @@ class PacketTransmitter:
             session.notified = now
             # IBTA vol. 1 annex A17: the CNP has BECN set, PSN 0, and 16 reserved octets. Linux rxe drops it
             # (no row in rxe_opcode.c).
-            head = BTH.pack(CONGESTION, 0, _PARTITION, session.remote | _BACKWARD, 0)
+            partition = session.partition
+            head = BTH.pack(CONGESTION, 0, partition, session.remote | _BACKWARD, 0)
             # The ICRC masks BECN, so it is computed over a packet without it.
-            plain = BTH.pack(CONGESTION, 0, _PARTITION, session.remote, 0) + _NOTIFICATION
+            plain = BTH.pack(CONGESTION, 0, partition, session.remote, 0) + _NOTIFICATION
             signed = session.flow.sign(plain)
             packet = head + signed[BTH.size :]
             self._transmit((session.peer.address, session.port, [packet], len(packet)), 1)
@@ -195,6 +195,7 @@ class PacketTransmitter:
         opcode: int,
         number: int,
         flags: int,
+        partition: int,
         source: int,
         rest: bytes,
         trafficClass: int,
@@ -205,6 +206,7 @@ class PacketTransmitter:
 
         @param number: destination QPN.
         @param flags: of the BTH word that has the PSN.
+        @param partition: the P_Key.
         @param source: source QPN.
         @param rest: what follows the BTH.
         """
@@ -219,7 +221,7 @@ class PacketTransmitter:
         pad = -len(rest) & 3
         self._sequence = sequence = self._sequence + 1 & PSN_MASK
         head = BTH.pack(
-            *(opcode & ~SOLICITED, opcode & SOLICITED | pad << _PAD_SHIFT, _PARTITION),
+            *(opcode & ~SOLICITED, opcode & SOLICITED | pad << _PAD_SHIFT, partition),
             *(number, sequence | flags),
         )
         packet = flow.sign(b"".join((head, rest, _PADS[pad])))

@@ -224,7 +224,7 @@ class Context(VerbsObject):
         @return: the limits and capabilities of the device.
         """
         self._check()
-        return deviceAttr(self._device.guid)
+        return deviceAttr(self._device.guid, len(self._device.partitions))
 
     @verb("Failed to query EX device")
     def query_device_ex(self, ex_input: QueryDeviceExInput | None = None) -> DeviceAttrEx:
@@ -233,7 +233,7 @@ class Context(VerbsObject):
         @return: these and the extended ones.
         """
         self._check()
-        return deviceAttrEx(self._device.guid)
+        return deviceAttrEx(self._device.guid, len(self._device.partitions))
 
     def query_comp_cntr_caps(self) -> CompCntrCaps:
         """
@@ -253,7 +253,8 @@ class Context(VerbsObject):
         @raise PyverbsRDMAError: there is no such port (EINVAL).
         """
         self._checkPort(port_num, "port")
-        return portAttr(self._device.counters["qkey_violations"], self._device.pathMTU)
+        opened = self._device
+        return portAttr(opened.counters["qkey_violations"], opened.pathMTU, len(opened.partitions))
 
     def query_port_speed(self, port_num: int) -> int:
         """
@@ -271,10 +272,9 @@ class Context(VerbsObject):
         @raise PyverbsRDMAError: there is no such port or slot (EINVAL).
         """
         self._checkPort(port_num, "pkey of port")
-        # IBTA vol. 1 10.9: one entry, the default partition with full membership; Linux rxe_param.h has one,
-        # too.
-        check(0 <= index < len(attributes.PKEYS), f"Failed to query pkey {index} of port {port_num}")
-        return int.from_bytes(attributes.PKEYS[index].to_bytes(2, "big"), sys.byteorder)
+        keys = self._device.partitions.keys
+        check(0 <= index < len(keys), f"Failed to query pkey {index} of port {port_num}")
+        return int.from_bytes(keys[index].to_bytes(2, "big"), sys.byteorder)
 
     @verb("Failed to get pkey index")
     def get_pkey_index(self, port_num: int, pkey: int) -> int:
@@ -283,7 +283,8 @@ class Context(VerbsObject):
         @return: its slot of the P_Key table.
         @raise PyverbsRDMAError: there is no such port or P_Key (EINVAL).
         """
-        for index in range(len(attributes.PKEYS)):
+        self._check()
+        for index in range(len(self._device.partitions)):
             if self.query_pkey(port_num, index) == pkey:
                 return index
         raise invalid(f"Failed to get pkey index of pkey = {pkey} of port {port_num}")

@@ -104,13 +104,14 @@ class DeviceAttr(PyverbsObject):
 _RENAMED = {"fw_ver": "fw_version", "atomic_cap": "atomic_caps", "max_raw_ipv6_qp": "max_raw_ipv6_qps"}
 
 
-def deviceAttr(guid: int) -> DeviceAttr:
+def deviceAttr(guid: int, partitions: int = 1) -> DeviceAttr:
     """
     @param guid: the HCA's GUID.
+    @param partitions: slots of its port's P_Key table.
     @return: the attributes of an HCA.
     """
     found = DeviceAttr()
-    for name, value in attributes.deviceAttributes(guid).items():
+    for name, value in attributes.deviceAttributes(guid, partitions).items():
         # libibverbs/verbs.h has __be64 here: a program sees the octets in network order.
         if name.endswith("guid"):
             value = int.from_bytes(guid.to_bytes(8, "big"), sys.byteorder)
@@ -249,12 +250,13 @@ class DeviceAttrEx(PyverbsObject):
     phys_port_cnt_ex: int = 0
 
 
-def deviceAttrEx(guid: int) -> DeviceAttrEx:
+def deviceAttrEx(guid: int, partitions: int = 1) -> DeviceAttrEx:
     """
     @param guid: the HCA's GUID.
+    @param partitions: slots of its port's P_Key table.
     @return: the attributes of an HCA with the extended ones.
     """
-    found = DeviceAttrEx(deviceAttr(guid))
+    found = DeviceAttrEx(deviceAttr(guid, partitions))
     for name, value in attributes.extendedAttributes().items():
         # The core has them flat, C in a structure.
         setattr(found.cq_mod_caps if name in ("max_cq_count", "max_cq_period") else found, name, value)
@@ -328,13 +330,14 @@ class PortAttr(PyverbsObject):
         )
 
 
-def portAttr(qkeyViolations: int = 0, pathMTU: int = limits.DATAGRAM_BYTES) -> PortAttr:
+def portAttr(qkeyViolations: int = 0, pathMTU: int = limits.DATAGRAM_BYTES, partitions: int = 1) -> PortAttr:
     """
     @param qkeyViolations: datagrams that arrived with a wrong Q_Key.
     @param pathMTU: octets of payload per packet.
+    @param partitions: slots of the P_Key table.
     @return: the attributes of the HCA's port.
     """
-    return PortAttr(**attributes.portAttributes(qkeyViolations, pathMTU))
+    return PortAttr(**attributes.portAttributes(qkeyViolations, pathMTU, partitions))
 
 
 @attrs.define(eq=False)

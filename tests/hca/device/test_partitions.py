@@ -1,0 +1,175 @@
+"""
+Tests of partitions on devices of each kind: a queue pair's P_Key comes from its port's table, is checked when
+the queue pair is bound and when the table changes, and on a wire is in each packet.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.hca.device.everykind import EveryKindTestCase
+from tests.hca.fabric.roce import test_devices
+from tests.hca.fabric.roce.test_hostile import SEND_ONLY, UD_SEND_ONLY, PacketTestCase, packet
+from tests.hca.hcas import settle
+from tests.hca.queues.keyed_pair import Consumer
+from twisted_ib import limits
+from twisted_ib.errors import QueuePairError, ResourceLimitError
+from twisted_ib.hca.base.partition import DEFAULT_PKEY
+from twisted_ib.hca.base.states import QPState, QPType
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.queues.completion import WCStatus
+from twisted_ib.hca.queues.requests import SendOpcode
+from twisted_ib.hca.wire.headers import BTH, DETH
+
+KEY = 0x11111111
+FULL, LIMITED = 0x8001, 0x0002
+
+
+def datagrams(device: Device, index: int, state: QPState = QPState.RTR) -> Any:
+    """
+    @return: a datagram queue pair with a P_Key index.
+    """
+    queuePair = device.createQueuePair(Consumer(), QPType.UD)
+    queuePair.modify(QPState.INIT, pkey_index=index, port_num=1, qkey=KEY)
+    if state == QPState.RTR:
+        queuePair.modify(state)
+    return queuePair
+
+
+class EveryKindTests(EveryKindTestCase):
+    """
+    What partitions are the same on every kind of fabric.
+    """
+
+    def test_default(self) -> None:
+        """
+        All ports are full members of the default partition, which costs a queue pair nothing.
+        """
+        for device in self.devices.values():
+            self.assertEqual(device.partitions.keys, (DEFAULT_PKEY,))
+            queuePair = datagrams(device, 0)
+            self.assertEqual(queuePair.partition, DEFAULT_PKEY)
+            self.assertNotIn("partition", vars(queuePair))
+            self.assertRaises(QueuePairError, datagrams, device, 1)
+            self.assertEqual(device.describe()["attributes"]["max_pkeys"], 1)
+
+    def test_index(self) -> None:
+        """
+        The index chooses the P_Key; new queue pairs, and those in RESET, have the first.
+        """
+        for device in self.devices.values():
+            device.changePartitions((FULL, LIMITED))
+            queuePair = datagrams(device, 1)
+            self.assertEqual((queuePair.partition, queuePair.query()["pkey_index"]), (LIMITED, 1))
+            queuePair.modify(QPState.RESET)
+            self.assertEqual(queuePair.partition, FULL)
+            self.assertEqual(device.createQueuePair(Consumer()).partition, FULL)
+            self.assertEqual(device.describe()["attributes"]["max_pkeys"], 2)
+
+    def test_bind(self) -> None:
+        """
+        A queue pair without a partition cannot be bound.
+        """
+        for device in self.devices.values():
+            device.changePartitions((0, FULL))
+            queuePair = datagrams(device, 0, QPState.INIT)
+            self.assertRaises(QueuePairError, queuePair.modify, QPState.RTR)
+            self.assertEqual(queuePair.state, QPState.INIT)
+            queuePair.modify(QPState.RTR, pkey_index=1)
+            stream = device.createQueuePair(Consumer())
+            self.assertRaises(QueuePairError, stream.connect, None, 7)
+            self.assertIsNone(stream.path)
+
+    def test_change(self) -> None:
+        """
+        Queue pairs follow their slots; one whose slot is empty now fails, unless it is not bound.
+        """
+        for device in self.devices.values():
+            device.changePartitions((FULL, LIMITED))
+            stays, fails, waits = (
+                datagrams(device, 0),
+                datagrams(device, 1),
+                datagrams(device, 1, QPState.INIT),
+            )
+            device.changePartitions((0x8003,))
+            self.assertEqual((stays.partition, stays.state), (0x8003, QPState.RTR))
+            self.assertEqual((fails.partition, fails.state), (0, QPState.ERR))
+            (failure,) = fails.consumer.failures
+            self.assertIsInstance(failure, QueuePairError)
+            self.assertEqual((waits.partition, waits.state), (0, QPState.INIT))
+
+    def test_bound(self) -> None:
+        """
+        The table has a bound; a larger one changes nothing.
+        """
+        for device in self.devices.values():
+            many = [FULL] * (limits.PARTITIONS + 1)
+            self.assertRaises(ResourceLimitError, device.changePartitions, many)
+            self.assertEqual(device.partitions.keys, (DEFAULT_PKEY,))
+
+
+class PacketTests(PacketTestCase):
+    """
+    Packets carry the P_Key of their queue pair, and are dropped if it does not match that of the receiver.
+    """
+
+    def give(self, device: Device, data: bytes) -> int:
+        """
+        Have a packet arrive.
+
+        @return: how many of another partition were counted for it.
+        """
+        before = device.counters["packets_bad_pkey"]
+        self.wire.deliver((test_devices.HERE, device.fabric.address, 50000, 0, data))
+        settle(device)
+        return device.counters["packets_bad_pkey"] - before
+
+    def test_connection(self) -> None:
+        """
+        A connection of the second partition uses and accepts no other P_Key, though its port has one.
+        """
+        table = (DEFAULT_PKEY, FULL)
+        self.patch(test_devices, "INIT", {**test_devices.INIT, "pkey_index": 1})
+        deviceAt = self.device
+
+        def device(address: str) -> Device:
+            """
+            With two partitions.
+            """
+            found = deviceAt(address)
+            found.changePartitions(table)
+            return found
+
+        self.patch(self, "device", device)
+        one, two = self.connected()
+        self.wire.log = []
+        two.receive(1, 0, 5000)
+        one.send(1, SendOpcode.SEND, 0, 5000)
+        self.settle(one, two)
+        self.assertEqual((one.done(), two.done()), ([(1, WCStatus.SUCCESS)], [(1, WCStatus.SUCCESS)]))
+        self.assertEqual({BTH.unpack_from(each[4])[2] for each in self.wire.log}, {FULL})
+        number = two.queuePair.number
+        for partition, counted in ((DEFAULT_PKEY, 1), (FULL, 0), (FULL & 0x7FFF, 0), (0x8004, 1)):
+            # A repeated PSN: the transport drops it without an answer that matters here.
+            data = packet(SEND_ONLY, number, b"data", partition=partition)
+            self.assertEqual(self.give(two.device, data), counted, hex(partition))
+        for end in (one, two):
+            end.device.changePartitions((DEFAULT_PKEY, 0x8005))
+        two.receive(2, 0, 10)
+        one.send(2, SendOpcode.SEND, 0, 10)
+        self.settle(one, two)
+        self.assertEqual((one.done(), two.done()), ([(2, WCStatus.SUCCESS)], [(2, WCStatus.SUCCESS)]))
+        self.assertEqual(BTH.unpack_from(self.wire.log[-1][4])[2], 0x8005)
+
+    def test_datagrams(self) -> None:
+        """
+        A datagram queue pair takes its own partition only; for numbers that nobody has the port's decide.
+        """
+        device = self.device(test_devices.THERE)
+        device.changePartitions((DEFAULT_PKEY, FULL))
+        number = datagrams(device, 1).number
+        rest = DETH.pack(KEY, 1) + bytes(8)
+        cases = ((number, DEFAULT_PKEY, 1), (number, FULL, 0), (77, DEFAULT_PKEY, 0), (77, 0x8004, 1))
+        for target, partition, counted in cases:
+            data = packet(UD_SEND_ONLY, target, rest, partition=partition)
+            self.assertEqual(self.give(device, data), counted, (target, hex(partition)))
