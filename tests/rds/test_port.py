@@ -314,9 +314,11 @@ class OpeningTests(PortCase):
 
     def test_allAddresses(self) -> None:
         """
-        Without an interface the port is taken of each address, and datagrams come from the one
-        that was written to.
+        Without an interface the port is taken of each address; datagrams come from the one that the kernel
+        would connect from, if the socket has it.
         """
+        kernels = {"10.0.0.2": "10.1.0.1", "10.0.0.3": "192.0.2.1"}
+        self.patch(rdsPort, "sourceFor", kernels.__getitem__)
         all_ = RDSPort(7000, Told(), reactor=self.wire.clock, network=self.here.network)
         all_.startListening()
         self.sockets.append(all_)
@@ -326,9 +328,11 @@ class OpeningTests(PortCase):
             two.write(b"x", (host, 7000))
         self.wire.advance(1.0)
         self.assertEqual(len(all_.protocol.got), 2)
-        all_.write(b"y", ("10.0.0.2", 5000))
+        three = self.socket(self.third, 5000)
+        for host in ("10.0.0.2", "10.0.0.3"):
+            all_.write(b"y", (host, 5000))
         self.wire.advance(0.1)
-        self.assertIn(two.protocol.got[0][1][0], ("10.0.0.1", "10.1.0.1"))
+        self.assertEqual([one.protocol.got[0][1][0] for one in (two, three)], ["10.1.0.1", "10.0.0.1"])
         none = RDSPort(7000, Told(), "::", reactor=self.wire.clock, network=self.here.network)
         self.assertRaises(CannotListenError, none.startListening)
 
