@@ -21,6 +21,10 @@ from tests.support.waiting import HANG_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
 
+#: All of the checkout.
+FOLDERS = (".ci", "benchmarks", "docs", "examples", "newsfragments", "tests", "twisted", "twisted_ib")
+FILES = (".gitignore", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.cfg")
+
 PLUGIN = "twisted/plugins/twisted_ib_plugin.py"
 
 # Says what Twisted finds in the directories of plugins that it knows of under a folder: twisted_ib
@@ -74,7 +78,7 @@ class PackagingTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         """
-        Copy what a build needs, with a stray plugin cache in it.
+        Copy the checkout, with a stray plugin cache in it.
         """
         try:
             from setuptools import __version__
@@ -84,11 +88,9 @@ class PackagingTests(SynchronousTestCase):
             raise SkipTest("setuptools is older than the build asks for")
         self.directory = Path(self.mktemp()).resolve()
         self.checkout = self.directory / "checkout"
-        ignored = shutil.ignore_patterns("__pycache__")
-        for name in ("twisted", "twisted_ib", "tests", "benchmarks"):
-            if (ROOT / name).is_dir():
-                shutil.copytree(ROOT / name, self.checkout / name, ignore=ignored)
-        for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        for name in FOLDERS:
+            shutil.copytree(ROOT / name, self.checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in FILES:
             shutil.copy(ROOT / name, self.checkout)
         (self.checkout / "twisted" / "plugins" / "dropin.cache").write_bytes(b"")
         self.modules = {str(path.relative_to(ROOT)) for path in (ROOT / "twisted_ib").rglob("*.py")} | {
@@ -134,6 +136,18 @@ class PackagingTests(SynchronousTestCase):
             names = {name for name in archive.namelist() if ".dist-info/" not in name}
         return site, names
 
+    def unpackSdist(self) -> Path:
+        """
+        @return: the one folder of an unpacked sdist.
+        """
+        sdist = backend("build_sdist", self.checkout, self.directory / "sdist")
+        unpacked = self.directory / "unpacked"
+        with tarfile.open(sdist) as archive:
+            # Before 3.12 not every Python has filters; from 3.12 on one without is warned of.
+            archive.extractall(unpacked, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+        [source] = unpacked.iterdir()
+        return source
+
     def test_wheel(self) -> None:
         """
         A wheel holds every module and the one plugin file, no tests, no
@@ -157,15 +171,32 @@ class PackagingTests(SynchronousTestCase):
         """
         A wheel built from an sdist is as one built from the checkout.
         """
-        sdist = backend("build_sdist", self.checkout, self.directory / "sdist")
-        unpacked = self.directory / "unpacked"
-        with tarfile.open(sdist) as archive:
-            # Before 3.12 not every Python has filters; from 3.12 on one without is warned of.
-            archive.extractall(unpacked, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
-        [source] = unpacked.iterdir()
+        source = self.unpackSdist()
         site, names = self.unpackWheel(backend("build_wheel", source, self.directory / "wheel"))
         self.assertEqual(names, self.modules)
         self.assertFound(site, site)
+
+    def test_sdistIsWhole(self) -> None:
+        """
+        An sdist has all that the checkout has: from it the tests run, the examples and C{.ci/run}.
+        """
+        source = self.unpackSdist()
+        there = {str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
+        kept = {str(path.relative_to(self.checkout)) for path in self.checkout.rglob("*") if path.is_file()}
+        generated = {name for name in there | kept if ".egg-info/" in name} | {"PKG-INFO"}
+        self.assertEqual(kept - there - generated, {"twisted/plugins/dropin.cache"})
+        self.assertEqual(there - kept - generated, set())
+
+    def test_checkoutIsWhole(self) -> None:
+        """
+        No other file is under version control.
+        """
+        if not (ROOT / ".git").exists():
+            raise SkipTest("not a checkout")
+        listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+        self.assertEqual(
+            {name.partition("/")[0] for name in listed.stdout.split("\n") if name}, {*FOLDERS, *FILES}
+        )
 
     def test_editable(self) -> None:
         """
