@@ -197,16 +197,27 @@ class WrongServerTests(SwitchTestCase):
 
     def test_shared(self) -> None:
         """
-        Where several share a number any of them will do; the one that comes second has TCP.
+        Processes that share a number (SO_REUSEPORT) share its clients over SDP as over TCP; those of one
+        that stops or is killed go to the others (issue 16, point 3).
         """
-        one, two, client = self.start(), self.start(), self.start()
-        port = one.ask("listen", name="one", reusePort=True)["port"]
-        second = two.ask("listen", name="two", port=port, reusePort=True)
-        self.assertEqual((second["provider"], second["fallback"]), ("tcp", "listen"))
-        self.assertIn("Address already in use", second["text"])
-        self.assertCarried(client.ask("connect", port=port), "sdp", "one")
-        one.ask("stop", port=port)
-        self.assertCarried(client.ask("connect", port=port), "tcp", "two")
+        servers = {name: self.start() for name in ("one", "two", "three")}
+        client, port = self.start(), 0
+        for name, server in servers.items():
+            found = server.ask("listen", name=name, port=port, reusePort=True)
+            self.assertEqual(found["provider"], "both")
+            port = found["port"]
+
+        def reached(times: int) -> set[str]:
+            found = [client.ask("connect", port=port) for _ in range(times)]
+            self.assertEqual({each["provider"] for each in found}, {"sdp"})
+            return {each["server"] for each in found}
+
+        # That 40 draws of 1 in 3 leave one out has a probability of 3e-7.
+        self.assertEqual(reached(40), {"one", "two", "three"})
+        servers["one"].ask("stop", port=port)
+        self.assertEqual(reached(20), {"two", "three"})
+        servers["two"].kill()
+        self.assertEqual(reached(5), {"three"})
 
     def test_race(self) -> None:
         """

@@ -5,6 +5,7 @@ Services beside TCP sockets: their entries, and who looks for them without a dev
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import Any
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
@@ -14,7 +15,7 @@ from twisted_ib.errors import NoListenerError, ServiceInUseError
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.device.tcpcounterparts import Counterpart, TCPCounterparts
 from twisted_ib.hca.host import rendezvous
-from twisted_ib.hca.host.entries import targetName, targetOf
+from twisted_ib.hca.host.entries import SERVICE_TARGETS, targetName, targetsOf
 from twisted_ib.hca.host.rendezvous import Rendezvous
 from twisted_ib.hca.host.search import Search
 
@@ -32,8 +33,11 @@ class TargetTests(SynchronousTestCase):
         """
         self.assertEqual(targetName(HCA, 0), HCA)
         self.assertEqual(targetName(HCA, 4711), f"{HCA}.tcp-4711")
-        self.assertEqual(targetOf(HCA), (HCA, 0))
-        self.assertEqual(targetOf(f"{HCA}.tcp-4711"), (HCA, 4711))
+        self.assertEqual(targetsOf(HCA), [(HCA, 0)])
+        self.assertEqual(targetsOf(f"{HCA}.tcp-4711"), [(HCA, 4711)])
+        self.assertEqual(targetsOf(f"{HCA}.tcp-4711,{HCA}"), [(HCA, 4711), (HCA, 0)])
+        many = [HCA] * SERVICE_TARGETS
+        self.assertEqual(len(targetsOf(",".join(many))), SERVICE_TARGETS)
 
     def test_wrong(self) -> None:
         """
@@ -51,8 +55,11 @@ class TargetTests(SynchronousTestCase):
             f"{HCA}.tcp-4711\n",
             f"{HCA}.tcp-\u0665",
             f"./{HCA}",
+            f"{HCA},",
+            f"{HCA},x",
+            ",".join([HCA] * (SERVICE_TARGETS + 1)),
         ):
-            self.assertEqual(targetOf(text), ("", 0))
+            self.assertEqual(targetsOf(text), [])
 
 
 class EntryTests(RendezvousTestCase):
@@ -100,13 +107,14 @@ class EntryTests(RendezvousTestCase):
 
     def test_exclusive(self) -> None:
         """
-        A number is one server's, whatever stands beside it.
+        A number is one server's if one of them has no TCP socket.
         """
         self.published(1, 4711)
+        self.hca(3).publish(SERVICE + 1, "127.0.0.1")
         other = self.hca(2)
-        for inode in (0, 4712):
-            self.assertRaises(ServiceInUseError, other.publish, SERVICE, "127.0.0.1", inode)
-            self.assertRaises(ServiceInUseError, other.publish, SERVICE, "0.0.0.0", inode)
+        for service, inode in (SERVICE, 0), (SERVICE + 1, 4712):
+            self.assertRaises(ServiceInUseError, other.publish, service, "127.0.0.1", inode)
+            self.assertRaises(ServiceInUseError, other.publish, service, "0.0.0.0", inode)
 
     def test_reclaimed(self) -> None:
         """
@@ -126,37 +134,80 @@ class EntryTests(RendezvousTestCase):
         server = self.published(1, 4711)
         server.close()
         self.assertEqual(self.names("svc"), [])
-        self.assertEqual(rendezvous._served, {})
 
-    def test_standsBy(self) -> None:
+    def shown(self, beside: TCPCounterparts) -> list[tuple[int, int]]:
         """
-        A second HCA of the process beside the same socket has the entry when the first one goes.
+        @return: GUIDs and inodes of those that have the service.
         """
-        one = self.published(1, 4711)
-        two, three = self.published(2, 4711), self.published(3, 4711)
+        found = beside.inProcesses(SERVICE, "127.0.0.1")
+        return sorted((each.guid, each.inode) for each in found)
+
+    def test_shared(self) -> None:
+        """
+        Several HCAs share a service beside one TCP socket or several (SO_REUSEPORT), until each goes.
+        """
+        one, beside = self.published(1, 4711), self.looking()
+        two, three = self.published(2, 4711), self.published(3, 4712)
         self.assertEqual(len(self.names("svc")), 1)
-        beside = self.looking()
-        guids = lambda: [each.guid for each in beside.inProcesses(SERVICE, "127.0.0.1")]  # noqa: E731
-        self.assertEqual(guids(), [1])
+        self.assertEqual(self.shown(beside), [(1, 4711), (2, 4711), (3, 4712)])
+        wide = self.published(4, 4713, "0.0.0.0")
+        self.assertEqual(beside.inProcesses(SERVICE, "127.0.0.1")[3].guid, 4)
+        wide.withdraw(SERVICE, "0.0.0.0")
         two.withdraw(SERVICE, "127.0.0.1")
-        self.assertEqual(guids(), [1])
+        self.assertEqual(self.shown(beside), [(1, 4711), (3, 4712)])
         one.close()
-        self.assertEqual(guids(), [3])
+        self.assertEqual(self.shown(beside), [(3, 4712)])
         three.withdraw(SERVICE, "127.0.0.1")
-        self.assertEqual((guids(), rendezvous._served), ([], {}))
-        self.published(4, 4712)
-        self.assertEqual(guids(), [4])
+        self.assertEqual((self.shown(beside), self.names("svc")), ([], []))
+
+    def test_sharedWithTheDead(self) -> None:
+        """
+        Targets of dead HCAs leave a shared entry when another joins, and so does what they left half done.
+        """
+        self.published(1, 4711)
+        link = os.path.join(self.run_, self.names("svc")[0])
+        target = os.readlink(link)
+        os.unlink(link)
+        os.symlink(f"{HCA}.tcp-5,{target}", link)
+        os.symlink(target, os.path.join(self.run_, f"{HCA}.new"))
+        self.published(2, 4712)
+        self.assertEqual(self.shown(self.looking()), [(1, 4711), (2, 4712)])
+        self.assertEqual(self.names(f"{HCA}.new"), [])
+
+    def test_sharedBound(self) -> None:
+        """
+        So many share a service, and no more.
+        """
+        self.patch(rendezvous, "SERVICE_TARGETS", 2)
+        self.published(1, 4711)
+        self.published(2, 4712)
+        self.assertRaises(ServiceInUseError, self.published, 3, 4713)
+
+    def test_sharedEvenly(self) -> None:
+        """
+        Clients are shared among the HCAs of one address; another address comes after them.
+        """
+        for guid in (1, 2, 3):
+            self.published(guid, 4710 + guid)
+        self.published(4, 4714, "0.0.0.0")
+        beside, first = self.looking(), Counter[int]()
+        for _ in range(300):
+            found = beside.inProcesses(SERVICE, "127.0.0.1")
+            self.assertEqual((len(found), found[3].guid), (4, 4))
+            first[found[0].guid] += 1
+        # 300 draws of 1 in 3: below 50 has a probability of 1e-10.
+        self.assertEqual([first[guid] > 50 for guid in (1, 2, 3)], [True] * 3)
 
     def test_onceEach(self) -> None:
         """
-        One HCA has a service once, beside whatever socket, and stands by for it once.
+        One HCA has a service once, beside whatever socket.
         """
         one, two = self.published(1, 4711), self.published(2, 4711)
         for hca in (one, two):
             self.assertRaises(ServiceInUseError, hca.publish, SERVICE, "127.0.0.1", 4711)
         one.withdraw(SERVICE, "127.0.0.1")
         two.withdraw(SERVICE, "127.0.0.1")
-        self.assertEqual((self.names("svc"), rendezvous._served), ([], {}))
+        self.assertEqual(self.names("svc"), [])
 
     def test_environment(self) -> None:
         """

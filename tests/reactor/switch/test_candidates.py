@@ -130,13 +130,26 @@ class WaysTests(SynchronousTestCase):
         An SDP listener beside a socket that TCP would not reach is none.
         """
         for sockets in (
-            [],
             [TCPListener("127.0.0.1", False, 4712, OURS)],
             [TCPListener("127.0.0.1", False, 4712, OURS), TCPListener("0.0.0.0", False, 4711, OURS)],
             [TCPListener("127.0.0.1", False, 4711, OURS, 3)],
         ):
             self.sockets = sockets
             self.assertEqual(self.here(), "other_listener")
+
+    def test_listensNext(self) -> None:
+        """
+        A server of our own user, whose socket does not listen yet, is a candidate: it would listen before
+        TCP's SYN came.  Another user's is none, and neither is one beside a socket of another address.
+        """
+        for sockets in [], [TCPListener("127.0.0.2", False, 4712, OURS)]:
+            self.sockets = sockets
+            self.assertEqual(self.here(), [Candidate("shm0", SERVER)])
+        self.sockets = [TCPListener("127.0.0.1", False, 4712, OURS, 3)]
+        self.assertEqual(self.here(), "other_listener")
+        self.sockets = []
+        self.beside.processes = [Counterpart(2, "127.0.0.1", 4711, THEIRS)]
+        self.assertEqual(self.here(), "other_listener")
 
     def test_anyOfShared(self) -> None:
         """

@@ -13,14 +13,11 @@ from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.interfaces import ISystemHandle, ITCPTransport, ITLSTransport
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
-from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.reactor.switch.case import Client, Server, SwitchTestsBuilder
 from tests.support.certificates import selfSigned
-from tests.support.descriptors import runForked
 from twisted_ib.errors import PathLostError
-from twisted_ib.hca.host import rendezvous
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.switch import offload
 from twisted_ib.reactor.switch.switch import direct, explain
@@ -352,24 +349,6 @@ class ConnectingTests(SwitchTestsBuilder):
             self.assertEqual(explain(port).device, "shm0")
 
         self.play(scenario)
-
-
-class ForkTests(SynchronousTestCase):
-    """
-    Nothing here may keep a device of another process.
-    """
-
-    def test_forked(self) -> None:
-        """
-        The devices of a forked child are its parent's; C{_served} is empty there.
-        """
-        rendezvous._served["a", "b"] = []
-        self.addCleanup(rendezvous._served.clear)
-
-        def child() -> None:
-            assert not rendezvous._served
-
-        self.assertEqual(runForked(child), 0)
 
 
 globals().update(ConnectingTests.makeTestCaseClasses())

@@ -4,6 +4,7 @@ Listening through the switch, in a reactor of its own.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from typing import Any
@@ -57,6 +58,72 @@ class ListeningTests(SwitchTestsBuilder):
             port.startListening()
             self.assertEqual(len(self.services()), 1)
             await port.stopListening()
+
+        self.play(scenario)
+
+    def test_order(self) -> None:
+        """
+        The device is open before the socket is bound, and the socket listens after the service is
+        published: a client that waits for the port is refused until it gets SDP (issue 16, point 2).
+        """
+        steps: list[str] = []
+
+        def spy(owner: Any, name: str, step: str) -> None:
+            original = getattr(owner, name)
+
+            def called(this: Any, *arguments: Any, **named: Any) -> Any:
+                steps.append(step)
+                return original(this, *arguments, **named)
+
+            self.patch(owner, name, called)
+
+        def publish(this: Any, service: int, *arguments: Any) -> None:
+            with socket.socket() as client:
+                refused = client.connect_ex(("127.0.0.1", service & 0xFFFF)) == errno.ECONNREFUSED
+            steps.append("publish, refused" if refused else "publish")
+            original(this, service, *arguments)
+
+        original = Rendezvous.publish
+        self.patch(Rendezvous, "publish", publish)
+        spy(Rendezvous, "__init__", "open")
+        spy(listening.SwitchedPort, "createInternetSocket", "bind")
+
+        async def scenario(reactor: Any) -> None:
+            with socket.socket() as skt:
+                skt.bind(("127.0.0.1", 0))
+                number = skt.getsockname()[1]
+            port = reactor.listenTCP(number, Server(), interface="127.0.0.1")
+            self.assertEqual(explain(port).provider, "both")
+            self.assertEqual(steps, ["open", "bind", "publish, refused"])
+            client = Client()
+            direct(reactor).connectTCP("127.0.0.1", number, client)
+            self.assertEqual(await client.done, "made")
+
+        self.play(scenario)
+
+    def test_cannotListen(self) -> None:
+        """
+        Where another socket listens meanwhile nothing stays published.
+        """
+        publish = Rendezvous.publish
+
+        async def scenario(reactor: Any) -> None:
+            factory = Server()
+            with socket.socket() as rival:
+                rival.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                rival.bind(("127.0.0.1", 0))
+
+                def outrun(this: Any, *arguments: Any) -> None:
+                    rival.listen()
+                    publish(this, *arguments)
+
+                self.patch(Rendezvous, "publish", outrun)
+                number = rival.getsockname()[1]
+                failed = self.assertRaises(
+                    error.CannotListenError, reactor.listenTCP, number, factory, 50, "127.0.0.1"
+                )
+            self.assertEqual(failed.socketError.errno, errno.EADDRINUSE)
+            self.assertEqual((self.services(), factory.starts), ([], 0))
 
         self.play(scenario)
 

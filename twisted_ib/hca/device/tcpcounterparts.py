@@ -14,7 +14,7 @@ import attrs
 from twisted_ib.hca.fabric.base.neighbours import ofThisThread
 from twisted_ib.hca.host.addresses import normalise, servedBy
 from twisted_ib.hca.host.rundirectory import ALLOWED_UIDS, RUN_DIRECTORY
-from twisted_ib.hca.host.search import Search
+from twisted_ib.hca.host.search import Search, shared
 
 
 @attrs.frozen
@@ -47,7 +47,7 @@ class TCPCounterparts:
         Search the run directories: for the fabrics between the processes of this host.
 
         @param address: the destination, an address of this host.
-        @return: in order of preference; some may be dead.
+        @return: in order of preference, those of one address at random; some may be dead.
         @raise RunDirectoryError: there are run directories, and none is usable.
         """
         environ = os.environ
@@ -59,7 +59,7 @@ class TCPCounterparts:
             self._key = key
         return [
             Counterpart(entry.guid, entry.address, entry.inode, entry.uid)
-            for entry in self._search.lookup(serviceID, address)
+            for entry in shared(self._search.lookup(serviceID, address))
             # Entries without an inode were published without a TCP socket: no TCP connection may be diverted
             # to them.
             if entry.inode

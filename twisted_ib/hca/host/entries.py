@@ -7,9 +7,10 @@ C{hca-GUID}.  Each service that it listens on is a symbolic link to that socket:
     svc-SERVICE-NAMESPACE-ADDRESS -> hca-GUID
 
 A service that belongs to a TCP socket listening on the same address and port has that socket's inode as
-well::
+well.  Several sockets may share an address and port (SO_REUSEPORT, socket(7)), and several processes a
+socket; the link then has a target for each HCA, with commas between::
 
-    svc-SERVICE-NAMESPACE-ADDRESS -> hca-GUID.tcp-INODE
+    svc-SERVICE-NAMESPACE-ADDRESS -> hca-GUID.tcp-INODE,hca-GUID.tcp-INODE
 
 SERVICE is the service id (16 hex digits; IBTA vol. 1 annex A4 and annex A11 make it of a port).  NAMESPACE
 is the inode of the network namespace: a path in the file system crosses namespaces, an IP address must not.
@@ -33,12 +34,16 @@ from twisted_ib.hca.host.rundirectory import RunDirectory
 
 #: Entries of dead processes that one HCA removes when it opens.
 RECLAIMED_ENTRIES = 256
+#: HCAs that share a service's entry.  A symbolic link's target has at most 4,095 bytes (PATH_MAX).
+SERVICE_TARGETS = 64
 
 HCA = re.compile(r"hca-([0-9a-f]{16})\Z")
 #: A service id (IBTA vol. 1 chapter 12), the inode of a network namespace, a normalised address.
 SERVICE = re.compile(r"svc-([0-9a-f]{16})-(\d{1,20})-([0-9a-f.:%]{2,64})\Z", re.ASCII)
-#: The target of a service's link.
+#: One target of a service's link.
 TARGET = re.compile(r"(hca-[0-9a-f]{16})(?:\.tcp-([1-9]\d{0,19}))?\Z", re.ASCII)
+#: A link that will replace a service's.
+REPLACEMENT = re.compile(r"(hca-[0-9a-f]{16})\.new\Z")
 #: A multicast GID (IBTA vol. 1 4.1.1) and the GUID of a member.
 GROUP = re.compile(r"mcg-([0-9a-f]{32})-([0-9a-f]{16})\Z")
 
@@ -78,15 +83,16 @@ def targetName(hca: str, inode: int) -> str:
     return f"{hca}.tcp-{inode}" if inode else hca
 
 
-def targetOf(text: str | None) -> tuple[str, int]:
+def targetsOf(text: str | None) -> list[tuple[str, int]]:
     """
-    Parse a link's target.
+    Parse a link's targets.
 
-    @return: the name of an HCA's socket, C{""} if it has none, and the inode of the service's TCP socket, 0
-        for none.
+    @return: the names of HCAs' sockets, each with the inode of the service's TCP socket, 0 for none; empty
+        if the text is malformed.
     """
-    match = TARGET.match(text or "")
-    return ("", 0) if match is None else (match[1], int(match[2] or 0))
+    matches = [TARGET.match(each) for each in (text or "").split(",", SERVICE_TARGETS)]
+    found = [(match[1], int(match[2] or 0)) for match in matches if match is not None]
+    return found if len(found) == len(matches) <= SERVICE_TARGETS else []
 
 
 def groupName(group: int, guid: int) -> str:
@@ -169,21 +175,30 @@ def reclaim(directory: RunDirectory) -> None:
         if budget and not isBound(directory, name):
             dead.add(name)
             budget -= 1
+    living = sockets - dead
     for name in names:
-        if budget and (SERVICE.match(name) or GROUP.match(name)):
-            link = directory.readLink(name)
-            target, _ = targetOf(link)
-            if link is not None and (target in dead or target not in sockets):
-                directory.remove(name)
-                budget -= 1
+        if budget and _isLeft(directory, name, living):
+            directory.remove(name)
+            budget -= 1
     for name in dead:
         directory.remove(name)
+
+
+def _isLeft(directory: RunDirectory, name: str, living: set[str]) -> bool:
+    replacement = REPLACEMENT.match(name)
+    if replacement is not None:
+        return replacement[1] not in living
+    if not (SERVICE.match(name) or GROUP.match(name)):
+        return False
+    link = directory.readLink(name)
+    return link is not None and not any(hca in living for hca, _ in targetsOf(link))
 
 
 __all__ = [
     "GROUP",
     "HCA",
     "SERVICE",
+    "SERVICE_TARGETS",
     "TARGET",
     "Entry",
     "connect",
@@ -193,5 +208,5 @@ __all__ = [
     "reclaim",
     "serviceName",
     "targetName",
-    "targetOf",
+    "targetsOf",
 ]

@@ -3,7 +3,8 @@ Rendezvous: the entries by which the processes of one host find an HCA.
 
 Each HCA has a listening socket in a run directory, and for each of its services an entry that points to it
 (L{twisted_ib.hca.host.entries}).  As in TCP a listener on 0.0.0.0 excludes one on 127.0.0.1 with the same
-port, and a client finds the exact address first.
+port, and a client finds the exact address first.  Services that belong to TCP sockets exclude each other only
+where the kernel's sockets do, which it finds out itself (bind(2), listen(2)): here they share an entry.
 
 A killed process leaves its entries behind.  They are dead when no process listens on the socket any more;
 the next process that wants the name removes them, under the directory's lock.
@@ -19,31 +20,28 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 
 from twisted_ib import limits
 from twisted_ib.errors import RunDirectoryError, ServiceInUseError
 from twisted_ib.hca.host import addresses
 from twisted_ib.hca.host.entries import (
     SERVICE,
+    SERVICE_TARGETS,
     Entry,
     groupName,
     isServed,
     reclaim,
     serviceName,
     targetName,
-    targetOf,
+    targetsOf,
 )
 from twisted_ib.hca.host.rundirectory import RunDirectory
 from twisted_ib.hca.host.search import Search
 
 #: listen(2): connections that the kernel queues for an HCA until they are accepted.
 RENDEZVOUS_BACKLOG = 128
-
-#: The servers of one TCP socket in this process, by directory and name of the service's entry: the first
-#: owns the entry, the others stand by.
-_served: dict[tuple[str, str], list[Rendezvous]] = {}
 
 
 class Rendezvous(Search):
@@ -108,59 +106,23 @@ class Rendezvous(Search):
         """
         Let the HCA be found by a service.
 
-        @param inode: of the TCP socket that listens on the same address and port for the same consumer; 0
-            if there is none.
+        @param inode: of the TCP socket that is bound to the same address and port for the same consumer; 0
+            if there is none.  Others of this user with such a socket keep their entries.
         @raise ServiceInUseError: a living process listens there.
         @raise RunDirectoryError: the directory cannot be written.
         @raise ValueError: C{address} is not an IP address.
         """
         assert self._listener is not None, "bind first"
         address = addresses.normalise(address)
-        if self._standsBy(serviceID, address, inode):
-            return
         # All directories are locked, in one order that every process uses (_refreshed), so that two cannot
         # deadlock.
         with ExitStack() as stack:
             for directory in self._refreshed():
                 stack.enter_context(directory.locked())
+            beside: list[tuple[str, int]] = []
             for directory in self._directories:
-                self._makeRoom(directory, serviceID, address)
-            self._link(serviceID, address, inode)
-
-    def _standsBy(self, serviceID: int, address: str, inode: int) -> bool:
-        """
-        Whether another HCA of this process owns the entry for the same TCP socket; this one then stands by
-        for it.
-        """
-        name = serviceName(serviceID, self.namespace, address)
-        servers = _served.get((self._home.path, name))
-        if not inode or not servers or self in servers:
-            return False
-        # Another TCP socket on that address (SO_REUSEPORT, socket(7)) is another server: a conflict, to be
-        # found by the usual test.
-        if servers[0]._inodes.get((serviceID, address)) != inode:
-            return False
-        self._check()
-        servers.append(self)
-        self._services[serviceID, address] = name
-        self._inodes[serviceID, address] = inode
-        return True
-
-    def _yield(self, serviceID: int, address: str, name: str) -> None:
-        key = self._home.path, name
-        servers = _served.get(key, [])
-        had = bool(servers) and servers[0] is self
-        if self in servers:
-            servers.remove(self)
-        if not servers:
-            _served.pop(key, None)
-        elif had:
-            # The next one that stands by takes the entry over.
-            following = servers[0]
-            try:
-                following._point(name, following._inodes[serviceID, address])
-            except (FileExistsError, RunDirectoryError):
-                del _served[key]
+                beside += self._makeRoom(directory, serviceID, address, inode)
+            self._link(serviceID, address, inode, beside)
 
     def publishAny(self, prefix: int, address: str) -> int:
         """
@@ -197,10 +159,13 @@ class Rendezvous(Search):
                     taken.add(int(match[1], 16) - prefix)
         return taken
 
-    def _makeRoom(self, directory: RunDirectory, serviceID: int, address: str) -> None:
+    def _makeRoom(
+        self, directory: RunDirectory, serviceID: int, address: str, inode: int
+    ) -> list[tuple[str, int]]:
         """
         Remove dead entries that conflict with a service; the directory is locked.
 
+        @return: the living targets of the service's own entry, which it can share.
         @raise ServiceInUseError: one is alive, or not ours to remove.
         """
         start = serviceName(serviceID, self.namespace, "")
@@ -210,6 +175,7 @@ class Rendezvous(Search):
             raise ServiceInUseError(
                 f"{directory.path}/{start}{address} belongs to user {status.st_uid} who is not let in"
             )
+        beside: list[tuple[str, int]] = []
         for name in directory.names():
             if not name.startswith(start):
                 continue
@@ -220,31 +186,57 @@ class Rendezvous(Search):
             # A stranger's entry must not keep us from listening: no client of ours follows it.
             if status is None or not self.allows(status.st_uid):
                 continue
-            hca = self._hcaOf(directory, name)
-            if hca is not None and (hca == self.name or isServed(directory, hca)):
+            living = self._living(directory, name)
+            # As SO_REUSEPORT (socket(7)): one user's sockets may share a port, and the kernel decides it.
+            mayShare = inode and status.st_uid == self.uid and len(living) < SERVICE_TARGETS
+            if not all(mayShare and tcp and hca != self.name for hca, tcp in living):
                 raise ServiceInUseError(f"a process listens on {other} already ({directory.path}/{name})")
-            if not directory.remove(name) and directory is self._home and other == address:
+            if living:
+                beside += living if directory is self._home and other == address else []
+            elif not directory.remove(name) and directory is self._home and other == address:
                 raise ServiceInUseError(
                     f"{directory.path}/{name} is left from a dead process of user {status.st_uid}; remove it"
                 )
+        return beside
 
-    def _link(self, serviceID: int, address: str, inode: int = 0) -> None:
+    def _living(self, directory: RunDirectory, name: str) -> list[tuple[str, int]]:
+        pointed = self._pointed(directory, name)
+        return [(hca, tcp) for hca, tcp, _ in pointed if hca == self.name or isServed(directory, hca)]
+
+    def _link(
+        self, serviceID: int, address: str, inode: int = 0, beside: Sequence[tuple[str, int]] = ()
+    ) -> None:
         name = serviceName(serviceID, self.namespace, address)
         try:
-            self._point(name, inode)
+            if beside:
+                self._replace(name, [*beside, (self.name, inode)])
+            else:
+                self._point(name, inode)
         except FileExistsError as error:
             raise ServiceInUseError(f"{self._home.path}/{name} is taken") from error
         self._services[serviceID, address] = name
         self._inodes[serviceID, address] = inode
-        if inode:
-            _served[self._home.path, name] = [self]
 
     def _point(self, name: str, inode: int = 0) -> None:
+        # symlink(2) fails if the name exists, so of two users who do not share a lock only one succeeds.
+        self._symlink(targetName(self.name, inode), name)
+
+    def _replace(self, name: str, targets: Sequence[tuple[str, int]]) -> None:
+        """
+        Change the targets of a service's link, whose directory is locked, so that there always is one.
+        """
+        home, new = self._home, f"{self.name}.new"
+        self._symlink(",".join(targetName(hca, inode) for hca, inode in targets), new)
+        try:
+            os.rename(new, name, src_dir_fd=home.fd, dst_dir_fd=home.fd)
+        except OSError as error:
+            home.remove(new)
+            raise RunDirectoryError(f"{home.path}/{name} cannot be changed: {error.strerror}") from error
+
+    def _symlink(self, target: str, name: str) -> None:
         home = self._home
         try:
-            # symlink(2) fails if the name exists, so of two users who do not share a lock only one
-            # succeeds.
-            os.symlink(targetName(self.name, inode), name, dir_fd=home.fd)
+            os.symlink(target, name, dir_fd=home.fd)
         except FileExistsError:
             raise
         except OSError as error:
@@ -283,14 +275,23 @@ class Rendezvous(Search):
         """
         key = serviceID, addresses.normalise(address)
         name = self._services.pop(key, None)
+        inode = self._inodes.pop(key, 0)
         if name is not None and os.getpid() == self._pid:
-            self._unlink(name)
-            self._yield(*key, name)
-        self._inodes.pop(key, None)
+            self._unlink(name, inode)
 
-    def _unlink(self, name: str) -> None:
-        if targetOf(self._home.readLink(name))[0] == self.name:
-            self._home.remove(name)
+    def _unlink(self, name: str, inode: int = 0) -> None:
+        with ExitStack() as stack:
+            if inode:
+                # Others may be adding themselves to the link.
+                with suppress(RunDirectoryError):
+                    stack.enter_context(self._home.locked())
+            targets = targetsOf(self._home.readLink(name))
+            others = [each for each in targets if each[0] != self.name]
+            if others and len(others) < len(targets):
+                with suppress(FileExistsError, RunDirectoryError):
+                    self._replace(name, others)
+            elif targets and not others:
+                self._home.remove(name)
 
     def _refreshed(self) -> list[RunDirectory]:
         self._refresh()
@@ -329,9 +330,8 @@ class Rendezvous(Search):
         descriptors are closed.
         """
         if self._directories and os.getpid() == self._pid:
-            for (serviceID, address), name in self._services.items():
-                self._unlink(name)
-                self._yield(serviceID, address, name)
+            for key, name in self._services.items():
+                self._unlink(name, self._inodes[key])
             for name in self._joined.values():
                 self._unlink(name)
             if self._listener is not None:
@@ -346,10 +346,6 @@ class Rendezvous(Search):
         if listener is not None:
             listener.close()
         super()._closeDescriptors()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_served.clear)
 
 
 __all__ = ["Entry", "Rendezvous"]

@@ -13,11 +13,12 @@ import stat
 import time
 import weakref
 from collections.abc import Mapping
+from random import random
 
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, ResourceLimitError, RunDirectoryError
 from twisted_ib.hca.host import addresses
-from twisted_ib.hca.host.entries import HCA, Entry, connect, groupName, serviceName, targetOf
+from twisted_ib.hca.host.entries import HCA, Entry, connect, groupName, serviceName, targetsOf
 from twisted_ib.hca.host.liveness import PeerCredentials, peerCredentials
 from twisted_ib.hca.host.rundirectory import RunDirectory, allowedUids, openDirectories
 
@@ -119,30 +120,26 @@ class Search:
         for where in addresses.servedBy(address):
             name = serviceName(serviceID, self.namespace, where)
             for directory in self._directories:
-                pointed = self._pointed(directory, name)
-                if pointed is not None:
-                    hca, inode, uid = pointed
+                for hca, inode, uid in self._pointed(directory, name):
                     found.append(Entry(int(hca[4:], 16), hca, directory, where, inode, uid))
         return found
 
-    def _hcaOf(self, directory: RunDirectory, name: str) -> str | None:
-        pointed = self._pointed(directory, name)
-        return None if pointed is None else pointed[0]
-
-    def _pointed(self, directory: RunDirectory, name: str) -> tuple[str, int, int] | None:
-        target, inode = targetOf(directory.readLink(name))
-        if not target:
-            return None
+    def _pointed(self, directory: RunDirectory, name: str) -> list[tuple[str, int, int]]:
+        targets = targetsOf(directory.readLink(name))
+        if not targets:
+            return []
         status = directory.status(name)
         # In a shared directory everybody can make names; entry and socket must both belong to an allowed
         # user, or a stranger's link could lead to our socket and the other way round.
         if status is None or not self.allows(status.st_uid):
-            return None
-        socket = directory.status(target)
-        if socket is not None and not self.allows(socket.st_uid):
-            return None
-        # Without a socket the entry is dead, but it is an entry.
-        return target, inode, status.st_uid
+            return []
+        found = []
+        for hca, inode in targets:
+            socket = directory.status(hca)
+            # Without a socket the entry is dead, but it is an entry.
+            if socket is None or self.allows(socket.st_uid):
+                found.append((hca, inode, status.st_uid))
+        return found
 
     def hcas(self) -> list[Entry]:
         """
@@ -253,11 +250,12 @@ class Search:
         return tuple(sorted(chosen[: limits.MULTICAST_MEMBERS]))
 
     def _memberOwner(self, directory: RunDirectory, name: str, guid: str) -> int | None:
-        hca = self._hcaOf(directory, name)
+        pointed = self._pointed(directory, name)
         # The link must name its own HCA and have the same owner as its socket: only an HCA's owner makes it
         # a member.
-        if hca is None or hca[4:] != guid:
+        if len(pointed) != 1 or pointed[0][0][4:] != guid:
             return None
+        hca = pointed[0][0]
         statuses = directory.status(name), directory.status(hca)
         if statuses[0] is None or statuses[1] is None or statuses[0].st_uid != statuses[1].st_uid:
             return None
@@ -303,6 +301,20 @@ class Search:
             directory.close()
 
 
+def shared(found: list[Entry]) -> list[Entry]:
+    """
+    Share clients among the HCAs that have one service at one address.
+
+    @param found: the result of a look-up.
+    @return: the same, those of one address in random order.
+    """
+    if len(found) < 2:
+        return found
+    # Linux net/core/sock_reuseport.c, reuseport_select_sock, chooses by a hash of addresses and ports.
+    places = {address: place for place, address in enumerate(dict.fromkeys(each.address for each in found))}
+    return sorted(found, key=lambda each: (places[each.address], random()))
+
+
 _searches: weakref.WeakSet[Search] = weakref.WeakSet()
 
 
@@ -318,4 +330,4 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_afterForkInChild)
 
 
-__all__ = ["Search"]
+__all__ = ["Search", "shared"]

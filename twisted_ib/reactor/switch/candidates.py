@@ -117,14 +117,21 @@ class Candidates:
         if not found:
             return Fallback("no_listener", f"nobody offers SDP on {where}")
         try:
-            best = sockdiag.reached(sockdiag.listeners(port), target.partition("%")[0], scopeOf(target))
+            listening = sockdiag.listeners(port)
         # Two processes may listen on one port of TCP (SO_REUSEPORT) or of SDP; without the kernel's answer
         # they cannot be matched.
         except sockdiag.Unreadable as e:
             return Fallback("unknown_listener", f"who listens on TCP {where} is not known: {e}")
-        # Without this check any process could offer SDP for another one's port and get its connections.
-        owners = {each.inode: each.uid for each in best}
-        found = {each: device for each, device in found.items() if self._isTheSame(each, owners)}
+        # Without these checks any process could offer SDP for another one's port and get its connections.
+        address = target.partition("%")[0]
+        if sockdiag.serving(listening, address):
+            best = sockdiag.reached(listening, address, scopeOf(target))
+            owners = {each.inode: each.uid for each in best}
+            found = {each: device for each, device in found.items() if self._isTheSame(each, owners)}
+        else:
+            # A server publishes its entry before its socket listens, and TCP would reach it if that happens
+            # just now.  No socket proves the entry: one of our own user is believed.
+            found = {each: device for each, device in found.items() if self._beside.isOurs(each)}
         if not found:
             return Fallback("other_listener", f"who offers SDP on {where} is not who listens on TCP there")
         holds = self.failures.holds

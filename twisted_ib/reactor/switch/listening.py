@@ -3,7 +3,8 @@ Listening through the switch: one port over TCP and over devices.
 
 A L{SwitchedPort} is Twisted's TCP port.  Beside its socket it has SDP listeners
 (L{twisted_ib.reactor.switch.sdplistener}) on the same address and number, one per device, whose connections
-get the port's protocols.  Under a rule C{sdp} it has SDP listeners only.
+get the port's protocols.  The socket listens after them, so that no client finds TCP alone.  Under a rule
+C{sdp} there are SDP listeners only.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 import os
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet import tcp
@@ -23,6 +25,7 @@ from twisted.python.failure import Failure
 
 from twisted_ib import limits
 from twisted_ib.internet.addresses import Address, addressOf
+from twisted_ib.internet.channel import channelFor
 from twisted_ib.reactor.rules.parser import LISTEN, SDP, TCP
 from twisted_ib.reactor.switch.handle import ListeningHandle
 from twisted_ib.reactor.switch.reason import Fallback, Reason
@@ -93,11 +96,12 @@ class SwitchedPort(tcp.Port):
         tries = limits.PORT_ATTEMPTS if self.port == 0 else 1
         refused: list[CannotListenError] = []
         for left in reversed(range(tries)):
-            skt = self._listenTCP()
+            skt = self._bindTCP()
             try:
                 address = self._addressOf(skt)
                 self._decide(address)
                 if self.why.verdict == TCP:
+                    self._listenTCP(skt)
                     return skt
                 v6only = skt.family == socket.AF_INET6 and bool(
                     skt.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
@@ -122,6 +126,14 @@ class SwitchedPort(tcp.Port):
             self._closeCompanions(Failure(refused[0]))
             skt.close()
             raise refused[0]
+        try:
+            # After SDP: a client that waits for this port would keep the TCP connection that it got before.
+            if self.why.verdict != SDP:
+                self._listenTCP(skt)
+        except BaseException:
+            self._closeCompanions(Failure())
+            skt.close()
+            raise
         return self._settled(skt, refused)
 
     def _openAlone(self) -> Any:
@@ -133,6 +145,8 @@ class SwitchedPort(tcp.Port):
         address = addressOf(host, self.port)
         self._decide(address)
         if self.why.verdict != SDP:
+            if self.why.verdict != TCP:
+                self._openDevices(host)
             return None
         self._at = (address, 0, False)
         refused = self._join(self._devices())
@@ -140,6 +154,15 @@ class SwitchedPort(tcp.Port):
             self._closeCompanions(Failure(refused[0]))
             raise refused[0]
         return self._settled(None, refused)
+
+    def _openDevices(self, host: str) -> None:
+        # To open the first device takes a while.  Before the socket is bound, so that meanwhile no other
+        # program can take the number that is bound and not listened on (socket(7), SO_REUSEADDR).
+        for device in self.switch.devicesFor(host):
+            # Errors are reported when the device is to be listened on.
+            with suppress(Exception):
+                self.switch.checkThread(self.reactor, device)
+                channelFor(self.reactor, device, host)
 
     def _settled(self, skt: Any, refused: list[CannotListenError]) -> Any:
         why = self.why
@@ -166,7 +189,7 @@ class SwitchedPort(tcp.Port):
         # a rule C{both} too, unless SDP's number is in use (EADDRINUSE): libsdp's listen fails then.
         return self.why.verdict != SDP and (self.why.rule == "default" or not busy)
 
-    def _listenTCP(self) -> socket.socket:
+    def _bindTCP(self) -> socket.socket:
         skt = None
         try:
             skt = self.createInternetSocket()
@@ -174,9 +197,6 @@ class SwitchedPort(tcp.Port):
                 skt.bind(tcp._resolveIPv6(self.interface, self.port))
             else:
                 skt.bind((self.interface, self.port))
-            # socket(7), SO_REUSEADDR: two sockets may be bound to a number as long as none listens, so a
-            # conflict may show here only.
-            skt.listen(self.backlog)
         except OSError as e:
             if skt is not None:
                 skt.close()
@@ -187,6 +207,14 @@ class SwitchedPort(tcp.Port):
             raise
         made: socket.socket = skt
         return made
+
+    def _listenTCP(self, skt: socket.socket) -> None:
+        try:
+            # socket(7), SO_REUSEADDR: two sockets may be bound to a number as long as none listens, so a
+            # conflict may show here only.
+            skt.listen(self.backlog)
+        except OSError as e:
+            raise CannotListenError(self.interface, self.port, e) from None
 
     def _addressOf(self, skt: socket.socket) -> Address:
         name = tcp._getsockname(skt)

@@ -186,6 +186,24 @@ def _hex(text: str) -> str:
     return _text(raw)
 
 
+def serving(found: list[TCPListener], address: str) -> list[TCPListener]:
+    """
+    Return the listeners that TCP would choose from, whatever interface they are bound to.
+
+    @param found: All listeners on the port.
+    @param address: The destination, an IP address of this host without scope; no wildcard.
+    """
+    # Linux inet_hashtables.c (inet_lookup_listener, compute_score): a listener on the address precedes one on
+    # all addresses, and of these IPv4 precedes IPv6.
+    best = [each for each in found if each.address == address]
+    if best:
+        return best
+    if ":" in address:
+        return [each for each in found if each.address == "::"]
+    # As ipv6_only_sock() of Linux (include/linux/ipv6.h) decides it.
+    return [each for each in found if _takesIPv4(each)]
+
+
 def reached(found: list[TCPListener], address: str, scope: int = 0) -> list[TCPListener]:
     """
     Return the listeners to which TCP would give a connection; several with SO_REUSEPORT.
@@ -194,14 +212,7 @@ def reached(found: list[TCPListener], address: str, scope: int = 0) -> list[TCPL
     @param address: The destination, an IP address of this host without scope; no wildcard.
     @param scope: The index of its interface, 0 for none.
     """
-    # Linux inet_hashtables.c (inet_lookup_listener, compute_score): a listener on the address precedes one on
-    # all addresses, and of these IPv4 precedes IPv6.
-    best = [each for each in found if each.address == address]
-    if not best and ":" in address:
-        best = [each for each in found if each.address == "::"]
-    elif not best:
-        # As ipv6_only_sock() of Linux (include/linux/ipv6.h) decides it.
-        best = [each for each in found if _takesIPv4(each)]
+    best = serving(found, address)
     # A socket that is bound to an interface (SO_BINDTODEVICE) scores higher or not at all, by the route,
     # which is not known here: no answer is better than a wrong one.
     if any(each.interface not in (0, scope, None) for each in best):
@@ -217,4 +228,4 @@ def _takesIPv4(listener: TCPListener) -> bool:
     return listener.address == "0.0.0.0" or (listener.address == "::" and not listener.v6only)
 
 
-__all__ = ["TCPListener", "Unreadable", "listeners", "reached"]
+__all__ = ["TCPListener", "Unreadable", "listeners", "reached", "serving"]

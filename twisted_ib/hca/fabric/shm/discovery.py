@@ -13,6 +13,7 @@ from twisted_ib.hca.fabric.shm.listeners import ListeningSockets
 from twisted_ib.hca.fabric.shm.peersockets import PathRequest, PeerSockets
 from twisted_ib.hca.host.addresses import checkLocal
 from twisted_ib.hca.host.rendezvous import Rendezvous
+from twisted_ib.hca.host.search import shared
 
 
 class Discovery(Fabric):
@@ -144,7 +145,7 @@ class Discovery(Fabric):
         failure: HCAError = NoListenerError(f"nobody serves {address}")
         # An entry may belong to a process that was killed; like connect(2) over getaddrinfo(3)'s list, try
         # the next.
-        for entry in self.rendezvous.lookup(serviceID, address):
+        for entry in shared(self.rendezvous.lookup(serviceID, address)):
             try:
                 self._reach(entry, user)
                 return PathRequest(self._pairs, user)
