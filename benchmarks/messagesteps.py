@@ -41,11 +41,10 @@ class _Medium:
     A path that takes everything.
     """
 
-    def __init__(self) -> None:
+    def forget(self, number: int) -> None:
         """
         Nobody is known.
         """
-        self.absent: dict[int, None] = {}
 
     def bind(self, queuePair: Any, message: Any = None) -> Any:
         """

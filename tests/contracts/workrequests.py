@@ -11,9 +11,13 @@ import random
 from sys import byteorder
 from typing import Any
 
+from zope.interface import providedBy
+from zope.interface.verify import verifyObject
+
 from tests.hca.hcas import LISTENER, SDP, User, readable, settle, turn
 from tests.hca.queues.keyed_pair import ALL, DeviceSide, piece
 from twisted_ib import limits
+from twisted_ib.hca.base.interfaces import IPath, IPeerPath
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.shm import sharedregions
 from twisted_ib.hca.memory.memory import MemoryRegion, WindowType
@@ -63,6 +67,19 @@ class WorkRequestContract:
         Fields that name remote memory.
         """
         return {"remoteAddress": region.address + offset, "remoteKey": region.remoteKey}
+
+    def test_interfaces(self: Any) -> None:
+        """
+        A queue pair's path is an L{IPath}, the one that all queue pairs of the peer share an L{IPeerPath};
+        each has all that its interfaces name.
+        """
+        self.connect()
+        for side in (self.one, self.two):
+            self.assertIs(side.qp.path.way, side.path)
+            for path, interface in ((side.qp.path, IPath), (side.path, IPeerPath)):
+                self.assertTrue(interface.providedBy(path))
+                for each in providedBy(path):
+                    verifyObject(each, path)
 
     # -- bytes
 

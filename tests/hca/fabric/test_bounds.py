@@ -9,7 +9,7 @@ from typing import Any
 from tests.hca.hcas import LISTENER, SDP, HCATestCase, Taker, User, settle
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, ResourceLimitError
-from twisted_ib.hca.fabric.base.path import Path
+from twisted_ib.hca.fabric.base.path import RecordPath
 from twisted_ib.hca.fabric.shm import shm
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 
@@ -73,7 +73,7 @@ class PeerTests(HCATestCase):
         self.assertEqual([taker.records for taker in takers], [[b"here"]] * 12)
 
 
-class Endless(Path):
+class Endless(RecordPath):
     """
     A path whose peer publishes as fast as it is read.
     """

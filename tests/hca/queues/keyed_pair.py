@@ -1,7 +1,7 @@
 """
 Two queue pairs with work queues, joined by a medium in memory: for tests.
 
-The medium is a L{Path} whose records lie in a list; it has a capacity, and knobs to hold
+The medium is a L{RecordPath} whose records lie in a list; it has a capacity, and knobs to hold
 records back.  Refusals, resuming and acknowledging are the same as on rings.
 """
 
@@ -18,7 +18,7 @@ from twisted_ib.errors import PathLostError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import Timers
-from twisted_ib.hca.fabric.base.path import Path
+from twisted_ib.hca.fabric.base.path import RecordPath
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.memory.memory import Memory, MemoryRegion, ProtectionDomain
 from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus, WorkCompletion
@@ -65,7 +65,7 @@ def climb(
             return
 
 
-class MemoryPath(Path):
+class MemoryPath(RecordPath):
     """
     One end of the medium.
 
@@ -94,7 +94,7 @@ class MemoryPath(Path):
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
         """
-        See L{Path.post}.
+        See L{RecordPath.post}.
         """
         pieces = payload if isinstance(payload, list) else [payload]
         data = header + b"".join(pieces)
@@ -110,7 +110,7 @@ class MemoryPath(Path):
 
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
         """
-        See L{Path.postReserved}; the reserve has no end.
+        See L{RecordPath.postReserved}; the reserve has no end.
         """
         capacity, self.capacity = self.capacity, 1 << 60
         try:
@@ -120,13 +120,13 @@ class MemoryPath(Path):
 
     def position(self) -> int:
         """
-        See L{Path.position}.
+        See L{RecordPath.position}.
         """
         return self.tail
 
     def offer(self, segment: Any) -> int:
         """
-        See L{Path.offer}.
+        See L{RecordPath.offer}.
         """
         if not self.offering:
             return 0
@@ -138,7 +138,7 @@ class MemoryPath(Path):
 
     def offered(self, number: int) -> memoryview | None:
         """
-        See L{Path.offered}.
+        See L{RecordPath.offered}.
         """
         segment = self.other.offers.get(number)
         return None if segment is None else memoryview(segment).toreadonly()

@@ -16,7 +16,7 @@ from tests.hca.queues.test_queuepair import Consumer as Stream
 from twisted_ib.errors import QueuePairError
 from twisted_ib.hca.base.operation import ABSENT, ACKNOWLEDGE, REFUSAL, RESUME, SILENT
 from twisted_ib.hca.base.states import QPState
-from twisted_ib.hca.fabric.base.path import Path
+from twisted_ib.hca.fabric.base.path import RecordPath
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.queues.requests import SendOpcode
@@ -33,7 +33,7 @@ SEND, WRITE, READ = SendOpcode.SEND, SendOpcode.RDMA_WRITE, SendOpcode.RDMA_READ
 WRITE_IMM, ADD = SendOpcode.RDMA_WRITE_WITH_IMM, SendOpcode.ATOMIC_FETCH_AND_ADD
 
 
-class PacketPath(Path):
+class PacketPath(RecordPath):
     """
     The way of one queue pair, over packets.
 
@@ -58,23 +58,23 @@ class PacketPath(Path):
         self.sent: list[Packet] = []
         self.isFull = False
 
-    def bind(self, queuePair: Any, message: Any = None) -> Path:
+    def bind(self, queuePair: Any, message: Any = None) -> RecordPath:
         """
-        See L{Path.bind}.
+        See L{RecordPath.bind}.
         """
         self.queuePair = queuePair
         return self
 
     def unbind(self, queuePair: Any) -> None:
         """
-        See L{Path.unbind}.
+        See L{RecordPath.unbind}.
         """
         self.queuePair = None
         self.connection.close()
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
         """
-        See L{Path.post}.
+        See L{RecordPath.post}.
         """
         if word >> 24 in (ACKNOWLEDGE, RESUME):
             return self.postReserved(word, payload, True)
@@ -87,7 +87,7 @@ class PacketPath(Path):
 
     def postReserved(self, word: int, body: Any, refusal: bool) -> bool:
         """
-        See L{Path.postReserved}.
+        See L{RecordPath.postReserved}.
         """
         if word >> 24 == ACKNOWLEDGE and (syndrome := REFUSAL.unpack(body)[0]) != ABSENT:
             self.connection.refuse(syndrome)
@@ -95,7 +95,7 @@ class PacketPath(Path):
 
     def position(self) -> int:
         """
-        See L{Path.position}.
+        See L{RecordPath.position}.
         """
         return self.records
 

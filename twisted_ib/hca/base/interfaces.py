@@ -1,8 +1,8 @@
 """
 The seams of the HCA: between a device and its fabric, links and users.
 
-A device uses a fabric through L{IFabric}; the path that a fabric gives for each peer is the other half of the
-seam: L{twisted_ib.hca.fabric.base.path}.
+A device uses a fabric through L{IFabric}; the L{IPath} that a fabric gives for each peer is the other half of
+the seam.
 """
 
 from __future__ import annotations
@@ -193,6 +193,168 @@ class IFabric(Interface):
     def close():  # type: ignore[no-untyped-def]
         """
         Withdraw and release everything.
+        """
+
+
+class IPeerPath(Interface):
+    """
+    The path to a peer's HCA: management, datagrams, and the paths of queue pairs.
+    """
+
+    fabric = Attribute("The fabric that it belongs to.")
+    peer = Attribute(
+        "The peer: its C{guid} and C{gid}; C{pid}, C{uid} and C{program} of its process, where the fabric is"
+        " one of processes; its C{address}, where it has one."
+    )
+    alive = Attribute("Whether the peer can still be reached.")
+
+    # IBTA vol. 1 9.6: HCAs compare a packet's source with the queue pair's peer.  Here a peer cannot even
+    # name a queue pair that is bound to another path.
+    def bind(queuePair, message=None):  # type: ignore[no-untyped-def]
+        """
+        Deliver what comes for a queue pair's number to its C{delivered} from now on.
+
+        @param queuePair: has C{number}, C{remote}, C{type} and the attributes of its state.
+        @param message: the peer's REQ or REP, if a connection is the reason.
+        @return: the L{IPath} that the queue pair uses.
+        """
+
+    def unbind(queuePair):  # type: ignore[no-untyped-def]
+        """
+        Stop delivering to a queue pair; harmless if it is not bound.
+        """
+
+    def forget(number):  # type: ignore[no-untyped-def]
+        """
+        A queue pair's number is used anew, by a stream: what a requester was refused for it is no matter.
+        """
+
+    # The consumer's buffers are its own again when this returns: the medium has copied them.
+    def post(word, header, payload, length):  # type: ignore[no-untyped-def]
+        """
+        Publish one record.
+
+        @param word: its opcode, shifted by 24 bits, and the peer's queue pair number.
+        @param header: bytes.
+        @param payload: bytes-like, or a list of bytes-like objects.
+        @param length: bytes in C{payload}.
+        @return: False if the medium has no room now.
+        """
+
+    def position():  # type: ignore[no-untyped-def]
+        """
+        @return: the position in the medium after the last record published, which grows with each; 0 where
+            nothing is acknowledged.
+        """
+
+    def wantSpace(waiter):  # type: ignore[no-untyped-def]
+        """
+        Have C{waiter.resume()} called once, when the medium has room again.
+        """
+
+    def wantNoSpace(waiter):  # type: ignore[no-untyped-def]
+        """
+        Remove a waiter; harmless if it does not wait.
+        """
+
+    def sendManagement(attribute, body):  # type: ignore[no-untyped-def]
+        """
+        Send a connection management message, at once or when there is room.
+
+        @param body: the message without its MAD header, 232 bytes.
+        """
+
+    def prepareREQ(request):  # type: ignore[no-untyped-def]
+        """
+        Put into a REQ the parameters that a fabric of packets negotiates (PSN, path MTU).
+
+        @param request: the L{REQ<twisted_ib.hca.wire.cm.REQ>}, to be changed.
+        """
+
+    def prepareREP(reply, request):  # type: ignore[no-untyped-def]
+        """
+        Do the same for a REP.
+
+        @param reply: the L{REP<twisted_ib.hca.wire.cm.REP>}, to be changed.
+        @param request: the REQ that it answers.
+        @return: the parameters as a queue pair's C{proposal}, or L{None}.
+        """
+
+
+class IPath(IPeerPath):
+    """
+    The path that a bound queue pair uses.
+    """
+
+    way = Attribute("The L{IPeerPath} to its peer; all queue pairs of the peer share it.")
+    scheduler = Attribute(
+        "The place of the core's L{ResponseScheduler<twisted_ib.hca.services.responses.ResponseScheduler>};"
+        " L{None} at first."
+    )
+    messageBytes = Attribute("The longest stream message that it carries well.")
+    inPackets = Attribute("Whether only the refused packet is sent again, and not its whole message.")
+    retransmits = Attribute("Packets sent again; 0 where nothing is lost.")
+
+    def modified(queuePair):  # type: ignore[no-untyped-def]
+        """
+        A bound queue pair has changed its state or attributes.
+        """
+
+    def postReserved(word, body, refusal):  # type: ignore[no-untyped-def]
+        """
+        Publish a small record that may use the reserve, so that refusals and ends get through when data is
+        stuck.
+
+        @param refusal: whether it may use the last part of the reserve too.
+        @return: False if even the reserve has no room.
+        """
+
+    # One argument, so that this can be the bound append of a queue: it runs for each work request.
+    def track(request):  # type: ignore[no-untyped-def]
+        """
+        Call C{requester.acknowledged(position)} when the peer has consumed everything before a position.
+
+        @param request: position and requester; positions never decrease from one call to the next.
+        """
+
+    # IBTA vol. 1 9.6: HCAs drop a packet for a queue pair that does not exist, and the requester finds out by
+    # its timeout.  A peer that is a living process refuses at once, but does not know who sent.
+    def expect(requester):  # type: ignore[no-untyped-def]
+        """
+        A queue pair begins to send requests that it keeps: until it is unbound it gets what the peer refuses
+        for want of a queue pair of the number C{requester.remote}.
+        """
+
+
+class ITwinPath(IPath):
+    """
+    A path of a fabric on which an HCA can reach itself by a path with two ends.
+    """
+
+    twin = Attribute("On a path from an HCA to itself the other end; else L{None}.")
+
+
+class ISharedMemoryPath(IPath):
+    """
+    A path whose peer may map registered memory, so that records refer to it instead of carrying its bytes.
+    """
+
+    def offer(segment):  # type: ignore[no-untyped-def]
+        """
+        Let the peer map a segment of registered memory for reading.
+
+        @param segment: one that the fabric's C{allocate} gave.
+        @return: the number by which records refer to it, or 0 if the bytes must travel in the records.
+        """
+
+    def withdraw(segment):  # type: ignore[no-untyped-def]
+        """
+        Have the peer unmap a segment; harmless if it was not offered.
+        """
+
+    def offered(number):  # type: ignore[no-untyped-def]
+        """
+        @return: a view of the segment that the peer offered under a number, or L{None}.
         """
 
 

@@ -38,7 +38,7 @@ from twisted_ib.hca.wire.grh import HEADER_BYTES
 from twisted_ib.hca.wire.opcodes import MTU_BYTES, OPCODES, Kind
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.fabric.base.path import Path as _Path
+    from twisted_ib.hca.fabric.base.path import RecordPath as _Path
 else:
     _Path = object
 
@@ -158,7 +158,7 @@ class PathTrace:
                 # passed this position.
                 position = self.path.position()
                 self._sent.append((position, flow))
-                self.path.unacknowledged.append((position, self))
+                self.path.track((position, self))
 
     def acknowledged(self, position: int) -> None:
         """

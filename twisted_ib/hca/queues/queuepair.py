@@ -37,7 +37,7 @@ from twisted_ib.hca.base.states import QPState, QPType, checkTransition
 from twisted_ib.hca.wire.headers import RETH
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.fabric.base.path import Path
+    from twisted_ib.hca.base.interfaces import IPath
 
 #: L{QueuePair.query}'s values of attributes that were never set.
 _UNSET: dict[str, Any] = dict.fromkeys(
@@ -126,7 +126,7 @@ class QueuePair:
         self.device = device
         self.state: QPState = _RESET
         self.remote = 0
-        self.path: Path | None = None
+        self.path: IPath | None = None
         self.posted = 0
         self.pending: deque[tuple[int, bytes, Any, int]] | None = None
         self.maxMessage = maxMessage
@@ -260,7 +260,7 @@ class QueuePair:
         elif self.path is not None:
             self.path.modified(self)
 
-    def connect(self, path: Path, remote: int, message: Any = None) -> None:
+    def connect(self, path: IPath, remote: int, message: Any = None) -> None:
         """
         Take a new queue pair through INIT and RTR to RTS, for streams: other attributes keep their
         defaults.
@@ -278,11 +278,11 @@ class QueuePair:
         self.remote = remote
         # A stream does not keep what it sent and never sends RESUME: records that came too early
         # are lost.  Its own sequence numbers show that, and it ends with an error.
-        path.absent.pop(self.number, None)
+        path.forget(self.number)
         self.path = path.bind(self, message)
         self.state = _RTS
 
-    def pathFound(self, path: Path) -> None:
+    def pathFound(self, path: IPath) -> None:
         """
         The path to the address vector is resolved.
         """
@@ -439,8 +439,7 @@ class QueuePair:
         """
         if self.path is None or self.pending is not None:
             return False
-        # So that the path notifies this queue pair if the peer has none of that number.
-        self.path.requesters[self.remote] = self
+        self.path.expect(self)
         return self.path.post(WRITE_ONLY << 24 | self.remote, bytes(RETH.size), b"", 0)
 
     def canPost(self) -> bool:

@@ -78,6 +78,7 @@ class Requester(SendQueue):
     __slots__ = (
         "_acknowledged",
         "_asked",
+        "_isExpected",
         "_pausing",
         "_resuming",
         "_timer",
@@ -95,6 +96,9 @@ class Requester(SendQueue):
         # Whether it waits for room in the medium; whether it waits after a refusal; whether a
         # RESUME must be sent first.
         self._waiting = self._pausing = self._resuming = False
+        # Whether the path knows of this queue pair: set once, as a queue pair that leaves its path gets a new
+        # requester before its next one.
+        self._isExpected = False
         self._timer: Timer | None = None
 
     # -- sending
@@ -178,11 +182,11 @@ class Requester(SendQueue):
             return True
         finally:
             if operation.records != before:
-                # From now on the path notifies this queue pair if the peer has none of that
-                # number.
-                path.requesters[remote] = queuePair
+                if not self._isExpected:
+                    self._isExpected = True
+                    path.expect(queuePair)
                 work.recordsSent += operation.records - before
-        path.unacknowledged.append((operation.position, self))
+        path.track((operation.position, self))
         return True
 
     def _mayGo(self, operation: Operation, work: WorkQueues) -> bool:

@@ -279,8 +279,8 @@ class ResponseQueue:
         path, self._path = self._path, None
         if path is not None:
             path.wantNoSpace(self)
-            if path.turns is not None:
-                path.turns.leave(self)
+            if path.scheduler is not None:
+                path.scheduler.leave(self)
             # On a wire the requester would retry until retry_cnt is used up (IBTA vol. 1
             # 9.9.2.1.1).  This medium loses nothing, so the requester has no timer for it and must
             # be notified.
@@ -293,14 +293,14 @@ class ResponseQueue:
         if work is None or work.queuePair.path is None or not owed:
             return
         path, remote = work.queuePair.path, work.queuePair.remote
-        turns = self._turns(work, path)
-        left = limits.RECORDS_PER_TURN if turns is None else turns.left()
+        scheduler = self._scheduler(work, path)
+        left = limits.RECORDS_PER_TURN if scheduler is None else scheduler.left()
         try:
             for _ in range(left):
-                if turns is not None:
+                if scheduler is not None:
                     # Counted before it is sent: an attempt that finds no room has cost the turn as
                     # much.
-                    turns.used += 1
+                    scheduler.used += 1
                 if not owed[0].publish(work, path, remote):
                     self._wait(path)
                     return
@@ -308,7 +308,7 @@ class ResponseQueue:
                     owed.popleft()
                     if not owed:
                         return
-            self._pause(turns, path)
+            self._pause(scheduler, path)
         except MemoryAccessError:
             self._refuse(work, path, remote)
 
@@ -326,19 +326,19 @@ class ResponseQueue:
         else:
             self._wait(path)
 
-    def _turns(self, work: WorkQueues, path: Any) -> ResponseScheduler | None:
+    def _scheduler(self, work: WorkQueues, path: Any) -> ResponseScheduler | None:
         device = work.queuePair.device
-        if device is not None and path.turns is None:
-            path.turns = ResponseScheduler(device)
-        turns: ResponseScheduler | None = path.turns
-        return turns
+        if device is not None and path.scheduler is None:
+            path.scheduler = ResponseScheduler(device)
+        scheduler: ResponseScheduler | None = path.scheduler
+        return scheduler
 
-    def _pause(self, turns: ResponseScheduler | None, path: Any) -> None:
-        if turns is None:
+    def _pause(self, scheduler: ResponseScheduler | None, path: Any) -> None:
+        if scheduler is None:
             self._wait(path)
         else:
             self._path = path
-            turns.wait(self)
+            scheduler.wait(self)
 
     def _wait(self, path: Any) -> None:
         self._path = path

@@ -36,7 +36,7 @@ class DatagramPath(MemoryPath):
 
     def unknown(self, word: int, buffer: Any, start: int, stop: int) -> int:
         """
-        See L{Path.unknown}.
+        See L{RecordPath.unknown}.
         """
         self.fabric.datagramReceived(self, word >> 24, word & 0xFFFFFF, buffer, start, stop)
         return 0

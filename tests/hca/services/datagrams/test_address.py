@@ -41,7 +41,7 @@ class FakePath:
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
         """
-        See L{Path.post}.
+        See L{IPath.post}.
         """
         if not self.room:
             return False
@@ -53,14 +53,14 @@ class FakePath:
 
     def wantSpace(self, waiter: Any) -> None:
         """
-        See L{Path.wantSpace}.
+        See L{IPath.wantSpace}.
         """
         assert waiter not in self.waiting
         self.waiting.append(waiter)
 
     def wantNoSpace(self, waiter: Any) -> None:
         """
-        See L{Path.wantNoSpace}.
+        See L{IPath.wantNoSpace}.
         """
         if waiter in self.waiting:
             self.waiting.remove(waiter)

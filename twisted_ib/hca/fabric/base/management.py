@@ -11,7 +11,7 @@ from twisted_ib import limits
 from twisted_ib.hca.base.operation import GSI_QPN, MANAGEMENT, MANAGEMENT_HEADER
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.fabric.base.path import Path
+    from twisted_ib.hca.fabric.base.path import RecordPath
 
 
 class Management:
@@ -23,7 +23,7 @@ class Management:
 
     __slots__ = ("path", "waiting")
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: RecordPath) -> None:
         self.path = path
         self.waiting: deque[bytes] = deque()
 

@@ -1,7 +1,7 @@
 """
-Paths to a peer's HCA: what they have in common, whatever carries the records.
+Paths of records to a peer's HCA: what a ring, a socket and a queue have in common.
 
-A path knows the queue pairs that may be reached through it, and no others.  Its table maps queue pair
+Such a path knows the queue pairs that may be reached through it, and no others.  Its table maps queue pair
 numbers to the receivers of their records: the L{QueuePair}, a L{Refusing} while requests are dropped after
 a refusal, or, for number 1, L{Management}.
 """
@@ -12,9 +12,11 @@ from collections import OrderedDict, deque
 from typing import Any
 
 from attrs import frozen
+from zope.interface import implementer
 
 from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, PathLostError, RingError
+from twisted_ib.hca.base.interfaces import ISharedMemoryPath, ITwinPath
 from twisted_ib.hca.base.operation import (
     ABSENT,
     ABSENT_WORD,
@@ -68,7 +70,7 @@ class Refusing:
 
     __slots__ = ("path", "queuePair")
 
-    def __init__(self, path: Path, queuePair: Any) -> None:
+    def __init__(self, path: RecordPath, queuePair: Any) -> None:
         self.path = path
         self.queuePair = queuePair
 
@@ -96,7 +98,7 @@ class PendingResume:
 
     __slots__ = ("path", "remote")
 
-    def __init__(self, path: Path, remote: int) -> None:
+    def __init__(self, path: RecordPath, remote: int) -> None:
         self.path = path
         self.remote = remote
 
@@ -110,26 +112,58 @@ class PendingResume:
             self.path.wantSpace(self)
 
 
-class Path:
+class Waiters:
     """
-    A path to one peer's HCA.
+    Those that wait for room in a path's medium.
+
+    @ivar waiting: They, in order, connection management first; each has C{resume()}.
+    """
+
+    __slots__ = ()
+
+    waiting: OrderedDict[Any, None]
+
+    def wantSpace(self, waiter: Any) -> None:
+        """
+        See L{IPath}.
+        """
+        self.waiting[waiter] = None
+
+    def wantNoSpace(self, waiter: Any) -> None:
+        """
+        See L{IPath}.
+        """
+        self.waiting.pop(waiter, None)
+
+    def resumeWaiting(self) -> int:
+        """
+        Resume waiters until one finds no room again.
+
+        @return: How many were resumed.
+        """
+        n = 0
+        waiting = self.waiting
+        while waiting:
+            waiter, _ = waiting.popitem(False)
+            waiter.resume()
+            n += 1
+            # It waits again, so the medium is full and those behind it would fail as well.
+            if waiter in waiting:
+                break
+        return n
+
+
+@implementer(ISharedMemoryPath, ITwinPath)
+class RecordPath(Waiters):
+    """
+    A path to one peer's HCA that carries records: see L{IPath}.
 
     @ivar table: The receivers of records, by queue pair number; C{taker} is its C{get}.
-    @ivar peer: L{PeerIdentity} or the like.
-    @ivar alive: Whether the peer can still be reached.
-    @ivar waiting: Waiters for room in the medium, in order, connection management first; each has
-        C{resume()}.
     @ivar bell: Whether something was published that the peer has not been notified of.
     @ivar busy: Whether records are being delivered: L{progress} does nothing then.
-    @ivar unacknowledged: Pairs of position and work object, in order: each is notified when the peer has
-        consumed the record before that position.
-    @ivar requesters: Requesters that keep what they sent, by the peer's queue pair number, to be notified
-        that it does not exist.
-    @ivar turns: The round robin of responses to the peer's READs, once there are any.
-    @ivar twin: On a path from an HCA to itself the other end; else L{None}.
-    @cvar retransmits: Packets sent again; 0 on fabrics of operations.
-    @cvar messageBytes: The longest stream message that it carries well.
-    @cvar inPackets: Whether only the refused packet is sent again, and not its whole message.
+    @ivar absent: Numbers that were refused as absent, whose requesters have not resumed yet.
+    @ivar unacknowledged: What L{track} was given, in order: C{track} is its C{append}.
+    @ivar requesters: What L{expect} was given, by the peer's queue pair number.
     """
 
     inPackets = False
@@ -146,9 +180,10 @@ class Path:
         "peer",
         "peerSocket",
         "requesters",
+        "scheduler",
         "table",
         "taker",
-        "turns",
+        "track",
         "twin",
         "unacknowledged",
         "waiting",
@@ -164,27 +199,27 @@ class Path:
         self.absent: dict[int, None] = {}
         self.requesters: dict[int, Any] = {}
         self.twin: Any = None
-        self.turns: Any = None
+        self.scheduler: Any = None
         self.waiting: OrderedDict[Any, None] = OrderedDict()
         self.unacknowledged: deque[tuple[int, Any]] = deque()
+        self.track: Any = self.unacknowledged.append
         self.owed: tuple[int, int, int] | None = None
         self.bell = self.busy = False
 
     # -- queue pairs
 
     @property
-    def way(self) -> Path:
+    def way(self) -> RecordPath:
         """
-        The path to the peer that a queue pair's own path belongs to; here the same.
+        The path itself: its queue pairs share it.
         """
         return self
 
-    def bind(self, queuePair: Any, message: Any = None) -> Path:
+    def bind(self, queuePair: Any, message: Any = None) -> RecordPath:
         """
-        Deliver the records of a queue pair's number to it from now on.
+        Enter a queue pair into the table.
 
-        @param message: The peer's REQ or REP, if a connection is the reason.
-        @return: The path that the queue pair uses.
+        @return: The path itself.
         """
         # IBTA vol. 1 9.6: HCAs compare a packet's source with the queue pair's peer.  Here a peer cannot
         # even name a queue pair that is bound to another path.
@@ -197,7 +232,7 @@ class Path:
 
     def modified(self, queuePair: Any) -> None:
         """
-        Notice that a bound queue pair has changed its state or attributes.
+        No effect: records depend on no attribute of a queue pair.
         """
 
     def prepareREQ(self, request: Any) -> None:
@@ -254,25 +289,29 @@ class Path:
                 found.append(entry)
         return found
 
+    def forget(self, number: int) -> None:
+        """
+        See L{IPath}.
+        """
+        self.absent.pop(number, None)
+
+    def expect(self, requester: Any) -> None:
+        """
+        See L{IPath}.
+        """
+        self.requesters[requester.remote] = requester
+
     # -- down
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
         """
-        Publish one record.
-
-        @param word: Operation and destination queue pair number.
-        @param payload: Bytes-like, or a list of bytes-like objects.
-        @param length: Bytes in C{payload}.
-        @return: False if the medium has no room now.
+        Publish one record: see L{IPath}.
         """
         raise NotImplementedError
 
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
         """
-        Publish a small record that may use the reserve.
-
-        @param refusal: Whether it may use the last part of the reserve too.
-        @return: False if even the reserve has no room.
+        Publish a small record from the reserve: see L{IPath}.
         """
         raise NotImplementedError
 
@@ -294,26 +333,24 @@ class Path:
 
     def position(self) -> int:
         """
-        @return: The position in the medium after the last record published.
+        @return: See L{IPath}.
         """
         raise NotImplementedError
 
     def offer(self, segment: Any) -> int:
         """
-        Let the peer map a segment of registered memory for reading.
-
-        @return: The number by which records refer to it, or 0 if the bytes must travel in the records.
+        @return: 0: nothing is shared.
         """
         return 0
 
     def withdraw(self, segment: Any) -> None:
         """
-        Have the peer unmap a segment; harmless if it was not offered.
+        No effect: nothing is shared.
         """
 
     def offered(self, number: int) -> memoryview | None:
         """
-        @return: The segment that the peer offered under a number, or L{None}.
+        @return: L{None}: nothing is shared, whatever a peer writes.
         """
         return None
 
@@ -324,18 +361,6 @@ class Path:
         @return: Whether there is something to do.
         """
         return self.pending()
-
-    def wantSpace(self, waiter: Any) -> None:
-        """
-        Have C{waiter.resume()} called when the medium has room again.
-        """
-        self.waiting[waiter] = None
-
-    def wantNoSpace(self, waiter: Any) -> None:
-        """
-        Remove a waiter; harmless if it did not wait.
-        """
-        self.waiting.pop(waiter, None)
 
     def holdBack(self, held: bool) -> None:
         """
@@ -370,23 +395,6 @@ class Path:
         """
         management = self.table.get(GSI_QPN)
         return management is not None and bool(management.waiting)
-
-    def resumeWaiting(self) -> int:
-        """
-        Resume waiters until one finds no room again.
-
-        @return: How many were resumed.
-        """
-        n = 0
-        waiting = self.waiting
-        while waiting:
-            waiter, _ = waiting.popitem(False)
-            waiter.resume()
-            n += 1
-            # It waits again, so the medium is full and those behind it would fail as well.
-            if waiter in waiting:
-                break
-        return n
 
     def completeTo(self, position: int) -> int:
         """

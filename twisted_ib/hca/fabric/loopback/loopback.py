@@ -180,7 +180,7 @@ class LoopbackFabric(Fabric):
             path, other = self._end(fabric), fabric._end(self)
             path.other, other.other = other, path
             if fabric is self:
-                # A queue pair may be connected to itself or to another one of its HCA: see Path.bind.
+                # A queue pair may be connected to itself or to another one of its HCA: see RecordPath.bind.
                 path.twin, other.twin = other, path
             self._paths[fabric.guid] = path
             fabric.owner.pathAccepted(other)

@@ -11,7 +11,7 @@ from collections import deque
 from typing import Any
 
 from twisted_ib import limits
-from twisted_ib.hca.fabric.base.path import Path, PeerIdentity
+from twisted_ib.hca.fabric.base.path import PeerIdentity, RecordPath
 
 _ROOM = limits.RING_BULK - limits.RING_RESERVE
 #: Management records may use what ordinary ones leave free, refusals all: the CM (IBTA vol. 1 chapter 12)
@@ -22,7 +22,7 @@ _MANAGEMENT_ROOM = limits.RING_BULK - limits.REFUSAL_RESERVE
 _LOW = limits.RING_BULK // 2
 
 
-class LoopbackPath(Path):
+class LoopbackPath(RecordPath):
     """
     One end of a path between two HCAs, or between an HCA and itself.
 
@@ -50,7 +50,7 @@ class LoopbackPath(Path):
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
         """
-        Publish a copy: see L{Path.post}.
+        Publish a copy: see L{RecordPath.post}.
         """
         other = self.other
         # 8 bytes of header, rounded up to 64, as a record takes on a ring.
@@ -67,7 +67,7 @@ class LoopbackPath(Path):
 
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
         """
-        Publish a small record from the reserve: see L{Path.postReserved}.
+        Publish a small record from the reserve: see L{RecordPath.postReserved}.
         """
         room, self._room = self._room, limits.RING_BULK if refusal else _MANAGEMENT_ROOM
         try:
@@ -77,13 +77,13 @@ class LoopbackPath(Path):
 
     def holdBack(self, held: bool) -> None:
         """
-        See L{Path.holdBack}.
+        See L{RecordPath.holdBack}.
         """
         self._room = -1 if held else _ROOM
 
     def position(self) -> int:
         """
-        @return: See L{Path.position}.
+        @return: See L{RecordPath.position}.
         """
         return self._tail
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 from attrs import frozen
+from zope.interface import implementer
 
 from twisted_ib.errors import PathLostError
+from twisted_ib.hca.base.interfaces import IPeerPath
 from twisted_ib.hca.connection.rdmacm import gidNumber
-from twisted_ib.hca.fabric.base.path import Path
 from twisted_ib.hca.fabric.roce import connparams
 from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
 
@@ -43,17 +44,13 @@ class PeerAddress:
         return cls(address, gidNumber(address))
 
 
-class PeerPath(Path):
+@implementer(IPeerPath)
+class PeerPath:
     """
     The path to a peer's address, or to a multicast group.
     """
 
-    __slots__ = ("__weakref__",)
-
-    # Datagrams neither wait for space nor are refused.
-    absent: dict[int, None] = {}
-    table: dict[int, Any] = {}
-    turns = twin = None
+    __slots__ = ("__weakref__", "alive", "fabric", "peer")
 
     def __init__(self, fabric: Any, address: str) -> None:
         """
@@ -62,13 +59,10 @@ class PeerPath(Path):
         self.fabric = fabric
         self.peer = PeerAddress.of(address)
         self.alive = True
-        self.bell = self.busy = False
 
-    def bind(self, queuePair: Any, message: Any = None) -> Path:
+    def bind(self, queuePair: Any, message: Any = None) -> QueuePairPath:
         """
-        See L{Path.bind}.
-
-        @return: the queue pair's own path.
+        @return: a queue pair's own path.
         """
         path = QueuePairPath(self, queuePair, message)
         self.fabric.sessions.enter(path)
@@ -76,18 +70,23 @@ class PeerPath(Path):
 
     def unbind(self, queuePair: Any) -> None:
         """
-        Nothing is bound to this path.
+        No effect: nothing is bound to this path.
+        """
+
+    def forget(self, number: int) -> None:
+        """
+        No effect: requests for an unknown number are dropped, and remembered by their sender.
         """
 
     def prepareREQ(self, request: Any) -> None:
         """
-        See L{Path.prepareREQ}.
+        See L{IPeerPath.prepareREQ}.
         """
         connparams.propose(self.fabric, self.peer.gid, request)
 
     def prepareREP(self, reply: Any, request: Any) -> Any:
         """
-        See L{Path.prepareREP}.
+        See L{IPeerPath.prepareREP}.
         """
         return connparams.answer(self.fabric, reply, request)
 
@@ -118,35 +117,11 @@ class PeerPath(Path):
         No effect.
         """
 
-    def queuePairs(self) -> list[Any]:
-        """
-        @return: none: each has a path of its own.
-        """
-        return []
-
     def position(self) -> int:
         """
         @return: 0: datagrams are not acknowledged.
         """
         return 0
-
-    def progress(self, budget: int) -> int:
-        """
-        @return: 0: nothing arrives here.
-        """
-        return 0
-
-    def pending(self) -> bool:
-        """
-        @return: False: nothing arrives here.
-        """
-        return False
-
-    def unsent(self) -> bool:
-        """
-        @return: False: nothing waits here.
-        """
-        return False
 
     def lost(self, reason: PathLostError) -> None:
         """

@@ -9,8 +9,11 @@ from collections import OrderedDict, deque
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
+from zope.interface import implementer
+
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError
+from twisted_ib.hca.base.interfaces import IPath
 from twisted_ib.hca.base.operation import (
     ABSENT,
     ACKNOWLEDGE,
@@ -30,7 +33,7 @@ from twisted_ib.hca.base.operation import (
 )
 from twisted_ib.hca.base.partition import partners
 from twisted_ib.hca.base.states import QPType
-from twisted_ib.hca.fabric.base.path import Path
+from twisted_ib.hca.fabric.base.path import Waiters
 from twisted_ib.hca.fabric.roce import connparams
 from twisted_ib.hca.transport.reliable import ReliableConnection
 from twisted_ib.hca.transport.unreliable import UnreliableConnection
@@ -57,7 +60,8 @@ _LEAST: Final = BTH.size + ICRC.size
 _SENT_AGAIN: Final = "completer_retry_err"
 
 
-class QueuePairPath(Path):
+@implementer(IPath)
+class QueuePairPath(Waiters):
     """
     The path of one queue pair to its peer.
 
@@ -67,7 +71,9 @@ class QueuePairPath(Path):
     @ivar deadline: of the connection's timer, or L{None}.
     @ivar partition: the P_Key of its packets; C{accepted} are those that match it.
     @ivar connection: the transport connection.
+    @ivar bell: whether a flush is scheduled.
     @ivar retransmits: count of the connection's retransmissions.
+    @ivar unacknowledged: what C{track} was given, in order: C{track} is its C{append}.
     @ivar service: transport service bits of its opcodes.
     @ivar port: UDP source port.
     @ivar flow: ICRC state of its packets.
@@ -87,8 +93,11 @@ class QueuePairPath(Path):
         "_size",
         "_way",
         "accepted",
+        "alive",
+        "bell",
         "connection",
         "deadline",
+        "fabric",
         "flow",
         "flushed",
         "hopLimit",
@@ -96,20 +105,21 @@ class QueuePairPath(Path):
         "messageBytes",
         "notified",
         "partition",
+        "peer",
         "port",
         "queuePair",
         "remote",
         "retransmits",
+        "scheduler",
         "service",
+        "track",
         "trafficClass",
+        "unacknowledged",
         "until",
+        "waiting",
     )
 
     inPackets = True
-    # Needed by queue pairs of fabrics of records only.
-    absent: dict[int, None] = {}
-    table: dict[int, Any] = {}
-    twin = None
 
     def __init__(self, way: PeerPath, queuePair: Any, message: Any) -> None:
         """
@@ -122,11 +132,11 @@ class QueuePairPath(Path):
         self.peer = way.peer
         self.retransmits = 0
         self.alive = True
-        self.bell = self.busy = False
-        self.owed = self.turns = self.peerSocket = None
-        self.requesters: dict[int, Any] = {}
+        self.bell = False
+        self.scheduler: Any = None
         self.waiting: OrderedDict[Any, None] = OrderedDict()
         self.unacknowledged: deque[tuple[int, Any]] = deque()
+        self.track: Any = self.unacknowledged.append
         self._way = way
         self._position = self._asked = self._acknowledged = 0
         self._isRoomy = False
@@ -167,7 +177,7 @@ class QueuePairPath(Path):
         self.messageBytes = limits.INLINE_MESSAGE // several * several
 
     @property
-    def way(self) -> Path:
+    def way(self) -> PeerPath:
         """
         The path to the peer's address.
         """
@@ -175,7 +185,7 @@ class QueuePairPath(Path):
 
     # -- the queue pair
 
-    def bind(self, queuePair: Any, message: Any = None) -> Path:
+    def bind(self, queuePair: Any, message: Any = None) -> QueuePairPath:
         """
         Give another queue pair a path to the same peer.
         """
@@ -183,7 +193,7 @@ class QueuePairPath(Path):
 
     def modified(self, queuePair: Any) -> None:
         """
-        See L{Path.modified}: with RTS come the first PSN and the timeouts.
+        See L{IPath.modified}: with RTS come the first PSN and the timeouts.
         """
         if queuePair.partition != self.partition:
             self.partition = queuePair.partition
@@ -202,9 +212,18 @@ class QueuePairPath(Path):
         self._dropParts()
         self.waiting.clear()
         self.unacknowledged.clear()
-        self.requesters.clear()
         self.fabric.sessions.parted(self, self._isStream and not self.isDone)
         self.mark()
+
+    def forget(self, number: int) -> None:
+        """
+        No effect: see L{PeerPath.forget}.
+        """
+
+    def expect(self, requester: Any) -> None:
+        """
+        No effect: the transport finds a silent peer by its timeout.
+        """
 
     @property
     def isPlain(self) -> bool:
@@ -239,7 +258,7 @@ class QueuePairPath(Path):
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
         """
-        Post one record: see L{Path.post}.
+        Post one record: see L{IPath.post}.
         """
         opcode = word >> 24
         if opcode == RESUME:
@@ -281,7 +300,7 @@ class QueuePairPath(Path):
 
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
         """
-        Post a small record: see L{Path.postReserved}.
+        Post a small record: see L{IPath.postReserved}.
         """
         return self.post(word, b"", body, len(body))
 
@@ -297,11 +316,17 @@ class QueuePairPath(Path):
         """
         self._way.sendManagement(attribute, body)
 
-    def wantSpace(self, waiter: Any) -> None:
+    def prepareREQ(self, request: Any) -> None:
         """
-        See L{Path.wantSpace}.
+        See L{PeerPath.prepareREQ}.
         """
-        self.waiting[waiter] = None
+        self._way.prepareREQ(request)
+
+    def prepareREP(self, reply: Any, request: Any) -> Any:
+        """
+        See L{PeerPath.prepareREP}.
+        """
+        return self._way.prepareREP(reply, request)
 
     def progress(self, budget: int) -> int:
         """

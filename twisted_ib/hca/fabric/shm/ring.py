@@ -36,7 +36,7 @@ from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, RingError
-from twisted_ib.hca.fabric.base.path import Forked, Path
+from twisted_ib.hca.fabric.base.path import Forked, RecordPath
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
 from twisted_ib.hca.fabric.shm.sharedregions import SharedRegions
 
@@ -77,7 +77,7 @@ def segmentSize(ring: int) -> int:
     return PAGE + ring + SLACK
 
 
-class RingPath(Path):
+class RingPath(RecordPath):
     """
     A path to a peer's HCA through two rings.
 
@@ -142,7 +142,7 @@ class RingPath(Path):
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
         """
-        Publish one record: see L{Path.post}.
+        Publish one record: see L{RecordPath.post}.
         """
         k = len(header)
         total = k + length
@@ -215,7 +215,7 @@ class RingPath(Path):
 
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
         """
-        Publish a small record from the reserve: see L{Path.postReserved}.
+        Publish a small record from the reserve: see L{RecordPath.postReserved}.
         """
         room = self._room
         self._room = self._size - (0 if refusal else limits.REFUSAL_RESERVE)
@@ -226,7 +226,7 @@ class RingPath(Path):
 
     def holdBack(self, held: bool) -> None:
         """
-        See L{Path.holdBack}.
+        See L{RecordPath.holdBack}.
         """
         # No record fits into less than nothing, so post() needs no test of its own.
         self._room = -1 if held else self._size - limits.RING_RESERVE
@@ -256,14 +256,14 @@ class RingPath(Path):
 
     def resumeWaiting(self) -> int:
         """
-        See L{Path.resumeWaiting}.
+        See L{RecordPath.resumeWaiting}.
         """
         self._bulkWaits = False
-        return Path.resumeWaiting(self)
+        return RecordPath.resumeWaiting(self)
 
     def position(self) -> int:
         """
-        @return: See L{Path.position}.
+        @return: See L{RecordPath.position}.
         """
         return self._tail
 
@@ -444,7 +444,7 @@ class RingPath(Path):
 
     def wantSpace(self, waiter: Any) -> None:
         """
-        See L{Path.wantSpace}.
+        See L{RecordPath.wantSpace}.
         """
         self.waiting[waiter] = None
         if self.asleep:
@@ -492,28 +492,29 @@ class RingPath(Path):
 
     def offer(self, segment: Any) -> int:
         """
-        @return: See L{Path.offer}.
+        @return: See L{RecordPath.offer}.
         """
         offers = self._offersOf()
         return 0 if offers is None else offers.offer(segment)
 
     def withdraw(self, segment: Any) -> None:
         """
-        See L{Path.withdraw}.
+        See L{RecordPath.withdraw}.
         """
         if self._offers is not None:
             self._offers.withdraw(segment)
 
     def offered(self, number: int) -> memoryview | None:
         """
-        @return: See L{Path.offered}.
+        @return: See L{RecordPath.offered}.
         """
         offers = self._offersOf()
         if offers is None:
             return None
         found = offers.offered(number)
         if found is None and self.twin is not None:
-            # A queue pair connected to itself sends from one end and receives at the other (see Path.bind).
+            # A queue pair connected to itself sends from one end and receives at the other: see
+            # RecordPath.bind.
             return self.twin._offersOf().offered(number)
         return found
 

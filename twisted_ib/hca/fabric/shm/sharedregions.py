@@ -109,7 +109,7 @@ class SharedRegions:
             # segment.
             position = self._path.position()
             self._gone.append((position, number, segment.size))
-            self._path.unacknowledged.append((position, self))
+            self._path.track((position, self))
 
     def acknowledged(self, position: int) -> None:
         """

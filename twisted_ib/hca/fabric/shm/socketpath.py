@@ -30,7 +30,7 @@ from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.errors import HandshakeError, PathLostError, RingError
-from twisted_ib.hca.fabric.base.path import Forked, Path
+from twisted_ib.hca.fabric.base.path import Forked, RecordPath
 
 #: SO_SNDBUF of a socket that carries records, in bytes; Linux doubles it for its bookkeeping (socket(7)).
 CARRIER_BUFFER = 256 * 1024
@@ -66,7 +66,7 @@ def sendBuffer(pair: socket.socket) -> int:
     return size
 
 
-class SocketPath(Path):
+class SocketPath(RecordPath):
     """
     A path to a peer's HCA through a socket.
 
@@ -125,7 +125,7 @@ class SocketPath(Path):
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
         """
-        Send one record: see L{Path.post}.
+        Send one record: see L{RecordPath.post}.
         """
         # A connection management record waits: nothing ordinary may overtake it (see Management).
         if self._held:
@@ -140,7 +140,7 @@ class SocketPath(Path):
 
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
         """
-        Send a small record from the reserve: see L{Path.postReserved}.
+        Send a small record from the reserve: see L{RecordPath.postReserved}.
         """
         # A refusal is bounded by the kernel alone.
         most = self._used if refusal else self._size // 4 * 3
@@ -148,7 +148,7 @@ class SocketPath(Path):
 
     def holdBack(self, held: bool) -> None:
         """
-        See L{Path.holdBack}.
+        See L{RecordPath.holdBack}.
         """
         self._held = held
 
@@ -199,13 +199,13 @@ class SocketPath(Path):
 
     def position(self) -> int:
         """
-        @return: See L{Path.position}.
+        @return: See L{RecordPath.position}.
         """
         return self._posted
 
     def wantSpace(self, waiter: Any) -> None:
         """
-        See L{Path.wantSpace}.
+        See L{RecordPath.wantSpace}.
         """
         self.waiting[waiter] = None
         self._watch()
