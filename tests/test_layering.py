@@ -43,9 +43,6 @@ LONG_MODULES = {
 
 #: Folder pairs that depend on each other for annotations only.
 TYPE_CIRCLES = {
-    # A set of receives tells the work queues that own it of its end; the core's seam to them comes with the
-    # next round.
-    frozenset({"twisted_ib.hca.queues", "twisted_ib.hca.services"}),
     # Paths and media are told which network they belong to.
     frozenset({"twisted_ib.rds", "twisted_ib.rds.media"}),
     frozenset({"twisted_ib.rds", "twisted_ib.rds.paths"}),

@@ -19,7 +19,7 @@ from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.memory.memory import MemoryRegion, WindowType
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SGE, SendOpcode
-from twisted_ib.hca.services import sendwqe
+from twisted_ib.hca.services.operations import message
 
 WRITE, WRITE_IMM, READ = SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM, SendOpcode.RDMA_READ
 SWAP, ADD = SendOpcode.ATOMIC_CMP_AND_SWP, SendOpcode.ATOMIC_FETCH_AND_ADD
@@ -151,7 +151,7 @@ class ViolationTests(SynchronousTestCase):
         by reference.
         """
         self.patch(limits, "INLINE_MESSAGE", 100)
-        self.patch(sendwqe, "PULL_LEAST", 150)
+        self.patch(message, "PULL_LEAST", 150)
         self.patch(limits, "PULL_MOST", 200)
         count = 0
         for verb, (wrong, kinds), offering in product(RIGHTS, WRONG.items(), (False, True)):
@@ -205,7 +205,7 @@ class ViolationTests(SynchronousTestCase):
         what is granted changes.
         """
         self.patch(limits, "INLINE_MESSAGE", 100)
-        self.patch(sendwqe, "PULL_LEAST", 150)
+        self.patch(message, "PULL_LEAST", 150)
         self.patch(limits, "PULL_MOST", 200)
         for verb, kind, offering in product(RIGHTS, ("region", "type 1", "type 2"), (False, True)):
             for size in (8,) if verb in (SWAP, ADD) else (8, 1000):

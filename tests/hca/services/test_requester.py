@@ -1,6 +1,6 @@
 """
-Tests for L{twisted_ib.hca.services.requester}, L{twisted_ib.hca.services.sendwqe} and the send half
-of L{twisted_ib.hca.services.work}.
+Tests for L{twisted_ib.hca.services.requester}, L{twisted_ib.hca.services.operations} and the send half of
+L{twisted_ib.hca.services.work}.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import SGE, Capabilities, SendFlags, SendOpcode, SendRequest
-from twisted_ib.hca.services import sendwqe
+from twisted_ib.hca.services.operations import message
 from twisted_ib.hca.wire.headers import IMMEDIATE, REFERENCE, RETH
 
 SEND, SEND_IMM = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM
@@ -353,7 +353,7 @@ class WireTests(RequesterTestCase):
         Of memory that the peer can map, long parts are referred to, short ones and those
         of other memory are copied; a reference is bounded.
         """
-        self.patch(sendwqe, "PULL_LEAST", 100)
+        self.patch(message, "PULL_LEAST", 100)
         self.patch(limits, "PULL_MOST", 300)
         self.a.path.offering = True
         shared = self.a.register(1000, segment=True)

@@ -16,7 +16,7 @@ from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import SGE, SendOpcode
-from twisted_ib.hca.services import sendwqe
+from twisted_ib.hca.services.operations import message
 from twisted_ib.hca.wire.headers import IMMEDIATE, REFERENCE, RETH
 
 SEND, SEND_IMM = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM
@@ -339,7 +339,7 @@ class ReadTests(ResponderTestCase):
         """
         From memory that the peer can map a reference is the answer.
         """
-        self.patch(sendwqe, "PULL_LEAST", 100)
+        self.patch(message, "PULL_LEAST", 100)
         self.b.path.offering = True
         shared = self.b.register(1000, segment=True)
         self.put(0x0C, RETH.pack(shared.address + 10, shared.remoteKey, 900))
@@ -351,7 +351,7 @@ class ReadTests(ResponderTestCase):
         A READ through a window gets its bytes, and not the region's memory to map: that
         would stay readable, all of it, after the window is revoked.
         """
-        self.patch(sendwqe, "PULL_LEAST", 100)
+        self.patch(message, "PULL_LEAST", 100)
         self.b.path.offering = True
         shared = self.b.register(bytes(range(250)) * 4, segment=True)
         window = bound(self.b, shared, 10, 900)

@@ -89,7 +89,7 @@ class End:
         code, data = opcode & 0x5F, bytes(buffer[start:stop])
         self.records.append((opcode, data))
         row = OPCODES.get(code)
-        if row is None:
+        if row is None or row.kind in (Kind.FLUSH, Kind.ATOMIC_WRITE):
             return NAK_INVALID_REQUEST
         if row.kind in (Kind.READ_RESPONSE, Kind.ATOMIC_ACKNOWLEDGE):
             self._answered(row.kind, code, data)

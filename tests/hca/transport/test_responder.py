@@ -221,7 +221,7 @@ class RequestTests(ResponderCase):
 
     def test_notDone(self) -> None:
         """
-        FLUSH and ATOMIC WRITE are invalid requests here.
+        What the user does not do is an invalid request: FLUSH and ATOMIC WRITE here.
         """
         for code, data in ((0x1C, bytes(20)), (0x1D, bytes(24))):
             self.connect(self.parameters)

@@ -17,7 +17,7 @@ from tests.sdp.stream.test_stream import ERRORS
 from tests.sdp.zerocopy.test_extensions import LEAST, Hearing, Places
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError, WrongThreadError
-from twisted_ib.hca.services import sendwqe
+from twisted_ib.hca.services.operations import operation
 from twisted_ib.interfaces import ISDPTransport
 from twisted_ib.sdp import zerocopysend
 from twisted_ib.sdp.protocol.modes import Mode
@@ -802,13 +802,13 @@ class CopyTests(RegisteredTestCase):
         """
         _, two, _region, _ = self.offering()
         copied: list[int] = []
-        original = sendwqe.scatter
+        original = operation.scatter
 
         def scatter(target: Any, source: Any) -> None:
             copied.append(len(source))
             original(target, source)
 
-        self.patch(sendwqe, "scatter", scatter)
+        self.patch(operation, "scatter", scatter)
         self.settle()
         self.assertEqual(sum(copied), SIZE - zerocopysend.SDP_CARRIED)
         self.assertEqual(two.heard.data == BYTES, True)

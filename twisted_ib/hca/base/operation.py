@@ -125,18 +125,10 @@ SOLICITED: Final = 0x80
 
 #: Responses to requests: a queue pair that drops requests still accepts these.
 RESPONSES: Final = frozenset(
-    (
-        READ_RESPONSE_FIRST,
-        READ_RESPONSE_MIDDLE,
-        READ_RESPONSE_LAST,
-        READ_RESPONSE_ONLY,
-        ACKNOWLEDGE,
-        ATOMIC_ACKNOWLEDGE,
-        READ_RESPONSE_FIRST | REFERENCE,
-        READ_RESPONSE_MIDDLE | REFERENCE,
-        READ_RESPONSE_LAST | REFERENCE,
-        READ_RESPONSE_ONLY | REFERENCE,
-    )
+    code | reference
+    for code, row in OPCODES.items()
+    if not row.isRequest
+    for reference in ((0, REFERENCE) if row.kind is Kind.READ_RESPONSE else (0,))
 )
 
 #: Queue pair 1, the general services interface: connection management (IBTA vol. 1 13.4).

@@ -13,48 +13,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from twisted_ib.hca.base.operation import (
-    ABSENT,
-    ACKNOWLEDGE,
-    LATER,
-    READ_RESPONSE_FIRST,
-    READ_RESPONSE_LAST,
-    READ_RESPONSE_MIDDLE,
-    READ_RESPONSE_ONLY,
-    SEND_FIRST,
-    SEND_LAST,
-    SEND_LAST_IMMEDIATE,
-    SEND_LAST_INVALIDATE,
-    SEND_MIDDLE,
-    SEND_ONLY,
-    SEND_ONLY_IMMEDIATE,
-    SEND_ONLY_INVALIDATE,
-    UNRELIABLE,
-    WRITE_FIRST,
-    WRITE_LAST,
-    WRITE_LAST_IMMEDIATE,
-    WRITE_MIDDLE,
-    WRITE_ONLY,
-    WRITE_ONLY_IMMEDIATE,
-)
-from twisted_ib.hca.wire.headers import ACK, IMMEDIATE, INVALIDATE, PSN_MASK
-from twisted_ib.hca.wire.opcodes import OPCODES, Kind, Opcode
+from twisted_ib.hca.base.operation import ABSENT, ACKNOWLEDGE, LATER, UNRELIABLE
+from twisted_ib.hca.wire.headers import ACK, AETH, IMMEDIATE, INVALIDATE, PSN_MASK
+from twisted_ib.hca.wire.opcodes import OPCODES, SEVERAL, Kind, Opcode
 from twisted_ib.hca.wire.packet import BaseHeader, Packet
 
-#: Kind -> opcodes of First and Middle packets.
-_PARTS: Final = {
-    Kind.SEND: (SEND_FIRST, SEND_MIDDLE),
-    Kind.WRITE: (WRITE_FIRST, WRITE_MIDDLE),
-    Kind.READ_RESPONSE: (READ_RESPONSE_FIRST, READ_RESPONSE_MIDDLE),
-}
-#: (kind, layout of the extra header at the end) -> opcodes of Only and Last packets.
-_ENDS: Final[dict[tuple[Kind, object], tuple[int, int]]] = {
-    (Kind.SEND, None): (SEND_ONLY, SEND_LAST),
-    (Kind.SEND, IMMEDIATE): (SEND_ONLY_IMMEDIATE, SEND_LAST_IMMEDIATE),
-    (Kind.SEND, INVALIDATE): (SEND_ONLY_INVALIDATE, SEND_LAST_INVALIDATE),
-    (Kind.WRITE, None): (WRITE_ONLY, WRITE_LAST),
-    (Kind.WRITE, IMMEDIATE): (WRITE_ONLY_IMMEDIATE, WRITE_LAST_IMMEDIATE),
-    (Kind.READ_RESPONSE, None): (READ_RESPONSE_ONLY, READ_RESPONSE_LAST),
+#: Opcode of a Last packet -> of an Only packet with the same header at its end.
+_ONLY: Final = {
+    last: code for code, (_, _, last) in SEVERAL.items() if OPCODES[code].begins & OPCODES[code].ends
 }
 #: Syndromes of the fabric of records that are no packet on a wire.
 _SILENT: Final = frozenset((ABSENT, LATER))
@@ -67,21 +33,23 @@ class _Message:
     @ivar begun: whether its first packet was emitted.
     @ivar carried: bytes that wait for the next record, less than a packet.
     @ivar opening: the extended header fields of its first packet.
+    @ivar parts: opcodes of its First and Middle packets.
     """
 
-    __slots__ = ("begun", "carried", "kind", "opening")
+    __slots__ = ("begun", "carried", "kind", "opening", "parts")
 
-    def __init__(self, kind: Kind, opening: tuple[int, ...] = ()) -> None:
-        self.kind = kind
+    def __init__(self, row: Opcode, opening: tuple[int, ...] = ()) -> None:
+        self.kind = row.kind
+        self.parts = SEVERAL[row.code][:2]
         self.opening = opening
         self.begun = False
         self.carried = b""
 
-    def cut(self, data: Any, mtu: int, extra: object, ends: bool) -> list[tuple[int, Any]]:
+    def cut(self, data: Any, mtu: int, code: int, ends: bool) -> list[tuple[int, Any]]:
         """
         Segment the bytes of the next record.
 
-        @param extra: layout of the last packet's extra header, or L{None}.
+        @param code: the opcode of the record.
         @param ends: whether this record is the last.
         @return: pairs of opcode and payload.
         """
@@ -92,12 +60,13 @@ class _Message:
         # so one byte stays back for it.
         left = len(view) - 1 if ends else len(view)
         while left - at >= mtu:
-            found.append((_PARTS[self.kind][self.begun], view[at : at + mtu]))
+            found.append((self.parts[self.begun], view[at : at + mtu]))
             self.begun = True
             at += mtu
         self.carried = b""
         if ends:
-            found.append((_ENDS[self.kind, extra][self.begun], view[at:]))
+            last = SEVERAL[code][2]
+            found.append((last if self.begun else _ONLY[last], view[at:]))
         else:
             self.carried = bytes(view[at:])
         return found
@@ -107,6 +76,7 @@ class _Request:
     """
     One request of a flow.
 
+    @ivar row: of its opcode.
     @ivar first: its first PSN.
     @ivar last: its last PSN; of the response if there is one.
     @ivar end: position of the medium after it, L{None} while it is incomplete.
@@ -117,10 +87,10 @@ class _Request:
     @ivar refusal: syndrome and PSN of a NAK to emit; or L{None}.
     """
 
-    __slots__ = ("answer", "end", "first", "kind", "last", "marks", "next", "refusal", "taken")
+    __slots__ = ("answer", "end", "first", "last", "marks", "next", "refusal", "row", "taken")
 
-    def __init__(self, first: int, kind: Kind) -> None:
-        self.kind = kind
+    def __init__(self, first: int, row: Opcode) -> None:
+        self.row = row
         self.first = self.last = self.next = first
         self.end: int | None = None
         self.marks: list[tuple[int, int]] = []
@@ -133,7 +103,7 @@ class _Request:
         """
         Whether it is answered by a response and not an ACK.
         """
-        return self.kind in (Kind.READ, Kind.ATOMIC)
+        return self.row.response is not None
 
 
 class Flow:
@@ -192,14 +162,15 @@ class Flow:
         self.records += 1
         if row.kind in (Kind.SEND, Kind.WRITE):
             self._showMessage(row, extended, data, solicited, position)
-        elif row.kind in (Kind.READ, Kind.ATOMIC):
-            request = self._begin(row.kind)
+        elif row.response is not None:
+            request = self._begin(row)
             count = 1
             if row.kind is Kind.READ:
                 # IBTA vol. 1 9.7.3: a READ consumes the PSNs of its response packets, at least one.
                 count = max(1, -(-extended[2] // self._mtu))
             request.last = self.psn + count - 1 & PSN_MASK
-            self._emit(False, Packet.of(BaseHeader(row.code, 0, self.psn, acknowledge=True), extended))
+            bth = BaseHeader(row.code, 0, self.psn, acknowledge=True)
+            self._emit(False, Packet.of(bth, extended, data if row.most else b""))
             self.psn = self.psn + count & PSN_MASK
             request.marks.append((position, request.first))
             request.end = position
@@ -211,13 +182,13 @@ class Flow:
         extra = next((header for header in row.headers if header in (IMMEDIATE, INVALIDATE)), None)
         heads = len(extended) - (extra is not None)
         if row.begins:
-            self._message = _Message(row.kind, extended[:heads])
-            self._request = self._begin(row.kind)
+            self._message = _Message(row, extended[:heads])
+            self._request = self._begin(row)
         message, request = self._message, self._request
         if message is None or request is None or message.kind is not row.kind:
             return  # Invalid opcode sequence (IBTA vol. 1 9.7.4): the responder will NAK it.
         before = self.psn
-        for code, piece in message.cut(data, self._mtu, extra, row.ends):
+        for code, piece in message.cut(data, self._mtu, row.code, row.ends):
             shown = OPCODES[code]
             numbers = (message.opening if shown.begins else ()) + (extended[heads:] if shown.ends else ())
             bth = BaseHeader(
@@ -236,8 +207,8 @@ class Flow:
             request.end = position
             self._message = self._request = None
 
-    def _begin(self, kind: Kind) -> _Request:
-        request = _Request(self.psn, kind)
+    def _begin(self, row: Opcode) -> _Request:
+        request = _Request(self.psn, row)
         # IBTA vol. 1 9.7.5.2.8: the responder drops requests behind a NAK until the requester resumes; they
         # get no ACK.
         if self._reliable and self._refused is None:
@@ -283,30 +254,37 @@ class Flow:
 
     def respond(self, row: Opcode, data: Any) -> None:
         """
-        Show a record of the response to the oldest READ or atomic.
+        Show a record of the response to the oldest request that awaits one.
 
         @param row: of its opcode.
         @param data: the bytes, or the original value of an atomic.
         """
         requests = self._requests
         asked = next((request for request in requests if request.asks), None)
-        if asked is None or (asked.kind is Kind.ATOMIC) is not (row.kind is Kind.ATOMIC_ACKNOWLEDGE):
+        if asked is None:
+            return
+        isRead = asked.row.kind is Kind.READ
+        # All others are answered by one packet, of a fixed size.
+        if row.kind is not Kind.READ_RESPONSE if isRead else row.code != asked.row.response:
+            return
+        if not isRead and len(data) != row.layout.size - AETH.size:
             return
         while not requests[0].asks:
             self._settle()  # A response acknowledges what precedes its request.
         request = requests[0]
-        if request.kind is Kind.ATOMIC:
+        if not isRead:
             self._msn = self._msn + 1 & PSN_MASK
-            self._answer(row.code, request.first, (self._word(ACK), int.from_bytes(data, "big")))
+            result = (int.from_bytes(data, "big"),) if data else ()
+            self._answer(row.code, request.first, (self._word(ACK), *result))
             requests.popleft()
             self._acknowledge()
             return
         if request.answer is None:
             # The MSN counts a READ when it is executed, before its first response (IBTA vol. 1 C9-148; Linux
             # rxe_resp.c execute), so First and Last carry the same MSN.
-            request.answer = _Message(Kind.READ_RESPONSE)
+            request.answer = _Message(row)
             self._msn = self._msn + 1 & PSN_MASK
-        for code, piece in request.answer.cut(data, self._mtu, None, row.ends):
+        for code, piece in request.answer.cut(data, self._mtu, row.code, row.ends):
             if (request.last - request.next & PSN_MASK) > PSN_MASK >> 1:
                 return  # Longer than requested: the requester treats it as an error.
             shown = OPCODES[code]

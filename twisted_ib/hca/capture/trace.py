@@ -35,7 +35,7 @@ from twisted_ib.hca.fabric.base.path import Refusing
 from twisted_ib.hca.queues.scatter import payload
 from twisted_ib.hca.wire import headers
 from twisted_ib.hca.wire.grh import HEADER_BYTES
-from twisted_ib.hca.wire.opcodes import MTU_BYTES, OPCODES, Kind
+from twisted_ib.hca.wire.opcodes import MTU_BYTES, OPCODES
 
 if TYPE_CHECKING:
     from twisted_ib.hca.fabric.base.path import RecordPath as _Path
@@ -258,9 +258,8 @@ class PathTrace:
 
     def _respond(self, flow: Flow, code: int, data: Any) -> None:
         row = OPCODES[code]
-        if data is None or (row.kind is Kind.ATOMIC_ACKNOWLEDGE and len(data) != headers.ATOMIC_RESULT.size):
-            return
-        flow.respond(row, data)
+        if data is not None:
+            flow.respond(row, data)
 
     def _request(
         self,

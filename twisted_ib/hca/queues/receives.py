@@ -7,15 +7,32 @@ A receive that was taken must be completed or put back.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.base.events import EventType
-from twisted_ib.hca.queues.completion import WCOpcode, WCStatus, WorkCompletion
-from twisted_ib.hca.queues.requests import ReceiveRequest
+from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode, WCStatus, WorkCompletion
+from twisted_ib.hca.queues.requests import Capabilities, ReceiveRequest
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.services.work import WorkQueues
+    from twisted_ib.hca.queues.queuepair import QueuePair
+    from twisted_ib.hca.queues.sharedreceive import SharedReceiveQueue
+
+
+class ReceiveContext(Protocol):
+    """
+    What receives need of the work queues that own them.
+
+    @ivar queuePair: their queue pair.
+    @ivar capabilities: the sizes of the queues.
+    @ivar shared: the shared receive queue, or L{None}.
+    @ivar receiveCompletions: the CQ where receive requests complete.
+    """
+
+    queuePair: QueuePair
+    capabilities: Capabilities
+    shared: SharedReceiveQueue | None
+    receiveCompletions: CompletionQueue
 
 
 class Receives:
@@ -25,7 +42,7 @@ class Receives:
 
     __slots__ = ("_flushed", "_own", "_shared", "_work")
 
-    def __init__(self, work: WorkQueues) -> None:
+    def __init__(self, work: ReceiveContext) -> None:
         self._work = work
         self._shared = work.shared
         self._flushed = False

@@ -29,8 +29,8 @@ from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus, WorkCo
 from twisted_ib.hca.queues.receives import Receives
 from twisted_ib.hca.queues.requests import Destination, ReceiveRequest, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.queues.scatter import locate, scatter, total
+from twisted_ib.hca.services.operations.operation import Operation
 from twisted_ib.hca.services.sendqueue import SendQueue
-from twisted_ib.hca.services.sendwqe import Operation
 from twisted_ib.hca.wire.grh import DETH, GRH, GRH_BYTES, HEADER_BYTES, ends, isMulticast, length
 from twisted_ib.hca.wire.headers import IMMEDIATE
 
@@ -53,6 +53,7 @@ class Datagram(Operation):
 
     __slots__ = ("request",)
 
+    carriesData = True
     completionOpcode = WCOpcode.SEND
 
     def __init__(self, request: SendRequest) -> None:

@@ -29,13 +29,14 @@ from twisted_ib.hca.base.operation import (
     RNR_EXHAUSTED,
     SILENT,
 )
-from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.base.timers import Timer, rnrSeconds, timeoutSeconds
 from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import SendFlags
-from twisted_ib.hca.services.local import RELIABLE, LocalOperation
+from twisted_ib.hca.services.operations.local import LocalOperation
+from twisted_ib.hca.services.operations.operation import Operation, RespondedOperation
+from twisted_ib.hca.services.operations.rows import operationsOf
 from twisted_ib.hca.services.sendqueue import SendQueue
-from twisted_ib.hca.services.sendwqe import Operation, RespondedOperation
 
 if TYPE_CHECKING:
     from twisted_ib.hca.services.work import WorkQueues
@@ -85,7 +86,7 @@ class Requester(SendQueue):
         "_waiting",
     )
 
-    operations = RELIABLE
+    operations = operationsOf(QPType.RC)
     transport = 0
 
     def __init__(self, work: WorkQueues) -> None:

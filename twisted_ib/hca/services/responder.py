@@ -15,19 +15,15 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, QueuePairError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.operation import (
     ABSENT,
-    COMPARE_SWAP,
-    FETCH_ADD,
     LATER,
     NAK_INVALID_REQUEST,
     NAK_REMOTE_ACCESS,
     NAK_REMOTE_OPERATIONAL,
     OPERATION_MASK,
-    READ_REQUEST,
     RESUME,
     RNR,
     SEND_ONLY,
@@ -36,14 +32,16 @@ from twisted_ib.hca.base.operation import (
     UNRELIABLE,
 )
 from twisted_ib.hca.base.states import QPState
-from twisted_ib.hca.memory.memory import LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
+from twisted_ib.hca.memory.memory import LOCAL_WRITE, REMOTE_WRITE
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.reassembly import Reassembly
 from twisted_ib.hca.queues.receives import Receives
-from twisted_ib.hca.queues.requests import ATOMIC_BYTES, ReceiveRequest
+from twisted_ib.hca.queues.requests import ReceiveRequest
 from twisted_ib.hca.queues.scatter import locate, payload, scatter, total
-from twisted_ib.hca.services.responses import AtomicResponse, ReadResponse, ResponseQueue
-from twisted_ib.hca.wire.headers import ATOMIC, IMMEDIATE, INVALIDATE, RETH
+from twisted_ib.hca.services.operations.operation import Refused, checkRemote
+from twisted_ib.hca.services.operations.rows import RESPONSES_TO
+from twisted_ib.hca.services.responses import ResponseQueue
+from twisted_ib.hca.wire.headers import IMMEDIATE, INVALIDATE, RETH
 
 if TYPE_CHECKING:
     from twisted_ib.hca.queues.queuepair import QueuePair
@@ -55,22 +53,6 @@ _EVENTS = {
     NAK_REMOTE_ACCESS: EventType.QP_ACCESS_ERR,
     NAK_REMOTE_OPERATIONAL: EventType.QP_FATAL,
 }
-
-
-class Refused(Exception):
-    """
-    A record is refused.
-
-    @ivar syndrome: of the NAK; 0 if the record is executed, and only the local queue pair fails.
-    @ivar status: the completion status of the receive in use, if there is one.
-    @ivar reason: what the peer did, for an error text; or nothing.
-    """
-
-    def __init__(self, syndrome: int, status: WCStatus = WCStatus.WR_FLUSH_ERR, reason: str = "") -> None:
-        super().__init__(syndrome)
-        self.syndrome = syndrome
-        self.status = status
-        self.reason = reason
 
 
 class Responder:
@@ -256,25 +238,14 @@ class Responder:
     def _beginWrite(self, work: WorkQueues, buffer: Any, start: int, stop: int) -> int:
         # Returns where the payload begins.  The whole length is checked now, so that a WRITE
         # without the right to all of it writes nothing (IBTA vol. 1 9.7.4).
-        self._address, self._key, self._length = self._reth(work, buffer, start, stop, REMOTE_WRITE)
-        self._done = 0
-        self._writing = True
-        return start + RETH.size
-
-    def _reth(
-        self, work: WorkQueues, buffer: Any, start: int, stop: int, access: int
-    ) -> tuple[int, int, int]:
         if stop - start < RETH.size:
             raise Refused(NAK_INVALID_REQUEST)
         address, key, length = RETH.unpack_from(buffer, start)
-        # Linux rxe_resp.c rxe_resp_check_length(): a DMA length above 2^31 is an invalid request.
-        if length > limits.MESSAGE_BYTES:
-            raise Refused(NAK_INVALID_REQUEST)
-        try:
-            work.pd.memory.check(key, address, length, access, work.pd, work.queuePair)
-        except MemoryAccessError:
-            raise Refused(NAK_REMOTE_ACCESS) from None
-        return address, key, length
+        checkRemote(work, address, key, length, REMOTE_WRITE)
+        self._address, self._key, self._length = address, key, length
+        self._done = 0
+        self._writing = True
+        return start + RETH.size
 
     def _place(self, work: WorkQueues, opcode: int, buffer: Any, start: int, stop: int, ends: bool) -> None:
         # A reference to memory that is not shared, or that is too long, is the peer's fault.
@@ -393,7 +364,8 @@ class Responder:
     # -- READs and atomics
 
     def _takeQuestion(self, work: WorkQueues, code: int, buffer: Any, start: int, stop: int) -> None:
-        if code not in (READ_REQUEST, COMPARE_SWAP, FETCH_ADD):
+        response = RESPONSES_TO.get(code)
+        if response is None:
             raise Refused(NAK_INVALID_REQUEST)
         path = work.queuePair.path
         if self._writing is not None and (path is None or not path.inPackets):
@@ -403,33 +375,12 @@ class Responder:
         attributes = work.attributes
         # More READs and atomics than max_dest_rd_atomic: 0x61 (IBTA vol. 1 9.7.4).  Linux
         # rxe_resp.c check_resource() recycles the oldest instead and trusts the requester.
-        access = REMOTE_READ if code == READ_REQUEST else REMOTE_ATOMIC
-        if not attributes.access & access or len(self._answers.owed) >= attributes.peerReads:
+        if not attributes.access & response.access or len(self._answers.owed) >= attributes.peerReads:
             raise Refused(NAK_INVALID_REQUEST)
-        if code != READ_REQUEST:
-            self._takeAtomic(work, code, buffer, start, stop)
-            return
-        address, key, length = self._reth(work, buffer, start, stop, REMOTE_READ)
-        if stop - start != RETH.size:
-            raise Refused(NAK_INVALID_REQUEST)
+        answer = response.take(work, code, buffer, start, stop)
         work.messagesReceived += 1
         # Counted when it is accepted, as the MSN is (C9-148; Linux rxe_resp.c execute()).
-        self._answers.add(ReadResponse(address, key, length))
-
-    def _takeAtomic(self, work: WorkQueues, code: int, buffer: Any, start: int, stop: int) -> None:
-        if stop - start != ATOMIC.size:
-            raise Refused(NAK_INVALID_REQUEST)
-        address, key, operand, compare = ATOMIC.unpack_from(buffer, start)
-        try:
-            work.pd.memory.check(key, address, ATOMIC_BYTES, REMOTE_ATOMIC, work.pd, work.queuePair)
-        except MemoryAccessError:
-            raise Refused(NAK_REMOTE_ACCESS) from None
-        # Key before alignment, as in Linux rxe_resp.c: a misaligned address without a right is an
-        # access error.
-        if address % ATOMIC_BYTES:
-            raise Refused(NAK_INVALID_REQUEST)
-        work.messagesReceived += 1
-        self._answers.add(AtomicResponse(address, key, operand, compare if code == COMPARE_SWAP else None))
+        self._answers.add(answer)
 
     # -- errors and flush
 

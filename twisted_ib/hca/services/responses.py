@@ -20,136 +20,11 @@ from typing import TYPE_CHECKING, Any
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, QueuePairError
 from twisted_ib.hca.base.events import EventType
-from twisted_ib.hca.base.operation import (
-    ABSENT,
-    ACKNOWLEDGE,
-    ATOMIC_ACKNOWLEDGE,
-    NAK_REMOTE_ACCESS,
-    READ_RESPONSE_FIRST,
-    READ_RESPONSE_LAST,
-    READ_RESPONSE_MIDDLE,
-    READ_RESPONSE_ONLY,
-    REFERENCE,
-    REFUSAL,
-)
-from twisted_ib.hca.memory.memory import REMOTE_ATOMIC, REMOTE_READ
-from twisted_ib.hca.queues.requests import ATOMIC_BYTES, SGE
-from twisted_ib.hca.queues.scatter import locate
-from twisted_ib.hca.services.sendwqe import refer
-from twisted_ib.hca.wire.headers import ATOMIC_RESULT, ATOMIC_VALUE
+from twisted_ib.hca.base.operation import ABSENT, ACKNOWLEDGE, NAK_REMOTE_ACCESS, REFUSAL
+from twisted_ib.hca.services.operations.operation import Response
 
 if TYPE_CHECKING:
     from twisted_ib.hca.services.work import WorkQueues
-
-_64_BITS = (1 << 64) - 1
-
-
-class ReadResponse:
-    """
-    The response to one READ.
-
-    @ivar source: the memory to read, as a list of one element.
-    @ivar length: bytes requested.
-    @ivar sent: bytes that are in the medium.
-    @ivar done: whether all records are.
-    """
-
-    __slots__ = ("done", "length", "sent", "source")
-
-    def __init__(self, address: int, key: int, length: int) -> None:
-        self.source = (SGE(address, length, key),)
-        self.length = length
-        self.sent = 0
-        self.done = False
-
-    def publish(self, work: WorkQueues, path: Any, remote: int) -> bool:
-        """
-        Publish the next record.
-
-        @return: False if the medium has no room for it.
-        @raise MemoryAccessError: the right to the memory is gone.
-        """
-        # Checked again per record, and not only when the request came: a region that is
-        # deregistered during a long READ must not leak what its memory holds next.  Linux
-        # rxe_resp.c read_reply() looks the rkey up again, too (rxe_recheck_mr()).
-        sent, asker = self.sent, work.queuePair
-        reference, count = refer(path, work.pd, self.source, sent, self.length - sent, REMOTE_READ, asker)
-        body: Any = reference or locate(work.pd, self.source, sent, count, REMOTE_READ, asker)
-        ends = sent + count == self.length
-        if sent:
-            opcode = READ_RESPONSE_LAST if ends else READ_RESPONSE_MIDDLE
-        else:
-            opcode = READ_RESPONSE_ONLY if ends else READ_RESPONSE_FIRST
-        if reference:
-            opcode |= REFERENCE
-        if not path.post(opcode << 24 | remote, b"", body, len(reference) or count):
-            return False
-        # Only now does it count as sent: a record that found no room is made anew later, with the
-        # rights of then.
-        work.recordsSent += 1
-        self.sent = sent + count
-        self.done = ends
-        return True
-
-
-class AtomicResponse:
-    """
-    The response to one atomic.
-
-    @ivar compare: the value that a compare-and-swap expects; L{None} for a fetch-and-add.
-    @ivar operand: the value to store, or to add.
-    @ivar done: whether the response is in the medium.
-    """
-
-    __slots__ = ("_answer", "address", "compare", "done", "key", "operand")
-
-    def __init__(self, address: int, key: int, operand: int, compare: int | None) -> None:
-        self.address = address
-        self.key = key
-        self.operand = operand
-        self.compare = compare
-        self.done = False
-        self._answer = b""
-
-    def execute(self, work: WorkQueues) -> None:
-        """
-        Execute it once.
-
-        @raise MemoryAccessError: the right to the memory is gone.
-        """
-        # An atomic must never execute twice (IBTA vol. 1 9.4.5): the result also marks that it was
-        # done, while it waits for room or for READs before it.
-        if not self._answer:
-            self._answer = ATOMIC_RESULT.pack(self._execute(work))
-
-    def publish(self, work: WorkQueues, path: Any, remote: int) -> bool:
-        """
-        Publish the response.
-
-        @return: False if the medium has no room for it.
-        @raise MemoryAccessError: the right to the memory is gone.
-        """
-        self.execute(work)
-        if not path.post(ATOMIC_ACKNOWLEDGE << 24 | remote, b"", self._answer, ATOMIC_RESULT.size):
-            return False
-        work.recordsSent += 1
-        self.done = True
-        return True
-
-    def _execute(self, work: WorkQueues) -> int:
-        view, offset = work.pd.memory.check(
-            self.key, self.address, ATOMIC_BYTES, REMOTE_ATOMIC, work.pd, work.queuePair
-        )
-        # Values are in host byte order in memory and big-endian on the wire, as in Linux rxe_mr.c.
-        # No lock: one reactor thread executes the atomics of a device, so they are atomic among
-        # its queue pairs only.
-        old: int = ATOMIC_VALUE.unpack_from(view, offset)[0]
-        if self.compare is None:
-            new = old + self.operand & _64_BITS
-        else:
-            new = self.operand if old == self.compare else old
-        ATOMIC_VALUE.pack_into(view, offset, new)
-        return old
 
 
 class _Silence:
@@ -238,12 +113,12 @@ class ResponseQueue:
 
     def __init__(self, work: WorkQueues) -> None:
         self.work: WorkQueues | None = work
-        self.owed: deque[ReadResponse | AtomicResponse] = deque()
+        self.owed: deque[Response] = deque()
         # Where it waits for room or for its next turn, if it does; set only while responses are
         # owed.
         self._path: Any = None
 
-    def add(self, answer: ReadResponse | AtomicResponse) -> None:
+    def add(self, answer: Response) -> None:
         """
         Respond to a request, now or when there is room.
         """
@@ -253,7 +128,7 @@ class ResponseQueue:
 
     def execute(self) -> None:
         """
-        Execute the atomics that wait for their turn.
+        Execute the atomics that wait for their turn (L{Response.execute}).
 
         @raise MemoryAccessError: the right to one's memory is gone; it stays queued and is refused in its
             turn.
@@ -261,8 +136,7 @@ class ResponseQueue:
         work = self.work
         assert work is not None
         for answer in self.owed:
-            if isinstance(answer, AtomicResponse):
-                answer.execute(work)
+            answer.execute(work)
 
     def resume(self) -> None:
         """

@@ -7,7 +7,7 @@ L{Requester<twisted_ib.hca.services.requester.Requester>} sends and completes th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import QueuePairError, ResourceLimitError
@@ -15,7 +15,8 @@ from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendFlags, SendOpcode, SendRequest
-from twisted_ib.hca.services.sendwqe import Inline, Operation
+from twisted_ib.hca.services.operations.message import Inline
+from twisted_ib.hca.services.operations.operation import Operation
 
 if TYPE_CHECKING:
     from twisted_ib.hca.services.work import WorkQueues
@@ -41,7 +42,7 @@ class SendQueue:
 
     __slots__ = ("_awaited", "_onTheWay", "_unsent", "work")
 
-    operations: Mapping[SendOpcode, Callable[[SendRequest], Operation]] = {}
+    operations: Mapping[SendOpcode, type[Any]] = {}
 
     def __init__(self, work: WorkQueues) -> None:
         self.work: WorkQueues | None = work
@@ -78,6 +79,7 @@ class SendQueue:
         operation = self.operations.get(request.opcode)
         if operation is None:
             raise QueuePairError(f"queue pair {number} does not do {request.opcode!r}")
+        operation.check(request, work.capabilities.inline)
         made = operation(request)
         # max_rd_atomic is 0: refused when posted.  In SQE and ERR it is accepted and flushed like
         # any other, as a program that posts after an error awaits the completion (IBTA vol. 1

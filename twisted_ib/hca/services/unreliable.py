@@ -17,24 +17,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twisted_ib.hca.base.operation import (
-    ABSENT,
-    OPERATION_MASK,
-    RESUME,
-    SEND_FIRST,
-    SEND_ONLY,
-    SEND_ONLY_IMMEDIATE,
-    UNRELIABLE,
-    WRITE_FIRST,
-    WRITE_ONLY,
-    WRITE_ONLY_IMMEDIATE,
-)
+from twisted_ib.hca.base.operation import ABSENT, OPERATION_MASK, RESUME, UNRELIABLE
+from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.queues.completion import WCStatus
-from twisted_ib.hca.queues.requests import SendOpcode
-from twisted_ib.hca.services.local import RELIABLE
+from twisted_ib.hca.services.operations.operation import Operation, Refused
+from twisted_ib.hca.services.operations.rows import operationsOf
 from twisted_ib.hca.services.requester import Requester
-from twisted_ib.hca.services.responder import Refused, Responder
-from twisted_ib.hca.services.sendwqe import Operation
+from twisted_ib.hca.services.responder import Responder
+from twisted_ib.hca.wire.opcodes import OPCODES, SERVICE_MASK
 
 if TYPE_CHECKING:
     from twisted_ib.hca.services.work import WorkQueues
@@ -42,9 +32,10 @@ if TYPE_CHECKING:
 #: How long, in seconds, messages of an unreliable connection wait for the path to the peer.
 UNRELIABLE_WAIT_SECONDS = 5.0
 
-_BEGINNINGS = frozenset(
-    (SEND_FIRST, SEND_ONLY, SEND_ONLY_IMMEDIATE, WRITE_FIRST, WRITE_ONLY, WRITE_ONLY_IMMEDIATE)
-)
+#: Opcodes of UC without the bits of the service -> whether a message begins there.
+_BEGINS = {
+    code & ~UNRELIABLE: row.begins for code, row in OPCODES.items() if code & SERVICE_MASK == UNRELIABLE
+}
 
 
 class UnreliableRequester(Requester):
@@ -56,17 +47,7 @@ class UnreliableRequester(Requester):
 
     # IBTA vol. 1 9.8.2: UC has no READs and no atomics, as those need a response.  SEND with
     # invalidate exists for reliable connections only.
-    operations = {
-        opcode: RELIABLE[opcode]
-        for opcode in (
-            SendOpcode.SEND,
-            SendOpcode.SEND_WITH_IMM,
-            SendOpcode.RDMA_WRITE,
-            SendOpcode.RDMA_WRITE_WITH_IMM,
-            SendOpcode.LOCAL_INV,
-            SendOpcode.BIND_MW,
-        )
-    }
+    operations = operationsOf(QPType.UC)
     transport = UNRELIABLE
 
     def __init__(self, work: WorkQueues) -> None:
@@ -166,9 +147,10 @@ class UnreliableResponder(Responder):
         if self._fresh and not self._establish(work):
             return 0
         code = opcode & ~UNRELIABLE
+        begins = _BEGINS.get(code & OPERATION_MASK)
         # Linux rxe_resp.c check_psn() for UC: any First or Only ends the dropping and begins a new
         # message.
-        if code & OPERATION_MASK in _BEGINNINGS:
+        if begins:
             if self._writing is not None:
                 # The message before it has no Last packet: it is incomplete.
                 self._drop(work)
@@ -176,9 +158,8 @@ class UnreliableResponder(Responder):
         elif self._dropping:
             return 0
         try:
-            if code & OPERATION_MASK > WRITE_ONLY_IMMEDIATE:
-                # READs, atomics and SEND with invalidate have higher opcodes; UC does not have
-                # them.
+            if begins is None:
+                # IBTA vol. 1 9.8.2: UC has no READs, no atomics and no SEND with invalidate.
                 raise Refused(0)
             self._take(work, code, buffer, start, stop)
         except Refused as refused:

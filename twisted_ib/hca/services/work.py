@@ -169,7 +169,7 @@ class WorkQueues:
         # once.
         if self.queuePair.state < QPState.RTS:
             raise self._wrongState("send")
-        request.check(self.capabilities.pieces, self.capabilities.inline)
+        request.check(self.capabilities.pieces)
         if request.flags & _INLINE_FLAG and request.inline is None:
             request = self._gathered(request)
         self.requester.enqueue(request)
@@ -185,9 +185,7 @@ class WorkQueues:
         # libibverbs ignores the lkeys of inline data; here they are checked, as an address is no
         # pointer and means nothing without its region.
         data = b"".join(locate(self.pd, pieces, 0, length, LOCAL_READ))
-        request = evolve(request, pieces=(), inline=data)
-        request.check(0, most)
-        return request
+        return evolve(request, pieces=(), inline=data)
 
     def postInline(
         self,

@@ -1,5 +1,5 @@
 """
-Outstanding READs and atomics, and where the packets of a response belong.
+Outstanding requests that a response answers, and where the packets of one belong.
 """
 
 from __future__ import annotations
@@ -9,26 +9,30 @@ from typing import Any, Final
 from twisted_ib import limits
 from twisted_ib.hca.transport.parameters import ACKNOWLEDGE_REQUEST, Packet
 from twisted_ib.hca.transport.psn import packets
-from twisted_ib.hca.wire.headers import AETH, PSN_MASK, RETH
+from twisted_ib.hca.wire.headers import PSN_MASK, RETH
 from twisted_ib.hca.wire.opcodes import (
-    COMPARE_SWAP,
-    FETCH_ADD,
+    OPCODES,
     READ_REQUEST,
     READ_RESPONSE_FIRST,
     READ_RESPONSE_LAST,
     READ_RESPONSE_MIDDLE,
     READ_RESPONSE_ONLY,
+    Kind,
 )
 
 #: The bits of an AETH syndrome that have its kind; 0 in an ACK (IBTA vol. 1 9.7.5.2).
 SYNDROME_MASK: Final = 0xE0
-QUESTIONS: Final = frozenset((READ_REQUEST, COMPARE_SWAP, FETCH_ADD))
+#: Request opcode -> the opcode and bytes of its response if that is one packet; a READ's may be several.
+RESPONSE_TO: Final = {
+    code: (row.response, OPCODES[row.response].layout.size)
+    for code, row in OPCODES.items()
+    if row.response is not None
+}
 #: READ response opcode -> whether it begins and ends a response; bytes of its AETH.
 _RESPONSES: Final = {
-    READ_RESPONSE_FIRST: (True, False, AETH.size),
-    READ_RESPONSE_MIDDLE: (False, False, 0),
-    READ_RESPONSE_LAST: (False, True, AETH.size),
-    READ_RESPONSE_ONLY: (True, True, AETH.size),
+    code: (row.begins, row.ends, row.layout.size)
+    for code, row in OPCODES.items()
+    if row.kind is Kind.READ_RESPONSE
 }
 #: The opcode of a response record, by whether it is the first and the last one.
 _ANSWER: Final = {
@@ -41,11 +45,11 @@ _ANSWER: Final = {
 
 class ReadRequest:
     """
-    A READ or an atomic; the counterpart of L{Record <twisted_ib.hca.transport.segmentation.Record>} for
-    messages.
+    A READ, an atomic or an ATOMIC WRITE; the counterpart of
+    L{Record <twisted_ib.hca.transport.segmentation.Record>} for messages.
 
     @ivar code: its opcode.
-    @ivar header: its extended header.
+    @ivar header: its extended header, with the payload if it has one.
     @ivar length: bytes that a READ asks for.
     @ivar asked: PSNs at which a request for a part was sent, as far as not answered.
     """

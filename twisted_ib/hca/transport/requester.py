@@ -30,19 +30,18 @@ from twisted_ib.hca.transport.parameters import (
     Packet,
 )
 from twisted_ib.hca.transport.psn import extended
-from twisted_ib.hca.transport.readrequests import QUESTIONS, SYNDROME_MASK, ReadRequest
+from twisted_ib.hca.transport.readrequests import RESPONSE_TO, SYNDROME_MASK, ReadRequest
 from twisted_ib.hca.transport.segmentation import Record
 from twisted_ib.hca.transport.sendwindow import SendWindow
 from twisted_ib.hca.wire.headers import (
     AETH,
-    ATOMIC_RESULT,
     NAK_INVALID_REQUEST,
     NAK_REMOTE_OPERATIONAL,
     NAK_SEQUENCE,
     PSN_MASK,
     RNR,
 )
-from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, READ_REQUEST, READ_RESPONSE_MIDDLE
+from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, READ_REQUEST, READ_RESPONSE_MIDDLE
 
 #: AckReq is set at least once in so many packets (Linux rxe_req.c: 64, too).
 TRANSPORT_ACKNOWLEDGE = 64
@@ -141,8 +140,8 @@ class Requester:
             self._full = True
             return False
         record: Record | ReadRequest
-        if code in QUESTIONS:
-            record = ReadRequest(code, header, position, self._end, self._terms.mtu)
+        if code in RESPONSE_TO:
+            record = ReadRequest(code, header + body, position, self._end, self._terms.mtu)
         else:
             record = Record(code, solicited, header, body, position, self._end, self._terms.mtu)
             self._held += record.size
@@ -436,11 +435,7 @@ class Requester:
                 return
             code, start = shape
             question.asked.discard(number)
-        elif (
-            code != ATOMIC_ACKNOWLEDGE
-            or stop - start != AETH.size + ATOMIC_RESULT.size
-            or buffer[start] & SYNDROME_MASK
-        ):
+        elif (code, stop - start) != RESPONSE_TO[question.code] or buffer[start] & SYNDROME_MASK:
             self._fail(BAD_RESPONSE, number)
             return
         else:

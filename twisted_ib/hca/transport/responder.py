@@ -3,8 +3,8 @@ The responder of a reliable connection over packets (IBTA vol. 1 9.7.4, 9.7.5, 9
 
 A request with the expected PSN is checked for its place in the message and for its length; the user checks
 the rest and executes it.  An early one draws one NAK (PSN sequence error) until the expected one comes.  A
-duplicate READ is executed again, a duplicate atomic is answered again, any other duplicate is acknowledged
-again (IBTA vol. 1 9.7.5.1).
+duplicate READ is executed again, a duplicate atomic or ATOMIC WRITE is answered again, any other duplicate is
+acknowledged again (IBTA vol. 1 9.7.5.1).
 
 Acknowledgements are coalesced: one acknowledges all requests up to its PSN.  Neither it nor a NAK
 overtakes the responses to READs and atomics before it, which the user posts in the order of the requests,
@@ -19,6 +19,7 @@ from typing import Any, Final
 from twisted_ib.hca.base.operation import ABSENT, LATER
 from twisted_ib.hca.transport.parameters import ConnectionParameters, ConnectionUser, Packet
 from twisted_ib.hca.transport.psn import extended, packets
+from twisted_ib.hca.transport.readrequests import RESPONSE_TO
 from twisted_ib.hca.transport.responses import RememberedRequest, Response
 from twisted_ib.hca.wire.headers import (
     ACK,
@@ -31,14 +32,9 @@ from twisted_ib.hca.wire.headers import (
 )
 from twisted_ib.hca.wire.opcodes import (
     ACKNOWLEDGE,
-    ATOMIC_ACKNOWLEDGE,
     OPCODES,
     READ_REQUEST,
-    READ_RESPONSE_FIRST,
-    READ_RESPONSE_LAST,
-    READ_RESPONSE_MIDDLE,
-    READ_RESPONSE_ONLY,
-    UNRELIABLE,
+    SERVICE_MASK,
     Kind,
 )
 
@@ -52,27 +48,37 @@ _CODE_MASK: Final = 0x7F
 #: An opcode that nobody has: the user gets it in place of a packet out of sequence, and refuses it
 #: as an invalid request.
 INVALID: Final = 0x18
-#: Kinds of messages, for the message in progress; 0 is between messages.
-_SEND, _WRITE, _READ, _ATOMIC, _OTHER = 1, 2, 3, 4, 5
-_KINDS: Final = {Kind.SEND: _SEND, Kind.WRITE: _WRITE, Kind.READ: _READ, Kind.ATOMIC: _ATOMIC}
-#: Request opcode -> its kind; whether it begins and ends a message; bytes of its headers; whether
-#: its payload is exactly the path MTU; if not, its least bytes and whether it may have more.
-REQUESTS: Final = {
-    code: (
-        _KINDS.get(row.kind, _OTHER),
-        row.begins,
-        row.ends,
-        row.layout.size,
-        row.least is None,
-        row.least or 0,
-        row.most is None,
-    )
-    for code, row in OPCODES.items()
-    if code < UNRELIABLE and row.isRequest
-}
-_ANSWERS: Final = frozenset(
-    (READ_RESPONSE_FIRST, READ_RESPONSE_MIDDLE, READ_RESPONSE_LAST, READ_RESPONSE_ONLY)
-)
+#: Kinds of messages, for the message in progress; 0 is between messages.  A READ has a response of several
+#: packets, which is made again for a duplicate; the others' response is one packet, which is remembered.
+_SEND, _WRITE, _READ, _ANSWERED = 1, 2, 3, 4
+_KINDS: Final = {Kind.SEND: _SEND, Kind.WRITE: _WRITE, Kind.READ: _READ}
+
+
+def requests(service: int) -> dict[int, tuple[int, bool, bool, int, bool, int, bool]]:
+    """
+    The opcodes of requests.
+
+    @param service: the bits of a service.
+    @return: by opcode: its kind; whether it begins and ends a message; bytes of its headers; whether its
+        payload is exactly the path MTU; if not, its least bytes and whether it may have more.
+    """
+    return {
+        code: (
+            _KINDS.get(row.kind, _ANSWERED),
+            row.begins,
+            row.ends,
+            row.layout.size,
+            row.least is None,
+            row.least or 0,
+            row.most is None,
+        )
+        for code, row in OPCODES.items()
+        if code & SERVICE_MASK == service and row.isRequest
+    }
+
+
+#: See L{requests}.
+REQUESTS: Final = requests(0)
 
 
 class Responder:
@@ -259,9 +265,6 @@ class Responder:
     def _question(self, opcode: int, number: int, buffer: Any, start: int, stop: int) -> None:
         header = bytes(buffer[start:stop])
         code = opcode & _CODE_MASK
-        if REQUESTS[code][0] == _OTHER:
-            self._invalid(number)
-            return
         # More than max_dest_rd_atomic outstanding: invalid request (IBTA vol. 1 9.7.4).  Linux
         # rxe_resp.c trusts its requester and recycles the oldest.
         if not self._remember():
@@ -310,23 +313,21 @@ class Responder:
 
     def _repeated(self, code: int, number: int, buffer: Any, start: int, stop: int) -> None:
         self._user.count("duplicate_request")
-        kind, _, _, header, _, _, _ = REQUESTS[code]
-        if kind == _OTHER:
-            return
+        kind, _, _, header, _, least, _ = REQUESTS[code]
         # IBTA vol. 1 9.7.5.1: not executed again, but acknowledged again, as the acknowledgement
         # may be what was lost (Linux rxe_resp.c duplicate_request()).
         if kind < _READ:
             self._want(number)
             return
         # The length was not checked for duplicates: the header must be there before it is parsed.
-        if stop - start != header:
+        if stop - start != header + least:
             return
         for asked in self._asked:
             if asked.start <= number < asked.end and asked.code == code:
                 break
         else:
             return
-        if kind == _ATOMIC:
+        if kind == _ANSWERED:
             if asked.result is not None and asked.answer is None:
                 answer = asked.answer = Response(asked, number, number + 1)
                 self._ready.append((answer, number, asked.result))
@@ -390,7 +391,7 @@ class Responder:
         """
         Accept a part of the oldest response that the user makes.
 
-        @param code: the opcode, of a READ response or an atomic acknowledgement.
+        @param code: the opcode, of a response.
         @return: False if there is no room; the user is notified when there is.
         """
         makes = self._makes
@@ -402,7 +403,7 @@ class Responder:
             return False
         at = answer.at
         answer.at = min(at + packets(len(body), self._terms.mtu), answer.end)
-        if code == ATOMIC_ACKNOWLEDGE:
+        if answer.asked.code != READ_REQUEST:
             answer.asked.result = body
             self._ready.append((answer, at, body))
         elif not answer.isVoid:
@@ -510,7 +511,7 @@ class Responder:
             answer, at, body = ready.popleft()
             asked = answer.asked
             if asked.code != READ_REQUEST:
-                out.append((ATOMIC_ACKNOWLEDGE, 0, at & PSN_MASK, asked.header() + body, b""))
+                out.append((RESPONSE_TO[asked.code][0], 0, at & PSN_MASK, asked.header() + body, b""))
                 answer.sent = at + 1
             else:
                 end = min(at + packets(len(body), mtu), answer.end)

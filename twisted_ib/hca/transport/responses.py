@@ -1,5 +1,5 @@
 """
-The peer's remembered READs and atomics, and the responses to them.
+The peer's remembered requests that a response answers, and the responses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from twisted_ib.hca.wire.opcodes import (
 
 class RememberedRequest:
     """
-    A READ or atomic of the peer, remembered for duplicates (IBTA vol. 1 9.7.5.1).
+    A READ, an atomic or an ATOMIC WRITE of the peer, remembered for duplicates (IBTA vol. 1 9.7.5.1).
 
     @ivar start: its PSN.
     @ivar end: the PSN after its response.
@@ -28,7 +28,7 @@ class RememberedRequest:
     @ivar address: of a READ, from its RETH; C{key} and C{length} likewise.
     @ivar msn: the MSN after it.
     @ivar isAnswered: whether its whole response was sent at least once.
-    @ivar result: the response to an atomic, once it was executed.
+    @ivar result: the response of one packet, once the request was executed; L{None} for a READ.
     @ivar answer: the latest response to a READ, until it is sent.
     @ivar again: the part that was requested again and is not begun: its first PSN, the PSN after it, and
         its header.
@@ -93,7 +93,7 @@ class RememberedRequest:
 
 class Response:
     """
-    A response that the user makes: to a READ, a part of one, or an atomic.
+    A response that the user makes: to a READ, a part of one, or another request.
 
     @ivar asked: the request.
     @ivar start: its first PSN.

@@ -11,41 +11,8 @@ from typing import Any, Final
 
 from twisted_ib.hca.transport.parameters import ACKNOWLEDGE_REQUEST, Packet
 from twisted_ib.hca.wire.headers import PSN_MASK, RETH
-from twisted_ib.hca.wire.opcodes import (
-    OPCODES,
-    SEND_FIRST,
-    SEND_LAST,
-    SEND_LAST_IMMEDIATE,
-    SEND_LAST_INVALIDATE,
-    SEND_MIDDLE,
-    SEND_ONLY,
-    SEND_ONLY_IMMEDIATE,
-    SEND_ONLY_INVALIDATE,
-    WRITE_FIRST,
-    WRITE_LAST,
-    WRITE_LAST_IMMEDIATE,
-    WRITE_MIDDLE,
-    WRITE_ONLY,
-    WRITE_ONLY_IMMEDIATE,
-)
+from twisted_ib.hca.wire.opcodes import OPCODES, SEVERAL, UNRELIABLE
 
-#: Record opcode -> opcodes of its packets if it needs several: first, middle and last.
-_SEVERAL: Final = {
-    SEND_FIRST: (SEND_FIRST, SEND_MIDDLE, SEND_MIDDLE),
-    SEND_MIDDLE: (SEND_MIDDLE, SEND_MIDDLE, SEND_MIDDLE),
-    SEND_LAST: (SEND_MIDDLE, SEND_MIDDLE, SEND_LAST),
-    SEND_LAST_IMMEDIATE: (SEND_MIDDLE, SEND_MIDDLE, SEND_LAST_IMMEDIATE),
-    SEND_LAST_INVALIDATE: (SEND_MIDDLE, SEND_MIDDLE, SEND_LAST_INVALIDATE),
-    SEND_ONLY: (SEND_FIRST, SEND_MIDDLE, SEND_LAST),
-    SEND_ONLY_IMMEDIATE: (SEND_FIRST, SEND_MIDDLE, SEND_LAST_IMMEDIATE),
-    SEND_ONLY_INVALIDATE: (SEND_FIRST, SEND_MIDDLE, SEND_LAST_INVALIDATE),
-    WRITE_FIRST: (WRITE_FIRST, WRITE_MIDDLE, WRITE_MIDDLE),
-    WRITE_MIDDLE: (WRITE_MIDDLE, WRITE_MIDDLE, WRITE_MIDDLE),
-    WRITE_LAST: (WRITE_MIDDLE, WRITE_MIDDLE, WRITE_LAST),
-    WRITE_LAST_IMMEDIATE: (WRITE_MIDDLE, WRITE_MIDDLE, WRITE_LAST_IMMEDIATE),
-    WRITE_ONLY: (WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST),
-    WRITE_ONLY_IMMEDIATE: (WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST_IMMEDIATE),
-}
 #: Record opcode -> bytes of its extended headers; how many of them go into its first packet if it
 #: needs several; whether it ends a message.
 SHAPES: Final = {
@@ -54,7 +21,8 @@ SHAPES: Final = {
         RETH.size if RETH in OPCODES[code].headers else 0,
         OPCODES[code].ends,
     )
-    for code in _SEVERAL
+    for code in SEVERAL
+    if OPCODES[code].isRequest and not code & UNRELIABLE
 }
 
 
@@ -140,7 +108,7 @@ class Record:
         if end - start == 1:
             append((self._code, self._solicited, start & PSN_MASK, self._head, body))
             return
-        first, middle, last = _SEVERAL[self._code]
+        first, middle, last = SEVERAL[self._code]
         if at == start:
             append((first, 0, at & PSN_MASK, self._head, body[: mtu - self._lead]))
             at += 1

@@ -16,9 +16,9 @@ from twisted_ib.hca.base.operation import SOLICITED
 from twisted_ib.hca.transport.parameters import SOLICITED_EVENT, ConnectionParameters, ConnectionUser, Packet
 from twisted_ib.hca.transport.psn import extended
 from twisted_ib.hca.transport.reliable import joined
-from twisted_ib.hca.transport.responder import REQUESTS
+from twisted_ib.hca.transport.responder import requests
 from twisted_ib.hca.transport.segmentation import Record
-from twisted_ib.hca.wire.opcodes import UNRELIABLE, WRITE_ONLY_IMMEDIATE
+from twisted_ib.hca.wire.opcodes import UNRELIABLE
 
 #: Packets up to so many PSNs behind the expected one are duplicates.
 TRANSPORT_BEHIND = 1024
@@ -26,8 +26,8 @@ TRANSPORT_BEHIND = 1024
 _CODE_MASK: Final = 0x7F
 #: The bits of a UC opcode without L{UNRELIABLE}; higher ones are other services'.
 _OPERATION_MASK: Final = 0x1F
-#: See L{REQUESTS}.
-_REQUESTS: Final = {code | UNRELIABLE: REQUESTS[code] for code in range(WRITE_ONLY_IMMEDIATE + 1)}
+#: See L{requests}.
+_REQUESTS: Final = requests(UNRELIABLE)
 
 
 class UnreliableConnection:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from attrs import frozen
 
@@ -59,6 +59,8 @@ ATOMIC_ACKNOWLEDGE: Final = 0x12
 
 #: Set in the opcodes of unreliable connections and datagrams.
 UNRELIABLE: Final = 0x20
+#: The bits of the service: 0 for RC, L{UNRELIABLE} for UC (IBTA vol. 1 9.2.1).
+SERVICE_MASK: Final = 0xE0
 
 # Unreliable datagrams
 UD_SEND_ONLY: Final = 0x64
@@ -105,6 +107,7 @@ class Opcode:
     @ivar ends: whether it is the last packet of a message.
     @ivar isRequest: whether it is for the responder, not the requester.
     @ivar takesReceive: whether the message consumes its receive WQE with this packet.
+    @ivar response: the opcode of its response, if that is of one packet; L{None} if it is only acknowledged.
     """
 
     code: int
@@ -120,6 +123,7 @@ class Opcode:
     ends: bool
     isRequest: bool
     takesReceive: bool
+    response: int | None
 
     def fits(self, length: int, mtu: int) -> bool:
         """
@@ -156,34 +160,44 @@ _VALUE = (8, 8)
 # IBTA vol. 1 annex A17: a CNP has 16 reserved octets in place of a payload.
 _RESERVED = (16, 16)
 
-#: Code, name, kind, headers, payload, marks.  Marks: b(egins), e(nds), r(eceive WQE is consumed).
-_Row = tuple[int, str, Kind, tuple[Struct, ...], tuple["int | None", "int | None"], str]
+
+class _Row(NamedTuple):
+    # Marks: b(egins), e(nds), r(eceive WQE is consumed).
+    code: int
+    name: str
+    kind: Kind
+    headers: tuple[Struct, ...]
+    payload: tuple[int | None, int | None]
+    marks: str
+    response: int | None = None
+
 
 #: Opcodes of reliable and unreliable connections.  A SEND consumes a receive WQE with its first packet, a
 #: WRITE with immediate with its last: only that one has the immediate (Linux rxe_opcode.c RXE_RWR_MASK).
 _CONNECTED: Final[tuple[_Row, ...]] = (
-    (SEND_FIRST, "SEND First", Kind.SEND, (), _FULL, "br"),
-    (SEND_MIDDLE, "SEND Middle", Kind.SEND, (), _FULL, ""),
-    (SEND_LAST, "SEND Last", Kind.SEND, (), _SOME, "e"),
-    (SEND_LAST_IMMEDIATE, "SEND Last Immediate", Kind.SEND, (IMMEDIATE,), _SOME, "e"),
-    (SEND_ONLY, "SEND Only", Kind.SEND, (), _ANY, "ber"),
-    (SEND_ONLY_IMMEDIATE, "SEND Only Immediate", Kind.SEND, (IMMEDIATE,), _ANY, "ber"),
-    (WRITE_FIRST, "WRITE First", Kind.WRITE, (RETH,), _FULL, "b"),
-    (WRITE_MIDDLE, "WRITE Middle", Kind.WRITE, (), _FULL, ""),
-    (WRITE_LAST, "WRITE Last", Kind.WRITE, (), _SOME, "e"),
-    (WRITE_LAST_IMMEDIATE, "WRITE Last Immediate", Kind.WRITE, (IMMEDIATE,), _SOME, "er"),
-    (WRITE_ONLY, "WRITE Only", Kind.WRITE, (RETH,), _ANY, "be"),
-    (WRITE_ONLY_IMMEDIATE, "WRITE Only Immediate", Kind.WRITE, (RETH, IMMEDIATE), _ANY, "ber"),
+    _Row(SEND_FIRST, "SEND First", Kind.SEND, (), _FULL, "br"),
+    _Row(SEND_MIDDLE, "SEND Middle", Kind.SEND, (), _FULL, ""),
+    _Row(SEND_LAST, "SEND Last", Kind.SEND, (), _SOME, "e"),
+    _Row(SEND_LAST_IMMEDIATE, "SEND Last Immediate", Kind.SEND, (IMMEDIATE,), _SOME, "e"),
+    _Row(SEND_ONLY, "SEND Only", Kind.SEND, (), _ANY, "ber"),
+    _Row(SEND_ONLY_IMMEDIATE, "SEND Only Immediate", Kind.SEND, (IMMEDIATE,), _ANY, "ber"),
+    _Row(WRITE_FIRST, "WRITE First", Kind.WRITE, (RETH,), _FULL, "b"),
+    _Row(WRITE_MIDDLE, "WRITE Middle", Kind.WRITE, (), _FULL, ""),
+    _Row(WRITE_LAST, "WRITE Last", Kind.WRITE, (), _SOME, "e"),
+    _Row(WRITE_LAST_IMMEDIATE, "WRITE Last Immediate", Kind.WRITE, (IMMEDIATE,), _SOME, "er"),
+    _Row(WRITE_ONLY, "WRITE Only", Kind.WRITE, (RETH,), _ANY, "be"),
+    _Row(WRITE_ONLY_IMMEDIATE, "WRITE Only Immediate", Kind.WRITE, (RETH, IMMEDIATE), _ANY, "ber"),
 )
-#: Opcodes of reliable connections only.  READ Response Middle has no AETH (Linux rxe_opcode.c).
+#: Opcodes of reliable connections only.  READ Response Middle has no AETH (Linux rxe_opcode.c).  FLUSH and
+#: ATOMIC WRITE are answered by a READ response of no bytes (rxe_resp.c send_read_response_ack).
 _RELIABLE: Final[tuple[_Row, ...]] = (
-    (READ_REQUEST, "READ Request", Kind.READ, (RETH,), _NONE, "be"),
-    (READ_RESPONSE_FIRST, "READ Response First", Kind.READ_RESPONSE, (AETH,), _FULL, "b"),
-    (READ_RESPONSE_MIDDLE, "READ Response Middle", Kind.READ_RESPONSE, (), _FULL, ""),
-    (READ_RESPONSE_LAST, "READ Response Last", Kind.READ_RESPONSE, (AETH,), _SOME, "e"),
-    (READ_RESPONSE_ONLY, "READ Response Only", Kind.READ_RESPONSE, (AETH,), _ANY, "be"),
-    (ACKNOWLEDGE, "Acknowledge", Kind.ACKNOWLEDGE, (AETH,), _NONE, "be"),
-    (
+    _Row(READ_REQUEST, "READ Request", Kind.READ, (RETH,), _NONE, "be", READ_RESPONSE_ONLY),
+    _Row(READ_RESPONSE_FIRST, "READ Response First", Kind.READ_RESPONSE, (AETH,), _FULL, "b"),
+    _Row(READ_RESPONSE_MIDDLE, "READ Response Middle", Kind.READ_RESPONSE, (), _FULL, ""),
+    _Row(READ_RESPONSE_LAST, "READ Response Last", Kind.READ_RESPONSE, (AETH,), _SOME, "e"),
+    _Row(READ_RESPONSE_ONLY, "READ Response Only", Kind.READ_RESPONSE, (AETH,), _ANY, "be"),
+    _Row(ACKNOWLEDGE, "Acknowledge", Kind.ACKNOWLEDGE, (AETH,), _NONE, "be"),
+    _Row(
         ATOMIC_ACKNOWLEDGE,
         "Atomic Acknowledge",
         Kind.ATOMIC_ACKNOWLEDGE,
@@ -191,24 +205,24 @@ _RELIABLE: Final[tuple[_Row, ...]] = (
         _NONE,
         "be",
     ),
-    (COMPARE_SWAP, "CmpSwap", Kind.ATOMIC, (ATOMIC,), _NONE, "be"),
-    (FETCH_ADD, "FetchAdd", Kind.ATOMIC, (ATOMIC,), _NONE, "be"),
-    (SEND_LAST_INVALIDATE, "SEND Last Invalidate", Kind.SEND, (INVALIDATE,), _SOME, "e"),
-    (SEND_ONLY_INVALIDATE, "SEND Only Invalidate", Kind.SEND, (INVALIDATE,), _ANY, "ber"),
-    (FLUSH_REQUEST, "FLUSH", Kind.FLUSH, (FLUSH, RETH), _NONE, "be"),
-    (ATOMIC_WRITE, "ATOMIC WRITE", Kind.ATOMIC_WRITE, (RETH,), _VALUE, "be"),
+    _Row(COMPARE_SWAP, "CmpSwap", Kind.ATOMIC, (ATOMIC,), _NONE, "be", ATOMIC_ACKNOWLEDGE),
+    _Row(FETCH_ADD, "FetchAdd", Kind.ATOMIC, (ATOMIC,), _NONE, "be", ATOMIC_ACKNOWLEDGE),
+    _Row(SEND_LAST_INVALIDATE, "SEND Last Invalidate", Kind.SEND, (INVALIDATE,), _SOME, "e"),
+    _Row(SEND_ONLY_INVALIDATE, "SEND Only Invalidate", Kind.SEND, (INVALIDATE,), _ANY, "ber"),
+    _Row(FLUSH_REQUEST, "FLUSH", Kind.FLUSH, (FLUSH, RETH), _NONE, "be", READ_RESPONSE_ONLY),
+    _Row(ATOMIC_WRITE, "ATOMIC WRITE", Kind.ATOMIC_WRITE, (RETH,), _VALUE, "be", READ_RESPONSE_ONLY),
 )
 _DATAGRAMS: Final[tuple[_Row, ...]] = (
-    (UD_SEND_ONLY, "SEND Only", Kind.SEND, (DETH,), _ANY, "ber"),
-    (UD_SEND_ONLY_IMMEDIATE, "SEND Only Immediate", Kind.SEND, (DETH, IMMEDIATE), _ANY, "ber"),
+    _Row(UD_SEND_ONLY, "SEND Only", Kind.SEND, (DETH,), _ANY, "ber"),
+    _Row(UD_SEND_ONLY_IMMEDIATE, "SEND Only Immediate", Kind.SEND, (DETH, IMMEDIATE), _ANY, "ber"),
 )
-_OTHERS: Final[tuple[_Row, ...]] = ((CONGESTION, "CNP", Kind.CONGESTION, (), _RESERVED, "be"),)
+_OTHERS: Final[tuple[_Row, ...]] = (_Row(CONGESTION, "CNP", Kind.CONGESTION, (), _RESERVED, "be"),)
 
 _RESPONSES = frozenset((Kind.READ_RESPONSE, Kind.ACKNOWLEDGE, Kind.ATOMIC_ACKNOWLEDGE))
 
 
 def _opcode(prefix: str, transport: int, row: _Row) -> Opcode:
-    code, name, kind, headers, (least, most), marks = row
+    code, name, kind, headers, (least, most), marks, response = row
     layout = Struct(">" + "".join(header.format.lstrip(">") for header in headers))
     return Opcode(
         code | transport,
@@ -224,6 +238,7 @@ def _opcode(prefix: str, transport: int, row: _Row) -> Opcode:
         "e" in marks,
         kind not in _RESPONSES,
         "r" in marks,
+        response,
     )
 
 
@@ -237,4 +252,34 @@ OPCODES: Final[dict[int, Opcode]] = {
         ("", 0, _OTHERS),
     )
     for opcode in (_opcode(prefix, transport, row) for row in rows)
+}
+
+
+def _ending(row: Opcode) -> list[Struct]:
+    # IBTA vol. 1 9.2.1: the RETH is in the first packet, immediate and IETH are in the last one.
+    return [header for header in row.headers if header in (IMMEDIATE, INVALIDATE)]
+
+
+def _several(row: Opcode) -> tuple[int, int, int]:
+    parts = {
+        (each.begins, each.ends): each.code
+        for each in OPCODES.values()
+        if each.kind is row.kind
+        and (each.code ^ row.code) & UNRELIABLE == 0
+        and (not each.ends or _ending(each) == _ending(row))
+    }
+    middle = parts[False, False]
+    return (
+        parts[True, False] if row.begins else middle,
+        middle,
+        parts[False, True] if row.ends else middle,
+    )
+
+
+#: Opcode of a SEND, a WRITE or a READ response -> the opcodes of its packets if it needs several: first,
+#: middle and last.
+SEVERAL: Final[dict[int, tuple[int, int, int]]] = {
+    row.code: _several(row)
+    for row in OPCODES.values()
+    if row.kind in (Kind.SEND, Kind.WRITE, Kind.READ_RESPONSE) and DETH not in row.headers
 }

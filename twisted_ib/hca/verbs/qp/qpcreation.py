@@ -9,6 +9,7 @@ from typing import Any
 from twisted_ib import limits
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.queues.requests import Capabilities
+from twisted_ib.hca.services.work import SERVICES
 from twisted_ib.hca.verbs.base.base import checked
 from twisted_ib.hca.verbs.base.errors import PyverbsUserError
 from twisted_ib.hca.verbs.base.verb import check, unsupported, within
@@ -26,24 +27,14 @@ _E = ibv_qp_init_attr_mask
 _EXTENDED = int(
     _E.IBV_QP_INIT_ATTR_PD | _E.IBV_QP_INIT_ATTR_CREATE_FLAGS | _E.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
 )
-_O = ibv_qp_create_send_ops_flags
 # By type of queue pair, as the table of man ibv_wr_post(3); but that has SEND with invalidate for UC, for
 # which IBTA vol. 1 9.2.1 has no opcode.
-_DATAGRAM_OPS = int(_O.IBV_QP_EX_WITH_SEND | _O.IBV_QP_EX_WITH_SEND_WITH_IMM)
-_UNRELIABLE_OPS = _DATAGRAM_OPS | int(
-    _O.IBV_QP_EX_WITH_RDMA_WRITE
-    | _O.IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
-    | _O.IBV_QP_EX_WITH_BIND_MW
-    | _O.IBV_QP_EX_WITH_LOCAL_INV
-)
-# READs and atomics need responses, which only RC has.
-_RELIABLE_OPS = _UNRELIABLE_OPS | int(
-    _O.IBV_QP_EX_WITH_SEND_WITH_INV
-    | _O.IBV_QP_EX_WITH_RDMA_READ
-    | _O.IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-    | _O.IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
-)
-_OPS = {QPType.RC: _RELIABLE_OPS, QPType.UC: _UNRELIABLE_OPS, QPType.UD: _DATAGRAM_OPS}
+_OPS = {
+    kind: sum(
+        int(ibv_qp_create_send_ops_flags[f"IBV_QP_EX_WITH_{opcode.name}"]) for opcode in requester.operations
+    )
+    for kind, (requester, _) in SERVICES.items()
+}
 
 
 def checkExtended(attr: QPInitAttrEx, kind: QPType) -> None:

@@ -36,8 +36,6 @@ _SEND_OPS = int(ibv_qp_init_attr_mask.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
 _INLINE = int(ibv_send_flags.IBV_SEND_INLINE)
 #: The bit of C{send_ops_flags} that each operation needs.
 _OPS = {opcode: int(ibv_qp_create_send_ops_flags[f"IBV_QP_EX_WITH_{opcode.name}"]) for opcode in SendOpcode}
-#: Operations that count against C{max_rd_atomic}.
-_READS = (SendOpcode.RDMA_READ, SendOpcode.ATOMIC_CMP_AND_SWP, SendOpcode.ATOMIC_FETCH_AND_ADD)
 
 
 @attrs.define(eq=False)
@@ -117,9 +115,11 @@ class QPEx(QP):
         work = self._work
         check(self._core.state >= QPState.RTS or not made, "ibv_wr_complete failed: the QP is not in RTS")
         for request in made:
-            request.check(work.capabilities.pieces, work.capabilities.inline)
+            request.check(work.capabilities.pieces)
+            operation = work.requester.operations[request.opcode]
+            operation.check(request, work.capabilities.inline)
             # Such a request would wait for ever: max_rd_atomic 0 lets no READ out.
-            reads = request.opcode not in _READS or work.attributes.reads
+            reads = not operation.asks or work.attributes.reads
             check(bool(reads), "ibv_wr_complete failed: max_rd_atomic is 0")
         if len(made) > work.requester.room():
             raise PyverbsRDMAError("ibv_wr_complete failed: the send queue is full", errno.ENOMEM)

@@ -7,16 +7,10 @@ already valid.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-from twisted_ib.errors import MemoryAccessError
+from twisted_ib.errors import MemoryAccessError, QueuePairError
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode, SendRequest
-from twisted_ib.hca.services.sendwqe import OPERATIONS, Operation
-
-if TYPE_CHECKING:
-    from twisted_ib.hca.services.work import WorkQueues
+from twisted_ib.hca.services.operations.operation import Operation, WorkContext
 
 
 class LocalOperation(Operation):
@@ -45,7 +39,7 @@ class LocalOperation(Operation):
         """
         return self.done
 
-    def execute(self, work: WorkQueues) -> None:
+    def execute(self, work: WorkContext) -> None:
         """
         Execute it once; sets C{status} if it fails.
         """
@@ -59,7 +53,7 @@ class LocalOperation(Operation):
             else:
                 self.done = True
 
-    def _execute(self, work: WorkQueues) -> None:
+    def _execute(self, work: WorkContext) -> None:
         raise NotImplementedError
 
 
@@ -74,11 +68,12 @@ class LocalInvalidate(LocalOperation):
     # done, since those may still use the key.  Mandatory in Linux, too: rxe_req.c,
     # rxe_wqe_is_fenced().
     isLast = True
+    opcode = SendOpcode.LOCAL_INV
     completionOpcode = WCOpcode.LOCAL_INV
     # The status of Linux rxe_req.c, rxe_do_local_ops().
     failure = WCStatus.LOC_QP_OP_ERR
 
-    def _execute(self, work: WorkQueues) -> None:
+    def _execute(self, work: WorkContext) -> None:
         work.pd.memory.invalidate(self.request.invalidateKey, work.queuePair)
 
 
@@ -89,12 +84,22 @@ class BindWindow(LocalOperation):
 
     __slots__ = ()
 
+    opcode = SendOpcode.BIND_MW
     completionOpcode = WCOpcode.BIND_MW
     failure = WCStatus.MW_BIND_ERR
 
-    def _execute(self, work: WorkQueues) -> None:
+    @classmethod
+    def check(cls, request: SendRequest, inline: int) -> None:
+        """
+        See L{Operation.check}.
+        """
+        super().check(request, inline)
+        if request.bind is None:
+            raise QueuePairError("a BIND_MW without what to bind")
+
+    def _execute(self, work: WorkContext) -> None:
         bind = self.request.bind
-        # SendRequest.check refuses a BIND_MW without one.
+        # L{check} refuses a BIND_MW without one.
         assert bind is not None
         work.pd.memory.bind(
             bind.window,
@@ -107,7 +112,7 @@ class BindWindow(LocalOperation):
             work.pd,
         )
 
-    def abandon(self, work: WorkQueues) -> None:
+    def abandon(self, work: WorkContext) -> None:
         """
         See L{Operation.abandon}: release the key reserved for it.
         """
@@ -117,11 +122,3 @@ class BindWindow(LocalOperation):
         bind = self.request.bind
         if not self.done and bind is not None and bind.key is not None:
             work.pd.memory.releaseKey(bind.window, bind.key)
-
-
-#: Operations that a reliable connection supports, by opcode.
-RELIABLE: dict[SendOpcode, Callable[[SendRequest], Operation]] = {
-    **OPERATIONS,
-    SendOpcode.LOCAL_INV: LocalInvalidate,
-    SendOpcode.BIND_MW: BindWindow,
-}

@@ -1,0 +1,164 @@
+"""
+Atomics: compare-and-swap and fetch-and-add (IBTA vol. 1 9.4.5).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted_ib.errors import QueuePairError
+from twisted_ib.hca.base.operation import ATOMIC_ACKNOWLEDGE, COMPARE_SWAP, FETCH_ADD, NAK_INVALID_REQUEST
+from twisted_ib.hca.memory.memory import LOCAL_WRITE, REMOTE_ATOMIC, ProtectionDomain
+from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
+from twisted_ib.hca.queues.requests import ATOMIC_BYTES, SendOpcode, SendRequest
+from twisted_ib.hca.queues.scatter import locate
+from twisted_ib.hca.services.operations.operation import (
+    Refused,
+    RespondedOperation,
+    Response,
+    WorkContext,
+    checkRemote,
+)
+from twisted_ib.hca.wire.headers import ATOMIC, ATOMIC_RESULT, ATOMIC_VALUE
+
+_64_BITS = (1 << 64) - 1
+
+
+class AtomicResponse(Response):
+    """
+    The response to one atomic.
+
+    @ivar compare: the value that a compare-and-swap expects; L{None} for a fetch-and-add.
+    @ivar operand: the value to store, or to add.
+    """
+
+    __slots__ = ("_answer", "address", "compare", "key", "operand")
+
+    access = REMOTE_ATOMIC
+
+    def __init__(self, address: int, key: int, operand: int, compare: int | None) -> None:
+        super().__init__()
+        self.address = address
+        self.key = key
+        self.operand = operand
+        self.compare = compare
+        self._answer = b""
+
+    @classmethod
+    def take(cls, work: WorkContext, code: int, buffer: Any, start: int, stop: int) -> AtomicResponse:
+        """
+        See L{Response.take}.
+        """
+        if stop - start != ATOMIC.size:
+            raise Refused(NAK_INVALID_REQUEST)
+        address, key, operand, compare = ATOMIC.unpack_from(buffer, start)
+        checkRemote(work, address, key, ATOMIC_BYTES, REMOTE_ATOMIC)
+        # Key before alignment, as in Linux rxe_resp.c: a misaligned address without a right is an
+        # access error.
+        if address % ATOMIC_BYTES:
+            raise Refused(NAK_INVALID_REQUEST)
+        return cls(address, key, operand, compare if code == COMPARE_SWAP else None)
+
+    def execute(self, work: WorkContext) -> None:
+        """
+        See L{Response.execute}.
+        """
+        # An atomic must never execute twice (IBTA vol. 1 9.4.5): the result also marks that it was
+        # done, while it waits for room or for READs before it.
+        if not self._answer:
+            self._answer = ATOMIC_RESULT.pack(self._execute(work))
+
+    def publish(self, work: WorkContext, path: Any, remote: int) -> bool:
+        """
+        See L{Response.publish}.
+        """
+        self.execute(work)
+        if not path.post(ATOMIC_ACKNOWLEDGE << 24 | remote, b"", self._answer, ATOMIC_RESULT.size):
+            return False
+        work.recordsSent += 1
+        self.done = True
+        return True
+
+    def _execute(self, work: WorkContext) -> int:
+        view, offset = work.pd.memory.check(
+            self.key, self.address, ATOMIC_BYTES, REMOTE_ATOMIC, work.pd, work.queuePair
+        )
+        # Values are in host byte order in memory and big-endian on the wire, as in Linux rxe_mr.c.
+        # No lock: one reactor thread executes the atomics of a device, so they are atomic among
+        # its queue pairs only.
+        old: int = ATOMIC_VALUE.unpack_from(view, offset)[0]
+        if self.compare is None:
+            new = old + self.operand & _64_BITS
+        else:
+            new = self.operand if old == self.compare else old
+        ATOMIC_VALUE.pack_into(view, offset, new)
+        return old
+
+
+class CompareSwap(RespondedOperation):
+    """
+    A compare-and-swap; its result is the old value.
+    """
+
+    __slots__ = ()
+
+    opcode = SendOpcode.ATOMIC_CMP_AND_SWP
+    completionOpcode = WCOpcode.COMP_SWAP
+    code = COMPARE_SWAP
+    response = AtomicResponse
+
+    def __init__(self, request: SendRequest) -> None:
+        self.request = request
+        super().__init__(request.id, int(request.flags), ATOMIC_BYTES)
+
+    @classmethod
+    def check(cls, request: SendRequest, inline: int) -> None:
+        """
+        See L{Operation.check}.
+        """
+        super().check(request, inline)
+        # IBTA vol. 1 9.4.5: the result of an atomic is the old value, 64 bits.
+        if sum([piece.length for piece in request.pieces]) < ATOMIC_BYTES:
+            raise QueuePairError(f"the result of an atomic operation needs {ATOMIC_BYTES} bytes")
+
+    def _operands(self) -> tuple[int, int]:
+        return self.request.swap, self.request.compare
+
+    def publish(self, path: Any, remote: int, pd: ProtectionDomain) -> bool:
+        """
+        See L{Operation.publish}.
+        """
+        request = self.request
+        locate(pd, request.pieces, 0, ATOMIC_BYTES, LOCAL_WRITE)
+        header = ATOMIC.pack(request.remoteAddress, request.remoteKey, *self._operands())
+        return self._ask(path, remote, header)
+
+    def take(
+        self, path: Any, pd: ProtectionDomain, opcode: int, buffer: Any, start: int, stop: int
+    ) -> WCStatus:
+        """
+        See L{RespondedOperation.take}.
+        """
+        if opcode != ATOMIC_ACKNOWLEDGE or stop - start != ATOMIC_RESULT.size:
+            return WCStatus.BAD_RESP_ERR
+        (value,) = ATOMIC_RESULT.unpack_from(buffer, start)
+        status = self._place(pd, 0, memoryview(ATOMIC_VALUE.pack(value)))
+        self.answered = status is WCStatus.SUCCESS
+        return status
+
+
+class FetchAdd(CompareSwap):
+    """
+    A fetch-and-add; its result is the old value.
+    """
+
+    __slots__ = ()
+
+    opcode = SendOpcode.ATOMIC_FETCH_AND_ADD
+    completionOpcode = WCOpcode.FETCH_ADD
+    code = FETCH_ADD
+
+    def _operands(self) -> tuple[int, int]:
+        # Verbs have the addend in compare_add, the AtomicETH in swap-or-add, with compare 0:
+        # see Linux rxe_req.c, init_req_packet().
+        return self.request.compare, 0

@@ -1,0 +1,280 @@
+"""
+SENDs and RDMA WRITEs.
+
+A message is split into records as long as the medium accepts, with the opcodes of the base transport
+header: First, Middle, Last, or Only (IBTA vol. 1 9.2.1).  If the bytes lie in memory that the peer can
+map, a record carries a reference instead: the peer's process copies them, once, and one record may stand
+for more bytes than it could hold.
+
+The responder's half is L{twisted_ib.hca.services.responder.Responder}'s own: the message in progress.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any, ClassVar
+
+from twisted_ib import limits
+from twisted_ib.hca.base.operation import (
+    REFERENCE,
+    SEND_FIRST,
+    SEND_LAST,
+    SEND_LAST_IMMEDIATE,
+    SEND_MIDDLE,
+    SEND_ONLY,
+    SEND_ONLY_IMMEDIATE,
+    SEND_ONLY_INVALIDATE,
+    SOLICITED,
+    WRITE_ONLY,
+    WRITE_ONLY_IMMEDIATE,
+)
+from twisted_ib.hca.memory.memory import LOCAL_READ, ProtectionDomain
+from twisted_ib.hca.queues.completion import WCOpcode
+from twisted_ib.hca.queues.requests import SendFlags, SendOpcode, SendRequest
+from twisted_ib.hca.queues.scatter import find, locate, total
+from twisted_ib.hca.services.operations.operation import RELIABLE, Operation
+from twisted_ib.hca.wire import headers
+from twisted_ib.hca.wire.headers import IMMEDIATE, INVALIDATE, RETH
+from twisted_ib.hca.wire.opcodes import SEVERAL
+
+#: Messages of at least this many bytes may be pulled from shared memory; shorter ones are copied.
+PULL_LEAST = 16 * 1024
+
+_SIGNALED_FLAG = int(SendFlags.SIGNALED)
+_SOLICITED_FLAG = int(SendFlags.SOLICITED)
+
+
+class MessageOperation(Operation):
+    """
+    A SEND or an RDMA WRITE.
+
+    @cvar only: the opcode of a message of one record; those of several follow from it.
+    @cvar ending: the layout of the header that ends it, if it has one.
+    @cvar ended: the attribute of the request that goes there.
+    @cvar reachesMemory: whether it names memory of the peer.
+    @ivar inline: the payload if the request carries it; else it is in memory.
+    @ivar sent: how many bytes are in the medium.
+    """
+
+    __slots__ = ("inline", "request", "sent")
+
+    carriesData = True
+    only: ClassVar[int]
+    ending: Struct | None = None
+    ended = ""
+    reachesMemory = False
+
+    def __init__(self, request: SendRequest) -> None:
+        self.request = request
+        self.inline: Any = request.inline
+        length = total(request.pieces) if request.inline is None else len(request.inline)
+        super().__init__(request.id, int(request.flags), length)
+
+    def rewind(self) -> None:
+        """
+        See L{Operation.rewind}.
+        """
+        super().rewind()
+        self.sent = 0
+
+    def publish(self, path: Any, remote: int, pd: ProtectionDomain) -> bool:
+        """
+        See L{Operation.publish}.
+        """
+        length = self.length
+        while True:
+            start = self.sent
+            reference, count, payload = self._payload(path, pd, start)
+            ends = start + count == length
+            opcode, header = self._header(ends)
+            # Bit 0x40 is free for this: on a wire it marks reliable datagrams, which nobody
+            # implements.
+            if reference:
+                opcode |= REFERENCE
+            if not path.post(opcode << 24 | remote, header, payload, reference or count):
+                return False
+            # State changes only after a record went: a call that found no room is repeated from
+            # the same byte.
+            self.begun = True
+            self.records += 1
+            self.sent = start + count
+            self.position = path.position()
+            if ends:
+                return True
+
+    def _payload(self, path: Any, pd: ProtectionDomain, start: int) -> tuple[int, int, Any]:
+        # Returns the size of a reference or 0, the bytes the record stands for, and what to put
+        # into it.
+        left, inline = self.length - start, self.inline
+        if inline is not None:
+            if left == self.length <= limits.INLINE_MESSAGE:
+                return 0, left, inline
+            count = min(left, limits.INLINE_MESSAGE)
+            return 0, count, memoryview(inline)[start : start + count]
+        pieces = self.request.pieces
+        reference, count = refer(path, pd, pieces, start, left, LOCAL_READ)
+        if reference:
+            return len(reference), count, reference
+        # Rights are checked per record (IBTA vol. 1 10.6): the program may deregister the region
+        # while a long message waits for room.
+        found = locate(pd, pieces, start, count, LOCAL_READ)
+        return 0, count, found[0] if len(found) == 1 else found
+
+    def _header(self, ends: bool) -> tuple[int, bytes]:
+        request = self.request
+        header = b""
+        if self.begun:
+            _, middle, last = SEVERAL[self.only]
+            opcode = last if ends else middle
+        else:
+            opcode = self.only if ends else SEVERAL[self.only][0]
+            if self.reachesMemory:
+                # IBTA vol. 1 9.2.1: the RETH is in the First or Only packet alone; it
+                # has the length of the whole message.
+                header = RETH.pack(request.remoteAddress, request.remoteKey, self.length)
+        if ends:
+            if self.ending is not None:
+                header += self.ending.pack(getattr(request, self.ended))
+            # The event is for the receive's completion, so only the record that ends the message
+            # has the bit.
+            if self.flags & _SOLICITED_FLAG:
+                opcode |= SOLICITED
+        return opcode, header
+
+
+class Send(MessageOperation):
+    """
+    A SEND.
+    """
+
+    __slots__ = ()
+
+    opcode = SendOpcode.SEND
+    completionOpcode = WCOpcode.SEND
+    only = SEND_ONLY
+
+
+class SendImmediate(Send):
+    """
+    A SEND with immediate data.
+    """
+
+    __slots__ = ()
+
+    opcode = SendOpcode.SEND_WITH_IMM
+    only, ending, ended = SEND_ONLY_IMMEDIATE, IMMEDIATE, "immediate"
+
+
+class SendInvalidate(Send):
+    """
+    A SEND that invalidates a key of the peer.
+    """
+
+    __slots__ = ()
+
+    # IBTA vol. 1 9.2.1: UC has no opcode for it.
+    services = RELIABLE
+    opcode = SendOpcode.SEND_WITH_INV
+    only, ending, ended = SEND_ONLY_INVALIDATE, INVALIDATE, "invalidateKey"
+
+
+class Write(MessageOperation):
+    """
+    An RDMA WRITE.
+    """
+
+    __slots__ = ()
+
+    opcode = SendOpcode.RDMA_WRITE
+    completionOpcode = WCOpcode.RDMA_WRITE
+    only = WRITE_ONLY
+    reachesMemory = True
+
+
+class WriteImmediate(Write):
+    """
+    An RDMA WRITE with immediate data.
+    """
+
+    __slots__ = ()
+
+    opcode = SendOpcode.RDMA_WRITE_WITH_IMM
+    only, ending, ended = WRITE_ONLY_IMMEDIATE, IMMEDIATE, "immediate"
+
+
+class Inline(Send):
+    """
+    A SEND of bytes that has no request, and no completion unless it has a wr_id.
+
+    @ivar immediate: 32 bits for the peer, or L{None}.
+    """
+
+    __slots__ = ("immediate",)
+
+    def __init__(
+        self, payload: Any, length: int, immediate: int | None, id: int | None, solicited: bool = False
+    ) -> None:
+        """
+        @param payload: bytes-like, or a list of bytes-like objects.
+        @param length: bytes in C{payload}.
+        @param solicited: whether the peer's completion is solicited.
+        """
+        # Records are slices of the payload: a list that needs several is joined once, not searched
+        # per record.
+        if length > limits.INLINE_MESSAGE and payload.__class__ is list:
+            payload = b"".join(payload)
+        self.inline = payload
+        self.immediate = immediate
+        flags = 0 if id is None else _SIGNALED_FLAG
+        Operation.__init__(self, id, flags | _SOLICITED_FLAG if solicited else flags, length)
+
+    def _header(self, ends: bool) -> tuple[int, bytes]:
+        if not ends:
+            return SEND_MIDDLE if self.begun else SEND_FIRST, b""
+        solicited = SOLICITED if self.flags & _SOLICITED_FLAG else 0
+        if self.immediate is None:
+            return (SEND_LAST if self.begun else SEND_ONLY) | solicited, b""
+        return (
+            (SEND_LAST_IMMEDIATE if self.begun else SEND_ONLY_IMMEDIATE) | solicited,
+            IMMEDIATE.pack(self.immediate),
+        )
+
+
+def refer(
+    path: Any,
+    pd: ProtectionDomain,
+    pieces: Any,
+    start: int,
+    left: int,
+    access: int,
+    queuePair: object = None,
+) -> tuple[bytes, int]:
+    """
+    Refer to the bytes of the next record, if the peer can map the memory they lie in.
+
+    @param start: the first byte, counted in the message.
+    @param left: bytes of the message from there on.
+    @param access: the right that is needed.
+    @param queuePair: the queue pair whose peer reads, if one does.
+
+    @return: the packed reference, or nothing if the record must carry the bytes; and how many bytes the
+        record stands for.
+
+    @raise MemoryAccessError: the right is missing.
+    """
+    if left >= PULL_LEAST:
+        piece, offset = find(pieces, start)
+        count = min(piece.length - offset, left, limits.PULL_MOST)
+        # Only a region's own key becomes a reference.  A peer can read all of a region that it has
+        # mapped, as long as it likes; a memory window opens its own bytes only, and only until it
+        # is invalidated (IBTA vol. 1 10.6.7.2), so what is read through a window travels in the
+        # records.
+        region = pd.memory.regions.get(piece.key)
+        if region is not None and region.segment is not None and count >= PULL_LEAST:
+            _, offset = pd.memory.check(piece.key, piece.address + offset, count, access, pd, queuePair)
+            number = path.offer(region.segment)
+            # 0 if too many segments are shared already or the peer cannot map: then the bytes are
+            # copied.
+            if number:
+                return headers.REFERENCE.pack(number, count, offset), count
+    return b"", min(left, limits.INLINE_MESSAGE)

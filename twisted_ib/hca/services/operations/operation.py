@@ -1,0 +1,253 @@
+"""
+The halves of an operation: a send request on its way into the medium, and the response that a responder owes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Protocol
+
+from twisted_ib import limits
+from twisted_ib.errors import MemoryAccessError, QueuePairError
+from twisted_ib.hca.base.operation import NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS
+from twisted_ib.hca.base.states import QPType
+from twisted_ib.hca.memory.memory import LOCAL_WRITE, ProtectionDomain
+from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
+from twisted_ib.hca.queues.requests import SendOpcode, SendRequest
+from twisted_ib.hca.queues.scatter import locate, scatter
+
+#: The services of operations that need no response, and of those that do (IBTA vol. 1 9.8.2).
+CONNECTED = frozenset((QPType.RC, QPType.UC))
+RELIABLE = frozenset((QPType.RC,))
+
+
+class WorkContext(Protocol):
+    """
+    What an operation needs of the work queues that execute it.
+
+    @ivar pd: their protection domain.
+    @ivar queuePair: their queue pair.
+    @ivar recordsSent: records published, including responses and repeats.
+    """
+
+    pd: ProtectionDomain
+    queuePair: Any
+    recordsSent: int
+
+
+class Refused(Exception):
+    """
+    A record is refused.
+
+    @ivar syndrome: of the NAK; 0 if the record is executed, and only the local queue pair fails.
+    @ivar status: the completion status of the receive in use, if there is one.
+    @ivar reason: what the peer did, for an error text; or nothing.
+    """
+
+    def __init__(self, syndrome: int, status: WCStatus = WCStatus.WR_FLUSH_ERR, reason: str = "") -> None:
+        super().__init__(syndrome)
+        self.syndrome = syndrome
+        self.status = status
+        self.reason = reason
+
+
+class Operation:
+    """
+    Base of all send operations.
+
+    @cvar opcode: of its work requests.
+    @cvar completionOpcode: the L{WCOpcode} of its completion.
+    @cvar services: the types of queue pairs that have it.
+    @cvar capability: its bits of C{device_cap_flags_ex}.
+    @cvar carriesData: whether its payload goes to the peer, and may be inline.
+    @cvar asks: whether it completes only when its response has come (READ, atomic).
+    @cvar isLast: whether it starts only when everything before it is done.
+    @ivar id: the program's wr_id; L{None} if it has no completion, however it ends.
+    @ivar flags: L{SendFlags} as a plain integer: operations on an IntFlag cost ten times as much.
+    @ivar length: payload bytes.
+    @ivar begun: whether one of its records is in the medium.
+    @ivar position: of the medium, after its latest record there.
+    @ivar records: how many records were published, including repeats.
+    @ivar status: its completion status so far.
+    @ivar rnrRefusals: how often it was refused for want of a receive.
+    @ivar absences: how often it was refused for want of a queue pair.
+    @ivar answered: whether the response has come.
+    """
+
+    __slots__ = (
+        "absences",
+        "answered",
+        "begun",
+        "flags",
+        "id",
+        "length",
+        "position",
+        "records",
+        "rnrRefusals",
+        "status",
+    )
+
+    opcode: ClassVar[SendOpcode]
+    completionOpcode: ClassVar[WCOpcode]
+    services = CONNECTED
+    capability = 0
+    carriesData = asks = isLast = False
+
+    def __init__(self, id: int | None, flags: int, length: int) -> None:
+        self.id = id
+        self.flags = flags
+        self.length = length
+        self.status = WCStatus.SUCCESS
+        self.rnrRefusals = self.absences = self.records = 0
+        self.rewind()
+
+    @classmethod
+    def check(cls, request: SendRequest, inline: int) -> None:
+        """
+        Check a request for it.
+
+        @param inline: bytes of inline data that the queue pair allows.
+        @raise QueuePairError: something is missing, or does not belong there.
+        """
+        if request.inline is not None:
+            if not cls.carriesData:
+                raise QueuePairError(f"a {request.opcode.name} has no inline data")
+            if len(request.inline) > inline:
+                raise QueuePairError(
+                    f"a request has at most {inline} bytes inline, not {len(request.inline)}"
+                )
+
+    @property
+    def started(self) -> bool:
+        """
+        Whether it was ever sent, including if it waits to be repeated.
+        """
+        # SQD completes what was started and starts nothing new (IBTA vol. 1 10.3.1): a request
+        # that drew an RNR NAK counts as started although none of its records is in the medium now.
+        return self.begun or self.rnrRefusals > 0 or self.absences > 0
+
+    def rewind(self) -> None:
+        """
+        Reset it, to be sent anew.
+        """
+        self.position = 0
+        self.begun = self.answered = False
+
+    def abandon(self, work: WorkContext) -> None:
+        """
+        Release what it holds; called if it fails, is flushed or is forgotten.
+        """
+
+    def publish(self, path: Any, remote: int, pd: ProtectionDomain) -> bool:
+        """
+        Publish the records that are not published yet.
+
+        @param path: the path to the peer.
+        @param remote: the peer's queue pair number.
+        @param pd: the protection domain of the queue pair.
+
+        @return: False if the medium has no room for one.
+        @raise MemoryAccessError: a right on local memory is missing.
+        """
+        raise NotImplementedError
+
+
+class Response:
+    """
+    The response that a responder owes to one request, from its arrival until it is in the medium.
+
+    @cvar access: the right that the queue pair and the memory must grant.
+    @ivar done: whether all its records are in the medium.
+    """
+
+    __slots__ = ("done",)
+
+    access: ClassVar[int]
+
+    def __init__(self) -> None:
+        self.done = False
+
+    @classmethod
+    def take(cls, work: WorkContext, code: int, buffer: Any, start: int, stop: int) -> Response:
+        """
+        Accept a request.
+
+        @param code: its opcode.
+        @raise Refused: it is not valid, or the peer has no right to the memory.
+        """
+        raise NotImplementedError
+
+    def execute(self, work: WorkContext) -> None:
+        """
+        Execute what later messages may depend on, if it was not executed yet.
+
+        @raise MemoryAccessError: the right to the memory is gone.
+        """
+
+    def publish(self, work: WorkContext, path: Any, remote: int) -> bool:
+        """
+        Publish the next record.
+
+        @return: False if the medium has no room for it.
+        @raise MemoryAccessError: the right to the memory is gone.
+        """
+        raise NotImplementedError
+
+
+class RespondedOperation(Operation):
+    """
+    A request that completes when its response has come.
+
+    @cvar code: the opcode of its request.
+    @cvar response: the responder's half.
+    """
+
+    __slots__ = ("request",)
+
+    services = RELIABLE
+    asks = True
+    code: ClassVar[int]
+    response: ClassVar[type[Response]]
+    request: SendRequest
+
+    def _ask(self, path: Any, remote: int, header: bytes, payload: bytes = b"") -> bool:
+        if not path.post(self.code << 24 | remote, header, payload, len(payload)):
+            return False
+        self.begun = True
+        self.records += 1
+        self.position = path.position()
+        return True
+
+    def _place(self, pd: ProtectionDomain, start: int, source: memoryview) -> WCStatus:
+        try:
+            target = locate(pd, self.request.pieces, start, len(source), LOCAL_WRITE)
+        except MemoryAccessError:
+            # The program's own list became invalid; the response is thrown away and the request
+            # fails, as in Linux rxe_comp.c do_read().
+            return WCStatus.LOC_PROT_ERR
+        scatter(target, source)
+        return WCStatus.SUCCESS
+
+    def take(
+        self, path: Any, pd: ProtectionDomain, opcode: int, buffer: Any, start: int, stop: int
+    ) -> WCStatus:
+        """
+        Receive a part of the response.
+
+        @return: C{SUCCESS}, or the status that the request ends with now.
+        """
+        raise NotImplementedError
+
+
+def checkRemote(work: WorkContext, address: int, key: int, length: int, access: int) -> None:
+    """
+    Check the peer's rights on memory here.
+
+    @raise Refused: it has none, or asks for too much.
+    """
+    # Linux rxe_resp.c rxe_resp_check_length(): a DMA length above 2^31 is an invalid request.
+    if length > limits.MESSAGE_BYTES:
+        raise Refused(NAK_INVALID_REQUEST)
+    try:
+        work.pd.memory.check(key, address, length, access, work.pd, work.queuePair)
+    except MemoryAccessError:
+        raise Refused(NAK_REMOTE_ACCESS) from None

@@ -1,0 +1,51 @@
+"""
+The operations of connected queue pairs, one row for each work request opcode, and the tables made of them.
+
+What a new operation takes: its class in a module of its own, a line here, and one in
+L{twisted_ib.hca.wire.opcodes} for its packets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from twisted_ib.hca.base.states import QPType
+from twisted_ib.hca.queues.requests import SendOpcode
+from twisted_ib.hca.services.operations.atomics import CompareSwap, FetchAdd
+from twisted_ib.hca.services.operations.local import BindWindow, LocalInvalidate
+from twisted_ib.hca.services.operations.message import (
+    Send,
+    SendImmediate,
+    SendInvalidate,
+    Write,
+    WriteImmediate,
+)
+from twisted_ib.hca.services.operations.operation import RespondedOperation, Response
+from twisted_ib.hca.services.operations.read import Read
+
+OPERATIONS: tuple[type[Any], ...] = (
+    Send,
+    SendImmediate,
+    SendInvalidate,
+    Write,
+    WriteImmediate,
+    Read,
+    CompareSwap,
+    FetchAdd,
+    LocalInvalidate,
+    BindWindow,
+)
+
+
+def operationsOf(service: QPType) -> Mapping[SendOpcode, type[Any]]:
+    """
+    @return: the operations of a type of queue pair.
+    """
+    return {each.opcode: each for each in OPERATIONS if service in each.services}
+
+
+#: Request opcode -> what the responder makes of it, if it owes a response.
+RESPONSES_TO: Mapping[int, type[Response]] = {
+    each.code: each.response for each in OPERATIONS if issubclass(each, RespondedOperation)
+}
