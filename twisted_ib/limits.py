@@ -130,6 +130,8 @@ PEERS_USER_DIVISOR = 4
 MANAGEMENT_SENDS = 16384
 #: Entries of a port's P_Key table (common HCAs: 128).
 PARTITIONS = 128
+#: GIDs that a port itself has (IBTA vol. 1 14.2.5.5: GUIDInfo has at most 256).
+PORT_GIDS = 256
 #: Queue pairs of one device (Linux C{rxe_param.h}: 2^20).
 QUEUE_PAIRS = 1 << 20
 

@@ -14,7 +14,7 @@ from typing import Any
 from weakref import ref
 
 from twisted_ib import limits
-from twisted_ib.hca.base.keys import DrawnAhead
+from twisted_ib.hca.memory.keys import DrawnAhead
 from twisted_ib.internet.addresses import FIRST_EPHEMERAL_PORT, Address, sharedAddress
 
 #: RFC 6335 section 6: 49152 to 65535, 2^14 numbers.

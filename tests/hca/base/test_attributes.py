@@ -8,6 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
 from twisted_ib.hca.base.attributes import MTU_CODES, deviceAttributes, extendedAttributes, portAttributes
+from twisted_ib.hca.base.port import Port
 from twisted_ib.hca.verbs import enums
 
 GUID = 0x0102030405060709
@@ -32,7 +33,7 @@ class AttributeTests(SynchronousTestCase):
             assert isinstance(value, int)
             bits = 64 if name in WIDE else 32 if name in UNSIGNED else 31
             self.assertTrue(0 <= value < 1 << bits, name)
-        for name, value in portAttributes().items():
+        for name, value in portAttributes(Port()).items():
             self.assertTrue(0 <= value < 1 << 32, name)
         for name, value in extendedAttributes().items():
             self.assertTrue(0 <= value < 1 << 64, name)
@@ -80,9 +81,15 @@ class AttributeTests(SynchronousTestCase):
         """
         The port is active, addressed by GIDs, and its MTU is that of a datagram.
         """
-        port = portAttributes()
+        port = portAttributes(Port())
         self.assertEqual(port["gid_tbl_len"], limits.LOCAL_ADDRESSES + 1)
-        self.assertEqual([portAttributes(n)["qkey_viol_cntr"] for n in (0, 7, 1 << 20)], [0, 7, 0xFFFF])
+        self.assertEqual(
+            [
+                portAttributes(Port(counters={"qkey_violations": n}))["qkey_viol_cntr"]
+                for n in (0, 7, 1 << 20)
+            ],
+            [0, 7, 0xFFFF],
+        )
         self.assertEqual(port["state"], enums.IBV_PORT_ACTIVE)
         self.assertEqual(port["link_layer"], enums.IBV_LINK_LAYER_ETHERNET)
         self.assertEqual(port["active_mtu"], enums.IBV_MTU_4096)

@@ -29,7 +29,6 @@ from twisted_ib.errors import (
     UnknownDeviceError,
     WrongThreadError,
 )
-from twisted_ib.hca.base.keys import RandomIndices
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.rdmacm import PortSpace
@@ -39,6 +38,7 @@ from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
 from twisted_ib.hca.host import addresses as hostAddresses
 from twisted_ib.hca.host.handshake import QueryAnswer
 from twisted_ib.hca.memory.access import Access
+from twisted_ib.hca.memory.keys import RandomIndices
 from twisted_ib.hca.wire.cm import REP, REQ
 
 #: Of queue pairs: one asks for one connection.

@@ -15,6 +15,7 @@ from tests.hca.queues.keyed_pair import Consumer
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.partition import DEFAULT_PKEY
+from twisted_ib.hca.base.port import PortChange
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.queues.completion import WCStatus
@@ -58,7 +59,7 @@ class EveryKindTests(EveryKindTestCase):
         The index chooses the P_Key; new queue pairs, and those in RESET, have the first.
         """
         for device in self.devices.values():
-            device.changePartitions((FULL, LIMITED))
+            device.changePort(PortChange(partitions=(FULL, LIMITED)))
             queuePair = datagrams(device, 1)
             self.assertEqual((queuePair.partition, queuePair.query()["pkey_index"]), (LIMITED, 1))
             queuePair.modify(QPState.RESET)
@@ -71,7 +72,7 @@ class EveryKindTests(EveryKindTestCase):
         A queue pair without a partition cannot be bound.
         """
         for device in self.devices.values():
-            device.changePartitions((0, FULL))
+            device.changePort(PortChange(partitions=(0, FULL)))
             queuePair = datagrams(device, 0, QPState.INIT)
             self.assertRaises(QueuePairError, queuePair.modify, QPState.RTR)
             self.assertEqual(queuePair.state, QPState.INIT)
@@ -85,13 +86,13 @@ class EveryKindTests(EveryKindTestCase):
         Queue pairs follow their slots; one whose slot is empty now fails, unless it is not bound.
         """
         for device in self.devices.values():
-            device.changePartitions((FULL, LIMITED))
+            device.changePort(PortChange(partitions=(FULL, LIMITED)))
             stays, fails, waits = (
                 datagrams(device, 0),
                 datagrams(device, 1),
                 datagrams(device, 1, QPState.INIT),
             )
-            device.changePartitions((0x8003,))
+            device.changePort(PortChange(partitions=(0x8003,)))
             self.assertEqual((stays.partition, stays.state), (0x8003, QPState.RTR))
             self.assertEqual((fails.partition, fails.state), (0, QPState.ERR))
             (failure,) = fails.consumer.failures
@@ -103,8 +104,8 @@ class EveryKindTests(EveryKindTestCase):
         The table has a bound; a larger one changes nothing.
         """
         for device in self.devices.values():
-            many = [FULL] * (limits.PARTITIONS + 1)
-            self.assertRaises(ResourceLimitError, device.changePartitions, many)
+            many = (FULL,) * (limits.PARTITIONS + 1)
+            self.assertRaises(ResourceLimitError, device.changePort, PortChange(partitions=many))
             self.assertEqual(device.partitions.keys, (DEFAULT_PKEY,))
 
 
@@ -137,7 +138,7 @@ class PacketTests(PacketTestCase):
             With two partitions.
             """
             found = deviceAt(address)
-            found.changePartitions(table)
+            found.changePort(PortChange(partitions=table))
             return found
 
         self.patch(self, "device", device)
@@ -154,7 +155,7 @@ class PacketTests(PacketTestCase):
             data = packet(SEND_ONLY, number, b"data", partition=partition)
             self.assertEqual(self.give(two.device, data), counted, hex(partition))
         for end in (one, two):
-            end.device.changePartitions((DEFAULT_PKEY, 0x8005))
+            end.device.changePort(PortChange(partitions=(DEFAULT_PKEY, 0x8005)))
         two.receive(2, 0, 10)
         one.send(2, SendOpcode.SEND, 0, 10)
         self.settle(one, two)
@@ -166,7 +167,7 @@ class PacketTests(PacketTestCase):
         A datagram queue pair takes its own partition only; for numbers that nobody has the port's decide.
         """
         device = self.device(test_devices.THERE)
-        device.changePartitions((DEFAULT_PKEY, FULL))
+        device.changePort(PortChange(partitions=(DEFAULT_PKEY, FULL)))
         number = datagrams(device, 1).number
         rest = DETH.pack(KEY, 1) + bytes(8)
         cases = ((number, DEFAULT_PKEY, 1), (number, FULL, 0), (77, DEFAULT_PKEY, 0), (77, 0x8004, 1))

@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.support.commands import PATH, CommandTestCase, programOf
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.base.attributes import deviceAttributes, extendedAttributes, portAttributes
+from twisted_ib.hca.base.port import Port
 from twisted_ib.hca.device.counters import RXE_COUNTERS
 from twisted_ib.tools.show import devinfo
 from twisted_ib.tools.show.devicetext import heading, present
@@ -148,7 +149,7 @@ class TextTests(SynchronousTestCase):
             "hca_id": "shm0",
             "pid": 7,
             "attributes": {**deviceAttributes(0x0102030405060708), **extendedAttributes()},
-            "port": portAttributes(),
+            "port": portAttributes(Port()),
             "gids": ["fe80::1", "192.0.2.1", "fe80::2%4"],
             "in_use": {"qp": 2},
             "counters": {"sent_pkts": 5},

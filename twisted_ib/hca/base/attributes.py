@@ -14,6 +14,8 @@ Source: rdma-core 65 C{libibverbs/verbs.h}; Linux 6.12 C{drivers/infiniband/sw/r
 from __future__ import annotations
 
 from twisted_ib import limits
+from twisted_ib.hca.base.port import Port
+from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.wire.opcodes import MTU_BYTES
 
 #: The vendor id of devices without a vendor, as rxe's (C{rxe_param.h}).
@@ -40,14 +42,10 @@ ACK_DELAY_CODE = 15
 #: Limits of completion moderation, the 16 bits of C{struct ibv_moderate_cq}; the period is microseconds.
 MODERATED_COMPLETIONS = MODERATION_PERIOD = 0xFFFF
 
-#: C{enum ibv_port_state} and PortPhysicalState (IBTA vol. 1 14.2.5.6).
-PORT_ACTIVE, LINK_UP = 4, 5
 #: Bytes -> code of C{enum ibv_mtu}.
 MTU_CODES = {size: code for code, size in MTU_BYTES.items()}
-#: C{IBV_LINK_LAYER_ETHERNET}: addressing is RoCE's, so each address vector has a GRH (IBTA vol. 1 annex A17).
-ETHERNET = 2
 #: C{enum ibv_port_cap_flags}: communication management, IP-based GIDs.
-PORT_CAPABILITIES = 0x10000 | 0x4000000
+CM_SUPPORTED, IP_BASED_GIDS = 0x10000, 0x4000000
 #: C{IBV_QPF_GRH_REQUIRED} (C{libibverbs/verbs.h}).
 GRH_REQUIRED = 1
 
@@ -130,42 +128,38 @@ def extendedAttributes() -> dict[str, int]:
     }
 
 
-def portAttributes(
-    qkeyViolations: int = 0, pathMTU: int = limits.DATAGRAM_BYTES, partitions: int = 1
-) -> dict[str, int]:
+def portAttributes(port: Port) -> dict[str, int]:
     """
     The fields of C{struct ibv_port_attr}, in its order (IBTA vol. 1 11.2.1.2).
 
-    @param qkeyViolations: datagrams received with a wrong Q_Key.
-    @param pathMTU: the largest payload of a packet, bytes: 256, 512, 1024, 2048 or 4096.
-    @param partitions: slots of the P_Key table.
     @return: integers by name; MTUs, widths, speeds and states are codes, flags are bits.
     """
+    isEthernet = port.linkLayer is LinkLayer.ETHERNET
     return {
-        "state": PORT_ACTIVE,
+        "state": int(port.state),
         "max_mtu": MTU_CODES[limits.DATAGRAM_BYTES],
-        "active_mtu": MTU_CODES[pathMTU],
+        "active_mtu": MTU_CODES[port.mtu],
         "gid_tbl_len": GIDS,
-        "port_cap_flags": PORT_CAPABILITIES,
+        "port_cap_flags": CM_SUPPORTED | (IP_BASED_GIDS if isEthernet else 0),
         "max_msg_sz": limits.MESSAGE_BYTES,
-        "bad_pkey_cntr": 0,
-        # IBTA vol. 1 14.2.5.6: a counter of 16 bits that stays at its maximum.
-        "qkey_viol_cntr": min(qkeyViolations, 0xFFFF),
-        "pkey_tbl_len": partitions,
-        # RoCE has no subnet manager (IBTA vol. 1 annex A17): LIDs, SM fields, VLs and timeouts are as rxe's
-        # (rxe_param.h).
-        "lid": 0,
-        "sm_lid": 0,
-        "lmc": 0,
+        # IBTA vol. 1 14.2.5.6: PortInfo P_KeyViolations and Q_KeyViolations have 16 bits.
+        "bad_pkey_cntr": port.counter("packets_bad_pkey", 16),
+        "qkey_viol_cntr": port.counter("qkey_violations", 16),
+        "pkey_tbl_len": len(port.partitions),
+        "lid": port.lid,
+        "sm_lid": port.smLID,
+        "lmc": port.lmc,
+        # VLs and timeouts are as rxe's (rxe_param.h).
         "max_vl_num": 1,
-        "sm_sl": 0,
+        "sm_sl": port.smSL,
         "subnet_timeout": 0,
         "init_type_reply": 0,
-        "active_width": 1,
-        "active_speed": 1,
-        "phys_state": LINK_UP,
-        "link_layer": ETHERNET,
-        "flags": GRH_REQUIRED,
+        "active_width": port.width,
+        "active_speed": port.speed,
+        "phys_state": int(port.physicalState),
+        "link_layer": port.linkLayer.value,
+        # RoCE addresses are GIDs, so each address vector has a GRH (IBTA vol. 1 annex A17).
+        "flags": GRH_REQUIRED if isEthernet else 0,
         "port_cap_flags2": 0,
         "active_speed_ex": 0,
     }

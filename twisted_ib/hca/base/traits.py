@@ -51,6 +51,15 @@ class TransportType(Enum):
     IWARP = 1
 
 
+class NodeType(Enum):
+    """
+    The kind of an HCA in its network, with C{enum ibv_node_type}'s values.
+    """
+
+    CA = 1
+    RNIC = 4
+
+
 class LinkLayer(Enum):
     """
     The link layer of a port, with C{IBV_LINK_LAYER_*}'s values.
@@ -90,6 +99,7 @@ class Traits:
     @ivar privateBytes: of a connect request, its reply and its refusal.
     @ivar largestOperation: bytes of the largest record.
     @ivar zeroCopy: whether peers can map each other's registered memory.
+    @ivar nodeType: of its HCAs; it follows from the transport.
     @ivar hasAddress: whether an HCA has an IP address of its own, which no other HCA has.
     """
 
@@ -102,7 +112,12 @@ class Traits:
     privateBytes: tuple[int, int, int] = IB_PRIVATE_BYTES
     largestOperation: int = limits.INLINE_RECORD
     zeroCopy: bool = False
+    nodeType: NodeType = field(init=False)
     hasAddress: bool = field(init=False)
+
+    @nodeType.default
+    def _nodeType(self) -> NodeType:
+        return NodeType.CA if self.transport is TransportType.IB else NodeType.RNIC
 
     @hasAddress.default
     def _hasAddress(self) -> bool:

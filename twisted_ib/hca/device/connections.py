@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from twisted_ib.errors import PathLostError
-from twisted_ib.hca.base.keys import DrawnAhead
 from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.sidr import Lookup
 from twisted_ib.hca.cm.states import Event
@@ -18,6 +17,7 @@ from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.connection import RejectReason, SIDRStatus
 from twisted_ib.hca.connection.rdmacm import PortSpace, textOf, unpackAddress
 from twisted_ib.hca.host.addresses import normalise
+from twisted_ib.hca.memory.keys import DrawnAhead
 
 #: Offsets of the IP version and the destination address in private data, by port space: SDP's Hello
 #: (IBTA vol. 1 annex A4).

@@ -29,9 +29,9 @@ from twisted_ib.errors import DeviceClosedError, HCAError, PathLostError, Resour
 from twisted_ib.hca.base.attributes import deviceAttributes, extendedAttributes, portAttributes
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.interfaces import IFabricOwner
-from twisted_ib.hca.base.keys import RandomIndices
 from twisted_ib.hca.base.operation import GSI_QPN, MULTICAST_QPN
 from twisted_ib.hca.base.partition import PartitionTable
+from twisted_ib.hca.base.port import Port, PortChange
 from twisted_ib.hca.base.socketrows import COLUMNS
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.base.timers import Timers
@@ -46,6 +46,7 @@ from twisted_ib.hca.device.objects import Objects
 from twisted_ib.hca.device.receivebudget import ReceiveBudget
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addDevice, openFabric, removeDevice
 from twisted_ib.hca.host.paging import Row, pages
+from twisted_ib.hca.memory.keys import RandomIndices
 from twisted_ib.hca.memory.memory import Memory, MemoryRegion, ProtectionDomain
 from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.services.address import AddressPaths
@@ -138,7 +139,7 @@ class Device(Identity):
         self.timers = Timers(clock)
         #: Its completion queues, shared receive queues and address handles.
         self.objects = Objects(self)
-        #: The P_Key table of its port; L{changePartitions} replaces it.
+        #: The P_Key table of its port.
         self.partitions = PartitionTable()
         #: The paths of its datagrams.
         self.addressPaths = AddressPaths(self)
@@ -168,6 +169,14 @@ class Device(Identity):
         self.address: str | None = self.fabric.address if traits.hasAddress else None
         self.gid = gidNumber(self.address) if self.address else guidGID(self.guid)
         self.pathMTU: int = self.fabric.pathMTU if traits.packets else limits.DATAGRAM_BYTES
+        #: Its port; L{changePort} changes it.
+        self.port = Port(
+            linkLayer=traits.linkLayer,
+            gids=(self.gid,),
+            partitions=self.partitions,
+            mtu=self.pathMTU,
+            counters=self.counters,
+        )
         # Processes find each other through the run directory anyway; a device of packets needs an entry of
         # its own for commands.
         self._queryServer = self._appear() if traits.peers is not Peers.PROCESSES and fabric is None else None
@@ -255,7 +264,7 @@ class Device(Identity):
         return {
             **self._identity(),
             "attributes": {**deviceAttributes(self.guid, len(self.partitions)), **extendedAttributes()},
-            "port": portAttributes(self.counters["qkey_violations"], self.pathMTU, len(self.partitions)),
+            "port": portAttributes(self.port),
             "gids": self.gids()[:DESCRIBED_GIDS],
             "in_use": self.inUse(),
             "counters": self.statistics(),
@@ -274,6 +283,23 @@ class Device(Identity):
             "pid": os.getpid(),
             "program": os.path.basename(sys.argv[0] or "python")[: limits.PROGRAM_BYTES],
         }
+
+    def changePort(self, change: PortChange) -> None:
+        """
+        Change the port, as a subnet manager or the link does.  Queue pairs follow the P_Key table; its users
+        get the events.
+
+        @raise ValueError: a value does not fit its field; then nothing has changed.
+        @raise ResourceLimitError: a table is too long; likewise.
+        """
+        events = self.port.apply(change)
+        self.gid = self.port.gids[0]
+        if EventType.PKEY_CHANGE in events:
+            for queuePair in list(self.queuePairs.values()):
+                queuePair.partitionsChanged()
+        if self.onEvent is not None:
+            for kind in events:
+                self.onEvent(kind, self)
 
     # -- services and connections
 
@@ -366,18 +392,6 @@ class Device(Identity):
             self.paths.takesDatagrams = True
         self._opened += 1
         return queuePair
-
-    def changePartitions(self, keys: Iterable[int]) -> None:
-        """
-        Replace the P_Key table, as a subnet manager does.  Queue pairs follow their slots; those whose slot
-        is empty now fail.
-
-        @raise ResourceLimitError: there are more than L{limits.PARTITIONS}.
-        @raise ValueError: there is none, or one has more than 16 bits.
-        """
-        self.partitions.replace(keys)
-        for queuePair in list(self.queuePairs.values()):
-            queuePair.partitionsChanged()
 
     def _draw(self) -> int:
         number = self._numbers.draw(self.queuePairs)

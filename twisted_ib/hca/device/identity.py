@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted_ib.errors import NoRouteError
-from twisted_ib.hca.base.traits import Traits
+from twisted_ib.hca.base.port import Port
+from twisted_ib.hca.base.traits import Peers, Traits
 from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.host.addresses import isLocalAddress, isPeersAddress, localAddresses, normalise
 
@@ -30,6 +31,8 @@ class Identity:
     traits: Traits
     #: Its own IP address, if it has one, without a scope.
     address: str | None
+    #: Its port.
+    port: Port
     #: Its first GID, the source GID of its datagrams.
     gid: int
     #: The largest payload of a packet, bytes.
@@ -41,21 +44,19 @@ class Identity:
 
     def gids(self) -> list[str]:
         """
-        @return: the GID table: the GUID's GID, then the host's addresses.  Where peers are IP addresses, its
-            own.
+        @return: the GID table: the port's own; where peers are processes the host's addresses follow.
         """
-        if self.traits.hasAddress:
-            return list(self.fabric.gids())
-        # IBTA vol. 1 4.1.1: a GID from the GUID has the link-local prefix; annex A17 adds one entry per IP
-        # address.
-        return [normalise(gidText(self.gid)), *localAddresses()]
+        own = [normalise(gidText(gid)) for gid in self.port.gids]
+        # IBTA vol. 1 annex A17: one entry per IP address of the host.  Read when asked for, as they come and
+        # go.
+        return [*own, *localAddresses()] if self.traits.peers is Peers.PROCESSES else own
 
     def hasGID(self, gid: int) -> bool:
         """
         @param gid: 128 bits; an IPv4 address is C{::ffff:a.b.c.d}.
         @return: whether the GID table has it.
         """
-        if gid == self.gid:
+        if gid == self.gid or gid in self.port.gids:
             return True
         return self.isLocal(gidText(gid))
 

@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError, ResourceLimitError
-from twisted_ib.hca.base.keys import MemoryKeys
 from twisted_ib.hca.memory.access import (
     LOCAL_READ,
     LOCAL_WRITE,
@@ -26,6 +25,7 @@ from twisted_ib.hca.memory.access import (
     Access,
     checkKnown,
 )
+from twisted_ib.hca.memory.keys import MemoryKeys
 from twisted_ib.hca.memory.regions import MemoryRegion, ProtectionDomain
 from twisted_ib.hca.memory.windows import MemoryWindow, Windows, WindowType
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError, ResourceLimitError
-from twisted_ib.hca.base.keys import KEY_BITS, MemoryKeys
 from twisted_ib.hca.memory.access import (
     LOCAL_WRITE,
     MW_BIND,
@@ -29,6 +28,7 @@ from twisted_ib.hca.memory.access import (
     Access,
     checkKnown,
 )
+from twisted_ib.hca.memory.keys import KEY_BITS, MemoryKeys
 
 if TYPE_CHECKING:
     from twisted_ib.hca.memory.regions import MemoryRegion, ProtectionDomain

@@ -15,6 +15,7 @@ from tests.hca.verbs.pair import VerbsTestCase
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import errors, limits
 from twisted_ib.hca.base.events import EventType
+from twisted_ib.hca.base.traits import LinkLayer, Peers, Proof, Traits, TransportType
 from twisted_ib.hca.verbs import (
     AH,
     CQ,
@@ -50,6 +51,7 @@ from twisted_ib.hca.verbs import (
 )
 from twisted_ib.hca.verbs.base.errors import ERRNOS, errnoOf
 from twisted_ib.hca.verbs.base.hub import hub
+from twisted_ib.hca.verbs.objects import device as verbsDevice
 
 
 class DeviceListTests(SynchronousTestCase):
@@ -179,6 +181,25 @@ class ContextTests(VerbsTestCase):
         self.refused(-errno.EINVAL, ctx.query_gid_table, len(table) - 1)
         self.assertEqual(ctx.query_gid_type(1, 0), enums.IBV_GID_TYPE_SYSFS_ROCE_V2)
         self.assertIn("RoCEv2", str(GIDEntry(gid_type=enums.IBV_GID_TYPE_ROCE_V2)))
+
+    def test_linkLayer(self) -> None:
+        """
+        GIDs are InfiniBand's where the port's link layer is, and devices have the types of their transport.
+        """
+        ctx = self.open()
+        (device,) = [each for each in get_device_list() if each.name.decode() == ctx.name]
+        self.assertEqual(device.node_type, enums.IBV_NODE_CA)
+        self.assertEqual(device.transport_type, enums.IBV_TRANSPORT_IB)
+        iwarp = Traits(peers=Peers.ADDRESSES, proof=Proof.CONNECTION, transport=TransportType.IWARP)
+        self.patch(verbsDevice, "traitsOf", lambda name: iwarp)
+        self.assertEqual(get_device_list()[0].node_type, enums.IBV_NODE_RNIC)
+        self.assertEqual(get_device_list()[0].transport_type, enums.IBV_TRANSPORT_IWARP)
+        port = ctx._device.port
+        self.addCleanup(setattr, port, "linkLayer", port.linkLayer)
+        port.linkLayer = LinkLayer.INFINIBAND
+        self.assertEqual(ctx.query_gid_type(1, 0), enums.IBV_GID_TYPE_SYSFS_IB_ROCE_V1)
+        self.assertEqual(ctx.query_gid_ex(1, 0).gid_type, enums.IBV_GID_TYPE_IB)
+        self.assertEqual(ctx.query_port(1).link_layer, enums.IBV_LINK_LAYER_INFINIBAND)
 
     def test_twoContexts(self) -> None:
         """

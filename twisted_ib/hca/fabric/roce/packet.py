@@ -120,12 +120,6 @@ class PacketFabric(Fabric):
         No effect: no memory is shared here.
         """
 
-    def gids(self) -> list[str]:
-        """
-        @return: the addresses of this HCA.
-        """
-        return [self.address]
-
     def traceLink(self, wrap: Callable[[Any], Any]) -> None:
         """
         Insert a wrapper between this fabric and its link.

@@ -16,7 +16,6 @@ from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.verbs.base.verb import VerbsObject, check, closing, verb
 from twisted_ib.hca.verbs.base.wc import WC
 from twisted_ib.hca.verbs.enums.queues import ibv_wc_flags
-from twisted_ib.hca.verbs.objects.deviceattr import portAttr
 from twisted_ib.hca.verbs.objects.pd import PD
 
 _GRH_BYTES = 40
@@ -39,7 +38,7 @@ def addressVector(attr: AHAttr, message: str) -> AddressVector:
     check(bool(attr.is_global), f"{message}: an address needs a GRH here")
     check(attr.port_num == attributes.PORT, f"{message}: there is no port {attr.port_num}")
     route = attr.gr
-    check(route.sgid_index < portAttr().gid_tbl_len, f"{message}: there is no GID {route.sgid_index}")
+    check(route.sgid_index < attributes.GIDS, f"{message}: there is no GID {route.sgid_index}")
     return AddressVector(
         gid=int(IPv6Address(bytes.fromhex(route.dgid.replace(":", "")))),
         sourceIndex=route.sgid_index,

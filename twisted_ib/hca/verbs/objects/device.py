@@ -19,8 +19,9 @@ import attrs
 from twisted_ib.errors import UnknownDeviceError
 from twisted_ib.hca.base import attributes
 from twisted_ib.hca.base.events import AsyncEvents, EventType
+from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.device import device
-from twisted_ib.hca.device.registry import deviceNames, place
+from twisted_ib.hca.device.registry import deviceNames, place, traitsOf
 from twisted_ib.hca.verbs.base.addr import GID
 from twisted_ib.hca.verbs.base.base import PyverbsObject, table
 from twisted_ib.hca.verbs.base.devicetext import (
@@ -52,6 +53,12 @@ from twisted_ib.hca.verbs.objects.deviceattr import (
 )
 
 _NO_GID = bytes(16)
+#: The kinds of a port's GIDs, in sysfs and in tables.  IBTA vol. 1 annex A17: GIDs that are IP addresses are
+#: of RoCEv2; also over shared memory, so that programs choose the same entries there.
+_GID_TYPES = {
+    LinkLayer.INFINIBAND: (ibv_gid_type_sysfs.IBV_GID_TYPE_SYSFS_IB_ROCE_V1, ibv_gid_type.IBV_GID_TYPE_IB),
+    LinkLayer.ETHERNET: (ibv_gid_type_sysfs.IBV_GID_TYPE_SYSFS_ROCE_V2, ibv_gid_type.IBV_GID_TYPE_ROCE_V2),
+}
 _IPV4_MAPPED = bytes(10) + b"\xff\xff"
 
 
@@ -90,11 +97,11 @@ def get_device_list() -> list[Device]:
         Device(
             name.encode(),
             guids.get(name, 0),
-            ibv_node_type.IBV_NODE_CA,
-            ibv_transport_type.IBV_TRANSPORT_IB,
+            ibv_node_type(traits.nodeType.value),
+            ibv_transport_type(traits.transport.value),
             index,
         )
-        for index, name in enumerate(deviceNames())
+        for index, (name, traits) in enumerate((name, traitsOf(name)) for name in deviceNames())
     ]
 
 
@@ -253,8 +260,7 @@ class Context(VerbsObject):
         @raise PyverbsRDMAError: there is no such port (EINVAL).
         """
         self._checkPort(port_num, "port")
-        opened = self._device
-        return portAttr(opened.counters["qkey_violations"], opened.pathMTU, len(opened.partitions))
+        return portAttr(self._device.port)
 
     def query_port_speed(self, port_num: int) -> int:
         """
@@ -300,7 +306,7 @@ class Context(VerbsObject):
         @raise PyverbsRDMAError: there is no such port or slot (EINVAL).
         """
         self._checkPort(port_num, f"gid {index} of port")
-        check(0 <= index < portAttr().gid_tbl_len, f"Failed to query gid {index} of port {port_num}")
+        check(0 <= index < attributes.GIDS, f"Failed to query gid {index} of port {port_num}")
         # Read anew each time: the host's addresses come and go.
         gids = self._gids()
         gid = GID()
@@ -315,10 +321,8 @@ class Context(VerbsObject):
         @raise PyverbsRDMAError: there is no such port or slot (EINVAL).
         """
         self._checkPort(port_num, "gid type of port")
-        check(0 <= index < portAttr().gid_tbl_len, f"Failed to query gid type of gid index {index}")
-        # IBTA vol. 1 annex A17: GIDs that are IP addresses are of RoCEv2.  Also over shared memory, so that
-        # programs choose the same entries there.
-        return ibv_gid_type_sysfs.IBV_GID_TYPE_SYSFS_ROCE_V2
+        check(0 <= index < attributes.GIDS, f"Failed to query gid type of gid index {index}")
+        return _GID_TYPES[self._device.port.linkLayer][0]
 
     @verb("Failed to query gid tables of the device")
     def query_gid_table(self, max_entries: int, flags: int = 0) -> list[GIDEntry]:
@@ -333,7 +337,7 @@ class Context(VerbsObject):
         # C{ibv_query_gid_table} returns a negative errno, which pyverbs/device.pyx passes on unchanged.
         if flags or max_entries < len(gids):
             raise PyverbsRDMAError("Failed to query gid tables of the device", -errno.EINVAL)
-        return [_entry(gid, index) for index, gid in enumerate(gids)]
+        return [self._entry(gid, index) for index, gid in enumerate(gids)]
 
     @verb("Failed to query gid table")
     def query_gid_ex(self, port_num: int, gid_index: int, flags: int = 0) -> GIDEntry:
@@ -345,11 +349,20 @@ class Context(VerbsObject):
         """
         self._checkPort(port_num, "gid table of port")
         message = f"Failed to query gid table of port {port_num} in index {gid_index}"
-        check(not flags and 0 <= gid_index < portAttr().gid_tbl_len, message)
+        check(not flags and 0 <= gid_index < attributes.GIDS, message)
         gids = self._gids()
         if gid_index >= len(gids):
             raise PyverbsRDMAError(message, errno.ENODATA)
-        return _entry(gids[gid_index], gid_index)
+        return self._entry(gids[gid_index], gid_index)
+
+    def _entry(self, gid: bytes, index: int) -> GIDEntry:
+        return GIDEntry(
+            int.from_bytes(gid[:8], sys.byteorder),
+            int.from_bytes(gid[8:], sys.byteorder),
+            index,
+            attributes.PORT,
+            _GID_TYPES[self._device.port.linkLayer][1],
+        )
 
     def query_rt_values_ex(self, comp_mask: int = 1) -> tuple[int, int]:
         """
@@ -387,16 +400,6 @@ def _packed(text: str) -> bytes:
     packed = ip_address(text.partition("%")[0]).packed
     # RFC 4291 section 2.5.5.2: an IPv4 address becomes ::ffff:a.b.c.d, as RoCEv2 has it.
     return packed if len(packed) == len(_NO_GID) else _IPV4_MAPPED + packed
-
-
-def _entry(gid: bytes, index: int) -> GIDEntry:
-    return GIDEntry(
-        int.from_bytes(gid[:8], sys.byteorder),
-        int.from_bytes(gid[8:], sys.byteorder),
-        index,
-        attributes.PORT,
-        ibv_gid_type.IBV_GID_TYPE_ROCE_V2,
-    )
 
 
 class DM(VerbsObject):

@@ -11,8 +11,8 @@ import sys
 
 import attrs
 
-from twisted_ib import limits
 from twisted_ib.hca.base import attributes
+from twisted_ib.hca.base.port import Port
 from twisted_ib.hca.verbs.base.base import PyverbsObject, table
 from twisted_ib.hca.verbs.base.devicetext import (
     guid_format,
@@ -330,14 +330,11 @@ class PortAttr(PyverbsObject):
         )
 
 
-def portAttr(qkeyViolations: int = 0, pathMTU: int = limits.DATAGRAM_BYTES, partitions: int = 1) -> PortAttr:
+def portAttr(port: Port) -> PortAttr:
     """
-    @param qkeyViolations: datagrams that arrived with a wrong Q_Key.
-    @param pathMTU: octets of payload per packet.
-    @param partitions: slots of the P_Key table.
-    @return: the attributes of the HCA's port.
+    @return: the attributes of a port.
     """
-    return PortAttr(**attributes.portAttributes(qkeyViolations, pathMTU, partitions))
+    return PortAttr(**attributes.portAttributes(port))
 
 
 @attrs.define(eq=False)

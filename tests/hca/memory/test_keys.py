@@ -1,5 +1,5 @@
 """
-Tests for L{twisted_ib.hca.base.keys}.
+Tests for L{twisted_ib.hca.memory.keys}.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import random
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.errors import ResourceLimitError
-from twisted_ib.hca.base.keys import DrawnAhead, MemoryKeys, RandomIndices
+from twisted_ib.hca.memory.keys import DrawnAhead, MemoryKeys, RandomIndices
 
 
 class _All:
