@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.internet.carriers import Accepting, Calling, HalfTalk, StreamContract, Talk
+from tests.support.waiting import becomes
 
 
 def close(protocol: Any) -> None:
@@ -106,15 +107,15 @@ class ClosingContract(StreamContract):
             port, client, server = await self.pair(reactor, HalfTalk(), HalfTalk())
             client.transport.write(b"question")
             client.transport.loseWriteConnection()
-            await self.until(reactor, lambda: server.log[-1] == "readConnectionLost")
-            await self.until(reactor, lambda: client.log[-1] == "writeConnectionLost")
+            await becomes(reactor, lambda: server.log[-1] == "readConnectionLost")
+            await becomes(reactor, lambda: client.log[-1] == "writeConnectionLost")
             client.transport.write(b"too late")
             server.transport.write(b"answer")
-            await self.until(reactor, lambda: client.got() == b"answer")
+            await becomes(reactor, lambda: client.got() == b"answer")
             self.assertEqual((client.transport.connected, server.transport.connected), (1, 1))
             server.transport.write(b" and more")
             server.transport.loseConnection()
-            await self.until(reactor, lambda: client.log[-1] == "readConnectionLost")
+            await becomes(reactor, lambda: client.log[-1] == "readConnectionLost")
             client.transport.loseConnection()
             await self.end(reactor, port, client, server)
             self.assertEqual(server.log, ["made", b"question", "readConnectionLost", "ConnectionDone"])
@@ -132,8 +133,8 @@ class ClosingContract(StreamContract):
             port, client, server = await self.pair(reactor, Talk(), HalfTalk())
             client.transport.write(b"all")
             client.transport.loseWriteConnection()
-            await self.until(reactor, server.ended)
-            await self.until(reactor, lambda: client.log[-1] == "readConnectionLost")
+            await becomes(reactor, server.ended)
+            await becomes(reactor, lambda: client.log[-1] == "readConnectionLost")
             client.transport.loseConnection()
             await self.end(reactor, port, client, server)
             self.assertEqual(server.log, ["made", b"all", "ConnectionDone"])
@@ -152,7 +153,7 @@ class ClosingContract(StreamContract):
             both = (client, server)
             for protocol in both:
                 protocol.transport.loseWriteConnection()
-            await self.until(reactor, lambda: all(len(protocol.log) == 3 for protocol in both))
+            await becomes(reactor, lambda: all(len(protocol.log) == 3 for protocol in both))
             await self.soon(reactor, 0.01)
             for protocol in both:
                 self.assertEqual(set(protocol.log), {"made", "readConnectionLost", "writeConnectionLost"})
@@ -194,7 +195,7 @@ class ClosingContract(StreamContract):
             await self.soon(reactor, 0.05)
             self.assertEqual(client.log, ["made"])
             abort(client)
-            await self.until(reactor, client.ended)
+            await becomes(reactor, client.ended)
             server.transport.resumeProducing()
             await self.end(reactor, port, client, server)
             self.assertEqual(client.log, ["made", "ConnectionAborted"])
@@ -212,7 +213,7 @@ class ClosingContract(StreamContract):
             port, client, server = await self.pair(reactor, server)
             client.transport.write(b"x" * 1000)
             client.transport.loseConnection()
-            await self.until(reactor, client.ended)
+            await becomes(reactor, client.ended)
             await self.soon(reactor, 0.03)
             self.assertEqual(server.log, ["made"])
             server.transport.resumeProducing()
@@ -231,7 +232,7 @@ class ClosingContract(StreamContract):
             port, client, server = await self.pair(reactor, server)
             client.transport.write(b"last")
             client.transport.loseConnection()
-            await self.until(reactor, lambda: client.ended() and server.got())
+            await becomes(reactor, lambda: client.ended() and server.got())
             await self.soon(reactor, 0.03)
             self.assertEqual(server.log, ["made", b"last"])
             server.transport.resumeProducing()
@@ -249,7 +250,7 @@ class ClosingContract(StreamContract):
             server = Talk(made=lambda one: one.transport.pauseProducing())
             port, client, server = await self.pair(reactor, server)
             close(client)
-            await self.until(reactor, client.ended)
+            await becomes(reactor, client.ended)
             await self.soon(reactor, 0.02)
             server.transport.write(b"first")
             self.assertEqual(server.log, ["made"])
@@ -309,7 +310,7 @@ class ReentryContract(StreamContract):
             client = HalfTalk(read=close)
             port = self.carrier.listen(reactor, Accepting(server))
             self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, Calling(client))
-            await self.until(reactor, lambda: client.log and server.log)
+            await becomes(reactor, lambda: client.log and server.log)
             if name != "made":
                 # Data after a close makes TCP reset the connection.
                 client.transport.write(b"question")
@@ -413,7 +414,7 @@ class ReentryContract(StreamContract):
         async def steps(reactor: Any) -> None:
             port, client, server = await self.pair(reactor, Talk(made=lambda one: 1 // 0))
             client.transport.write(b"x")
-            await self.until(reactor, lambda: server.got() or server.ended())
+            await becomes(reactor, lambda: server.got() or server.ended())
             close(client)
             await self.end(reactor, port, client, server)
             self.assertEqual(server.log, ["made", b"x", "ConnectionDone"])

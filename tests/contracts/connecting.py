@@ -17,6 +17,7 @@ from twisted.trial.unittest import SkipTest
 from zope.interface import implementer
 
 from tests.internet.carriers import Accepting, Calling, StreamContract, Talk
+from tests.support.waiting import becomes
 
 
 def linkLocal() -> str:
@@ -75,7 +76,7 @@ class ConnectingContract(StreamContract):
             clients = Calling()
             connector = self.carrier.connect(reactor, "127.0.0.1", number, clients)
             self.assertEqual((clients.log, connector.state), (["started"], "connecting"))
-            await self.until(reactor, lambda: len(clients.log) > 1)
+            await becomes(reactor, lambda: len(clients.log) > 1)
             self.assertEqual(clients.log, ["started", "failed: ConnectionRefusedError"])
             self.assertEqual(connector.state, "disconnected")
             self.assertEqual(clients.one.log, [])
@@ -103,7 +104,7 @@ class ConnectingContract(StreamContract):
                     continue
                 self.assertRaises(error.NotConnectingError, connector.stopConnecting)
                 connector.disconnect()
-                await self.until(reactor, clients.one.ended)
+                await becomes(reactor, clients.one.ended)
             await port.stopListening()
 
         self.drive(steps)
@@ -124,7 +125,7 @@ class ConnectingContract(StreamContract):
                     await self.soon(reactor)
                 if done.called:
                     client.transport.loseConnection()
-                    await self.until(reactor, client.ended)
+                    await becomes(reactor, client.ended)
                     continue
                 done.cancel()
                 try:
@@ -133,7 +134,7 @@ class ConnectingContract(StreamContract):
                     self.assertIsInstance(reason, error.ConnectingCancelledError)
                     self.assertEqual(reason.address, port.getHost())
                 self.assertEqual(client.log, [])
-            await self.until(reactor, lambda: all(one.ended() for one in accepting.made))
+            await becomes(reactor, lambda: all(one.ended() for one in accepting.made))
             await port.stopListening()
 
         self.drive(steps)
@@ -167,9 +168,9 @@ class ConnectingContract(StreamContract):
             port.startReading()
             for clients in calling:
                 if clients not in failed:
-                    await self.until(reactor, lambda: clients.one.log)  # noqa: B023
+                    await becomes(reactor, lambda: clients.one.log)  # noqa: B023
                     clients.one.transport.loseConnection()
-            await self.until(reactor, lambda: all(one.ended() for one in accepting.made))
+            await becomes(reactor, lambda: all(one.ended() for one in accepting.made))
             await port.stopListening()
 
         self.drive(steps)
@@ -184,8 +185,8 @@ class ConnectingContract(StreamContract):
             await self.soon(reactor, 0.1)
             self.assertEqual(accepting.made, [])
             port.startReading()
-            await self.until(reactor, lambda: len(accepting.made) == 6, 15)
-            await self.until(reactor, lambda: all(clients.one.log for clients in calling))
+            await becomes(reactor, lambda: len(accepting.made) == 6)
+            await becomes(reactor, lambda: all(clients.one.log for clients in calling))
             for clients in calling:
                 clients.one.transport.loseConnection()
             await self.end(reactor, port, *accepting.made)
@@ -212,13 +213,13 @@ class ConnectingContract(StreamContract):
                 for one in accepting.made:
                     one.transport.loseConnection()
                 for clients in calling:
-                    await self.until(
+                    await becomes(
                         reactor,
                         lambda: len(clients.log) > 1 and clients.log[-1] != "started",  # noqa: B023
                     )
                     self.assertTrue(clients.one.ended() or not clients.one.log)
                 for one in accepting.made:
-                    await self.until(reactor, one.ended)
+                    await becomes(reactor, one.ended)
 
         self.drive(steps)
 
@@ -242,10 +243,10 @@ class ConnectingContract(StreamContract):
             clients.clientConnectionLost = again
             self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, clients)
             for number in range(1, 4):
-                await self.until(reactor, lambda: len(accepting.made) == number)  # noqa: B023
-                await self.until(reactor, lambda: clients.one.log == ["made"])
+                await becomes(reactor, lambda: len(accepting.made) == number)  # noqa: B023
+                await becomes(reactor, lambda: clients.one.log == ["made"])
                 accepting.made[-1].transport.loseConnection()
-                await self.until(reactor, lambda: len(count) == number)  # noqa: B023
+                await becomes(reactor, lambda: len(count) == number)  # noqa: B023
             self.assertEqual(count, [error.ConnectionDone] * 3)
             await self.end(reactor, port, *accepting.made)
 
@@ -271,13 +272,13 @@ class ConnectingContract(StreamContract):
             port = self.carrier.listen(reactor, Refusing())
             clients = Calling()
             self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, clients)
-            await self.until(reactor, clients.one.ended)
+            await becomes(reactor, clients.one.ended)
             self.assertEqual(clients.one.log, ["made", "ConnectionDone"])
             await port.stopListening()
             port, clients = self.carrier.listen(reactor, Accepting(server := Talk())), Calling()
             clients.buildProtocol = lambda addr: None  # type: ignore[method-assign]
             self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, clients)
-            await self.until(reactor, lambda: len(clients.log) > 1)
+            await becomes(reactor, lambda: len(clients.log) > 1)
             self.assertEqual(clients.log, ["started", "lost: ConnectionDone"])
             await self.end(reactor, port, server)
             self.assertEqual(server.log, ["made", "ConnectionDone"])
@@ -300,12 +301,12 @@ class AddressContract(StreamContract):
         client = Talk(data=lambda one: one.transport.loseConnection())
         clients = Calling(client)
         self.carrier.connect(reactor, host, port.getHost().port, clients, **options)
-        await self.until(reactor, lambda: client.log or len(clients.log) > 1)
+        await becomes(reactor, lambda: client.log or len(clients.log) > 1)
         self.assertEqual(clients.log, ["started"], clients.reasons)
-        await self.until(reactor, lambda: accepting.made and accepting.made[-1].log)
+        await becomes(reactor, lambda: accepting.made and accepting.made[-1].log)
         server = accepting.made[-1]
         server.transport.write(b"x")
-        await self.until(reactor, lambda: client.ended() and server.ended())
+        await becomes(reactor, lambda: client.ended() and server.ended())
         self.assertEqual(client.host.port, server.peer.port)
         self.assertEqual(accepting.peers[-1], server.peer)
         return client, server
@@ -380,7 +381,7 @@ class AddressContract(StreamContract):
             self.assertEqual((names.asked, here.peer.host), (["a-name.example"], "127.0.0.1"))
             clients = Calling()
             self.carrier.connect(reactor, "no-name.example", port.getHost().port, clients)
-            await self.until(reactor, lambda: len(clients.log) > 1)
+            await becomes(reactor, lambda: len(clients.log) > 1)
             self.assertEqual(clients.log, ["started", "failed: DNSLookupError"])
             await port.stopListening()
 
@@ -467,7 +468,7 @@ class AddressContract(StreamContract):
             self.carrier.connect(
                 reactor, "127.0.0.1", port.getHost().port, clients, bindAddress=("192.0.2.1", 0)
             )
-            await self.until(reactor, lambda: len(clients.log) > 1)
+            await becomes(reactor, lambda: len(clients.log) > 1)
             self.assertEqual(clients.log, ["started", "failed: ConnectBindError"])
             await port.stopListening()
 

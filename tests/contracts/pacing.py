@@ -12,6 +12,7 @@ from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from tests.internet.carriers import HalfTalk, StreamContract, Talk
+from tests.support.waiting import becomes
 
 
 @implementer(interfaces.IPushProducer, interfaces.IPullProducer)
@@ -87,7 +88,7 @@ class PacingContract(StreamContract):
             producer = Producer(client.transport, 200)
             producer.begin(True)
             self.assertEqual(producer.log, ["resume", "pause"])
-            await self.until(reactor, lambda: producer.log[-1] == "over")
+            await becomes(reactor, lambda: producer.log[-1] == "over")
             self.assertEqual(producer.log.count("resume"), producer.log.count("pause") + 1)
             client.transport.loseConnection()
             await self.end(reactor, port, client, server)
@@ -107,7 +108,7 @@ class PacingContract(StreamContract):
             producer = Producer(client.transport, 50)
             producer.begin(False)
             self.assertEqual(producer.log, ["resume"])
-            await self.until(reactor, lambda: producer.log[-1:] == ["over"])
+            await becomes(reactor, lambda: producer.log[-1:] == ["over"])
             self.assertEqual(producer.log, ["resume"] * 50 + ["over"])
             client.transport.loseConnection()
             await self.end(reactor, port, client, server)
@@ -130,7 +131,7 @@ class PacingContract(StreamContract):
                     other = Producer(client.transport, 1)
                     self.assertRaises(RuntimeError, client.transport.registerProducer, other, True)
                     self.assertEqual(other.log, [])
-                await self.until(reactor, lambda: producer.log[-1:] == ["over"])  # noqa: B023
+                await becomes(reactor, lambda: producer.log[-1:] == ["over"])  # noqa: B023
             client.transport.loseConnection()
             await self.end(reactor, port, client, server)
             self.assertEqual(len(server.got()), 6 * 300_000)
@@ -151,7 +152,7 @@ class PacingContract(StreamContract):
             client.transport.unregisterProducer()
             second = Producer(client.transport, 3)
             second.begin(False)
-            await self.until(reactor, lambda: second.log[-1:] == ["over"])
+            await becomes(reactor, lambda: second.log[-1:] == ["over"])
             client.transport.loseConnection()
             await self.end(reactor, port, client, server)
             self.assertEqual(len(server.got()), (written + 3) * 30_000)
@@ -237,10 +238,10 @@ class PacingContract(StreamContract):
             port, client, server = await self.pair(reactor, HalfTalk(), HalfTalk())
             client.transport.write(b"x" * 3_000_000)
             client.transport.loseWriteConnection()
-            await self.until(reactor, lambda: server.log[-1] == "readConnectionLost")
+            await becomes(reactor, lambda: server.log[-1] == "readConnectionLost")
             self.assertEqual(len(server.got()), 3_000_000)
             server.transport.loseConnection()
-            await self.until(reactor, lambda: client.log[-1] == "readConnectionLost")
+            await becomes(reactor, lambda: client.log[-1] == "readConnectionLost")
             client.transport.loseConnection()
             await self.end(reactor, port, client, server)
 
@@ -263,7 +264,7 @@ class PacingContract(StreamContract):
                 await self.soon(reactor, 0.003)
                 self.assertEqual(len(server.got()), before)
                 server.transport.resumeProducing()
-                await self.until(reactor, lambda: len(server.got()) > before)  # noqa: B023
+                await becomes(reactor, lambda: len(server.got()) > before)  # noqa: B023
             client.transport.loseConnection()
             await self.end(reactor, port, client, server)
             self.assertEqual(server.got(), whole)
@@ -398,7 +399,7 @@ class FacesContract(StreamContract):
             server = Talk(data=look, lost=look)
             port, client, server = await self.pair(reactor, server)
             client.transport.write(b"x")
-            await self.until(reactor, server.got)
+            await becomes(reactor, server.got)
             client.transport.loseConnection()
             await self.end(reactor, port, client, server)
             self.assertEqual(seen, ["Talk,0,127.0.0.1"] * 2)

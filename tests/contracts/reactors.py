@@ -17,7 +17,7 @@ from twisted.trial.unittest import SkipTest
 
 from tests.contracts.pacing import Producer
 from tests.internet.carriers import Accepting, Calling, HalfTalk, StreamContract, Talk
-from tests.support.waiting import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS, becomes
 
 
 def _close(protocol: Any) -> None:
@@ -50,11 +50,11 @@ class ReactorContract(StreamContract):
             port.startReading()
             self.assertEqual([one in reactor.getReaders() for one in (here, there, port)], [True] * 3)
             here.loseWriteConnection()
-            await self.until(reactor, lambda: server.log[-1] == "readConnectionLost")
+            await becomes(reactor, lambda: server.log[-1] == "readConnectionLost")
             self.assertEqual([one in reactor.getReaders() for one in (here, there)], [True, False])
             there.loseConnection()
             self.assertNotIn(there, reactor.getReaders())
-            await self.until(reactor, lambda: client.log[-1] == "readConnectionLost")
+            await becomes(reactor, lambda: client.log[-1] == "readConnectionLost")
             here.loseConnection()
             await self.end(reactor, port, client, server)
             for one in (here, there, port):
@@ -177,7 +177,7 @@ class ReactorContract(StreamContract):
                 port, client, server = await self.pair(reactor)
                 kept.extend(ref(one) for one in (client, server, client.transport, server.transport))
                 client.transport.write(b"x" * 100_000)
-                await self.until(reactor, lambda one=server: len(one.got()) == 100_000)
+                await becomes(reactor, lambda one=server: len(one.got()) == 100_000)
                 getattr(server.transport, end)()
                 await self.end(reactor, port, client, server)
                 del client, server, port
@@ -200,13 +200,13 @@ class ReactorContract(StreamContract):
                 calling = [Calling() for _ in range(20)]
                 for clients in calling:
                     self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, clients)
-                await self.until(reactor, lambda: len(accepting.made) == 20 * (wave + 1))  # noqa: B023
-                await self.until(reactor, lambda: all(each.one.log for each in calling))  # noqa: B023
+                await becomes(reactor, lambda: len(accepting.made) == 20 * (wave + 1))  # noqa: B023
+                await becomes(reactor, lambda: all(each.one.log for each in calling))  # noqa: B023
                 peers = {server.peer.port: server for server in accepting.made}
                 for number, clients in enumerate(calling):
                     one = clients.one if number % 2 else peers[clients.one.host.port]
                     (one.transport.abortConnection if number % 3 else one.transport.loseConnection)()
-                await self.until(reactor, lambda: all(each.one.ended() for each in calling))  # noqa: B023
+                await becomes(reactor, lambda: all(each.one.ended() for each in calling))  # noqa: B023
             await self.end(reactor, port, *accepting.made)
 
         self.drive(steps)
@@ -228,7 +228,7 @@ class ReactorContract(StreamContract):
             await deferToThreadPool(reactor, pool, work)
             pool.stop()
             whole = b"".join(b"%d;" % number for number in range(200))
-            await self.until(reactor, lambda: server.got() == whole)
+            await becomes(reactor, lambda: server.got() == whole)
             client.transport.loseConnection()
             await self.end(reactor, port, client, server)
 
@@ -265,7 +265,7 @@ class ReactorContract(StreamContract):
             clients = Calling()
             connector = self.carrier.connect(reactor, "127.0.0.1", "discard", clients)
             self.assertEqual(connector.getDestination().port, number)
-            await self.until(reactor, lambda: len(clients.log) > 1)
+            await becomes(reactor, lambda: len(clients.log) > 1)
             self.assertEqual(clients.log, ["started", "failed: ConnectionRefusedError"])
             self.assertRaises(
                 error.ServiceNameUnknownError,

@@ -20,6 +20,7 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 
 from tests.internet.carriers import Accepting, StreamContract, Talk
 from tests.support.certificates import certificate
+from tests.support.waiting import becomes
 
 try:
     from twisted.internet.endpoints import wrapServerTLS
@@ -105,7 +106,7 @@ class SecureContract(StreamContract):
             client, server = SecureTalk(), SecureTalk(data=lambda one: one.transport.write(b"answer"))
             port = await self.secured(reactor, server, client)
             client.transport.write(b"question")
-            await self.until(reactor, lambda: client.got() == b"answer")
+            await becomes(reactor, lambda: client.got() == b"answer")
             self.assertEqual(server.got(), b"question")
             peer = Certificate(client.transport.getPeerCertificate())
             self.assertEqual(peer.digest(), SERVER.digest())
@@ -113,7 +114,7 @@ class SecureContract(StreamContract):
             self.assertEqual(client.peer, port.getHost())
             self.assertEqual(client.host, server.peer)
             client.transport.loseConnection()
-            await self.until(reactor, lambda: client.ended() and server.ended())
+            await becomes(reactor, lambda: client.ended() and server.ended())
             self.assertEqual((client.reason.__class__, server.reason.__class__), (ConnectionDone,) * 2)
             await port.stopListening()
 
@@ -128,12 +129,12 @@ class SecureContract(StreamContract):
             client, server = SecureTalk(), SecureTalk()
             port = await self.secured(reactor, server, client)
             data = bytes(range(256)) * 16384
-            await self.until(reactor, lambda: server.log)
+            await becomes(reactor, lambda: server.log)
             for protocol in (client, server):
                 protocol.transport.write(data)
-            await self.until(reactor, lambda: client.got() == data == server.got())
+            await becomes(reactor, lambda: client.got() == data == server.got())
             server.transport.loseConnection()
-            await self.until(reactor, lambda: client.ended() and server.ended())
+            await becomes(reactor, lambda: client.ended() and server.ended())
             await port.stopListening()
 
         self.drive(steps)
@@ -147,9 +148,9 @@ class SecureContract(StreamContract):
             client, server = SecureTalk(), SecureTalk()
             port = await self.secured(reactor, server, client)
             client.transport.write(b"x")
-            await self.until(reactor, server.got)
+            await becomes(reactor, server.got)
             server.transport.abortConnection()
-            await self.until(reactor, lambda: client.ended() and server.ended())
+            await becomes(reactor, lambda: client.ended() and server.ended())
             for protocol in (client, server):  # Which TLS has from the end of the transport.
                 self.assertIsInstance(protocol.reason, ConnectionLost)
             await port.stopListening()
@@ -165,7 +166,7 @@ class SecureContract(StreamContract):
             client, server = SecureTalk(), SecureTalk()
             port = await self.secured(reactor, server, client, here, there)
             client.transport.write(b"secret")
-            await self.until(reactor, lambda: client.ended() and server.ended())
+            await becomes(reactor, lambda: client.ended() and server.ended())
             self.assertEqual(server.got(), b"")
             for protocol in (client, server):
                 self.assertNotIsInstance(protocol.reason, ConnectionDone)
@@ -208,11 +209,11 @@ class SecureContract(StreamContract):
                 reactor, server, client, clientOptions(own=CLIENT), serverOptions(CLIENT)
             )
             client.transport.write(b"x")
-            await self.until(reactor, server.got)
+            await becomes(reactor, server.got)
             peer = Certificate(server.transport.getPeerCertificate())
             self.assertEqual(peer.digest(), CLIENT.digest())
             client.transport.loseConnection()
-            await self.until(reactor, lambda: client.ended() and server.ended())
+            await becomes(reactor, lambda: client.ended() and server.ended())
             await port.stopListening()
 
         self.drive(steps)
@@ -242,7 +243,7 @@ class SecureContract(StreamContract):
                 self.assertFalse(protocol.transport.TLS)
             client.transport.write(b"start")
             await steps(reactor, client, server)
-            await self.until(reactor, lambda: client.ended() and server.ended())
+            await becomes(reactor, lambda: client.ended() and server.ended())
             await port.stopListening()
 
         self.drive(whole)
@@ -253,8 +254,8 @@ class SecureContract(StreamContract):
         """
 
         async def steps(reactor: Any, client: Any, server: Any) -> None:
-            await self.until(reactor, lambda: server.got() == b"starthello from the client;")
-            await self.until(reactor, lambda: client.got() == b"gohello from the server;")
+            await becomes(reactor, lambda: server.got() == b"starthello from the client;")
+            await becomes(reactor, lambda: client.got() == b"gohello from the server;")
             for protocol in (client, server):
                 transport = protocol.transport
                 self.assertTrue(transport.TLS)
@@ -263,7 +264,7 @@ class SecureContract(StreamContract):
             peer = Certificate(client.transport.getPeerCertificate())
             self.assertEqual(peer.digest(), SERVER.digest())
             client.transport.writeSequence([b"more", b"!"] * 50_000)
-            await self.until(reactor, lambda: len(server.got()) == 27 + 250_000)
+            await becomes(reactor, lambda: len(server.got()) == 27 + 250_000)
             client.transport.loseConnection()
 
         self.upgrade(steps)
@@ -274,10 +275,10 @@ class SecureContract(StreamContract):
         """
 
         async def steps(reactor: Any, client: Any, server: Any) -> None:
-            await self.until(reactor, lambda: server.got() == b"starthello from the client;")
+            await becomes(reactor, lambda: server.got() == b"starthello from the client;")
             server.transport.write(b"z" * 3_000_000)
             server.transport.loseConnection()
-            await self.until(reactor, client.ended)
+            await becomes(reactor, client.ended)
             self.assertEqual(client.got(), b"gohello from the server;" + b"z" * 3_000_000)
             self.assertIsInstance(client.reason, ConnectionDone)
 
@@ -289,7 +290,7 @@ class SecureContract(StreamContract):
         """
 
         async def steps(reactor: Any, client: Any, server: Any) -> None:
-            await self.until(reactor, lambda: client.ended() and server.ended())
+            await becomes(reactor, lambda: client.ended() and server.ended())
             self.assertEqual((client.got(), server.got()), (b"go", b"start"))
             self.assertNotIsInstance(client.reason, ConnectionDone)
 
@@ -301,7 +302,7 @@ class SecureContract(StreamContract):
         """
 
         async def steps(reactor: Any, client: Any, server: Any) -> None:
-            await self.until(reactor, lambda: server.got() == b"starthello from the client;")
+            await becomes(reactor, lambda: server.got() == b"starthello from the client;")
             peer = Certificate(server.transport.getPeerCertificate())
             self.assertEqual(peer.digest(), CLIENT.digest())
             server.transport.abortConnection()
@@ -314,9 +315,9 @@ class SecureContract(StreamContract):
         """
 
         async def steps(reactor: Any, client: Any, server: Any) -> None:
-            await self.until(reactor, lambda: server.got() == b"starthello from the client;")
+            await becomes(reactor, lambda: server.got() == b"starthello from the client;")
             server.transport.abortConnection()
-            await self.until(reactor, lambda: client.ended() and server.ended())
+            await becomes(reactor, lambda: client.ended() and server.ended())
             self.assertIsInstance(client.reason, ConnectionLost)
 
         self.upgrade(steps)
@@ -341,9 +342,9 @@ class SecureContract(StreamContract):
                 one.transport.write(b"secret")
 
             port, client, server = await self.pair(reactor, SecureTalk(made=begin), client)
-            await self.until(reactor, lambda: client.got() == b"c" * size + b"secret")
+            await becomes(reactor, lambda: client.got() == b"c" * size + b"secret")
             client.transport.loseConnection()
-            await self.until(reactor, lambda: client.ended() and server.ended())
+            await becomes(reactor, lambda: client.ended() and server.ended())
             await port.stopListening()
 
         self.drive(steps)
