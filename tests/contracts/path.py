@@ -310,7 +310,7 @@ class FlowContract(Base):
             self.assertTrue(one.path.post(target, b"", body, len(body)))
         one.post(b"next")
         settle(a, b)
-        self.assertEqual((b.counters["bad_management_record"], two.records), (2, [b"next"]))
+        self.assertEqual((b.counters["management_malformed"], two.records), (2, [b"next"]))
 
     def test_budget(self) -> None:
         """

@@ -1,5 +1,5 @@
 """
-Queue pair 1 on packets: the form of management datagrams, and their transactions.
+The transaction ids of CM messages, and their form as management datagrams on packets.
 """
 
 from __future__ import annotations
@@ -21,51 +21,6 @@ MAD = Struct(">BBBBHHQHHI")
 AGENT = 0xA5A5A5A5
 
 
-class Path:
-    """
-    The path to a peer.
-    """
-
-    def __init__(self, address: str) -> None:
-        """
-        @param address: Of the peer.
-        """
-        self.peer = self
-        self.address = address
-
-
-class Owner:
-    """
-    Records what is delivered.
-    """
-
-    def __init__(self) -> None:
-        """
-        Nothing came.
-        """
-        self.came: list[tuple[int, bytes]] = []
-        self.counters: list[str] = []
-
-    def managementReceived(self, path: object, attribute: int, buffer: bytes, start: int, stop: int) -> None:
-        """
-        Keep it.
-        """
-        self.came.append((attribute, buffer[start:stop]))
-
-    def count(self, name: str) -> None:
-        """
-        Keep it.
-        """
-        self.counters.append(name)
-
-
-def mad(attribute: int, body: bytes, transaction: int) -> bytes:
-    """
-    @return: A message as a peer sends it.
-    """
-    return MAD.pack(1, 7, 2, 3, 0, 0, transaction, attribute, 0, 0) + body
-
-
 class TransactionTests(SynchronousTestCase):
     """
     Which transaction a message has.
@@ -73,10 +28,9 @@ class TransactionTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         """
-        A queue pair 1 that has received the beginnings of the peer's exchanges.
+        The beginnings of the peer's exchanges.
         """
-        self.owner = Owner()
-        self.general = CMTransactions(self.owner, lambda bits: AGENT)
+        self.transactions = CMTransactions(lambda bits: AGENT)
         for number, (message, body) in enumerate(
             (
                 (REQ, REQ(localCommunicationID=7).pack()),
@@ -85,21 +39,13 @@ class TransactionTests(SynchronousTestCase):
                 (SIDR_REQ, SIDR_REQ(requestID=7).pack()),
             )
         ):
-            data = mad(message.attribute, body, 0x1000 + number)
-            self.general.received(Path("192.0.2.9"), b"xx" + data + b"yy", 2, 258)
-        self.general.answer()
+            self.transactions.remember("192.0.2.9", message.attribute, b"xx" + body, 2, 0x1000 + number)
 
     def transaction(self, attribute: int, body: bytes, address: str = "192.0.2.9") -> int:
         """
         @return: That of a message that we send.
         """
-        data = self.general.wrap(address, attribute, body)
-        self.assertEqual(len(data), 256)
-        fields = MAD.unpack_from(data)
-        self.assertEqual((*fields[:6], *fields[7:]), (1, 7, 2, 3, 0, 0, attribute, 0, 0))
-        self.assertEqual(data[24:], body)
-        found: int = fields[6]
-        return found
+        return self.transactions.of(address, attribute, body)
 
     def test_own(self) -> None:
         """
@@ -143,41 +89,19 @@ class TransactionTests(SynchronousTestCase):
         """
         self.patch(transactions, "PACKET_TRANSACTIONS", 4)
         body = REQ(localCommunicationID=8).pack()
-        self.general.received(Path("192.0.2.9"), mad(REQ.attribute, body, 0x2000), 0, 256)
-        self.general.answer()
-        for message, number, expected in ((DREP, 7, 7), (REP, 7, 0x1000), (REP, 8, 0x2000)):
+        self.transactions.remember("192.0.2.9", REQ.attribute, body, 0, 0x2000)
+        for message, number, expected in ((REP, 7, 7), (DREP, 7, 0x1001), (REP, 8, 0x2000)):
             reply = message(localCommunicationID=5, remoteCommunicationID=number)
             self.assertEqual(self.transaction(message.attribute, reply.pack()), expected)
 
-    def test_questions(self) -> None:
+    def test_notBeginnings(self) -> None:
         """
-        Unsolicited requests wait for the rest of a batch; when there are more than one turn answers, the
-        latest comes first, and beyond a bound the oldest is dropped.
+        Other messages of a peer begin no exchange.
         """
-        self.patch(transactions, "PACKET_REQUESTS", 4)
-        self.patch(transactions, "PACKET_REQUESTS_PER_TURN", 2)
-        owner = Owner()
-        general = CMTransactions(owner, lambda bits: AGENT)
-        for number in range(6):
-            body = REQ(localCommunicationID=number).pack()
-            general.received(Path("192.0.2.9"), mad(REQ.attribute, body, 0), 0, 256)
-        general.received(Path("192.0.2.9"), mad(RTU.attribute, RTU().pack(), 0), 0, 256)
-        self.assertEqual([attribute for attribute, _ in owner.came], [RTU.attribute])
-        self.assertEqual([general.answer() for _ in range(3)], [2, 2, 0])
-        numbers = [int.from_bytes(body[:4], "big") for _, body in owner.came[1:]]
-        self.assertEqual(numbers, [5, 4, 2, 3])
-        self.assertEqual(owner.counters, ["management_dropped"] * 2)
-
-    def test_wrong(self) -> None:
-        """
-        A MAD that is not a CM message is counted, and not delivered.
-        """
-        came = len(self.owner.came)
-        good = mad(REQ.attribute, REQ().pack(), 1)
-        for data in (b"", good[:-1], good + b"x", b"\\2" + good[1:], b"\1\4" + good[2:]):
-            self.general.received(Path("192.0.2.9"), data, 0, len(data))
-        self.assertEqual(self.owner.counters, ["management_malformed"] * 4 + ["management_unsupported"])
-        self.assertEqual(len(self.owner.came), came)
+        before = dict(self.transactions._known)
+        body = REP(localCommunicationID=9, remoteCommunicationID=5).pack()
+        self.transactions.remember("192.0.2.9", REP.attribute, body, 0, 0x3000)
+        self.assertEqual(self.transactions._known, before)
 
 
 class WireTests(PacketTestCase):

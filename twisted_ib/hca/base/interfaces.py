@@ -257,11 +257,12 @@ class IPeerPath(Interface):
         Remove a waiter; harmless if it does not wait.
         """
 
-    def sendManagement(attribute, body):  # type: ignore[no-untyped-def]
+    def sendManagement(attribute, body, transaction=0):  # type: ignore[no-untyped-def]
         """
         Send a connection management message, at once or when there is room.
 
         @param body: the message without its MAD header, 232 bytes.
+        @param transaction: the transaction id, where a whole MAD is sent.
         """
 
     def prepareREQ(request):  # type: ignore[no-untyped-def]
@@ -368,10 +369,19 @@ class IFabricOwner(Interface):
         " nothing may follow that ends the batch."
     )
 
-    # A MAD of 256 octets without its header of 24 (IBTA vol. 1 13.4.3).
+    # Between processes, and from the agent of its class: a MAD of 256 octets without its header of 24
+    # (IBTA vol. 1 13.4.3).
     def managementReceived(path, attribute, buffer, start, stop):  # type: ignore[no-untyped-def]
         """
         A connection management message arrived: 232 bytes of C{buffer}.
+        """
+
+    def madReceived(path, number, source, buffer, start, stop):  # type: ignore[no-untyped-def]
+        """
+        A datagram for queue pair 0 or 1 arrived, which should be a MAD of 256 octets.
+
+        @param number: the queue pair, 0 only where there is one.
+        @param source: the sender's queue pair.
         """
 
     # The GRH is the 40 octets that a UD receive has before its payload (IBTA vol. 1 9.8.3, 8.3).

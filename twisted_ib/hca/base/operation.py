@@ -97,6 +97,7 @@ __all__ = [
     "SEND_ONLY_INVALIDATE",
     "SHAPES",
     "SILENT",
+    "SMI_QPN",
     "SOLICITED",
     "UD_SEND_ONLY",
     "UD_SEND_ONLY_IMMEDIATE",
@@ -131,7 +132,9 @@ RESPONSES: Final = frozenset(
     for reference in ((0, REFERENCE) if row.kind is Kind.READ_RESPONSE else (0,))
 )
 
-#: Queue pair 1, the general services interface: connection management (IBTA vol. 1 13.4).
+#: Queue pair 0, the subnet management interface (IBTA vol. 1 13.5.1).
+SMI_QPN: Final = 0
+#: Queue pair 1, the general services interface, connection management among them.
 GSI_QPN: Final = 1
 #: The destination of multicast datagrams (IBTA vol. 1 10.5.2); no queue pair has it.
 MULTICAST_QPN: Final = 0xFFFFFF
@@ -157,8 +160,9 @@ BAD_RESPONSE: Final = 0x44
 #: refused record.
 REFUSAL: Final = Struct("<B3xIQ")
 
-#: A management record: attribute identifier and modifier, then the message without the MAD header
-#: (IBTA vol. 1 13.4.3).  Class and method are constant for connection management.
+#: The short record of a CM message: attribute identifier and modifier, then the message without its MAD
+#: header (IBTA vol. 1 13.4.3), whose class and method are constant.  MADs of other classes are whole
+#: datagrams, and differ from it in length.
 MANAGEMENT_HEADER: Final = Struct(">HH")
 
 

@@ -35,6 +35,7 @@ from twisted_ib.hca.fabric.base.path import Refusing
 from twisted_ib.hca.queues.scatter import payload
 from twisted_ib.hca.wire import headers
 from twisted_ib.hca.wire.grh import HEADER_BYTES
+from twisted_ib.hca.wire.mad.mad import MAD_BYTES
 from twisted_ib.hca.wire.opcodes import MTU_BYTES, OPCODES
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ class PathTrace:
         source, target = (self.me, self.peer) if outbound else (self.peer, self.me)
         if not isDatagram(opcode):
             return number == GSI_QPN  # Not shown: queue pair 1 receives datagrams only.
-        if number == GSI_QPN:
+        if number == GSI_QPN and len(record) != HEADER_BYTES + MAD_BYTES:
             self.capture.management(seen, source, target, record)
             return True
         if len(record) < HEADER_BYTES:

@@ -14,6 +14,7 @@ from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.sidr import Lookup
 from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.table import ConnectionTable
+from twisted_ib.hca.cm.transactions import CMTransactions
 from twisted_ib.hca.connection import RejectReason, SIDRStatus
 from twisted_ib.hca.connection.rdmacm import PortSpace, textOf, unpackAddress
 from twisted_ib.hca.host.addresses import normalise
@@ -36,9 +37,11 @@ class Manager(ConnectionTable):
     A connection table whose messages are sent at once, in order with everything else.
 
     @ivar messagesSent: messages sent.
+    @ivar transactions: transaction ids, where messages travel as MADs; L{None} between processes.
     """
 
     messagesSent = 0
+    transactions: CMTransactions | None = None
 
     def send(self, output: Output) -> None:
         """
@@ -47,7 +50,11 @@ class Manager(ConnectionTable):
         path, attribute, body = output
         self.messagesSent += 1
         # Queueing REP and data separately would let data overtake the REP, and the peer would refuse it.
-        path.sendManagement(attribute, body)
+        if self.transactions is None:
+            path.sendManagement(attribute, body)
+        else:
+            transaction = self.transactions.of(path.peer.address, attribute, body)
+            path.sendManagement(attribute, body, transaction)
 
 
 class Service:

@@ -37,6 +37,7 @@ from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import Peers, Proof
 from twisted_ib.hca.cm.machine import Connection
+from twisted_ib.hca.cm.transactions import CMTransactions
 from twisted_ib.hca.connection.rdmacm import gidNumber
 from twisted_ib.hca.device.addressresolution import AddressResolution
 from twisted_ib.hca.device.connections import Manager, Service, Services
@@ -46,6 +47,8 @@ from twisted_ib.hca.device.objects import Objects
 from twisted_ib.hca.device.receivebudget import ReceiveBudget
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addDevice, openFabric, removeDevice
 from twisted_ib.hca.host.paging import Row, pages
+from twisted_ib.hca.mad import gsi
+from twisted_ib.hca.mad.dispatch import Agents
 from twisted_ib.hca.memory.keys import RandomIndices
 from twisted_ib.hca.memory.memory import Memory, MemoryRegion, ProtectionDomain
 from twisted_ib.hca.queues.queuepair import QueuePair
@@ -143,6 +146,8 @@ class Device(Identity):
         self.partitions = PartitionTable()
         #: The paths of its datagrams.
         self.addressPaths = AddressPaths(self)
+        #: The agents of its management datagrams; see L{Agents.register}.
+        self.mads = Agents(self)
         #: Its address resolution and multicast groups.
         self.paths = AddressResolution(self)
         self.receiveBudget = ReceiveBudget(self.count)
@@ -177,6 +182,10 @@ class Device(Identity):
             mtu=self.pathMTU,
             counters=self.counters,
         )
+        if traits.packets:
+            self.cm.transactions = CMTransactions(randomBits)
+        for agent in gsi.AGENTS:
+            agent(self)
         # Processes find each other through the run directory anyway; a device of packets needs an entry of
         # its own for commands.
         self._queryServer = self._appear() if traits.peers is not Peers.PROCESSES and fabric is None else None
@@ -326,6 +335,12 @@ class Device(Identity):
         See L{IFabricOwner}.
         """
         self.services.managementReceived(path, attribute, buffer, start, stop)
+
+    def madReceived(self, path: Any, number: int, source: int, buffer: Any, start: int, stop: int) -> None:
+        """
+        See L{IFabricOwner}.
+        """
+        self.mads.received(path, number, source, buffer, start, stop)
 
     def pathLost(self, path: Any, reason: PathLostError) -> None:
         """
@@ -655,6 +670,7 @@ class Device(Identity):
         self.closed = True
         _devices.discard(self)
         # Against the order of dependence: first whatever could make new users of the rest, memory last.
+        self.mads.close()
         self.paths.close()
         self.addressPaths.close()
         self._disappear()

@@ -247,7 +247,7 @@ class HostileTests(PacketTestCase):
             self.give(two.device, packet(opcode, number, rest, psn, who, flags=flags), who)
         fabric = two.device.fabric
         self.assertLessEqual(len(fabric._receiver._flows), limits.PACKET_FLOWS)
-        self.assertLessEqual(len(fabric._transactions._known), transactions.PACKET_TRANSACTIONS)
+        self.assertLessEqual(len(two.device.cm.transactions._known), transactions.PACKET_TRANSACTIONS)
 
     def test_strangersForgotten(self) -> None:
         """

@@ -1,22 +1,43 @@
 """
-Queue pair 1 of a path: the general services interface, here connection management alone.
+Queue pairs 0 and 1 of a path: management datagrams.
+
+A MAD is an ordinary datagram of a UD queue pair, with GRH and DETH before its 256 octets.  Only the messages
+of connection management have a shorter form between processes: their MAD header is always the same but for
+the attribute, and each connection needs three of them.  The two differ in length.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
-from twisted_ib.hca.base.operation import GSI_QPN, MANAGEMENT, MANAGEMENT_HEADER
+from twisted_ib.errors import WireError
+from twisted_ib.hca.base.operation import (
+    GSI_QPN,
+    MANAGEMENT,
+    MANAGEMENT_HEADER,
+    QPN_MASK,
+    SMI_QPN,
+    SOLICITED,
+    UD_SEND_ONLY,
+)
+from twisted_ib.hca.wire import headers
+from twisted_ib.hca.wire.cm import BODY_BYTES
+from twisted_ib.hca.wire.grh import GRH_BYTES, HEADER_BYTES, ends
+from twisted_ib.hca.wire.mad.mad import MAD_BYTES, QUEUE_KEY
 
 if TYPE_CHECKING:
     from twisted_ib.hca.fabric.base.path import RecordPath
 
 
+#: Octets of the short record of connection management.
+_SHORT_BYTES: Final = MANAGEMENT_HEADER.size + BODY_BYTES
+
+
 class Management:
     """
-    Queue pair 1 of a path: passes connection management to the device.
+    Queue pair 1 of a path: passes management to the device.
 
     @ivar waiting: Records that found no room in the medium.
     """
@@ -73,13 +94,39 @@ class Management:
         Receive a management record; a malformed one is counted and dropped.
         """
         path = self.path
-        # IBTA vol. 1 13.4: queue pair 1 drops what is no MAD of a class that is served, without an answer.
-        if opcode << 24 | GSI_QPN != MANAGEMENT or stop - start < 4:
-            path.fabric.count("bad_management_record")
-            return 0
-        attribute, _ = MANAGEMENT_HEADER.unpack_from(buffer, start)
-        path.fabric.owner.managementReceived(path, attribute, buffer, start + 4, stop)
+        if opcode == UD_SEND_ONLY and stop - start == _SHORT_BYTES:
+            attribute, _ = MANAGEMENT_HEADER.unpack_from(buffer, start)
+            start += MANAGEMENT_HEADER.size
+            path.fabric.owner.managementReceived(path, attribute, buffer, start, stop)
+        else:
+            takeMAD(path, GSI_QPN, opcode, buffer, start, stop)
         return 0
 
 
-__all__ = ["Management"]
+def takeMAD(path: RecordPath, number: int, opcode: int, buffer: Any, start: int, stop: int) -> None:
+    """
+    Receive a record for queue pair 0 or 1 that must be a whole MAD; anything else is counted and dropped.
+    """
+    fabric, first = path.fabric, start + HEADER_BYTES
+    # Copied once, as the peer may still write the record.
+    head = bytes(buffer[start : min(first, stop)])
+    try:
+        # IBTA vol. 1 13.4.2: every MAD has 256 octets, and these queue pairs take nothing else.
+        isMAD = stop - first == MAD_BYTES and opcode & ~SOLICITED == UD_SEND_ONLY
+        source, _ = ends(head, MAD_BYTES)
+    except WireError:
+        isMAD = False
+    if not isMAD:
+        fabric.count("management_malformed")
+        return
+    key, sender = headers.DETH.unpack_from(head, GRH_BYTES)
+    if source != path.peer.gid:
+        fabric.count("datagrams_misaddressed")
+    # IBTA vol. 1 13.5.1: the Q_Key of queue pair 1 is well-known, queue pair 0 checks none.
+    elif number != SMI_QPN and key != QUEUE_KEY:
+        fabric.count("qkey_violations")
+    else:
+        fabric.owner.madReceived(path, number, sender & QPN_MASK, buffer, first, stop)
+
+
+__all__ = ["Management", "takeMAD"]

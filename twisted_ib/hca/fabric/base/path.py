@@ -28,10 +28,11 @@ from twisted_ib.hca.base.operation import (
     REFUSAL,
     RESPONSES,
     RESUME,
+    SMI_QPN,
     UNRELIABLE,
     isDatagram,
 )
-from twisted_ib.hca.fabric.base.management import Management
+from twisted_ib.hca.fabric.base.management import Management, takeMAD
 from twisted_ib.hca.wire.grh import guidGID
 
 #: Refused queue pair numbers, unknown here, that a path remembers.
@@ -370,11 +371,12 @@ class RecordPath(Waiters):
         """
         raise NotImplementedError
 
-    def sendManagement(self, attribute: int, body: bytes) -> None:
+    def sendManagement(self, attribute: int, body: bytes, transaction: int = 0) -> None:
         """
         Send a connection management message, at once or when there is room.
 
         @param body: The message without its MAD header, 232 bytes.
+        @param transaction: The transaction id, where a whole MAD is sent.
         """
         # IBTA vol. 1 13.4: a MAD has 256 octets, of which the 24 of the header are left out.  Between two
         # processes only the attribute differs, and the transaction ID follows from the communication IDs in
@@ -473,7 +475,9 @@ class RecordPath(Waiters):
         if opcode & UNRELIABLE:
             # A datagram needs no connection: its queue pair belongs to the device and to no path (IBTA vol.
             # 1 9.8.3).
-            if isDatagram(opcode):
+            if isDatagram(opcode) and number == SMI_QPN:
+                takeMAD(self, number, opcode, buffer, start, stop)
+            elif isDatagram(opcode):
                 self.fabric.owner.datagramReceived(self, opcode, number, buffer, start, stop)
             else:
                 self.fabric.count("absent_queue_pair")

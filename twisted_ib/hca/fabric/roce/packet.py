@@ -21,7 +21,6 @@ from twisted_ib.errors import NoListenerError, NoRouteError, PathLostError
 from twisted_ib.hca.base.interfaces import IFabric
 from twisted_ib.hca.base.operation import GSI_QPN, QPN_MASK, UD_SEND_ONLY
 from twisted_ib.hca.base.traits import ROUTED
-from twisted_ib.hca.cm.transactions import CMTransactions
 from twisted_ib.hca.connection.rdmacm import gidNumber, gidOf, gidText
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch, Fabric
 from twisted_ib.hca.fabric.roce.connparams import sending
@@ -37,7 +36,8 @@ from twisted_ib.hca.wire.cm import DREQ, REQ
 from twisted_ib.hca.wire.grh import GRH, GRH_BYTES, isMulticast
 from twisted_ib.hca.wire.headers import DETH
 from twisted_ib.hca.wire.icrcflow import ICRCState
-from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
+from twisted_ib.hca.wire.mad.classes import COMMUNICATION
+from twisted_ib.hca.wire.mad.mad import BASE_VERSION, CM_VERSION, HEADER, QUEUE_KEY, SEND
 
 #: How long to poll for an answer before sleeping, in seconds: longer than between processes of one host, as
 #: the peer may have to wake up first.
@@ -105,12 +105,11 @@ class PacketFabric(Fabric):
         # Weak: a path lasts as long as it is referenced, so packets with forged sources consume no memory.
         self._peers: WeakValueDictionary[str, PeerPath] = WeakValueDictionary()
         self.sessions = ConnectedPaths(clock)
-        self._transactions = CMTransactions(owner, randomBits, self.pathTo)
         self.transmitter = PacketTransmitter(self)
-        self._receiver = PacketReceiver(self, self.sessions.byNumber, self._transactions)
+        self._receiver = PacketReceiver(self, self.sessions.byNumber)
         self.arrived = self._receiver.take
         #: DREQs that are sent at the end of the batch.
-        self._pendingDREQs: list[tuple[str, int, bytes]] = []
+        self._pendingDREQs: list[tuple[str, int, bytes, int]] = []
         self._failure: BaseException | None = None
         self._waker = LinkWaker(link)
         link.user = self
@@ -286,9 +285,6 @@ class PacketFabric(Fabric):
         self._busy = True
         try:
             n: int = self.link.receive(budget)
-            # After the batch: unsolicited requests must not delay established connections.
-            if self._transactions.questions:
-                n += self._transactions.answer()
             if self.writable:
                 writable, self.writable = self.writable, []
                 for path in writable:
@@ -390,26 +386,31 @@ class PacketFabric(Fabric):
             self.bells.append(path)
         self.sessions.schedule(path)
 
-    def sendManagement(self, address: str, attribute: int, body: bytes) -> None:
+    def sendManagement(self, address: str, attribute: int, body: bytes, transaction: int) -> None:
         """
         Send a CM message.
 
         @param body: the message without its MAD header, 232 bytes.
+        @param transaction: the transaction id for that header.
         """
         if attribute == DREQ.attribute and (self.bells or self._busy):
             # After the packets of its connection: a NAK tells the peer why, a DREQ does not.
-            self._pendingDREQs.append((address, attribute, body))
+            self._pendingDREQs.append((address, attribute, body, transaction))
             self._want()
         else:
             if attribute == REQ.attribute:
                 sending(self, body)
-            self._sendManagement(address, attribute, body)
+            self._sendManagement(address, attribute, body, transaction)
 
-    def _sendManagement(self, address: str, attribute: int, body: bytes) -> None:
-        rest = DETH.pack(QUEUE_KEY, GSI_QPN) + self._transactions.wrap(address, attribute, body)
+    def _sendManagement(self, address: str, attribute: int, body: bytes, transaction: int) -> None:
+        # IBTA vol. 1 12.6: all CM messages have method Send, answers included.
+        head = HEADER.pack(
+            *(BASE_VERSION, COMMUNICATION, CM_VERSION, SEND, 0, 0),
+            *(transaction, attribute, 0, 0),
+        )
         self.transmitter.datagram(
             *(address, UD_SEND_ONLY, GSI_QPN, ACKNOWLEDGE, self.owner.partitions.key(0)),
-            *(GSI_QPN, rest, 0, _HOP_LIMIT),
+            *(GSI_QPN, b"".join((DETH.pack(QUEUE_KEY, GSI_QPN), head, body)), 0, _HOP_LIMIT),
         )
 
     def sendDatagram(self, path: PeerPath, word: int, record: bytes) -> None:
@@ -442,8 +443,6 @@ class PacketFabric(Fabric):
             if self._ringing() or self.writable:
                 return True
         elif self.bells or self._pendingDREQs or self.writable:
-            return True
-        if self._transactions.questions:
             return True
         found: bool = self.link.pending()
         return found

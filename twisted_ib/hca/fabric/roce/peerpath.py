@@ -101,11 +101,11 @@ class PeerPath:
         self.fabric.sendDatagram(self, word, b"".join((header, *pieces)))
         return True
 
-    def sendManagement(self, attribute: int, body: bytes) -> None:
+    def sendManagement(self, attribute: int, body: bytes, transaction: int = 0) -> None:
         """
         Send a CM message.
         """
-        self.fabric.sendManagement(self.peer.address, attribute, body)
+        self.fabric.sendManagement(self.peer.address, attribute, body, transaction)
 
     def wantSpace(self, waiter: Any) -> None:
         """

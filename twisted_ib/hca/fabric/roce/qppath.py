@@ -310,11 +310,11 @@ class QueuePairPath(Waiters):
         """
         return self._position
 
-    def sendManagement(self, attribute: int, body: bytes) -> None:
+    def sendManagement(self, attribute: int, body: bytes, transaction: int = 0) -> None:
         """
         Send a CM message.
         """
-        self._way.sendManagement(attribute, body)
+        self._way.sendManagement(attribute, body, transaction)
 
     def prepareREQ(self, request: Any) -> None:
         """

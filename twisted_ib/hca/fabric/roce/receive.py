@@ -12,8 +12,8 @@ that it comes from that queue pair's peer. Invalid packets are dropped silently 
   - C{packets_wrong_service}: the queue pair has another transport service;
   - C{packets_wrong_source}: not from the queue pair's peer;
   - C{qkey_violations}: a datagram with a wrong Q_Key;
-  - C{management_malformed}, C{management_unsupported}: for queue pair 1, but no CM message
-    (L{twisted_ib.hca.cm.transactions}).
+  - C{management_malformed} and others: for queue pair 1, but no MAD that an agent takes
+    (L{twisted_ib.hca.mad.dispatch}).
 
 C{packets_marked} counts packets with a congestion mark, C{congestion_notified} the notifications of peers.
 """
@@ -82,13 +82,12 @@ class PacketReceiver:
     @ivar packets: count of packets received, valid or not.
     """
 
-    __slots__ = ("_fabric", "_flows", "_owner", "_sessions", "_transactions", "packets")
+    __slots__ = ("_fabric", "_flows", "_owner", "_sessions", "packets")
 
-    def __init__(self, fabric: Any, sessions: dict[int, Any], general: Any) -> None:
+    def __init__(self, fabric: Any, sessions: dict[int, Any]) -> None:
         self._fabric = fabric
         self._owner = fabric.owner
         self._sessions = sessions
-        self._transactions = general
         self._flows: dict[tuple[str, str, int], ICRCState] = {}
         self.packets = 0
 
@@ -271,12 +270,15 @@ class PacketReceiver:
             self._owner.count("packets_unknown_qp")
         elif target == GSI_QPN and opcode == UD_SEND_ONLY:
             body = at + _STARTS[opcode]
+            key, sender = DETH.unpack_from(view, at + BTH.size)
             # Queue pair 1 accepts its well-known Q_Key only (Linux rxe_recv.c check_keys).
-            if DETH.unpack_from(view, at + BTH.size)[0] != QUEUE_KEY:
+            if key != QUEUE_KEY:
                 self._owner.count("qkey_violations")
             else:
-                self._transactions.received(source, view, body, tail)
-        elif opcode in _DATAGRAMS and target != GSI_QPN:
+                path = self._fabric.pathTo(source)
+                self._owner.madReceived(path, target, sender & QPN_MASK, view, body, tail)
+        # IBTA vol. 1 annex A17: RoCE has no queue pair 0.
+        elif opcode in _DATAGRAMS and target > GSI_QPN:
             queuePair = self._owner.queuePairs.get(target)
             # Any partition of the port was let through so far.
             if queuePair is not None and not matches(partition, queuePair.partition):

@@ -19,18 +19,32 @@ from twisted_ib.hca.wire.mad.classes import COMMUNICATION, ClassHeader, classHea
 
 #: IBTA vol. 1 13.4.3: base version, class, class version, method; status, class specific; transaction id;
 #: attribute id, reserved, attribute modifier.
-_HEADER: Final = Struct(">BBBBHHQHHI")
+HEADER: Final = Struct(">BBBBHHQHHI")
 
-HEADER_BYTES: Final = _HEADER.size
+HEADER_BYTES: Final = HEADER.size
 MAD_BYTES: Final = 256
 DATA_BYTES: Final = MAD_BYTES - HEADER_BYTES
 #: The well-known Q_Key of queue pair 1 (Linux ib_mad.h IB_QP1_QKEY).
 QUEUE_KEY: Final = 0x80010000
 
-_BASE_VERSION: Final = 1
+BASE_VERSION: Final = 1
+# Methods of all classes (IBTA vol. 1 13.4.5); the reply to both Get and Set is GetResp.
+GET: Final = 0x01
+SET: Final = 0x02
+GET_RESPONSE: Final = 0x81
+TRAP_REPRESS: Final = 0x07
 #: The response bit of a method. TrapRepress lacks it, though Linux mad.c ib_response_mad counts that as a
 #: response.
 RESPONSE: Final = 0x80
+
+# Status of a response, bits 4 to 2 (IBTA vol. 1 13.4.7; Linux ib_mad.h IB_MGMT_MAD_STATUS_*).
+BAD_VERSION: Final = 0x04
+UNSUPPORTED_METHOD: Final = 0x08
+UNSUPPORTED_METHOD_ATTRIBUTE: Final = 0x0C
+#: The direction bit in the status of a directed route SMP: it returns (Linux ib_smi.h IB_SMP_DIRECTION).
+DIRECTION: Final = 0x8000
+#: The attribute that every class has.
+CLASS_PORT_INFO: Final = 0x0001
 
 #: Class version of connection management (Linux cm_msgs.h IB_CM_CLASS_VERSION).
 CM_VERSION: Final = 2
@@ -75,8 +89,8 @@ class Mad:
         @raise HeaderError: a field does not fit.
         """
         try:
-            header = _HEADER.pack(
-                *(_BASE_VERSION, self.managementClass, self.classVersion, self.method),
+            header = HEADER.pack(
+                *(BASE_VERSION, self.managementClass, self.classVersion, self.method),
                 *(self.status, self.classSpecific, self.transaction),
                 *(self.attribute, self.reserved, self.modifier),
             )
@@ -116,10 +130,10 @@ class Mad:
         if start < 0 or stop > len(buffer) or stop - start != MAD_BYTES:
             raise LengthError(f"a MAD has {MAD_BYTES} octets, not {stop - start}")
         base, class_, version, method, status, specific, transaction, attribute, reserved, modifier = (
-            _HEADER.unpack_from(buffer, start)
+            HEADER.unpack_from(buffer, start)
         )
-        if base != _BASE_VERSION:
-            raise HeaderError(f"a MAD has base version {base}, not {_BASE_VERSION}")
+        if base != BASE_VERSION:
+            raise HeaderError(f"a MAD has base version {base}, not {BASE_VERSION}")
         body = bytes(buffer[start + HEADER_BYTES : stop])
         data: bytes | AnyMessage = body
         header: ClassHeader | None = None

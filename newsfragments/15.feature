@@ -1,0 +1,1 @@
+`Device.mads.register` registers an agent for a management class, with whole MADs on queue pairs 0 and 1 between processes and on queue pair 1 between hosts; requests are repeated until they are answered, and a Get or Set that no agent takes is answered with its status.

@@ -1,0 +1,173 @@
+"""
+Two HCAs with the agents of toy classes: for tests of management on each fabric.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from unittest import skipIf
+
+from tests.hca.hcas import HCATestCase, User, settle
+from tests.hca.mad.toys.echo import EchoAgent
+from tests.hca.mad.toys.node import NodeAgent
+from tests.hca.memorylink import Wire, deviceOn
+from twisted_ib.hca.base.operation import UD_SEND_ONLY
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
+from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
+from twisted_ib.hca.host import libc
+from twisted_ib.hca.mad import gsi
+from twisted_ib.hca.mad.dispatch import ReceivedMAD
+from twisted_ib.hca.services.address import AddressVector
+from twisted_ib.hca.wire.grh import DETH, GRH, GRH_BYTES, length
+from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
+
+MISSING = libc.available()
+
+
+class MADTestCase(HCATestCase):
+    """
+    C{a} and C{b}, on C{lo0} unless a subclass says otherwise.
+
+    @cvar toys: the agents that every device begins with, besides those of the package: a line each.
+    """
+
+    fabric = LoopbackFabric
+    toys: tuple[Callable[[Any], Any], ...] = (NodeAgent, EchoAgent)
+
+    def setUp(self) -> None:
+        """
+        Open both.
+        """
+        super().setUp()
+        #: What each device began with.
+        self.agents: list[Any] = []
+        self.patch(gsi, "AGENTS", (*gsi.AGENTS, *[partial(self._begin, toy) for toy in self.toys]))
+        self.a, self.b = self.device(), self.device()
+        self._path: Any = None
+
+    def _begin(self, toy: Callable[[Any], Any], device: Any) -> None:
+        self.agents.append(toy(device))
+
+    def of(self, kind: type, device: Device) -> Any:
+        """
+        @return: the agent of a class of a device.
+        """
+        (found,) = [
+            each for each in self.agents if each.__class__ is kind and each.agent._agents is device.mads
+        ]
+        return found
+
+    def address(self, device: Device) -> AddressVector:
+        """
+        @return: the address of a device.
+        """
+        return AddressVector(device.gid)
+
+    def settle(self) -> None:
+        """
+        Let everything move.
+        """
+        settle(self.a, self.b)
+
+    def wait(self, seconds: float) -> None:
+        """
+        Let time pass.
+        """
+        self.clock.advance(seconds)
+        for device in (self.a, self.b):
+            device.tick(self.clock.seconds())
+        self.settle()
+
+    def record(self, octets: bytes, key: int = QUEUE_KEY, source: int = 1, gid: int | None = None) -> bytes:
+        """
+        @return: a datagram of C{a} for C{b}, as its path carries it.
+        """
+        grh = GRH(0, 0, length(len(octets)), 64, self.a.gid if gid is None else gid, self.b.gid)
+        return grh.pack() + DETH(key, source).pack() + octets
+
+    def write(self, number: int, record: bytes, opcode: int = UD_SEND_ONLY) -> None:
+        """
+        Send C{b} any record.
+        """
+        if self._path is None:
+            user = User()
+            self.a.fabric.reach(self.b.guid, user)
+            settle(self.a, self.b)
+            self._path = user.path
+        self._path.post(opcode << 24 | number, b"", record, len(record))
+
+    def counted(self, number: int, record: bytes, opcode: int = UD_SEND_ONLY) -> dict[str, int]:
+        """
+        Send C{b} any record.
+
+        @return: the counters that it changes.
+        """
+        before = Counter(self.b.counters)
+        self.write(number, record, opcode)
+        self.settle()
+        return dict(Counter(self.b.counters) - before)
+
+    def ask(self, kind: type, target: Device, **changes: Any) -> list[ReceivedMAD | None]:
+        """
+        C{a} asks the agent of a toy class.
+
+        @return: the list that its response comes to.
+        """
+        responses: list[ReceivedMAD | None] = []
+        own = self.of(kind, self.a)
+        own.agent.send(self.address(target), own.question(), responses.append, **changes)
+        self.settle()
+        return responses
+
+
+@skipIf(bool(MISSING), f"missing: {MISSING}")
+class OnRings:
+    """
+    C{shm0} over rings.
+    """
+
+    fabric = SharedMemoryFabric
+
+
+class OnSockets:
+    """
+    C{shm0} over sockets.
+    """
+
+    fabric = partial(SharedMemoryFabric, rings=False)
+
+
+class OnPackets:
+    """
+    C{roce0}, which has no queue pair 0.
+    """
+
+    toys = (EchoAgent,)
+
+    def setUp(self: Any) -> None:
+        """
+        An empty wire.
+        """
+        self.wire = Wire()
+        self._count = 0
+        super().setUp()
+
+    def device(self: Any) -> Device:
+        """
+        @return: a new HCA, closed after the test.
+        """
+        self._count += 1
+        device = deviceOn(self.wire, f"192.0.2.{self._count}", self.clock.seconds)
+        self.addCleanup(device.close)
+        return device
+
+    def write(self: Any, number: int, record: bytes, opcode: int = UD_SEND_ONLY) -> None:
+        """
+        Send C{b} any packet.
+        """
+        rest = record[GRH_BYTES:]
+        self.a.fabric.transmitter.datagram(self.b.address, opcode, number, 0, 0xFFFF, 1, rest, 0, 64)

@@ -1,0 +1,88 @@
+"""
+Connection management as an agent: the queue of unsolicited requests.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.hca.mad.cases import MADTestCase, OnPackets
+from twisted_ib.hca.mad import gsi
+from twisted_ib.hca.wire.cm import REQ, RTU
+from twisted_ib.hca.wire.mad import cm
+
+
+class CMAgentTests(OnPackets, MADTestCase):
+    """
+    A device to which strangers send requests.
+    """
+
+    def setUp(self) -> None:
+        """
+        Small bounds.
+        """
+        self.patch(gsi, "CM_REQUESTS", 4)
+        self.patch(gsi, "CM_REQUESTS_PER_BATCH", 2)
+        super().setUp()
+        self.came: list[tuple[int, int]] = []
+        device: Any = self.b
+        device.managementReceived = self.received
+
+    def received(self, path: Any, attribute: int, buffer: bytes, start: int, stop: int) -> None:
+        """
+        A message gets through.
+        """
+        self.assertEqual(stop - start, 232)
+        self.came.append((attribute, int.from_bytes(buffer[start : start + 4], "big")))
+
+    def flood(self, count: int) -> None:
+        """
+        That many REQs arrive in one batch, and the RTU of a connection.
+        """
+        for number in range(count):
+            self.write(1, self.record(cm.wrap(REQ.attribute, REQ(number).pack(), 5).pack()))
+        self.write(1, self.record(cm.wrap(RTU.attribute, RTU(99, 5).pack(), 5).pack()))
+
+    def test_order(self) -> None:
+        """
+        Unsolicited requests wait for the rest of a batch; when there are more than one turn answers, the
+        latest comes first, and beyond a bound the oldest is dropped.
+        """
+        self.flood(6)
+        self.b.progress()
+        requests = [(0x10, number) for number in (5, 4, 2, 3)]
+        self.assertEqual(self.came, [(0x14, 99), *requests[:2]])
+        self.assertTrue(self.b.busy())
+        self.b.progress()
+        self.assertEqual(self.came[1:], requests)
+        self.assertEqual(self.b.counters["management_dropped"], 2)
+        self.settle()
+        self.assertFalse(self.b.busy())
+
+    def test_exception(self) -> None:
+        """
+        A listener that raises keeps no other request from its answer.
+        """
+        self.flood(2)
+        received = self.received
+
+        def failing(*arguments: Any) -> None:
+            received(*arguments)
+            if len(self.came) == 2:
+                raise RuntimeError("a listener's error")
+
+        device: Any = self.b
+        device.managementReceived = failing
+        self.assertRaises(RuntimeError, self.b.progress)
+        self.settle()
+        self.assertEqual(self.came, [(0x14, 99), (0x10, 0), (0x10, 1)])
+
+    def test_lostPath(self) -> None:
+        """
+        The request of a peer that is gone meanwhile is dropped.
+        """
+        self.flood(1)
+        self.b.fabric.progress(100)
+        self.b.fabric.pathTo(self.a.address).alive = False
+        self.settle()
+        self.assertEqual(self.came, [(0x14, 99)])

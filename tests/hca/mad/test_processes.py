@@ -1,0 +1,61 @@
+"""
+Management between two processes.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from unittest import skipIf
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hca.hcas import turn
+from tests.hca.mad.toys.echo import EchoAgent
+from tests.support.rundirectory import ownRunDirectory
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.host import libc
+from twisted_ib.hca.mad.dispatch import ReceivedMAD
+from twisted_ib.hca.services.address import AddressVector
+from twisted_ib.hca.wire.grh import guidGID
+
+MISSING = libc.available()
+SECONDS = 60
+
+
+@skipIf(bool(MISSING), f"missing: {MISSING}")
+class ProcessTests(SynchronousTestCase):
+    """
+    C{shm0}, with L{tests.hca.mad.responder} in a child.
+    """
+
+    def test_response(self) -> None:
+        """
+        The agent of another process answers.
+        """
+        ownRunDirectory(self)
+        child = subprocess.Popen(
+            [sys.executable, "-m", "tests.hca.mad.responder"],
+            cwd=Path(__file__).resolve().parents[3],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.addCleanup(child.wait)
+        self.addCleanup(child.kill)
+        assert child.stdout is not None
+        self.addCleanup(child.stdout.close)
+        guid = int(child.stdout.readline())
+        device = Device("shm0")
+        self.addCleanup(device.close)
+        echo = EchoAgent(device)
+        responses: list[ReceivedMAD | None] = []
+        echo.agent.send(AddressVector(guidGID(guid)), echo.question(), responses.append, 60.0)
+        end = time.monotonic() + SECONDS
+        while not responses and time.monotonic() < end:
+            turn(device)
+        (response,) = responses
+        assert response is not None
+        self.assertEqual(response.mad.data, bytes(range(232))[::-1])
+        self.assertEqual(response.path.peer.pid, child.pid)

@@ -1,0 +1,3 @@
+"""
+Management classes of one file each, for tests: what a class costs.
+"""

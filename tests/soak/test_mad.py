@@ -1,0 +1,59 @@
+"""
+The hostile test of C{tests.hca.mad.test_agents} with the large number.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import tracemalloc
+from typing import Any
+
+from tests.hca.mad.cases import MADTestCase, OnPackets, OnRings, OnSockets
+from tests.hca.mad.test_agents import AgentContract
+
+COUNT = 30_000
+#: Bytes that all that hostile datagrams leave may take.
+MOST = 1 << 24
+
+
+class Hostile:
+    """
+    Datagrams of all classes and lengths.
+    """
+
+    hostile = AgentContract.hostile
+
+    def test_random(self: Any) -> None:
+        """
+        Nothing is raised, and little is kept.  Seed 30.
+        """
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        self.hostile(COUNT, random.Random(30))
+        gc.collect()
+        self.assertLess(tracemalloc.get_traced_memory()[0], MOST)
+
+
+class LoopbackTests(Hostile, MADTestCase):
+    """
+    C{lo0}.
+    """
+
+
+class RingTests(OnRings, Hostile, MADTestCase):
+    """
+    C{shm0} over rings.
+    """
+
+
+class SocketTests(OnSockets, Hostile, MADTestCase):
+    """
+    C{shm0} over sockets.
+    """
+
+
+class PacketTests(OnPackets, Hostile, MADTestCase):
+    """
+    C{roce0}.
+    """
