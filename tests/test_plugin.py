@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from twisted.application.reactors import IReactorInstaller
+from twisted.internet import endpoints
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.interfaces import (
     IStreamClientEndpoint,
@@ -21,7 +24,9 @@ from twisted.plugin import IPlugin, getPlugins
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
+from tests.support.calls import called
 from tests.support.waiting import HANG_SECONDS
+from twisted.plugins import twisted_ib_plugin
 from twisted_ib.internet.strings import EndpointParser
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -206,6 +211,63 @@ class StringTests(SynchronousTestCase):
         self.refused(TypeError, f"{where}:backlog=5", where, "backlog", server=False)
         self.refused(TypeError, f"{self.prefix}:localhost:80:reactor=mine", "reactor", server=False)
 
+    def test_warm(self) -> None:
+        """
+        Only the first string is looked up among the plugins, which costs more than most connections
+        (issue 16, point 4).
+        """
+        strings = f"{self.prefix}:8080", f"{self.prefix}:localhost:8080"
+        parse = {serverFromString: strings[0], clientFromString: strings[1]}
+        before = [repr(vars(each(self.reactor, string))) for each, string in parse.items()]
+        self.patch(endpoints, "getPlugins", None)
+        after = [repr(vars(each(self.reactor, string))) for each, string in parse.items()]
+        self.assertEqual(before, after)
+        # 61 and 101 calls of functions, most of them in Twisted's tokenizer; a look-up makes thousands.
+        for each, string in parse.items():
+            self.assertLess(called(partial(each, self.reactor, string)).total(), 200)
+
+
+class PluginStringTests(StringTests):
+    """
+    The same where Twisted has no table that a parser could enter itself in.
+    """
+
+    def setUp(self) -> None:
+        """
+        Twisted's tables are elsewhere, or of another form.
+        """
+        super().setUp()
+        self.patch(twisted_ib_plugin.sdp, "_entered", False)
+        self.tables: dict[str, dict[str, Any]] = {}
+        for name in (
+            "_serverParsers",
+            "_clientParsers",
+            "_endpointServerFactories",
+            "_endpointClientFactories",
+        ):
+            table = {key: value for key, value in getattr(endpoints, name).items() if key.lower() != "sdp"}
+            self.tables[name] = table
+            self.patch(endpoints, name, table)
+
+    def test_warm(self) -> None:
+        """
+        The plugin is found each time, and the tables that there are stay as they are.
+        """
+        for name in self.tables:
+            with self.subTest(without=name):
+                self.setUp()
+                self.patch(endpoints, name, {})
+                for _ in range(2):
+                    verifyObject(
+                        IStreamServerEndpoint, twisted_ib_plugin.sdp.parseStreamServer(self.reactor, "80")
+                    )
+                for table in self.tables.values():
+                    self.assertNotIn("sdp", {key.lower() for key in table})
+        for _ in range(2):
+            self.patch(twisted_ib_plugin.sdp, "_entered", True)
+            verifyObject(IStreamServerEndpoint, serverFromString(self.reactor, "sdp:80"))
+            verifyObject(IStreamClientEndpoint, clientFromString(self.reactor, "sdp:localhost:80"))
+
 
 class MessageStringTests(StringTests):
     """
@@ -213,3 +275,11 @@ class MessageStringTests(StringTests):
     """
 
     prefix = "ib"
+
+
+class DatagramStringTests(StringTests):
+    """
+    And so does C{rds:}.
+    """
+
+    prefix = "rds"

@@ -4,6 +4,11 @@ Endpoint strings: C{sdp:PORT}, C{ib:PORT} or C{rds:PORT} for servers, C{sdp:HOST
 Twisted imports this module whenever it rebuilds its plugin cache, which is before a reactor is chosen.  So
 the endpoints are imported only when a string is parsed, and no device is opened before they listen or
 connect.
+
+For each string of a plugin Twisted reads the folders of all plugins (L{twisted.plugin.getCache}), which
+takes 0.6 ms and which a plugin cannot avoid.  So a parser that was found once enters itself in the tables
+where Twisted has its own C{tcp:} and C{ssl:}.  They are not public: with a Twisted that has none the plugin
+is found each time.
 """
 
 from __future__ import annotations
@@ -50,6 +55,36 @@ def _seconds(what: str, text: str) -> float:
     return seconds
 
 
+def _serverArguments(factory: object, /, *args: str, **kwargs: str) -> Any:
+    # twisted.internet.endpoints.serverFromString drops the second argument.
+    return (args, factory), {"named": kwargs}
+
+
+def _clientArguments(*args: str, **kwargs: str) -> dict[str, Any]:
+    return {"args": args, "named": kwargs}
+
+
+def _rejoined(parse: Callable[..., Any]) -> Callable[..., Any]:
+    # Until here as one argument each: a name in a string may be that of any parameter.
+    return lambda reactor, args, named: parse(reactor, *args, **named)
+
+
+def _enter(parser: EndpointParser | DelegatingParser) -> None:
+    from twisted.internet import endpoints
+
+    name = parser.prefix.upper()
+    entries: tuple[tuple[str, str, str, Callable[..., Any]], ...] = (
+        ("_serverParsers", "tcp", parser.prefix, _serverArguments),
+        ("_endpointServerFactories", "TCP", name, _rejoined(parser.parseStreamServer)),
+        ("_clientParsers", "TCP", name, _clientArguments),
+        ("_endpointClientFactories", "TCP", name, _rejoined(parser.parseStreamClient)),
+    )
+    tables = [getattr(endpoints, table, {}) for table, _, _, _ in entries]
+    if all(tcp in table for table, (_, tcp, _, _) in zip(tables, entries, strict=True)):
+        for table, (_, _, key, entry) in zip(tables, entries, strict=True):
+            table.setdefault(key, entry)
+
+
 @implementer(IPlugin, IStreamServerEndpointStringParser, IStreamClientEndpointStringParserWithReactor)
 class EndpointParser:
     """
@@ -66,6 +101,7 @@ class EndpointParser:
         self._load = load
         self._server = server
         self._client = client
+        self._entered = False
 
     def parseStreamServer(self, reactor: IReactorCore, *args: Any, **kwargs: Any) -> ServerEndpoint:
         """
@@ -90,15 +126,20 @@ class EndpointParser:
     def _parse(
         self, parse: Callable[..., Any], reactor: object, args: Sequence[str], kwargs: Mapping[str, str]
     ) -> Any:
+        if not self._entered:
+            self._entered = True
+            _enter(self)
         try:
-            # Twisted passes the parts of the string as arguments.  Bound here, a wrong one is reported in
-            # terms of the string and not of a private method.
-            bound = signature(parse).bind(reactor, *args, **kwargs)
-        except TypeError as error:
-            parts = [self.prefix, *args, *(f"{name}={value}" for name, value in kwargs.items())]
-            raise TypeError(f"{':'.join(parts)}: {error}") from None
-        try:
-            return parse(*bound.args, **bound.kwargs)
+            return parse(reactor, *args, **kwargs)
+        except TypeError:
+            # Twisted passes the parts of the string as arguments.  A wrong one is reported in terms of the
+            # string and not of a private method.
+            try:
+                signature(parse).bind(reactor, *args, **kwargs)
+            except TypeError as error:
+                parts = [self.prefix, *args, *(f"{name}={value}" for name, value in kwargs.items())]
+                raise TypeError(f"{':'.join(parts)}: {error}") from None
+            raise
         except ValueError as error:
             raise ValueError(f"{self.prefix}: {error}") from None
 
@@ -155,15 +196,22 @@ class DelegatingParser:
         self._load = load
         self._server = server
         self._client = client
+        self._entered = False
 
     def parseStreamServer(self, reactor: IReactorCore, *args: Any, **kwargs: Any) -> Any:
         """
         Return a server endpoint.
         """
-        return getattr(self._load(), self._server)(reactor, *args, **kwargs)
+        return self._made(self._server, reactor, args, kwargs)
 
     def parseStreamClient(self, reactor: IReactorCore, *args: Any, **kwargs: Any) -> Any:
         """
         Return a client endpoint.
         """
-        return getattr(self._load(), self._client)(reactor, *args, **kwargs)
+        return self._made(self._client, reactor, args, kwargs)
+
+    def _made(self, name: str, reactor: object, args: Sequence[str], kwargs: Mapping[str, str]) -> Any:
+        if not self._entered:
+            self._entered = True
+            _enter(self)
+        return getattr(self._load(), name)(reactor, *args, **kwargs)
