@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.errors import ConnectionStateError
 from twisted_ib.hca.cm.machine import Connection, Event, Input, Output, State
-from twisted_ib.hca.cm.transitions import HALF_OPEN, TRANSITIONS
+from twisted_ib.hca.cm.transitions import CM_READY_REPEATS, HALF_OPEN, TRANSITIONS
 from twisted_ib.hca.connection import PathRecord
 from twisted_ib.hca.wire import cm
 from twisted_ib.hca.wire.cm import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU
@@ -33,6 +33,7 @@ class FakeTable:
     """
 
     caGUID = GUID
+    sourcesForgeable = False
 
     def __init__(self) -> None:
         """
@@ -174,12 +175,15 @@ EXPECTED: dict[State, dict[Input, Effect]] = {
     S.MRA_REQ_SENT: {**_CALLED, I_.REPEATED_REQ: (S.MRA_REQ_SENT, "MRA", None, None)},
     S.REP_SENT: {
         **_ACCEPTED,
+        # The timer goes on: it was set 50 s ago.
+        I_.REPEATED_REQ: (S.REP_SENT, "REP", None, PERIOD - 50),
         I_.MRA_REP: (S.MRA_REP_RCVD, None, None, MRA_WAIT),
         I_.RETRY: (S.REP_SENT, "REP", None, PERIOD),
     },
     S.MRA_REP_RCVD: {**_ACCEPTED, I_.RETRY: (S.MRA_REP_RCVD, "REP", None, PERIOD)},
     S.ESTABLISHED: {
         I_.REP: (S.ESTABLISHED, "RTU", None, None),
+        I_.RETRY: (S.ESTABLISHED, "RTU", None, PERIOD),
         I_.LAP: (S.ESTABLISHED, "APR", None, None),
         I_.CLOSE: (S.DREQ_SENT, "DREQ", None, PERIOD),
         I_.STALE: (S.DREQ_SENT, "DREQ", None, PERIOD),
@@ -460,6 +464,69 @@ class MessageTests(MachineCase):
         connection.feed(Input.RETRY, None, NOW)
         self.assertEqual(table.sent[0], table.sent[1])
         self.assertEqual(connection.retriesLeft, 1)
+
+    def test_unproven(self) -> None:
+        """
+        Where sources can be forged the REP is repeated once, and the wait is as long as all repeats would
+        take; the REJ of a consumer that closes then is not sent (issue 16, point 16).
+        """
+        connection, table = self.inState(State.REP_SENT)
+        table.sourcesForgeable = True
+        connection.feed(Input.RETRY, None, NOW)
+        self.assertEqual((len(table.sent), connection.retriesLeft), (1, 0))
+        self.assertEqual(connection.deadline, NOW + 2 * PERIOD)
+        table.sent.clear()
+        connection.feed(Input.REPEATED_REQ, REQ(), NOW)
+        self.assertEqual(self.sent(table).attribute, REP.attribute)
+        table.sent.clear()
+        connection.disconnect(NOW)
+        self.assertEqual((table.sent, connection.state), ([], State.IDLE))
+
+    def test_unprovenCloses(self) -> None:
+        """
+        A consumer that closes before the repeat has its REJ.
+        """
+        connection, table = self.inState(State.REP_SENT)
+        table.sourcesForgeable = True
+        connection.disconnect(NOW)
+        self.assertEqual(self.sent(table).attribute, REJ.attribute)
+
+    def test_proven(self) -> None:
+        """
+        An MRA to the REP proves the source: there are all retries from then on, and a REJ.
+        """
+        connection, table = self.inState(State.REP_SENT)
+        table.sourcesForgeable = True
+        connection.feed(Input.RETRY, None, NOW)
+        connection.feed(Input.MRA_REP, MRA(serviceTimeout=20), NOW)
+        self.assertEqual(connection.retriesLeft, 2)
+        connection.feed(Input.RETRY, None, NOW)
+        table.sent.clear()
+        connection.disconnect(NOW)
+        self.assertEqual(self.sent(table).attribute, REJ.attribute)
+
+    def test_readyAgain(self) -> None:
+        """
+        Where the passive side repeats its REP but once, the RTU is repeated some times; then there is no
+        timer. Elsewhere there never is one.
+        """
+        for isForgeable, most, count in (
+            (False, 9, 0),
+            (True, 9, CM_READY_REPEATS),
+            (True, 2, 2),
+            (True, 0, 0),
+        ):
+            connection, table = self.inState(State.REP_RCVD)
+            table.sourcesForgeable, connection.maxRetries = isForgeable, most
+            connection.ready(NOW)
+            sent = 0
+            while (when := connection.deadline) is not None:
+                self.assertEqual(when, NOW + (sent + 1) * PERIOD)
+                connection.deadline = None
+                connection.feed(Input.RETRY, None, when)
+                sent += 1
+            self.assertEqual((sent, len(table.sent)), (count, count + 1))
+            self.assertEqual(connection.state, State.ESTABLISHED)
 
     def test_retriesAnew(self) -> None:
         """

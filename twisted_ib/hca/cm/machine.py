@@ -28,9 +28,12 @@ _IDLE, _ACCEPT, _READY, _CLOSE = State.IDLE, Input.ACCEPT, Input.READY, Input.CL
 class ConnectionContext(Protocol):
     """
     Services of the connection table for its connections.
+
+    @ivar sourcesForgeable: whether a REQ proves nothing about its source.
     """
 
     caGUID: int
+    sourcesForgeable: bool
 
     def send(self, output: Output) -> None:
         """

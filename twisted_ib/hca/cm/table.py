@@ -122,6 +122,7 @@ class ConnectionTable:
         @param halfOpenPerSource: see L{limits.CM_HALF_OPEN_PER_PATH} and L{limits.CM_HALF_OPEN_PER_ADDRESS}.
         """
         self.caGUID = caGUID
+        self.sourcesForgeable = False
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.outputs: deque[Output] = deque()
         self.events: deque[CMEvent] = deque()
@@ -157,12 +158,13 @@ class ConnectionTable:
 
     def limitHalfOpen(self, halfOpenPerSource: int, halfOpenInAll: int) -> None:
         """
-        From now on a REQ over a limit evicts the oldest half-open connection, because source addresses can
-        be forged.
+        From now on source addresses can be forged: a REQ over a limit evicts the oldest half-open
+        connection, and a source that has not answered is sent no more than twice what came from it.
 
         @param halfOpenPerSource: half-open connections of one source.
         @param halfOpenInAll: the same of all sources.
         """
+        self.sourcesForgeable = True
         self._halfOpenLimit = HalfOpenLimit(halfOpenPerSource, halfOpenInAll, True)
         self.lookups.limitHalfOpen(halfOpenPerSource, halfOpenInAll)
 
@@ -464,7 +466,9 @@ class ConnectionTable:
 
     def _takeRTU(self, source: Any, message: RTU, now: float) -> None:
         connection = self._find(source, message)
-        if connection is not None and not connection.feed(_RTU, message, now):
+        if connection is None or connection.feed(_RTU, message, now):
+            return
+        if connection.state is not State.ESTABLISHED:  # Repeated there, see CM_READY_REPEATS.
             self.counters["unexpected"] += 1
 
     def _takeDREQ(self, source: Any, message: DREQ, now: float) -> None:

@@ -29,6 +29,9 @@ from twisted_ib.hca.wire.cm import (
 if TYPE_CHECKING:
     from twisted_ib.hca.cm.machine import Connection
 
+#: How often an RTU is repeated unasked on a medium whose sources can be forged: there the passive side
+#: repeats its REP once only, and cannot learn otherwise of a peer that has no data to send.
+CM_READY_REPEATS = 5
 #: The longest service timeout of an MRA that is granted, about eight seconds, once per message: code 31
 #: would keep a half-open connection for over two hours (IBTA vol. 1 12.6.6).
 CM_SERVICE_TIMEOUT_CODE = 21
@@ -79,10 +82,22 @@ def _sendReady(connection: Connection, message: RTU, now: float) -> None:
     # from the two ids, so an idle connection keeps no 232 octets for it.
     connection.output = output if message.privateData else None
     connection.table.send(output)
+    if connection.table.sourcesForgeable and connection.maxRetries:
+        connection.retriesLeft = min(connection.maxRetries, CM_READY_REPEATS)
+        connection.table.arm(connection, now + connection.period)
+    elif connection.deadline is not None:
+        connection.table.disarm(connection)
+
+
+def _repeatReady(connection: Connection, message: object, now: float) -> None:
+    _repeat(connection, message, now)
+    connection.retriesLeft -= 1
+    if connection.retriesLeft > 0:  # Then nothing more is due; the connection stays as it is.
+        connection.table.arm(connection, now + connection.period)
 
 
 def _repeat(connection: Connection, message: object, now: float) -> None:
-    # The peer repeated its REQ or REP, so our MRA or RTU was lost.
+    # The peer repeated its REQ or REP, so our MRA, REP or RTU was lost.
     if connection.output is None:
         _sendFinal(connection, RTU())
     else:
@@ -114,8 +129,30 @@ def _retry(connection: Connection, message: object, now: float) -> None:
     connection.table.arm(connection, now + connection.period)
 
 
+def _retryReply(connection: Connection, message: object, now: float) -> None:
+    table = connection.table
+    assert connection.output is not None
+    connection.retriesLeft -= 1
+    wait = connection.period
+    if table.sourcesForgeable:
+        # Nothing has come back from the REQ's source, which may be a victim's: one repeat of our own, then
+        # each repeated REQ draws one REP. We wait for as long as all repeats would take.
+        wait *= connection.retriesLeft + 1
+        connection.retriesLeft = 0
+    table.send(connection.output)
+    table.arm(connection, now + wait)
+
+
+def _extendReply(connection: Connection, message: MRA, now: float) -> None:
+    # The MRA has our communication id, so the REP has reached the REQ's source.
+    connection.retriesLeft = connection.maxRetries
+    _extend(connection, message, now)
+
+
 def _established(connection: Connection, message: object, now: float) -> None:
     connection.output = None
+    if connection.deadline is not None:
+        connection.table.disarm(connection)
     connection.table.report(_ESTABLISHED, connection, message)
 
 
@@ -174,6 +211,9 @@ def _rejectAccepted(connection: Connection, message: object, now: float) -> None
     # The consumer accepted and then closed before the RTU. Not a DREQ: the peer may not have the REP yet,
     # and a REJ ends its attempt in either case (Linux cm.c cm_destroy_id).
     connection.output = None
+    hasRepeated = connection.retriesLeft < connection.maxRetries
+    if hasRepeated and connection.state is State.REP_SENT and connection.table.sourcesForgeable:
+        return  # Two messages for one REQ are the most; if it is repeated, it is a new one.
     _sendFinal(
         connection,
         REJ(
@@ -224,7 +264,7 @@ Row = tuple[Action, State]
 #              v      v
 #   +-- REQ_SENT      REQ_RCVD --+   think: MRA_REQ_SENT, MRA to each repeated REQ
 #   |  MRA: MRA_REQ_RCVD   |     |
-#   |     | REP            | accept: send REP
+#   |     | REP            | accept: send REP, again to each repeated REQ
 #   |     v                v     |
 #   |  REP_RCVD       REP_SENT   |   think: MRA_REP_SENT, MRA to each repeated REP
 #   |     |         MRA: MRA_REP_RCVD
@@ -317,8 +357,9 @@ TRANSITIONS: dict[State, dict[Input, Row]] = {
     },
     State.REP_SENT: {
         **_ACCEPTED,
-        Input.MRA_REP: (_extend, State.MRA_REP_RCVD),
-        Input.RETRY: (_retry, State.REP_SENT),
+        Input.REPEATED_REQ: (_repeat, State.REP_SENT),
+        Input.MRA_REP: (_extendReply, State.MRA_REP_RCVD),
+        Input.RETRY: (_retryReply, State.REP_SENT),
     },
     State.MRA_REP_RCVD: {
         **_ACCEPTED,
@@ -328,6 +369,7 @@ TRANSITIONS: dict[State, dict[Input, Row]] = {
         **_ENDED,
         # The RTU was lost.
         Input.REP: (_repeat, State.ESTABLISHED),
+        Input.RETRY: (_repeatReady, State.ESTABLISHED),
         Input.LAP: (_declinePath, State.ESTABLISHED),
         Input.CLOSE: (_sendDREQ, State.DREQ_SENT),
         # Linux cm.c cm_match_req: after the REJ to the new REQ the old connection is closed by a DREQ, in

@@ -212,9 +212,15 @@ class FloodTestCase(SynchronousTestCase):
             hopLimit=64,
             localACKTimeout=dice.choice((0, 19)),
         )
-        mad = cm.wrap(request.attribute, request.pack(), dice.getrandbits(64)).pack()
-        bth = BaseHeader(0x64, 1, dice.getrandbits(24), acknowledge=True)
-        return source, datagram(source, Packet.of(bth, (QUEUE_KEY, 1), mad).pack())
+        return source, self.management(source, request.attribute, request.pack())
+
+    def management(self, source: str, attribute: int, body: bytes) -> bytes:
+        """
+        @return: a message of connection management.
+        """
+        mad = cm.wrap(attribute, body, self.dice.getrandbits(64)).pack()
+        bth = BaseHeader(0x64, 1, self.dice.getrandbits(24), acknowledge=True)
+        return datagram(source, Packet.of(bth, (QUEUE_KEY, 1), mad).pack())
 
     def mutated(self) -> tuple[str, bytes]:
         """

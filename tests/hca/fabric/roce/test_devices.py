@@ -232,7 +232,7 @@ class MovingTests(PacketTestCase):
             self.assertEqual(two.done(), [(id, WCStatus.SUCCESS)])
             self.assertEqual(one.done(), [(id, WCStatus.SUCCESS)])
             self.assertEqual(two.memory[: size + 1], one.memory[:size] + two.memory[size : size + 1])
-        self.assertEqual(one.device.deadline(), None)
+        self.assertEqual(one.device.timers.deadline(), None)
 
     def test_writeAndRead(self) -> None:
         """
@@ -247,7 +247,7 @@ class MovingTests(PacketTestCase):
             self.settle(one, two)
             self.assertEqual(one.done(), [(id, WCStatus.SUCCESS), (id + 100, WCStatus.SUCCESS)])
             self.assertEqual(two.memory[7 : 7 + size], bytes([id + 1]) * size)
-        self.assertEqual((one.device.deadline(), two.device.deadline()), (None, None))
+        self.assertEqual((one.device.timers.deadline(), two.device.timers.deadline()), (None, None))
         self.assertFalse(one.device.busy() or two.device.busy())
 
     def test_denied(self) -> None:

@@ -4,8 +4,16 @@ Tests of an HCA among strangers.  The full numbers are in C{tests/soak/test_pack
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 from tests.hca.fabric.roce.flood import FloodTestCase
+from tests.simulation.streams import ADDRESSES, PORT
 from twisted_ib import limits
+from twisted_ib.hca.connection.rdmacm import PortSpace, serviceID
+from twisted_ib.hca.wire.cm import DREQ, LAP, MRA, REJ, REP, SIDR_REQ, byAttribute
+
+_CM_PORT = 55410
 
 
 class FloodTests(FloodTestCase):
@@ -43,3 +51,55 @@ class FloodTests(FloodTestCase):
         self.honest = 0
         self.arrive(200, self.forged)
         self.assertEqual(self.device.cm._halfOpenLimit.halfOpen, limits.CM_HALF_OPEN_PER_ADDRESS)
+
+    def test_reflection(self) -> None:
+        """
+        No message with a forged source draws more than twice its bytes towards that source, however long it
+        is waited; a request that is repeated draws one reply each time.
+        """
+        drawn: Counter[str] = Counter()
+        given: Counter[str] = Counter()
+        network = self.streams.world.network
+        send = network.send
+
+        def note(source: Any, destination: str, port: int, octets: bytes, trafficClass: int) -> None:
+            drawn[destination] += len(octets)
+            send(source, destination, port, octets, trafficClass)
+
+        self.patch(network, "send", note)
+        dice, kinds = self.dice, dict[str, str]()
+
+        def arrive(kind: str, source: str, octets: bytes, times: int) -> None:
+            kinds[source] = kind
+            for _ in range(times):
+                given[source] += len(octets)
+                self.link.take((source, _CM_PORT, ADDRESSES[1], octets, 0))
+                self.streams.world.run(lambda: False, 0.01)
+
+        for turn in range(60):
+            source = f"10.9.0.{turn + 1}"
+            self.stranger = lambda source=source: source  # type: ignore[method-assign]
+            arrive("REQ", *self.forged(), 1 + turn % 3)
+        others = {
+            "DREQ": DREQ(1, 2, 3),
+            "LAP": LAP(1, 2),
+            "REP": REP(1, 2),
+            "SIDR_REQ": SIDR_REQ(serviceID=serviceID(PortSpace.UDP, PORT), requestID=7),
+            "REJ": REJ(1, 2, 0, reason=10),
+            "MRA": MRA(1, 2, 1, 31),
+        }
+        for number, (kind, message) in enumerate(others.items()):
+            source = f"10.9.1.{number + 1}"
+            octets = self.management(source, message.attribute, message.pack())
+            arrive(kind, source, octets, 2)
+        for turn in range(200):
+            source = f"10.9.2.{turn + 1}"
+            attribute = dice.choice((*byAttribute, dice.getrandbits(16)))
+            arrive("random", source, self.management(source, attribute, dice.randbytes(232)), 2)
+        self.streams.world.run(lambda: False, 300.0)
+        factors = {kind: 0.0 for kind in kinds.values()}
+        for source, kind in kinds.items():
+            factors[kind] = max(factors[kind], drawn[source] / given[source])
+        self.assertLessEqual(max(factors.values()), 2.0, factors)
+        # REQs of one message and all others.
+        self.assertEqual((factors["REQ"], factors["DREQ"], factors["SIDR_REQ"]), (2.0, 1.0, 1.0))

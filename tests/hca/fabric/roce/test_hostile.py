@@ -308,7 +308,7 @@ class HostileTests(PacketTestCase):
             self.settle(one, two, seconds=0.01)
         self.assertEqual((one.done(), two.done()), ([(2, WCStatus.SUCCESS)], [(1, WCStatus.SUCCESS)]))
         self.assertEqual(two.memory[:50000], one.memory[:50000])
-        self.assertEqual(one.device.deadline(), None)
+        self.assertEqual(one.device.timers.deadline(), None)
 
     def test_noRoomForAnswers(self) -> None:
         """
