@@ -273,6 +273,17 @@ class Operating(_Base):
             self.status(self.port.rdmaWrite(once.cookie, b"y", self.there)), "RDS_RDMA_REMOTE_ERROR"
         )
 
+    def test_many(self) -> None:
+        """
+        No message overtakes its operation, though more READs are asked for than may be on the way.
+        """
+        count = 3 * limits.RDMA_READS
+        memories = [self.owner.registerMemory(bytes([at]), False, useOnce=True) for at in range(count)]
+        done = [self.port.rdmaRead(memory.cookie, 1, self.there) for memory in memories]
+        self.come()
+        self.assertEqual([self.successResultOf(each) for each in done], [bytes([at]) for at in range(count)])
+        self.assertEqual([memory.region for memory in memories], [None] * count)
+
     def test_refused(self) -> None:
         """
         Memory without the right is not accessed, and the connection comes again.
@@ -288,6 +299,16 @@ class Operating(_Base):
         self.assertTrue(self.owner.freeMemory(memory.cookie))
         self.assertEqual(self.status(port.rdmaRead(memory.cookie, 1, there)), refused)
         self.one.transport.write(b"alive", there)
+        self.come()
+        self.assertIn(b"alive", self.two.data)
+
+    def test_unregistered(self) -> None:
+        """
+        Where no memory was ever registered an invented cookie is refused as any other.
+        """
+        refused = self.status(self.port.rdmaRead(makeCookie(0x1234), 1, self.there))
+        self.assertEqual(refused, "RDS_RDMA_REMOTE_ERROR")
+        self.one.transport.write(b"alive", self.there)
         self.come()
         self.assertIn(b"alive", self.two.data)
 
@@ -391,14 +412,14 @@ class SharedTests(Operating, ProcessesTestCase):
 
     def test_onlyThen(self) -> None:
         """
-        Queue pairs have work queues only once there is memory; one connection is enough, also for who
+        Queue pairs have work queues only once there is an operation; one connection is enough, also for who
         comes later.
         """
         (session,) = self.b.medium.sessions.values()
-        self.assertIsNone(session.work)
         memory = self.owner.registerMemory(8)
-        self.assertIsNotNone(session.work)
+        self.assertIsNone(session.work)
         self.result(self.port.rdmaWrite(memory.cookie, b"x", self.there))
+        self.assertIsNotNone(session.work)
         self.assertEqual((self.a.queuePairs, self.b.queuePairs), (1, 1))
         c = self.process()
         three = c.listen(4000, "::1", CookieRecorder())
@@ -571,6 +592,24 @@ class AddressedTests(Operating, AddressedTestCase):
         Let everything arrive.
         """
         self.pass_(1.0)
+
+    def test_withinMessage(self) -> None:
+        """
+        A message of which some packets have come is completed though this end begins an operation.
+        """
+        memory = self.owner.registerMemory(8)
+        link = self.channelFor(self.a.reactor, "roce0", HERE).device.fabric.link
+        self.owner.write(b"x" * 4096, self.here)
+        for _ in range(10):
+            self.b.turn()
+        link.receive(2)
+        (path,) = self.a.medium.sessions.values()
+        self.assertTrue(path.queuePair.path.fabric.partial)
+        done = self.port.rdmaWrite(memory.cookie, b"y", self.there)
+        self.assertIsNotNone(path.work)
+        self.assertIsNone(self.result(done))
+        self.assertEqual((self.one.data[-1], bytes(memory.view[:1])), (b"x" * 4096, b"y"))
+        self.assertEqual(self.a.network.counters["conn_reset"], 0)
 
 
 class TCPTests(ProcessesTestCase):

@@ -4,15 +4,22 @@ How often functions are called, for tests of what a message costs.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import twisted_ib
 
-def called(act: Callable[[], object]) -> Counter[str]:
+#: The package's folder.
+PACKAGE = os.path.dirname(twisted_ib.__file__) + os.sep
+
+
+def called(act: Callable[[], object], under: str = "") -> Counter[str]:
     """
+    @param under: The folder whose functions count; all if empty.
     @return: How often which function of Python ran while something was done.
     """
     calls: Counter[str] = Counter()
@@ -21,7 +28,7 @@ def called(act: Callable[[], object]) -> Counter[str]:
         """
         Count a call.
         """
-        if event == "call":
+        if event == "call" and frame.f_code.co_filename.startswith(under):
             calls[frame.f_code.co_name] += 1
 
     sys.setprofile(profile)

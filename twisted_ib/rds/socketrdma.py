@@ -124,8 +124,6 @@ class SocketRDMA:
             buffer = bytearray(buffer)
         memory = RDSMemory(domain, buffer, WRITABLE if writable else READABLE, useOnce)
         memories[memory.key] = memory
-        # Queue pairs between processes get work queues only now, or when the peer announces operations.
-        self.network.medium.expose(domain)
         return memory
 
     def freeMemory(self, memoryOrCookie: RDSMemory | int, invalidate: bool = True) -> bool:

@@ -412,6 +412,39 @@ class ReceiveTests(QueuePairTestCase):
         self.assertEqual(self.b.delivered(operation.ACKNOWLEDGE, b"", 0, 0), 0)
         self.assertEqual(self.b.state, QPState.ERR)
 
+    def test_waits(self) -> None:
+        """
+        Where the path's transport repeats a message may wait for a receive.
+        """
+        self.connect()
+        self.b.waits, self.b.posted, self.b.minRNRTimer = True, 0, 9
+        self.assertEqual(self.put(0x04, b"x"), operation.RNR | 9)
+        self.assertEqual((self.b.state, self.b.consumer.messages), (QPState.RTS, []))
+        self.assertEqual(self.put(0x04, bytes(limits.INLINE_RECORD + 1)), operation.RNR | 9)
+        self.b.postReceives(2)
+        self.assertEqual((self.put(0x04, b"x"), self.b.consumer.messages), (0, [b"x"]))
+        self.assertEqual(self.put(0x04, bytes(limits.INLINE_RECORD + 1)), operation.NAK_INVALID_REQUEST)
+        self.assertEqual(self.b.state, QPState.ERR)
+
+    def test_onRequest(self) -> None:
+        """
+        The consumer is asked for work queues when the peer's first request needs them: not for a message,
+        nor for an answer.
+        """
+        self.connect()
+        asked: list[None] = []
+        self.b.onRequest = lambda: asked.append(None)
+        self.assertEqual(self.put(0x04, b"x"), 0)
+        self.assertEqual(asked, [])
+        # It made none: the request is refused as if there were nobody to ask.
+        self.assertEqual(self.put(operation.READ_REQUEST, RETH.pack(1, 1, 1)), operation.NAK_INVALID_REQUEST)
+        self.assertEqual((len(asked), self.b.state), (1, QPState.ERR))
+        self.setUp()
+        self.connect()
+        self.b.onRequest = lambda: asked.append(None)
+        self.b.delivered(operation.ACKNOWLEDGE, b"\x61", 0, 1)
+        self.assertEqual(len(asked), 1)
+
     def test_keepAlive(self) -> None:
         """
         A WRITE of nothing is taken, whatever it names, and uses no receive.

@@ -9,8 +9,10 @@ from typing import Any
 from tests.hca.memorylink import Wire, deviceOn
 from tests.rds.ends import Process, ProcessesTestCase
 from twisted_ib import limits
+from twisted_ib.hca.base.operation import SEND_LAST, SEND_ONLY, SILENT, SOLICITED
 from twisted_ib.hca.connection.rdmacm import RDMACMHeader
 from twisted_ib.hca.wire.cm import REQ
+from twisted_ib.hca.wire.headers import BTH, ICRC
 from twisted_ib.internet.channel import DeviceChannel
 from twisted_ib.rds import receiving
 from twisted_ib.rds.media import rc
@@ -200,9 +202,31 @@ class AddressedTests(AddressedTestCase):
             self.one.transport.write(data, (THERE, 5000))
         self.pass_(1.0)
         self.assertLess(self.two.socket._receivedBytes, 20_000)
+        device = self.channels[self.b.reactor, THERE].device
+        self.assertGreater(device.counters["send_rnr_err"], 10)
         self.two.transport.resumeProducing()
         self.pass_(3.0)
         self.assertEqual(self.two.data, sent)
+        self.assertIsNone(self.session(self.b).work)
+        self.assertEqual(self.b.network.counters["conn_reset"], 0)
+
+    def test_silent(self) -> None:
+        """
+        A host that is silent for too long gets a DREQ, as it may not be gone, and then another connection.
+        """
+        self.one.transport.write(b"x", (THERE, 5000))
+        self.pass_(1.0)
+        session = self.session(self.b)
+        self.wire.log = []
+        path: Any = self.session(self.a).queuePair.path
+        path.refused(path.position(), SILENT)
+        self.pass_(1.0)
+        mads = [data[20:-4] for source, *_, data in self.wire.log if data[0] == 0x64 and source == HERE]
+        self.assertIn(b"\0\x15", [mad[16:18] for mad in mads])
+        self.assertTrue(session.closed)
+        self.one.transport.write(b"y", (THERE, 5000))
+        self.pass_(1.0)
+        self.assertEqual(self.two.data, [b"x", b"y"])
 
 
 class FormTests(AddressedTestCase):
@@ -210,29 +234,23 @@ class FormTests(AddressedTestCase):
     The messages on the queue pair.
     """
 
-    def record(self, process: Process) -> list[bytes]:
+    def messages(self, source: str) -> list[bytes]:
         """
-        @return: A list that the messages which a process sends are added to.
+        @return: The messages that an address has sent on its queue pair since the log of the wire began.
         """
-        sent: list[bytes] = []
-        session = self.session(process)
-        post = session.work.postInline
-
-        class Work:
-            """
-            Notes what is posted.
-            """
-
-            def postInline(self, payload: Any, length: int, solicited: bool) -> bool:
-                data = b"".join(payload) if isinstance(payload, list) else bytes(payload)
-                assert len(data) == length
-                assert solicited, "Linux sleeps on"
-                sent.append(data)
-                answer: bool = post(payload, length, solicited=True)
-                return answer
-
-        session.work = Work()
-        return sent
+        found: list[bytes] = []
+        parts: list[bytes] = []
+        for sender, *_, data in self.wire.log or ():
+            opcode, flags = data[:2]
+            if sender != source or opcode > SEND_ONLY:
+                continue
+            parts.append(data[BTH.size : len(data) - ICRC.size - (flags >> 4 & 3)])
+            ends = opcode in (SEND_LAST, SEND_ONLY)
+            self.assertIs(flags & SOLICITED == SOLICITED, ends, "Linux sleeps on")
+            if ends:
+                found.append(b"".join(parts))
+                parts.clear()
+        return found
 
     def test_fragments(self) -> None:
         """
@@ -241,10 +259,11 @@ class FormTests(AddressedTestCase):
         """
         self.one.transport.write(b"first", (THERE, 5000))
         self.pass_(1.0)
-        sent, answers = self.record(self.a), self.record(self.b)
+        self.wire.log = []
         for index in range(8):
             self.one.transport.write(bytes([index]) * 9000, (THERE, 5000))
         self.pass_(1.0)
+        sent, answers = self.messages(HERE), self.messages(THERE)
         self.assertEqual([len(data) for data in sent[:3]], [4144, 4144, 48 + 808])
         self.assertEqual(len({data[:48] for data in sent[:3]}), 1)
         fields = HEADER.unpack(sent[0][:48])
@@ -268,7 +287,7 @@ class FormTests(AddressedTestCase):
         before = self.b.network.counters["recv_bad_frame"]
         session = self.session(self.a)
         for frame in frames:
-            session.work.postInline(frame, len(frame))
+            session.queuePair.postInline(frame, b"", 0)
         self.pass_(0.5)
         self.assertEqual(self.b.network.counters["recv_bad_frame"], before + 1, frames)
         self.assertTrue(session.closed)
@@ -355,7 +374,7 @@ class FormTests(AddressedTestCase):
         header = packChecksummed(99, 0, 5000, 4000, 5000, 0, 0, NO_PADDING, 0, NO_EXTENSIONS)
         ack = packChecksummed(0, 1, 0, 0, 0, 0, 0, NO_PADDING, 0, NO_EXTENSIONS)
         for frame in (ack, header + b"a" * 4096, ack, ack, header + b"b" * 904):
-            self.session(self.a).work.postInline(frame, len(frame))
+            self.session(self.a).queuePair.postInline(frame, b"", 0)
         self.pass_(1.0)
         self.assertEqual(self.two.data[-1], b"a" * 4096 + b"b" * 904)
         self.assertEqual(self.b.network.counters["recv_bad_frame"], 0)
@@ -367,7 +386,7 @@ class FormTests(AddressedTestCase):
         self.one.transport.write(b"x", (THERE, 5000))
         self.pass_(1.0)
         header = HEADER.pack(99, 0, 3, 4000, 5000, 0, 0, NO_PADDING, 0, NO_EXTENSIONS)
-        self.session(self.a).work.postInline(header + b"abc", 51)
+        self.session(self.a).queuePair.postInline(header, b"abc", 3)
         self.pass_(1.0)
         self.assertEqual(self.two.data[-1], b"abc")
 

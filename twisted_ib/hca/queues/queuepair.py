@@ -27,9 +27,11 @@ from twisted_ib.hca.base.operation import (
     ACKNOWLEDGE,
     NAK_INVALID_REQUEST,
     QPN_MASK,
+    RESPONSES,
     RNR,
     SEND_ONLY,
     SILENT,
+    SOLICITED,
     WRITE_ONLY,
 )
 from twisted_ib.hca.base.partition import DEFAULT_PKEY, PartitionTable, isValid
@@ -54,8 +56,9 @@ _RESET, _INIT, _RTS = QPState.RESET, QPState.INIT, QPState.RTS
 _RECORD = limits.INLINE_RECORD
 #: Of a queue pair without a device.
 _PARTITIONS = PartitionTable()
-#: The operation of a stream's record.
+#: The operation of a stream's record, and the same with a solicited event.
 SEND = SEND_ONLY << 24
+SEND_SOLICITED = (SEND_ONLY | SOLICITED) << 24
 #: States that receive: their queue pairs are in their path's table.
 _RECEIVING = frozenset((QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE))
 
@@ -76,6 +79,11 @@ class QueuePair:
     @ivar partition: Its P_Key, which C{pkey_index} has chosen from the port's table; without that the first.
     @ivar proposal: This side's parameters in its REQ or REP, on packet fabrics.
     @ivar onEvent: Called with an L{EventType} and this object, or L{None}.
+    @ivar onRequest: Called when the peer asks for an operation and there are no work queues, to make them;
+        L{None} if a stream takes nothing but messages.
+    @ivar sends: The operation of its inline messages, C{SEND} or C{SEND_SOLICITED}.
+    @ivar waits: Whether a message without a posted receive draws an RNR NAK; the path's transport must
+        repeat it then.  Otherwise it is an error of the peer.
     """
 
     __slots__ = (
@@ -101,6 +109,9 @@ class QueuePair:
     attributes: dict[str, Any] | None = None
     proposal: Any = None
     onEvent: Callable[[EventType, object], None] | None = None
+    onRequest: Callable[[], None] | None = None
+    sends = SEND
+    waits = False
 
     def __init__(
         self,
@@ -406,7 +417,7 @@ class QueuePair:
             )
         # SDPTransport.write has its own copy of this, to save a call per message: change both.
         if self.pending or not self.path.post(  # type: ignore[union-attr]
-            SEND | self.remote, header, payload, length
+            self.sends | self.remote, header, payload, length
         ):
             self.keep(header, payload, length)
 
@@ -427,7 +438,7 @@ class QueuePair:
         if not pending:
             assert self.path is not None
             self.path.wantSpace(self)
-        pending.append((SEND | self.remote, header, payload, length))
+        pending.append((self.sends | self.remote, header, payload, length))
 
     def postNothing(self) -> bool:
         """
@@ -502,6 +513,10 @@ class QueuePair:
         return self._refuse(posted)
 
     def _refuse(self, posted: int) -> int:
+        if self.waits and not posted:
+            if self.device is not None:
+                self.device.count("send_rnr_err")
+            return RNR | self.minRNRTimer
         # A stream has credits (SDP: annex A4) and cannot be repeated, so that no receive is a
         # protocol error of the peer, not a reason for an RNR wait.
         self.fail(
@@ -514,6 +529,8 @@ class QueuePair:
         return RNR | self.minRNRTimer if not posted else NAK_INVALID_REQUEST
 
     def _deliveredOther(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+        if self.work is None and self.onRequest is not None and opcode not in RESPONSES:
+            self.onRequest()
         if self.work is not None:
             answer: int = self.work.delivered(opcode, buffer, start, stop)
             return answer

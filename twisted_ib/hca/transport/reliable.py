@@ -79,13 +79,18 @@ class ReliableConnection:
             code, SOLICITED_EVENT if opcode & SOLICITED else 0, header, joined(payload), position
         )
 
-    def postNow(self, header: bytes, payload: Any, position: int, now: float) -> list[Packet] | None:
+    def postNow(
+        self, opcode: int, header: bytes, payload: Any, position: int, now: float
+    ) -> list[Packet] | None:
         """
         Accept a small SEND that may leave at once.
 
+        @param opcode: of a SEND in one packet, perhaps with L{SOLICITED}.
         @return: its packet; L{None} if it must go through L{post}.
         """
-        return self._requester.postNow(SEND_ONLY, header, joined(payload), position, now)
+        return self._requester.postNow(
+            SEND_ONLY, SOLICITED_EVENT if opcode & SOLICITED else 0, header, joined(payload), position, now
+        )
 
     def refuse(self, syndrome: int) -> None:
         """

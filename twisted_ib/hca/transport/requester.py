@@ -150,7 +150,7 @@ class Requester:
         return True
 
     def postNow(
-        self, code: int, header: bytes, body: bytes, position: int, now: float
+        self, code: int, solicited: int, header: bytes, body: bytes, position: int, now: float
     ) -> list[Packet] | None:
         """
         Accept a request of one packet that may be sent at once, as nothing is before it and there is room:
@@ -169,7 +169,7 @@ class Requester:
             or len(self._sent) >= limits.TRANSPORT_RECORDS
         ):
             return None
-        record = Record(code, 0, header, body, position, at, self._terms.mtu)
+        record = Record(code, solicited, header, body, position, at, self._terms.mtu)
         if record.end != at + 1:
             return None
         self._held += record.size

@@ -230,16 +230,6 @@ class RCMedium:
             found = self._domains[device] = DeviceMemory(device)
         return found
 
-    def expose(self, domain: DeviceMemory) -> None:
-        """
-        Let peers access registered memory from now on.
-        """
-        if not domain.isOpen:
-            domain.isOpen = True
-            for session in list(self.sessions.values()):
-                if session.channel.device is domain.device:
-                    session.beginOperations()
-
     # -- paths
 
     def pathTo(self, address: str, host: str, port: int) -> Any:
@@ -447,10 +437,6 @@ class RCMedium:
             old.broken(PathLostError("another connection took its place"))
         self.sessions[session.key] = session
         session.channel.acquire(session)
-        domain = self._domains.get(session.channel.device)
-        if domain is not None and domain.isOpen:
-            # Only now: announcing operations sends a message, which must not precede the REP.
-            session.beginOperations()
         for path in waiters:
             self.later(path, self._connect, path)
 

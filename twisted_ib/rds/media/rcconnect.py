@@ -14,7 +14,6 @@ from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, serviceID
 from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.internet.channel import DeviceChannel
-from twisted_ib.rds.media.rcsend import MTU
 from twisted_ib.rds.paths.path import RDSPath
 from twisted_ib.rds.protocol.private import MAJOR, MINOR, PrivateData, packHello, parseHello, servicePort
 
@@ -29,6 +28,8 @@ SESSIONS = PORT_SPACE << 16
 #: The port space between hosts (RDMA_PS_TCP, as in Linux rdma_transport.c).
 TCP_SPACE = int(PortSpace.TCP)
 
+#: The path MTU code of 4096 bytes.
+_MTU = 5
 #: CM response timeout code: about half a second between two REQs (4.096 us * 2^17).
 _CM_RESPONSE_TIMEOUT = 17
 _CM_RETRIES = 3
@@ -147,7 +148,7 @@ class ConnectAttempt:
             maxCMRetries=_CM_RETRIES,
             # Linux ib.h asks for one retry (RDS_IB_DEFAULT_RETRY_COUNT); seven survive a burst of loss.
             retryCount=RETRIES,
-            pathMTU=MTU,
+            pathMTU=_MTU,
             rnrRetryCount=RETRIES,
             privateData=RDMACMHeader(local, 0, remote).pack() + said,
         )

@@ -17,7 +17,7 @@ There are two forms:
     which the sender has announced by a I{control} frame: flags 0x80, ports and sequence 0, and a payload
     that begins with its kind: 1 and the path's addresses, the sender's first, as text separated by a
     space; 2 and a port (16 bits, big endian) of the index's path that is not bound; 3, stop sending, or
-    4, continue; 5, RDMA operations begin: both ends have work queues from then on.
+    4, continue.
 
 An ack-only frame has ports, length and sequence 0.  A message with ACK_REQUIRED is acknowledged at the
 end of the batch, unless something else was sent on the path meanwhile; other messages are acknowledged
@@ -40,7 +40,6 @@ from twisted_ib.rds.media.rcsend import (
     DUE,
     EACH,
     MUCH,
-    OPERATIONS,
     PAUSE,
     PORT_UNBOUND,
     RECEIVES,
@@ -153,8 +152,6 @@ class RCConnection(RCSender):
             self.flushGathered()
         if self.backlog:
             self.postBacklog()
-        if self.work is not None and self.shared and not self._keyed:
-            self.announce()
         # Acknowledged once for each batch, as Linux ib_cm.c does after polling its CQ empty
         # (rds_ib_tasklet_fn_recv).  With a backlog the acknowledgement waits for room too.
         if self.owing and not self.backlog:
@@ -340,8 +337,6 @@ class RCConnection(RCSender):
             # The port was closed or has moved to another process: look up all routes again.  Messages on
             # the way are dropped, as Linux drops those for unbound ports.
             self.medium.moved()
-        elif kind == OPERATIONS and len(payload) == 1:
-            self.beginOperations()
         elif kind in (PAUSE, RESUME) and len(payload) == 1:
             self.peerPaused = kind == PAUSE
             self.cork()
@@ -414,7 +409,9 @@ class RCConnection(RCSender):
         """
         The queue pair is in error: see L{QueuePair.fail<twisted_ib.hca.queues.queuepair.QueuePair.fail>}.
         """
-        if isinstance(reason, PathLostError):
+        # Between processes the peer is gone, and its connection with it.  A silent host may come back, so it
+        # gets a DREQ.
+        if self.shared and isinstance(reason, PathLostError):
             self.connection = None
         self.broken(reason)
 

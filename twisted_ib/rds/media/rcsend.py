@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, QueuePairError, ResourceLimitError
-from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.memory.memory import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.queues.completion import WCStatus
+from twisted_ib.hca.queues.queuepair import SEND_SOLICITED
 from twisted_ib.hca.queues.requests import Capabilities
 from twisted_ib.hca.services.work import WorkQueues
-from twisted_ib.rds.protocol.wire import FRAGMENT_BYTES, HEADER, HEADER_BYTES, NO_EXTENSIONS, NO_PADDING
+from twisted_ib.rds.protocol.wire import FRAGMENT_BYTES, HEADER_BYTES
 
 if TYPE_CHECKING:
     from twisted_ib.rds.media.rc import RCMedium
@@ -50,13 +50,10 @@ DUE = 64 * 1024
 #: After so much an acknowledgement is sent at once, not at the end of the batch.
 MUCH = 256 * 1024
 EACH = 4 * 1024
-#: The path MTU code of 4096 bytes.
-MTU = 5
 #: The flags of a control frame.  Linux has no such flag and is never sent one.
 CONTROL = 0x80
 #: The kinds of control frames.
-ADDRESSES, PORT_UNBOUND, PAUSE, RESUME, OPERATIONS = 1, 2, 3, 4, 5
-_OPERATIONS = HEADER.pack(0, 0, 1, 0, 0, CONTROL, 0, NO_PADDING, 0, NO_EXTENSIONS) + bytes([OPERATIONS])
+ADDRESSES, PORT_UNBOUND, PAUSE, RESUME = 1, 2, 3, 4
 #: The rights of a peer that has a cookie; each memory region restricts them further.
 _ACCESS = int(REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC)
 #: The local ACK timeout between processes: code 14, 67 ms (4.096 us * 2^14).
@@ -71,9 +68,8 @@ class RCSender:
     @ivar key: its key in the medium.
     @ivar channel: the device in its reactor.
     @ivar queuePair: the queue pair.
-    @ivar work: its work queues.  Between processes there are none until there are RDMA operations, as no
-        message is refused there.
-    @ivar domain: the memory for RDMA operations.
+    @ivar work: its work queues; L{None} until this end or the peer begins an RDMA operation.
+    @ivar domain: the memory for RDMA operations, likewise.
     @ivar connection: the CM's connection, or L{None}.
     @ivar isUp: whether messages can be sent.
     @ivar fragment: payload bytes of one fragment.
@@ -119,13 +115,17 @@ class RCSender:
         self._operations: dict[int, tuple[RCCarrier, Any]] = {}
         self._completions: deque[Any] = deque()
         self._numbers = 0
-        self._told = self._keyed = False
+        # Whether messages use the work queues.
+        self._keyed = False
+        self._reads = self._peerReads = 0
+        self.queuePair.onRequest = self._makeWork
         if not shared:
-            try:
-                self._makeWork()
-            except HCAError:
-                self.queuePair.close()
-                raise
+            # IBTA vol. 1 11.4.2.2: Linux ib_cm.c arms its receive CQ for solicited completions only, so a
+            # fragment that is not solicited would not wake it.
+            self.queuePair.sends = SEND_SOLICITED
+            # In Linux's form no receive is posted when there is no memory; packets are repeated then.
+            self.queuePair.waits = True
+            self.queuePair.minRNRTimer = _RNR_TIMER
         # Posted before the REP: a peer that sends first would draw RNR NAKs otherwise, as Linux makes ours
         # do (ib_cm.c posts in rds_ib_cm_connect_complete).
         self.queuePair.posted = RECEIVES
@@ -141,13 +141,6 @@ class RCSender:
             self.queuePair.posted = 0
             self.cork()
 
-    def _makeWork(self) -> None:
-        device = self.channel.device
-        self.domain = self.medium.domainOf(device)
-        places = Capabilities(RDS_SENDS, 0, 1, 0, 0)
-        queue: Any = self
-        self.work = WorkQueues(self.queuePair, self.domain.pd, queue, queue, device.timers, places)
-
     # -- connecting
 
     def join(self, connection: Any, message: Any) -> None:
@@ -158,32 +151,10 @@ class RCSender:
         """
         self.connection = connection
         connection.user = self
-        if self.shared:
-            self.queuePair.connect(connection.destination, message.localQPN, message)
-            self.isUp = True
-            return
-        # IBTA vol. 1 10.3.1: INIT, RTR, RTS, each with the attributes that the transition requires.
-        modify, proposal = self.queuePair.modify, self.queuePair.proposal
-        modify(QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=_ACCESS)
-        modify(
-            QPState.RTR,
-            ah_attr=connection.destination,
-            path_mtu=MTU if proposal is None else proposal.mtu,
-            dest_qp_num=message.localQPN,
-            rq_psn=0 if proposal is None else proposal.expectedPSN,
-            max_dest_rd_atomic=min(limits.RDMA_READS, message.initiatorDepth),
-            min_rnr_timer=_RNR_TIMER,
-        )
-        modify(
-            QPState.RTS,
-            sq_psn=message.startingPSN,
-            timeout=limits.PACKET_STREAM_TIMEOUT_CODE,
-            retry_cnt=_RETRIES,
-            # 7 is infinite: a Linux peer without receives answers RNR until it has memory again
-            # (IBTA vol. 1 12.7).
-            rnr_retry=_RETRIES,
-            max_rd_atomic=min(limits.RDMA_READS, message.responderResources),
-        )
+        # IBTA vol. 1 12.7: the peer's responder resources bound our initiator depth, and the other way round.
+        self._reads = min(limits.RDMA_READS, message.responderResources)
+        self._peerReads = min(limits.RDMA_READS, message.initiatorDepth)
+        self.queuePair.connect(connection.destination, message.localQPN, message)
         self.isUp = True
 
     # -- sending
@@ -252,29 +223,20 @@ class RCSender:
     def _post(self, header: bytes, payload: Any, length: int) -> bool:
         # Returns whether the fragment was sent; afterwards C{stuck} says whether the next one would be.
         queuePair = self.queuePair
-        work, solicited = self.work, not self.shared
-        if not (solicited or self._keyed):
-            if not queuePair.canPost():
+        if not self._keyed:
+            if queuePair.pending is not None and not queuePair.canPost():
                 self.stuck = True
                 return False
             queuePair.postInline(header, payload, length)
             self.stuck = queuePair.pending is not None
             return True
         try:
-            if queuePair.pending is not None:
-                # Fragments posted without work queues leave first.
-                self.stuck = True
-                return False
+            body = payload
+            if header:
+                pieces = payload if payload.__class__ is list else [payload] if length else []
+                body = [header, *pieces]
             size = len(header) + length
-            # IBTA vol. 1 11.4.2.2: Linux ib_cm.c arms its receive CQ for solicited completions only, so a
-            # fragment that is not solicited would not wake it.
-            if not header:
-                self.stuck = not work.postInline(payload, size, solicited=solicited)
-            elif payload.__class__ is list:
-                self.stuck = not work.postInline([header, *payload], size, solicited=solicited)
-            else:
-                body = [header, payload] if length else header
-                self.stuck = not work.postInline(body, size, solicited=solicited)
+            self.stuck = not self.work.postInline(body, size, solicited=not self.shared)
         except ResourceLimitError:
             # C{resume} is called when work requests complete.
             self.stuck = True
@@ -342,60 +304,40 @@ class RCSender:
 
     # -- operations
 
-    def beginOperations(self) -> None:
-        """
-        Create the work queues if there are none: the peer may access memory from now on, as far as it has
-        keys.  Messages then use the work queues too, in order behind the operations before them.
-
-        @raise ResourceLimitError: there are too many protection domains.
-        """
-        if self.work is None and self.isUp:
-            self._makeWork()
-            work: Any = self.work
-            attributes = work.attributes
-            # The attributes that INIT, RTR and RTS would have set (IBTA vol. 1 10.3.1); the connection is
-            # up already.
-            attributes.access = _ACCESS
-            attributes.reads = attributes.peerReads = limits.RDMA_READS
-            attributes.retries = attributes.rnrRetries = _RETRIES
-            attributes.timeout = _TIMEOUT
-            attributes.minRNRTimer = _RNR_TIMER
-            self.announce()
-
-    def announce(self) -> None:
-        """
-        Tell the peer to create work queues, behind all messages that were sent without them.
-        """
-        if not self._told:
-            if self.gathered:
-                self.flushGathered()
-            if not self.backlog:
-                self._told = True
-                self.post(_OPERATIONS, b"", 0)
-        # Only with an empty backlog: its fragments, perhaps the announcement, still leave without work
-        # queues.
-        if self._told and not self.backlog:
-            self._keyed = True
+    def _makeWork(self) -> None:
+        # Our operations need work queues, and so do the peer's, which has keys to what they may access.
+        if self.work is not None or not self.isUp:
+            return
+        device = self.channel.device
+        # The domain was allocated when a socket was bound, so that this cannot fail.
+        self.domain = self.medium.domainOf(device)
+        places = Capabilities(RDS_SENDS, 0, 1, 0, 0)
+        queue: Any = self
+        self.work = work = WorkQueues(self.queuePair, self.domain.pd, queue, queue, device.timers, places)
+        # The attributes that INIT, RTR and RTS would have set (IBTA vol. 1 10.3.1); the connection is up.
+        attributes = work.attributes
+        attributes.access = _ACCESS
+        attributes.reads, attributes.peerReads = self._reads, self._peerReads
+        attributes.retries = attributes.rnrRetries = _RETRIES
+        attributes.timeout = _TIMEOUT
+        attributes.minRNRTimer = _RNR_TIMER
 
     def postOperation(self, carrier: RCCarrier, message: Any) -> bool:
         """
-        Post an RDMA operation.
+        Post an RDMA operation.  From then on messages use the work queues too, in order behind it.
 
         @param message: its L{OperationMessage<twisted_ib.rds.paths.rdmaoperations.OperationMessage>}.
         @return: whether there was room.
         """
-        self.beginOperations()
+        self._makeWork()
         # Messages written before the operation leave before it.
         if self.gathered:
             self.flushGathered()
-        # A peer without work queues would refuse the request, and such a NAK ends the connection
-        # (IBTA vol. 1 9.7.5.2).
-        if self.shared and not self._keyed:
-            self.announce()
         if self.backlog or self.queuePair.pending is not None:
             return False
         if len(self._operations) >= RDS_OPERATIONS_POSTED or not self.work.canPost():
             return False
+        self._keyed = True
         self._numbers = number = self._numbers + 1
         self._operations[number] = carrier, message
         try:

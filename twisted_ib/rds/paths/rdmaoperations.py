@@ -171,7 +171,6 @@ class DeviceMemory:
     @ivar device: the device.
     @ivar memory: its memory table.
     @ivar pd: the protection domain.
-    @ivar isOpen: whether memory was registered.
     """
 
     def __init__(self, device: Any) -> None:
@@ -181,7 +180,6 @@ class DeviceMemory:
         self.device = device
         self.memory = device.memory
         self.pd = device.memory.allocateDomain()
-        self.isOpen = False
 
     def deregister(self, region: MemoryRegion) -> None:
         """

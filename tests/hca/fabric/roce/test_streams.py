@@ -14,12 +14,13 @@ from tests.hca.hcas import settle
 from tests.hca.memorylink import Datagram
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError
+from twisted_ib.hca.base.operation import SOLICITED
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.roce import packet as rocePacket
 from twisted_ib.hca.fabric.roce import qppath
 from twisted_ib.hca.fabric.roce import sessions as roceSessions
-from twisted_ib.hca.queues.queuepair import QueuePair
+from twisted_ib.hca.queues.queuepair import SEND_SOLICITED, QueuePair
 from twisted_ib.hca.transport import responder, sendwindow
 from twisted_ib.hca.wire.cm import REP, REQ
 
@@ -226,6 +227,57 @@ class StreamTests(PacketTestCase):
         self.assertEqual(self.messages(two), data)
         self.assertEqual(two.device.fabric.partial, {})
 
+    def test_solicited(self) -> None:
+        """
+        The last packet of a solicited message says so; to a stream it is a message like any other.
+        """
+        one, two = self.joined()
+        one.sends = SEND_SOLICITED
+        self.wire.log = log = []
+        data = [b"short" * 20, b"x" * 3000]
+        for each in data:
+            self.post(one, each)
+        self.until(one.device, two.device, seconds=0.1)
+        self.assertEqual(self.messages(two), data)
+        events = [octets[1] & SOLICITED for source, *_, octets in log if source == HERE and octets[0] < 5]
+        self.assertEqual(events, [SOLICITED, 0, 0, SOLICITED])
+
+    def test_waits(self) -> None:
+        """
+        Where a message may have to wait for a receive it is refused by its first packet and comes again,
+        whatever its length; elsewhere the peer has broken the rules.
+        """
+        one, two = self.joined()
+        two.waits, two.posted, two.minRNRTimer = True, 0, 10
+        data = [b"short" * 20, b"x" * 5000, b"last" * 20]
+        for each in data:
+            self.post(one, each)
+            self.until(one.device, two.device, seconds=0.1)
+        self.assertEqual((self.messages(two), two.device.fabric.partial), ([], {}))
+        refused = two.device.counters["send_rnr_err"]
+        self.assertGreater(refused, 2)
+        for count in (1, 2):
+            two.postReceives(1)
+            self.until(one.device, two.device, seconds=0.1)
+            self.assertEqual((self.messages(two), two.device.fabric.partial), (data[:count], {}))
+        self.assertGreater(two.device.counters["send_rnr_err"], refused)
+        two.waits = False
+        self.until(one.device, two.device, seconds=0.1)
+        self.assertEqual((two.state, self.messages(two)), (QPState.ERR, data[:2]))
+
+    def test_withdrawn(self) -> None:
+        """
+        A message that has begun gets its receive, though the consumer has withdrawn those that were left.
+        """
+        _, two = self.joined()
+        path = two.path
+        assert path is not None
+        two.waits = True
+        self.assertEqual(path.delivered(SEND_FIRST, b"x" * 1024, 0, 1024), 0)
+        two.posted = 0
+        self.assertEqual(path.delivered(SEND_LAST, b"yz", 0, 2), 0)
+        self.assertEqual((self.messages(two), two.posted), ([b"x" * 1024 + b"yz"], 0))
+
     def test_partialEnds(self) -> None:
         """
         A queue pair that is closed in the middle of a message keeps nothing.
@@ -426,14 +478,40 @@ class PatienceTests(StreamTests):
         self.wire.log = log = []
         for data in sent[:40]:
             self.post(one, data)
+            one.device.fabric.ringBells()
         self.assertEqual(len(log), sendwindow.TRANSPORT_WINDOW_FIRST)
         self.until(one.device, two.device)
         link: Any = self.wire.links[HERE]
         link.room = 3
         for data in sent[40:]:
             self.post(one, data)
+            one.device.fabric.ringBells()
         self.assertTrue(one.device.fabric.transmitter.stalled)
         link.room = None
+        self.until(one.device, two.device)
+        self.assertEqual(self.messages(two), sent)
+
+    def test_atOnceFirst(self) -> None:
+        """
+        Only the first message of a batch is sent at once: the others share calls of the link.
+        """
+        one, two = self.joined()
+        settle(one.device, two.device)
+        link: Any = self.wire.links[HERE]
+        link.burst = 64
+        self.wire.log = log = []
+        calls: list[int] = []
+        send = link.send
+        self.patch(link, "send", lambda *call: calls.append(len(call[2])) or send(*call))
+        sent = [b"%16d" % number for number in range(20)]
+        for data in sent:
+            self.post(one, data)
+        self.assertEqual((len(log), len(calls)), (1, 1))
+        one.device.progress()
+        self.assertEqual((len(log), len(calls)), (20, 2))
+        sent.append(b"another batch's 1")
+        self.post(one, sent[-1])
+        self.assertEqual((len(log), len(calls)), (21, 3))
         self.until(one.device, two.device)
         self.assertEqual(self.messages(two), sent)
 

@@ -370,6 +370,7 @@ class PacketFabric(Fabric):
             self.patient and now - path.flushed < PACKET_PATIENCE_SECONDS and connection.owes and path.isPlain
         )
         path.flushed = now
+        path.sentAtOnce = False
         packets = connection.outputs(limits.PACKET_OUTPUTS, now, patient)
         if packets:
             self.transmitter.send(path, packets)

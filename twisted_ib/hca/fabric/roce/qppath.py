@@ -73,6 +73,7 @@ class QueuePairPath(Waiters):
     @ivar connection: the transport connection.
     @ivar bell: whether a flush is scheduled.
     @ivar retransmits: count of the connection's retransmissions.
+    @ivar sentAtOnce: whether a message was sent since the last flush.
     @ivar unacknowledged: what C{track} was given, in order: C{track} is its C{append}.
     @ivar service: transport service bits of its opcodes.
     @ivar port: UDP source port.
@@ -111,6 +112,7 @@ class QueuePairPath(Waiters):
         "remote",
         "retransmits",
         "scheduler",
+        "sentAtOnce",
         "service",
         "track",
         "trafficClass",
@@ -132,7 +134,7 @@ class QueuePairPath(Waiters):
         self.peer = way.peer
         self.retransmits = 0
         self.alive = True
-        self.bell = False
+        self.bell = self.sentAtOnce = False
         self.scheduler: Any = None
         self.waiting: OrderedDict[Any, None] = OrderedDict()
         self.unacknowledged: deque[tuple[int, Any]] = deque()
@@ -274,14 +276,16 @@ class QueuePairPath(Waiters):
         now = fabric.clock()
         if (
             length <= self._prompt
-            and opcode == SEND_ONLY
+            and opcode & ~SOLICITED == SEND_ONLY
+            and not self.sentAtOnce
             and fabric.patient
             and not fabric.transmitter.stalled
         ):
             # The first message of a batch is mostly the only one: sent at once, it does not wait for the
-            # batch's end.
-            packets = self.connection.postNow(header, payload, position, now)
+            # batch's end.  Further ones share calls of the link.
+            packets = self.connection.postNow(opcode, header, payload, position, now)
             if packets is not None:
+                self.sentAtOnce = True
                 self._position = self._asked = position
                 fabric.transmitter.send(self, packets)
                 if not self.bell:
@@ -369,8 +373,11 @@ class QueuePairPath(Waiters):
                 return 0
             self._size -= stop - start
         try:
-            if queuePair.work is None and opcode & ~SOLICITED in _PARTS:
-                return self._join(queuePair, opcode, buffer, start, stop)
+            if queuePair.work is None or self._parts:
+                # The event is for a completion (IBTA vol. 1 9.2), and a stream has none.
+                opcode &= ~SOLICITED
+                if opcode in _PARTS:
+                    return self._join(queuePair, opcode, buffer, start, stop)
             syndrome: int = queuePair.delivered(opcode, buffer, start, stop)
             return syndrome
         except BaseException as error:
@@ -399,16 +406,20 @@ class QueuePairPath(Waiters):
         if self._parts:
             self._parts = [b"".join(self._parts)]
 
-    def _join(self, queuePair: Any, opcode: int, buffer: Any, start: int, stop: int) -> int:
+    def _join(self, queuePair: Any, code: int, buffer: Any, start: int, stop: int) -> int:
         # Reassembly for a stream, which receives whole messages. Returns 0, or the AETH syndrome of a
         # refusal.
-        code, parts = opcode & ~SOLICITED, self._parts
+        parts = self._parts
         # IBTA vol. 1 9.7.4: a First inside a message, or a Middle or Last outside of one, is a NAK invalid
         # request.
         if (code == SEND_FIRST) is bool(parts):
             self._dropParts()
             return NAK_INVALID_REQUEST
         if not parts:
+            if not queuePair.posted:
+                # The First packet uses the receive (IBTA vol. 1 9.7.5.2.8): the peer repeats from there.
+                refusal: int = queuePair.streamed(buffer, start, stop)
+                return refusal
             # RNR NAK, not an error: the peer retries once others have completed their messages (IBTA vol. 1
             # 9.7.5.2.8).
             if len(self.fabric.partial) >= PACKET_REASSEMBLIES:
@@ -427,7 +438,10 @@ class QueuePairPath(Waiters):
             return 0
         message = b"".join(parts)
         self._dropParts()
-        syndrome: int = queuePair.delivered(SEND_ONLY | opcode & SOLICITED, message, 0, len(message))
+        # There was a receive when the message began: a consumer that has withdrawn its receives since then
+        # still gets this one.
+        queuePair.posted = queuePair.posted or 1
+        syndrome: int = queuePair.streamed(message, 0, len(message))
         return syndrome
 
     def _dropParts(self) -> None:
