@@ -270,7 +270,7 @@ class GroupContract:
         self.assertEqual([data for _, data in two.heard()], [b"0", b"4"])
         self.assertEqual(len(a.paths._groups), 2)
         # Of those no group has the other HCA, so nothing is kept of the way there.
-        self.assertNotIn(guidGID(b.guid), a.addressPaths._byGID)
+        self.assertNotIn(guidGID(b.guid), a.addressPaths._byKey)
 
     def test_full(self: Any) -> None:
         """

@@ -14,7 +14,7 @@ from tests.hca.hcas import LISTENER, SDP, settle, turn
 from tests.hca.queues.keyed_pair import DeviceSide, piece
 from twisted_ib.errors import NoListenerError, NoRouteError, PathLostError, ResourceLimitError, SharedGIDError
 from twisted_ib.hca.base.states import QPState
-from twisted_ib.hca.device import addressresolution
+from twisted_ib.hca.device.addressing import processes as addressresolution
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode

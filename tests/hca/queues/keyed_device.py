@@ -8,6 +8,7 @@ from attrs import frozen
 
 from twisted_ib.errors import NoRouteError, QueuePairError
 from twisted_ib.hca.base.partition import PartitionTable
+from twisted_ib.hca.base.traits import LOCAL, LinkLayer
 from twisted_ib.hca.queues.queuepair import QueuePair
 
 
@@ -19,7 +20,14 @@ class Vector:
 
     gid: int = 1
 
-    def check(self) -> None:
+    @property
+    def key(self) -> int:
+        """
+        The GID.
+        """
+        return self.gid
+
+    def check(self, linkLayer: LinkLayer) -> None:
         """
         @raise QueuePairError: it has no GID.
         """
@@ -65,6 +73,7 @@ class Device:
         """
         self.met: list[QueuePair] = []
         self.partitions = PartitionTable()
+        self.traits = LOCAL
         self.counted: list[str] = []
         self.paths = Paths()
         self.error: Exception | None = None

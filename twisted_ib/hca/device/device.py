@@ -39,7 +39,9 @@ from twisted_ib.hca.base.traits import Peers, Proof
 from twisted_ib.hca.cm.machine import Connection
 from twisted_ib.hca.cm.transactions import CMTransactions
 from twisted_ib.hca.connection.rdmacm import gidNumber
-from twisted_ib.hca.device.addressresolution import AddressResolution
+from twisted_ib.hca.device.addressing.addresses import AddressResolution
+from twisted_ib.hca.device.addressing.processes import ProcessResolution
+from twisted_ib.hca.device.addressing.resolution import Resolution
 from twisted_ib.hca.device.connections import Manager, Service, Services
 from twisted_ib.hca.device.counters import Traffic, counters
 from twisted_ib.hca.device.identity import Identity
@@ -66,6 +68,11 @@ DESCRIBED_GIDS = 96
 SWITCH_COUNTERS_SHOWN = 32
 
 _RC = QPType.RC
+#: How paths are found, by what names the peers.
+RESOLUTIONS: dict[Peers, Callable[[Any], Resolution]] = {
+    Peers.PROCESSES: ProcessResolution,
+    Peers.ADDRESSES: AddressResolution,
+}
 
 
 @implementer(IFabricOwner)
@@ -148,8 +155,6 @@ class Device(Identity):
         self.addressPaths = AddressPaths(self)
         #: The agents of its management datagrams; see L{Agents.register}.
         self.mads = Agents(self)
-        #: Its address resolution and multicast groups.
-        self.paths = AddressResolution(self)
         self.receiveBudget = ReceiveBudget(self.count)
         #: See L{ReceiveBudget.hold}.
         self.hold = self.receiveBudget.hold
@@ -167,6 +172,8 @@ class Device(Identity):
         else:
             self.fabric = fabric(self, self.guid, clock)
         self.traits = traits = self.fabric.traits
+        #: Its address resolution and multicast groups.
+        self.paths: Resolution = RESOLUTIONS[traits.peers](self)
         # Source addresses can be forged, so fewer half-open connections are admitted than from processes that
         # the kernel has identified.
         if traits.proof is Proof.ANSWER:
@@ -356,17 +363,17 @@ class Device(Identity):
 
     def resolvePath(self, queuePair: QueuePair) -> None:
         """
-        See L{AddressResolution.resolvePath}.
+        See L{Resolution.resolvePath}.
         """
         self.check()
         self.paths.resolvePath(queuePair)
 
-    def reach(self, gid: int, user: Any) -> Any:
+    def reach(self, key: int, user: Any) -> Any:
         """
-        See L{AddressResolution.reach}.
+        See L{Resolution.reach}.
         """
         self.check()
-        return self.paths.reach(gid, user)
+        return self.paths.reach(key, user)
 
     def datagramReceived(
         self, path: Any, opcode: int, number: int, buffer: Any, start: int, stop: int

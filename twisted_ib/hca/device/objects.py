@@ -17,7 +17,6 @@ from twisted_ib.hca.memory.memory import ProtectionDomain
 from twisted_ib.hca.queues.completion import CompletionQueue
 from twisted_ib.hca.queues.sharedreceive import SharedReceiveQueue
 from twisted_ib.hca.services.address import AddressHandle, AddressVector
-from twisted_ib.hca.wire.grh import isMulticast
 
 
 class Objects:
@@ -90,9 +89,9 @@ class Objects:
         self._checkRoom(self.addressHandles, limits.ADDRESS_HANDLES, "address handles")
         # IBTA vol. 1 11.2.2: creating an address handle checks the vector, so that sending with it cannot
         # fail for it.
-        vector.check()
-        if not isMulticast(vector.gid):
-            self._device.paths.check(vector.gid)
+        vector.check(self._device.traits.linkLayer)
+        if not vector.isMulticast:
+            self._device.paths.check(vector.key)
         handle = AddressHandle(pd, vector, self._device)
         self.addressHandles.add(handle)
         return handle

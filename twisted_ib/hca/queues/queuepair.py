@@ -225,9 +225,11 @@ class QueuePair:
             if address is None:
                 raise QueuePairError(f"queue pair {self.number} needs a path as ah_attr")
             if hasattr(address, "gid"):
-                address.check()
-                if self.device is not None:
-                    self.device.paths.check(address.gid)
+                if self.device is None:
+                    address.check()
+                else:
+                    address.check(self.device.traits.linkLayer)
+                    self.device.paths.check(address.key)
         self._checkPartition(state, attributes.get("pkey_index"))
         if self.work is not None:
             self.work.check(state, attributes)

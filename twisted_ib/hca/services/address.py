@@ -20,11 +20,15 @@ from attrs import frozen
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, QueuePairError
+from twisted_ib.hca.base.port import LARGEST_UNICAST_LID
 from twisted_ib.hca.base.refcount import RefCounted
+from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.memory.memory import ProtectionDomain
+from twisted_ib.hca.wire.grh import isMulticast
 
 #: Datagrams of one device that wait, for their path or for room on it: 16 MiB.
 DATAGRAMS_WAITING = 4096
+_PERMISSIVE_LID = 0xFFFF
 
 _BITS = (
     ("gid", 128),
@@ -45,9 +49,9 @@ class AddressVector:
     @ivar gid: the GID of the port, or of a multicast group.
     @ivar sourceIndex: index into the sender's GID table.
     @ivar port: port number of the sender's HCA.
-    @ivar lid: unused, as there is no subnet with local identifiers.
-    @ivar serviceLevel: unused.
-    @ivar isGlobal: whether C{gid} is set; required here.
+    @ivar lid: the LID of the port or group, or of the router to it: on InfiniBand only.
+    @ivar serviceLevel: its service level, there.
+    @ivar isGlobal: whether C{gid} is set and its datagrams have a GRH; on Ethernet it must be.
     """
 
     gid: int
@@ -63,16 +67,36 @@ class AddressVector:
     serviceLevel: int = 0
     isGlobal: bool = True
 
-    def check(self) -> None:
+    @property
+    def key(self) -> int:
         """
-        Check that the vector has a GID and that each field fits its width.
+        The address that leads to the port: its GID, or without one its LID.  L{check} keeps the two apart.
+        """
+        return self.gid if self.isGlobal else self.lid
 
-        @raise QueuePairError: it has no GID, or a field is out of range.
+    @property
+    def isMulticast(self) -> bool:
         """
-        # As with RoCEv2 (IBTA vol. 1 annex A17), a port is addressed by GID only; there are no
-        # LIDs.
-        if not self.isGlobal or not self.gid:
-            raise QueuePairError("an address vector needs a GID here: there are no local identifiers")
+        Whether it is the address of a multicast group.
+        """
+        return isMulticast(self.gid) if self.isGlobal else self.lid > LARGEST_UNICAST_LID
+
+    def check(self, linkLayer: LinkLayer = LinkLayer.ETHERNET) -> None:
+        """
+        Check that the vector has the address that a link layer needs and that each field fits its width.
+
+        @raise QueuePairError: it has no address, or a field is out of range.
+        """
+        if linkLayer is LinkLayer.ETHERNET:
+            # With RoCEv2 (IBTA vol. 1 annex A17) a port is addressed by GID only; there are no LIDs.
+            if not self.isGlobal or not self.gid:
+                raise QueuePairError("an address vector needs a GID here: there are no local identifiers")
+        # IBTA vol. 1 4.1.3: the permissive LID is for directed routes only.
+        elif not 0 < self.lid < _PERMISSIVE_LID:
+            raise QueuePairError(f"an address vector needs a LID here, not {self.lid:#x}")
+        # IBTA vol. 1 4.1.1: a GID begins with a subnet prefix, so none can be taken for a LID.
+        elif self.isGlobal and not self.gid >> 64:
+            raise QueuePairError(f"an address vector has no GID {self.gid:#x}")
         for name, bits in _BITS:
             value = getattr(self, name)
             if value < 0 or value >> bits:
@@ -86,11 +110,12 @@ class AddressPath:
     @ivar users: how many address handles use it.
     """
 
-    __slots__ = ("_addressPaths", "_asking", "_path", "_waiting", "gid", "users")
+    __slots__ = ("_addressPaths", "_asking", "_path", "_waiting", "key", "users")
 
-    def __init__(self, addressPaths: AddressPaths, gid: int) -> None:
+    def __init__(self, addressPaths: AddressPaths, key: int) -> None:
         self._addressPaths = addressPaths
-        self.gid = gid
+        #: The GID or LID.
+        self.key = key
         self.users = 0
         self._path: Any = None
         self._asking = False
@@ -131,7 +156,7 @@ class AddressPath:
             return
         self._asking = True
         try:
-            self._addressPaths.device.reach(self.gid, self)
+            self._addressPaths.device.reach(self.key, self)
         except (HCAError, OSError) as error:
             self.connectFailed(error)
 
@@ -212,25 +237,27 @@ class AddressPaths:
     """
     The L{AddressPath} of each address that one device sends datagrams to.
 
-    @ivar device: C{reach(gid, user)} finds a path, C{count(name)} counts.
+    @ivar device: C{reach(key, user)} finds a path, C{count(name)} counts.
     @ivar waiting: datagrams that wait, in all of them together.
     """
 
     def __init__(self, device: Any) -> None:
         self.device = device
         self.waiting = 0
-        self._byGID: dict[int, AddressPath] = {}
+        self._byKey: dict[int, AddressPath] = {}
 
     def __len__(self) -> int:
-        return len(self._byGID)
+        return len(self._byKey)
 
-    def hold(self, gid: int) -> AddressPath:
+    def hold(self, key: int) -> AddressPath:
         """
         Get the L{AddressPath} of an address for one more handle.
+
+        @param key: L{AddressVector.key}.
         """
-        addressPath = self._byGID.get(gid)
+        addressPath = self._byKey.get(key)
         if addressPath is None:
-            addressPath = self._byGID[gid] = AddressPath(self, gid)
+            addressPath = self._byKey[key] = AddressPath(self, key)
         addressPath.users += 1
         return addressPath
 
@@ -248,7 +275,7 @@ class AddressPaths:
         # A program may create a handle per datagram and destroy it at the completion, before the
         # path is found; what waits must still go, so the last user is not the end of the entry.
         if not addressPath.inUse:
-            self._byGID.pop(addressPath.gid, None)
+            self._byKey.pop(addressPath.key, None)
 
     def mayWait(self, count: int) -> bool:
         """
@@ -268,14 +295,14 @@ class AddressPaths:
         """
         A path broke: datagrams that wait for room in it are lost.
         """
-        for addressPath in list(self._byGID.values()):
+        for addressPath in list(self._byKey.values()):
             addressPath.lost(path)
 
     def close(self) -> None:
         """
         The device closes.
         """
-        for addressPath in list(self._byGID.values()):
+        for addressPath in list(self._byKey.values()):
             addressPath.close()
 
 
@@ -291,15 +318,15 @@ class AddressHandle(RefCounted):
     def __init__(self, pd: ProtectionDomain, vector: AddressVector, device: Any) -> None:
         """
         @param pd: the protection domain, which must be that of the queue pair.
-        @param device: has C{addressPaths}.
+        @param device: has C{addressPaths} and C{traits}.
         @raise QueuePairError: the vector is not valid.
         """
         super().__init__()
-        vector.check()
+        vector.check(device.traits.linkLayer)
         self.pd = pd
         self.vector = vector
         self._addressPaths: AddressPaths = device.addressPaths
-        self._addressPath: AddressPath | None = self._addressPaths.hold(vector.gid)
+        self._addressPath: AddressPath | None = self._addressPaths.hold(vector.key)
         pd.hold("address handles")
 
     def send(self, word: int, header: bytes, payload: Any, length: int) -> None:

@@ -16,6 +16,7 @@ from twisted_ib.errors import NoListenerError
 from twisted_ib.hca.base.partition import PartitionTable
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.base.timers import Timers
+from twisted_ib.hca.base.traits import LOCAL
 from twisted_ib.hca.fabric.base.path import PeerIdentity
 from twisted_ib.hca.memory.memory import Memory, ProtectionDomain
 from twisted_ib.hca.queues.queuepair import QueuePair
@@ -59,6 +60,7 @@ class HCA:
         self.pathMTU = limits.DATAGRAM_BYTES
         self.counters: Counter[str] = Counter()
         self.partitions = PartitionTable()
+        self.traits = LOCAL
         self.addressPaths = AddressPaths(self)
         self.queuePairs: dict[int, QueuePair] = {}
         self.paths: dict[int, Any] = {}

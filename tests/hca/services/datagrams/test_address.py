@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, QueuePairError, ResourceBusyError
+from twisted_ib.hca.base.traits import LOCAL, LinkLayer
 from twisted_ib.hca.memory.memory import Memory
 from twisted_ib.hca.services import address
 from twisted_ib.hca.services.address import AddressHandle, AddressPaths, AddressVector
@@ -93,6 +94,7 @@ class FakeDevice:
         self.asked: list[tuple[int, Any]] = []
         self.counters: Counter[str] = Counter()
         self.addressPaths = AddressPaths(self)
+        self.traits = LOCAL
 
     def count(self, name: str) -> None:
         """
@@ -141,6 +143,28 @@ class VectorTests(SynchronousTestCase):
         """
         self.assertRaises(QueuePairError, AddressVector(0).check)
         self.assertRaises(QueuePairError, AddressVector(GID, isGlobal=False).check)
+
+    def test_linkLayer(self) -> None:
+        """
+        On InfiniBand a vector needs a LID, of a port or a group, and a GID if it has one has a subnet prefix.
+        """
+        infiniband = LinkLayer.INFINIBAND
+        for lid in (1, 0xBFFF, 0xC000, 0xFFFE):
+            vector = AddressVector(0, lid=lid, isGlobal=False)
+            vector.check(infiniband)
+            self.assertEqual((vector.key, vector.isMulticast), (lid, lid >= 0xC000))
+            self.assertRaises(QueuePairError, vector.check)
+            vector = AddressVector(GID, lid=lid)
+            vector.check(infiniband)
+            self.assertEqual((vector.key, vector.isMulticast), (GID, False))
+        self.assertTrue(AddressVector(0xFF12 << 112, lid=0xC000).isMulticast)
+        for lid in (0, 0xFFFF, 0x10000, -1):
+            for vector in (AddressVector(0, lid=lid, isGlobal=False), AddressVector(GID, lid=lid)):
+                self.assertRaises(QueuePairError, vector.check, infiniband)
+        self.assertRaises(QueuePairError, AddressVector(5, lid=5).check, infiniband)
+        self.assertRaises(
+            QueuePairError, AddressVector(0, lid=5, serviceLevel=16, isGlobal=False).check, infiniband
+        )
 
 
 class AddressTestCase(SynchronousTestCase):

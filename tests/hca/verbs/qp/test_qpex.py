@@ -8,9 +8,12 @@ import ctypes
 import errno
 from typing import Any
 
+from attrs import evolve
+
 from tests.hca.verbs.pair import QKEY, End, VerbsTestCase, connected
 from twisted_ib import limits
 from twisted_ib.hca.base.states import QPState, QPType, transitionRule
+from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.verbs import (
     AH,
     GID,
@@ -31,6 +34,7 @@ from twisted_ib.hca.verbs import (
     enums,
     inc_rkey,
 )
+from twisted_ib.hca.verbs.objects.ah import addressAttr
 
 STATE = enums.IBV_QP_STATE
 SIGNALED = enums.IBV_SEND_SIGNALED
@@ -307,6 +311,27 @@ class DatagramTests(VerbsTestCase):
         self.assertRaises(PyverbsUserError, AH, pd, wc=wc, grh=0x1000, port_num=1)
         self.patch(limits, "ADDRESS_HANDLES", 0)
         self.refused(errno.ENOMEM, self.near.handle, self.far)
+
+    def test_localHandles(self) -> None:
+        """
+        On InfiniBand an address is a LID, of a vector or of a completion without a GRH.
+        """
+        device = self.near.ctx._device
+        infiniband = evolve(device.traits, linkLayer=LinkLayer.INFINIBAND)
+        for place, name, value in (
+            (device, "traits", infiniband),
+            (device.port, "linkLayer", LinkLayer.INFINIBAND),
+        ):
+            self.addCleanup(setattr, place, name, getattr(place, name))
+            setattr(place, name, value)
+        self.patch(device.paths, "check", lambda key: key)
+        for given in ({"attr": AHAttr(dlid=7, sl=3)}, {"wc": WC(slid=7, sl=3), "grh": None, "port_num": 1}):
+            vector = AH(self.near.pd, **given)._core.vector
+            self.assertEqual((vector.key, vector.serviceLevel, vector.isGlobal), (7, 3, False))
+            attr = addressAttr(vector)
+            self.assertEqual((attr.dlid, attr.sl, attr.is_global, attr.port_num), (7, 3, 0, 1))
+        for dlid in (0, 0xFFFF):
+            self.refused(errno.EINVAL, AH, self.near.pd, attr=AHAttr(dlid=dlid))
 
     def test_closedHandle(self) -> None:
         """

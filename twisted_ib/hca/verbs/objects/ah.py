@@ -8,6 +8,7 @@ from ipaddress import IPv6Address
 from typing import Any
 
 from twisted_ib.hca.base import attributes
+from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.verbs.base.addr import GRH, AHAttr, GlobalRoute
 from twisted_ib.hca.verbs.base.base import checked
@@ -28,15 +29,19 @@ _MAPPED = bytes(10) + b"\xff\xff"
 _HOPS = 0xFF
 
 
-def addressVector(attr: AHAttr, message: str) -> AddressVector:
+def addressVector(attr: AHAttr, linkLayer: LinkLayer, message: str) -> AddressVector:
     """
+    @param linkLayer: of the port.
     @param message: the verb, for the error.
     @return: the address, as the core has it.
     @raise PyverbsRDMAError: it has no GRH, or no such port or source GID (EINVAL).
     """
     # IBTA vol. 1 annex A17: RoCE addresses are GIDs; the port says so by IBV_QPF_GRH_REQUIRED.
-    check(bool(attr.is_global), f"{message}: an address needs a GRH here")
+    isGlobal = bool(attr.is_global)
+    check(isGlobal or linkLayer is LinkLayer.INFINIBAND, f"{message}: an address needs a GRH here")
     check(attr.port_num == attributes.PORT, f"{message}: there is no port {attr.port_num}")
+    if not isGlobal:
+        return AddressVector(0, lid=attr.dlid, serviceLevel=attr.sl & 0xF, port=attr.port_num, isGlobal=False)
     route = attr.gr
     check(route.sgid_index < attributes.GIDS, f"{message}: there is no GID {route.sgid_index}")
     return AddressVector(
@@ -49,7 +54,6 @@ def addressVector(attr: AHAttr, message: str) -> AddressVector:
         port=attr.port_num,
         lid=attr.dlid,
         serviceLevel=attr.sl & 0xF,
-        isGlobal=True,
     )
 
 
@@ -60,6 +64,8 @@ def addressAttr(vector: Any) -> AHAttr:
     """
     if not isinstance(vector, AddressVector):
         return AHAttr(port_num=0)
+    if not vector.isGlobal:
+        return AHAttr(vector.lid, vector.serviceLevel, 0, 0, 0, vector.port)
     route = GlobalRoute(None, vector.flowLabel, vector.sourceIndex, vector.hopLimit, vector.trafficClass)
     # Set as text: GlobalRoute's parameter takes what a program may give.
     route.dgid = vector.gid.to_bytes(16, "big").hex(":", 2)
@@ -148,21 +154,25 @@ class AH(VerbsObject):
     @verb("Failed to create AH")
     def _create(self, pd: PD, given: dict[str, Any]) -> None:
         pd._check()
+        device = pd._device
         if "attr" in given:
             attr = checked(given["attr"], AHAttr)
         else:
             wc = checked(given["wc"], WC)
             # Without IBV_WC_GRH the first 40 octets of the buffer are not a header, but whatever was there
             # before.
-            check(bool(wc.wc_flags & ibv_wc_flags.IBV_WC_GRH), "Failed to create AH: the WC has no GRH")
-            grh = given["grh"]
-            if isinstance(grh, int):
-                grh = _grhAt(grh)
-            if not isinstance(grh, GRH):
-                grh = readGRH(bytes(grh))
-            attr = addressOfSender(wc, grh, given["port_num"])
-        device = pd._device
-        vector = addressVector(attr, "Failed to create AH")
+            if wc.wc_flags & ibv_wc_flags.IBV_WC_GRH:
+                grh = given["grh"]
+                if isinstance(grh, int):
+                    grh = _grhAt(grh)
+                if not isinstance(grh, GRH):
+                    grh = readGRH(bytes(grh))
+                attr = addressOfSender(wc, grh, given["port_num"])
+            else:
+                isLocal = device.port.linkLayer is LinkLayer.INFINIBAND
+                check(isLocal, "Failed to create AH: the WC has no GRH")
+                attr = AHAttr(wc.slid, wc.sl, wc.dlid_path_bits, 0, 0, given["port_num"])
+        vector = addressVector(attr, device.port.linkLayer, "Failed to create AH")
         self._core = core = device.objects.createAddressHandle(pd._core, vector)
         self.pd: PD | None = pd
         self._opened(closing(device, device.objects.destroyAddressHandle, core), pd)

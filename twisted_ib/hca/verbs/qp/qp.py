@@ -221,7 +221,8 @@ class QP(UnsupportedQPVerbs):
             address: AHAttr = values["ah_attr"]
             # The path that the communication manager has resolved is kept: address resolution need not run
             # again, and with its GID alone a host with several HCAs would be ambiguous.
-            values["ah_attr"] = address.path or addressVector(address, "Failed to modify QP")
+            linkLayer = self._device.port.linkLayer
+            values["ah_attr"] = address.path or addressVector(address, linkLayer, "Failed to modify QP")
         # IBTA vol. 1 10.3.1: the core checks the transition table before it changes anything.
         core.modify(state, **values)
         if state is QPState.RESET:

@@ -1,5 +1,5 @@
 """
-Tests of L{twisted_ib.hca.device.addressresolution} on a scripted fabric.  Real fabrics are tested by
+Tests of L{twisted_ib.hca.device.addressing.processes} on a scripted fabric.  Real fabrics are tested by
 L{tests.contracts.pathresolution}.
 """
 
@@ -25,8 +25,8 @@ from twisted_ib.errors import (
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LOCAL
-from twisted_ib.hca.device import addressresolution
-from twisted_ib.hca.device.addressresolution import AddressResolution
+from twisted_ib.hca.device.addressing import processes as addressresolution
+from twisted_ib.hca.device.addressing.processes import ProcessResolution
 from twisted_ib.hca.wire.grh import guidGID
 
 OWN, LOWER, HIGHER = 0x501, 0x101, 0x901
@@ -96,7 +96,7 @@ class FakeDevice:
         self.fabric = FakeFabric()
         self.counters: Counter[str] = Counter()
         self.queuePairs: dict[int, Any] = {}
-        self.paths = AddressResolution(self)
+        self.paths = ProcessResolution(self)
 
     def count(self, name: str) -> None:
         """

@@ -1,13 +1,13 @@
 """
-Address resolution: the path to the HCA that a GID names, for queue pairs and datagrams.
+Address resolution where peers are processes of this host, each an HCA with a GUID: the path to the HCA that a
+GID names, for queue pairs and datagrams.
 
 Connection management resolves a path by service.  Verbs programs that exchange GIDs and queue pair numbers by
 themselves have no service: both ends bring their queue pairs to RTR, in any order, and the two HCAs agree on
-one path by a rule (L{AddressResolution.find}).
+one path by a rule (L{ProcessResolution.find}).
 
 Only the GID made of the GUID leads to one HCA.  A host's addresses, which the GID table has too, belong to
-all its HCAs.  Where peers are IP addresses the fabric knows the path to each GID, and the sender of each
-datagram.
+all its HCAs.
 
 Queue pairs whose path cannot be found yet wait, for an answer, a call, or the next attempt (L{PendingPaths}).
 """
@@ -26,22 +26,18 @@ from twisted_ib.errors import (
     PathLostError,
     PeerIdentityError,
     PeerRefusedError,
-    QueuePairError,
     ResourceLimitError,
     SharedGIDError,
 )
-from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.base.timers import Timer
-from twisted_ib.hca.base.traits import Peers, Proof
+from twisted_ib.hca.base.traits import Proof
+from twisted_ib.hca.device.addressing.resolution import Resolution, isWaiting
 from twisted_ib.hca.host.addresses import normalise
 from twisted_ib.hca.services.address import AddressPath
-from twisted_ib.hca.wire.grh import HEADER_BYTES, destination, guidGID, isMulticast
-from twisted_ib.hca.wire.headers import IMMEDIATE
+from twisted_ib.hca.wire.grh import guidGID, isMulticast
 
 if TYPE_CHECKING:
     from twisted_ib.hca.queues.queuepair import QueuePair
-
-__all__ = ["RECEIVING", "AddressResolution", "MulticastGroup", "PendingJoin", "PendingPaths", "isWaiting"]
 
 #: HCAs whose paths are being resolved at a time for one device.
 PENDING_PATHS = 4096
@@ -52,7 +48,6 @@ PENDING_PATH_SECONDS_MOST = 0.32
 
 # IBTA vol. 1 4.1.1: the lower half of a GID is the GUID.
 _GUID_MASK = (1 << 64) - 1
-_LONGEST = HEADER_BYTES + IMMEDIATE.size + limits.DATAGRAM_BYTES
 
 
 class MulticastGroup:
@@ -123,15 +118,13 @@ class MulticastGroup:
         self._follow(())
 
 
-class AddressResolution:
+class ProcessResolution(Resolution):
     """
-    The paths of one device, by GID, and its multicast groups.
+    The paths of one device to HCAs of this host, and its multicast groups.
     """
 
     def __init__(self, device: Any) -> None:
-        #: Whether the device ever had UD queue pairs: then callers are asked for proof as soon as they call.
-        self.takesDatagrams = False
-        self._device = device
+        super().__init__(device)
         #: The device's GUID.
         self.guid: int = device.guid
         self.timers = device.timers
@@ -141,24 +134,17 @@ class AddressResolution:
         self._callers: dict[int, list[Any]] = {}
         #: Whether the fabric has proven the claim of a path's caller.
         self._proofs: dict[Any, bool] = {}
-        self._attached: dict[int, dict[QueuePair, None]] = {}
         self._groups: dict[int, MulticastGroup] = {}
 
     # -- GIDs
 
-    def check(self, gid: int) -> int:
+    def check(self, key: int) -> int:
         """
-        Check that a GID leads to one HCA.
+        See L{Resolution.check}.
 
-        @return: its GUID; 0 where peers are IP addresses.
-        @raise SharedGIDError: it is an address of this host, which all HCAs share.
-        @raise NoRouteError: it is unreachable.
+        @param key: a GID.
         """
-        if self._device.traits.peers is Peers.ADDRESSES:
-            # A connected queue pair has one peer: multicast is for UD only (IBTA vol. 1 10.5).
-            if isMulticast(gid) or not gid:
-                raise NoRouteError(f"no HCA has the GID {IPv6Address(gid)}")
-            return 0
+        gid = key
         guid = gid & _GUID_MASK
         # Before the host's addresses are asked for, as that costs system calls.
         isGUID = gid == guidGID(guid) and bool(guid)
@@ -176,42 +162,30 @@ class AddressResolution:
             raise NoRouteError(f"no HCA can be reached by GID {text}")
         return guid
 
-    def reach(self, gid: int, user: Any) -> Any:
+    def reach(self, key: int, user: Any) -> Any:
         """
-        Resolve the path for datagrams to a GID.
+        See L{Resolution.reach}.
 
-        @param user: gets C{pathReady(path)}, perhaps before this returns, with a path or a L{MulticastGroup};
-            or C{connectFailed(error)} later.
-        @return: an object with C{cancel()}, or L{None} if the user was called already.
-        @raise HCAError: there is no path.
+        @param key: a GID.
         """
-        if self._device.traits.peers is Peers.ADDRESSES:
-            return self._device.fabric.reachGID(gid, user)
-        if isMulticast(gid):
-            user.pathReady(self._group(gid))
+        if isMulticast(key):
+            user.pathReady(self._group(key))
             return None
-        return self._device.fabric.reach(self.check(gid), user)
+        return self._device.fabric.reach(self.check(key), user)
 
     # -- queue pairs
 
     def resolvePath(self, queuePair: QueuePair) -> None:
         """
-        Resolve the path of a queue pair in RTR that has an address vector.
+        See L{Resolution.resolvePath}.  While the peer's HCA is absent the search is repeated, until the queue
+        pair leaves its state.
 
-        Calls C{queuePair.pathFound(path)}, perhaps before this returns.  While the peer's HCA is absent the
-        search is repeated, until the queue pair leaves its state; C{queuePair.pathFailed(error)} ends it.
-
-        @raise SharedGIDError: the GID is an address of this host.
-        @raise NoRouteError: it is unreachable.
         @raise ResourceLimitError: L{PENDING_PATHS} HCAs are being resolved.
         """
         vector = queuePair.vector
         guid = self.check(vector.gid)
         # A repeated transition to RTR, after RESET, replaces the vector.
         self.leave(queuePair)
-        if self._device.traits.peers is Peers.ADDRESSES:
-            self._device.fabric.reachGID(vector.gid, PendingJoin(queuePair, vector))
-            return
         pendingPaths = self._pendingPaths.get(guid)
         if pendingPaths is None:
             self._makeRoom()
@@ -275,6 +249,12 @@ class AddressResolution:
             raise PathLostError(f"it cannot be found out now who HCA {guid:016x} is")
         return None
 
+    def isProven(self, path: Any) -> bool:
+        """
+        See L{Resolution.isProven}.
+        """
+        return self._device.traits.proof is not Proof.DIRECTORY or bool(self._proves(path, path.peer.guid))
+
     def _proves(self, path: Any, guid: int) -> bool | None:
         proof = self._proofs.get(path)
         if proof is None:
@@ -314,83 +294,6 @@ class AddressResolution:
             if not callers:
                 del self._callers[guid]
 
-    # -- datagrams
-
-    def datagramReceived(
-        self, path: Any, opcode: int, number: int, buffer: Any, start: int, stop: int
-    ) -> None:
-        """
-        See L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
-        """
-        device = self._device
-        # IBTA vol. 1 9.8.3: GRH and DETH precede the payload, which has at most the path MTU.
-        if not HEADER_BYTES <= stop - start <= _LONGEST:
-            device.count("datagrams_malformed")
-            return
-        # Copied once, as the buffer may be memory that the peer still writes: the check of the destination
-        # and all readers must see the same bytes.
-        record = bytes(buffer[start:stop])
-        gid = destination(record)
-        if isMulticast(gid):
-            # A list: the program may attach and detach while it handles a datagram.
-            targets = [queuePair for queuePair in self._attached.get(gid, ()) if takesDatagrams(queuePair)]
-        else:
-            target = device.queuePairs.get(number)
-            targets = [target] if takesDatagrams(target) else []
-        # Dropped silently, and counted: UD has no acknowledgements (IBTA vol. 1 9.8.3; Linux rxe_recv.c).
-        if not targets:
-            device.count("datagrams_unclaimed")
-        # A datagram names its sender, and replies go there: without proof of the caller's GUID it is dropped.
-        elif device.traits.proof is Proof.DIRECTORY and not self._proves(path, path.peer.guid):
-            device.count("datagrams_unproven")
-        else:
-            for target in targets:
-                target.work.responder.received(path, opcode, record, 0, len(record))
-
-    # -- multicast
-
-    def attach(self, queuePair: QueuePair, gid: int) -> None:
-        """
-        Attach a queue pair to a multicast group.  Idempotent.
-
-        @raise QueuePairError: it is not a UD queue pair, or C{gid} is not a multicast GID.
-        @raise ResourceLimitError: the device has L{limits.MULTICAST_GROUPS}, or the group
-            L{limits.MULTICAST_QUEUE_PAIRS} here.
-        @raise HCAError: the membership cannot be published.
-        """
-        if queuePair.type != QPType.UD or not isMulticast(gid):
-            raise QueuePairError(f"queue pair {queuePair.number} cannot join group {gid:#x}")
-        members = self._attached.get(gid)
-        if members is None:
-            if len(self._attached) >= limits.MULTICAST_GROUPS:
-                raise ResourceLimitError(f"{limits.MULTICAST_GROUPS} multicast groups are joined")
-            # Published before the queue pair is entered: if that fails there is nothing to undo.
-            self._device.fabric.join(gid)
-            members = self._attached[gid] = {}
-        elif queuePair not in members and len(members) >= limits.MULTICAST_QUEUE_PAIRS:
-            raise ResourceLimitError(f"{limits.MULTICAST_QUEUE_PAIRS} queue pairs are in that group")
-        members[queuePair] = None
-
-    def detach(self, queuePair: QueuePair, gid: int) -> None:
-        """
-        Undo L{attach}.
-
-        @raise QueuePairError: it is not attached.
-        """
-        members = self._attached.get(gid, {})
-        if queuePair not in members:
-            raise QueuePairError(f"queue pair {queuePair.number} is not in group {gid:#x}")
-        del members[queuePair]
-        if not members:
-            del self._attached[gid]
-            self._device.fabric.leave(gid)
-
-    def groupsOf(self, queuePair: QueuePair) -> list[int]:
-        """
-        The multicast GIDs that a queue pair is attached to.
-        """
-        return [gid for gid, members in self._attached.items() if queuePair in members]
-
     def _group(self, gid: int) -> MulticastGroup:
         group = self._groups.get(gid)
         if group is None:
@@ -406,16 +309,13 @@ class AddressResolution:
         """
         Forget a destroyed queue pair.
         """
-        # A program should have detached it (ibv_detach_mcast); if not, its number must not stay in the group.
         if self._met:
             self.leave(queuePair)
-        if self._attached:
-            for gid in self.groupsOf(queuePair):
-                self.detach(queuePair, gid)
+        super().queuePairClosed(queuePair)
 
     def close(self) -> None:
         """
-        End all resolutions; the device is closing.
+        See L{Resolution.close}.
         """
         for pendingPaths in list(self._pendingPaths.values()):
             pendingPaths.end()
@@ -424,20 +324,6 @@ class AddressResolution:
         self._groups.clear()
 
 
-def takesDatagrams(queuePair: Any) -> bool:
-    """
-    Whether a queue pair, or L{None}, receives datagrams now.
-    """
-    return (
-        queuePair is not None
-        and queuePair.type == QPType.UD
-        and queuePair.work is not None
-        and queuePair.state in RECEIVING
-    )
-
-
-#: States in which a queue pair has a path, or wants one (IBTA vol. 1 10.3.1).
-RECEIVING = frozenset((QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE))
 #: Errors that another attempt would only repeat.
 _FINAL = (DeviceError, LayoutError, PeerIdentityError, PeerRefusedError)
 
@@ -449,7 +335,7 @@ class PendingPaths:
 
     __slots__ = ("_paths", "_pause", "_search", "_timer", "guid", "waiting")
 
-    def __init__(self, paths: AddressResolution, guid: int) -> None:
+    def __init__(self, paths: ProcessResolution, guid: int) -> None:
         self._paths = paths
         self.guid = guid
         #: Queue pair -> the address vector that it waits for.
@@ -544,37 +430,3 @@ class PendingPaths:
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
-
-
-class PendingJoin:
-    """
-    One queue pair that waits for the path to an IP address.
-    """
-
-    __slots__ = ("_queuePair", "_vector")
-
-    def __init__(self, queuePair: QueuePair, vector: Any) -> None:
-        self._queuePair = queuePair
-        self._vector = vector
-
-    def pathReady(self, path: Any) -> None:
-        """
-        Give the path to the queue pair.
-        """
-        if isWaiting(self._queuePair, self._vector):
-            self._queuePair.pathFound(path)
-
-    def connectFailed(self, error: Exception) -> None:
-        """
-        Report the failure to the queue pair.
-        """
-        if isWaiting(self._queuePair, self._vector):
-            self._queuePair.pathFailed(error)
-
-
-def isWaiting(queuePair: QueuePair, vector: Any) -> bool:
-    """
-    Whether a queue pair still wants the path of an address vector.
-    """
-    # Compared by identity: an equal vector of a later transition has a search of its own.
-    return queuePair.path is None and queuePair.vector is vector and queuePair.state in RECEIVING

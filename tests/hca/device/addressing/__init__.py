@@ -1,0 +1,3 @@
+"""
+Tests of tests.hca.device.addressing.
+"""

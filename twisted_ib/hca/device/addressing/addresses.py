@@ -1,0 +1,73 @@
+"""
+Address resolution where peers are hosts: a GID is an IP address (IBTA vol. 1 annex A17), which names one HCA
+or one multicast group, and its path is known at once.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Address
+from typing import TYPE_CHECKING, Any
+
+from twisted_ib.errors import NoRouteError
+from twisted_ib.hca.device.addressing.resolution import Resolution, isWaiting
+from twisted_ib.hca.wire.grh import isMulticast
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.queues.queuepair import QueuePair
+
+
+class AddressResolution(Resolution):
+    """
+    The paths of one device to IP addresses.
+    """
+
+    def check(self, key: int) -> int:
+        """
+        See L{Resolution.check}.
+
+        @return: 0.
+        """
+        # A connected queue pair has one peer: multicast is for UD only (IBTA vol. 1 10.5).
+        if isMulticast(key) or not key:
+            raise NoRouteError(f"no HCA has the GID {IPv6Address(key)}")
+        return 0
+
+    def reach(self, key: int, user: Any) -> Any:
+        """
+        See L{Resolution.reach}.
+        """
+        return self._device.fabric.reachGID(key, user)
+
+    def resolvePath(self, queuePair: QueuePair) -> None:
+        """
+        See L{Resolution.resolvePath}.
+        """
+        vector = queuePair.vector
+        self.check(vector.gid)
+        self._device.fabric.reachGID(vector.gid, PendingPath(queuePair, vector))
+
+
+class PendingPath:
+    """
+    One queue pair that waits for the path to an IP address.
+    """
+
+    __slots__ = ("_queuePair", "_vector")
+
+    def __init__(self, queuePair: QueuePair, vector: Any) -> None:
+        self._queuePair = queuePair
+        self._vector = vector
+
+    def pathReady(self, path: Any) -> None:
+        """
+        Give the path to the queue pair.
+        """
+        if isWaiting(self._queuePair, self._vector):
+            self._queuePair.pathFound(path)
+
+    def connectFailed(self, error: Exception) -> None:
+        """
+        Report the failure to the queue pair.
+        """
+        if isWaiting(self._queuePair, self._vector):
+            self._queuePair.pathFailed(error)

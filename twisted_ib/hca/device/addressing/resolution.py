@@ -1,0 +1,208 @@
+"""
+Address resolution, whatever names the peers: who gets the datagrams that arrive, and multicast groups.
+
+A L{Resolution} is of one device.  Its subclasses find the paths: C{processes} by GUIDs, C{addresses} by IP
+addresses.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twisted_ib import limits
+from twisted_ib.errors import QueuePairError, ResourceLimitError
+from twisted_ib.hca.base.states import QPState, QPType
+from twisted_ib.hca.wire.grh import HEADER_BYTES, destination, isMulticast
+from twisted_ib.hca.wire.headers import IMMEDIATE
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.queues.queuepair import QueuePair
+
+_LONGEST = HEADER_BYTES + IMMEDIATE.size + limits.DATAGRAM_BYTES
+#: States in which a queue pair has a path, or wants one (IBTA vol. 1 10.3.1).
+RECEIVING = frozenset((QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE))
+
+
+class Resolution:
+    """
+    The paths of one device by its peers' addresses, and its members of multicast groups.
+
+    @ivar takesDatagrams: whether the device ever had UD queue pairs.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self.takesDatagrams = False
+        self._device = device
+        self._attached: dict[int, dict[QueuePair, None]] = {}
+
+    # -- paths
+
+    def check(self, key: int) -> int:
+        """
+        Check that an address leads to one HCA.
+
+        @param key: an L{AddressVector<twisted_ib.hca.services.address.AddressVector>}'s.
+        @return: the HCA's GUID, or 0 if that is not what finds it.
+        @raise SharedGIDError: it is an address of this host, which all HCAs share.
+        @raise NoRouteError: it is unreachable.
+        """
+        raise NotImplementedError
+
+    def reach(self, key: int, user: Any) -> Any:
+        """
+        Resolve the path for datagrams to an address.
+
+        @param key: a vector's.
+        @param user: gets C{pathReady(path)}, perhaps before this returns, with a path or a group's; or
+            C{connectFailed(error)} later.
+        @return: an object with C{cancel()}, or L{None} if the user was called already.
+        @raise HCAError: there is no path.
+        """
+        raise NotImplementedError
+
+    def resolvePath(self, queuePair: QueuePair) -> None:
+        """
+        Resolve the path of a queue pair in RTR that has an address vector.
+
+        Calls C{queuePair.pathFound(path)}, perhaps before this returns; C{queuePair.pathFailed(error)} ends
+        it.
+
+        @raise SharedGIDError: the GID is an address of this host.
+        @raise NoRouteError: it is unreachable.
+        @raise ResourceLimitError: too many are being resolved.
+        """
+        raise NotImplementedError
+
+    def leave(self, queuePair: QueuePair) -> None:
+        """
+        Stop the resolution for a queue pair, if there is one.
+        """
+
+    def pathAccepted(self, path: Any) -> None:
+        """
+        See L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
+        """
+
+    def pathLost(self, path: Any) -> None:
+        """
+        Forget a path.
+        """
+
+    def isProven(self, path: Any) -> bool:
+        """
+        Whether the peer of a path is the one that its datagrams name.
+        """
+        return True
+
+    # -- datagrams
+
+    def datagramReceived(
+        self, path: Any, opcode: int, number: int, buffer: Any, start: int, stop: int
+    ) -> None:
+        """
+        See L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
+        """
+        device = self._device
+        # IBTA vol. 1 9.8.3: GRH and DETH precede the payload, which has at most the path MTU.
+        if not HEADER_BYTES <= stop - start <= _LONGEST:
+            device.count("datagrams_malformed")
+            return
+        # Copied once, as the buffer may be memory that the peer still writes: the check of the destination
+        # and all readers must see the same bytes.
+        record = bytes(buffer[start:stop])
+        gid = destination(record)
+        if isMulticast(gid):
+            # A list: the program may attach and detach while it handles a datagram.
+            targets = [queuePair for queuePair in self._attached.get(gid, ()) if takesDatagrams(queuePair)]
+        else:
+            target = device.queuePairs.get(number)
+            targets = [target] if takesDatagrams(target) else []
+        # Dropped silently, and counted: UD has no acknowledgements (IBTA vol. 1 9.8.3; Linux rxe_recv.c).
+        if not targets:
+            device.count("datagrams_unclaimed")
+        # A datagram names its sender, and replies go there: without proof of the caller's GUID it is dropped.
+        elif not self.isProven(path):
+            device.count("datagrams_unproven")
+        else:
+            for target in targets:
+                target.work.responder.received(path, opcode, record, 0, len(record))
+
+    # -- multicast
+
+    def attach(self, queuePair: QueuePair, gid: int) -> None:
+        """
+        Attach a queue pair to a multicast group.  Idempotent.
+
+        @raise QueuePairError: it is not a UD queue pair, or C{gid} is not a multicast GID.
+        @raise ResourceLimitError: the device has L{limits.MULTICAST_GROUPS}, or the group
+            L{limits.MULTICAST_QUEUE_PAIRS} here.
+        @raise HCAError: the membership cannot be published.
+        """
+        if queuePair.type != QPType.UD or not isMulticast(gid):
+            raise QueuePairError(f"queue pair {queuePair.number} cannot join group {gid:#x}")
+        members = self._attached.get(gid)
+        if members is None:
+            if len(self._attached) >= limits.MULTICAST_GROUPS:
+                raise ResourceLimitError(f"{limits.MULTICAST_GROUPS} multicast groups are joined")
+            # Published before the queue pair is entered: if that fails there is nothing to undo.
+            self._device.fabric.join(gid)
+            members = self._attached[gid] = {}
+        elif queuePair not in members and len(members) >= limits.MULTICAST_QUEUE_PAIRS:
+            raise ResourceLimitError(f"{limits.MULTICAST_QUEUE_PAIRS} queue pairs are in that group")
+        members[queuePair] = None
+
+    def detach(self, queuePair: QueuePair, gid: int) -> None:
+        """
+        Undo L{attach}.
+
+        @raise QueuePairError: it is not attached.
+        """
+        members = self._attached.get(gid, {})
+        if queuePair not in members:
+            raise QueuePairError(f"queue pair {queuePair.number} is not in group {gid:#x}")
+        del members[queuePair]
+        if not members:
+            del self._attached[gid]
+            self._device.fabric.leave(gid)
+
+    def groupsOf(self, queuePair: QueuePair) -> list[int]:
+        """
+        The multicast GIDs that a queue pair is attached to.
+        """
+        return [gid for gid, members in self._attached.items() if queuePair in members]
+
+    # -- ends
+
+    def queuePairClosed(self, queuePair: QueuePair) -> None:
+        """
+        Forget a destroyed queue pair.
+        """
+        # A program should have detached it (ibv_detach_mcast); if not, its number must not stay in the group.
+        if self._attached:
+            for gid in self.groupsOf(queuePair):
+                self.detach(queuePair, gid)
+
+    def close(self) -> None:
+        """
+        End all resolutions; the device is closing.
+        """
+
+
+def takesDatagrams(queuePair: Any) -> bool:
+    """
+    Whether a queue pair, or L{None}, receives datagrams now.
+    """
+    return (
+        queuePair is not None
+        and queuePair.type == QPType.UD
+        and queuePair.work is not None
+        and queuePair.state in RECEIVING
+    )
+
+
+def isWaiting(queuePair: QueuePair, vector: Any) -> bool:
+    """
+    Whether a queue pair still wants the path of an address vector.
+    """
+    # Compared by identity: an equal vector of a later transition has a search of its own.
+    return queuePair.path is None and queuePair.vector is vector and queuePair.state in RECEIVING
