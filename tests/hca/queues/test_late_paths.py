@@ -13,11 +13,10 @@ from tests.hca.queues.keyed_cases import RequesterTestCase
 from tests.hca.queues.keyed_device import Device, Vector
 from tests.hca.queues.keyed_pair import ALL, RTR, RTS, Consumer, Pair
 from twisted_ib.errors import NoRouteError, QueuePairError, ResourceLimitError
-from twisted_ib.hca.base.states import QPState, QPType
-from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus
+from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.queuepair import QueuePair
-from twisted_ib.hca.queues.requests import Capabilities, SendFlags, SendOpcode
-from twisted_ib.hca.services.work import SERVICES, WorkQueues
+from twisted_ib.hca.queues.requests import Capabilities, SendOpcode
 
 WRITE = SendOpcode.RDMA_WRITE
 OK, FLUSH = WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR
@@ -242,26 +241,3 @@ class QueryTests(RequesterTestCase):
             self.assertRaises(
                 QueuePairError, self.a.qp.modify, QPState.RTR, ah_attr=self.a.path, dest_qp_num=1, **changed
             )
-
-
-class ServiceTests(SynchronousTestCase):
-    """
-    L{SERVICES}.
-    """
-
-    def test_everyType(self) -> None:
-        """
-        Each type of queue pair has its classes; others have no work queues.
-        """
-        self.assertEqual(set(SERVICES), set(QPType))
-        p = Pair(connect=False)
-        queuePair = QueuePair(3, Consumer(), None, 99)  # type: ignore[arg-type]
-        queue = CompletionQueue(1)
-        self.assertRaises(QueuePairError, WorkQueues, queuePair, p.a.pd, queue, queue, p.a.timers)
-        self.assertEqual(queue.users, {})
-
-    def test_signals(self) -> None:
-        """
-        Flags are those of verbs.
-        """
-        self.assertEqual([flag.value for flag in SendFlags], [1, 2, 4, 8, 16])

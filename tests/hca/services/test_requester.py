@@ -13,12 +13,13 @@ from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import SGE, Capabilities, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.services.operations import message
+from twisted_ib.hca.services.operations.rows import OPERATIONS
 from twisted_ib.hca.wire.headers import IMMEDIATE, REFERENCE, RETH
 
 SEND, SEND_IMM = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM
 WRITE, WRITE_IMM = SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM
 READ = SendOpcode.RDMA_READ
-VERBS = list(SendOpcode)
+VERBS = sorted(each.opcode for each in OPERATIONS)
 LOCAL = (SendOpcode.LOCAL_INV, SendOpcode.BIND_MW)
 OK, FLUSH = WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR
 QUIET = 0

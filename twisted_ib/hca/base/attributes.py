@@ -106,11 +106,12 @@ def deviceAttributes(guid: int, partitions: int = 1) -> dict[str, int | str]:
     }
 
 
-def extendedAttributes() -> dict[str, int]:
+def extendedAttributes(operations: int = 0) -> dict[str, int]:
     """
     The additional fields of C{struct ibv_device_attr_ex} that are not 0, or that programs query; fields of
     inner structures have their own names.
 
+    @param operations: bits of C{device_cap_flags_ex} for operations that the device has.
     @return: integers by name; C{max_cq_period} is microseconds, C{hca_core_clock} kHz (0: there is no such
         clock), C{completion_timestamp_mask} bits.
     """
@@ -118,7 +119,7 @@ def extendedAttributes() -> dict[str, int]:
         # No timestamps: a software completion is no closer to the wire than the program that polls it.
         "completion_timestamp_mask": 0,
         "hca_core_clock": 0,
-        "device_cap_flags_ex": CAPABILITIES,
+        "device_cap_flags_ex": CAPABILITIES | operations,
         "max_wq_type_rq": 0,
         "raw_packet_caps": 0,
         "max_dm_size": 0,

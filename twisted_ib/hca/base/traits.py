@@ -12,6 +12,7 @@ from enum import Enum
 from attrs import evolve, field, frozen
 
 from twisted_ib import limits
+from twisted_ib.hca.base.states import QPType
 
 
 class Peers(Enum):
@@ -95,6 +96,9 @@ class Traits:
         that both ends agree on when they connect.
     @ivar transport: of connected queue pairs.
     @ivar linkLayer: of the port.
+    @ivar services: the types of its queue pairs.
+    @ivar operations: the operations of their send requests, numbered as in C{enum ibv_wr_opcode}; L{None} for
+        all that the services have.
     @ivar completion: what the completion of a reliable send says.
     @ivar privateBytes: of a connect request, its reply and its refusal.
     @ivar largestOperation: bytes of the largest record.
@@ -108,6 +112,8 @@ class Traits:
     packets: bool = False
     transport: TransportType = TransportType.IB
     linkLayer: LinkLayer = LinkLayer.ETHERNET
+    services: frozenset[QPType] = frozenset(QPType)
+    operations: frozenset[int] | None = None
     completion: Completion = Completion.TAKEN
     privateBytes: tuple[int, int, int] = IB_PRIVATE_BYTES
     largestOperation: int = limits.INLINE_RECORD

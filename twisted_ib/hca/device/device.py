@@ -55,6 +55,7 @@ from twisted_ib.hca.memory.keys import RandomIndices
 from twisted_ib.hca.memory.memory import Memory, MemoryRegion, ProtectionDomain
 from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.services.address import AddressPaths
+from twisted_ib.hca.services.support import capabilitiesOf
 from twisted_ib.hca.wire.grh import guidGID
 from twisted_ib.hca.wire.headers import PSN_MASK
 
@@ -279,7 +280,10 @@ class Device(Identity):
         """
         return {
             **self._identity(),
-            "attributes": {**deviceAttributes(self.guid, len(self.partitions)), **extendedAttributes()},
+            "attributes": {
+                **deviceAttributes(self.guid, len(self.partitions)),
+                **extendedAttributes(capabilitiesOf(self.traits)),
+            },
             "port": portAttributes(self.port),
             "gids": self.gids()[:DESCRIBED_GIDS],
             "in_use": self.inUse(),

@@ -25,7 +25,8 @@ _64_BITS = 1 << 64
 
 class SendOpcode(IntEnum):
     """
-    The operation of a send request (C{enum ibv_wr_opcode}).
+    The operation of a send request (C{enum ibv_wr_opcode}); which of them a queue pair has is in
+    C{twisted_ib.hca.services}.
     """
 
     RDMA_WRITE = 0
@@ -38,6 +39,9 @@ class SendOpcode(IntEnum):
     LOCAL_INV = 7
     BIND_MW = 8
     SEND_WITH_INV = 9
+    TSO = 10
+    FLUSH = 14
+    ATOMIC_WRITE = 15
 
 
 class SendFlags(IntFlag):

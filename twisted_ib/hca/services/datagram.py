@@ -134,8 +134,8 @@ class DatagramRequester(SendQueue):
         @raise QueuePairError: the destination is missing or not valid, or the queue pair does not support
             the opcode.
         """
-        if request.opcode in self.operations:
-            assert self.work is not None
+        assert self.work is not None
+        if request.opcode in self.work.operations:
             _checkDestination(request.destination, self.work)
         super().enqueue(request)
 

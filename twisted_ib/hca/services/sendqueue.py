@@ -36,7 +36,7 @@ class SendQueue:
     An operation starts in C{_unsent}; when its last record is in the medium, or when it cannot be sent, it
     moves to C{_onTheWay}; from there it completes.
 
-    @cvar operations: the supported operations by opcode.
+    @cvar operations: the operations of the service, by opcode; a fabric may lack some.
     @ivar work: the work queues it belongs to; L{None} once closed.
     """
 
@@ -76,7 +76,7 @@ class SendQueue:
         work = self.work
         assert work is not None
         number = work.queuePair.number
-        operation = self.operations.get(request.opcode)
+        operation = work.operations.get(request.opcode)
         if operation is None:
             raise QueuePairError(f"queue pair {number} does not do {request.opcode!r}")
         operation.check(request, work.capabilities.inline)

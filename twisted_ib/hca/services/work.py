@@ -4,7 +4,7 @@ The work queues of a queue pair: work requests that name memory and end in compl
 The stream path of L{twisted_ib.hca.queues.queuepair} copies what it is given and forgets it.  Here a
 program posts work requests, and each is kept until its result is known.  A L{WorkQueues} is the pair of
 work queues of one queue pair: the send queue is run by the L{Requester}, the receive queue by the
-L{Responder}, in the classes of the queue pair's service: L{SERVICES}.
+L{Responder}, in the classes of the queue pair's service (C{SERVICES} of L{twisted_ib.hca.services.support}).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.operation import RESPONSES
-from twisted_ib.hca.base.states import QPState, QPType
+from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import Timers
+from twisted_ib.hca.base.traits import LOCAL
 from twisted_ib.hca.memory.memory import LOCAL_READ, ProtectionDomain
 from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import (
@@ -30,10 +31,7 @@ from twisted_ib.hca.queues.requests import (
     checkPieces,
 )
 from twisted_ib.hca.queues.scatter import locate, total
-from twisted_ib.hca.services.datagram import DatagramRequester, DatagramResponder
-from twisted_ib.hca.services.requester import Requester
-from twisted_ib.hca.services.responder import Responder
-from twisted_ib.hca.services.unreliable import UnreliableRequester, UnreliableResponder
+from twisted_ib.hca.services.support import SERVICES, operationsOf
 
 if TYPE_CHECKING:
     from twisted_ib.hca.queues.queuepair import QueuePair
@@ -64,13 +62,6 @@ _RANGES = {
     "port_num": (1, 1),
 }
 
-#: The requester and responder classes of each type of queue pair.
-SERVICES: dict[QPType, tuple[type[Any], type[Any]]] = {
-    QPType.RC: (Requester, Responder),
-    QPType.UC: (UnreliableRequester, UnreliableResponder),
-    QPType.UD: (DatagramRequester, DatagramResponder),
-}
-
 _INLINE_FLAG = int(SendFlags.INLINE)
 # IBTA vol. 1 10.3.1: in SQD requests are queued and sent after the return to RTS.
 _POSTING = frozenset((QPState.RTS, QPState.SQD))
@@ -83,6 +74,7 @@ class WorkQueues:
     @ivar sendCompletions: the CQ where send requests complete.
     @ivar receiveCompletions: the CQ where receive requests complete.
     @ivar timers: the device's.
+    @ivar operations: the classes of send requests that it takes, by opcode.
     @ivar capabilities: the sizes of the queues.
     @ivar attributes: what L{QueuePair.modify} has set.
     @ivar shared: the shared receive queue, or L{None}.
@@ -99,6 +91,7 @@ class WorkQueues:
         "capabilities",
         "messagesReceived",
         "messagesSent",
+        "operations",
         "pd",
         "queuePair",
         "receiveCompletions",
@@ -128,12 +121,12 @@ class WorkQueues:
         Attach work queues to a queue pair in RESET.
 
         @raise ResourceLimitError: C{capabilities} asks for too much.
-        @raise QueuePairError: the queue pair's service has no work queues.
+        @raise QueuePairError: the fabric has no such queue pairs.
         """
         self.capabilities = capabilities or Capabilities()
         self.capabilities.check()
-        if queuePair.type not in SERVICES:
-            raise QueuePairError(f"queue pairs of type {queuePair.type!r} have no work queues")
+        device = queuePair.device
+        self.operations = operationsOf(queuePair.type, LOCAL if device is None else device.traits)
         self.queuePair = queuePair
         self.pd = pd
         self.sendCompletions = sendCompletions

@@ -12,6 +12,7 @@ import attrs
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.queues import requests
 from twisted_ib.hca.queues.requests import Destination, ReceiveRequest, SendOpcode, SendRequest
+from twisted_ib.hca.services.operations.rows import OPERATIONS
 from twisted_ib.hca.verbs.base.base import checked
 from twisted_ib.hca.verbs.base.errors import PyverbsError, PyverbsUserError
 from twisted_ib.hca.verbs.base.mem_alloc import processMemory
@@ -40,7 +41,7 @@ _FLAGS = int(
 _INLINE = int(ibv_send_flags.IBV_SEND_INLINE)
 # libibverbs/verbs.h: imm_data and invalidate_rkey share a union.
 _INVALIDATING = (ibv_wr_opcode.IBV_WR_LOCAL_INV, ibv_wr_opcode.IBV_WR_SEND_WITH_INV)
-_UNSUPPORTED = (ibv_wr_opcode.IBV_WR_TSO, ibv_wr_opcode.IBV_WR_FLUSH, ibv_wr_opcode.IBV_WR_ATOMIC_WRITE)
+_SUPPORTED = frozenset(each.opcode for each in OPERATIONS)
 _OPCODES = {int(opcode): opcode for opcode in SendOpcode}
 
 
@@ -94,11 +95,11 @@ def sendRequest(device: Any, wr: SendWR) -> SendRequest:
     @return: the request, as the core has it.
     @raise PyverbsRDMAError: it is invalid (EINVAL) or not supported (EOPNOTSUPP).
     """
-    if wr.opcode in _UNSUPPORTED:
-        raise unsupported("Failed to post send")
     opcode = _OPCODES.get(wr.opcode)
     if opcode is None:
         raise invalid(f"Failed to post send: there is no opcode {wr.opcode}")
+    if opcode not in _SUPPORTED:
+        raise unsupported("Failed to post send")
     # As in C: num_sge decides, elements behind it are ignored.
     sges = wr.sg_list[: wr.num_sge]
     more: dict[str, Any] = {}

@@ -22,6 +22,7 @@ from twisted_ib.hca.base.events import AsyncEvents, EventType
 from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.device import device
 from twisted_ib.hca.device.registry import deviceNames, place, traitsOf
+from twisted_ib.hca.services.support import capabilitiesOf
 from twisted_ib.hca.verbs.base.addr import GID
 from twisted_ib.hca.verbs.base.base import PyverbsObject, table
 from twisted_ib.hca.verbs.base.devicetext import (
@@ -240,7 +241,8 @@ class Context(VerbsObject):
         @return: these and the extended ones.
         """
         self._check()
-        return deviceAttrEx(self._device.guid, len(self._device.partitions))
+        device = self._device
+        return deviceAttrEx(device.guid, len(device.partitions), capabilitiesOf(device.traits))
 
     def query_comp_cntr_caps(self) -> CompCntrCaps:
         """

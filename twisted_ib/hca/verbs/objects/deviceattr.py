@@ -250,14 +250,15 @@ class DeviceAttrEx(PyverbsObject):
     phys_port_cnt_ex: int = 0
 
 
-def deviceAttrEx(guid: int, partitions: int = 1) -> DeviceAttrEx:
+def deviceAttrEx(guid: int, partitions: int = 1, operations: int = 0) -> DeviceAttrEx:
     """
     @param guid: the HCA's GUID.
     @param partitions: slots of its port's P_Key table.
+    @param operations: bits of C{device_cap_flags_ex} for operations that it has.
     @return: the attributes of an HCA with the extended ones.
     """
     found = DeviceAttrEx(deviceAttr(guid, partitions))
-    for name, value in attributes.extendedAttributes().items():
+    for name, value in attributes.extendedAttributes(operations).items():
         # The core has them flat, C in a structure.
         setattr(found.cq_mod_caps if name in ("max_cq_count", "max_cq_period") else found, name, value)
     return found

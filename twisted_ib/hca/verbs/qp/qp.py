@@ -107,11 +107,12 @@ class QP(UnsupportedQPVerbs):
     @verb()
     def _create(self, creator: Any, init_attr: QPInitAttr | QPInitAttrEx) -> None:
         kind = _TYPES.get(init_attr.qp_type)
-        if kind is None:
+        pd = domain(creator, init_attr)
+        traits = pd._device.traits
+        if kind is None or kind not in traits.services:
             raise unsupported(f"{self._failed}: type {init_attr.qp_type}")
         if isinstance(init_attr, QPInitAttrEx):
-            checkExtended(init_attr, kind)
-        pd = domain(creator, init_attr)
+            checkExtended(init_attr, kind, traits)
         scq, rcq, srq = queues(pd, init_attr)
         sizes = capabilities(init_attr, srq)
         assert pd.ctx is not None

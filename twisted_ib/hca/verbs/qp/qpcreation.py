@@ -8,8 +8,9 @@ from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.hca.base.states import QPType
-from twisted_ib.hca.queues.requests import Capabilities
-from twisted_ib.hca.services.work import SERVICES
+from twisted_ib.hca.base.traits import Traits
+from twisted_ib.hca.queues.requests import Capabilities, SendOpcode
+from twisted_ib.hca.services.support import operationsOf
 from twisted_ib.hca.verbs.base.base import checked
 from twisted_ib.hca.verbs.base.errors import PyverbsUserError
 from twisted_ib.hca.verbs.base.verb import check, unsupported, within
@@ -27,18 +28,13 @@ _E = ibv_qp_init_attr_mask
 _EXTENDED = int(
     _E.IBV_QP_INIT_ATTR_PD | _E.IBV_QP_INIT_ATTR_CREATE_FLAGS | _E.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
 )
-# By type of queue pair, as the table of man ibv_wr_post(3); but that has SEND with invalidate for UC, for
-# which IBTA vol. 1 9.2.1 has no opcode.
-_OPS = {
-    kind: sum(
-        int(ibv_qp_create_send_ops_flags[f"IBV_QP_EX_WITH_{opcode.name}"]) for opcode in requester.operations
-    )
-    for kind, (requester, _) in SERVICES.items()
-}
+# The flag of each operation, by the names that the two enumerations share.
+_FLAGS = {opcode: int(ibv_qp_create_send_ops_flags[f"IBV_QP_EX_WITH_{opcode.name}"]) for opcode in SendOpcode}
 
 
-def checkExtended(attr: QPInitAttrEx, kind: QPType) -> None:
+def checkExtended(attr: QPInitAttrEx, kind: QPType, traits: Traits) -> None:
     """
+    @param traits: of the device's fabric.
     @raise PyverbsRDMAError: an extended attribute asks for an unsupported feature (EOPNOTSUPP).
     """
     mask = int(attr.comp_mask)
@@ -46,7 +42,9 @@ def checkExtended(attr: QPInitAttrEx, kind: QPType) -> None:
     flags = attr.create_flags if mask & _E.IBV_QP_INIT_ATTR_CREATE_FLAGS else 0
     ops = attr.send_ops_flags if mask & _E.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS else 0
     # man ibv_wr_post(3): creation fails if the type of queue pair cannot do one of the operations.
-    if mask & ~_EXTENDED or flags or int(ops) & ~_OPS[kind]:
+    # Its table has SEND with invalidate for UC, for which IBTA vol. 1 9.2.1 has no opcode.
+    known = sum(_FLAGS[opcode] for opcode in operationsOf(kind, traits))
+    if mask & ~_EXTENDED or flags or int(ops) & ~known:
         raise unsupported(FAILED)
 
 

@@ -116,7 +116,7 @@ class QPEx(QP):
         check(self._core.state >= QPState.RTS or not made, "ibv_wr_complete failed: the QP is not in RTS")
         for request in made:
             request.check(work.capabilities.pieces)
-            operation = work.requester.operations[request.opcode]
+            operation = work.operations[request.opcode]
             operation.check(request, work.capabilities.inline)
             # Such a request would wait for ever: max_rd_atomic 0 lets no READ out.
             reads = not operation.asks or work.attributes.reads
