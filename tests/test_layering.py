@@ -18,6 +18,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.waiting import HANG_SECONDS
+from twisted_ib.hca.base.interfaces import IHostDirectory, IPacketFabric, ISharedMemoryPath, ITwinPath
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -52,6 +53,15 @@ TYPE_CIRCLES = {
 BY_NAME = {
     "twisted_ib/hca/device/registry.py",  # The configuration, which is read if a device is not known.
     "twisted_ib/reactor/socketreport.py",  # RDS, whose sockets are shown if there are any.
+}
+
+#: What is called C{fabric} or C{path} in which modules, and all that they may ask of it.
+SEAM = {
+    "fabric": (
+        "hca/capture hca/device hca/queues hca/services hca/verbs internet rdma rds sdp",
+        {*IPacketFabric, *IHostDirectory},
+    ),
+    "path": ("hca/device hca/queues hca/services internet rdma sdp", {*ISharedMemoryPath, *ITwinPath}),
 }
 
 #: One line for each contract that breaks it: contract, module, statement.
@@ -174,6 +184,21 @@ def byName(root: Path) -> set[str]:
     return {
         each for each, text in texts.items() if "import_module" in text or 'modules.get("twisted_ib' in text
     }
+
+
+def unnamed(root: Path) -> list[str]:
+    """
+    @return: What modules ask of a fabric or of a path, and no interface names.
+    """
+    found = []
+    for kind, (folders, names) in SEAM.items():
+        for path in sources(root, *(f"twisted_ib/{each}" for each in folders.split())):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Attribute) and node.attr not in names:
+                    value = ast.unparse(node.value)
+                    if value != "os.path" and value.rpartition(".")[2].strip("_") == kind:
+                        found.append(f"{path.relative_to(root)}: {kind}.{node.attr}")
+    return found
 
 
 class TreeTestCase(SynchronousTestCase):
@@ -376,6 +401,20 @@ class FolderTests(TreeTestCase):
         self.add(root, "sdp/port", 'sys.modules.get("twisted_ib.rds.port")')
         self.add(root, "rds/port", "importlib.import_module(name)")
         self.assertEqual(byName(root) - BY_NAME, {"twisted_ib/sdp/port.py", "twisted_ib/rds/port.py"})
+
+    def test_seam(self) -> None:
+        """
+        Nothing above asks of a fabric or of a path what their interfaces do not name; what does is found.
+        """
+        self.assertEqual(unnamed(ROOT), [])
+        root = self.copied()
+        self.add(root, "hca/services/work", "lambda work: work.queuePair.path.table")
+        self.add(root, "internet/channel", "lambda self: self.device.fabric.link.send()")
+        expected = [
+            "twisted_ib/internet/channel.py: fabric.link",
+            "twisted_ib/hca/services/work.py: path.table",
+        ]
+        self.assertEqual(unnamed(root), expected)
 
     def test_exceptionsNeeded(self) -> None:
         """

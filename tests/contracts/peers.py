@@ -18,7 +18,7 @@ from twisted_ib.errors import (
     PathLostError,
     ServiceInUseError,
 )
-from twisted_ib.hca.base.interfaces import IFabric, IFabricOwner
+from twisted_ib.hca.base.interfaces import IFabric, IFabricOwner, IHostDirectory
 from twisted_ib.hca.device.device import Device
 
 if TYPE_CHECKING:
@@ -37,10 +37,11 @@ class ServiceContract(Base):
 
     def test_interface(self) -> None:
         """
-        It is an L{IFabric}, and its device an L{IFabricOwner}.
+        It is an L{IFabric} with the directory of a host, and its device an L{IFabricOwner}.
         """
         device = self.device()
         verifyObject(IFabric, device.fabric)
+        verifyObject(IHostDirectory, device.fabric)
         verifyObject(IFabricOwner, device)
 
     def test_found(self) -> None:

@@ -1,7 +1,7 @@
 """
 A wire in memory for fabrics of packets: for tests.
 
-Each L{MemoryLink} is an L{ILink<twisted_ib.hca.base.interfaces.ILink>} of one address on a L{Wire}.  A
+Each L{MemoryLink} is an L{ILink<twisted_ib.hca.fabric.base.link.ILink>} of one address on a L{Wire}.  A
 datagram is in the receiver's queue at once; a wire's C{pass_} may change, repeat or lose it.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 
 from zope.interface import implementer
 
-from twisted_ib.hca.base.interfaces import ILink
 from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.fabric.base.link import ILink
 from twisted_ib.hca.fabric.roce.packet import PacketFabric
 
 #: Source and destination address, source port, traffic class, octets.

@@ -60,7 +60,7 @@ class Network:
 
 class Link:
     """
-    An end of the network: an L{ILink<twisted_ib.hca.base.interfaces.ILink>}.
+    An end of the network: an L{ILink<twisted_ib.hca.fabric.base.link.ILink>}.
     """
 
     user: Any = None

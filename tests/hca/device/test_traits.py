@@ -4,9 +4,12 @@ Tests of L{twisted_ib.hca.base.traits}: the facts of each kind of fabric, and th
 
 from __future__ import annotations
 
+from zope.interface.verify import verifyObject
+
 from tests.hca.device.everykind import ADDRESS, OTHER, EveryKindTestCase
 from twisted_ib import limits
 from twisted_ib.errors import NoRouteError, SharedGIDError
+from twisted_ib.hca.base.interfaces import IAddressDirectory, IFabric, IHostDirectory, IPacketFabric
 from twisted_ib.hca.base.traits import LOCAL, ROUTED, SHARED, Peers, Proof
 from twisted_ib.hca.connection.rdmacm import gidNumber
 from twisted_ib.hca.device.registry import KINDS, traitsOf
@@ -28,6 +31,17 @@ class TraitTests(EveryKindTestCase):
         self.assertEqual(self.each(lambda device: device.traits), [LOCAL, SHARED, ROUTED])
         self.assertEqual([traitsOf(name) for name in self.devices], [LOCAL, SHARED, ROUTED])
         self.assertIs(traitsOf("roce7"), ROUTED)
+
+    def test_interfaces(self) -> None:
+        """
+        Each has the directory that its traits say, and all that the interfaces name.
+        """
+        hosts = IFabric, IHostDirectory
+        for device, interfaces in zip(self.devices.values(), (hosts, hosts, (IPacketFabric,)), strict=True):
+            for each in interfaces:
+                verifyObject(each, device.fabric)
+            self.assertIs(IHostDirectory.providedBy(device.fabric), device.traits.peers is Peers.PROCESSES)
+            self.assertIs(IAddressDirectory.providedBy(device.fabric), device.traits.hasAddress)
 
     def test_ownAddress(self) -> None:
         """

@@ -1,5 +1,5 @@
 """
-The seams of the HCA: between a device and its fabric, links and users.
+The seams of the HCA: between a device and its fabric, and its users.
 
 A device uses a fabric through L{IFabric}; the L{IPath} that a fabric gives for each peer is the other half of
 the seam.
@@ -10,105 +10,16 @@ from __future__ import annotations
 from zope.interface import Attribute, Interface
 
 
-class IFabric(Interface):
+class IFabricProgress(Interface):
     """
-    A fabric carries operations from one HCA to others.
+    How a fabric is driven: by polling, and by a descriptor that wakes whoever sleeps.
     """
 
-    # Implementations: shared memory between processes, loopback within a thread, and RoCEv2 packets
-    # (IBTA vol. 1 annex A17).
-    name = Attribute("The kind of fabric, a word.")
-    traits = Attribute("Facts of its kind, L{Traits<twisted_ib.hca.base.traits.Traits>}.")
-
-    def allocate(size):  # type: ignore[no-untyped-def]
-        """
-        Allocate C{size} bytes of memory that peers can map.
-
-        @return: an object with C{map}, a buffer of at least that size, and C{close()}; L{None} if
-            unsupported.
-        """
-
-    # The equivalent of a listening CM service on a port (IBTA vol. 1 12.9; Linux cm.c, ib_cm_listen); here it
-    # also rendezvouses the processes of a host.
-    def publish(serviceID, address, inode=0):  # type: ignore[no-untyped-def]
-        """
-        Let other HCAs find this one for a service at an address.
-
-        @param inode: the inode of the same server's TCP socket there, or 0: clients of that socket may come
-            here.
-        @raise ServiceInUseError: another HCA has it.
-        @raise NoRouteError: this fabric does not serve the address.
-        """
-
-    def publishAny(prefix, address):  # type: ignore[no-untyped-def]
-        """
-        Publish a service on any free port.
-
-        @return: the port; the service id is C{prefix + port}.
-        """
-
-    def withdraw(serviceID, address):  # type: ignore[no-untyped-def]
-        """
-        Undo C{publish} or C{publishAny}.
-        """
-
-    # In place of the path record query to a subnet administrator, which RoCE does not have
-    # (IBTA vol. 1 annex A17).
-    def resolve(serviceID, address, user):  # type: ignore[no-untyped-def]
-        """
-        Resolve the path to the HCA that serves a service at an address.
-
-        @param user: gets C{pathReady(path)}, perhaps before this returns, or C{connectFailed(error)} later.
-        @return: an object with C{cancel()}.
-        @raise NoRouteError: this fabric does not reach the address.
-        @raise NoListenerError: no HCA serves it.
-        """
-
-    def serving(serviceID, address):  # type: ignore[no-untyped-def]
-        """
-        Find the HCAs that serve a service, without dialling them.
-
-        @return: their GUIDs in order of preference; some may be dead.  None where peers are IP addresses.
-        @raise ValueError: C{address} is not an IP address.
-        """
-
-    def reach(guid, user):  # type: ignore[no-untyped-def]
-        """
-        Resolve the path to the HCA of a GUID: one that this side has dialled, or a new one.  A path to this
-        HCA itself has its other end as C{twin}.
-
-        @param user: as for C{resolve}.
-        @return: an object with C{cancel()}.
-        @raise NoListenerError: there is no such HCA.
-        """
-
-    # A process may claim any GUID in its handshake; the kernel's credentials of the socket prove it.
-    def proves(path, guid):  # type: ignore[no-untyped-def]
-        """
-        Verify that the HCA at the other end of a path has a GUID.  Its own claim is no proof.
-
-        @return: L{None} if that cannot be verified now.
-        """
-
-    # IBTA vol. 1 10.5: each HCA joins for all its queue pairs; they are attached by the device.
-    def join(group):  # type: ignore[no-untyped-def]
-        """
-        Publish this HCA as a member of a multicast group.
-
-        @param group: the MGID, 128 bits.
-        @raise HCAError: it cannot be published.
-        """
-
-    def leave(group):  # type: ignore[no-untyped-def]
-        """
-        Undo C{join}; harmless if this HCA is not a member.
-        """
-
-    def members(group):  # type: ignore[no-untyped-def]
-        """
-        @return: the GUIDs of a multicast group's HCAs, perhaps with this one; immutable.  The same object
-            while nothing has changed.
-        """
+    patient = Attribute("Whether the caller polls C{progress} until nothing comes; set by the caller.")
+    hot = Attribute("What is worth polling, a tuple; empty if nothing can arrive while this thread polls.")
+    answerSeconds = Attribute("How long polling for an answer pays, even if the peer has slept; seconds.")
+    rung = Attribute("How often a peer was woken.")
+    sleeps = Attribute("How often this side went to sleep.")
 
     def progress(budget):  # type: ignore[no-untyped-def]
         """
@@ -180,9 +91,163 @@ class IFabric(Interface):
         @return: whether connection management messages wait for space on any path.
         """
 
+
+class IDirectory(Interface):
+    """
+    The services of this HCA, as its peers find them, and the way to those of its peers.
+    """
+
+    # The equivalent of a listening CM service on a port (IBTA vol. 1 12.9; Linux cm.c, ib_cm_listen); here it
+    # also rendezvouses the processes of a host.
+    def publish(serviceID, address, inode=0):  # type: ignore[no-untyped-def]
+        """
+        Let other HCAs find this one for a service at an address.
+
+        @param inode: the inode of the same server's TCP socket there, or 0: clients of that socket may come
+            here.
+        @raise ServiceInUseError: another HCA has it.
+        @raise NoRouteError: this fabric does not serve the address.
+        """
+
+    def publishAny(prefix, address):  # type: ignore[no-untyped-def]
+        """
+        Publish a service on any free port.
+
+        @return: the port; the service id is C{prefix + port}.
+        """
+
+    def withdraw(serviceID, address):  # type: ignore[no-untyped-def]
+        """
+        Undo C{publish} or C{publishAny}.
+        """
+
+    # In place of the path record query to a subnet administrator, which RoCE does not have
+    # (IBTA vol. 1 annex A17).
+    def resolve(serviceID, address, user):  # type: ignore[no-untyped-def]
+        """
+        Resolve the path to the HCA that serves a service at an address.
+
+        @param user: gets C{pathReady(path)}, perhaps before this returns, or C{connectFailed(error)} later.
+        @return: an object with C{cancel()}.
+        @raise NoRouteError: this fabric does not reach the address.
+        @raise NoListenerError: no HCA serves it.
+        """
+
+    # IBTA vol. 1 10.5: each HCA joins for all its queue pairs; they are attached by the device.
+    def join(group):  # type: ignore[no-untyped-def]
+        """
+        Publish this HCA as a member of a multicast group.
+
+        @param group: the MGID, 128 bits.
+        @raise HCAError: it cannot be published.
+        """
+
+    def leave(group):  # type: ignore[no-untyped-def]
+        """
+        Undo C{join}; harmless if this HCA is not a member.
+        """
+
+
+class IHostDirectory(IDirectory):
+    """
+    The directory of one host: a peer is a process, named by the GUID of its HCA (L{Peers.PROCESSES
+    <twisted_ib.hca.base.traits.Peers>}).
+    """
+
+    def serving(serviceID, address):  # type: ignore[no-untyped-def]
+        """
+        Find the HCAs that serve a service, without dialling them.
+
+        @return: their GUIDs in order of preference; some may be dead.
+        @raise ValueError: C{address} is not an IP address.
+        """
+
+    def reach(guid, user):  # type: ignore[no-untyped-def]
+        """
+        Resolve the path to the HCA of a GUID: one that this side has dialled, or a new one.  A path to this
+        HCA itself has its other end as C{twin}.
+
+        @param user: as for C{resolve}.
+        @return: an object with C{cancel()}.
+        @raise NoListenerError: there is no such HCA.
+        """
+
+    # A process may claim any GUID in its handshake; the kernel's credentials of the socket prove it.
+    def proves(path, guid):  # type: ignore[no-untyped-def]
+        """
+        Verify that the HCA at the other end of a path has a GUID.  Its own claim is no proof.
+
+        @return: L{None} if that cannot be verified now.
+        """
+
+    def members(group):  # type: ignore[no-untyped-def]
+        """
+        @return: the GUIDs of a multicast group's HCAs, perhaps with this one; immutable.  The same object
+            while nothing has changed.
+        """
+
+
+class IAddressDirectory(IDirectory):
+    """
+    The directory of addresses: a peer is an IP address, which is a GID as well (L{Peers.ADDRESSES
+    <twisted_ib.hca.base.traits.Peers>}).
+    """
+
+    address = Attribute("The HCA's own IP address, as text without a scope.")
+
+    def reachGID(gid, user):  # type: ignore[no-untyped-def]
+        """
+        Find the path to a GID, of a peer or of a multicast group.
+
+        @param user: as for C{resolve}.
+        @return: an object with C{cancel()}.
+        @raise NoRouteError: it is no IP address that can be reached from here.
+        """
+
+    # Such a device has no entry in the host's run directory; the socket at which commands query it is served
+    # with the fabric.
+    def watch(fd, call):  # type: ignore[no-untyped-def]
+        """
+        Have C{attend} call C{call} while a descriptor is readable.
+        """
+
+
+class IFabricConnections(Interface):
+    """
+    The paths to peers, and what they have in common.
+    """
+
+    # Implementations: shared memory between processes, loopback within a thread, and RoCEv2 packets
+    # (IBTA vol. 1 annex A17).
+    name = Attribute("The kind of fabric, a word.")
+    traits = Attribute("Facts of its kind, L{Traits<twisted_ib.hca.base.traits.Traits>}.")
+    owner = Attribute("The device, an L{IFabricOwner}.")
+    guid = Attribute("The device's GUID.")
+
+    def count(name):  # type: ignore[no-untyped-def]
+        """
+        Add one to a counter of the device.
+        """
+
     def paths():  # type: ignore[no-untyped-def]
         """
         @return: the paths to living peers.
+        """
+
+    def allocate(size):  # type: ignore[no-untyped-def]
+        """
+        Allocate C{size} bytes of memory that peers can map.
+
+        @return: an object with C{map}, a buffer of at least that size, and C{close()}; L{None} if
+            unsupported.
+        """
+
+    def trace(wrap):  # type: ignore[no-untyped-def]
+        """
+        Have what this fabric sends and receives observed from now on.
+
+        @param wrap: called with a path class, returns a subclass for the paths that follow; on a fabric of
+            packets called with the L{ILink<twisted_ib.hca.fabric.base.link.ILink>}, returns another.
         """
 
     def forked():  # type: ignore[no-untyped-def]
@@ -193,6 +258,28 @@ class IFabric(Interface):
     def close():  # type: ignore[no-untyped-def]
         """
         Withdraw and release everything.
+        """
+
+
+class IFabric(IFabricProgress, IDirectory, IFabricConnections):
+    """
+    A fabric carries operations from one HCA to others.  Its directory is an L{IHostDirectory} or an
+    L{IAddressDirectory}, as its traits say.
+    """
+
+
+class IPacketFabric(IFabric, IAddressDirectory):
+    """
+    A fabric of packets.
+    """
+
+    pathMTU = Attribute("The most octets of a packet's payload: its link's.")
+    packetsSent = Attribute("Packets sent.")
+    packetsReceived = Attribute("Packets received, valid or not.")
+
+    def pathMTUTo(address):  # type: ignore[no-untyped-def]
+        """
+        @return: see L{ILink<twisted_ib.hca.fabric.base.link.ILink>}.
         """
 
 
@@ -423,92 +510,6 @@ class IFabricOwner(Interface):
         """
         @return: the answer to a query of listeners and connections: an iterator of dicts for JSON, made one
             by one; C{more} in each is whether another one follows.
-        """
-
-
-class ILink(Interface):
-    """
-    The datagram medium of a fabric of packets: UDP, or a substitute.
-
-    A datagram is the payload of UDP, from the base transport header to the invariant CRC, which the fabric
-    makes and checks.  Addresses are text as L{normalise<twisted_ib.hca.host.addresses.normalise>} returns it,
-    without a scope.  Delivery is not reliable.
-    """
-
-    address = Attribute("The IP address of this end.")
-    # The sizes of enum ib_mtu (Linux ib_verbs.h; IBTA vol. 1 9.7.3).
-    pathMTU = Attribute("The most octets of a packet's payload: 256, 512, 1024, 2048 or 4096.")
-    # The invariant CRC covers identification and flags of the IPv4 header (IBTA vol. 1 annex A17; Linux
-    # rxe_icrc.c), so the sender must know what the kernel will write.
-    burst = Attribute(
-        "How many datagrams of one size C{send} takes at a time.  Of IPv4 the first of them has"
-        " identification 0, the next 1, and so on; all have Don't Fragment."
-    )
-    user = Attribute(
-        "Who takes what arrives, set by that: C{user.arrived(source, port, destination, buffer,"
-        " start, stop, size, trafficClass)}, where C{buffer} has from C{start} to C{stop} datagrams"
-        " of C{size} octets each, the last perhaps shorter.  It is valid during the call only; its"
-        " slices are bytes."
-    )
-
-    def pathMTUTo(destination):  # type: ignore[no-untyped-def]
-        """
-        @return: the largest payload of a packet to an IP address, in octets, as far as is known.
-        """
-
-    # One source port for each flow keeps its packets in order on networks with several paths
-    # (IBTA vol. 1 annex A17; Linux ib_verbs.h, rdma_flow_label_to_udp_sport).
-    def sourcePort(wanted):  # type: ignore[no-untyped-def]
-        """
-        @param wanted: the UDP source port that a flow should have.
-        @return: the one that it gets.
-        """
-
-    # Several datagrams in one call, for UDP segmentation offload (udp(7), UDP_SEGMENT).
-    def send(destination, port, pieces, size, trafficClass=0, hopLimit=64):  # type: ignore[no-untyped-def]
-        """
-        Send datagrams.
-
-        @param port: a source port from C{sourcePort}.
-        @param pieces: bytes-like objects, together datagrams of C{size} octets each, the last perhaps
-            shorter.
-        @return: False if nothing was sent because there is no space now.  Other failures lose datagrams.
-        """
-
-    def receive(budget):  # type: ignore[no-untyped-def]
-        """
-        Deliver what has arrived to C{user}.
-
-        @param budget: datagrams at most, or a few more.
-        @return: the number of datagrams.
-        """
-
-    def pending():  # type: ignore[no-untyped-def]
-        """
-        @return: whether C{receive} has something to deliver.
-        """
-
-    def fileno():  # type: ignore[no-untyped-def]
-        """
-        @return: a descriptor that is readable while something has arrived; -1 if there is none: then
-            C{user.signal()} is called when something arrives.
-        """
-
-    def join(group):  # type: ignore[no-untyped-def]
-        """
-        Receive datagrams to a multicast address too.
-
-        @raise HCAError: it cannot be joined.
-        """
-
-    def leave(group):  # type: ignore[no-untyped-def]
-        """
-        Undo C{join}.
-        """
-
-    def close():  # type: ignore[no-untyped-def]
-        """
-        Release everything.
         """
 
 

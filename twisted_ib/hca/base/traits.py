@@ -11,7 +11,6 @@ from enum import Enum
 
 from attrs import evolve, field, frozen
 
-from twisted_ib import limits
 from twisted_ib.hca.base.states import QPType
 
 
@@ -70,17 +69,6 @@ class LinkLayer(Enum):
     ETHERNET = 2
 
 
-class Completion(Enum):
-    """
-    The meaning of a send's completion.
-    """
-
-    #: The peer's queue pair has taken the message.
-    TAKEN = 1
-    #: The medium has it (as with UC and UD, and with iWARP, RFC 5040).
-    SENT = 2
-
-
 #: Bytes of private data that REQ, REP and REJ carry (IBTA vol. 1 12.6.5, 12.6.8, 12.6.7).
 IB_PRIVATE_BYTES = (92, 196, 148)
 
@@ -99,10 +87,10 @@ class Traits:
     @ivar services: the types of its queue pairs.
     @ivar operations: the operations of their send requests, numbered as in C{enum ibv_wr_opcode}; L{None} for
         all that the services have.
-    @ivar completion: what the completion of a reliable send says.
     @ivar privateBytes: of a connect request, its reply and its refusal.
-    @ivar largestOperation: bytes of the largest record.
     @ivar zeroCopy: whether peers can map each other's registered memory.
+    @ivar inRunDirectory: whether HCAs have an entry in the host's run directory, where other processes find
+        them; else peers are those of the same thread, or addresses.
     @ivar nodeType: of its HCAs; it follows from the transport.
     @ivar hasAddress: whether an HCA has an IP address of its own, which no other HCA has.
     """
@@ -114,10 +102,9 @@ class Traits:
     linkLayer: LinkLayer = LinkLayer.ETHERNET
     services: frozenset[QPType] = frozenset(QPType)
     operations: frozenset[int] | None = None
-    completion: Completion = Completion.TAKEN
     privateBytes: tuple[int, int, int] = IB_PRIVATE_BYTES
-    largestOperation: int = limits.INLINE_RECORD
     zeroCopy: bool = False
+    inRunDirectory: bool = False
     nodeType: NodeType = field(init=False)
     hasAddress: bool = field(init=False)
 
@@ -133,6 +120,6 @@ class Traits:
 #: Between processes of one host, by records.
 LOCAL = Traits(peers=Peers.PROCESSES, proof=Proof.DIRECTORY)
 #: The same through shared memory.
-SHARED = evolve(LOCAL, zeroCopy=True)
+SHARED = evolve(LOCAL, zeroCopy=True, inRunDirectory=True)
 #: Between hosts, by packets.
 ROUTED = Traits(peers=Peers.ADDRESSES, proof=Proof.ANSWER, packets=True)

@@ -12,9 +12,9 @@ from typing import Any, Final
 from zope.interface import implementer
 
 from twisted_ib.errors import WireError
-from twisted_ib.hca.base.interfaces import ILink
 from twisted_ib.hca.capture.capture import Capture
 from twisted_ib.hca.connection.rdmacm import gidOf
+from twisted_ib.hca.fabric.base.link import ILink
 from twisted_ib.hca.wire.headers import ICRC
 from twisted_ib.hca.wire.icrcflow import ICRCState
 from twisted_ib.hca.wire.rocev2 import UDPDatagram, ethernet, hardwareAddress, ipVersion

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 else:
     _Path = object
 
-#: Attributes of a fabric that hold its path classes.
-_CLASSES: Final = ("pathClass", "carrierClass")
 _LONGEST_MTU: Final = max(MTU_BYTES.values())
 
 
@@ -65,11 +63,9 @@ class Trace:
         self.fabric = fabric
         self.interface = capture.interface(name, fabric.guid)
         if fabric.traits.packets:
-            fabric.traceLink(lambda link: TracedLink(link, capture, self.interface))
-        for attribute in _CLASSES:
-            base = getattr(fabric, attribute, None)
-            if base is not None:
-                setattr(fabric, attribute, traced(base, self))
+            fabric.trace(lambda link: TracedLink(link, capture, self.interface))
+        else:
+            fabric.trace(lambda base: traced(base, self))
 
 
 class PathTrace:

@@ -665,7 +665,7 @@ class Device(Identity):
         """
         Whether commands can query this device itself.
         """
-        return self._queryServer is not None or hasattr(self.fabric, "rendezvous")
+        return self._queryServer is not None or self.traits.inRunDirectory
 
     def _disappear(self) -> None:
         inquiries, self._queryServer = self._queryServer, None

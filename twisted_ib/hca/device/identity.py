@@ -121,7 +121,7 @@ class Identity:
         """
         if not self.traits.packets:
             return self.pathMTU
-        found: int = self.fabric.link.pathMTUTo(path.peer.address)
+        found: int = self.fabric.pathMTUTo(path.peer.address)
         return found
 
     def isPeers(self, path: Any, address: str) -> bool:

@@ -14,7 +14,8 @@ import attrs
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
-from twisted_ib.hca.device.registry import fabricOf
+from twisted_ib.hca.base.traits import Peers
+from twisted_ib.hca.device.registry import FABRICS, fabricOf
 from twisted_ib.hca.device.tcpcounterparts import Counterpart, TCPCounterparts
 from twisted_ib.hca.host.addresses import isLocalAddress
 from twisted_ib.internet.addresses import reachable, scopeOf, withPort
@@ -163,9 +164,11 @@ class Candidates:
 
     def _counterparts(self, device: str, host: str, port: int) -> list[Counterpart]:
         fabric = fabricOf(device)
-        if fabric == "shm":
-            return self._beside.inProcesses(_SDP | port, host)
-        return self._beside.inThread(_SDP | port, host) if fabric == "loopback" else []
+        traits = None if fabric is None else FABRICS[fabric].traits
+        if traits is None or traits.peers is not Peers.PROCESSES:
+            return []
+        search = self._beside.inProcesses if traits.inRunDirectory else self._beside.inThread
+        return search(_SDP | port, host)
 
     def _isTheSame(self, counterpart: Counterpart, owners: dict[int, int]) -> bool:
         # The inode alone proves nothing, as each process writes its own entry: the user must be the socket's,

@@ -1,3 +1,4 @@
 """
-The common part of fabrics: paths to peers, queue pair 1 of a path, and fault injection for tests.
+The common part of fabrics: directories (C{neighbours} of a thread, C{addressdirectory}), paths of records,
+queue pair 1 of a path, the C{link} of packets, and fault injection for tests.
 """

@@ -4,6 +4,7 @@ The base of all fabrics, whatever carries their records.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from twisted_ib import limits
@@ -34,9 +35,11 @@ class Fabric:
     @ivar patient: Whether the caller polls C{progress} until nothing comes.
     @cvar answerSeconds: How long polling for an answer pays, even if the peer has slept.
     @cvar traits: The facts of this kind of fabric.
+    @cvar pathClass: Makes its paths.
     """
 
     traits = LOCAL
+    pathClass: Any
     answerSeconds = limits.ANSWER_SECONDS
 
     def __init__(self, owner: Any, guid: int) -> None:
@@ -63,6 +66,12 @@ class Fabric:
         wanted = self.owner.wanted
         if wanted is not None:
             wanted()
+
+    def trace(self, wrap: Callable[[Any], Any]) -> None:
+        """
+        See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>}.
+        """
+        self.pathClass = wrap(self.pathClass)
 
     def unsent(self) -> bool:
         """

@@ -1,7 +1,7 @@
 """
 Fault injection: a link that loses, delays, duplicates and corrupts datagrams, for tests and experiments.
 
-L{FaultyLink} wraps an L{ILink<twisted_ib.hca.base.interfaces.ILink>} and sends through a chain of faults.
+L{FaultyLink} wraps an L{ILink<twisted_ib.hca.fabric.base.link.ILink>} and sends through a chain of faults.
 A fault is called with a datagram and the time, and returns pairs of a delay in seconds and octets: none if
 the datagram is lost. All randomness comes from C{dice}, an object with the methods of C{random.Random}, so
 that a seed repeats a run.
@@ -287,7 +287,7 @@ class Refusal:
 
 class FaultyLink:
     """
-    A link that sends through faults.  See L{ILink<twisted_ib.hca.base.interfaces.ILink>}.
+    A link that sends through faults.  See L{ILink<twisted_ib.hca.fabric.base.link.ILink>}.
 
     @ivar link: the link that it wraps.
     @ivar faults: applied to each datagram, in order.
@@ -343,7 +343,7 @@ class FaultyLink:
         hopLimit: int = 64,
     ) -> bool:
         """
-        See L{ILink.send<twisted_ib.hca.base.interfaces.ILink>}.
+        See L{ILink.send<twisted_ib.hca.fabric.base.link.ILink>}.
         """
         now = self._clock()
         if self.refusal is not None and self.refusal(now):

@@ -1,5 +1,7 @@
 """
-Registries of C{lo0} devices that can reach each other: one for each thread, or one that is passed in.
+Registries of devices within one thread that can reach each other, and the directory that reads them.
+
+There is one for each thread, or one that is passed in.
 """
 
 from __future__ import annotations
@@ -8,10 +10,15 @@ import threading
 from typing import Any
 from weakref import WeakValueDictionary
 
+from twisted_ib import limits
+from twisted_ib.errors import NoListenerError, ServiceInUseError
+from twisted_ib.hca.fabric.base.fabric import CompletedSearch, Fabric
+from twisted_ib.hca.host.addresses import checkLocal, conflict, freePort, normalise, servedBy
+
 
 class Neighbours:
     """
-    The C{lo0} devices that can reach each other.
+    Devices that can reach each other, as those of C{lo0}.
 
     Not locked: if they belong to several threads, every user of any of them must hold one common lock.
 
@@ -77,4 +84,134 @@ def ofThisThread() -> Neighbours:
     return _ofThread.neighbours
 
 
-__all__ = ["Neighbours", "ofThisThread"]
+class ThreadDirectory(Fabric):
+    """
+    The directory of a fabric within one thread: peers are its L{Neighbours}.
+    """
+
+    def __init__(self, owner: Any, guid: int, neighbours: Neighbours | None = None) -> None:
+        """
+        @param owner: The device, an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
+        @param neighbours: The HCAs within reach; by default those of this thread.
+        """
+        super().__init__(owner, guid)
+        self._neighbours = ofThisThread() if neighbours is None else neighbours
+        self._neighbours.fabrics[guid] = self
+        self._services = self._neighbours.services
+
+    # -- services
+
+    def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
+        """
+        Let others find this HCA for a service at an address.
+
+        @param inode: See L{IFabric}.
+        @raise ServiceInUseError: another HCA of this thread has it.
+        @raise NoRouteError: the address is not one of this host.
+        """
+        checkLocal(address, True)
+        address = normalise(address)
+        # The service id has the port space in it (IBTA vol. 1 annex A4 for SDP, annex A11 for the RDMA CM),
+        # so services of different protocols never conflict.
+        for service, other in self._services:
+            if service == serviceID and conflict(address, other):
+                raise ServiceInUseError(f"somebody in this thread listens on {other} already")
+        self._services[serviceID, address] = self
+        if inode:
+            self._neighbours.inodes[serviceID, address] = inode
+
+    def publishAny(self, prefix: int, address: str) -> int:
+        """
+        Publish a service with a free port.
+
+        @param prefix: The service id of port 0.
+        @return: The port.
+        """
+        checkLocal(address, True)
+        port = freePort({service - prefix for service, _ in self._services})
+        self._services[prefix + port, normalise(address)] = self
+        return port
+
+    def withdraw(self, serviceID: int, address: str) -> None:
+        """
+        Undo L{publish}.
+        """
+        key = serviceID, normalise(address)
+        # Only our own: another HCA may have published the service since.
+        if self._services.get(key) is self:
+            del self._services[key]
+            self._neighbours.inodes.pop(key, None)
+
+    def resolve(self, serviceID: int, address: str, user: Any) -> CompletedSearch:
+        """
+        Find the path to the HCA that serves C{serviceID} at C{address}.
+
+        @param user: Gets C{pathReady(path)} before this returns.
+        @raise NoRouteError: the address is not one of this host.
+        @raise NoListenerError: no HCA of this thread serves it.
+        """
+        checkLocal(address)
+        # The exact address before a wildcard, as the kernel looks up a TCP listener (see servedBy).
+        for where in servedBy(normalise(address)):
+            fabric = self._services.get((serviceID, where))
+            if fabric is not None:
+                user.pathReady(self.pathTo(fabric))
+                return CompletedSearch()
+        # A CM answers a REQ for it with REJ reason 8, invalid service ID (IBTA vol. 1 12.6.7.2; Linux cm.c,
+        # cm_req_handler).  Consumers report both as ECONNREFUSED.
+        raise NoListenerError(f"nobody in this thread serves {address}")
+
+    def serving(self, serviceID: int, address: str) -> list[int]:
+        """
+        @return: The GUIDs of the HCAs that serve the address: see L{IFabric}.
+        """
+        found = [self._services.get((serviceID, where)) for where in servedBy(normalise(address))]
+        return [fabric.guid for fabric in found if fabric is not None]
+
+    def reach(self, guid: int, user: Any) -> CompletedSearch:
+        """
+        Find the path to the HCA with a GUID.
+
+        @param user: Gets C{pathReady(path)} before this returns.
+        @raise NoListenerError: it is not among the neighbours.
+        """
+        fabric = self._neighbours.fabrics.get(guid)
+        if fabric is None:
+            raise NoListenerError(f"there is no HCA {guid:016x} in this thread")
+        user.pathReady(self.pathTo(fabric))
+        return CompletedSearch()
+
+    def proves(self, path: Any, guid: int) -> bool:
+        """
+        Compare GUIDs: see L{IFabric}.
+        """
+        # The peer's identity was made by _end in this process, so it is proof enough.
+        return bool(path.peer.guid == guid)
+
+    def join(self, group: int) -> None:
+        """
+        Make this HCA a member of a multicast group.
+        """
+        self._neighbours.join(group, self.guid)
+
+    def leave(self, group: int) -> None:
+        """
+        Undo L{join}.
+        """
+        self._neighbours.leave(group, self.guid)
+
+    def members(self, group: int) -> tuple[int, ...]:
+        """
+        @return: The GUIDs in a multicast group: see L{IFabric}.
+        """
+        return self._neighbours.groups.get(group, ())[: limits.MULTICAST_MEMBERS]
+
+    def pathTo(self, fabric: Any) -> Any:
+        """
+        @param fabric: One of the neighbours.
+        @return: The path to its HCA.
+        """
+        raise NotImplementedError
+
+
+__all__ = ["Neighbours", "ThreadDirectory", "ofThisThread"]

@@ -17,17 +17,15 @@ from typing import Any
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import NoListenerError, PathLostError, ServiceInUseError
-from twisted_ib.hca.base.interfaces import IFabric
-from twisted_ib.hca.fabric.base.fabric import CompletedSearch, Fabric
-from twisted_ib.hca.fabric.base.neighbours import Neighbours, ofThisThread
+from twisted_ib.errors import PathLostError
+from twisted_ib.hca.base.interfaces import IFabric, IHostDirectory
+from twisted_ib.hca.fabric.base.neighbours import Neighbours, ThreadDirectory
 from twisted_ib.hca.fabric.base.path import Forked, PeerIdentity
 from twisted_ib.hca.fabric.loopback.queues import LoopbackPath
-from twisted_ib.hca.host.addresses import checkLocal, conflict, freePort, normalise, servedBy
 
 
-@implementer(IFabric)
-class LoopbackFabric(Fabric):
+@implementer(IFabric, IHostDirectory)
+class LoopbackFabric(ThreadDirectory):
     """
     The loopback fabric of one HCA.
 
@@ -50,13 +48,10 @@ class LoopbackFabric(Fabric):
         @param clock: Not used: nothing here waits for a time.
         @param neighbours: The HCAs within reach; by default those of this thread.
         """
-        super().__init__(owner, guid)
+        super().__init__(owner, guid, neighbours)
         self._woken = self._closed = False
         self._ends: list[LoopbackPath] = []
         self._paths: dict[int, LoopbackPath] = {}
-        self._neighbours = ofThisThread() if neighbours is None else neighbours
-        self._neighbours.fabrics[guid] = self
-        self._services = self._neighbours.services
         self._pipe = os.pipe()
         for fd in self._pipe:
             os.set_blocking(fd, False)
@@ -66,114 +61,12 @@ class LoopbackFabric(Fabric):
         Return L{None}: no peer maps memory here.
         """
 
-    # -- services and peers
+    # -- peers
 
-    def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
+    def pathTo(self, fabric: LoopbackFabric) -> LoopbackPath:
         """
-        Let others find this HCA for a service at an address.
-
-        @param inode: See L{IFabric}.
-        @raise ServiceInUseError: another HCA of this thread has it.
-        @raise NoRouteError: the address is not one of this host.
+        @return: The path to another HCA, or to this one.
         """
-        checkLocal(address, True)
-        address = normalise(address)
-        # The service id has the port space in it (IBTA vol. 1 annex A4 for SDP, annex A11 for the RDMA CM),
-        # so services of different protocols never conflict.
-        for service, other in self._services:
-            if service == serviceID and conflict(address, other):
-                raise ServiceInUseError(f"somebody in this thread listens on {other} already")
-        self._services[serviceID, address] = self
-        if inode:
-            self._neighbours.inodes[serviceID, address] = inode
-
-    def publishAny(self, prefix: int, address: str) -> int:
-        """
-        Publish a service with a free port.
-
-        @param prefix: The service id of port 0.
-        @return: The port.
-        """
-        checkLocal(address, True)
-        port = freePort({service - prefix for service, _ in self._services})
-        self._services[prefix + port, normalise(address)] = self
-        return port
-
-    def withdraw(self, serviceID: int, address: str) -> None:
-        """
-        Undo L{publish}.
-        """
-        key = serviceID, normalise(address)
-        # Only our own: another HCA may have published the service since.
-        if self._services.get(key) is self:
-            del self._services[key]
-            self._neighbours.inodes.pop(key, None)
-
-    def resolve(self, serviceID: int, address: str, user: Any) -> CompletedSearch:
-        """
-        Find the path to the HCA that serves C{serviceID} at C{address}.
-
-        @param user: Gets C{pathReady(path)} before this returns.
-        @raise NoRouteError: the address is not one of this host.
-        @raise NoListenerError: no HCA of this thread serves it.
-        """
-        checkLocal(address)
-        # The exact address before a wildcard, as the kernel looks up a TCP listener (see servedBy).
-        for where in servedBy(normalise(address)):
-            fabric = self._services.get((serviceID, where))
-            if fabric is not None:
-                user.pathReady(self._pathTo(fabric))
-                return CompletedSearch()
-        # A CM answers a REQ for it with REJ reason 8, invalid service ID (IBTA vol. 1 12.6.7.2; Linux cm.c,
-        # cm_req_handler).  Consumers report both as ECONNREFUSED.
-        raise NoListenerError(f"nobody in this thread serves {address}")
-
-    def serving(self, serviceID: int, address: str) -> list[int]:
-        """
-        @return: The GUIDs of the HCAs that serve the address: see L{IFabric}.
-        """
-        found = [self._services.get((serviceID, where)) for where in servedBy(normalise(address))]
-        return [fabric.guid for fabric in found if fabric is not None]
-
-    def reach(self, guid: int, user: Any) -> CompletedSearch:
-        """
-        Find the path to the HCA with a GUID.
-
-        @param user: Gets C{pathReady(path)} before this returns.
-        @raise NoListenerError: it is not among the neighbours.
-        """
-        fabric = self._neighbours.fabrics.get(guid)
-        if fabric is None:
-            raise NoListenerError(f"there is no HCA {guid:016x} in this thread")
-        user.pathReady(self._pathTo(fabric))
-        return CompletedSearch()
-
-    def proves(self, path: Any, guid: int) -> bool:
-        """
-        Compare GUIDs: see L{IFabric}.
-        """
-        # The peer's identity was made by _end in this process, so it is proof enough.
-        return bool(path.peer.guid == guid)
-
-    def join(self, group: int) -> None:
-        """
-        Make this HCA a member of a multicast group.
-        """
-        self._neighbours.join(group, self.guid)
-
-    def leave(self, group: int) -> None:
-        """
-        Undo L{join}.
-        """
-        self._neighbours.leave(group, self.guid)
-
-    def members(self, group: int) -> tuple[int, ...]:
-        """
-        @return: The GUIDs in a multicast group: see L{IFabric}.
-        """
-        return self._neighbours.groups.get(group, ())[: limits.MULTICAST_MEMBERS]
-
-    def _pathTo(self, fabric: LoopbackFabric) -> LoopbackPath:
         path = self._paths.get(fabric.guid)
         # A closed peer is noticed at the next progress(); a path dialled before that must be a new one.
         if path is None or not path.alive or path.other.closed:
@@ -315,14 +208,11 @@ class LoopbackFabric(Fabric):
         """
         In a forked child: make every use of a path an error.
         """
-        self._withdrawAll()
+        self._neighbours.forget(self)
         for path in self._ends:
             # The other end exists in the child as well, but its consumers are the parent's.
             path.other = Forked()
         self._ends = []
-
-    def _withdrawAll(self) -> None:
-        self._neighbours.forget(self)
 
     def close(self) -> None:
         """
@@ -331,7 +221,7 @@ class LoopbackFabric(Fabric):
         if self._closed:
             return
         self._closed = self._woken = True
-        self._withdrawAll()
+        self._neighbours.forget(self)
         gone = PathLostError("the device was closed")
         for path in tuple(self._ends):
             # The peer may be within an upcall on this path, so it ends its own side in its next progress().

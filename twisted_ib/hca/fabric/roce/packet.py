@@ -12,26 +12,23 @@ import secrets
 from collections.abc import Callable
 from math import inf
 from typing import Any, Final
-from weakref import WeakValueDictionary
 
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import NoListenerError, NoRouteError, PathLostError
-from twisted_ib.hca.base.interfaces import IFabric
+from twisted_ib.errors import NoRouteError, PathLostError
+from twisted_ib.hca.base.interfaces import IPacketFabric
 from twisted_ib.hca.base.operation import GSI_QPN, QPN_MASK, UD_SEND_ONLY
 from twisted_ib.hca.base.traits import ROUTED
-from twisted_ib.hca.connection.rdmacm import gidNumber, gidOf, gidText
-from twisted_ib.hca.fabric.base.fabric import CompletedSearch, Fabric
+from twisted_ib.hca.connection.rdmacm import gidOf, gidText
+from twisted_ib.hca.fabric.base.addressdirectory import AddressDirectory
 from twisted_ib.hca.fabric.roce.connparams import sending
 from twisted_ib.hca.fabric.roce.peerpath import PeerPath
 from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
 from twisted_ib.hca.fabric.roce.receive import PacketReceiver
-from twisted_ib.hca.fabric.roce.servicetable import ServiceTable
 from twisted_ib.hca.fabric.roce.sessions import ConnectedPaths
 from twisted_ib.hca.fabric.roce.transmit import ACKNOWLEDGE, PacketTransmitter
 from twisted_ib.hca.fabric.roce.waker import LinkWaker
-from twisted_ib.hca.host.addresses import normalise, wildcard
 from twisted_ib.hca.wire.cm import DREQ, REQ
 from twisted_ib.hca.wire.grh import GRH, GRH_BYTES, isMulticast
 from twisted_ib.hca.wire.headers import DETH
@@ -49,20 +46,18 @@ PACKET_PATIENCE_SECONDS = 0.0005
 _HOP_LIMIT: Final = 64
 
 
-@implementer(IFabric)
-class PacketFabric(Fabric):
+@implementer(IPacketFabric)
+class PacketFabric(AddressDirectory):
     """
     The fabric of one HCA over one link.
 
-    @ivar address: the HCA's IP address, as text without a scope.
-    @ivar gid: the same as a GID.
-    @ivar link: an L{ILink<twisted_ib.hca.base.interfaces.ILink>}.
+    @ivar link: an L{ILink<twisted_ib.hca.fabric.base.link.ILink>}.
     @ivar pathMTU: most bytes of a packet's payload.
     @ivar clock: returns the time in seconds.
     @ivar randomBits: called with a number, returns that many random bits.
     @ivar sessions: paths of connected queue pairs.
     @ivar transmitter: sends packets.
-    @ivar arrived: receives datagrams: see L{ILink<twisted_ib.hca.base.interfaces.ILink>}.
+    @ivar arrived: receives datagrams: see L{ILink<twisted_ib.hca.fabric.base.link.ILink>}.
     @ivar writable: paths whose send window has space again.
     @ivar partial: paths of streams that have received part of a message.
     @ivar patient: whether acknowledgements to streams may wait until nothing arrives; L{progress} is called
@@ -87,12 +82,10 @@ class PacketFabric(Fabric):
         @param link: owned by this fabric from now on.
         @param randomBits: called with a number, returns that many unpredictable bits.
         """
-        super().__init__(owner, guid)
+        super().__init__(owner, guid, link.address)
         self.clock = clock
         self.randomBits = randomBits
         self.link = link
-        self.address: str = link.address
-        self.gid = gidNumber(self.address)
         self.pathMTU: int = link.pathMTU
         self.writable: list[QueuePairPath] = []
         self.partial: dict[QueuePairPath, None] = {}
@@ -101,9 +94,6 @@ class PacketFabric(Fabric):
         self._delayedAcks: dict[QueuePairPath, None] = {}
         #: When they are sent at the latest.
         self._owedAt = 0.0
-        self._published = ServiceTable(self.address)
-        # Weak: a path lasts as long as it is referenced, so packets with forged sources consume no memory.
-        self._peers: WeakValueDictionary[str, PeerPath] = WeakValueDictionary()
         self.sessions = ConnectedPaths(clock)
         self.transmitter = PacketTransmitter(self)
         self._receiver = PacketReceiver(self, self.sessions.byNumber)
@@ -119,7 +109,7 @@ class PacketFabric(Fabric):
         No effect: no memory is shared here.
         """
 
-    def traceLink(self, wrap: Callable[[Any], Any]) -> None:
+    def trace(self, wrap: Callable[[Any], Any]) -> None:
         """
         Insert a wrapper between this fabric and its link.
 
@@ -127,29 +117,12 @@ class PacketFabric(Fabric):
         """
         self.link = self.transmitter.link = wrap(self.link)
 
-    # -- services and peers
-
-    def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
+    def pathMTUTo(self, address: str) -> int:
         """
-        Listen for a service id: see L{ServiceTable.publish}.
-
-        @param inode: ignored, since no TCP socket belongs to it here.
+        @return: see L{ILink<twisted_ib.hca.fabric.base.link.ILink>}.
         """
-        self._published.publish(serviceID, address)
-
-    def publishAny(self, prefix: int, address: str) -> int:
-        """
-        Listen at a free port.
-
-        @return: the port.
-        """
-        return self._published.publishAny(prefix, address)
-
-    def withdraw(self, serviceID: int, address: str) -> None:
-        """
-        Undo L{publish}.
-        """
-        self._published.withdraw(serviceID, address)
+        found: int = self.link.pathMTUTo(address)
+        return found
 
     @property
     def packetsSent(self) -> int:
@@ -165,54 +138,7 @@ class PacketFabric(Fabric):
         """
         return self._receiver.packets
 
-    def resolve(self, serviceID: int, address: str, user: Any) -> CompletedSearch:
-        """
-        Find the path to an address; whether anybody listens there shows in the answer to a REQ.
-
-        @param user: gets C{pathReady(path)} before this returns.
-        @raise NoRouteError: the address is of another IP version, or multicast.
-        """
-        address = normalise(address).partition("%")[0]
-        # As connect(2) does on Linux: the wildcard address means this host.
-        if address == wildcard(self.address):
-            address = self.address
-        if (":" in address) != (":" in self.address) or isMulticast(gidNumber(address)):
-            raise NoRouteError(f"{address} cannot be reached from {self.address}")
-        user.pathReady(self.pathTo(address))
-        return CompletedSearch()
-
-    def serving(self, serviceID: int, address: str) -> list[int]:
-        """
-        @return: none: peers have no GUIDs here.
-        """
-        return []
-
-    def reach(self, guid: int, user: Any) -> CompletedSearch:
-        """
-        Peers have no GUIDs here.
-
-        @raise NoListenerError: always.
-        """
-        raise NoListenerError(f"HCA {guid:016x} is not to be found by its GUID: give an IP address as GID")
-
-    def reachGID(self, gid: int, user: Any) -> CompletedSearch:
-        """
-        Find the path to a GID, of a peer or of a multicast group.
-
-        @param user: gets C{pathReady(path)} before this returns.
-        @raise NoRouteError: it is no IP address that can be reached from here.
-        """
-        address = gidText(gid)
-        if (":" in address) != (":" in self.address) or not gid:
-            raise NoRouteError(f"GID {address} cannot be reached from {self.address}")
-        user.pathReady(self.pathTo(address))
-        return CompletedSearch()
-
-    def proves(self, path: Any, guid: int) -> bool:
-        """
-        @return: True: an IP address is all that identifies a peer.
-        """
-        return True
+    # -- peers
 
     def join(self, group: int) -> None:
         """
@@ -235,20 +161,11 @@ class PacketFabric(Fabric):
             raise NoRouteError(f"{address} is no multicast group for {self.address}")
         return address
 
-    def members(self, group: int) -> tuple[int, ...]:
+    def newPath(self, address: str) -> PeerPath:
         """
-        @return: none: IP does not tell who has joined a group.
+        @return: a path to a peer's address.
         """
-        return ()
-
-    def pathTo(self, address: str) -> PeerPath:
-        """
-        @return: the path to a peer's address, given as text without a scope.
-        """
-        path = self._peers.get(address)
-        if path is None:
-            path = self._peers[address] = PeerPath(self, address)
-        return path
+        return PeerPath(self, address)
 
     def paths(self) -> list[QueuePairPath]:
         """

@@ -103,7 +103,7 @@ class PacketReceiver:
         trafficClass: int = 0,
     ) -> None:
         """
-        Datagrams arrived: see L{ILink<twisted_ib.hca.base.interfaces.ILink>}.
+        Datagrams arrived: see L{ILink<twisted_ib.hca.fabric.base.link.ILink>}.
         """
         if size <= 0:
             self.packets += 1

@@ -20,7 +20,7 @@ from zope.interface import implementer
 
 from twisted_ib.errors import DeviceError, NoRouteError, ResourceLimitError
 from twisted_ib.hca.base.attributes import MTU_CODES
-from twisted_ib.hca.base.interfaces import ILink
+from twisted_ib.hca.fabric.base.link import ILink
 from twisted_ib.hca.host.addresses import interfaceOf, normalise
 from twisted_ib.hca.wire.rocev2 import PORT
 

@@ -21,7 +21,7 @@ class LinkWaker:
 
     def __init__(self, link: Any) -> None:
         """
-        @param link: an L{ILink<twisted_ib.hca.base.interfaces.ILink>}.
+        @param link: an L{ILink<twisted_ib.hca.fabric.base.link.ILink>}.
         """
         self._link = link
         self._pipe: tuple[int, int] | None = None

@@ -1,5 +1,5 @@
 """
-Discovery of HCAs on one host: publishing services, finding the processes that serve them, checking peers.
+The directory of a host: publishing services, finding the processes that serve them, checking peers.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from twisted_ib.hca.host.rendezvous import Rendezvous
 from twisted_ib.hca.host.search import shared
 
 
-class Discovery(Fabric):
+class HostDirectory(Fabric):
     """
-    The half of the shared-memory fabric that deals with the run directories.
+    The directory of a fabric between processes: the half that deals with the host's run directories.
 
     @ivar rendezvous: This HCA's entries there.
     """
@@ -181,4 +181,4 @@ class Discovery(Fabric):
         raise NotImplementedError
 
 
-__all__ = ["Discovery"]
+__all__ = ["HostDirectory"]

@@ -27,9 +27,9 @@ from zope.interface import implementer
 
 from twisted_ib import limits
 from twisted_ib.errors import HandshakeError, HCAError, PathLostError, RingError
-from twisted_ib.hca.base.interfaces import IFabric
+from twisted_ib.hca.base.interfaces import IFabric, IHostDirectory
 from twisted_ib.hca.base.traits import SHARED
-from twisted_ib.hca.fabric.shm.discovery import Discovery
+from twisted_ib.hca.fabric.shm.discovery import HostDirectory
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell
 from twisted_ib.hca.fabric.shm.listeners import ListeningSockets, checkCaller, checkRoom
 from twisted_ib.hca.fabric.shm.peersocket import PeerSocket
@@ -44,8 +44,8 @@ from twisted_ib.hca.host.rendezvous import Rendezvous
 DESCRIPTORS_PER_TURN = 64
 
 
-@implementer(IFabric)
-class SharedMemoryFabric(Discovery):
+@implementer(IFabric, IHostDirectory)
+class SharedMemoryFabric(HostDirectory):
     """
     The shared-memory fabric of one HCA.
 
@@ -100,6 +100,13 @@ class SharedMemoryFabric(Discovery):
         @raise OSError: there is no memory.
         """
         return self.segmentClass.create(max(size, 8)) if self.rings else None
+
+    def trace(self, wrap: Callable[[Any], Any]) -> None:
+        """
+        See L{IFabric}.
+        """
+        super().trace(wrap)
+        self.carrierClass = wrap(self.carrierClass)
 
     # -- peers
 

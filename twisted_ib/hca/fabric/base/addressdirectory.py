@@ -1,0 +1,128 @@
+"""
+The directory of a fabric of hosts: peers are IP addresses.
+
+A path to an address exists at once, without an exchange.  The table of services is local, since no other
+device has this address.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakValueDictionary
+
+from twisted_ib.errors import NoRouteError, ServiceInUseError
+from twisted_ib.hca.connection.rdmacm import gidNumber, gidText
+from twisted_ib.hca.fabric.base.fabric import CompletedSearch, Fabric
+from twisted_ib.hca.host.addresses import conflict, freePort, normalise, wildcard
+from twisted_ib.hca.wire.grh import isMulticast
+
+
+class AddressDirectory(Fabric):
+    """
+    The half of a fabric that deals with services and peers.
+
+    @ivar address: the HCA's IP address, as text without a scope.
+    @ivar gid: the same as a GID.
+    """
+
+    def __init__(self, owner: Any, guid: int, address: str) -> None:
+        """
+        @param owner: the device, an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
+        @param address: the HCA's IP address, as text without a scope.
+        """
+        super().__init__(owner, guid)
+        self.address = address
+        self.gid = gidNumber(address)
+        self._services: set[tuple[int, str]] = set()
+        # Weak: a path lasts as long as it is referenced, so packets with forged sources consume no memory.
+        self._peers: WeakValueDictionary[str, Any] = WeakValueDictionary()
+
+    # -- services
+
+    def _check(self, address: str) -> str:
+        address = normalise(address).partition("%")[0]
+        if address not in (self.address, wildcard(self.address)):
+            raise NoRouteError(f"this device has the address {self.address}, not {address}")
+        return address
+
+    def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
+        """
+        Listen for a service id.
+
+        @param address: the device's, or the wildcard of its IP version.
+        @param inode: ignored, since no TCP socket belongs to it here.
+        @raise ServiceInUseError: the device listens for it already.
+        @raise NoRouteError: the address is not the device's.
+        """
+        address = self._check(address)
+        # As bind(2) of TCP: a wildcard address conflicts with every address of the same port.
+        for service, other in self._services:
+            if service == serviceID and conflict(address, other):
+                raise ServiceInUseError(f"this device listens on {other} already")
+        self._services.add((serviceID, address))
+
+    def publishAny(self, prefix: int, address: str) -> int:
+        """
+        Listen at a free port.
+
+        @return: the port.
+        """
+        address = self._check(address)
+        port = freePort({service - prefix for service, _ in self._services})
+        self._services.add((prefix + port, address))
+        return port
+
+    def withdraw(self, serviceID: int, address: str) -> None:
+        """
+        Undo L{publish} or L{publishAny}.
+        """
+        self._services.discard((serviceID, normalise(address).partition("%")[0]))
+
+    # -- peers
+
+    def resolve(self, serviceID: int, address: str, user: Any) -> CompletedSearch:
+        """
+        Find the path to an address; whether anybody listens there shows in the answer to a REQ.
+
+        @param user: gets C{pathReady(path)} before this returns.
+        @raise NoRouteError: the address is of another IP version, or multicast.
+        """
+        address = normalise(address).partition("%")[0]
+        # As connect(2) does on Linux: the wildcard address means this host.
+        if address == wildcard(self.address):
+            address = self.address
+        if (":" in address) != (":" in self.address) or isMulticast(gidNumber(address)):
+            raise NoRouteError(f"{address} cannot be reached from {self.address}")
+        user.pathReady(self.pathTo(address))
+        return CompletedSearch()
+
+    def reachGID(self, gid: int, user: Any) -> CompletedSearch:
+        """
+        Find the path to a GID, of a peer or of a multicast group.
+
+        @param user: gets C{pathReady(path)} before this returns.
+        @raise NoRouteError: it is no IP address that can be reached from here.
+        """
+        address = gidText(gid)
+        if (":" in address) != (":" in self.address) or not gid:
+            raise NoRouteError(f"GID {address} cannot be reached from {self.address}")
+        user.pathReady(self.pathTo(address))
+        return CompletedSearch()
+
+    def pathTo(self, address: str) -> Any:
+        """
+        @return: the path to a peer's address, given as text without a scope.
+        """
+        path = self._peers.get(address)
+        if path is None:
+            path = self._peers[address] = self.newPath(address)
+        return path
+
+    def newPath(self, address: str) -> Any:
+        """
+        @return: a path to a peer's address.
+        """
+        raise NotImplementedError
+
+
+__all__ = ["AddressDirectory"]

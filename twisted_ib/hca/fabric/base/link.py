@@ -1,0 +1,96 @@
+"""
+The datagram medium of a fabric of packets.
+"""
+
+from __future__ import annotations
+
+from zope.interface import Attribute, Interface
+
+
+class ILink(Interface):
+    """
+    The datagram medium of a fabric of packets: UDP, or a substitute.
+
+    A datagram is the payload of UDP, from the base transport header to the invariant CRC, which the fabric
+    makes and checks.  Addresses are text as L{normalise<twisted_ib.hca.host.addresses.normalise>} returns it,
+    without a scope.  Delivery is not reliable.
+    """
+
+    address = Attribute("The IP address of this end.")
+    # The sizes of enum ib_mtu (Linux ib_verbs.h; IBTA vol. 1 9.7.3).
+    pathMTU = Attribute("The most octets of a packet's payload: 256, 512, 1024, 2048 or 4096.")
+    # The invariant CRC covers identification and flags of the IPv4 header (IBTA vol. 1 annex A17; Linux
+    # rxe_icrc.c), so the sender must know what the kernel will write.
+    burst = Attribute(
+        "How many datagrams of one size C{send} takes at a time.  Of IPv4 the first of them has"
+        " identification 0, the next 1, and so on; all have Don't Fragment."
+    )
+    user = Attribute(
+        "Who takes what arrives, set by that: C{user.arrived(source, port, destination, buffer,"
+        " start, stop, size, trafficClass)}, where C{buffer} has from C{start} to C{stop} datagrams"
+        " of C{size} octets each, the last perhaps shorter.  It is valid during the call only; its"
+        " slices are bytes."
+    )
+
+    def pathMTUTo(destination):  # type: ignore[no-untyped-def]
+        """
+        @return: the largest payload of a packet to an IP address, in octets, as far as is known.
+        """
+
+    # One source port for each flow keeps its packets in order on networks with several paths
+    # (IBTA vol. 1 annex A17; Linux ib_verbs.h, rdma_flow_label_to_udp_sport).
+    def sourcePort(wanted):  # type: ignore[no-untyped-def]
+        """
+        @param wanted: the UDP source port that a flow should have.
+        @return: the one that it gets.
+        """
+
+    # Several datagrams in one call, for UDP segmentation offload (udp(7), UDP_SEGMENT).
+    def send(destination, port, pieces, size, trafficClass=0, hopLimit=64):  # type: ignore[no-untyped-def]
+        """
+        Send datagrams.
+
+        @param port: a source port from C{sourcePort}.
+        @param pieces: bytes-like objects, together datagrams of C{size} octets each, the last perhaps
+            shorter.
+        @return: False if nothing was sent because there is no space now.  Other failures lose datagrams.
+        """
+
+    def receive(budget):  # type: ignore[no-untyped-def]
+        """
+        Deliver what has arrived to C{user}.
+
+        @param budget: datagrams at most, or a few more.
+        @return: the number of datagrams.
+        """
+
+    def pending():  # type: ignore[no-untyped-def]
+        """
+        @return: whether C{receive} has something to deliver.
+        """
+
+    def fileno():  # type: ignore[no-untyped-def]
+        """
+        @return: a descriptor that is readable while something has arrived; -1 if there is none: then
+            C{user.signal()} is called when something arrives.
+        """
+
+    def join(group):  # type: ignore[no-untyped-def]
+        """
+        Receive datagrams to a multicast address too.
+
+        @raise HCAError: it cannot be joined.
+        """
+
+    def leave(group):  # type: ignore[no-untyped-def]
+        """
+        Undo C{join}.
+        """
+
+    def close():  # type: ignore[no-untyped-def]
+        """
+        Release everything.
+        """
+
+
+__all__ = ["ILink"]
