@@ -42,13 +42,6 @@ LONG_MODULES = {
     "twisted_ib/sdp/stream.py": "one class: the directions of a stream share state in every message",
 }
 
-#: Folder pairs that depend on each other for annotations only.
-TYPE_CIRCLES = {
-    # Paths and media are told which network they belong to.
-    frozenset({"twisted_ib.rds", "twisted_ib.rds.media"}),
-    frozenset({"twisted_ib.rds", "twisted_ib.rds.paths"}),
-}
-
 #: Modules that reach others of the package by their names as strings; the seam of the next round cuts them.
 BY_NAME = {
     "twisted_ib/hca/device/registry.py",  # The configuration, which is read if a device is not known.
@@ -93,41 +86,36 @@ def nameOf(root: Path, path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported(tree: ast.AST, types: bool = False) -> Iterator[tuple[str, bool]]:
+def imported(tree: ast.AST) -> Iterator[str]:
     """
-    @param types: Whether this is under C{if TYPE_CHECKING}.
-    @return: The imports of a module, also inside functions, and whether each is for annotations only.
+    @return: The imports of a module, those in functions and for annotations included.
     """
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            yield from imported(ast.Module(node.body, []), True)
-        elif isinstance(node, ast.ImportFrom) and node.module:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
             for each in node.names:
-                yield f"{node.module}.{each.name}", types
+                yield f"{node.module}.{each.name}"
         elif isinstance(node, ast.Import):
             for each in node.names:
-                yield each.name, types
-        else:
-            yield from imported(node, types)
+                yield each.name
 
 
-def folderEdges(root: Path) -> dict[tuple[str, str], bool]:
+def folderEdges(root: Path) -> set[tuple[str, str]]:
     """
-    @return: The pairs of folders of which one imports from the other, and whether for annotations only.  A
-        package's C{__init__} only exports, so it belongs to no folder.
+    @return: The pairs of folders of which one imports from the other.  A package's C{__init__} only exports,
+        so it belongs to no folder.
     """
     modules = {nameOf(root, path): path for path in sources(root)}
-    edges: dict[tuple[str, str], bool] = {}
+    edges: set[tuple[str, str]] = set()
     for name, path in modules.items():
         if path.name == "__init__.py":
             continue
-        for target, types in imported(ast.parse(path.read_text())):
+        for target in imported(ast.parse(path.read_text())):
             found = target if target in modules else target.rpartition(".")[0]
             if found not in modules or modules[found].name == "__init__.py":
                 continue
             pair = name.rpartition(".")[0], found.rpartition(".")[0]
             if pair[0] != pair[1] and pair[1] != "twisted_ib":
-                edges[pair] = edges.get(pair, True) and types
+                edges.add(pair)
     return edges
 
 
@@ -330,34 +318,19 @@ class FolderTests(TreeTestCase):
 
     def test_circles(self) -> None:
         """
-        No circle of folders at run time; imports in functions count.
+        No circle of folders; imports in functions and for annotations count.
         """
-        edges = folderEdges(ROOT)
-        self.assertEqual(circles({pair for pair, types in edges.items() if not types}), [])
+        self.assertEqual(circles(folderEdges(ROOT)), [])
 
     def test_circleFound(self) -> None:
         """
-        One more import makes a circle, also if it is in a function.
+        One more import makes a circle, also if it is in a function or for annotations only.
         """
-        root = self.copied()
-        self.add(
-            root, "hca/memory/windows", "def planted():\n    from twisted_ib.hca.queues import completion"
-        )
-        edges = folderEdges(root)
-        self.assertEqual(
-            circles({pair for pair, types in edges.items() if not types}),
-            [{"twisted_ib.hca.memory", "twisted_ib.hca.queues"}],
-        )
-
-    def test_typeCircles(self) -> None:
-        """
-        The circles that exist for annotations only are known.
-        """
-        edges = folderEdges(ROOT)
-        pairs = {frozenset(pair) for pair, types in edges.items() if types and pair[::-1] in edges}
-        self.assertEqual(pairs, TYPE_CIRCLES)
-        known = set().union(*TYPE_CIRCLES)
-        self.assertEqual([each for each in circles(set(edges)) if not each <= known], [])
+        for condition in ("def planted():", "if TYPE_CHECKING:"):
+            root = self.copied()
+            line = f"{condition}\n    from twisted_ib.hca.queues import completion"
+            self.add(root, "hca/memory/windows", line)
+            self.assertEqual(circles(folderEdges(root)), [{"twisted_ib.hca.memory", "twisted_ib.hca.queues"}])
 
     def test_folders(self) -> None:
         """

@@ -11,7 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.sdp.pair import HandReactor
 from twisted_ib.internet.readers import channelsOf
-from twisted_ib.rds.network import Network, networkFor
+from twisted_ib.rds.networks import networkFor
+from twisted_ib.rds.paths.network import Network
 from twisted_ib.rds.port import listenRDS
 
 HOST = "127.0.0.1"

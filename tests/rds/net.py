@@ -16,8 +16,8 @@ from zope.interface import implementer
 
 from twisted_ib.errors import PeerGoneError
 from twisted_ib.interfaces import IRDSProtocol
-from twisted_ib.rds.network import Network
 from twisted_ib.rds.paths.carrier import IRDSCarrier, IRDSMedium
+from twisted_ib.rds.paths.network import Network
 from twisted_ib.rds.port import RDSPort
 from twisted_ib.rds.protocol.wire import HEADER, isIntact, packChecksummed
 

@@ -625,7 +625,7 @@ class TCPTests(ProcessesTestCase):
         """
         from twisted.internet.task import Clock
 
-        from twisted_ib.rds.network import Network
+        from twisted_ib.rds.paths.network import Network
         from twisted_ib.rds.port import RDSPort
 
         class Medium:

@@ -12,7 +12,7 @@ from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import PING_PORT
 
 if TYPE_CHECKING:
-    from twisted_ib.rds.network import Network
+    from twisted_ib.rds.paths.network import Network
 
 
 class Ping:

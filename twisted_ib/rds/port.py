@@ -32,7 +32,8 @@ from twisted_ib.hca.host.addresses import normalise, sourceFor
 from twisted_ib.interfaces import IRDSMemoryTransport, IRDSProtocol, IRDSTransport
 from twisted_ib.internet.addresses import scopeOf, toBytes
 from twisted_ib.internet.failures import listenError
-from twisted_ib.rds.network import Network, networkFor
+from twisted_ib.rds.networks import networkFor
+from twisted_ib.rds.paths.network import Network
 from twisted_ib.rds.paths.rdmaoperations import OperationMessage, RDMAStatus
 from twisted_ib.rds.ping import Ping
 from twisted_ib.rds.protocol.bundle import LONGEST, MOST, Bundle

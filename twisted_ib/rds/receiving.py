@@ -12,7 +12,7 @@ from twisted.logger import Logger
 
 from twisted_ib import limits
 from twisted_ib.interfaces import IRDSCookieProtocol
-from twisted_ib.rds.network import Network
+from twisted_ib.rds.paths.network import Network
 from twisted_ib.rds.protocol.bundle import BUNDLE, lengthsOf
 from twisted_ib.rds.protocol.wire import NO_EXTENSIONS, Fields
 

@@ -35,7 +35,7 @@ from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import Extension, parseExtensions
 
 if TYPE_CHECKING:
-    from twisted_ib.rds.network import Network
+    from twisted_ib.rds.paths.network import Network
 
 #: RDMA operations of one socket that may be outstanding.
 RDS_OPERATIONS = 256

@@ -96,7 +96,7 @@ class SocketReport:
         for other in channelsOf(reactor):
             if other is not channel and not other.device.isAsked:
                 yield from usersRows(list(other.users), other.device.name, self.whyOf)
-        rds = sys.modules.get("twisted_ib.rds.network")
+        rds = sys.modules.get("twisted_ib.rds.networks")
         for network in () if rds is None else rds.networksOf(reactor):
             # Networks on devices are reported by their channels.
             if network.medium.name == "tcp":

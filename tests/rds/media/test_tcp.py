@@ -30,8 +30,9 @@ from twisted_ib.rds import listenRDS, receiving
 from twisted_ib.rds import port as rdsPort
 from twisted_ib.rds.media import tcpcarrier
 from twisted_ib.rds.media.tcp import TCPMedium
-from twisted_ib.rds.network import Network, networkFor
+from twisted_ib.rds.networks import networkFor
 from twisted_ib.rds.paths.carrier import IRDSMedium
+from twisted_ib.rds.paths.network import Network
 from twisted_ib.rds.port import RDSPort
 from twisted_ib.rds.protocol import machine
 from twisted_ib.rds.protocol.wire import (

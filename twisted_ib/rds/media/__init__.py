@@ -1,4 +1,3 @@
 """
-The media that carry an RDS path: TCP connections, RC queue pairs, and loopback within the process.  Begin
-with C{tcp} and C{rc}.
+The media that carry an RDS path: TCP connections and RC queue pairs.  Begin with C{tcp} and C{rc}.
 """

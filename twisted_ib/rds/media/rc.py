@@ -72,7 +72,7 @@ from twisted_ib.rds.protocol.private import (
 from twisted_ib.rds.protocol.wire import PING_PORT
 
 if TYPE_CHECKING:
-    from twisted_ib.rds.network import Network
+    from twisted_ib.rds.paths.network import Network
 
 #: How long a connecting end rejects the peer's REQs: longer than a REQ takes to be answered, in seconds.
 RDS_DUEL_SECONDS = 0.5

@@ -30,7 +30,7 @@ from twisted_ib.rds.paths.path import RDSPath
 from twisted_ib.rds.protocol.wire import TCP_PORT
 
 if TYPE_CHECKING:
-    from twisted_ib.rds.network import Network
+    from twisted_ib.rds.paths.network import Network
 
 #: The timeout of one connection attempt, in seconds.
 RDS_CONNECT_SECONDS = 10.0

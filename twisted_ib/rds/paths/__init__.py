@@ -1,4 +1,4 @@
 """
-RDS paths: the reliable message queues between two addresses, above whatever connection carries them.  Begin
-with C{path}.
+RDS paths: the reliable message queues between two addresses, above whatever connection carries them, and the
+network that has them.  Begin with C{path}.
 """

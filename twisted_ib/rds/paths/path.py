@@ -19,7 +19,7 @@ from twisted_ib.rds.protocol.machine import Outcome, PathMachine, RDSMessage
 from twisted_ib.rds.protocol.wire import PROBE_PORT, Fields
 
 if TYPE_CHECKING:
-    from twisted_ib.rds.network import Network
+    from twisted_ib.rds.paths.network import Network
 
 #: Pauses between connection attempts, in seconds: they double from the first to the second (Linux
 #: net/rds/sysctl.c: reconnect_min_delay_ms, reconnect_max_delay_ms).

@@ -11,7 +11,7 @@ from twisted_ib.hca.base.socketrows import CONNECTION, LISTEN, LISTENER, Row
 from twisted_ib.internet.addresses import withPort
 
 if TYPE_CHECKING:
-    from twisted_ib.rds.network import Network
+    from twisted_ib.rds.paths.network import Network
 
 PROVIDER = "rds"
 #: A socket that is marked in the congestion map, and a path with messages held back for a congested port.

@@ -16,7 +16,7 @@ from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import NO_PADDING, PING_PORT, Fields
 
 if TYPE_CHECKING:
-    from twisted_ib.rds.network import Network
+    from twisted_ib.rds.paths.network import Network
 
 
 class RDSLoopbackPath:
