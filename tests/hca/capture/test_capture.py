@@ -15,10 +15,13 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from attrs import evolve
 from hypothesis import strategies as st
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.hca.hcas import Taker, User
+from tests.hca.mad.toys.echo import EchoAgent
+from tests.hca.mad.toys.node import NodeAgent
 from tests.hca.verbs import pair as verbs_pair
 from tests.rdma import pair as rdma_pair
 from tests.sdp import pair as sdp_pair
@@ -47,11 +50,13 @@ from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.base.neighbours import Neighbours
 from twisted_ib.hca.fabric.base.path import PeerIdentity
 from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric, LoopbackPath
+from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.verbs import AH, GID, AHAttr, GlobalRoute, QPAttr, SendWR, enums
 from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.wire.cm import MESSAGES, REP, REQ, RTU
 from twisted_ib.hca.wire.grh import DETH, GRH, guidGID
 from twisted_ib.hca.wire.headers import RETH
+from twisted_ib.hca.wire.mad.mad import GET_RESPONSE, decodeMAD
 
 #: tshark 4.0.17 wrongly reports as malformed: SDP's empty Data, and the packets after the first of a
 #: message, which it takes for messages.
@@ -663,6 +668,23 @@ class StrangerTests(CaptureTestCase):
         order = repr
         mine = sorted(((packet, not outbound) for packet, outbound in shown[0]), key=order)
         self.assertEqual(mine, sorted(shown[1], key=order))
+
+    def test_agents(self) -> None:
+        """
+        MADs of other classes than connection management are shown as they are, request and response.
+        """
+        one, two = self.devices
+        for kind, number in ((EchoAgent, 1), (NodeAgent, 0)):
+            agent, _ = kind(one), kind(two)
+            agent.agent.send(AddressVector(two.gid), agent.question(), lambda response: None)
+            self.turn()
+            for found in self.captures:
+                found.flush()
+                packets = [frame.packet for frame in read(found.path)[-2:]]
+                self.assertEqual([packet.bth.destination for packet in packets], [number] * 2)
+                asked, answered = [decodeMAD(packet.payload) for packet in packets]
+                self.assertEqual(evolve(asked, transaction=0).pack(), agent.question().pack())
+                self.assertEqual((answered.method, answered.transaction), (GET_RESPONSE, asked.transaction))
 
     @given(
         st.lists(

@@ -14,12 +14,12 @@ from tests.hca.hcas import HCATestCase, User, settle
 from tests.hca.mad.toys.echo import EchoAgent
 from tests.hca.mad.toys.node import NodeAgent
 from tests.hca.memorylink import Wire, deviceOn
-from twisted_ib.hca.base.operation import UD_SEND_ONLY
+from twisted_ib.hca.base.operation import GSI_QPN, SMI_QPN, UD_SEND_ONLY
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.host import libc
-from twisted_ib.hca.mad import gsi
+from twisted_ib.hca.mad import agents
 from twisted_ib.hca.mad.dispatch import ReceivedMAD
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.grh import DETH, GRH, GRH_BYTES, length
@@ -32,11 +32,11 @@ class MADTestCase(HCATestCase):
     """
     C{a} and C{b}, on C{lo0} unless a subclass says otherwise.
 
-    @cvar toys: the agents that every device begins with, besides those of the package: a line each.
+    @cvar toys: the agents that every device begins with, besides those of the package: a row each.
     """
 
     fabric = LoopbackFabric
-    toys: tuple[Callable[[Any], Any], ...] = (NodeAgent, EchoAgent)
+    toys: tuple[tuple[int, Callable[[Any], Any]], ...] = ((SMI_QPN, NodeAgent), (GSI_QPN, EchoAgent))
 
     def setUp(self) -> None:
         """
@@ -45,7 +45,8 @@ class MADTestCase(HCATestCase):
         super().setUp()
         #: What each device began with.
         self.agents: list[Any] = []
-        self.patch(gsi, "AGENTS", (*gsi.AGENTS, *[partial(self._begin, toy) for toy in self.toys]))
+        rows = [(number, partial(self._begin, toy)) for number, toy in self.toys]
+        self.patch(agents, "AGENTS", (*agents.AGENTS, *rows))
         self.a, self.b = self.device(), self.device()
         self._path: Any = None
 
@@ -145,8 +146,6 @@ class OnPackets:
     """
     C{roce0}, which has no queue pair 0.
     """
-
-    toys = (EchoAgent,)
 
     def setUp(self: Any) -> None:
         """

@@ -317,6 +317,7 @@ class PacketTests(OnPackets, AgentContract, MADTestCase):
         """
         There is no queue pair 0: no agent can be registered, and packets for it are dropped.
         """
+        self.assertEqual([agent.__class__ for agent in self.agents], [EchoAgent] * 2)
         self.assertRaises(DeviceError, NodeAgent, self.a)
         record = self.record(Mad(SUBNET, 1, GET, 1, 0x10).pack())
         self.assertEqual(self.counted(0, record), {"packets_unknown_qp": 1})

@@ -49,7 +49,7 @@ from twisted_ib.hca.device.objects import Objects
 from twisted_ib.hca.device.receivebudget import ReceiveBudget
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addDevice, openFabric, removeDevice
 from twisted_ib.hca.host.paging import Row, pages
-from twisted_ib.hca.mad import gsi
+from twisted_ib.hca.mad.agents import openAgents
 from twisted_ib.hca.mad.dispatch import Agents
 from twisted_ib.hca.memory.keys import RandomIndices
 from twisted_ib.hca.memory.memory import Memory, MemoryRegion, ProtectionDomain
@@ -192,8 +192,7 @@ class Device(Identity):
         )
         if traits.packets:
             self.cm.transactions = CMTransactions(randomBits)
-        for agent in gsi.AGENTS:
-            agent(self)
+        openAgents(self)
         # Processes find each other through the run directory anyway; a device of packets needs an entry of
         # its own for commands.
         self._queryServer = self._appear() if traits.peers is not Peers.PROCESSES and fabric is None else None

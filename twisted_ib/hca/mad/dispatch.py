@@ -251,6 +251,13 @@ class Agents:
 
     # -- registration
 
+    def has(self, number: int) -> bool:
+        """
+        Whether the device has queue pair 0, or 1.
+        """
+        # IBTA vol. 1 annex A17: a RoCE port has no subnet manager, and so no queue pair 0.
+        return number != SMI_QPN or self.device.traits.peers is not Peers.ADDRESSES
+
     def register(
         self, managementClass: int, version: int, methods: Iterable[int], received: Received
     ) -> Agent:
@@ -264,8 +271,7 @@ class Agents:
         @raise DeviceError: the class is on queue pair 0, which this device does not have.
         """
         agent = Agent(self, managementClass, version, frozenset(methods), received)
-        # IBTA vol. 1 annex A17: a RoCE port has no subnet manager, and so no queue pair 0.
-        if agent.number == SMI_QPN and self.device.traits.peers is Peers.ADDRESSES:
+        if not self.has(agent.number):
             raise DeviceError(f"class {managementClass:#04x} needs queue pair 0, which RoCE does not have")
         found = self._classes.get(managementClass, {}).get(version, {})
         if not agent.methods.isdisjoint(found):

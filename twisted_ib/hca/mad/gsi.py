@@ -1,11 +1,10 @@
 """
-The general services interface: the agents of queue pair 1 that every device begins with.
+The general services interface, queue pair 1: connection management as an agent.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Final
 
 from twisted_ib.hca.mad.dispatch import ReceivedMAD
@@ -88,8 +87,4 @@ class CMAgent:
         device.managementReceived(path, mad.attribute, data, HEADER_BYTES, MAD_BYTES)
 
 
-#: What every device begins with: each is called with the device, and registers with C{device.mads}.
-AGENTS: tuple[Callable[[Any], object], ...] = (CMAgent,)
-
-
-__all__ = ["AGENTS", "CM_REQUESTS", "CM_REQUESTS_PER_BATCH", "CMAgent"]
+__all__ = ["CM_REQUESTS", "CM_REQUESTS_PER_BATCH", "CMAgent"]

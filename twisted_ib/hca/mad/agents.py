@@ -1,0 +1,26 @@
+"""
+The agents that every device begins with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted_ib.hca.base.operation import GSI_QPN
+from twisted_ib.hca.mad.gsi import CMAgent
+
+#: Queue pair, and what is called with the device and registers with its C{mads}.
+AGENTS: tuple[tuple[int, Callable[[Any], object]], ...] = ((GSI_QPN, CMAgent),)
+
+
+def openAgents(device: Any) -> None:
+    """
+    Make the agents of a device, of those queue pairs that it has.
+    """
+    for number, agent in AGENTS:
+        if device.mads.has(number):
+            agent(device)
+
+
+__all__ = ["AGENTS", "openAgents"]
