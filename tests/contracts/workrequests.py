@@ -28,6 +28,7 @@ SEND, SEND_IMM = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM
 WRITE, WRITE_IMM = SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM
 READ = SendOpcode.RDMA_READ
 SWAP, ADD = SendOpcode.ATOMIC_CMP_AND_SWP, SendOpcode.ATOMIC_FETCH_AND_ADD
+ATOMIC_WRITE = SendOpcode.ATOMIC_WRITE
 OK, FLUSH = WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR
 
 
@@ -373,6 +374,29 @@ class WorkRequestContract:
         self.assertEqual(int.from_bytes(counter.view[8:16], byteorder), 7)
         self.assertEqual(bytes(counter.view[:8]) + bytes(counter.view[16:]), bytes(56))
         self.assertEqual(bytes(own.view), bytes(64))
+
+    def test_atomicWrite(self: Any) -> None:
+        """
+        8 bytes at a time, among other requests; a READ behind one sees it, and what is not aligned is
+        refused.
+        """
+        self.connect()
+        target, back = self.two.allocate(64), self.one.register(8)
+        for number in range(30):
+            value = number.to_bytes(8, "big")
+            self.one.send(number, ATOMIC_WRITE, inline=value, **self.remote(target, 8))
+            if number % 7 == 0:
+                self.one.send(100, SEND, flags=0)
+        for number in range(5):
+            self.two.receive(number)
+        self.one.send(30, READ, piece(back), **self.remote(target, 8))
+        self.settled()
+        self.assertEqual(self.one.statuses(), [(number, OK) for number in range(31)])
+        self.assertEqual((bytes(back.view), bytes(target.view[8:16])), 2 * ((29).to_bytes(8, "big"),))
+        self.assertEqual(bytes(target.view[:8]) + bytes(target.view[16:]), bytes(56))
+        self.one.send(31, ATOMIC_WRITE, inline=bytes(8), **self.remote(target, 12))
+        self.settled()
+        self.assertEqual(self.one.statuses(), [(31, WCStatus.REM_INV_REQ_ERR)])
 
     def test_windows(self: Any) -> None:
         """

@@ -46,8 +46,10 @@ _ACCESS = int(
     Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC | Access.MW_BIND
 )
 _SEND = (SendOpcode.SEND, SendOpcode.SEND_WITH_IMM, SendOpcode.SEND_WITH_INV)
-_WRITE = (SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM)
+_WRITE = (SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM, SendOpcode.ATOMIC_WRITE)
 _ATOMIC = (SendOpcode.ATOMIC_CMP_AND_SWP, SendOpcode.ATOMIC_FETCH_AND_ADD)
+#: Opcodes of requests of 8 bytes.
+_SHORT = (*_ATOMIC, SendOpcode.ATOMIC_WRITE)
 #: Opcodes that consume a receive of the peer.
 _TAKES = (*_SEND, SendOpcode.RDMA_WRITE_WITH_IMM)
 #: Opcodes of an unreliable connection.
@@ -288,6 +290,8 @@ class Worker:
             size = min(size, LONGEST)
             if opcode in (SendOpcode.RDMA_WRITE, SendOpcode.RDMA_READ) and dice.random() < self.huge:
                 size = dice.randrange(LONGEST, HUGE)
+            if opcode == SendOpcode.ATOMIC_WRITE:
+                size = 8
             self.ids += 1
             work = Work(self.ids, opcode, dice.randbytes(size), immediate=dice.getrandbits(32))
             peer = self.peer
@@ -316,19 +320,26 @@ class Worker:
         """
         dice, far = self.dice, self.peer.far.region
         address, key, length = far.address, far.remoteKey, 64
-        opcode = dice.choice((SendOpcode.RDMA_WRITE, SendOpcode.RDMA_READ, SendOpcode.ATOMIC_FETCH_AND_ADD))
+        opcode = dice.choice(
+            (
+                SendOpcode.RDMA_WRITE,
+                SendOpcode.RDMA_READ,
+                SendOpcode.ATOMIC_FETCH_AND_ADD,
+                SendOpcode.ATOMIC_WRITE,
+            )
+        )
         kind = dice.randrange(4)
         if kind == 0:
             key ^= 1 << dice.randrange(32)
         elif kind == 1:
-            address += dice.choice((-8, far.length - (0 if opcode in _ATOMIC else 7), 1 << 40))
+            address += dice.choice((-8, far.length - (0 if opcode in _SHORT else 7), 1 << 40))
         elif kind == 2:
             # Memory that is registered, but not for peers.
             address, key = self.peer.near.region.address, self.peer.near.region.remoteKey
         else:
             address, key = 0, 0
         self.ids += 1
-        size = 8 if opcode in _ATOMIC else length
+        size = 8 if opcode in _SHORT else length
         near = self.near.place(b"\x77" * size)
         work = Work(self.ids, opcode, b"", near)
         work.wrong = True
@@ -503,6 +514,8 @@ class Worker:
             if work.status == WCStatus.SUCCESS and self.kind == QPType.RC:
                 assert place.content == work.data, f"{self.name}: what was written is not there any more"
             else:
+                if work.opcode == SendOpcode.ATOMIC_WRITE:
+                    assert place.content in (work.data, EMPTY * 8), f"{self.name}: a part was written"
                 empty = EMPTY[0]
                 for got, wanted in zip(place.content, work.data, strict=True):
                     assert got in (wanted, empty), f"{self.name}: something else was written"

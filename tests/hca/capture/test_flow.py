@@ -19,7 +19,7 @@ START = 0xFFFFFE
 SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_ONLY, SEND_ONLY_IMMEDIATE = 0, 1, 2, 4, 5
 WRITE_FIRST, WRITE_LAST, WRITE_ONLY, WRITE_ONLY_IMMEDIATE, READ = 6, 8, 10, 11, 12
 RESPONSE_FIRST, RESPONSE_MIDDLE, RESPONSE_LAST, RESPONSE_ONLY = 13, 14, 15, 16
-ATOMIC_ACKNOWLEDGE, COMPARE_SWAP = 18, 19
+ATOMIC_ACKNOWLEDGE, COMPARE_SWAP, ATOMIC_WRITE = 18, 19, 29
 
 
 class FlowTestCase(SynchronousTestCase):
@@ -241,6 +241,19 @@ class AnswerTests(FlowTestCase):
         self.answer(ATOMIC_ACKNOWLEDGE, bytes(7) + b"\x05")
         self.assertEqual(self.packets[0][1]["original"], 5)
         self.assertEqual(self.shown(), [("Atomic Acknowledge", 2, ACK, 3), ("Acknowledge", 3, ACK, 4)])
+
+    def test_atomicWrite(self) -> None:
+        """
+        An ATOMIC WRITE is shown with its bytes, and its response of none; a response of others is not.
+        """
+        self.post(ATOMIC_WRITE, b"8 octets", 1, 2, 8)
+        self.assertEqual(self.packets[0][1].payload, b"8 octets")
+        self.shown()
+        for code, data in ((RESPONSE_ONLY, b"x"), (RESPONSE_FIRST, b""), (ATOMIC_ACKNOWLEDGE, bytes(8))):
+            self.answer(code, data)
+        self.assertEqual(self.shown(), [])
+        self.answer(RESPONSE_ONLY, b"")
+        self.assertEqual(self.shown(), [("READ Response Only", 0, ACK, 1)])
 
     def test_unasked(self) -> None:
         """

@@ -52,8 +52,10 @@ class RequesterTestCase(SynchronousTestCase):
         """
         Post a send of the first bytes of the source; what is remote is the target.  A BIND_MW
         binds a new window of type 1, a LOCAL_INV or SEND with invalidate ends a new one of
-        type 2.
+        type 2.  An ATOMIC WRITE has 8 bytes.
         """
+        if opcode == SendOpcode.ATOMIC_WRITE:
+            length = 8
         fields.setdefault("remoteAddress", self.target.address)
         fields.setdefault("remoteKey", self.target.remoteKey)
         if opcode == SendOpcode.BIND_MW:

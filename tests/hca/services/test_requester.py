@@ -381,8 +381,8 @@ class CompletionTests(RequesterTestCase):
         A completion has number, kind and length.
         """
         self.receives(2)
-        kinds = [1, 1, 0, 0, 2, 3, 4, 6, 5, 0]
-        sizes = [100, 100, 100, 100, 100, 8, 8, 0, 0, 100]
+        kinds = [1, 1, 0, 0, 2, 3, 4, 6, 5, 0, 9]
+        sizes = [100, 100, 100, 100, 100, 8, 8, 0, 0, 100, 8]
         for id, verb in enumerate(VERBS):
             self.post(id, verb)
         self.receives(2)

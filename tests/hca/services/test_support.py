@@ -81,7 +81,7 @@ class OperationTests(SynchronousTestCase):
         datagrams = {SendOpcode.SEND, SendOpcode.SEND_WITH_IMM}
         local = {SendOpcode.LOCAL_INV, SendOpcode.BIND_MW}
         unreliable = datagrams | local | {SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM}
-        reliable = set(SendOpcode) - {SendOpcode.TSO, SendOpcode.FLUSH, SendOpcode.ATOMIC_WRITE}
+        reliable = set(SendOpcode) - {SendOpcode.TSO, SendOpcode.FLUSH}
         self.assertEqual(
             {kind: set(operationsOf(kind, LOCAL)) for kind in QPType},
             {QPType.RC: reliable, QPType.UC: unreliable, QPType.UD: datagrams},
@@ -94,7 +94,7 @@ class OperationTests(SynchronousTestCase):
         self.assertEqual(len({each.opcode for each in OPERATIONS}), len(OPERATIONS))
         completed = {each.completionOpcode for each in OPERATIONS}
         sends = {opcode for opcode in WCOpcode if opcode < WCOpcode.RECV}
-        self.assertEqual(completed, sends - {WCOpcode.TSO, WCOpcode.FLUSH, WCOpcode.ATOMIC_WRITE})
+        self.assertEqual(completed, sends - {WCOpcode.TSO, WCOpcode.FLUSH})
 
     def test_fabric(self) -> None:
         """
@@ -121,4 +121,4 @@ class OperationTests(SynchronousTestCase):
         """
         A capability is that of an operation, where a fabric has that.
         """
-        self.assertEqual((capabilitiesOf(LOCAL), capabilitiesOf(FEW)), (0, 0))
+        self.assertEqual((capabilitiesOf(LOCAL), capabilitiesOf(FEW)), (1 << 40, 0))

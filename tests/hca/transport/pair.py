@@ -32,7 +32,7 @@ from twisted_ib.hca.transport.parameters import (
 from twisted_ib.hca.transport.reliable import ReliableConnection
 from twisted_ib.hca.transport.unreliable import UnreliableConnection
 from twisted_ib.hca.wire.headers import ATOMIC, ATOMIC_RESULT, RETH
-from twisted_ib.hca.wire.opcodes import OPCODES, Kind
+from twisted_ib.hca.wire.opcodes import ATOMIC_WRITE, OPCODES, Kind
 
 #: A READ's responses by whether they are the first and the last.
 ANSWERS = {(True, True): 0x10, (True, False): 0x0D, (False, False): 0x0E, (False, True): 0x0F}
@@ -89,14 +89,14 @@ class End:
         code, data = opcode & 0x5F, bytes(buffer[start:stop])
         self.records.append((opcode, data))
         row = OPCODES.get(code)
-        if row is None or row.kind in (Kind.FLUSH, Kind.ATOMIC_WRITE):
+        if row is None or row.kind is Kind.FLUSH:
             return NAK_INVALID_REQUEST
         if row.kind in (Kind.READ_RESPONSE, Kind.ATOMIC_ACKNOWLEDGE):
             self._answered(row.kind, code, data)
             return 0
         if self.syndrome and self.refusing in (None, row.kind):
             return self.syndrome
-        if row.kind in (Kind.READ, Kind.ATOMIC):
+        if row.response is not None:
             self._owed.append([code, data, 0])
             if not self.isHolding:
                 self.answer()
@@ -132,6 +132,11 @@ class End:
                 self._owed[0][2] = sent + count
                 if not ends:
                     continue
+            elif code == ATOMIC_WRITE:
+                address, _, _ = RETH.unpack(data[: RETH.size])
+                self.memory[address : address + 8] = data[RETH.size :]
+                self.atomics += 1
+                self.connection.post(ANSWERS[True, True], b"", b"", 0, 0, 0.0)
             else:
                 self._atomic(code, data)
             self._owed.popleft()
@@ -208,6 +213,16 @@ class End:
         if not self.connection.post(code, header, b"", 0, position, 0.0):
             return False
         self._asked.append((position, 8))
+        return True
+
+    def atomicWrite(self, address: int, value: bytes, position: int) -> bool:
+        """
+        Post an ATOMIC WRITE.
+        """
+        header = RETH.pack(address, 7, 8)
+        if not self.connection.post(ATOMIC_WRITE, header, value, 8, position, 0.0):
+            return False
+        self._asked.append((position, 0))
         return True
 
 

@@ -216,7 +216,8 @@ class CompletionTests(QueuePairsTestCase):
 
     def test_everything(self) -> None:
         """
-        A SEND, a WRITE, a READ and an atomic complete in order, with every fifth packet lost.
+        A SEND, a WRITE, a READ, an atomic and an ATOMIC WRITE complete in order, with every fifth packet
+        lost.
         """
         self.b.receive(9, piece(self.target, 2048))
         random = Random(7)
@@ -228,8 +229,10 @@ class CompletionTests(QueuePairsTestCase):
         self.a.send(3, READ, piece(read), **self.remote())
         old = self.a.register(8)
         self.a.send(4, ADD, piece(old), compare=1, **self.remote(3072))
+        self.a.send(5, SendOpcode.ATOMIC_WRITE, inline=b"8 octets", **self.remote(3080))
         self.settle()
-        self.assertEqual(self.a.statuses(), [(1, OK), (2, OK), (3, OK), (4, OK)])
+        self.assertEqual(self.a.statuses(), [(1, OK), (2, OK), (3, OK), (4, OK), (5, OK)])
+        self.assertEqual(bytes(self.target.view[3072:3088]), (1).to_bytes(8, "little") + b"8 octets")
         data = bytes(self.mine.view)
         self.assertEqual(bytes(read.view), data)
         self.assertEqual(bytes(self.target.view[2048:3048]), data)

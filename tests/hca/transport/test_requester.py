@@ -795,6 +795,22 @@ class AnswerTests(RequesterCase):
         self.respond(ATOMIC_ACKNOWLEDGE, A, b"\x1f\0\0\1" + b"previous")
         self.assertEqual((self.end.answers, self.end.done), ({1: b"previous"}, [1]))
 
+    def test_atomicWrite(self) -> None:
+        """
+        An ATOMIC WRITE is one packet with its value, and is answered by a READ response of no bytes.
+        """
+        self.end.atomicWrite(0x1000, b"8 octets", 1)
+        header = bytes.fromhex("0000000000001000 00000007 00000008") + b"8 octets"
+        self.assertEqual(self.sent(), [(0x1D, ASK, A, header, b"")])
+        self.respond(0x10, A, b"\x1f\0\0\1")
+        self.assertEqual((self.end.answers, self.end.done), ({1: b""}, [1]))
+        for code, data in ((0x10, bytes(8)), (0x0D, b""), (ATOMIC_ACKNOWLEDGE, bytes(8)), (0x0E, b"")):
+            self.connect(self.parameters)
+            self.end.atomicWrite(0x1000, b"8 octets", 1)
+            self.brief()
+            self.respond(code, A, (b"" if code == 0x0E else b"\x1f\0\0\1") + data)
+            self.assertEqual(self.end.refusals, [(1, BAD_RESPONSE)], hex(code))
+
     def test_missing(self) -> None:
         """
         When a part is missing, the rest is read again, from there, once.

@@ -162,7 +162,7 @@ class RequestTests(ResponderCase):
         headers = {0x06: reth, 0x0A: reth, 0x0B: reth + bytes(4), 0x0C: RETH.pack(8, 7, 1)}
         for before in (None, 0x00, 0x06):
             for code, row in OPCODES.items():
-                if code >= 0x20 or not row.isRequest or row.kind in (Kind.FLUSH, Kind.ATOMIC_WRITE):
+                if code >= 0x20 or not row.isRequest or row.kind is Kind.FLUSH:
                     continue
                 self.connect(self.parameters)
                 inside = None
@@ -172,7 +172,7 @@ class RequestTests(ResponderCase):
                     self.sent()
                 psn = B if before is not None else A
                 header = headers.get(code, bytes(row.layout.size))
-                self.request(code, psn, header + bytes(256 if row.most is None else 0))
+                self.request(code, psn, header + bytes(256 if row.most is None else row.most))
                 follows = row.begins if inside is None else not row.begins and row.kind is inside
                 sent = self.sent()
                 if follows:
@@ -197,6 +197,10 @@ class RequestTests(ResponderCase):
             (0x0C, -1, False),
             (0x13, 1, False),
             (0x14, -28, False),
+            (0x1D, 0, False),
+            (0x1D, 7, False),
+            (0x1D, 8, True),
+            (0x1D, 9, False),
         ):
             self.connect(self.parameters)
             self.request(code, A, bytes(OPCODES[code].layout.size + length))
@@ -221,12 +225,10 @@ class RequestTests(ResponderCase):
 
     def test_notDone(self) -> None:
         """
-        What the user does not do is an invalid request: FLUSH and ATOMIC WRITE here.
+        What the user does not do is an invalid request, as FLUSH is.
         """
-        for code, data in ((0x1C, bytes(20)), (0x1D, bytes(24))):
-            self.connect(self.parameters)
-            self.request(code, A, data)
-            self.assertEqual(self.sent(), [acknowledge(0x61, A, 0)])
+        self.request(0x1C, A, bytes(20))
+        self.assertEqual(self.sent(), [acknowledge(0x61, A, 0)])
 
 
 class RefusalTests(ResponderCase):
@@ -502,6 +504,23 @@ class AnswerTests(ResponderCase):
         self.add(A)
         self.assertEqual(self.sent(), first)
         self.assertEqual(self.end.atomics, 2)
+
+    def test_atomicWrite(self) -> None:
+        """
+        An ATOMIC WRITE that comes again is answered again and not executed again; if it has become another
+        one or is cut short it is dropped.
+        """
+        header = RETH.pack(8, 7, 8)
+        self.request(0x1D, A, header + b"8 octets")
+        first = self.sent()
+        self.assertEqual(first, [(0x10, 0, A, b"\x1f\0\0\1", b"")])
+        self.request(0x1D, B, header + b"the next")
+        self.sent()
+        self.request(0x1D, A, header + b"8 octets")
+        self.assertEqual((self.sent(), self.memory(8, 8), self.end.atomics), (first, b"the next", 2))
+        self.request(0x1D, A, header + b"8 octet")
+        self.request(0x14, A, ATOMIC.pack(8, 7, 1, 0))
+        self.assertEqual((self.sent(), self.end.atomics), ([], 2))
 
     def test_forgotten(self) -> None:
         """

@@ -58,7 +58,8 @@ class Story:
         self.reads[next(position)] = (0x2000, 256)
         end.read(0x2000, 256, 7)
         post(SEND_ONLY_IMMEDIATE, b"immd", b"last", 4, next(position), pair.now)
-        self.last = 8
+        end.atomicWrite(0x3000, b"8 octets", 9)
+        self.last = 9
 
     def check(self, case: SynchronousTestCase) -> None:
         """
@@ -76,7 +77,7 @@ class Story:
                 (Kind.SEND, b"last", b"immd"),
             ],
         )
-        case.assertEqual(peer.atomics, 2)
+        case.assertEqual((peer.atomics, bytes(peer.memory[0x3000:0x3008])), (3, b"8 octets"))
         for position, (address, length) in self.reads.items():
             case.assertEqual(end.answers[position], bytes(peer.memory[address : address + length]))
         case.assertEqual((end.answers[4], end.answers[6]), (bytes(8), bytes(7) + b"\5"))

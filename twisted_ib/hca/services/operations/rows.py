@@ -13,6 +13,7 @@ from typing import Any
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.services.operations.atomics import CompareSwap, FetchAdd
+from twisted_ib.hca.services.operations.atomicwrite import AtomicWrite
 from twisted_ib.hca.services.operations.local import BindWindow, LocalInvalidate
 from twisted_ib.hca.services.operations.message import (
     Send,
@@ -33,6 +34,7 @@ OPERATIONS: tuple[type[Any], ...] = (
     Read,
     CompareSwap,
     FetchAdd,
+    AtomicWrite,
     LocalInvalidate,
     BindWindow,
 )

@@ -216,6 +216,17 @@ class QPEx(QP):
         """
         self._remote(SendOpcode.ATOMIC_FETCH_AND_ADD, rkey, remote_addr, compare=u64(add))
 
+    @locked
+    def wr_atomic_write(self, rkey: int, remote_addr: int, atomic_wr: bytes) -> None:
+        """
+        Begin an ATOMIC WRITE.
+
+        @param remote_addr: an address of the peer's region or window, a multiple of 8.
+        @param atomic_wr: the bytes to write; the first 8 count.
+        """
+        # man ibv_wr_post(3): the value is copied now, and is no inline data, which max_inline_data limits.
+        self._remote(SendOpcode.ATOMIC_WRITE, rkey, remote_addr, inline=bytes(atomic_wr[:8]))
+
     def _remote(self, opcode: SendOpcode, rkey: int, address: int, **fields: Any) -> None:
         self._add(opcode, remoteKey=u32(rkey), remoteAddress=u64(address), **fields)
 
@@ -240,12 +251,6 @@ class QPEx(QP):
         # IBTA vol. 1 10.6.7.2: a window of type 2B is bound to the queue pair, which could not be destroyed
         # before it; pyverbs/qp.pyx closes it first, too.
         self._children.add(mw)
-
-    def wr_atomic_write(self, rkey: int, remote_addr: int, atomic_wr: bytes) -> None:
-        """
-        @raise PyverbsRDMAError: always (EOPNOTSUPP).
-        """
-        raise unsupported("Failed to begin an atomic write")
 
     def wr_flush(self, rkey: int, remote_addr: int, length: int, ptype: int, level: int) -> None:
         """
