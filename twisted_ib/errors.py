@@ -64,6 +64,12 @@ class ResourceLimitError(HCAError):
     """
 
 
+class BacklogFullError(ResourceLimitError):
+    """
+    So many processes wait to be accepted by the peer already that it takes no more now.
+    """
+
+
 class WrongThreadError(HCAError):
     """
     A device was used outside of its thread; use C{reactor.callFromThread}.

@@ -306,7 +306,7 @@ class TroubleTests(SwitchTestCase):
         """
         if error.kind != "ConnectionLost":
             self.assertEqual(error.kind, "ConnectionRefusedError")
-            for text in ("Connection refused", "(SDP 127.0.0.1:"):
+            for text in ("Connection refused", "SDP 127.0.0.1:"):
                 self.assertIn(text, str(error))
 
     def test_diesLater(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.hca.hcas import LISTENER, SDP, HCATestCase, Taker, User, settle
 from twisted_ib import limits
-from twisted_ib.errors import PathLostError, ResourceLimitError
+from twisted_ib.errors import PeerRefusedError, ResourceLimitError
 from twisted_ib.hca.fabric.base.path import RecordPath
 from twisted_ib.hca.fabric.shm import shm
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
@@ -44,7 +44,8 @@ class PeerTests(HCATestCase):
         user = User()
         c.connect(SDP, "127.0.0.1", 7001, user, 0.0)
         settle(b, c)
-        self.assertIsInstance(user.error, PathLostError)
+        self.assertIsInstance(user.error, PeerRefusedError)
+        self.assertIn("1 processes are connected already", str(user.error))
         self.assertEqual(b.counters["handshake_refused"], 1)
         limit.restore()
         self.assertEqual(self.pathTo(c, b).peer.guid, b.guid)

@@ -195,10 +195,10 @@ class GreetingTests(HCATestCase):
 
     def test_cancelled(self) -> None:
         """
-        A consumer that cancels during the handshake is not called with the path.
+        A consumer that cancels during the handshake is not called with the path, which is not made.
         """
         user = User()
         searching = self.a.fabric.reach(self.b.guid, user)
         searching.cancel()
         settle(self.a, self.b)
-        self.assertEqual((user.path, user.error, len(self.a.fabric.paths())), (None, None, 1))
+        self.assertEqual((user.path, user.error, len(self.a.fabric.paths())), (None, None, 0))

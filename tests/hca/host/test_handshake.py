@@ -238,9 +238,9 @@ class ExchangeTests(SynchronousTestCase):
         """
         The peer's hello ends our waiting.
         """
-        for server in (True, False):
+        for server, seconds in ((True, handshake.HANDSHAKE_SECONDS), (False, handshake.DIAL_SECONDS)):
             side = self.exchange(server)
-            self.assertEqual(side.deadline, 100.0 + handshake.HANDSHAKE_SECONDS)
+            self.assertEqual(side.deadline, 100.0 + seconds)
             self.assertEqual(side.received(HELLO_BYTES, 2), HELLO)
             self.assertEqual(side.theirs, HELLO)
             self.assertEqual(side.deadline, None)
@@ -365,7 +365,7 @@ class ExchangeTests(SynchronousTestCase):
         """
         The end of the connection.
         """
-        self.assertIn("hung up", str(self.assertRaises(HandshakeError, self.exchange().received, b"", 0)))
+        self.assertIn("hung up", str(self.assertRaises(PathLostError, self.exchange().received, b"", 0)))
 
     def test_silence(self) -> None:
         """
@@ -442,11 +442,13 @@ class TransferTests(SynchronousTestCase):
 
     def test_reset(self) -> None:
         """
-        A peer that closed with unread data.
+        A peer that closed with unread data: what it had sent is read, then the end.
         """
         sendWithDescriptors(self.two, b"unread")
+        sendWithDescriptors(self.one, b"last")
         self.one.close()
-        self.assertRaises(PathLostError, receiveWithDescriptors, self.two, 10)
+        self.assertEqual(receiveWithDescriptors(self.two, 10), (b"last", []))
+        self.assertEqual(receiveWithDescriptors(self.two, 10), (b"", []))
 
     def flood(self, count: int, maxCount: int) -> None:
         """

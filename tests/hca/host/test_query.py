@@ -362,6 +362,7 @@ class AskedTests(HCATestCase):
         now = fabric.clock()
         self.assertTrue(now < fabric.deadline() <= now + handshake.HANDSHAKE_SECONDS)
         fabric.tick(now + 2 * handshake.HANDSHAKE_SECONDS)
+        self.assertIn(b"silent for 5 seconds", pair.recv(1000))
         self.assertEqual(pair.recv(1), b"")
         self.assertIsNone(fabric.deadline())
         pair = self.call()

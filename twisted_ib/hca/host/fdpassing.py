@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from twisted_ib.errors import DescriptorError, PathLostError
 
@@ -42,6 +43,16 @@ def sendWithDescriptors(pair: socket.socket, data: bytes, descriptors: Sequence[
     return True
 
 
+def _receive(pair: socket.socket, maxBytes: int, room: int) -> tuple[bytes, list[Any], int, Any]:
+    flags = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+    try:
+        return pair.recvmsg(maxBytes, room, flags)
+    except ConnectionResetError:
+        # Linux net/unix/af_unix.c, unix_release_sock: a peer that closes with messages unread sets
+        # ECONNRESET, which is reported once, before what the peer had sent.
+        return pair.recvmsg(maxBytes, room, flags)
+
+
 def receiveWithDescriptors(
     pair: socket.socket, maxBytes: int, maxCount: int = 0
 ) -> tuple[bytes, list[int]] | None:
@@ -60,9 +71,7 @@ def receiveWithDescriptors(
     # leave room for one more.
     room = socket.CMSG_LEN(maxCount * _INT.size) if maxCount else 0
     try:
-        data, ancillary, flags, _ = pair.recvmsg(
-            maxBytes, room, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
-        )
+        data, ancillary, flags, _ = _receive(pair, maxBytes, room)
     except BlockingIOError:
         return None
     except OSError as error:

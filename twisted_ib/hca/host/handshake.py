@@ -36,9 +36,12 @@ from twisted_ib.errors import HandshakeError, LayoutError
 
 #: The longest text of a refusal in a handshake, in bytes of UTF-8.
 REFUSAL_BYTES = 256
-#: How long a peer may take for its part of a handshake, in seconds: without a bound, silent connections
-#: would use up the slots for peers.
+#: How long a peer that connected to us may take for its part of a handshake, in seconds: without a bound,
+#: silent connections would use up the slots for peers.
 HANDSHAKE_SECONDS = 5.0
+#: How long a peer is dialled, in seconds: about as long as Linux repeats a SYN (tcp_syn_retries 6, 127 s;
+#: tcp_timer.c).  Those who wait for it have timeouts of their own.
+DIAL_SECONDS = 128.0
 
 MAGIC = b"TWSTD_IB"
 LAYOUT_VERSION = 1
@@ -320,7 +323,7 @@ class Handshake:
     @ivar asked: the peer's query, if it is an asker.
     """
 
-    __slots__ = ("_server", "asked", "deadline", "ours", "theirs")
+    __slots__ = ("_seconds", "_server", "asked", "deadline", "ours", "theirs")
 
     def __init__(self, ours: Hello, server: bool, now: float) -> None:
         """
@@ -329,7 +332,8 @@ class Handshake:
         self.ours = ours
         self.theirs: Hello | None = None
         self.asked: Query | None = None
-        self.deadline: float | None = now + HANDSHAKE_SECONDS
+        self._seconds = HANDSHAKE_SECONDS if server else DIAL_SECONDS
+        self.deadline: float | None = now + self._seconds
         self._server = server
 
     @property
@@ -350,12 +354,13 @@ class Handshake:
         @param descriptors: how many came with it.
         @return: the peer's Hello, or (to a server) a query.
         @raise errors.PeerRefusedError: the peer refused.
+        @raise errors.PathLostError: it hung up.
         @raise HandshakeError: or a subclass: the packet is malformed or out of order.
         """
         if self.theirs is not None:
             raise HandshakeError("a peer spoke twice")
         if not data:
-            raise HandshakeError("a peer hung up in the handshake")
+            raise errors.PathLostError("a peer hung up in the handshake")
         message = parse(data)
         expected = message.descriptors if isinstance(message, Hello) else 0
         # Before anything else is believed: the caller takes descriptors off its list by position.
@@ -396,10 +401,14 @@ class Handshake:
 
         @raise errors.SilentPeerError: the peer has not sent its part in time.
         """
-        if self.deadline is not None and now >= self.deadline:
-            raise errors.SilentPeerError(
-                f"a peer was silent for {HANDSHAKE_SECONDS:g} seconds in the handshake"
-            )
+        if self.isOverdue(now):
+            raise errors.SilentPeerError(f"a peer was silent for {self._seconds:g} seconds in the handshake")
+
+    def isOverdue(self, now: float) -> bool:
+        """
+        Whether the deadline has passed.
+        """
+        return self.deadline is not None and now >= self.deadline
 
 
 _KINDS: dict[int, type[Hello] | type[Refuse] | type[Query] | type[QueryAnswer]] = {

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from random import random
 
 from twisted_ib import limits
-from twisted_ib.errors import NoListenerError, ResourceLimitError, RunDirectoryError
+from twisted_ib.errors import BacklogFullError, NoListenerError, RunDirectoryError
 from twisted_ib.hca.host import addresses
 from twisted_ib.hca.host.entries import HCA, Entry, connect, groupName, serviceName, targetsOf
 from twisted_ib.hca.host.liveness import PeerCredentials, peerCredentials
@@ -176,7 +176,7 @@ class Search:
         Connect to an HCA: a non-blocking SEQPACKET socket, whose peer is still to be checked by
         L{twisted_ib.hca.host.liveness.checkPeer}.
 
-        @raise ResourceLimitError: its backlog is full; try again later.
+        @raise BacklogFullError: try again later.
         @raise NoListenerError: no process listens on it.
         """
         self._check()
@@ -184,7 +184,7 @@ class Search:
             return connect(entry.directory, entry.name, socket.SOCK_SEQPACKET)
         # connect(2): a non-blocking Unix socket gets EAGAIN when the listener's backlog is full.
         except BlockingIOError as error:
-            raise ResourceLimitError(f"too many processes wait for {entry.name}") from error
+            raise BacklogFullError(f"too many processes wait for {entry.name}") from error
         except OSError as error:
             raise NoListenerError(f"nobody serves {entry.name}: {error.strerror}") from error
 

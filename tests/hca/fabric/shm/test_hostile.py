@@ -14,7 +14,7 @@ from typing import Any
 from tests.hca.hcas import LISTENER, SDP, HCATestCase, Taker, User, readable, settle
 from tests.support.descriptors import descriptors, descriptorsBefore
 from twisted_ib import limits
-from twisted_ib.errors import HCAError, PathLostError
+from twisted_ib.errors import HCAError, PeerRefusedError
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.shm import listeners as shmListeners
 from twisted_ib.hca.fabric.shm import peersocket
@@ -128,7 +128,9 @@ class CallerTests(HCATestCase):
         self.b.fabric.attend()
         self.assertEqual(len(self.b.fabric._pairs), 3)
         self.assertEqual(self.b.counters["handshake_refused"], 2)
-        self.assertIsInstance(self.call().error, PathLostError)
+        error = self.call().error
+        self.assertIsInstance(error, PeerRefusedError)
+        self.assertIn("3 open handshakes already", str(error))
         self.clock.advance(handshake.HANDSHAKE_SECONDS)
         self.b.tick(self.clock.seconds())
         self.assertIsNotNone(self.call().path)
@@ -240,18 +242,10 @@ class DialTests(HCATestCase):
 
     def test_notSent(self) -> None:
         """
-        The peer closes before it is told of us, or takes nothing.
+        The peer takes nothing.
         """
-
-        def send(*arguments: Any) -> bool:
-            """
-            The peer is gone.
-            """
-            raise PathLostError("gone")
-
-        for answer in (send, lambda *arguments: False):
-            self.patch(peersocket, "sendWithDescriptors", answer)
-            self.fails()
+        self.patch(peersocket, "sendWithDescriptors", lambda *arguments: False)
+        self.fails()
 
     def test_notWatched(self) -> None:
         """

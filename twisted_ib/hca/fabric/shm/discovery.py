@@ -7,12 +7,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from twisted_ib.errors import HandshakeError, HCAError, NoListenerError
+from twisted_ib.errors import BacklogFullError, HandshakeError, HCAError, NoListenerError
 from twisted_ib.hca.fabric.base.fabric import Fabric
 from twisted_ib.hca.fabric.shm.listeners import ListeningSockets
 from twisted_ib.hca.fabric.shm.peersockets import PathRequest, PeerSockets
+from twisted_ib.hca.fabric.shm.redials import Redials
 from twisted_ib.hca.host.addresses import checkLocal
-from twisted_ib.hca.host.rendezvous import Rendezvous
+from twisted_ib.hca.host.rendezvous import Entry, Rendezvous
 from twisted_ib.hca.host.search import shared
 
 
@@ -26,6 +27,7 @@ class HostDirectory(Fabric):
     rendezvous: Rendezvous
     _listeners: ListeningSockets
     _pairs: PeerSockets
+    _redials: Redials
 
     def _appear(self) -> None:
         self._user = os.geteuid()
@@ -143,14 +145,19 @@ class HostDirectory(Fabric):
         checkLocal(address)
         self.rendezvous.checkOwner()
         failure: HCAError = NoListenerError(f"nobody serves {address}")
+        full: Entry | None = None
         # An entry may belong to a process that was killed; like connect(2) over getaddrinfo(3)'s list, try
         # the next.
         for entry in shared(self.rendezvous.lookup(serviceID, address)):
             try:
                 self._reach(entry, user)
-                return PathRequest(self._pairs, user)
+                return PathRequest(self, user)
+            except BacklogFullError as error:
+                failure, full = error, full or entry
             except (HCAError, OSError) as error:
                 failure = error if isinstance(error, HCAError) else HandshakeError(str(error))
+        if full is not None and self._redials.again(full.guid, [user]):
+            return PathRequest(self, user)
         # The counterpart of REJ reason 8, invalid service ID (IBTA vol. 1 12.6.7.2; Linux cm.c,
         # cm_req_handler), or of a REQ without an answer.  Consumers report ECONNREFUSED or fall back to
         # TCP.
@@ -163,14 +170,17 @@ class HostDirectory(Fabric):
         @param user: See L{resolve}.
         @raise NoListenerError: there is no such HCA.
         """
-        entry = self.rendezvous.find(guid)
-        if entry is None:
-            raise NoListenerError(f"there is no HCA {guid:016x}")
         try:
+            entry = self.rendezvous.find(guid)
+            if entry is None:
+                raise NoListenerError(f"there is no HCA {guid:016x}")
             self._reach(entry, user)
+        except BacklogFullError:
+            if not self._redials.again(guid, [user]):
+                raise
         except OSError as error:
             raise HandshakeError(str(error)) from error
-        return PathRequest(self._pairs, user)
+        return PathRequest(self, user)
 
     def _reach(self, entry: Any, user: Any) -> None:
         """

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from twisted_ib import limits
@@ -90,10 +91,11 @@ class PeerSocket:
         try:
             self.handshake: Handshake | None = Handshake(self._hello(rendezvous.uid), self.server, now)
             if not self.server:
-                self._sayHello()
+                # A peer that has hung up already may have left a refusal: it is read as any answer is.
+                with suppress(PathLostError):
+                    self._sayHello()
         except BaseException:
-            self.liveness.close()
-            self._dropMemory()
+            self.free()
             raise
 
     def _hello(self, uid: int) -> Hello:
@@ -153,7 +155,7 @@ class PeerSocket:
                 raise HandshakeError("another HCA answered than was called")
             self._agree(message, descriptors)
         except HCAError as error:
-            self._refuse(error)
+            refuse(self.socket, error)
             raise
         finally:
             closeAll(descriptors)
@@ -173,14 +175,6 @@ class PeerSocket:
             raise PathLostError("an asker has its answer")
         assert self.handshake is not None
         self.handshake.pageSent(now)
-
-    def _refuse(self, error: HCAError) -> None:
-        # A lost peer cannot read a refusal.
-        if not isinstance(error, PathLostError):
-            try:
-                sendWithDescriptors(self.socket, refusalOf(error).pack())
-            except PathLostError:
-                pass
 
     def _agree(self, theirs: Hello, descriptors: list[int]) -> None:
         fabric = self.fabric
@@ -222,10 +216,26 @@ class PeerSocket:
         if bell is not None:
             bell.close()
 
-    def close(self) -> None:
+    def free(self) -> None:
         """
-        Close socket and pidfd, and free the memory unless a path owns it.
+        Close the pidfd, and free the memory unless a path owns it; the socket stays open.
         """
         self.liveness.close()
         self._dropMemory()
+
+    def close(self) -> None:
+        """
+        Close it all.
+        """
+        self.free()
         self.socket.close()
+
+
+def refuse(pair: socket.socket, error: Exception) -> None:
+    """
+    Tell a peer why it is refused, if it can be told: a lost one cannot read, and an error of this process
+    alone, such as a lack of descriptors, is none of its business.
+    """
+    if isinstance(error, HCAError) and not isinstance(error, PathLostError):
+        with suppress(PathLostError):
+            sendWithDescriptors(pair, refusalOf(error).pack())

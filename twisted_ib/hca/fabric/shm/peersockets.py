@@ -16,17 +16,17 @@ class PathRequest:
     A consumer's request for a path while the handshake goes on.
     """
 
-    __slots__ = ("_pairs", "_user")
+    __slots__ = ("_fabric", "_user")
 
-    def __init__(self, pairs: PeerSockets, user: Any) -> None:
-        self._pairs = pairs
+    def __init__(self, fabric: Any, user: Any) -> None:
+        self._fabric = fabric
         self._user = user
 
     def cancel(self) -> None:
         """
         Drop the request: the consumer is not called.
         """
-        self._pairs.forget(self._user)
+        self._fabric.forget(self._user)
 
 
 class PeerSockets:
@@ -125,13 +125,17 @@ class PeerSockets:
         """
         self.greeting.pop(peerSocket, None)
 
-    def forget(self, user: Any) -> None:
+    def forget(self, user: Any) -> PeerSocket | None:
         """
-        Remove a consumer from every handshake that it waits for.
+        Remove a consumer from the handshake that it waits for.
+
+        @return: that, if nobody waits for it any more.
         """
         for peerSocket in self.greeting:
             if user in peerSocket.users:
                 peerSocket.users.remove(user)
+                return None if peerSocket.users else peerSocket
+        return None
 
     def deadline(self) -> float | None:
         """

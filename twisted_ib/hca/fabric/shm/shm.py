@@ -26,14 +26,22 @@ from typing import Any
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import HandshakeError, HCAError, PathLostError, RingError
+from twisted_ib.errors import (
+    BacklogFullError,
+    HandshakeError,
+    HCAError,
+    NoListenerError,
+    PathLostError,
+    RingError,
+)
 from twisted_ib.hca.base.interfaces import IFabric, IHostDirectory
 from twisted_ib.hca.base.traits import SHARED
 from twisted_ib.hca.fabric.shm.discovery import HostDirectory
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell
 from twisted_ib.hca.fabric.shm.listeners import ListeningSockets, checkCaller, checkRoom
-from twisted_ib.hca.fabric.shm.peersocket import PeerSocket
+from twisted_ib.hca.fabric.shm.peersocket import PeerSocket, refuse
 from twisted_ib.hca.fabric.shm.peersockets import PeerSockets
+from twisted_ib.hca.fabric.shm.redials import Redials
 from twisted_ib.hca.fabric.shm.ring import RingPath, fence
 from twisted_ib.hca.fabric.shm.segment import Segment
 from twisted_ib.hca.fabric.shm.socketpath import SocketPath
@@ -85,12 +93,14 @@ class SharedMemoryFabric(HostDirectory):
         self._brokenPaths: dict[Any, RingError] = {}
         #: Whether a broken path, or a lost one that an upcall still uses, is still to be closed.
         self._over = False
+        self._closing = False
         self._reactorPoller: Any = None
         self._appear()
         self._poller = select.epoll()
         self._pairs = PeerSockets(self._poller)
         self._listeners = ListeningSockets(self._poller, clock, self.count)
         self._listeners.add(self.rendezvous)
+        self._redials = Redials(clock)
         self._signal = EventDoorbell.create()
         self._poller.register(self._signal.fd, select.EPOLLIN | select.EPOLLET)
 
@@ -115,33 +125,59 @@ class SharedMemoryFabric(HostDirectory):
         if path is not None and path.alive:
             user.pathReady(path)
             return
+        if self._redials.join(entry.guid, user):
+            return
         peerSocket = self._pairs.dialling(entry.guid)
         if peerSocket is None:
             checkRoom(self._pairs)
             pair = self.rendezvous.connect(entry)
-            peerSocket = self._pair(pair, self.rendezvous, entry.guid)
+            try:
+                peerSocket = self._pair(pair, self.rendezvous, entry.guid)
+            except BaseException:
+                pair.close()
+                raise
         peerSocket.users.append(user)
+
+    def _redial(self, guid: int, users: list[Any]) -> None:
+        try:
+            entry = self.rendezvous.find(guid)
+            if entry is None:
+                raise NoListenerError(f"there is no HCA {guid:016x}")
+            for user in users:
+                self._reach(entry, user)
+        except BacklogFullError as error:
+            if not self._redials.again(guid, users):
+                self._usersFailed(users, error)
+        except (HCAError, OSError) as error:
+            self._redials.end(guid)
+            self._usersFailed(users, error)
+
+    def forget(self, user: Any) -> None:
+        """
+        A consumer waits no more.
+        """
+        self._redials.forget(user)
+        idle = self._pairs.forget(user)
+        if idle is not None:
+            self._redials.end(idle.guid)
+            self._lose(idle, PathLostError("nobody waits for it"))
 
     def _pair(self, pair: Any, rendezvous: Rendezvous, guid: int) -> PeerSocket:
         """
         Begin a handshake.
 
-        @param pair: A connected socket, closed if this raises.
+        @param pair: A connected socket; if this raises, it stays the caller's to close.
         @param guid: The GUID that we dialled; 0 if the peer dialled us.
         @raise HCAError: the peer is gone, not allowed, or over its limit.
         @raise OSError: no descriptor or memory is free.
         """
-        try:
-            peerSocket = PeerSocket(self, rendezvous, pair, guid, self.clock())
-        except BaseException:
-            pair.close()
-            raise
+        peerSocket = PeerSocket(self, rendezvous, pair, guid, self.clock())
         try:
             if peerSocket.server:
                 checkCaller(self._pairs, peerSocket, self._user)
             self._pairs.add(peerSocket)
         except BaseException:
-            peerSocket.close()
+            peerSocket.free()
             raise
         return peerSocket
 
@@ -195,6 +231,7 @@ class SharedMemoryFabric(HostDirectory):
             self._pair(pair, rendezvous, 0)
         except (HCAError, OSError) as error:
             self._refused(error)
+            refuse(pair, error)
             pair.close()
 
     def _refused(self, error: Exception) -> None:
@@ -241,6 +278,7 @@ class SharedMemoryFabric(HostDirectory):
             return
         # A peer that dialled us may claim any GUID.  Only a path that we dialled leads to the GUID looked up.
         self._paths[peerSocket.guid] = path
+        self._redials.end(peerSocket.guid)
         twin = self._ownCall
         if peerSocket.guid == self.guid and twin is not None:
             path.twin, twin.twin = twin, path
@@ -277,8 +315,18 @@ class SharedMemoryFabric(HostDirectory):
             self._listeners.reopen()
 
     def _peerFailed(self, peerSocket: PeerSocket, reason: Exception) -> None:
-        error = reason if isinstance(reason, HCAError) else HandshakeError(str(reason))
         users, peerSocket.users = peerSocket.users, []
+        if peerSocket.server:
+            return
+        # It hung up without a refusal: it had no descriptor free, or is closing and will be gone next time.
+        if users and isinstance(reason, PathLostError) and not self._closing:
+            if self._redials.again(peerSocket.guid, users):
+                return
+        self._redials.end(peerSocket.guid)
+        self._usersFailed(users, reason)
+
+    def _usersFailed(self, users: list[Any], reason: Exception) -> None:
+        error = reason if isinstance(reason, HCAError) else HandshakeError(str(reason))
         for user in users:
             user.connectFailed(error)
 
@@ -458,23 +506,32 @@ class SharedMemoryFabric(HostDirectory):
         """
         @return: When L{tick} should be called next, or L{None}.
         """
-        listeners, pairs = self._listeners.deadline, self._pairs.deadline()
-        if listeners is None or pairs is None:
-            return pairs if listeners is None else listeners
-        return min(listeners, pairs)
+        found = self._pairs.deadline()
+        for when in self._listeners.deadline, self._redials.deadline:
+            if when is not None and (found is None or when < found):
+                found = when
+        return found
 
     def tick(self, now: float) -> None:
         """
-        Time out handshakes, and resume accepting.
+        Time out handshakes, dial again, and resume accepting.
         """
         self._listeners.tick(now)
         for peerSocket in tuple(self._pairs.greeting):
-            if peerSocket.handshake is not None:
+            handshake = peerSocket.handshake
+            if handshake is None or not handshake.isOverdue(now):
+                continue
+            # If this process was late itself, the message has come meanwhile.
+            self._readable(peerSocket)
+            if peerSocket.handshake is not None and peerSocket in self._pairs.greeting:
                 try:
                     peerSocket.handshake.tick(now)
                 except HCAError as error:
                     self._refused(error)
+                    refuse(peerSocket.socket, error)
                     self._lose(peerSocket, error)
+        for guid, users in self._redials.due(now):
+            self._redial(guid, users)
 
     def paths(self) -> list[Any]:
         """
@@ -495,6 +552,8 @@ class SharedMemoryFabric(HostDirectory):
         Withdraw all entries, end all paths, free everything.
         """
         gone = PathLostError("the device was closed")
+        self._closing = True
+        self._usersFailed(self._redials.clear(), gone)
         for peerSocket in tuple(self._pairs):
             self._lose(peerSocket, gone)
         self._clear()
