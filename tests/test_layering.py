@@ -285,7 +285,8 @@ class ContractTests(TreeTestCase):
 
     def test_pureFolders(self) -> None:
         """
-        Each folder called C{protocol} and all below the fabrics, but for what a host needs, is pure.
+        Each folder called C{protocol}, management, and all below the fabrics, but for what a host needs, is
+        pure.
         """
         pure = set(self.contracts["importlinter:contract:pure"]["source_modules"].split())
         protocols = {
@@ -293,7 +294,7 @@ class ContractTests(TreeTestCase):
         }
         layers = self.contracts["importlinter:contract:hca"]["layers"].split()
         below = layers[layers.index("host") + 1 :]
-        expected = protocols | {f"twisted_ib.hca.{each}" for each in below if each != "|"}
+        expected = protocols | {f"twisted_ib.hca.{each}" for each in (*below, "mad") if each != "|"}
         self.assertEqual(expected - pure, set())
 
     def test_fabricsProtected(self) -> None:

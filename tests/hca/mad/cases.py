@@ -99,7 +99,7 @@ class MADTestCase(HCATestCase):
             self.a.fabric.reach(self.b.guid, user)
             settle(self.a, self.b)
             self._path = user.path
-        self._path.post(opcode << 24 | number, b"", record, len(record))
+        assert self._path.post(opcode << 24 | number, b"", record, len(record))
 
     def counted(self, number: int, record: bytes, opcode: int = UD_SEND_ONLY) -> dict[str, int]:
         """

@@ -290,19 +290,40 @@ class SubnetContract:
             self.assertEqual(self.counted(0, record, opcode), {name: 1})
 
 
-class LoopbackTests(AgentContract, SubnetContract, MADTestCase):
+class LengthContract:
+    """
+    Records of both queue pairs on paths that keep records.
+    """
+
+    def test_lengths(self: Any) -> None:
+        """
+        A record that is neither a whole MAD nor the short form of a CM message is counted and dropped.
+        """
+        came: list[int] = []
+        self.b.managementReceived = lambda path, attribute, buffer, start, stop: came.append(stop - start)
+        for number in (0, 1):
+            for size in range(400):
+                self.write(number, bytes(size))
+                if not size % 50:
+                    self.settle()
+        self.settle()
+        # A whole MAD of zeros has no GRH.
+        self.assertEqual((self.b.counters["management_malformed"], came), (799, [232]))
+
+
+class LoopbackTests(AgentContract, SubnetContract, LengthContract, MADTestCase):
     """
     C{lo0}.
     """
 
 
-class RingTests(OnRings, AgentContract, SubnetContract, MADTestCase):
+class RingTests(OnRings, AgentContract, SubnetContract, LengthContract, MADTestCase):
     """
     C{shm0} over rings.
     """
 
 
-class SocketTests(OnSockets, AgentContract, SubnetContract, MADTestCase):
+class SocketTests(OnSockets, AgentContract, SubnetContract, LengthContract, MADTestCase):
     """
     C{shm0} over sockets.
     """
