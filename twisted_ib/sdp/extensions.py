@@ -6,6 +6,7 @@ It is made when either end first uses one of these.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
@@ -72,10 +73,11 @@ class Extensions:
 
     # -- messages
 
-    def take(self, buffer: Any, start: int, stop: int) -> None:
+    def take(self, handler: Any, buffer: Any, start: int, stop: int) -> None:
         """
         Process a message other than plain Data, DisConn, AbortConn and buffer resizing.
 
+        @param handler: From L{HANDLERS<twisted_ib.sdp.handlers.HANDLERS>}; L{None} if the message has none.
         @raise SDPError: The protocol forbids the message.
         @raise SDPWireError: The message is malformed.
         """
@@ -84,27 +86,29 @@ class Extensions:
         if self.stream.queuePair.path is None:
             # A callback has ended the connection.
             return
-        flags = self.machine.flags
-        # Checked before the machine, since the change itself drops the SrcAvails that we are reading.
-        if self.machine.control == wire.MID.MODE_CHANGE and stop - start > wire.BSDH_BYTES:
-            if buffer[start + wire.BSDH_BYTES] == wire.Transition.PIPELINED_TO_COMBINED:
-                self.zeroCopyReceive.checkReports(self.machine.acknowledged)
-        message: Any
-        places = self.machine.zero.sink.places
-        first = places[0][0] if places else None
-        message, result = self.machine.take(buffer, start, stop)
-        payload = getattr(message, "payload", b"")
-        if payload:
-            used = first is not None and not (places and places[0][0] is first)
-            self._payload(payload, flags, first if used else None)
-        act = _ACTS.get(message.mid)
-        if act is not None:
-            act(self, message, result)
+        if handler is None:
+            raise self.machine.unexpected()
+        handler(self, self.machine.parse(buffer, start, stop))
         if self.zeroCopyReceive.unread() and not self.stream.attached:
             # A close with unread data, or with an unread SrcAvail, is abortive (IBTA vol. 1 annex A4.5.3.2;
             # OpenIB sdp_inet.c sdp_inet_release), as TCP answers with RST.
             self.stream.reset()
         self.stream.cork()
+
+    def carried(self, message: Any, machine: Callable[[Any], Any]) -> Any:
+        """
+        Process a message that may carry stream bytes, and deliver these.
+
+        @param machine: The machine's method for it.
+        @return: What that has returned.
+        """
+        places = self.machine.zero.sink.places
+        first = places[0][0] if places else None
+        result = machine(message)
+        if message.payload:
+            used = first is not None and not (places and places[0][0] is first)
+            self._payload(message.payload, message.flags, first if used else None)
+        return result
 
     def _payload(self, payload: bytes, flags: int, place: Any) -> None:
         stream: Any = self.stream
@@ -125,26 +129,6 @@ class Extensions:
             self.zeroCopyReceive.withdrawn([place], True)
         if urgent and stream.attached:
             stream._tell(lambda: protocol.urgentDataReceived(urgent))
-
-    def _read(self, message: wire.RdmaRdCompl, offer: Any) -> None:
-        oldest = self.machine.zero.source.offers[0] if offer is None else offer
-        self.zeroCopySend.wasRead(oldest.user, message.length, offer is not None)
-
-    def _sendSm(self, message: wire.SendSm, offers: Any) -> None:
-        self.zeroCopySend.unoffer(offers, True)
-
-    def _sinkAvail(self, message: wire.SinkAvail, result: Any) -> None:
-        # Not as Data: what the voided SrcAvails offered can be written into the SinkAvail.
-        self.zeroCopySend.unoffer(result[1], False)
-
-    def _written(self, message: wire.RdmaWrCompl, place: Any) -> None:
-        self.zeroCopyReceive.filled(place, message.length)
-
-    def _modeChange(self, message: wire.ModeChange, places: Any) -> None:
-        self.zeroCopyReceive.withdrawn(places, False)
-
-    def _sinkCancelled(self, message: wire.SinkCancelAck, places: Any) -> None:
-        self.zeroCopyReceive.withdrawn(places, True)
 
     # -- modes
 
@@ -183,7 +167,7 @@ class Extensions:
         if self.asked is None:
             self.asked = True
             size = limits.INLINE_MESSAGE + wire.BSDH_BYTES
-            self.stream._control(wire.MID.CH_RCV_BUF, wire.ChRcvBuf.layout.pack(size))
+            self.stream.sendControl(wire.MID.CH_RCV_BUF, wire.ChRcvBuf.layout.pack(size))
 
     def sizeAnswered(self, size: int) -> None:
         """
@@ -234,13 +218,3 @@ class Extensions:
         keyed, self.keyed = self.keyed, None
         if keyed is not None:
             keyed.close()
-
-
-_ACTS: dict[int, Any] = {
-    wire.MID.RDMA_RD_COMPL: Extensions._read,
-    wire.MID.SEND_SM: Extensions._sendSm,
-    wire.MID.SINK_AVAIL: Extensions._sinkAvail,
-    wire.MID.RDMA_WR_COMPL: Extensions._written,
-    wire.MID.MODE_CHANGE: Extensions._modeChange,
-    wire.MID.SINK_CANCEL_ACK: Extensions._sinkCancelled,
-}

@@ -24,6 +24,7 @@ from twisted_ib.errors import PathLostError, ResourceLimitError, SDPError, SDPWi
 from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.internet.transport import Computed
 from twisted_ib.sdp.extensions import Extensions
+from twisted_ib.sdp.handlers import HANDLERS, UNEXPECTED
 from twisted_ib.sdp.pendingsends import SendBuffer
 from twisted_ib.sdp.protocol.machine import (
     BODIES,
@@ -36,14 +37,7 @@ from twisted_ib.sdp.protocol.machine import (
     State,
     unpackHeader,
 )
-from twisted_ib.sdp.protocol.wire import (
-    BSDH_BYTES,
-    MID,
-    ChRcvBuf,
-    ChRcvBufAck,
-    SuspComm,
-    SuspCommAck,
-)
+from twisted_ib.sdp.protocol.wire import BSDH_BYTES, MID
 from twisted_ib.sdp.streamrdma import READ_DEPTH
 from twisted_ib.sdp.zerocopyreceive import FilledBuffer
 
@@ -65,12 +59,12 @@ SDP_RECEIVES_LEAST = 4
 #: Receives that must remain for control messages when data has arrived (CA4-82).
 SDP_CONTROL_RECEIVES = 2
 _RECEIVES, _LOW = limits.SDP_RECEIVES, SDP_RECEIVES_LOW
-_DISCONN, _ABORT_CONN = MID.DISCONN.value, MID.ABORT_CONN.value
+_DISCONN = MID.DISCONN.value
 #: Marks the end of stream in L{Stream.held}.
 END = None
 # Globals of this module are looked up faster than attributes of others.
 _PLAIN, _WINDOW, _M32, _unpack = PLAIN, WINDOW, M32, unpackHeader
-_DISCONN_SENT, _DISCONN_CAME, _DREQ = Input.DISCONN_SENT, Input.DISCONN, Input.DREQ
+_DISCONN_SENT, _DREQ = Input.DISCONN_SENT, Input.DREQ
 _NOTHING, _END_OF_STREAM, _END_AND_DISCONNECT = (
     Action.NOTHING,
     Action.END_OF_STREAM,
@@ -382,7 +376,12 @@ class Stream:
 
     # -- control messages
 
-    def _control(self, mid: int, body: bytes = b"", flags: int = 0) -> None:
+    def sendControl(self, mid: int, body: bytes = b"", flags: int = 0) -> None:
+        """
+        Send a control message, now or when there are credits and room.
+
+        @raise SDPError: The peer asks for answers and does not take them.
+        """
         if self.pendingControl is None and self.queuePair.canPost():
             message = self.machine.controlMessage(mid, self.queuePair.posted, body, flags)
             if message is not None:
@@ -448,7 +447,7 @@ class Stream:
             if queuePair.pending is not None:
                 return
         self.ending = False
-        self._act(self.machine.feed(_DISCONN_SENT))
+        self.act(self.machine.feed(_DISCONN_SENT))
 
     def openExtensions(self) -> Extensions:
         """
@@ -548,33 +547,11 @@ class Stream:
         carries = stop - start - BSDH_BYTES - BODIES.get(mid, stop) > 0
         if self.queuePair.posted < _LOW and not self._replace(carries):
             return
-        if mid == _DISCONN or mid == _ABORT_CONN:
-            if stop - start != BSDH_BYTES:
-                raise SDPError(f"message {mid:#04x} has a body of {stop - start - BSDH_BYTES} bytes")
-            end = _DISCONN_CAME if mid == _DISCONN else Input.ABORTCONN
-            # Revoke the SinkAvails first: the peer writes nothing after its DisConn, and a callback below may
-            # end the connection.
-            if mid == _DISCONN and self.extensions is not None:
-                self.extensions.zeroCopyReceive.ended()
-            self._act(self.machine.feed(end))
-        elif mid == MID.CH_RCV_BUF:
-            # Refused by answering the size in force, as OpenIB always does (sdp_rcvd.c
-            # sdp_rcvd_resize_buff_ack).
-            ChRcvBuf.parse(buffer, start, stop)
-            size = limits.INLINE_MESSAGE
-            self._control(MID.CH_RCV_BUF_ACK, size.to_bytes(4, "big"))
-        elif mid == MID.CH_RCV_BUF_ACK:
-            answer = ChRcvBufAck.parse(buffer, start, stop)
-            self.openExtensions().sizeAnswered(answer.receiveBytes)
-        elif mid == MID.SUSP_COMM:
-            # OpenIB parses SuspComm and never answers, OFED logs it: the peer would then wait for ever.
-            service = SuspComm.parse(buffer, start, stop).serviceID
-            raise SDPError(f"SuspComm: the peer moves to service {service:#x}, where we do not follow")
-        elif mid == MID.SUSP_COMM_ACK:
-            SuspCommAck.parse(buffer, start, stop)
-            raise SDPError("SuspCommAck, but nothing was suspended")
+        isExtended, handler = HANDLERS.get(mid, UNEXPECTED)
+        if isExtended:
+            self.openExtensions().take(handler, buffer, start, stop)
         else:
-            self.openExtensions().take(buffer, start, stop)
+            handler(self, buffer, start, stop)
         if self.queuePair.path is None:
             return
         if self.machine.told - self.machine.received < _CREDITS_LOW:
@@ -721,7 +698,7 @@ class Stream:
         Handle the peer's DREQ, or its DREP to ours.
         """
         try:
-            self._act(self.machine.feed(_DREQ))
+            self.act(self.machine.feed(_DREQ))
         except SDPError as error:
             self.violated(error)
 
@@ -737,7 +714,10 @@ class Stream:
         """
         self.peerDisconnected(connection)
 
-    def _act(self, action: Action) -> None:
+    def act(self, action: Action) -> None:
+        """
+        Carry out what the machine has left to do.
+        """
         if action is _NOTHING:
             return
         if action is _END_OF_STREAM:
@@ -813,7 +793,7 @@ class Stream:
         """
         self.discard()
         self._release()
-        self._act(self.machine.feed(Input.ABORT))
+        self.act(self.machine.feed(Input.ABORT))
         self._closeQueuePair()
 
     def violated(self, error: Exception) -> None:

@@ -262,7 +262,7 @@ class ZeroCopyReceive:
         self._report()
         dropped = self._extensions.machine.sourceCancelDone()
         if dropped:
-            stream._control(MID.SEND_SM)
+            stream.sendControl(MID.SEND_SM)
         elif dropped is not None:
             # While the cancel was in progress MSeqAck was held back; announce the full value now.
             stream._credit()
@@ -310,7 +310,7 @@ class ZeroCopyReceive:
         # All of them: bytes behind a refused SrcAvail must not be read before those of the refused one
         # arrive.
         while sink.refuse():
-            self._stream._control(MID.SEND_SM)
+            self._stream.sendControl(MID.SEND_SM)
 
     def _toRead(self, sink: SinkAdverts) -> ReceiveBuffer | None:
         # READs in flight into fresh memory are copied into places when they complete; later bytes must not
@@ -368,7 +368,9 @@ class ZeroCopyReceive:
             # IBTA vol. 1 annex A4 CA4-8: REQ_PIPE is legal in RdmaRdCompl only.  A peer with MaxAdverts 1 has
             # no use for it.
             asks = sink.mode is Mode.COMBINED and sink.most > 1
-            self._stream._control(MID.RDMA_RD_COMPL, RdmaRdCompl.layout.pack(due), _REQ_PIPE if asks else 0)
+            self._stream.sendControl(
+                MID.RDMA_RD_COMPL, RdmaRdCompl.layout.pack(due), _REQ_PIPE if asks else 0
+            )
             self._told = self._extensions.machine.sequence + (self._stream.pendingControl is not None)
 
     def checkReports(self, acknowledged: int) -> None:

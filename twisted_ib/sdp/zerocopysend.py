@@ -186,13 +186,13 @@ class ZeroCopySend:
         if count is not None:
             # Sent after the WRITEs completed, though RC order alone would put the Send behind them (IBTA vol.
             # 1 9.5).
-            self._stream._control(MID.RDMA_WR_COMPL, RdmaWrCompl.layout.pack(count))
+            self._stream.sendControl(MID.RDMA_WR_COMPL, RdmaWrCompl.layout.pack(count))
             return True
         # A SinkCancelAck only if a SinkAvail was dropped without completion (OpenIB sdp_rcvd.c
         # sdp_rcvd_snk_cancel).
         due = source.cancelDone()
         if due:
-            self._stream._control(MID.SINK_CANCEL_ACK)
+            self._stream.sendControl(MID.SINK_CANCEL_ACK)
         return bool(due)
 
     def _isBlocked(self, source: SourceAdverts) -> bool:

@@ -19,7 +19,7 @@ from twisted_ib.errors import SDPError, SDPWireError
 from twisted_ib.sdp.protocol import wire
 from twisted_ib.sdp.protocol.machine import Input, Machine, State
 from twisted_ib.sdp.protocol.modes import BY_SINK, CHANGES, Mode, changed
-from twisted_ib.sdp.protocol.wire import MID, Flags, Transition
+from twisted_ib.sdp.protocol.wire import MID, Flags, StreamMessage, Transition
 from twisted_ib.sdp.protocol.zerocopy import ZeroCopyMachine, extend
 
 PIPELINE = Transition.COMBINED_TO_PIPELINED
@@ -46,7 +46,10 @@ def give(machine: ZeroCopyMachine, message: bytes) -> Any:
     data = machine.receive(message, 0, len(message))
     if data is not None:
         return data
-    return machine.take(message, 0, len(message))[1]
+    parsed = machine.parse(message, 0, len(message))
+    name = type(parsed).__name__
+    process = getattr(machine, name[0].lower() + name[1:])
+    return process(parsed) if parsed.names or isinstance(parsed, StreamMessage) else process()
 
 
 class Ends:

@@ -18,7 +18,7 @@ from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPError
-from twisted_ib.sdp.protocol.wire import BSDH, MID, Flags, SinkAvail, SrcAvail
+from twisted_ib.sdp.protocol.wire import BSDH, MESSAGES, MID, Flags, StreamMessage
 
 _pack = BSDH.pack
 #: The base header, with MID and Flags read as one 16-bit number.
@@ -120,7 +120,7 @@ TRANSITIONS = {
 }
 
 #: Messages that may carry stream bytes, with the bytes of their own header behind the BSDH.
-BODIES = {_DATA: 0, MID.SRC_AVAIL.value: SrcAvail.layout.size, MID.SINK_AVAIL.value: SinkAvail.layout.size}
+BODIES = {each.mid.value: each.layout.size for each in MESSAGES if issubclass(each, StreamMessage)}
 
 # Module globals: an enumeration member as a dictionary key costs a Python call for its hash.
 #: States in which the peer may still send stream data.

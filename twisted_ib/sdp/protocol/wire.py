@@ -160,6 +160,7 @@ class SDPMessage:
     @cvar layout: The fields behind the base header.
     @cvar names: The attributes in C{layout}, in wire order.
     @cvar legalFlags: The flags that this message may carry.
+    @cvar ofSource: Whether only the source of a direction sends it, so that none follows its DisConn.
     @ivar flags: Reserved bits are dropped by L{parse}.
     @ivar buffers: Bufs: receives that the sender has posted, base for the peer's credits.
     @ivar sequence: MSeq.
@@ -170,6 +171,7 @@ class SDPMessage:
     layout: ClassVar[struct.Struct] = struct.Struct("")
     names: ClassVar[tuple[str, ...]] = ()
     legalFlags: ClassVar[Flags] = Flags.OOB_PEND
+    ofSource: ClassVar[bool] = False
 
     flags: Flags = NO_FLAGS
     buffers: int = 0
@@ -416,6 +418,7 @@ class RdmaWrCompl(SDPMessage):
     """
 
     mid = MID.RDMA_WR_COMPL
+    ofSource = True
     layout = struct.Struct(">I")
     names = ("length",)
 
@@ -465,6 +468,7 @@ class SrcAvailCancel(SDPMessage):
     """
 
     mid = MID.SRC_AVAIL_CANCEL
+    ofSource = True
 
 
 @frozen(kw_only=True)
@@ -569,6 +573,7 @@ class SrcAvail(StreamMessage):
     """
 
     mid = MID.SRC_AVAIL
+    ofSource = True
     layout = struct.Struct(">IIQ")
     names = ("length", "rkey", "address")
 
@@ -610,24 +615,10 @@ def parseMessage(buffer: _Buffer, start: int = 0, stop: int | None = None) -> SD
     return messageClass.parse(buffer, start, end)
 
 
-MESSAGES: tuple[type[SDPMessage], ...] = (
-    Hello,
-    HelloAck,
-    DisConn,
-    AbortConn,
-    SendSm,
-    RdmaWrCompl,
-    RdmaRdCompl,
-    ModeChange,
-    SrcAvailCancel,
-    SinkAvailCancel,
-    SinkCancelAck,
-    ChRcvBuf,
-    ChRcvBufAck,
-    SuspComm,
-    SuspCommAck,
-    SinkAvail,
-    SrcAvail,
-    Data,
+#: Every class of this file that has a message id.
+MESSAGES: tuple[type[SDPMessage], ...] = tuple(
+    found
+    for found in list(globals().values())
+    if isinstance(found, type) and issubclass(found, SDPMessage) and "mid" in vars(found)
 )
 byMID: dict[int, type[SDPMessage]] = {message.mid: message for message in MESSAGES}

@@ -13,10 +13,11 @@ from typing import Any
 
 from twisted_ib.errors import SDPError
 from twisted_ib.sdp.protocol.machine import Action, Input, Machine, State
-from twisted_ib.sdp.protocol.sinkadverts import SinkAdverts
-from twisted_ib.sdp.protocol.sourceadverts import SourceAdverts
+from twisted_ib.sdp.protocol.sinkadverts import ReceivedSrcAvail, SinkAdverts
+from twisted_ib.sdp.protocol.sourceadverts import SentSrcAvail, SourceAdverts
 from twisted_ib.sdp.protocol.wire import (
     MID,
+    Data,
     Flags,
     ModeChange,
     RdmaRdCompl,
@@ -32,8 +33,6 @@ _M32 = 0xFFFFFFFF
 _DATA = MID.DATA.value
 _PEND = Flags.OOB_PEND.value
 _URGENT = _PEND | Flags.OOB_PRES.value
-#: Messages that only the source sends; they end with its DisConn.
-_OF_SOURCE = frozenset((MID.RDMA_WR_COMPL, MID.SRC_AVAIL_CANCEL, MID.SRC_AVAIL))
 #: States in which the peer's DisConn was received.
 _ENDED = frozenset((State.CLOSE_WAIT, State.LAST_ACK))
 
@@ -236,47 +235,80 @@ class ZeroCopyMachine(Machine):
             zero.sink.payloadCame()
         return data
 
-    def take(self, buffer: Any, start: int, stop: int) -> tuple[SDPMessage, Any]:
+    def parse(self, buffer: Any, start: int, stop: int) -> SDPMessage:
         """
-        Process a message for which L{receive} returned L{None}, other than DisConn, AbortConn and buffer
-        resizing.
+        Parse a message for which L{receive} returned L{None}, other than DisConn, AbortConn and buffer
+        resizing.  The method of its name must be called with it.
 
-        @return: The message, and the result of the handler of its kind.
         @raise SDPError: The protocol forbids the message.
         @raise SDPWireError: The message is malformed.
         """
-        mid = self.control
-        kind = byMID.get(mid)
-        take = _TAKE.get(mid)
-        if kind is None or take is None:
-            name = f"message {mid:#04x}" if kind is None else kind.__name__
-            raise SDPError(f"{name} does not belong here")
-        message: Any = kind.parse(buffer, start, stop)
+        kind = byMID.get(self.control)
+        if kind is None:
+            raise self.unexpected()
+        message = kind.parse(buffer, start, stop)
         # After its DisConn the peer may still read, complete and cancel as the sink of the other direction.
-        if self.state in _ENDED and (mid in _OF_SOURCE or bool(getattr(message, "payload", None))):
+        if self.state in _ENDED and (kind.ofSource or bool(getattr(message, "payload", None))):
             raise SDPError(f"{kind.__name__} after the peer's DisConn")
-        return message, take(self, message)
+        return message
 
-    def _data(self, message: Any) -> None:
+    def unexpected(self) -> SDPError:
+        """
+        Return the error of a message that has no handler.
+        """
+        kind = byMID.get(self.control)
+        name = f"message {self.control:#04x}" if kind is None else kind.__name__
+        return SDPError(f"{name} does not belong here")
+
+    def data(self, message: Data) -> None:
+        """
+        Process Data that L{receive} did not.
+
+        @raise SDPError: The mode permits none.
+        """
         sink = self.zero.sink
         if message.payload:
             sink.checkData()
             sink.payloadCame()
 
-    def _sendSm(self, message: Any) -> Any:
+    def sendSm(self) -> list[SentSrcAvail]:
+        """
+        Process a SendSm.
+
+        @return: The SrcAvails that the sink will not read.
+        @raise SDPError: There is none.
+        """
         return self.zero.source.sendSm(self.acknowledged)
 
-    def _read(self, message: RdmaRdCompl) -> Any:
+    def rdmaRdCompl(self, message: RdmaRdCompl) -> SentSrcAvail | None:
+        """
+        Process an RdmaRdCompl.
+
+        @return: The SrcAvail that was read to its end, if it was.
+        @raise SDPError: More was read than was offered.
+        """
         source = self.zero.source
         # IBTA vol. 1 annex A4 CA4-8, CA4-9: a request by the sink, which the source may ignore.
         if message.flags & Flags.REQ_PIPE:
             source.pipelining = True
         return source.read(message.length, self.acknowledged)
 
-    def _written(self, message: RdmaWrCompl) -> Any:
+    def rdmaWrCompl(self, message: RdmaWrCompl) -> Any:
+        """
+        Process an RdmaWrCompl.
+
+        @return: The buffer of the SinkAvail that was written to.
+        @raise SDPError: There is none, or it is shorter.
+        """
         return self.zero.sink.written(message.length)
 
-    def _modeChange(self, message: ModeChange) -> Any:
+    def modeChange(self, message: ModeChange) -> list[Any]:
+        """
+        Process a ModeChange.
+
+        @return: The buffers of the SinkAvails that it voids.
+        @raise SDPError: The mode in force has no such transition.
+        """
         transition = message.transition
         if transition is Transition.BUFFERED_TO_COMBINED:
             self.zero.source.changeMode(transition)
@@ -288,7 +320,12 @@ class ZeroCopyMachine(Machine):
             self.zero.cap = None
         return self.zero.sink.changeMode(transition)
 
-    def _sourceCancel(self, message: Any) -> None:
+    def srcAvailCancel(self) -> None:
+        """
+        Process a SrcAvailCancel.
+
+        @raise SDPError: Another is in progress.
+        """
         sink = self.zero.sink
         sink.cancel()
         # READs in flight must complete first.  There is no cancel acknowledgement: the source takes MSeqAck
@@ -305,13 +342,28 @@ class ZeroCopyMachine(Machine):
             self.zero.cap = None
         return done
 
-    def _sinkCancel(self, message: Any) -> None:
+    def sinkAvailCancel(self) -> None:
+        """
+        Process a SinkAvailCancel.
+        """
         self.zero.source.cancelTargets()
 
-    def _sinkCancelled(self, message: Any) -> Any:
+    def sinkCancelAck(self) -> list[Any]:
+        """
+        Process a SinkCancelAck.
+
+        @return: The buffers that the peer will not write to.
+        @raise SDPError: Nothing was cancelled.
+        """
         return self.zero.sink.retracted()
 
-    def _sinkAvail(self, message: SinkAvail) -> Any:
+    def sinkAvail(self, message: SinkAvail) -> tuple[bool, list[SentSrcAvail]]:
+        """
+        Process a SinkAvail.
+
+        @return: Whether it can be written to; and the SrcAvails that it voids.
+        @raise SDPError: The mode has no SinkAvail, or there are too many.
+        """
         if message.payload:
             self.zero.sink.checkData()
             self.zero.sink.payloadCame()
@@ -324,7 +376,13 @@ class ZeroCopyMachine(Machine):
             self.sequence - self.bareSent,
         )
 
-    def _srcAvail(self, message: SrcAvail) -> Any:
+    def srcAvail(self, message: SrcAvail) -> ReceivedSrcAvail | None:
+        """
+        Process a SrcAvail.
+
+        @return: The advertisement; L{None} if it crossed a SinkAvail, which voids it.
+        @raise SDPError: The mode has no such SrcAvail, or there are too many.
+        """
         return self.zero.sink.offered(message.length, message.rkey, message.address, len(message.payload))
 
     # -- closing
@@ -337,20 +395,6 @@ class ZeroCopyMachine(Machine):
         if event is Input.DISCONN and self.zero.sink.adverts:
             raise SDPError("DisConn while a SrcAvail is outstanding")
         return Machine.feed(self, event)
-
-
-_TAKE: dict[int, Any] = {
-    MID.SEND_SM: ZeroCopyMachine._sendSm,
-    MID.RDMA_WR_COMPL: ZeroCopyMachine._written,
-    MID.RDMA_RD_COMPL: ZeroCopyMachine._read,
-    MID.MODE_CHANGE: ZeroCopyMachine._modeChange,
-    MID.SRC_AVAIL_CANCEL: ZeroCopyMachine._sourceCancel,
-    MID.SINK_AVAIL_CANCEL: ZeroCopyMachine._sinkCancel,
-    MID.SINK_CANCEL_ACK: ZeroCopyMachine._sinkCancelled,
-    MID.SINK_AVAIL: ZeroCopyMachine._sinkAvail,
-    MID.SRC_AVAIL: ZeroCopyMachine._srcAvail,
-    MID.DATA: ZeroCopyMachine._data,
-}
 
 
 def extend(machine: Machine) -> ZeroCopyMachine:

@@ -1,0 +1,210 @@
+"""
+One handler for each message that a stream may receive, but for plain Data without extensions.
+
+The table L{HANDLERS} is filled by the decorators.  A handler of a control message gets the stream and the
+message's place in the buffer; one of L{extended} gets the stream's L{Extensions} and the parsed message, and
+first asks the machine, which checks the message and changes its state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from twisted_ib import limits
+from twisted_ib.errors import SDPError
+from twisted_ib.sdp.protocol.machine import Input
+from twisted_ib.sdp.protocol.wire import (
+    BSDH_BYTES,
+    MID,
+    AbortConn,
+    ChRcvBuf,
+    ChRcvBufAck,
+    Data,
+    DisConn,
+    ModeChange,
+    RdmaRdCompl,
+    RdmaWrCompl,
+    SDPMessage,
+    SendSm,
+    SinkAvail,
+    SinkAvailCancel,
+    SinkCancelAck,
+    SrcAvail,
+    SrcAvailCancel,
+    SuspComm,
+    SuspCommAck,
+    Transition,
+)
+
+if TYPE_CHECKING:
+    from twisted_ib.sdp.extensions import Extensions
+    from twisted_ib.sdp.stream import Stream
+
+_Control = Callable[["Stream", Any, int, int], None]
+_Extended = Callable[["Extensions", Any], None]
+
+#: Message id -> whether it is for the extensions, and its handler.
+HANDLERS: dict[int, tuple[bool, Any]] = {}
+#: Of a message id that nobody has, or that only the handshake has.
+UNEXPECTED: tuple[bool, Any] = True, None
+
+
+def control(message: type[SDPMessage]) -> Callable[[_Control], _Control]:
+    """
+    Make a function the handler of a control message, which needs no extensions.
+
+    It is called with the stream, the buffer, and the offsets of the message and of its end.
+    """
+
+    def enter(handler: _Control) -> _Control:
+        HANDLERS[message.mid.value] = False, handler
+        return handler
+
+    return enter
+
+
+def extended(message: type[SDPMessage]) -> Callable[[_Extended], _Extended]:
+    """
+    Make a function the handler of a message of zero copy, modes or urgent data.
+
+    It is called with the stream's extensions and the message.
+    """
+
+    def enter(handler: _Extended) -> _Extended:
+        HANDLERS[message.mid.value] = True, handler
+        return handler
+
+    return enter
+
+
+# -- the end
+
+
+def _checkBare(mid: MID, start: int, stop: int) -> None:
+    # Not parsed: every connection ends by one of these, and they have no field of their own.
+    if stop - start != BSDH_BYTES:
+        raise SDPError(f"message {mid:#04x} has a body of {stop - start - BSDH_BYTES} bytes")
+
+
+@control(DisConn)
+def _disConn(stream: Stream, buffer: Any, start: int, stop: int) -> None:
+    _checkBare(MID.DISCONN, start, stop)
+    # Revoke the SinkAvails first: the peer writes nothing after its DisConn, and a callback below may end the
+    # connection.
+    if stream.extensions is not None:
+        stream.extensions.zeroCopyReceive.ended()
+    stream.act(stream.machine.feed(Input.DISCONN))
+
+
+@control(AbortConn)
+def _abortConn(stream: Stream, buffer: Any, start: int, stop: int) -> None:
+    _checkBare(MID.ABORT_CONN, start, stop)
+    stream.act(stream.machine.feed(Input.ABORTCONN))
+
+
+# -- sizes of buffers
+
+
+@control(ChRcvBuf)
+def _chRcvBuf(stream: Stream, buffer: Any, start: int, stop: int) -> None:
+    # Refused by answering the size in force, as OpenIB always does (sdp_rcvd.c sdp_rcvd_resize_buff_ack).
+    ChRcvBuf.parse(buffer, start, stop)
+    stream.sendControl(MID.CH_RCV_BUF_ACK, ChRcvBufAck.layout.pack(limits.INLINE_MESSAGE))
+
+
+@control(ChRcvBufAck)
+def _chRcvBufAck(stream: Stream, buffer: Any, start: int, stop: int) -> None:
+    answer = ChRcvBufAck.parse(buffer, start, stop)
+    stream.openExtensions().sizeAnswered(answer.receiveBytes)
+
+
+# -- sockets that move
+
+
+@control(SuspComm)
+def _suspComm(stream: Stream, buffer: Any, start: int, stop: int) -> None:
+    # OpenIB parses SuspComm and never answers, OFED logs it: the peer would then wait for ever.
+    service = SuspComm.parse(buffer, start, stop).serviceID
+    raise SDPError(f"SuspComm: the peer moves to service {service:#x}, where we do not follow")
+
+
+@control(SuspCommAck)
+def _suspCommAck(stream: Stream, buffer: Any, start: int, stop: int) -> None:
+    SuspCommAck.parse(buffer, start, stop)
+    raise SDPError("SuspCommAck, but nothing was suspended")
+
+
+# -- stream bytes, perhaps urgent
+
+
+@extended(Data)
+def _data(extensions: Extensions, message: Data) -> None:
+    extensions.carried(message, extensions.machine.data)
+
+
+# -- SrcAvail, from its source
+
+
+@extended(SrcAvail)
+def _srcAvail(extensions: Extensions, message: SrcAvail) -> None:
+    extensions.carried(message, extensions.machine.srcAvail)
+
+
+@extended(SrcAvailCancel)
+def _srcAvailCancel(extensions: Extensions, message: SrcAvailCancel) -> None:
+    extensions.machine.srcAvailCancel()
+
+
+@extended(RdmaWrCompl)
+def _rdmaWrCompl(extensions: Extensions, message: RdmaWrCompl) -> None:
+    place = extensions.machine.rdmaWrCompl(message)
+    extensions.zeroCopyReceive.filled(place, message.length)
+
+
+@extended(SinkCancelAck)
+def _sinkCancelAck(extensions: Extensions, message: SinkCancelAck) -> None:
+    extensions.zeroCopyReceive.withdrawn(extensions.machine.sinkCancelAck(), True)
+
+
+# -- SinkAvail and reports, from the sink
+
+
+@extended(SinkAvail)
+def _sinkAvail(extensions: Extensions, message: SinkAvail) -> None:
+    result = extensions.carried(message, extensions.machine.sinkAvail)
+    # Not as Data: what the voided SrcAvails offered can be written into the SinkAvail.
+    extensions.zeroCopySend.unoffer(result[1], False)
+
+
+@extended(SinkAvailCancel)
+def _sinkAvailCancel(extensions: Extensions, message: SinkAvailCancel) -> None:
+    extensions.machine.sinkAvailCancel()
+
+
+@extended(RdmaRdCompl)
+def _rdmaRdCompl(extensions: Extensions, message: RdmaRdCompl) -> None:
+    machine = extensions.machine
+    offer = machine.rdmaRdCompl(message)
+    oldest = machine.zero.source.offers[0] if offer is None else offer
+    extensions.zeroCopySend.wasRead(oldest.user, message.length, offer is not None)
+
+
+@extended(SendSm)
+def _sendSm(extensions: Extensions, message: SendSm) -> None:
+    extensions.zeroCopySend.unoffer(extensions.machine.sendSm(), True)
+
+
+# -- modes
+
+
+@extended(ModeChange)
+def _modeChange(extensions: Extensions, message: ModeChange) -> None:
+    machine, receiver = extensions.machine, extensions.zeroCopyReceive
+    # Checked before the machine, since the change itself drops the SrcAvails that we are reading.
+    if message.transition is Transition.PIPELINED_TO_COMBINED:
+        receiver.checkReports(machine.acknowledged)
+    receiver.withdrawn(machine.modeChange(message), False)
+
+
+__all__ = ["HANDLERS", "UNEXPECTED", "control", "extended"]
