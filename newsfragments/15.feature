@@ -1,1 +1,1 @@
-RC queue pairs have ATOMIC WRITE (IBTA vol. 1 release 1.5), as Linux's rxe since 6.2: 8 aligned bytes that a reader sees all or none of. In verbs it is `QPEx.wr_atomic_write` or `IBV_WR_ATOMIC_WRITE`; `device_cap_flags_ex` says so.
+`Device.mads.register` registers an agent for a management class, with whole MADs on queue pairs 0 and 1 between processes and on queue pair 1 between hosts; requests are repeated until they are answered, and a Get or Set that no agent takes is answered with its status.
