@@ -18,6 +18,7 @@ from twisted.internet.protocol import ClientFactory, Factory, Protocol
 from benchmarks.protocols import Echo
 from benchmarks.stepping import Both, connected, least
 from benchmarks.steps import Table
+from twisted_ib.hca.cm.messages import replyMessage, requestMessage
 from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.connection.rdmacm import PortSpace
@@ -283,10 +284,10 @@ def _codec(add: Callable[..., None], client: Any, local: Any, peer: Any) -> None
     """
     Each message of the communication manager, packed and parsed.
     """
-    request = handshake.request(client, local, peer)
+    asked = handshake.request(client, local, peer)
+    greeting = handshake.requested(asked)
+    request, reply = requestMessage(asked), replyMessage(handshake.reply(client, asked, greeting))
     request.localCommunicationID = 1
-    greeting = handshake.requested(request)
-    reply = handshake.reply(client, request, greeting)
     reply.localCommunicationID, reply.remoteCommunicationID = 2, 1
     ready = RTU(localCommunicationID=1, remoteCommunicationID=2)
     leave = DREQ(localCommunicationID=1, remoteCommunicationID=2, remoteQPN=5)
@@ -305,8 +306,8 @@ def _codec(add: Callable[..., None], client: Any, local: Any, peer: Any) -> None
                 f"{name}: packed and parsed",
                 lambda m=message, k=kind, o=octets, e=end: (m.pack(), k.parse(o, 0, e)),
             )
-    add("handshake: the REQ of a connection made", lambda: handshake.request(client, local, peer))
-    add("handshake: its REP made", lambda: handshake.reply(client, request, greeting))
+    add("handshake: the request of a connection made", lambda: handshake.request(client, local, peer))
+    add("handshake: its reply made", lambda: handshake.reply(client, asked, greeting))
 
 
 def _cycle(client: Any, local: Any, peer: Any, runs: int) -> float:
@@ -317,8 +318,9 @@ def _cycle(client: Any, local: Any, peer: Any, runs: int) -> float:
     """
     bits = random.Random(0).getrandbits
     tables = {"a": ConnectionTable(0xA, bits), "b": ConnectionTable(0xB, bits)}
-    request = handshake.request(client, local, peer)
-    reply = handshake.reply(client, request, handshake.requested(request))
+    asked = handshake.request(client, local, peer)
+    reply = handshake.reply(client, asked, handshake.requested(asked))
+    request = requestMessage(asked)
     tables["b"].listen(request.serviceID, "listener")
     clock = 0.0
 

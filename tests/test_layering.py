@@ -56,6 +56,10 @@ SEAM = {
     ),
     "path": ("hca/device hca/queues hca/services internet rdma sdp", {*ISharedMemoryPath, *ITwinPath}),
 }
+#: Users of connections, by whatever they are made.
+ABOVE_CONNECTIONS = ("internet", "sdp", "rds", "rdma", "reactor", "tools", "hca/verbs")
+#: What they have no name for, in annotations either.
+MANAGER = ("twisted_ib.hca.cm", "twisted_ib.hca.wire.cm")
 
 #: One line for each contract that breaks it: contract, module, statement.
 BREAKS = (
@@ -67,6 +71,7 @@ BREAKS = (
     ("pure", "sdp/protocol/machine", "import socket"),
     ("hca-without-twisted", "hca/host/libc", "import twisted.internet.defer"),
     ("fabrics", "internet/channel", "import twisted_ib.hca.fabric.shm.shm"),
+    ("cm", "hca/verbs/cm/connected", "from twisted_ib.hca.cm.states import State"),
 )
 
 
@@ -162,6 +167,22 @@ def long(root: Path) -> dict[str, int]:
     """
     lines = {str(path.relative_to(root)): path.read_text().count("\n") for path in sources(root)}
     return {each: n for each, n in lines.items() if n > MOST_LINES and each not in LONG_MODULES}
+
+
+def managers(root: Path) -> set[str]:
+    """
+    @return: The modules above connections that know the communication manager: by an import, also for
+        annotations, or as the C{cm} of a device.
+    """
+    found = set()
+    for path in sources(root, *(f"twisted_ib/{each}" for each in ABOVE_CONNECTIONS)):
+        tree = ast.parse(path.read_text())
+        names = set(imported(tree))
+        if any(f"{name}.".startswith(f"{each}.") for name in names for each in MANAGER) or any(
+            isinstance(node, ast.Attribute) and node.attr == "cm" for node in ast.walk(tree)
+        ):
+            found.add(str(path.relative_to(root)))
+    return found
 
 
 def byName(root: Path) -> set[str]:
@@ -389,6 +410,20 @@ class FolderTests(TreeTestCase):
             "twisted_ib/hca/services/work.py: path.table",
         ]
         self.assertEqual(unnamed(root), expected)
+
+    def test_connections(self) -> None:
+        """
+        Users of connections know nothing of the communication manager; one that does is found.
+        """
+        self.assertEqual(managers(ROOT), set())
+        root = self.copied()
+        self.add(root, "sdp/port", "if TYPE_CHECKING:\n    from twisted_ib.hca.wire.cm import REQ")
+        self.add(root, "rds/port", "from twisted_ib.hca.wire import cm")
+        self.add(root, "hca/verbs/cm/call", "def planted(device):\n    return device.cm.connect")
+        self.assertEqual(
+            managers(root),
+            {"twisted_ib/sdp/port.py", "twisted_ib/rds/port.py", "twisted_ib/hca/verbs/cm/call.py"},
+        )
 
     def test_exceptionsNeeded(self) -> None:
         """

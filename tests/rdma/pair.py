@@ -14,11 +14,11 @@ from zope.interface import implementer
 from tests.sdp import pair
 from tests.sdp.pair import LOCALHOST, End, Ends, Plain
 from twisted_ib import limits
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import CompletionQueue, WorkCompletion
 from twisted_ib.hca.queues.requests import SGE, ReceiveRequest, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
-from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.interfaces import IRDMAProtocol
 from twisted_ib.internet.addresses import addressOf
 from twisted_ib.rdma import handshake
@@ -199,7 +199,7 @@ class Asker:
         @param messages: The connection to set up.
         """
         self.messages, self.device, self.port = messages, device, port
-        self.reply: REP | None = None
+        self.reply: ConnectReply | None = None
 
     def pathReady(self, path: Any) -> None:
         """
@@ -207,9 +207,9 @@ class Asker:
         """
         here, there = addressOf(LOCALHOST, 40000), addressOf(LOCALHOST, self.port)
         request = handshake.request(self.messages, here, there)
-        self.device.cm.connect(path, request, self, self.device.clock())
+        self.device.sendRequest(path, request, self, self.device.clock())
 
-    def replied(self, connection: Any, reply: REP) -> None:
+    def replied(self, connection: Any, reply: ConnectReply) -> None:
         """
         Join.
         """
@@ -224,7 +224,7 @@ class Listener:
     """
 
     messages: Any = None
-    request: REQ | None = None
+    request: ConnectRequest | None = None
 
     def __init__(self, device: Any) -> None:
         """
@@ -232,7 +232,7 @@ class Listener:
         """
         self.device = device
 
-    def connectionRequested(self, connection: Any, request: REQ) -> None:
+    def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
         """
         Accept for C{messages}.
         """

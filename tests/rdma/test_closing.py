@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 from tests.rdma.pair import EVERYTHING, Asker, PairTestCase
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError, WireError
-from twisted_ib.hca.wire.cm import REQ
+from twisted_ib.hca.connection import ConnectRequest
 from twisted_ib.rdma import handshake, sender
 
 
@@ -380,7 +380,9 @@ class HandshakeTests(PairTestCase):
         A REQ whose header is of another version is refused by name.
         """
         for first in (b"\1\x40", b"\0\x50"):
-            self.assertRaises(WireError, handshake.requested, REQ(privateData=first.ljust(92, b"\0")))
+            self.assertRaises(
+                WireError, handshake.requested, ConnectRequest(privateData=first.ljust(92, b"\0"))
+            )
 
     def test_reads(self) -> None:
         """
@@ -388,7 +390,9 @@ class HandshakeTests(PairTestCase):
         """
         transport = self.pair.transport(self.pair.a)
         for offered in (0, 1, 200):
-            request = REQ(privateData=bytes(92), responderResources=offered, initiatorDepth=offered)
+            request = ConnectRequest(
+                privateData=bytes(92), responderResources=offered, initiatorDepth=offered
+            )
             reply = handshake.reply(transport, request, None)  # type: ignore[arg-type]
             expected = min(offered, limits.RDMA_READS)
             self.assertEqual((reply.responderResources, reply.initiatorDepth), (expected, expected))

@@ -12,7 +12,7 @@ from twisted.internet.protocol import Factory
 
 from tests.rdma.pair import LOCALHOST, Asker, PairTestCase, Raw, Recorder, Told
 from twisted_ib import limits
-from twisted_ib.hca.wire.cm import REJ, REQ
+from twisted_ib.hca.connection import ConnectRequest, Rejection
 from twisted_ib.internet import connector as connectorModule
 from twisted_ib.internet import port as portModule
 from twisted_ib.internet.addresses import addressOf
@@ -50,7 +50,7 @@ class Forger(Asker):
     @ivar rejection: The REJ that came.
     """
 
-    rejection: REJ | None = None
+    rejection: Rejection | None = None
 
     def __init__(self, messages: Any, device: Any, port: int, change: Any) -> None:
         """
@@ -66,9 +66,9 @@ class Forger(Asker):
         here, there = addressOf(LOCALHOST, 40000), addressOf(LOCALHOST, self.port)
         request = handshake.request(self.messages, here, there)
         self.change(request)
-        self.device.cm.connect(path, request, self, self.device.clock())
+        self.device.sendRequest(path, request, self, self.device.clock())
 
-    def rejected(self, connection: Any, rejection: REJ) -> None:
+    def rejected(self, connection: Any, rejection: Rejection) -> None:
         """
         Remember.
         """
@@ -200,7 +200,7 @@ class PortTests(PortTestCase):
         A REQ with an address that no process of this host has is refused, and counted.
         """
 
-        def foreign(request: REQ) -> None:
+        def foreign(request: ConnectRequest) -> None:
             data = request.privateData
             request.privateData = data[:16] + bytes((192, 0, 2, 1)) + data[20:]
 
@@ -215,7 +215,7 @@ class PortTests(PortTestCase):
         So is one whose header is not one.
         """
 
-        def other(request: REQ) -> None:
+        def other(request: ConnectRequest) -> None:
             request.privateData = b"\1" + request.privateData[1:]
 
         forger = self.forge(other)

@@ -16,8 +16,8 @@ from zope.interface import implementer
 
 from twisted_ib import limits
 from twisted_ib.hca.base.traits import LOCAL
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.device.receivebudget import ReceiveBudget
-from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.internet.addresses import addressOf
 from twisted_ib.sdp import handshake
 from twisted_ib.sdp.protocol import wire
@@ -142,11 +142,11 @@ class FakeConnection:
         self.destination = destination
         self.user = user
         self.done: list[str] = []
-        self.reply: REP | None = None
+        self.reply: ConnectReply | None = None
         self.reason = 0
         self.answer = True
 
-    def accept(self, reply: REP, now: float) -> bool:
+    def accept(self, reply: ConnectReply, now: float) -> bool:
         """
         Remember the REP.
         """
@@ -248,7 +248,7 @@ class FakeDevice:
         """
         self.services: list[FakeService] = []
         self.routes: list[FakeRoute] = []
-        self.requests: list[tuple[REQ, FakeConnection]] = []
+        self.requests: list[tuple[ConnectRequest, FakeConnection]] = []
         self.queuePairs: list[FakeQueuePair] = []
         self.error: Exception | None = None
         self.requestError: Exception | None = None
@@ -259,7 +259,6 @@ class FakeDevice:
         self.thread = get_ident()
         self.receiveBudget = ReceiveBudget(self.count)
         self.hold = self.receiveBudget.hold
-        self.cm = self
 
     def listen(self, portSpace: int, address: str, port: int, listener: Any) -> FakeService:
         """
@@ -299,20 +298,22 @@ class FakeDevice:
         """
         return self.isLocal(address)
 
-    def connect(self, *arguments: Any) -> Any:
+    def connect(self, portSpace: int, address: str, port: int, user: Any, now: float) -> FakeRoute:
         """
-        As the device: look for a path.  As the CM: send a REQ.
+        Look for a path.
         """
-        if len(arguments) == 5:
-            _, address, port, user, _ = arguments
-            if self.error is not None:
-                raise self.error
-            route = FakeRoute(address, port, user)
-            self.routes.append(route)
-            if address in self.paths:
-                user.pathReady(FakePath(f"path to {address}"))
-            return route
-        path, request, user, _ = arguments
+        if self.error is not None:
+            raise self.error
+        route = FakeRoute(address, port, user)
+        self.routes.append(route)
+        if address in self.paths:
+            user.pathReady(FakePath(f"path to {address}"))
+        return route
+
+    def sendRequest(self, path: Any, request: ConnectRequest, user: Any, now: float) -> FakeConnection:
+        """
+        Remember.
+        """
         if self.requestError is not None:
             raise self.requestError
         connection = FakeConnection(path, user)
@@ -409,7 +410,7 @@ class _Greeter:
     queuePair = FakeQueuePair(77)
 
 
-def requestFrom(peer: str, port: int, to: str = "127.0.0.1") -> REQ:
+def requestFrom(peer: str, port: int, to: str = "127.0.0.1") -> ConnectRequest:
     """
     Make the REQ of a client.
     """
@@ -417,12 +418,12 @@ def requestFrom(peer: str, port: int, to: str = "127.0.0.1") -> REQ:
     return handshake.request(greeter, addressOf(peer, port), addressOf(to, 5001))
 
 
-def acceptance() -> REP:
+def acceptance() -> ConnectReply:
     """
     Make the REP of a server.
     """
     hello = wire.HelloAck(buffers=24, actualReceiveBytes=4096)
-    return REP(localQPN=78, privateData=hello.pack())
+    return ConnectReply(localQPN=78, privateData=hello.pack())
 
 
 class RecordingProtocol(Protocol):

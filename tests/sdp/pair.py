@@ -393,7 +393,7 @@ class _Asker:
         """
         here, there = addressOf(LOCALHOST, 40000), addressOf(LOCALHOST, self.port)
         request = handshake.request(self.stream, here, there)
-        self.device.cm.connect(path, request, self, self.device.clock())
+        self.device.sendRequest(path, request, self, self.device.clock())
 
     def replied(self, connection: Any, reply: Any) -> None:
         """

@@ -21,8 +21,7 @@ from twisted_ib.errors import (
     ResourceLimitError,
     UnknownDeviceError,
 )
-from twisted_ib.hca.connection import RejectReason
-from twisted_ib.hca.wire.cm import REJ, REP
+from twisted_ib.hca.connection import ConnectReply, Rejection, RejectReason
 from twisted_ib.internet import connector as connectorModule
 from twisted_ib.internet.localports import localPorts
 from twisted_ib.sdp import handshake
@@ -332,7 +331,7 @@ class FailureTests(ConnectorTestCase):
         self.factory.__init__()  # type: ignore[misc]
         self.request()
         connection = self.device.requests[0][1]
-        connection.user.rejected(connection, REJ(reason=RejectReason.INVALID_SERVICE_ID))
+        connection.user.rejected(connection, Rejection(reason=RejectReason.INVALID_SERVICE_ID))
         self.assertEqual(self.failure(error.ConnectionRefusedError), text)
 
     def test_rejected(self) -> None:
@@ -341,7 +340,7 @@ class FailureTests(ConnectorTestCase):
         """
         self.request()
         connection = self.device.requests[0][1]
-        connection.user.rejected(connection, REJ(reason=RejectReason.NO_RESOURCES))
+        connection.user.rejected(connection, Rejection(reason=RejectReason.NO_RESOURCES))
         self.assertIn("no resources (3)", self.failure(error.ConnectionRefusedError))
 
     def test_badAnswer(self) -> None:
@@ -350,7 +349,7 @@ class FailureTests(ConnectorTestCase):
         """
         self.request()
         connection = self.device.requests[0][1]
-        connection.user.replied(connection, REP(privateData=bytes(196)))
+        connection.user.replied(connection, ConnectReply(privateData=bytes(196)))
         self.assertEqual(connection.done, ["reject"])
         self.assertEqual(connection.reason, RejectReason.CONSUMER_DEFINED)
         self.assertIn("127.0.0.1:5001", self.failure())
@@ -428,7 +427,7 @@ class FailureTests(ConnectorTestCase):
 
         def reject() -> None:
             connection = self.device.requests[-1][1]
-            connection.user.rejected(connection, REJ(reason=RejectReason.NO_RESOURCES))
+            connection.user.rejected(connection, Rejection(reason=RejectReason.NO_RESOURCES))
 
         def losePath() -> None:
             self.device.requests[-1][1].user.pathLost(PathLostError("the process has died"))
@@ -522,7 +521,7 @@ class FailureTests(ConnectorTestCase):
         attempt = connection.user
         connector.stopConnecting()
         attempt.replied(connection, acceptance())
-        attempt.rejected(connection, REJ(reason=8))
+        attempt.rejected(connection, Rejection(reason=8))
         attempt.unreachable(connection)
         attempt.pathLost(PathLostError("x"))
         self.assertEqual(self.factory.protocols, [])

@@ -10,6 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPWireError, WireError
+from twisted_ib.hca.cm.messages import replyMessage, requestMessage, requestOf
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.internet import addresses
 from twisted_ib.internet.addresses import addressOf
@@ -69,7 +71,7 @@ class _Connection:
     user: Any = None
 
 
-def asked(stream: Any, peer: str = "192.0.2.2") -> REQ:
+def asked(stream: Any, peer: str = "192.0.2.2") -> ConnectRequest:
     """
     Make a REQ to port 5001.
     """
@@ -114,7 +116,7 @@ class ActiveTests(SynchronousTestCase):
             "000000000000000000000000c0000201"
             "000000000000000000000000c0000202" + "00" * 28,
         )
-        self.assertEqual(REQ.parse(request.pack(), 0, 232).privateData, request.privateData)
+        self.assertEqual(REQ.parse(requestMessage(request).pack(), 0, 232).privateData, request.privateData)
 
     def test_requestIPv6(self) -> None:
         """
@@ -163,7 +165,7 @@ class ActiveTests(SynchronousTestCase):
         stream: Any = _Stream()
         connection = _Connection()
         hello = wire.HelloAck(buffers=7, actualReceiveBytes=4096)
-        message = REP(localQPN=0x654321, privateData=hello.pack())
+        message = ConnectReply(localQPN=0x654321, privateData=hello.pack())
         handshake.replied(stream, connection, message)
         self.assertEqual(stream.queuePair.connected, (connection.destination, 0x654321))
         self.assertEqual(stream.machine.credits(), 7)
@@ -179,7 +181,7 @@ class ActiveTests(SynchronousTestCase):
         stream: Any = _Stream()
         stream.queuePair.path = _Path()
         stream.queuePair.path.messageBytes = 15 * 4096
-        message = REP(privateData=wire.HelloAck(buffers=7, actualReceiveBytes=1 << 20).pack())
+        message = ConnectReply(privateData=wire.HelloAck(buffers=7, actualReceiveBytes=1 << 20).pack())
         handshake.replied(stream, _Connection(), message)
         self.assertEqual(stream.longest, 15 * 4096 - 16)
         self.assertEqual(stream.machine.maxPayload, limits.INLINE_MESSAGE)
@@ -188,10 +190,10 @@ class ActiveTests(SynchronousTestCase):
         """
         No HelloAck, or one with another major version than ours, joins nothing.
         """
-        good = REP(privateData=wire.HelloAck(buffers=7, actualReceiveBytes=4096).pack())
-        bad = [REP(), REP(privateData=asked(_Stream()).privateData)]
+        good = ConnectReply(privateData=wire.HelloAck(buffers=7, actualReceiveBytes=4096).pack())
+        bad = [ConnectReply(), ConnectReply(privateData=asked(_Stream()).privateData)]
         for offset, value in [(0, 0), (7, 0xC3), (16, 0x11), (16, 0x33), (19, 0)]:
-            message = REP(privateData=good.privateData)
+            message = ConnectReply(privateData=good.privateData)
             changed(message, offset, value)
             bad.append(message)
         for message in bad:
@@ -210,7 +212,7 @@ class PassiveTests(SynchronousTestCase):
         """
         The Hello of a REQ is read, after the CM's codec too.
         """
-        request = REQ.parse(asked(_Stream()).pack(), 0, 232)
+        request = requestOf(REQ.parse(requestMessage(asked(_Stream())).pack(), 0, 232))
         hello = handshake.requested(request)
         self.assertEqual(hello.buffers, 24)
         self.assertEqual(hello.localPort, 40000)
@@ -220,7 +222,7 @@ class PassiveTests(SynchronousTestCase):
         """
         Private data without a Hello is a L{WireError}: empty, another message, another version.
         """
-        bad = [REQ(), REQ(privateData=bytes(92))]
+        bad = [ConnectRequest(), ConnectRequest(privateData=bytes(92))]
         for offset, value in [(0, 1), (7, 0x5B), (16, 0x33), (17, 0x50), (19, 0), (11, 1)]:
             request = asked(_Stream())
             changed(request, offset, value)
@@ -237,9 +239,9 @@ class PassiveTests(SynchronousTestCase):
         for size in (0, 17, limits.SDP_LEAST_PAYLOAD + 15):
             private = bytearray(request.privateData)
             private[24:28] = size.to_bytes(4, "big")
-            self.assertRaises(SDPWireError, handshake.requested, REQ(privateData=bytes(private)))
+            self.assertRaises(SDPWireError, handshake.requested, ConnectRequest(privateData=bytes(private)))
             stream: Any = _Stream()
-            answer = REP(privateData=wire.HelloAck(buffers=7, actualReceiveBytes=size).pack())
+            answer = ConnectReply(privateData=wire.HelloAck(buffers=7, actualReceiveBytes=size).pack())
             self.assertRaises(SDPWireError, handshake.replied, stream, _Connection(), answer)
             self.assertIsNone(stream.connection)
 
@@ -254,7 +256,7 @@ class PassiveTests(SynchronousTestCase):
             message.privateData.hex(),
             "01000018000000c400000000000000002200001000010010" + "00" * 172,
         )
-        self.assertEqual(REP.parse(message.pack(), 0, 232).privateData, message.privateData)
+        self.assertEqual(REP.parse(replyMessage(message).pack(), 0, 232).privateData, message.privateData)
 
     def test_replyVersion(self) -> None:
         """

@@ -359,7 +359,7 @@ class Passive:
         The peer has given up.
         """
 
-    def established(self, connection: Any, message: Any) -> None:
+    def established(self, connection: Any) -> None:
         """
         The RTU came.
         """

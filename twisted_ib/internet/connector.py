@@ -21,9 +21,8 @@ from zope.interface import implementer
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, PathLostError
-from twisted_ib.hca.connection import RejectReason
+from twisted_ib.hca.connection import ConnectReply, Rejection, RejectReason
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, isPlacedByUser
-from twisted_ib.hca.wire.cm import REJ, REP
 from twisted_ib.internet import failures
 from twisted_ib.internet.addresses import Address, addressOf, reachable, sharedAddress
 from twisted_ib.internet.batchedcalls import BatchedCalls, batchedCallsOf
@@ -253,14 +252,11 @@ class Attempt:
         request = connector.handshake.request(
             transport, self._local, sharedAddress(self._peer, connector.port)
         )
-        # IBTA vol. 1 12.6.5: the path's GIDs, MTU and timeouts, which only a fabric of packets has.
-        if channel.device.traits.packets:
-            self._path.prepareREQ(request)
-        self._connection = channel.device.cm.connect(self._path, request, self, channel.now())
+        self._connection = channel.device.sendRequest(self._path, request, self, channel.now())
 
     # -- events of the CM
 
-    def replied(self, connection: Any, reply: REP) -> None:
+    def replied(self, connection: Any, reply: ConnectReply) -> None:
         """
         The passive side sent a REP: check its answer, send RTU.
         """
@@ -283,7 +279,7 @@ class Attempt:
         connection.ready(channel.now())
         self._succeed(channel, transport)
 
-    def rejected(self, connection: Any, rejection: REJ) -> None:
+    def rejected(self, connection: Any, rejection: Rejection) -> None:
         """
         The passive side sent a REJ.
         """
@@ -417,8 +413,8 @@ class Connector(Destination):
     """
     The connector that a connecting call returns.
 
-    @cvar handshake: The protocol's module for REQ and REP: C{PORT_SPACE}, C{request(transport, local, peer)},
-        C{replied(transport, connection, reply)}.
+    @cvar handshake: The protocol's module for requests and replies: C{PORT_SPACE},
+        C{request(transport, local, peer)}, C{replied(transport, connection, reply)}.
     @cvar transportClass: The class of its transports.
     """
 

@@ -20,11 +20,9 @@ from zope.interface import implementer
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, ResourceLimitError, ServiceInUseError, WireError
-from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.base.socketrows import LISTEN, LISTENER, Row
 from twisted_ib.hca.base.traits import Proof
-from twisted_ib.hca.connection import RejectReason
-from twisted_ib.hca.wire.cm import REQ
+from twisted_ib.hca.connection import ConnectRequest, RejectReason
 from twisted_ib.internet import failures
 from twisted_ib.internet.addresses import (
     Address,
@@ -57,8 +55,8 @@ class Port(base.BasePort):
     """
     The port that a listening call returns.
 
-    @cvar handshake: The protocol's module for REQ and REP: C{PORT_SPACE}, C{requested(request)}, which reads
-        a I{greeting}, C{addresses(greeting)} (the passive side's and the active side's),
+    @cvar handshake: The protocol's module for requests and replies: C{PORT_SPACE}, C{requested(request)},
+        which reads a I{greeting}, C{addresses(greeting)} (the passive side's and the active side's),
         C{sourcePort(greeting)}, C{reply(transport, request, greeting)}, C{accepted(transport, connection,
         request, greeting)}.
     @cvar transport: The class of its transports.
@@ -111,7 +109,7 @@ class Port(base.BasePort):
             raise ValueError(f"interface {interface!r} is not an address")
         self.interface = interface
         self.device = device
-        self.requests: dict[Any, tuple[REQ, Any]] = {}
+        self.requests: dict[Any, tuple[ConnectRequest, Any]] = {}
 
     def __repr__(self) -> str:
         where = "(not listening)" if self._realPortNumber is None else f"on {self._realPortNumber}"
@@ -194,7 +192,7 @@ class Port(base.BasePort):
 
     # -- requests
 
-    def connectionRequested(self, connection: Any, request: REQ) -> None:
+    def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
         """
         A REQ came for this port.
         """
@@ -210,16 +208,10 @@ class Port(base.BasePort):
             channel.count("bad_hello")
             connection.reject(RejectReason.CONSUMER_DEFINED, b"", channel.now())
             return
-        # IBTA vol. 1 12.6.7.2, reason 9: only RC (0); streams and messages need its order and retransmission.
-        if request.transportServiceType:
-            channel.count("bad_service_type")
-            connection.reject(RejectReason.INVALID_TRANSPORT_TYPE, b"", channel.now())
-            return
-        if channel.device.traits.packets and not self._mayBeSo(channel.device, connection, request.pathMTU):
-            # IBTA vol. 1 12.6.7.2, reason 26: packets of the MTU that the active side proposes would not
-            # reach it from here.  Unanswered, the connection would open and then lose all that is large.
-            channel.count("bad_path_mtu")
-            connection.reject(RejectReason.INVALID_MTU, b"", channel.now())
+        unsupported = request.unsupported
+        if unsupported is not None:
+            channel.count("bad_path_mtu" if unsupported is RejectReason.INVALID_MTU else "bad_service_type")
+            connection.reject(unsupported, b"", channel.now())
             return
         if self.reading and channel.device.traits.proof is Proof.ANSWER:
             # A REP costs little and reserves little (L{HalfOpenAccept}); queued, forged REQs would use up the
@@ -250,15 +242,6 @@ class Port(base.BasePort):
         if (peer != here or device.traits.hasAddress) and not device.isPeers(path, peer):
             raise WireError(f"a REQ has {peer}, which is no address of who sent it")
 
-    @staticmethod
-    def _mayBeSo(device: Device, connection: Any, code: int) -> bool:
-        if not 0 < code <= max(MTU_CODES.values()):
-            return False
-        # The kernel is asked only for an MTU above the device's own: a flood of REQs from many addresses must
-        # cost little.
-        most = MTU_CODES[device.pathMTU]
-        return code <= most or code <= MTU_CODES[device.pathMTUTo(connection.destination)]
-
     def requestWithdrawn(self, connection: Any) -> None:
         """
         The peer gave up before it was accepted.
@@ -286,7 +269,9 @@ class Port(base.BasePort):
             request, greeting = self.requests.pop(connection)
             self._acceptLogged(connection, request, greeting, self.handshake.addresses(greeting))
 
-    def _acceptLogged(self, connection: Any, request: REQ, greeting: Any, ends: tuple[str, str]) -> None:
+    def _acceptLogged(
+        self, connection: Any, request: ConnectRequest, greeting: Any, ends: tuple[str, str]
+    ) -> None:
         upcalls.current = self
         try:
             self._accept(connection, request, greeting, *ends)
@@ -298,7 +283,9 @@ class Port(base.BasePort):
         finally:
             upcalls.current = None
 
-    def _accept(self, connection: Any, request: REQ, greeting: Any, mine: str, theirs: str) -> None:
+    def _accept(
+        self, connection: Any, request: ConnectRequest, greeting: Any, mine: str, theirs: str
+    ) -> None:
         channel = self._channel
         assert channel is not None
         self._accepted += 1
@@ -342,11 +329,11 @@ class Port(base.BasePort):
             mine, theirs = self._scoped(mapped(mine)), self._scoped(mapped(theirs))
         return sharedAddress(mine, number), addressOf(theirs, self.handshake.sourcePort(greeting))
 
-    def establish(self, halfOpen: HalfOpenAccept, request: REQ) -> None:
+    def establish(self, halfOpen: HalfOpenAccept, request: ConnectRequest) -> None:
         """
         The peer of a half-open connection sent its RTU: make the transport.
 
-        @param request: The REQ, parsed again.
+        @param request: The request.
         """
         channel, connection = self._channel, halfOpen.connection
         if channel is None:
@@ -363,7 +350,7 @@ class Port(base.BasePort):
         finally:
             upcalls.current = None
 
-    def _establish(self, channel: DeviceChannel, halfOpen: HalfOpenAccept, request: REQ) -> None:
+    def _establish(self, channel: DeviceChannel, halfOpen: HalfOpenAccept, request: ConnectRequest) -> None:
         connection, greeting = halfOpen.connection, self.handshake.requested(request)
         here, peer = self._ends(greeting, *self.handshake.addresses(greeting))
         transport = None

@@ -11,9 +11,9 @@ from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader, serviceID
 from twisted_ib.hca.memory.memory import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
-from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.internet.addresses import Address
 from twisted_ib.rdma.messages import Messages
 
@@ -40,20 +40,19 @@ _MTU = 5
 _ACCESS = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC
 
 
-def request(messages: Messages, local: Address, peer: Address) -> REQ:
+def request(messages: Messages, local: Address, peer: Address) -> ConnectRequest:
     """
     Return the REQ of an active side.
     """
     # The 36 bytes before the user's private data (cma.c struct cma_hdr), which leave 56 of the REQ's 92.
     header = RDMACMHeader(local.host, local.port, peer.host)
-    return REQ(
+    return ConnectRequest(
         serviceID=serviceID(PORT_SPACE, peer.port),
         localQPN=messages.queuePair.number,
         responderResources=limits.RDMA_READS,
         initiatorDepth=limits.RDMA_READS,
-        remoteCMResponseTimeout=_CM_RESPONSE_TIMEOUT,
-        localCMResponseTimeout=_CM_RESPONSE_TIMEOUT,
-        maxCMRetries=_CM_RETRIES,
+        responseTimeout=_CM_RESPONSE_TIMEOUT,
+        requestRetries=_CM_RETRIES,
         retryCount=_RETRIES,
         pathMTU=_MTU,
         rnrRetryCount=_RETRIES,
@@ -61,7 +60,7 @@ def request(messages: Messages, local: Address, peer: Address) -> REQ:
     )
 
 
-def requested(message: REQ) -> RDMACMHeader:
+def requested(message: ConnectRequest) -> RDMACMHeader:
     """
     Parse the RDMA-CM header of a REQ.
 
@@ -84,18 +83,18 @@ def sourcePort(header: RDMACMHeader) -> int:
     return header.sourcePort
 
 
-def _depths(message: REQ | REP) -> tuple[int, int]:
+def _depths(message: ConnectRequest | ConnectReply) -> tuple[int, int]:
     # (READs and atomics served, outstanding).  IBTA vol. 1 12.7: the peer's initiator depth bounds what it
     # wants of us, its responder resources bound what we may have outstanding.
     return min(limits.RDMA_READS, message.initiatorDepth), min(limits.RDMA_READS, message.responderResources)
 
 
-def reply(messages: Messages, message: REQ, header: RDMACMHeader) -> REP:
+def reply(messages: Messages, message: ConnectRequest, header: RDMACMHeader) -> ConnectReply:
     """
     Return the REP of a passive side.
     """
     served, asked = _depths(message)
-    return REP(
+    return ConnectReply(
         localQPN=messages.queuePair.number,
         responderResources=served,
         initiatorDepth=asked,
@@ -105,7 +104,7 @@ def reply(messages: Messages, message: REQ, header: RDMACMHeader) -> REP:
     )
 
 
-def accepted(messages: Messages, connection: Any, message: REQ, header: RDMACMHeader) -> None:
+def accepted(messages: Messages, connection: Any, message: ConnectRequest, header: RDMACMHeader) -> None:
     """
     Connect a passive side, after its REP was made.
     """
@@ -113,7 +112,7 @@ def accepted(messages: Messages, connection: Any, message: REQ, header: RDMACMHe
     _join(messages, connection, message)
 
 
-def replied(messages: Messages, connection: Any, message: REP) -> None:
+def replied(messages: Messages, connection: Any, message: ConnectReply) -> None:
     """
     Connect an active side to the peer that replied.
     """
@@ -121,7 +120,7 @@ def replied(messages: Messages, connection: Any, message: REP) -> None:
     _join(messages, connection, message)
 
 
-def _join(messages: Messages, connection: Any, message: REQ | REP) -> None:
+def _join(messages: Messages, connection: Any, message: ConnectRequest | ConnectReply) -> None:
     served, asked = _depths(message)
     messages.connection = connection
     connection.user = messages

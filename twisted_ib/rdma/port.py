@@ -13,7 +13,10 @@ from twisted.internet.interfaces import IConnector, IListeningPort, IProtocolFac
 from twisted.internet.protocol import ClientFactory
 
 from twisted_ib import limits
-from twisted_ib.hca.connection.rdmacm import REP_USER_BYTES, REQ_USER_BYTES
+from twisted_ib.errors import HCAError
+from twisted_ib.hca.base.traits import IB_PRIVATE_BYTES, PrivateBytes
+from twisted_ib.hca.connection.rdmacm import HEADER_BYTES
+from twisted_ib.hca.device.registry import DEFAULT_DEVICE, traitsOf
 from twisted_ib.internet.connector import Connector
 from twisted_ib.internet.endpoints import ClientEndpoint, ServerEndpoint
 from twisted_ib.internet.port import Port
@@ -53,6 +56,19 @@ class RDMAClient(ClientTransport, RDMATransport):
         The connector.
         """
         return self.connector
+
+
+def privateBytesOf(device: str | None) -> PrivateBytes:
+    """
+    The private data that a device's fabric carries.
+
+    @param device: Its name, or L{None} for the host's default.
+    """
+    try:
+        return traitsOf(DEFAULT_DEVICE if device is None else device).privateBytes
+    except HCAError:
+        # Without such a device nothing is sent; opening it tells why.
+        return IB_PRIVATE_BYTES
 
 
 def checkPrivateData(privateData: bytes, most: int) -> bytes:
@@ -99,9 +115,9 @@ class RDMAConnector(Connector):
         @param arguments: Those of L{Connector}.
         @raise ValueError: An argument is invalid.
         """
-        self.privateData = checkPrivateData(privateData, REQ_USER_BYTES)
-        self.maxMessageSize = checkMessageSize(maxMessageSize)
         Connector.__init__(self, *arguments)
+        self.privateData = checkPrivateData(privateData, privateBytesOf(self.device).request - HEADER_BYTES)
+        self.maxMessageSize = checkMessageSize(maxMessageSize)
 
 
 class RDMAPort(Port):
@@ -123,9 +139,9 @@ class RDMAPort(Port):
         @param arguments: Those of L{Port}.
         @raise ValueError: An argument is invalid.
         """
-        self.privateData = checkPrivateData(privateData, REP_USER_BYTES)
-        self.maxMessageSize = checkMessageSize(maxMessageSize)
         Port.__init__(self, *arguments)
+        self.privateData = checkPrivateData(privateData, privateBytesOf(self.device).reply)
+        self.maxMessageSize = checkMessageSize(maxMessageSize)
 
 
 def listenRDMA(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPWireError, WireError
-from twisted_ib.hca.wire.cm import REP, REQ
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.internet.addresses import Address
 from twisted_ib.sdp.protocol.wire import (
     BSDH,
@@ -88,7 +88,7 @@ def serviceID(port: int) -> int:
     return PORT_SPACE << 16 | port
 
 
-def request(stream: Stream, local: Address, peer: Address) -> REQ:
+def request(stream: Stream, local: Address, peer: Address) -> ConnectRequest:
     """
     Return the REQ of an active side, with Hello as its private data.
     """
@@ -112,14 +112,13 @@ def request(stream: Stream, local: Address, peer: Address) -> REQ:
     )
     # rdma_cm adds no header of its own for RDMA_PS_SDP: private data starts with the BSDH (cma.c
     # cma_format_hdr).
-    return REQ(
+    return ConnectRequest(
         serviceID=PORT_SPACE << 16 | peer.port,
         localQPN=queuePair.number,
         responderResources=READ_DEPTH,
         initiatorDepth=READ_DEPTH,
-        remoteCMResponseTimeout=CM_RESPONSE_TIMEOUT,
-        localCMResponseTimeout=CM_RESPONSE_TIMEOUT,
-        maxCMRetries=CM_RETRIES,
+        responseTimeout=CM_RESPONSE_TIMEOUT,
+        requestRetries=CM_RETRIES,
         retryCount=_RETRIES,
         # An RNR NAK is not an error here.  OFED leaves this 0 (sdp_cma.c sdp_cma_handler), so that one
         # missing receive kills its queue pair: all receives in Bufs are posted before Hello or HelloAck is
@@ -129,7 +128,7 @@ def request(stream: Stream, local: Address, peer: Address) -> REQ:
     )
 
 
-def requested(message: REQ) -> Greeting:
+def requested(message: ConnectRequest) -> Greeting:
     """
     Parse the Hello of a REQ.
 
@@ -181,7 +180,7 @@ def sourcePort(hello: Greeting) -> int:
     return hello.localPort
 
 
-def reply(stream: Stream, message: REQ, hello: Greeting) -> REP:
+def reply(stream: Stream, message: ConnectRequest, hello: Greeting) -> ConnectReply:
     """
     Return the REP of a passive side, with HelloAck as its private data.
     """
@@ -189,7 +188,7 @@ def reply(stream: Stream, message: REQ, hello: Greeting) -> REP:
     # The major version that was offered: OpenIB rejects 2, and OFED's rdma_cm rejects 1 (cma.c
     # cma_verify_rep).
     version = VERSION if hello.majorVersion == VERSION >> 4 else 0x11 * hello.majorVersion
-    return REP(
+    return ConnectReply(
         localQPN=queuePair.number,
         responderResources=READ_DEPTH,
         initiatorDepth=READ_DEPTH,
@@ -214,7 +213,7 @@ def _acknowledged(data: bytes) -> tuple[int, int, int]:
     return hello.buffers, hello.actualReceiveBytes, hello.maximumAdverts
 
 
-def accepted(stream: Stream, connection: Any, message: REQ, hello: Greeting) -> None:
+def accepted(stream: Stream, connection: Any, message: ConnectRequest, hello: Greeting) -> None:
     """
     Connect the stream of a passive side.
 
@@ -224,7 +223,7 @@ def accepted(stream: Stream, connection: Any, message: REQ, hello: Greeting) -> 
     _join(stream, connection, message, hello.buffers, hello.localReceiveBytes, hello.adverts)
 
 
-def replied(stream: Stream, connection: Any, message: REP) -> None:
+def replied(stream: Stream, connection: Any, message: ConnectReply) -> None:
     """
     Connect the stream of an active side.
 
@@ -239,7 +238,7 @@ def replied(stream: Stream, connection: Any, message: REP) -> None:
 def _join(
     stream: Stream,
     connection: Any,
-    message: REQ | REP,
+    message: ConnectRequest | ConnectReply,
     receives: int,
     receiveBytes: int,
     adverts: int,

@@ -9,11 +9,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted_ib.errors import WireError
 from twisted_ib.hca.connection.rdmacm import (
     HEADER_BYTES,
-    REJ_USER_BYTES,
-    REP_USER_BYTES,
-    REQ_USER_BYTES,
-    SIDR_REP_USER_BYTES,
-    SIDR_REQ_USER_BYTES,
     PortSpace,
     RDMACMHeader,
     gidOf,
@@ -21,7 +16,6 @@ from twisted_ib.hca.connection.rdmacm import (
     serviceID,
     textOf,
 )
-from twisted_ib.hca.wire.cm import REJ, REP, REQ, SIDR_REP, SIDR_REQ
 
 #: The first octets of a REQ's private data that tshark decodes as rping's.
 IPV4 = bytes.fromhex("0040 9c40 000000000000000000000000c0000201 000000000000000000000000c0000202")
@@ -107,16 +101,6 @@ class HeaderTests(SynchronousTestCase):
             RDMACMHeader("::1", 1, ""),
         ):
             self.assertRaises(ValueError, header.pack)
-
-    def test_userBytes(self) -> None:
-        """
-        The users' octets are the private data of the messages less the header.
-        """
-        self.assertEqual(REQ.privateDataBytes - HEADER_BYTES, REQ_USER_BYTES)
-        self.assertEqual(SIDR_REQ.privateDataBytes - HEADER_BYTES, SIDR_REQ_USER_BYTES)
-        self.assertEqual(REP.privateDataBytes, REP_USER_BYTES)
-        self.assertEqual(REJ.privateDataBytes, REJ_USER_BYTES)
-        self.assertEqual(SIDR_REP.privateDataBytes, SIDR_REP_USER_BYTES)
 
 
 class NameTests(SynchronousTestCase):

@@ -10,8 +10,8 @@ from tests.hca.memorylink import Wire, deviceOn
 from tests.rds.ends import Process, ProcessesTestCase
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import SEND_LAST, SEND_ONLY, SILENT, SOLICITED
+from twisted_ib.hca.connection import ConnectRequest
 from twisted_ib.hca.connection.rdmacm import RDMACMHeader
-from twisted_ib.hca.wire.cm import REQ
 from twisted_ib.hca.wire.headers import BTH, ICRC
 from twisted_ib.internet.channel import DeviceChannel
 from twisted_ib.rds import receiving
@@ -413,17 +413,15 @@ class RequestTests(AddressedTestCase):
             def pathReady(self, path: Any) -> None:
                 given = RDMACMHeader(HERE, 0, THERE) if header is None else header
                 queuePair = device.createQueuePair(self)
-                request = REQ(
+                request = ConnectRequest(
                     serviceID=0x106 << 16 | 18634,
                     localQPN=queuePair.number,
-                    remoteCMResponseTimeout=20,
-                    localCMResponseTimeout=20,
-                    maxCMRetries=3,
+                    responseTimeout=20,
+                    requestRetries=3,
                     pathMTU=3,
                     privateData=given.pack() + said,
                 )
-                path.prepareREQ(request)
-                device.cm.connect(path, request, self, device.clock())
+                device.sendRequest(path, request, self, device.clock())
 
             def replied(self, connection: Any, reply: Any) -> None:
                 told.append(reply)

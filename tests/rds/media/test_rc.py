@@ -12,8 +12,8 @@ from tests.rds.ends import HOST, Process, ProcessesTestCase
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
+from twisted_ib.hca.connection import ConnectRequest
 from twisted_ib.hca.connection.rdmacm import RDMACMHeader
-from twisted_ib.hca.wire.cm import REQ
 from twisted_ib.internet.channel import channelFor
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rds import port as rdsPort
@@ -662,8 +662,11 @@ class HostileTests(ProcessesTestCase):
         user = User()
         device.connect(PORT_SPACE, HOST, 5000, user, 0.0)
         data = RDMACMHeader(HOST, 0, HOST).pack() + packHello(device.guid)
-        device.cm.connect(
-            user.path, REQ(serviceID=PORT_SPACE << 16 | 5000, localQPN=99, privateData=data), user, 0.0
+        device.sendRequest(
+            user.path,
+            ConnectRequest(serviceID=PORT_SPACE << 16 | 5000, localQPN=99, privateData=data),
+            user,
+            0.0,
         )
         self.settle()
         self.assertEqual(log, ["rejected"])

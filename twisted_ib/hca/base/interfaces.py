@@ -356,14 +356,16 @@ class IPeerPath(Interface):
         """
         Put into a REQ the parameters that a fabric of packets negotiates (PSN, path MTU).
 
-        @param request: the L{REQ<twisted_ib.hca.wire.cm.REQ>}, to be changed.
+        @param request: a L{ConnectRequest<twisted_ib.hca.connection.request.ConnectRequest>}, to be
+            changed.
         """
 
     def prepareREP(reply, request):  # type: ignore[no-untyped-def]
         """
         Do the same for a REP.
 
-        @param reply: the L{REP<twisted_ib.hca.wire.cm.REP>}, to be changed.
+        @param reply: a L{ConnectReply<twisted_ib.hca.connection.request.ConnectReply>}, to be
+            changed.
         @param request: the REQ that it answers.
         @return: the parameters as a queue pair's C{proposal}, or L{None}.
         """
@@ -538,22 +540,3 @@ class IConsumer(Interface):
         """
         This is a forked child, and the queue pair is the parent's: make every use a named error.
         """
-
-
-class IServiceListener(Interface):
-    """
-    The listener of a service.
-    """
-
-    def connectionRequested(connection, request):  # type: ignore[no-untyped-def]
-        """
-        A REQ arrived: answer with C{connection.accept}, C{reject} or C{ignore}, now or later.
-        """
-
-    def requestWithdrawn(connection):  # type: ignore[no-untyped-def]
-        """
-        The request needs no answer any more.
-        """
-
-    # Optional, for datagram services (IBTA vol. 1 12.11): lookupRequested(lookup, request).  A SIDR_REQ
-    # arrived: answer with lookup.answer, reject or ignore, now or later.

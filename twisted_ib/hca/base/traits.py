@@ -69,8 +69,24 @@ class LinkLayer(Enum):
     ETHERNET = 2
 
 
-#: Bytes of private data that REQ, REP and REJ carry (IBTA vol. 1 12.6.5, 12.6.8, 12.6.7).
-IB_PRIVATE_BYTES = (92, 196, 148)
+@frozen
+class PrivateBytes:
+    """
+    Bytes of private data, of which a header (L{twisted_ib.hca.connection.rdmacm}) takes some.
+
+    @ivar request: of a request to connect; C{reply} of its reply, C{rejection} of its refusal.
+    @ivar lookup: of the request for a datagram service; C{lookupReply} of its answer.
+    """
+
+    request: int
+    reply: int
+    rejection: int
+    lookup: int
+    lookupReply: int
+
+
+#: Those of REQ, REP, REJ, SIDR_REQ and SIDR_REP (IBTA vol. 1 12.6 and 12.11).
+IB_PRIVATE_BYTES = PrivateBytes(92, 196, 148, 216, 136)
 
 
 @frozen(kw_only=True)
@@ -87,7 +103,7 @@ class Traits:
     @ivar services: the types of its queue pairs.
     @ivar operations: the operations of their send requests, numbered as in C{enum ibv_wr_opcode}; L{None} for
         all that the services have.
-    @ivar privateBytes: of a connect request, its reply and its refusal.
+    @ivar privateBytes: of requests to connect and their answers.
     @ivar zeroCopy: whether peers can map each other's registered memory.
     @ivar inRunDirectory: whether HCAs have an entry in the host's run directory, where other processes find
         them; else peers are those of the same thread, or addresses.
@@ -102,7 +118,7 @@ class Traits:
     linkLayer: LinkLayer = LinkLayer.ETHERNET
     services: frozenset[QPType] = frozenset(QPType)
     operations: frozenset[int] | None = None
-    privateBytes: tuple[int, int, int] = IB_PRIVATE_BYTES
+    privateBytes: PrivateBytes = IB_PRIVATE_BYTES
     zeroCopy: bool = False
     inRunDirectory: bool = False
     nodeType: NodeType = field(init=False)

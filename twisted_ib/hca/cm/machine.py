@@ -12,10 +12,15 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from zope.interface import implementer
+
 from twisted_ib.errors import ConnectionStateError
+from twisted_ib.hca.cm.messages import replyMessage
 from twisted_ib.hca.cm.states import Event, Input, State
 from twisted_ib.hca.cm.transitions import ROWS
-from twisted_ib.hca.wire.cm import MRA, REJ, REP, REQ, RTU, timeoutSeconds
+from twisted_ib.hca.connection import ConnectReply
+from twisted_ib.hca.connection.interfaces import IConnection
+from twisted_ib.hca.wire.cm import MRA, REJ, REQ, RTU, timeoutSeconds
 
 __all__ = ["Connection", "ConnectionContext", "Event", "Input", "Output", "State"]
 
@@ -61,6 +66,7 @@ class ConnectionContext(Protocol):
         """
 
 
+@implementer(IConnection)
 class Connection:
     """
     One end of a connection.
@@ -127,13 +133,13 @@ class Connection:
         # (cm_enter_timewait).
         self.ackSeconds = timeoutSeconds(request.primaryPath.localACKTimeout)
 
-    def accept(self, reply: REP, now: float) -> bool:
+    def accept(self, reply: ConnectReply, now: float) -> bool:
         """
-        Passive: answer REQUEST with a REP, whose ids and CA GUID are filled in here.
+        Passive: answer REQUEST with a REP.
 
         @return: whether the peer still waits for it.
         """
-        return self.feed(_ACCEPT, reply, now) or self._missed(Input.ACCEPT)
+        return self.feed(_ACCEPT, replyMessage(reply), now) or self._missed(Input.ACCEPT)
 
     def reject(self, reason: int, privateData: bytes, now: float) -> bool:
         """

@@ -16,11 +16,15 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, Protocol
 
+from zope.interface import implementer
+
 from twisted_ib import limits
 from twisted_ib.errors import ConnectionStateError, ResourceLimitError
+from twisted_ib.hca.cm.messages import lookupReplyMessage
 from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.timers import Deadlines
-from twisted_ib.hca.connection import SIDRStatus
+from twisted_ib.hca.connection import LookupReply, SIDRStatus
+from twisted_ib.hca.connection.interfaces import ILookup
 from twisted_ib.hca.wire.cm import SIDR_REP, SIDR_REQ, timeoutSeconds
 
 #: Lookups of one source that our consumers have not answered; over it new ones are dropped.
@@ -89,6 +93,7 @@ class LookupContext(Protocol):
         """
 
 
+@implementer(ILookup)
 class Lookup:
     """
     One exchange.
@@ -129,14 +134,14 @@ class Lookup:
         self.period = 0.0
         self.retriesLeft = 0
 
-    def answer(self, reply: SIDR_REP, now: float) -> bool:
+    def answer(self, reply: LookupReply, now: float) -> bool:
         """
-        Passive: answer a LOOKUP. Fills in the request and service ids.
+        Passive: answer a LOOKUP.
 
         @return: False if it has ended meanwhile, such as by the loss of its path.
         @raise ConnectionStateError: it is answered already, or is one of ours.
         """
-        if self.feed(LookupInput.ANSWER, reply, now):
+        if self.feed(LookupInput.ANSWER, lookupReplyMessage(reply), now):
             return True
         if self.state is LookupState.IDLE:
             return False
@@ -150,7 +155,7 @@ class Lookup:
         @return: as L{answer}.
         @raise ConnectionStateError: as L{answer}.
         """
-        return self.answer(SIDR_REP(status=status, privateData=privateData), now)
+        return self.answer(LookupReply(status, privateData), now)
 
     def ignore(self, now: float) -> bool:
         """

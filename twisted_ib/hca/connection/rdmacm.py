@@ -23,12 +23,6 @@ Buffer = bytes | bytearray | memoryview
 
 #: Octets of the header (Linux cma.c struct cma_hdr).
 HEADER_BYTES = 36
-#: Octets that it leaves to the user in a REQ and in a SIDR_REQ, and those of the answers.
-REQ_USER_BYTES = 56
-SIDR_REQ_USER_BYTES = 180
-REP_USER_BYTES = 196
-REJ_USER_BYTES = 148
-SIDR_REP_USER_BYTES = 136
 
 _HIGHEST_PORT = 0xFFFF
 _HEADER = Struct(">BBH16s16s")

@@ -2,7 +2,8 @@
 The services that one HCA listens on, and its connections.
 
 The communication manager (L{twisted_ib.hca.cm}) has the messages and the states; this module dispatches its
-events to listeners, by service and address, and to the users of connections.
+events to listeners, by service and address, and to the users of connections.  They see requests and replies
+(L{twisted_ib.hca.connection}), no messages: a fabric that connects by other means gives them the same.
 """
 
 from __future__ import annotations
@@ -10,12 +11,28 @@ from __future__ import annotations
 from typing import Any
 
 from twisted_ib.errors import PathLostError
+from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.cm.machine import Connection, Output
+from twisted_ib.hca.cm.messages import (
+    lookupMessage,
+    lookupOf,
+    lookupReplyOf,
+    rejectionOf,
+    replyOf,
+    requestMessage,
+    requestOf,
+)
 from twisted_ib.hca.cm.sidr import Lookup
-from twisted_ib.hca.cm.states import Event
+from twisted_ib.hca.cm.states import Event, State
 from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.cm.transactions import CMTransactions
-from twisted_ib.hca.connection import RejectReason, SIDRStatus
+from twisted_ib.hca.connection import (
+    ConnectRequest,
+    LookupRequest,
+    RejectReason,
+    SIDRStatus,
+)
+from twisted_ib.hca.connection.path import ANY_PATH
 from twisted_ib.hca.connection.rdmacm import PortSpace, textOf, unpackAddress
 from twisted_ib.hca.host.addresses import normalise
 from twisted_ib.hca.memory.keys import DrawnAhead
@@ -27,6 +44,7 @@ _IB = PortSpace.IB.value
 #: The same in RDMA-CM's header, for other port spaces (IBTA vol. 1 annex A11).
 _RDMA_CM_DESTINATION = (1, 20)
 
+_LARGEST_MTU = max(MTU_CODES.values())
 
 _REQUEST, _LOOKUP, _REPLY = Event.REQUEST, Event.LOOKUP, Event.REPLY
 _ESTABLISHED, _DISCONNECTED = Event.ESTABLISHED, Event.DISCONNECTED
@@ -109,7 +127,7 @@ class Services:
         @param portSpace: the RDMA-CM port space, L{PortSpace<twisted_ib.hca.connection.rdmacm.PortSpace>}.
         @param address: an address of this host; C{""} or C{"::"} for all.
         @param port: 0 for any free port.
-        @param listener: an L{IServiceListener}.
+        @param listener: an L{IServiceListener<twisted_ib.hca.connection.interfaces.IServiceListener>}.
         @param inode: the inode of the same server's TCP socket on this address and port, or 0.
         @raise ServiceInUseError: another listener has it.
         @raise NoRouteError: the address is not of this host.
@@ -135,7 +153,7 @@ class Services:
         """
         Serve peers that found this HCA by its GUID; the service itself is not published.
 
-        @param listener: an L{IServiceListener}.
+        @param listener: an L{IServiceListener<twisted_ib.hca.connection.interfaces.IServiceListener>}.
         """
         self._device.check()
         addresses = self._listeners[serviceID] = {"0.0.0.0": listener, "::": listener}
@@ -176,13 +194,40 @@ class Services:
         self._device.check()
         return self._device.fabric.resolve(portSpace << 16 | port, normalise(address), user)
 
-    def disconnect(self, connection: Connection, privateData: bytes = b"") -> None:
+    def sendRequest(self, path: Any, request: ConnectRequest, user: Any, now: float) -> Connection:
         """
-        Send a DREQ, with private data for the peer's user.
+        Send a request to connect over a path that L{connect} has resolved.
+
+        @param user: an L{IConnectionUser<twisted_ib.hca.connection.interfaces.IConnectionUser>}.
+        @return: an L{IConnection<twisted_ib.hca.connection.interfaces.IConnection>}.
+        @raise ResourceLimitError: there are too many connections.
+        """
+        # IBTA vol. 1 12.6.5: the path's GIDs, MTU and timeouts, which only a fabric of packets has.
+        if self._device.traits.packets and request.primaryPath is ANY_PATH:
+            path.prepareREQ(request)
+        return self.cm.connect(path, requestMessage(request), user, now)
+
+    def sendLookup(self, path: Any, request: LookupRequest, user: Any, now: float) -> Lookup:
+        """
+        Ask for the queue pair of a datagram service.
+
+        @param user: see L{ILookup<twisted_ib.hca.connection.interfaces.ILookup>}.
+        @return: an L{ILookup<twisted_ib.hca.connection.interfaces.ILookup>}.
+        @raise ResourceLimitError: there are too many lookups.
+        """
+        retries, timeout = request.requestRetries, request.responseTimeout
+        return self.cm.lookups.ask(path, lookupMessage(request), user, retries, timeout, now)
+
+    def disconnect(self, connection: Any, privateData: bytes = b"") -> bool:
+        """
+        End a connection, with private data for the peer's user.
+
+        @return: whether C{peerDisconnected} will be called when the peer has answered.
         """
         connection.disconnect(self._device.clock(), privateData)
         if self.cm.events:
             self.dispatch()
+        return bool(connection.state is State.DREQ_SENT)
 
     def managementReceived(self, path: Any, attribute: int, buffer: Any, start: int, stop: int) -> None:
         """
@@ -243,29 +288,30 @@ class Services:
                 connection.user = None
                 user.peerDisconnected(connection)
             elif kind is _REPLY:
-                user.replied(connection, message)
+                user.replied(connection, replyOf(message))
             # Optional: only verbs identifiers report the RTU; to the other users the REP is enough
             # (IBTA vol. 1 12.9.8).
             elif kind is _ESTABLISHED:
                 established = getattr(user, "established", None)
                 if established is not None:
-                    established(connection, message)
+                    established(connection)
             elif kind == Event.REJECTED:
-                user.rejected(connection, message)
+                user.rejected(connection, rejectionOf(message))
             elif kind == Event.UNREACHABLE:
                 user.unreachable(connection)
             elif kind == Event.FOUND:
-                user.found(connection, message)
+                user.found(connection, lookupReplyOf(message))
 
-    def _requested(self, connection: Any, request: Any) -> None:
+    def _requested(self, connection: Any, message: Any) -> None:
         addresses: Any = connection.listener
+        isLookup = connection.__class__ is Lookup
+        request: Any = lookupOf(message) if isLookup else requestOf(message)
         address = _destinationOf(request)
         # Linux cma.c, cma_match_private_data: after the service id the destination address decides; wildcard
         # listeners accept any.
         listener = addresses.get(address)
         if listener is None or address.startswith("fe80:"):
             listener = addresses.get(_otherKey(addresses, address))
-        isLookup = connection.__class__ is Lookup
         if listener is None or (isLookup and not hasattr(listener, "lookupRequested")):
             # The same answer as for a service id without any listener (IBTA vol. 1 12.6.7.2, reason 8; Linux
             # ib_cm.h, SIDR status 1).
@@ -276,7 +322,21 @@ class Services:
         if isLookup:
             listener.lookupRequested(connection, request)
         else:
+            if self._device.traits.packets and not self._takesMTU(connection.destination, request.pathMTU):
+                # IBTA vol. 1 12.6.7.2, reason 26: packets of the MTU that the active side proposes would not
+                # reach it from here.  Unanswered, the connection would open and then lose all that is large.
+                request.unsupported = request.unsupported or RejectReason.INVALID_MTU
             listener.connectionRequested(connection, request)
+
+    def _takesMTU(self, path: Any, code: int) -> bool:
+        if not 0 < code <= _LARGEST_MTU:
+            return False
+        # The kernel is asked only for an MTU above the device's own: a flood of REQs from many addresses must
+        # cost little.  What it has learned about the path may be forged (ICMP "fragmentation needed",
+        # RFC 5927 section 7), so it does not lower the device's own.
+        device = self._device
+        most = MTU_CODES[device.fabric.pathMTU]
+        return code <= most or code <= MTU_CODES[device.pathMTUTo(path)]
 
     def _listenerOf(self, connection: Connection | Lookup) -> Any:
         listener = connection.listener
@@ -293,7 +353,7 @@ def _otherKey(addresses: dict[str, Any], address: str) -> str:
 
 def _destinationOf(request: Any) -> str:
     portSpace = request.serviceID >> 16
-    # AF_IB has no header in private data; the REQ's primary path names the destination (Linux cma.c,
+    # AF_IB has no header in private data; the request's primary path names the destination (Linux cma.c,
     # cma_save_ib_info).
     if portSpace == _IB and hasattr(request, "primaryPath"):
         return textOf(request.primaryPath.remoteGID)

@@ -36,8 +36,8 @@ from twisted_ib.hca.base.socketrows import COLUMNS
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import Peers, Proof
-from twisted_ib.hca.cm.machine import Connection
 from twisted_ib.hca.cm.transactions import CMTransactions
+from twisted_ib.hca.connection import ConnectRequest, LookupRequest
 from twisted_ib.hca.connection.rdmacm import gidNumber
 from twisted_ib.hca.device.addressing.addresses import AddressResolution
 from twisted_ib.hca.device.addressing.processes import ProcessResolution
@@ -334,11 +334,23 @@ class Device(Identity):
         """
         return self.services.connect(portSpace, address, port, user, now)
 
-    def disconnect(self, connection: Connection, privateData: bytes = b"") -> None:
+    def sendRequest(self, path: Any, request: ConnectRequest, user: Any, now: float) -> Any:
+        """
+        See L{Services.sendRequest}.
+        """
+        return self.services.sendRequest(path, request, user, now)
+
+    def sendLookup(self, path: Any, request: LookupRequest, user: Any, now: float) -> Any:
+        """
+        See L{Services.sendLookup}.
+        """
+        return self.services.sendLookup(path, request, user, now)
+
+    def disconnect(self, connection: Any, privateData: bytes = b"") -> bool:
         """
         See L{Services.disconnect}.
         """
-        self.services.disconnect(connection, privateData)
+        return self.services.disconnect(connection, privateData)
 
     def managementReceived(self, path: Any, attribute: int, buffer: Any, start: int, stop: int) -> None:
         """

@@ -37,12 +37,11 @@ from twisted_ib.errors import (
     WireError,
 )
 from twisted_ib.hca.base.traits import Proof
-from twisted_ib.hca.connection import RejectReason
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest, RejectReason
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES as CM_HEADER_BYTES
 from twisted_ib.hca.connection.rdmacm import RDMACMHeader
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addressOf, traitsOf
 from twisted_ib.hca.host.addresses import localAddresses, normalise
-from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.internet.channel import DeviceChannel, channelFor
 from twisted_ib.rds.media.rcconnect import (
     PORT_SPACE,
@@ -453,11 +452,11 @@ class RCMedium:
 
     def requestWithdrawn(self, connection: Any) -> None:
         """
-        See L{IServiceListener<twisted_ib.hca.base.interfaces.IServiceListener>}: each REQ is answered at
-        once.
+        See L{IServiceListener<twisted_ib.hca.connection.interfaces.IServiceListener>}: each request
+        is answered at once.
         """
 
-    def connectionRequested(self, connection: Any, request: REQ) -> None:
+    def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
         """
         Answer a REQ.
         """
@@ -480,7 +479,7 @@ class RCMedium:
         try:
             session = self.newSession(key, channel)
             session.peerHas = has
-            reply = REP(
+            reply = ConnectReply(
                 localQPN=session.queuePair.number,
                 # IBTA vol. 1 12.7: the peer's initiator depth bounds our responder resources, and the other
                 # way round.
@@ -556,7 +555,7 @@ class RCMedium:
                 return channel
         raise NoRouteError("a device that is not ours was called")
 
-    def _called(self, channel: DeviceChannel, connection: Any, request: REQ) -> _Asked:
+    def _called(self, channel: DeviceChannel, connection: Any, request: ConnectRequest) -> _Asked:
         if request.serviceID != SESSIONS:
             raise RDSWireError("a REQ for something else")
         guid = parseHello(request.privateData[CM_HEADER_BYTES:])
@@ -570,7 +569,7 @@ class RCMedium:
             return _NOT_NOW
         return guid, packHello(device.guid), 0
 
-    def _greeted(self, channel: DeviceChannel, connection: Any, request: REQ) -> _Asked:
+    def _greeted(self, channel: DeviceChannel, connection: Any, request: ConnectRequest) -> _Asked:
         # IBTA vol. 1 annex A11: the RDMA CM header says which IP version the private data has.
         header = RDMACMHeader.parse(request.privateData)
         said = PrivateData.parse(request.privateData[CM_HEADER_BYTES:], 6 if ":" in header.destination else 4)

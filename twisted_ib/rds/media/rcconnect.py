@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, PathLostError, PeerGoneError, RDSWireError
-from twisted_ib.hca.connection import RejectReason
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest, RejectReason
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, serviceID
-from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.internet.channel import DeviceChannel
 from twisted_ib.rds.paths.path import RDSPath
 from twisted_ib.rds.protocol.private import MAJOR, MINOR, PrivateData, packHello, parseHello, servicePort
@@ -121,12 +120,11 @@ class ConnectAttempt:
         try:
             self._session = session = self._medium.newSession(self.key, self._channel)
             request = self._request(session)
-            path.prepareREQ(request)
-            self._connection = self._channel.device.cm.connect(path, request, self, self._channel.now())
+            self._connection = self._channel.device.sendRequest(path, request, self, self._channel.now())
         except HCAError as reason:
             self.failed(reason)
 
-    def _request(self, session: RCConnection) -> REQ:
+    def _request(self, session: RCConnection) -> ConnectRequest:
         local, remote = self._local, self._remote
         if self._medium.traits.hasAddress:
             service = serviceID(TCP_SPACE, servicePort(remote))
@@ -138,14 +136,13 @@ class ConnectAttempt:
             # annex A11).
             service, local, remote = SESSIONS, "127.0.0.1", "127.0.0.1"
             said = packHello(self._channel.device.guid)
-        return REQ(
+        return ConnectRequest(
             serviceID=service,
             localQPN=session.queuePair.number,
             responderResources=limits.RDMA_READS,
             initiatorDepth=limits.RDMA_READS,
-            remoteCMResponseTimeout=_CM_RESPONSE_TIMEOUT,
-            localCMResponseTimeout=_CM_RESPONSE_TIMEOUT,
-            maxCMRetries=_CM_RETRIES,
+            responseTimeout=_CM_RESPONSE_TIMEOUT,
+            requestRetries=_CM_RETRIES,
             # Linux ib.h asks for one retry (RDS_IB_DEFAULT_RETRY_COUNT); seven survive a burst of loss.
             retryCount=RETRIES,
             pathMTU=_MTU,
@@ -159,7 +156,7 @@ class ConnectAttempt:
         """
         self.failed(reason)
 
-    def replied(self, connection: Any, reply: REP) -> None:
+    def replied(self, connection: Any, reply: ConnectReply) -> None:
         """
         A REP was received.
         """
@@ -182,7 +179,7 @@ class ConnectAttempt:
         self.done()
         self._medium.sessionUp(session, self.waiters)
 
-    def _checkReply(self, reply: REP) -> None:
+    def _checkReply(self, reply: ConnectReply) -> None:
         said = reply.privateData
         if self._medium.traits.hasAddress:
             answer = PrivateData.parse(said, 6 if ":" in self._remote else 4)

@@ -429,7 +429,7 @@ class RCConnection(RCSender):
         self.connection = None
         self.broken(PathLostError("the peer closed the connection"))
 
-    def established(self, connection: Any, ready: Any) -> None:
+    def established(self, connection: Any) -> None:
         """
         CM: the RTU was received.
         """

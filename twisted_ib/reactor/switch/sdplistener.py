@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.protocol import Factory
 
-from twisted_ib.hca.connection import RejectReason
-from twisted_ib.hca.wire.cm import REQ
+from twisted_ib.hca.connection import ConnectRequest, RejectReason
 from twisted_ib.reactor.switch.serverclient import RedirectedServer
 from twisted_ib.sdp.port import SDPPort
 
@@ -90,7 +89,7 @@ class SDPListener(SDPPort):
             first.close()
             raise
 
-    def connectionRequested(self, connection: Any, request: REQ) -> None:
+    def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
         """
         A REQ came.
         """

@@ -20,10 +20,10 @@ from twisted.internet.protocol import Factory
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.simulation.streams import ADDRESSES, PORT, Receiver, Sender, Streams
-from twisted_ib.hca.connection import PathRecord
+from twisted_ib.hca.cm.messages import requestMessage
+from twisted_ib.hca.connection import ConnectRequest, PathRecord
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.wire import BaseHeader, Packet
-from twisted_ib.hca.wire.cm import REQ
 from twisted_ib.hca.wire.headers import ICRC
 from twisted_ib.hca.wire.icrc import icrc
 from twisted_ib.hca.wire.mad import cm
@@ -79,7 +79,7 @@ class _Deaf:
     Listens, and never answers.
     """
 
-    def connectionRequested(self, connection: Any, request: REQ) -> None:
+    def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
         """
         A REQ arrived.
         """
@@ -196,10 +196,11 @@ class FloodTestCase(SynchronousTestCase):
         here, kind = addressOf(source, dice.randrange(1024, 65536)), dice.randrange(8)
         stream: Any = _Stream(dice.getrandbits(24))
         if kind < 4:
-            request = sdp.request(stream, here, addressOf(ADDRESSES[1], PORT))
+            asked = sdp.request(stream, here, addressOf(ADDRESSES[1], PORT))
         else:
             port = MESSAGES_PORT if kind < 7 else DEAF_PORT
-            request = messages.request(stream, here, addressOf(ADDRESSES[1], port))
+            asked = messages.request(stream, here, addressOf(ADDRESSES[1], port))
+        request = requestMessage(asked)
         request.localCommunicationID = dice.randrange(1, 1 << 32)
         request.localCAGUID = dice.getrandbits(64)
         request.startingPSN, request.pathMTU = dice.getrandbits(24), 3

@@ -10,11 +10,13 @@ from tests.contracts.path import Consumer
 from tests.hca.fabric.roce.test_devices import HERE, THERE, PacketTestCase
 from twisted_ib import limits
 from twisted_ib.hca.base.timers import timeoutSeconds
+from twisted_ib.hca.cm.messages import requestMessage
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.roce import connparams
 from twisted_ib.hca.fabric.roce.connparams import connectionParameters
 from twisted_ib.hca.transport.parameters import ConnectionParameters
-from twisted_ib.hca.wire.cm import REP, REQ
+from twisted_ib.hca.wire.cm import REQ
 
 
 class AgreementTests(PacketTestCase):
@@ -29,13 +31,13 @@ class AgreementTests(PacketTestCase):
         device = self.device(HERE)
         queuePair = device.createQueuePair(Consumer())
         path = device.fabric.pathTo(THERE)
-        request = REQ(localQPN=queuePair.number, retryCount=5)
+        request = ConnectRequest(localQPN=queuePair.number, retryCount=5)
         path.prepareREQ(request)
         way = request.primaryPath
         self.assertEqual((way.localGID, way.remoteGID, way.hopLimit), (gidOf(HERE), gidOf(THERE), 64))
         self.assertEqual((request.pathMTU, way.localACKTimeout), (3, connparams.PACKET_ACK_TIMEOUT_CODE))
         self.clock.advance(0.25)
-        reply = REP(startingPSN=99, rnrRetryCount=6, responderResources=3)
+        reply = ConnectReply(startingPSN=99, rnrRetryCount=6, responderResources=3)
         self.assertEqual(
             connectionParameters(device.fabric, queuePair, reply),
             ConnectionParameters(
@@ -61,14 +63,14 @@ class AgreementTests(PacketTestCase):
         device: Any = self.device(HERE)
         queuePair = device.createQueuePair(Consumer())
         path = device.fabric.pathTo(THERE)
-        request = REQ(localQPN=queuePair.number)
+        request = ConnectRequest(localQPN=queuePair.number)
         path.prepareREQ(request)
-        path.sendManagement(REQ.attribute, request.pack())
+        path.sendManagement(REQ.attribute, requestMessage(request).pack())
         if again is not None:
             self.clock.advance(again)
-            path.sendManagement(REQ.attribute, request.pack())
+            path.sendManagement(REQ.attribute, requestMessage(request).pack())
         self.clock.advance(wait)
-        found = connectionParameters(device.fabric, queuePair, REP()).roundTrip
+        found = connectionParameters(device.fabric, queuePair, ConnectReply()).roundTrip
         device.close()
         return found
 
@@ -87,10 +89,12 @@ class AgreementTests(PacketTestCase):
         """
         device = self.device(THERE)
         path = device.fabric.pathTo(HERE)
-        request = REQ(startingPSN=7, pathMTU=2, retryCount=4, rnrRetryCount=3, responderResources=2)
+        request = ConnectRequest(
+            startingPSN=7, pathMTU=2, retryCount=4, rnrRetryCount=3, responderResources=2
+        )
         for isThere in (True, False):
             queuePair = device.createQueuePair(Consumer())
-            reply = REP(localQPN=queuePair.number if isThere else 0xABCDEF)
+            reply = ConnectReply(localQPN=queuePair.number if isThere else 0xABCDEF)
             proposal = path.prepareREP(reply, request)
             queuePair.proposal = proposal
             self.clock.advance(0.5)

@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.hcas import settle
 from tests.hca.memorylink import Wire, deviceOn
 from twisted_ib.hca.base.states import QPState, QPType
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, gidOf
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.memory.access import Access
@@ -20,7 +21,6 @@ from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus
 from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.queues.requests import SGE, ReceiveRequest, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
-from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.hca.wire.icrcflow import ICRCState
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
@@ -70,22 +70,20 @@ class End:
         Send a REQ.
         """
         address = path.peer.address
-        request = REQ(
+        request = ConnectRequest(
             serviceID=PortSpace.TCP << 16 | PORT,
             localQPN=self.queuePair.number,
             responderResources=4,
             initiatorDepth=4,
-            remoteCMResponseTimeout=20,
-            localCMResponseTimeout=20,
+            responseTimeout=20,
             retryCount=7,
             rnrRetryCount=7,
-            maxCMRetries=15,
+            requestRetries=15,
             privateData=RDMACMHeader(self.device.fabric.address, 49152, address).pack() + b"hello",
         )
-        path.prepareREQ(request)
-        self.connection = self.device.cm.connect(path, request, self, self.device.clock())
+        self.connection = self.device.sendRequest(path, request, self, self.device.clock())
 
-    def replied(self, connection: Any, reply: REP) -> None:
+    def replied(self, connection: Any, reply: ConnectReply) -> None:
         """
         Come to RTS.
         """
@@ -99,7 +97,7 @@ class End:
         """
         self.log.append(f"rejected {rejection.reason}")
 
-    def established(self, connection: Any, message: Any) -> None:
+    def established(self, connection: Any) -> None:
         """
         The RTU came.
         """
@@ -111,18 +109,20 @@ class End:
         """
         self.log.append("disconnected")
 
-    def connectionRequested(self, connection: Any, request: REQ) -> None:
+    def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
         """
         Accept.
         """
         self.connection = connection
         connection.user = self
-        reply = REP(localQPN=self.queuePair.number, responderResources=4, initiatorDepth=4, rnrRetryCount=7)
+        reply = ConnectReply(
+            localQPN=self.queuePair.number, responderResources=4, initiatorDepth=4, rnrRetryCount=7
+        )
         connection.destination.prepareREP(reply, request)
         self.up(connection.destination, request)
         connection.accept(reply, self.device.clock())
 
-    def up(self, path: Any, message: REQ | REP) -> None:
+    def up(self, path: Any, message: ConnectRequest | ConnectReply) -> None:
         """
         Bring the queue pair to RTS.
         """

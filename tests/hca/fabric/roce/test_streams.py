@@ -16,13 +16,13 @@ from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError
 from twisted_ib.hca.base.operation import SOLICITED
 from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.roce import packet as rocePacket
 from twisted_ib.hca.fabric.roce import qppath
 from twisted_ib.hca.fabric.roce import sessions as roceSessions
 from twisted_ib.hca.queues.queuepair import SEND_SOLICITED, QueuePair
 from twisted_ib.hca.transport import responder, sendwindow
-from twisted_ib.hca.wire.cm import REP, REQ
 
 SEND_FIRST, SEND_MIDDLE, SEND_LAST = 0, 1, 2
 
@@ -41,9 +41,9 @@ class StreamTests(PacketTestCase):
         here, there = (
             device.fabric.pathTo(address) for device, address in zip(devices, (THERE, HERE), strict=True)
         )
-        request = REQ(localQPN=one.number, responderResources=1, retryCount=7, rnrRetryCount=7)
+        request = ConnectRequest(localQPN=one.number, responderResources=1, retryCount=7, rnrRetryCount=7)
         here.prepareREQ(request)
-        reply = REP(localQPN=two.number, responderResources=1, rnrRetryCount=7)
+        reply = ConnectReply(localQPN=two.number, responderResources=1, rnrRetryCount=7)
         there.prepareREP(reply, request)
         two.connect(there, one.number, request)
         one.connect(here, two.number, reply)
@@ -136,7 +136,7 @@ class StreamTests(PacketTestCase):
         self.wire.pass_ = lambda datagram: ()
         for _ in range(5):
             queuePair = here.createQueuePair(Consumer())
-            queuePair.connect(here.fabric.pathTo(THERE), 77, REP(rnrRetryCount=7))
+            queuePair.connect(here.fabric.pathTo(THERE), 77, ConnectReply(rnrRetryCount=7))
             self.post(queuePair, b"x" * 100)
             queuePair.close()
         self.assertEqual(len(here.fabric.sessions.byNumber), 3)
@@ -152,7 +152,7 @@ class StreamTests(PacketTestCase):
         one.close()
         settle(device)
         again = QueuePair(one.number, Consumer(), device)
-        again.connect(device.fabric.pathTo(THERE), 99, REP(rnrRetryCount=7))
+        again.connect(device.fabric.pathTo(THERE), 99, ConnectReply(rnrRetryCount=7))
         settle(device)
         sessions = device.fabric.sessions
         self.assertEqual((sessions.lingering, sessions.byNumber), ({}, {one.number: again.path}))

@@ -426,8 +426,7 @@ class CalledTests(HostileTestCase):
         self.assertEqual(request.serviceID, 0x01060000 | there[1])
         self.assertEqual(RDMACMHeader.parse(request.privateData), RDMACMHeader(here[0], here[1], there[0]))
         self.assertEqual(request.privateData[36:], bytes(56))
-        fields = ("remoteCMResponseTimeout", "localCMResponseTimeout", "maxCMRetries", "partitionKey")
-        self.assertEqual([getattr(request, name) for name in fields], [20, 20, 15, 0xFFFF])
+        self.assertEqual((request.responseTimeout, request.requestRetries), (20, 15))
         fields = ("responderResources", "initiatorDepth", "retryCount", "rnrRetryCount", "pathMTU")
         self.assertEqual([getattr(request, name) for name in fields], [1, 1, 7, 7, 5])
         path = request.primaryPath

@@ -10,6 +10,7 @@ import threading
 from tests.hca.verbs.pair import VerbsTestCase
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.verbs import ConnParam, PyverbsRDMAError
 from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.verbs.cm.attendant import ProgressThreadUsers
@@ -22,7 +23,6 @@ from twisted_ib.hca.verbs.cm.negotiation import (
     paramOf,
     remoteParameters,
 )
-from twisted_ib.hca.wire.cm import REP, REQ
 
 
 class TermsTests(VerbsTestCase):
@@ -67,10 +67,12 @@ class TermsTests(VerbsTestCase):
         The peer's initiator depth is what this side serves.
         """
         own = NegotiatedParameters(5, 6)
-        terms = remoteParameters(REQ(responderResources=9, initiatorDepth=2, retryCount=3, localQPN=8), own)
+        terms = remoteParameters(
+            ConnectRequest(responderResources=9, initiatorDepth=2, retryCount=3, localQPN=8), own
+        )
         self.assertEqual((terms.responderResources, terms.initiatorDepth), (2, 6))
         self.assertEqual((terms.retries, terms.number), (3, 8))
-        terms = remoteParameters(REP(responderResources=1, initiatorDepth=9, rnrRetryCount=2), own)
+        terms = remoteParameters(ConnectReply(responderResources=1, initiatorDepth=9, rnrRetryCount=2), own)
         self.assertEqual((terms.responderResources, terms.initiatorDepth, terms.rnrRetries), (5, 1, 2))
         param = paramOf(terms)
         self.assertEqual((param.resources, param.depth, param.rnr_retry), (5, 1, 2))
@@ -83,7 +85,7 @@ class TermsTests(VerbsTestCase):
         self.assertEqual((reply.responderResources, reply.initiatorDepth), (1, 2))
         self.assertEqual((reply.endToEndFlowControl, reply.rnrRetryCount), (True, 4))
         self.assertEqual((reply.sharedReceiveQueue, reply.localQPN, reply.startingPSN), (True, 5, 6))
-        self.assertEqual((reply.privateData, reply.targetACKDelay, reply.failoverAccepted), (b"data", 15, 0))
+        self.assertEqual((reply.privateData, reply.targetACKDelay), (b"data", 15))
 
 
 class AttendantTests(VerbsTestCase):

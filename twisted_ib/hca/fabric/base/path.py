@@ -238,17 +238,18 @@ class RecordPath(Waiters):
 
     def prepareREQ(self, request: Any) -> None:
         """
-        Put into a REQ the parameters that a fabric of packets negotiates (PSN, path MTU).
+        Put into a request the parameters that a fabric of packets negotiates (PSN, path MTU).
 
-        @param request: the L{REQ<twisted_ib.hca.wire.cm.REQ>}, to be changed.
+        @param request: a L{ConnectRequest<twisted_ib.hca.connection.request.ConnectRequest>}, to be
+            changed.
         """
 
     def prepareREP(self, reply: Any, request: Any) -> Any:
         """
-        Do the same for a REP.
+        Do the same for a reply.
 
-        @param reply: the L{REP<twisted_ib.hca.wire.cm.REP>}, to be changed.
-        @param request: the REQ that it answers.
+        @param reply: a L{ConnectReply<twisted_ib.hca.connection.request.ConnectReply>}, to be changed.
+        @param request: the request that it answers.
         @return: The parameters as a queue pair's C{proposal}, or L{None}.
         """
         return None

@@ -15,9 +15,9 @@ import attrs
 from twisted_ib import limits
 from twisted_ib.hca.base.attributes import ACK_DELAY_CODE, MTU_CODES
 from twisted_ib.hca.base.timers import timeoutSeconds
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.transport.parameters import ConnectionParameters
-from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.hca.wire.opcodes import MTU_BYTES
 
 #: The longest time from a CM message to its answer that is used as a round trip sample, in seconds.
@@ -69,9 +69,9 @@ class Proposal:
         return seconds if self.isAwaited and 0 <= seconds <= PACKET_ROUND_TRIP_SECONDS else None
 
 
-def propose(fabric: Any, remote: int, request: REQ) -> None:
+def propose(fabric: Any, remote: int, request: ConnectRequest) -> None:
     """
-    Fill in what packets need in a REQ, and remember it at the queue pair that it names.
+    Fill in what packets need in a request, and remember it at the queue pair that it names.
 
     @param remote: the peer's GID.
     @param request: to be changed.
@@ -99,12 +99,12 @@ def propose(fabric: Any, remote: int, request: REQ) -> None:
     )
 
 
-def answer(fabric: Any, reply: REP, request: REQ) -> Proposal:
+def answer(fabric: Any, reply: ConnectReply, request: ConnectRequest) -> Proposal:
     """
-    The same for a REP.
+    The same for a reply.
 
     @param reply: to be changed.
-    @param request: the REQ.
+    @param request: the request.
     @return: the proposal, for a queue pair that may not exist yet.
     """
     reply.startingPSN = fabric.randomBits(_PSN_BITS)
@@ -138,9 +138,11 @@ def _remember(fabric: Any, number: int, proposal: Proposal) -> None:
         queuePair.proposal = proposal
 
 
-def connectionParameters(fabric: Any, queuePair: Any, message: REQ | REP | None) -> ConnectionParameters:
+def connectionParameters(
+    fabric: Any, queuePair: Any, message: ConnectRequest | ConnectReply | None
+) -> ConnectionParameters:
     """
-    @param message: the peer's REQ or REP; L{None} if the queue pair was given attributes.
+    @param message: the peer's request or reply; L{None} if the queue pair was given attributes.
     @return: the parameters of its connection.
     """
     if message is not None:
@@ -161,7 +163,7 @@ def connectionParameters(fabric: Any, queuePair: Any, message: REQ | REP | None)
     )
 
 
-def _agreed(fabric: Any, queuePair: Any, message: REQ | REP) -> ConnectionParameters:
+def _agreed(fabric: Any, queuePair: Any, message: ConnectRequest | ConnectReply) -> ConnectionParameters:
     own: Proposal | None = queuePair.proposal
     expected, mtu, retries, roundTrip = 0, _LONGEST_MTU, 0, None
     if own is not None:

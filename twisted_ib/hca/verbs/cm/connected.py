@@ -12,9 +12,8 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import HCAError, NoListenerError, PathLostError
-from twisted_ib.hca.cm.states import State
-from twisted_ib.hca.connection import PathRecord, RejectReason
-from twisted_ib.hca.connection.rdmacm import REJ_USER_BYTES, REP_USER_BYTES, gidOf, serviceID
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest, PathRecord, Rejection, RejectReason
+from twisted_ib.hca.connection.rdmacm import gidOf, serviceID
 from twisted_ib.hca.verbs.base.errors import PyverbsRDMAError
 from twisted_ib.hca.verbs.base.verb import invalid
 from twisted_ib.hca.verbs.cm.call import Call
@@ -23,6 +22,7 @@ from twisted_ib.hca.verbs.cm.negotiation import (
     HOP_LIMIT,
     NegotiatedParameters,
     QueuePairParameters,
+    checkPrivateData,
     errnoFor,
     flowLabel,
     initAttributes,
@@ -37,7 +37,6 @@ from twisted_ib.hca.verbs.cm.stage import Stage
 from twisted_ib.hca.verbs.enums.cm import rdma_cm_event_type
 from twisted_ib.hca.verbs.enums.queues import ibv_qp_state
 from twisted_ib.hca.verbs.qp.qpattr import QPAttr
-from twisted_ib.hca.wire.cm import REJ, REP, REQ
 
 if TYPE_CHECKING:
     from twisted_ib.hca.verbs.cm.identifier import Identifier
@@ -103,7 +102,7 @@ class Connected(Call):
         @raise PyverbsRDMAError: bad parameters (EINVAL).
         """
         identifier = self._identifier
-        room = REQ.privateDataBytes - len(self.header())
+        room = identifier.device.traits.privateBytes.request - len(self.header())
         terms = self._termsOf(param, room, None)
         identifier.step("connect")
         self.terms = terms
@@ -128,7 +127,7 @@ class Connected(Call):
         service = serviceID(identifier.portSpace, there.port)
         self._mtu = mtuCode(path)
         request = makeREQ(terms, service, self._psn, identifier.lifetime, way, self.header(), self._mtu)
-        self._connection = identifier.device.cm.connect(path, request, self, identifier.now())
+        self._connection = identifier.device.sendRequest(path, request, self, identifier.now())
 
     def pathNotFound(self, error: HCAError) -> None:
         """
@@ -141,7 +140,7 @@ class Connected(Call):
         else:
             self._over(_E.RDMA_CM_EVENT_UNREACHABLE, status=-errnoFor(error))
 
-    def replied(self, connection: Any, reply: REP) -> None:
+    def replied(self, connection: Any, reply: ConnectReply) -> None:
         """
         The REP was received.
         """
@@ -191,7 +190,7 @@ class Connected(Call):
 
     # -- passive
 
-    def requested(self, connection: Any, request: REQ) -> None:
+    def requested(self, connection: Any, request: ConnectRequest) -> None:
         """
         A REQ was received.
 
@@ -211,7 +210,7 @@ class Connected(Call):
         identifier, agreement = self._identifier, self._agreement
         if identifier.stage is Stage.OVER:
             raise PyverbsRDMAError("The peer has given up", errno.ECONNRESET)
-        terms = self._termsOf(param, REP_USER_BYTES, self.terms)
+        terms = self._termsOf(param, identifier.device.traits.privateBytes.reply, self.terms)
         identifier.step("accept")
         assert agreement is not None
         # IBTA vol. 1 12.7: the REP announces the final numbers; they may only be lower than the REQ's.
@@ -234,14 +233,13 @@ class Connected(Call):
 
         @raise PyverbsRDMAError: there is no request, or too much private data (EINVAL).
         """
-        if len(privateData) > REJ_USER_BYTES:
-            raise invalid(f"Private data has at most {REJ_USER_BYTES} octets here")
         identifier = self._identifier
+        checkPrivateData(privateData, identifier.device.traits.privateBytes.rejection)
         identifier.step("reject")
         # librdmacm maps rdma_reject to reason 28, consumer defined (Linux cma.c).
         self._connection.reject(RejectReason.CONSUMER_DEFINED, privateData, identifier.now())
 
-    def established(self, connection: Any, message: object) -> None:
+    def established(self, connection: Any) -> None:
         """
         The RTU was received.
         """
@@ -249,7 +247,7 @@ class Connected(Call):
 
     # -- the end
 
-    def rejected(self, connection: Any, rejection: REJ) -> None:
+    def rejected(self, connection: Any, rejection: Rejection) -> None:
         """
         A REJ was received.
         """
@@ -322,8 +320,8 @@ class Connected(Call):
         device = identifier.device
         # The DREP, or the loss of the path, may be reported before this call returns.
         self._isEnding = True
-        device.disconnect(connection)
-        if self._isEnding and connection.state is not State.DREQ_SENT:
+        isAwaited = device.disconnect(connection)
+        if self._isEnding and not isAwaited:
             # It was never established: no DREQ was sent, so no DREP will come (IBTA vol. 1 12.9.7).
             self._isEnding = False
             connection.user = None

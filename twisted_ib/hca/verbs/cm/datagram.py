@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import HCAError, NoListenerError, PathLostError
 from twisted_ib.hca.base.operation import QPN_MASK
-from twisted_ib.hca.connection import SIDRStatus
-from twisted_ib.hca.connection.rdmacm import SIDR_REP_USER_BYTES, serviceID
+from twisted_ib.hca.connection import LookupReply, LookupRequest, SIDRStatus
+from twisted_ib.hca.connection.rdmacm import serviceID
 from twisted_ib.hca.verbs.base.errors import PyverbsRDMAError
 from twisted_ib.hca.verbs.base.verb import invalid
 from twisted_ib.hca.verbs.cm.call import Call
@@ -23,6 +23,7 @@ from twisted_ib.hca.verbs.cm.negotiation import (
     CM_RETRIES,
     RESPONSE_TIMEOUT,
     addressOf,
+    checkPrivateData,
     datagramAttributes,
     errnoFor,
 )
@@ -30,7 +31,6 @@ from twisted_ib.hca.verbs.cm.stage import Stage
 from twisted_ib.hca.verbs.enums.cm import RDMA_UDP_QKEY, rdma_cm_event_type
 from twisted_ib.hca.verbs.enums.queues import ibv_qp_state
 from twisted_ib.hca.verbs.qp.qpattr import QPAttr
-from twisted_ib.hca.wire.cm import SIDR_REP, SIDR_REQ
 
 if TYPE_CHECKING:
     from twisted_ib.hca.verbs.cm.identifier import Identifier
@@ -71,7 +71,7 @@ class Datagrams(Call):
         @raise PyverbsRDMAError: bad parameters (EINVAL).
         """
         data = self.header() + (param.private_data if param is not None else b"")
-        if len(data) > SIDR_REQ.privateDataBytes:
+        if len(data) > self._identifier.device.traits.privateBytes.lookup:
             raise invalid("Failed to Connect: too much private data")
         self._identifier.step("connect")
         self._privateData = data
@@ -84,9 +84,8 @@ class Datagrams(Call):
         identifier = self._identifier
         assert identifier.destination is not None
         service = serviceID(identifier.portSpace, identifier.destination.port)
-        request = SIDR_REQ(serviceID=service, privateData=self._privateData)
-        lookups = identifier.device.cm.lookups
-        self._lookup = lookups.ask(path, request, self, CM_RETRIES, RESPONSE_TIMEOUT, identifier.now())
+        request = LookupRequest(service, self._privateData, RESPONSE_TIMEOUT, CM_RETRIES)
+        self._lookup = identifier.device.sendLookup(path, request, self, identifier.now())
 
     def pathNotFound(self, error: HCAError) -> None:
         """
@@ -98,7 +97,7 @@ class Datagrams(Call):
         status = int(SIDRStatus.SERVICE_ID_UNSUPPORTED) if nobody else -errnoFor(error)
         self._over(status)
 
-    def found(self, lookup: Any, reply: SIDR_REP) -> None:
+    def found(self, lookup: Any, reply: LookupReply) -> None:
         """
         The SIDR_REP was received.
         """
@@ -135,7 +134,7 @@ class Datagrams(Call):
 
     # -- passive
 
-    def requested(self, lookup: Any, request: SIDR_REQ) -> None:
+    def requested(self, lookup: Any, request: LookupRequest) -> None:
         """
         A SIDR_REQ was received.
         """
@@ -158,11 +157,10 @@ class Datagrams(Call):
             number = param.qpn
         else:
             raise invalid("An identifier without a queue pair needs connection parameters with one")
-        if len(data) > SIDR_REP_USER_BYTES:
-            raise invalid(f"Private data has at most {SIDR_REP_USER_BYTES} octets here")
+        checkPrivateData(data, identifier.device.traits.privateBytes.lookupReply)
         identifier.step("accept")
         # Linux cma.c answers with the Q_Key of RDMA-CM's UD services too, RDMA_UDP_QKEY.
-        reply = SIDR_REP(queuePairNumber=number, qKey=RDMA_UDP_QKEY, privateData=data)
+        reply = LookupReply(queuePairNumber=number, qKey=RDMA_UDP_QKEY, privateData=data)
         if not self._lookup.answer(reply, identifier.now()):
             raise PyverbsRDMAError("The peer is gone", errno.ECONNRESET)
 
@@ -172,9 +170,8 @@ class Datagrams(Call):
 
         @raise PyverbsRDMAError: there is no request, or too much private data (EINVAL).
         """
-        if len(privateData) > SIDR_REP_USER_BYTES:
-            raise invalid(f"Private data has at most {SIDR_REP_USER_BYTES} octets here")
         identifier = self._identifier
+        checkPrivateData(privateData, identifier.device.traits.privateBytes.lookupReply)
         identifier.step("reject")
         self._lookup.reject(SIDRStatus.REJECTED, privateData, identifier.now())
 

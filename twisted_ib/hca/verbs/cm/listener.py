@@ -13,15 +13,14 @@ from zope.interface import implementer
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, NoRouteError, ServiceInUseError, WireError
-from twisted_ib.hca.base.interfaces import IServiceListener
-from twisted_ib.hca.connection import RejectReason, SIDRStatus
+from twisted_ib.hca.connection import ConnectRequest, LookupRequest, RejectReason, SIDRStatus
+from twisted_ib.hca.connection.interfaces import IServiceListener
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, RDMACMHeader, textOf
 from twisted_ib.hca.verbs.cm.addrinfo import Address
 from twisted_ib.hca.verbs.cm.connected import Connected
 from twisted_ib.hca.verbs.cm.datagram import Datagrams
 from twisted_ib.hca.verbs.cm.negotiation import UnsupportedRequest
 from twisted_ib.hca.verbs.enums.cm import rdma_cm_event_type, rdma_port_space
-from twisted_ib.hca.wire.cm import REQ, SIDR_REQ
 
 if TYPE_CHECKING:
     from twisted_ib.hca.verbs.cm.identifier import Identifier
@@ -86,7 +85,7 @@ class Listener:
 
     # -- what the device asks
 
-    def connectionRequested(self, connection: Any, request: REQ) -> None:
+    def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
         """
         A REQ was received.
         """
@@ -121,7 +120,7 @@ class Listener:
         if child is not None:
             child.close()
 
-    def lookupRequested(self, lookup: Any, request: SIDR_REQ) -> None:
+    def lookupRequested(self, lookup: Any, request: LookupRequest) -> None:
         """
         A SIDR_REQ was received.
         """
@@ -167,7 +166,7 @@ class Listener:
         self._device.count("bad_rdma_cm_request")
         connection.reject(reason, b"", self._device.clock())
 
-    def _child(self, request: REQ | SIDR_REQ, way: Any) -> Identifier:
+    def _child(self, request: ConnectRequest | LookupRequest, way: Any) -> Identifier:
         # The private data names the source address.  It must be the address that the packets came from, or
         # any address of this host for one of its processes: programs authorize peers by address.
         if self._headerBytes:
@@ -176,7 +175,7 @@ class Listener:
             if not self._device.isPeers(way, peer.host):
                 raise WireError(f"a request comes from {peer.host}, which is no address of its sender")
         else:
-            assert isinstance(request, REQ)
+            assert isinstance(request, ConnectRequest)
             path = request.primaryPath
             peer, here = Address(textOf(path.localGID), 0), textOf(path.remoteGID)
             # An HCA may name itself by the GID of its own path; any other GID must be an address of that

@@ -22,7 +22,7 @@ from twisted_ib import limits
 from twisted_ib.errors import HCAError, WireError
 from twisted_ib.hca.base import attributes
 from twisted_ib.hca.base.operation import QPN_MASK
-from twisted_ib.hca.connection import PathRecord, RejectReason
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest, PathRecord, RejectReason
 from twisted_ib.hca.verbs.base.addr import GID, AHAttr, GlobalRoute
 from twisted_ib.hca.verbs.base.errors import PyverbsRDMAError, errnoOf
 from twisted_ib.hca.verbs.cm.connparam import ConnParam
@@ -30,7 +30,6 @@ from twisted_ib.hca.verbs.enums.cm import RDMA_MAX_INIT_DEPTH, RDMA_MAX_RESP_RES
 from twisted_ib.hca.verbs.enums.device import ibv_access_flags, ibv_mtu
 from twisted_ib.hca.verbs.enums.queues import ibv_qp_attr_mask, ibv_qp_state
 from twisted_ib.hca.verbs.qp.qpattr import QPAttr
-from twisted_ib.hca.wire.cm import REP, REQ
 
 _M, _S = ibv_qp_attr_mask, ibv_qp_state
 
@@ -45,8 +44,6 @@ CM_RETRIES = 15
 PACKET_LIFETIME = 16
 #: As Linux sends it on RoCEv2.  Above 1 the path is not subnet local, and the LIDs of the REQ are 0xFFFF.
 HOP_LIMIT = 64
-#: Transport service type of a REQ (IBTA vol. 1 12.7; Linux ibta_vol1_c12.h).
-_RELIABLE_CONNECTION = 0
 _MTU_CODE = attributes.MTU_CODES[limits.DATAGRAM_BYTES]
 #: The required attributes of IBTA vol. 1 10.3.1 for each transition, as Linux cm.c, C{cm_init_qp_rtr_attr}
 #: and its siblings set them.
@@ -130,8 +127,7 @@ def localParameters(
         terms.rnrRetries = min(param.rnr_retry, MOST_RETRIES)
         terms.shared, terms.number = bool(param.srq), param.qpn
         terms.privateData = param.private_data
-    if len(terms.privateData) > room:
-        raise PyverbsRDMAError(f"Private data has at most {room} octets here", errno.EINVAL)
+    checkPrivateData(terms.privateData, room)
     # IBTA vol. 1 9.2: queue pair numbers have 24 bits; a larger one would be cut on the wire and name
     # another.
     if terms.number > QPN_MASK:
@@ -141,6 +137,15 @@ def localParameters(
         terms.responderResources = min(terms.responderResources, most.responderResources)
         terms.initiatorDepth = min(terms.initiatorDepth, most.initiatorDepth)
     return terms
+
+
+def checkPrivateData(privateData: bytes, room: int) -> None:
+    """
+    @param room: octets of private data in the message.
+    @raise PyverbsRDMAError: there is too much (EINVAL).
+    """
+    if len(privateData) > room:
+        raise PyverbsRDMAError(f"Private data has at most {room} octets here", errno.EINVAL)
 
 
 def _reads(count: int) -> int:
@@ -198,7 +203,7 @@ def makeREQ(
     path: PathRecord,
     header: bytes,
     mtu: int = _MTU_CODE,
-) -> REQ:
+) -> ConnectRequest:
     """
     Make the active side's REQ.
 
@@ -208,30 +213,29 @@ def makeREQ(
     # IBTA vol. 1 12.7: the REQ's timeout is the active side's guess, with its own ACK delay; the passive side
     # uses it as it is.
     timeout = ackTimeout(lifetime, attributes.ACK_DELAY_CODE)
-    return REQ(
+    return ConnectRequest(
         serviceID=serviceID,
         localQPN=terms.number,
         responderResources=terms.responderResources,
         initiatorDepth=terms.initiatorDepth,
-        remoteCMResponseTimeout=RESPONSE_TIMEOUT,
         endToEndFlowControl=terms.flowControl,
         startingPSN=psn,
-        localCMResponseTimeout=RESPONSE_TIMEOUT,
+        responseTimeout=RESPONSE_TIMEOUT,
         retryCount=terms.retries,
         pathMTU=mtu,
         rnrRetryCount=terms.rnrRetries,
-        maxCMRetries=CM_RETRIES,
+        requestRetries=CM_RETRIES,
         sharedReceiveQueue=terms.shared,
         primaryPath=attrs.evolve(path, localACKTimeout=timeout),
         privateData=header + terms.privateData,
     )
 
 
-def makeREP(terms: NegotiatedParameters, psn: int) -> REP:
+def makeREP(terms: NegotiatedParameters, psn: int) -> ConnectReply:
     """
     Make the passive side's REP.
     """
-    return REP(
+    return ConnectReply(
         localQPN=terms.number,
         startingPSN=psn,
         responderResources=terms.responderResources,
@@ -245,7 +249,9 @@ def makeREP(terms: NegotiatedParameters, psn: int) -> REP:
     )
 
 
-def remoteParameters(message: REQ | REP, own: NegotiatedParameters) -> NegotiatedParameters:
+def remoteParameters(
+    message: ConnectRequest | ConnectReply, own: NegotiatedParameters
+) -> NegotiatedParameters:
     """
     The peer's parameters from this side's point of view: its initiator depth is what this side serves.
 
@@ -257,7 +263,7 @@ def remoteParameters(message: REQ | REP, own: NegotiatedParameters) -> Negotiate
         min(message.initiatorDepth, own.responderResources),
         min(message.responderResources, own.initiatorDepth),
         message.endToEndFlowControl,
-        message.retryCount if isinstance(message, REQ) else 0,
+        message.retryCount if isinstance(message, ConnectRequest) else 0,
         message.rnrRetryCount,
         message.sharedReceiveQueue,
         message.localQPN,
@@ -355,18 +361,18 @@ def datagramAttributes(state: int, key: int) -> tuple[QPAttr, int]:
     raise PyverbsRDMAError("Failed to get QP attributes", errno.EINVAL)
 
 
-def parametersFromREQ(request: REQ, path: Any, psn: int) -> tuple[NegotiatedParameters, QueuePairParameters]:
+def parametersFromREQ(
+    request: ConnectRequest, path: Any, psn: int
+) -> tuple[NegotiatedParameters, QueuePairParameters]:
     """
     The passive side's parameters, from a REQ.
 
     @raise UnsupportedRequest: it asks for something unsupported.
     """
-    # Only RC is supported: reason 9 (IBTA vol. 1 12.6.7.2).
-    if request.transportServiceType != _RELIABLE_CONNECTION:
-        raise UnsupportedRequest("another transport service", RejectReason.INVALID_TRANSPORT_TYPE)
-    if request.pathMTU not in list(ibv_mtu) or not _isPossible(request.pathMTU, path):
-        # Packets of the size that the peer will send, the path MTU of the REQ, do not fit the path back:
-        # reason 26.
+    if request.unsupported is not None:
+        raise UnsupportedRequest(request.unsupported.name, request.unsupported)
+    # The queue pair gets it as an attribute, also where records need none.
+    if request.pathMTU not in list(ibv_mtu):
         raise UnsupportedRequest(f"MTU code {request.pathMTU}", RejectReason.INVALID_MTU)
     terms = remoteParameters(request, NegotiatedParameters())
     return terms, QueuePairParameters(
@@ -388,15 +394,8 @@ def parametersFromREQ(request: REQ, path: Any, psn: int) -> tuple[NegotiatedPara
     )
 
 
-def _isPossible(code: int, path: Any) -> bool:
-    # The interface's MTU is not doubted: what the kernel has learned about a path may be forged (ICMP
-    # "fragmentation needed", RFC 5927 section 7), and must not refuse connections.
-    fabric = path.fabric
-    return not fabric.traits.packets or code <= attributes.MTU_CODES[fabric.pathMTU] or code <= mtuCode(path)
-
-
 def parametersFromREP(
-    reply: REP, own: NegotiatedParameters, path: Any, mtu: int, psn: int, lifetime: int, label: int
+    reply: ConnectReply, own: NegotiatedParameters, path: Any, mtu: int, psn: int, lifetime: int, label: int
 ) -> tuple[NegotiatedParameters, QueuePairParameters]:
     """
     The active side's parameters, from a REP.

@@ -1,0 +1,248 @@
+"""
+Tests of L{twisted_ib.hca.device.connections}: on a device of each kind users connect by requests and replies,
+and never see a message of the communication manager.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zope.interface.verify import verifyObject
+
+from tests.hca.device.everykind import EveryKindTestCase
+from tests.hca.hcas import settle
+from twisted_ib.hca.base.traits import Peers
+from twisted_ib.hca.connection import (
+    ConnectReply,
+    ConnectRequest,
+    LookupReply,
+    LookupRequest,
+    PathRecord,
+    Rejection,
+    RejectReason,
+    SIDRStatus,
+)
+from twisted_ib.hca.connection.interfaces import IConnection, IConnectionUser, ILookup
+from twisted_ib.hca.connection.path import ANY_PATH
+from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, gidOf
+
+PORT = 7001
+LOCALHOST = "127.0.0.1"
+
+
+class User:
+    """
+    A user of connections and lookups, active or passive.
+
+    @ivar told: what it was told, in order.
+    @ivar answer: called with the connection or lookup, and the request.
+    """
+
+    def __init__(self, answer: Any = None) -> None:
+        """
+        @param answer: of a listener.
+        """
+        self.told: list[Any] = []
+        self.answer = answer
+        self.path: Any = None
+
+    def pathReady(self, path: Any) -> None:
+        """
+        Remember.
+        """
+        self.path = path
+
+    def connectFailed(self, reason: Exception) -> None:
+        """
+        Remember.
+        """
+        self.told.append(reason)
+
+    def connectionRequested(self, connection: Any, request: Any) -> None:
+        """
+        Answer.
+        """
+        self.told.append(request)
+        self.answer(connection, request)
+
+    lookupRequested = connectionRequested
+
+    def requestWithdrawn(self, connection: Any) -> None:
+        """
+        Remember.
+        """
+        self.told.append("withdrawn")
+
+    def replied(self, connection: Any, reply: Any) -> None:
+        """
+        The queue pair is ready.
+        """
+        self.told.append(reply)
+        connection.ready(0.0)
+
+    def established(self, connection: Any) -> None:
+        """
+        Remember.
+        """
+        self.told.append("established")
+
+    def rejected(self, connection: Any, rejection: Any) -> None:
+        """
+        Remember.
+        """
+        self.told.append(rejection)
+
+    def unreachable(self, connection: Any) -> None:
+        """
+        Remember.
+        """
+        self.told.append("unreachable")
+
+    def peerDisconnected(self, connection: Any) -> None:
+        """
+        Remember.
+        """
+        self.told.append(connection.disconnectData.rstrip(b"\0"))
+
+    def found(self, lookup: Any, reply: Any) -> None:
+        """
+        Remember.
+        """
+        self.told.append(reply)
+
+
+class ConnectionTests(EveryKindTestCase):
+    """
+    Two HCAs of each kind.
+    """
+
+    def cases(self, space: int, answer: Any) -> Any:
+        """
+        @param answer: the listener's.
+        @return: for each kind two devices, a user with a path from the first to the second, a listener
+            there, and the private data of a request.
+        """
+        for here, there in self.pairs():
+            address = there.address or LOCALHOST
+            listener, user = User(answer), User()
+            there.listen(space, address, PORT, listener)
+            here.connect(space, address, PORT, user, 0.0)
+            settle(here, there)
+            header = RDMACMHeader(here.address or LOCALHOST, 40000, address).pack()
+            yield here, there, user, listener, header
+
+    def test_accepted(self) -> None:
+        """
+        A request, its reply, and the end of the connection.
+        """
+        passive: list[Any] = []
+
+        def accept(connection: Any, request: ConnectRequest) -> None:
+            connection.user = server
+            passive.append(connection)
+            reply = ConnectReply(b"welcome", 0x22, request.initiatorDepth, request.responderResources)
+            connection.destination.prepareREP(reply, request)
+            self.assertTrue(connection.accept(reply, 0.0))
+
+        for here, there, user, listener, header in self.cases(PortSpace.TCP, accept):
+            server = User()
+            request = ConnectRequest(
+                PortSpace.TCP << 16 | PORT, header + b"hello", 0x11, 3, 4, pathMTU=3, requestRetries=2
+            )
+            connection = here.sendRequest(user.path, request, user, 0.0)
+            verifyObject(IConnection, connection)
+            verifyObject(IConnectionUser, user, tentative=True)
+            settle(here, there)
+            [asked], [told] = listener.told, user.told
+            self.assertEqual((type(asked), type(told)), (ConnectRequest, ConnectReply))
+            self.assertEqual(asked.privateData.rstrip(b"\0"), header + b"hello")
+            self.assertEqual(
+                (asked.serviceID, asked.localQPN, asked.responderResources, asked.initiatorDepth),
+                (request.serviceID, 0x11, 3, 4),
+            )
+            self.assertIsNone(asked.unsupported)
+            self.assertEqual(told.privateData.rstrip(b"\0"), b"welcome")
+            self.assertEqual((told.localQPN, told.responderResources, told.initiatorDepth), (0x22, 4, 3))
+            self.assertEqual(server.told, ["established"])
+            # Only packets have what both ends must agree on; nobody but their path has chosen it.
+            isRouted = here.traits.peers is Peers.ADDRESSES
+            self.assertEqual(asked.primaryPath is not ANY_PATH and asked.primaryPath != ANY_PATH, isRouted)
+            if isRouted:
+                self.assertEqual(asked.primaryPath.localGID, gidOf(here.address))
+                self.assertEqual(asked.startingPSN, request.startingPSN)
+            self.assertTrue(here.disconnect(connection, b"bye"))
+            settle(here, there)
+            self.assertFalse(here.disconnect(connection))
+            self.assertEqual((user.told[1:], server.told[1:]), ([b""], [b"bye"]))
+
+    def test_rejected(self) -> None:
+        """
+        A refusal has its reason and private data; a port without a listener refuses too.
+        """
+
+        def reject(connection: Any, request: ConnectRequest) -> None:
+            self.assertTrue(connection.reject(999, b"why", 0.0))
+
+        for here, there, user, _, header in self.cases(PortSpace.TCP, reject):
+            for port in (PORT, PORT + 1):
+                request = ConnectRequest(PortSpace.TCP << 16 | port, header, 0x11 + port, pathMTU=3)
+                here.sendRequest(user.path, request, user, 0.0)
+                settle(here, there)
+            first, second = user.told
+            self.assertEqual((type(first), first.reason, first.privateData[:4]), (Rejection, 999, b"why\0"))
+            self.assertEqual((type(second), second.reason), (Rejection, RejectReason.INVALID_SERVICE_ID))
+
+    def test_unsupported(self) -> None:
+        """
+        Where there are packets, a request for ones that this end cannot send says so; the path of a request
+        that has one is left alone.
+        """
+
+        def ignore(connection: Any, request: ConnectRequest) -> None:
+            connection.ignore(0.0)
+
+        for here, there, user, listener, header in self.cases(PortSpace.TCP, ignore):
+            codes = (0, 1, 3, 4, 6)
+            for code in codes:
+                path = PathRecord(localGID=gidOf(here.address or LOCALHOST), flowLabel=code)
+                request = ConnectRequest(
+                    PortSpace.TCP << 16 | PORT, header, 0x11 + code, pathMTU=code, primaryPath=path
+                )
+                here.sendRequest(user.path, request, user, 0.0)
+                settle(here, there)
+            self.assertEqual([asked.primaryPath.flowLabel for asked in listener.told], [*codes])
+            wrong = [asked.pathMTU for asked in listener.told if asked.unsupported is not None]
+            # The wire's packets have 1024 bytes, code 3.
+            self.assertEqual(wrong, [0, 4, 6] if here.traits.packets else [])
+            self.assertLessEqual(
+                {asked.unsupported for asked in listener.told}, {None, RejectReason.INVALID_MTU}
+            )
+
+    def test_lookup(self) -> None:
+        """
+        The queue pair of a datagram service, or a refusal.
+        """
+        answers = [LookupReply(SIDRStatus.VALID, b"here", 0x33, 0x44), None]
+
+        def answer(lookup: Any, request: LookupRequest) -> None:
+            verifyObject(ILookup, lookup)
+            reply = answers[len(listener.told) - 1]
+            if reply is None:
+                self.assertTrue(lookup.reject(SIDRStatus.NO_QP, b"no", 0.0))
+            else:
+                self.assertTrue(lookup.answer(reply, 0.0))
+
+        for here, there, user, listener, header in self.cases(PortSpace.UDP, answer):
+            for _ in answers:
+                here.sendLookup(
+                    user.path, LookupRequest(PortSpace.UDP << 16 | PORT, header, 17, 3), user, 0.0
+                )
+                settle(here, there)
+            self.assertEqual({type(asked) for asked in listener.told}, {LookupRequest})
+            self.assertEqual(listener.told[0].privateData[:36], header)
+            first, second = user.told
+            self.assertEqual(
+                (type(first), first.status, first.queuePairNumber, first.qKey, first.privateData[:5]),
+                (LookupReply, SIDRStatus.VALID, 0x33, 0x44, b"here\0"),
+            )
+            self.assertEqual((second.status, second.privateData[:3]), (SIDRStatus.NO_QP, b"no\0"))

@@ -1,0 +1,140 @@
+"""
+Requests to connect and their answers (L{twisted_ib.hca.connection}) as messages of the communication manager,
+and back.
+
+Communication ids, GUIDs and whatever else only the communication manager knows are not set here.
+"""
+
+from __future__ import annotations
+
+from twisted_ib.hca.connection import (
+    ConnectReply,
+    ConnectRequest,
+    LookupReply,
+    LookupRequest,
+    Rejection,
+    RejectReason,
+)
+from twisted_ib.hca.wire.cm import REJ, REP, REQ, SIDR_REP, SIDR_REQ
+
+
+def requestMessage(request: ConnectRequest) -> REQ:
+    """
+    @return: the REQ of a request.
+    """
+    timeout = request.responseTimeout
+    return REQ(
+        serviceID=request.serviceID,
+        localQPN=request.localQPN,
+        responderResources=request.responderResources,
+        initiatorDepth=request.initiatorDepth,
+        remoteCMResponseTimeout=timeout,
+        endToEndFlowControl=request.endToEndFlowControl,
+        startingPSN=request.startingPSN,
+        localCMResponseTimeout=timeout,
+        retryCount=request.retryCount,
+        pathMTU=request.pathMTU,
+        rnrRetryCount=request.rnrRetryCount,
+        maxCMRetries=request.requestRetries,
+        sharedReceiveQueue=request.sharedReceiveQueue,
+        primaryPath=request.primaryPath,
+        privateData=request.privateData,
+    )
+
+
+def requestOf(message: REQ) -> ConnectRequest:
+    """
+    @return: the request of a REQ.
+    """
+    return ConnectRequest(
+        message.serviceID,
+        message.privateData,
+        message.localQPN,
+        message.responderResources,
+        message.initiatorDepth,
+        message.retryCount,
+        message.rnrRetryCount,
+        message.remoteCMResponseTimeout,
+        message.maxCMRetries,
+        message.endToEndFlowControl,
+        message.sharedReceiveQueue,
+        message.startingPSN,
+        message.pathMTU,
+        message.primaryPath,
+        # IBTA vol. 1 12.6.7.2, reason 9: only RC (0); connections need its order and retransmission.
+        RejectReason.INVALID_TRANSPORT_TYPE if message.transportServiceType else None,
+    )
+
+
+def replyMessage(reply: ConnectReply) -> REP:
+    """
+    @return: the REP of a reply.
+    """
+    return REP(
+        localQPN=reply.localQPN,
+        startingPSN=reply.startingPSN,
+        responderResources=reply.responderResources,
+        initiatorDepth=reply.initiatorDepth,
+        targetACKDelay=reply.targetACKDelay,
+        endToEndFlowControl=reply.endToEndFlowControl,
+        rnrRetryCount=reply.rnrRetryCount,
+        sharedReceiveQueue=reply.sharedReceiveQueue,
+        privateData=reply.privateData,
+    )
+
+
+def replyOf(message: REP) -> ConnectReply:
+    """
+    @return: the reply of a REP.
+    """
+    return ConnectReply(
+        message.privateData,
+        message.localQPN,
+        message.responderResources,
+        message.initiatorDepth,
+        message.rnrRetryCount,
+        message.endToEndFlowControl,
+        message.sharedReceiveQueue,
+        message.startingPSN,
+        message.targetACKDelay,
+    )
+
+
+def rejectionOf(message: REJ) -> Rejection:
+    """
+    @return: the rejection of a REJ.
+    """
+    return Rejection(message.reason, message.privateData)
+
+
+def lookupMessage(request: LookupRequest) -> SIDR_REQ:
+    """
+    @return: the SIDR_REQ of a lookup.
+    """
+    return SIDR_REQ(serviceID=request.serviceID, privateData=request.privateData)
+
+
+def lookupOf(message: SIDR_REQ) -> LookupRequest:
+    """
+    @return: the lookup of a SIDR_REQ.
+    """
+    return LookupRequest(message.serviceID, message.privateData)
+
+
+def lookupReplyMessage(reply: LookupReply) -> SIDR_REP:
+    """
+    @return: the SIDR_REP of a lookup's reply.
+    """
+    return SIDR_REP(
+        status=reply.status,
+        queuePairNumber=reply.queuePairNumber,
+        qKey=reply.qKey,
+        privateData=reply.privateData,
+    )
+
+
+def lookupReplyOf(message: SIDR_REP) -> LookupReply:
+    """
+    @return: the reply of a SIDR_REP.
+    """
+    return LookupReply(message.status, message.privateData, message.queuePairNumber, message.qKey)

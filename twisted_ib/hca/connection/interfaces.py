@@ -1,0 +1,148 @@
+"""
+The two ends of a connection in the making: what its users may ask, and what they are told.
+
+Times (C{now}) are the device's, in seconds.  A command returns False if the other end, or the path, has ended
+the connection meanwhile, and raises
+L{ConnectionStateError<twisted_ib.errors.ConnectionStateError>} if the user has misordered its commands.
+"""
+
+from __future__ import annotations
+
+from zope.interface import Attribute, Interface
+
+
+class IServiceListener(Interface):
+    """
+    The listener of a service.
+    """
+
+    def connectionRequested(connection, request):  # type: ignore[no-untyped-def]
+        """
+        A request arrived: answer with C{connection.accept}, C{reject} or C{ignore}, now or later.
+
+        @param connection: an L{IConnection}.
+        @param request: a L{ConnectRequest<twisted_ib.hca.connection.request.ConnectRequest>}.
+        """
+
+    def requestWithdrawn(connection):  # type: ignore[no-untyped-def]
+        """
+        The request needs no answer any more.
+        """
+
+    # Optional, for datagram services (IBTA vol. 1 12.11): lookupRequested(lookup, request), with an ILookup
+    # and a LookupRequest: answer with lookup.answer, reject or ignore, now or later.
+
+
+class IConnection(Interface):
+    """
+    One end of a connection: of the communication manager it is L{twisted_ib.hca.cm.machine.Connection}.
+    """
+
+    user = Attribute("The L{IConnectionUser} that its events go to, or L{None}; the user's to set.")
+    destination = Attribute("The path that the request took.")
+    disconnectData = Attribute("The private data by which the peer ended the connection, or empty.")
+    ackSeconds = Attribute("For how long packets of a connection that has ended may be on their way.")
+
+    def accept(reply, now):  # type: ignore[no-untyped-def]
+        """
+        Passive: accept.
+
+        @param reply: a L{ConnectReply<twisted_ib.hca.connection.request.ConnectReply>}.
+        """
+
+    def reject(reason, privateData, now):  # type: ignore[no-untyped-def]
+        """
+        Refuse a request; of the active side, a reply.
+
+        @param reason: a L{RejectReason<twisted_ib.hca.connection.codes.RejectReason>}.
+        """
+
+    def ignore(now):  # type: ignore[no-untyped-def]
+        """
+        Passive: forget the request, as if it had been lost.
+        """
+
+    def sendMRA(now):  # type: ignore[no-untyped-def]
+        """
+        Keep the peer from giving up: the answer will be late (IBTA vol. 1 12.6.6).
+        """
+
+    def ready(now):  # type: ignore[no-untyped-def]
+        """
+        Active: the reply is good, and the queue pair takes data.
+        """
+
+    def abandon(now):  # type: ignore[no-untyped-def]
+        """
+        End it, in whatever state it is, and hear no more of it.
+        """
+
+
+class IConnectionUser(Interface):
+    """
+    The user of an L{IConnection}, which it sets as C{connection.user}.  It has those of these that can happen
+    while it is the user.
+    """
+
+    def replied(connection, reply):  # type: ignore[no-untyped-def]
+        """
+        Active: the peer accepts.  Answer with C{connection.ready} or C{reject}.
+
+        @param reply: a L{ConnectReply<twisted_ib.hca.connection.request.ConnectReply>}.
+        """
+
+    def rejected(connection, rejection):  # type: ignore[no-untyped-def]
+        """
+        The peer has refused.
+
+        @param rejection: a L{Rejection<twisted_ib.hca.connection.request.Rejection>}.
+        """
+
+    def unreachable(connection):  # type: ignore[no-untyped-def]
+        """
+        The peer has not answered.
+        """
+
+    def peerDisconnected(connection):  # type: ignore[no-untyped-def]
+        """
+        The connection has ended: the peer has ended it, or has answered C{Device.disconnect}.
+        """
+
+    # Optional: established(connection), passive: the peer is ready; pathLost(reason): the path is gone, and
+    # with it the connection.
+
+
+class ILookup(Interface):
+    """
+    One end of a search for the queue pair of a datagram service: of the communication manager it is
+    L{twisted_ib.hca.cm.sidr.Lookup}.
+    """
+
+    user = Attribute(
+        "It hears C{found(lookup, reply)} or C{unreachable(lookup)}, and of C{pathLost(reason)}."
+    )
+    destination = Attribute("The path that the request took.")
+
+    def answer(reply, now):  # type: ignore[no-untyped-def]
+        """
+        Passive: answer.
+
+        @param reply: a L{LookupReply<twisted_ib.hca.connection.request.LookupReply>}.
+        """
+
+    def reject(status, privateData, now):  # type: ignore[no-untyped-def]
+        """
+        Passive: refuse.
+
+        @param status: a L{SIDRStatus<twisted_ib.hca.connection.codes.SIDRStatus>} other than VALID.
+        """
+
+    def ignore(now):  # type: ignore[no-untyped-def]
+        """
+        Passive: forget the request, as if it had been lost.
+        """
+
+    def close(now):  # type: ignore[no-untyped-def]
+        """
+        Its user has no more use for it.
+        """

@@ -1,0 +1,115 @@
+"""
+Requests and their answers, as the users of connections give and get them.
+
+A request that is to be sent belongs to its device from then on, and one that was received to its listener.
+Depths are READs and atomics at a time; timeouts are codes, see
+L{timeoutSeconds<twisted_ib.hca.base.timers.timeoutSeconds>}.  The fields of each class that come last are for
+verbs, or filled in by a path whose transport needs them (L{ConnectRequest.startingPSN} and those after it):
+other users leave them alone.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from twisted_ib.hca.connection.codes import RejectReason, SIDRStatus
+from twisted_ib.hca.connection.path import ANY_PATH, PathRecord
+
+# Not frozen: attrs sets the fields of frozen classes by a call each, and every connect makes four objects.
+
+
+@attrs.define
+class ConnectRequest:
+    """
+    A request for a reliable connection: C{struct rdma_conn_param} of the active side, and the service.
+
+    @ivar serviceID: 64 bits, the port space above the port (see L{twisted_ib.hca.connection.rdmacm}).
+    @ivar privateData: for the listener; a received one may have zeros behind it, where the transport gives
+        private data no length (IBTA vol. 1 12.6.5).
+    @ivar localQPN: the sender's queue pair.
+    @ivar responderResources: the depth that the sender serves.
+    @ivar initiatorDepth: the depth that the sender wants to have outstanding.
+    @ivar retryCount: of data, 0 to 7.
+    @ivar rnrRetryCount: of data that found no receive, 0 to 7; 7 is without limit.
+    @ivar responseTimeout: the wait until the request is repeated.
+    @ivar requestRetries: how often the request itself is repeated, 0 to 15.
+    @ivar startingPSN: the PSN of the first packet of the I{receiver} of this request.
+    @ivar pathMTU: a code, see L{MTU_CODES<twisted_ib.hca.base.attributes.MTU_CODES>}.
+    @ivar primaryPath: between the two ports; with none the device gives the path that the request takes.
+    @ivar unsupported: of a received one: why it cannot be accepted, whatever its user wants.
+    """
+
+    serviceID: int = 0
+    privateData: bytes = b""
+    localQPN: int = 0
+    responderResources: int = 0
+    initiatorDepth: int = 0
+    retryCount: int = 0
+    rnrRetryCount: int = 0
+    responseTimeout: int = 0
+    requestRetries: int = 0
+    endToEndFlowControl: bool = False
+    sharedReceiveQueue: bool = False
+    startingPSN: int = 0
+    pathMTU: int = 0
+    primaryPath: PathRecord = ANY_PATH
+    unsupported: RejectReason | None = None
+
+
+@attrs.define
+class ConnectReply:
+    """
+    The acceptance of a L{ConnectRequest}; fields of the same name mean the same, of the passive side.
+
+    @ivar targetACKDelay: the passive side's delay of acknowledgements.
+    """
+
+    privateData: bytes = b""
+    localQPN: int = 0
+    responderResources: int = 0
+    initiatorDepth: int = 0
+    rnrRetryCount: int = 0
+    endToEndFlowControl: bool = False
+    sharedReceiveQueue: bool = False
+    startingPSN: int = 0
+    targetACKDelay: int = 0
+
+
+@attrs.define
+class Rejection:
+    """
+    The refusal of a request or of a reply.
+
+    @ivar reason: a L{RejectReason}, or an unnamed number.
+    """
+
+    reason: int
+    privateData: bytes = b""
+
+
+@attrs.define
+class LookupRequest:
+    """
+    Asks for the queue pair of a datagram service (IBTA vol. 1 12.11).
+
+    @ivar responseTimeout: as in L{ConnectRequest}; C{requestRetries} likewise.
+    """
+
+    serviceID: int = 0
+    privateData: bytes = b""
+    responseTimeout: int = 0
+    requestRetries: int = 0
+
+
+@attrs.define
+class LookupReply:
+    """
+    The answer to a L{LookupRequest}.
+
+    @ivar status: a L{SIDRStatus}, or an unnamed number.
+    """
+
+    status: int = SIDRStatus.VALID
+    privateData: bytes = b""
+    queuePairNumber: int = 0
+    qKey: int = 0
