@@ -24,7 +24,7 @@ class CompletedSearch:
 
 class Fabric:
     """
-    A base of fabrics.
+    A base of fabrics: what holds for one that shares no memory, waits for no time and has one descriptor.
 
     @ivar owner: The device, an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
     @ivar bells: The paths whose peers must be notified at the end of the batch.
@@ -34,10 +34,12 @@ class Fabric:
     @ivar asleep: Whether the descriptor must become readable when there is work.
     @ivar patient: Whether the caller polls C{progress} until nothing comes.
     @cvar answerSeconds: How long polling for an answer pays, even if the peer has slept.
+    @cvar name: The kind of fabric.
     @cvar traits: The facts of this kind of fabric.
     @cvar pathClass: Makes its paths.
     """
 
+    name: str
     traits = LOCAL
     pathClass: Any
     answerSeconds = limits.ANSWER_SECONDS
@@ -78,6 +80,28 @@ class Fabric:
         See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>}.
         """
         return bool(self.delayed)
+
+    def allocate(self, size: int) -> Any:
+        """
+        @return: L{None}: no peer maps memory here.
+        """
+        return None
+
+    def registerWith(self, poller: Any) -> None:
+        """
+        No effect: the descriptor is enough.
+        """
+
+    def deadline(self) -> float | None:
+        """
+        @return: L{None}: nothing waits for a time.
+        """
+        return None
+
+    def tick(self, now: float) -> None:
+        """
+        No effect: there are no timers.
+        """
 
     def pending(self) -> bool:
         """

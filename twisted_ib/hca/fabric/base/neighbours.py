@@ -6,13 +6,17 @@ There is one for each thread, or one that is passed in.
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
+from collections import defaultdict
 from typing import Any
 from weakref import WeakValueDictionary
 
 from twisted_ib import limits
-from twisted_ib.errors import NoListenerError, ServiceInUseError
+from twisted_ib.errors import NoListenerError, PathLostError, ServiceInUseError
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch, Fabric
+from twisted_ib.hca.fabric.base.path import PeerIdentity
 from twisted_ib.hca.host.addresses import checkLocal, conflict, freePort, normalise, servedBy
 
 
@@ -71,23 +75,28 @@ class Neighbours:
 
 class _OfThread(threading.local):
     def __init__(self) -> None:
-        self.neighbours = Neighbours()
+        self.neighbours: dict[str, Neighbours] = defaultdict(Neighbours)
 
 
 _ofThread = _OfThread()
 
 
-def ofThisThread() -> Neighbours:
+def ofThisThread(name: str = "lo") -> Neighbours:
     """
+    @param name: Of the kind of fabric; by default C{lo0}'s.
     @return: The registry of the calling thread.
     """
-    return _ofThread.neighbours
+    return _ofThread.neighbours[name]
 
 
 class ThreadDirectory(Fabric):
     """
-    The directory of a fabric within one thread: peers are its L{Neighbours}.
+    The directory of a fabric within one thread, and its paths: peers are its L{Neighbours}.
+
+    @ivar hot: Always empty: while this thread polls, nothing can arrive.
     """
+
+    hot: tuple[Any, ...] = ()
 
     def __init__(self, owner: Any, guid: int, neighbours: Neighbours | None = None) -> None:
         """
@@ -95,9 +104,12 @@ class ThreadDirectory(Fabric):
         @param neighbours: The HCAs within reach; by default those of this thread.
         """
         super().__init__(owner, guid)
-        self._neighbours = ofThisThread() if neighbours is None else neighbours
+        self._neighbours = ofThisThread(self.name) if neighbours is None else neighbours
         self._neighbours.fabrics[guid] = self
         self._services = self._neighbours.services
+        self._ends: list[Any] = []
+        #: The paths that this side dialled, by GUID.
+        self._paths: dict[int, Any] = {}
 
     # -- services
 
@@ -206,12 +218,71 @@ class ThreadDirectory(Fabric):
         """
         return self._neighbours.groups.get(group, ())[: limits.MULTICAST_MEMBERS]
 
+    # -- paths
+
     def pathTo(self, fabric: Any) -> Any:
         """
         @param fabric: One of the neighbours.
-        @return: The path to its HCA.
+        @return: The path to its HCA, or to this one.
+        """
+        path = self._paths.get(fabric.guid)
+        if path is None or not path.alive:
+            path, other = self._end(fabric), fabric._end(self)
+            self.couple(path, other)
+            if fabric is self:
+                # A queue pair may be connected to itself or to another one of its HCA: see RecordPath.bind.
+                path.twin, other.twin = other, path
+            self._paths[fabric.guid] = path
+            fabric.owner.pathAccepted(other)
+        return path
+
+    def couple(self, path: Any, other: Any) -> None:
+        """
+        Make one path of two new ends.
         """
         raise NotImplementedError
+
+    def _end(self, peer: Any) -> Any:
+        program = os.path.basename(sys.argv[0] or "python")
+        path = self.pathClass(self, PeerIdentity(peer.guid, os.getpid(), os.geteuid(), program))
+        self._ends.append(path)
+        return path
+
+    def paths(self) -> list[Any]:
+        """
+        @return: The paths to living peers.
+        """
+        return list(self._ends)
+
+    def withdrawAll(self) -> None:
+        """
+        Leave the registry: no more paths lead here.
+        """
+        self._neighbours.forget(self)
+        # A peer notices the end of its path in its next progress(); what it dials before leads elsewhere.
+        for fabric in self._neighbours.fabrics.values():
+            fabric._paths.pop(self.guid, None)
+
+    def lose(self, path: Any, reason: PathLostError) -> None:
+        """
+        End a path: deliver what the peer had published, then fail what remains.
+        """
+        if path not in self._ends:
+            return
+        self._ends.remove(path)
+        try:
+            # As TCP delivers data before a FIN.
+            path.drain()
+        finally:
+            path.alive = False
+            self.delayed.pop(path, None)
+            guid = path.peer.guid
+            if self._paths.get(guid) is path:
+                del self._paths[guid]
+            try:
+                self.owner.pathLost(path, reason)
+            finally:
+                path.lost(reason)
 
 
 __all__ = ["Neighbours", "ThreadDirectory", "ofThisThread"]

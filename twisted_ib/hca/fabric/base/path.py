@@ -559,4 +559,4 @@ class Forked:
     def _fail(self, *arguments: Any) -> Any:
         raise DeviceClosedError("this device belongs to the process that this one was forked from")
 
-    __call__ = __getattr__ = __getitem__ = __setitem__ = _fail
+    __call__ = __getattr__ = __getitem__ = __len__ = __setitem__ = _fail

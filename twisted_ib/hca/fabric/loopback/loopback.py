@@ -10,7 +10,6 @@ reactor is all that is asked of the kernel, so it works wherever Python does.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +19,7 @@ from twisted_ib import limits
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.base.interfaces import IFabric, IHostDirectory
 from twisted_ib.hca.fabric.base.neighbours import Neighbours, ThreadDirectory
-from twisted_ib.hca.fabric.base.path import Forked, PeerIdentity
+from twisted_ib.hca.fabric.base.path import Forked
 from twisted_ib.hca.fabric.loopback.queues import LoopbackPath
 
 
@@ -28,12 +27,9 @@ from twisted_ib.hca.fabric.loopback.queues import LoopbackPath
 class LoopbackFabric(ThreadDirectory):
     """
     The loopback fabric of one HCA.
-
-    @ivar hot: Always empty: while this thread polls, nothing can arrive.
     """
 
     name = "lo"
-    hot: tuple[Any, ...] = ()
     pathClass: Any = LoopbackPath
 
     def __init__(
@@ -50,46 +46,15 @@ class LoopbackFabric(ThreadDirectory):
         """
         super().__init__(owner, guid, neighbours)
         self._woken = self._closed = False
-        self._ends: list[LoopbackPath] = []
-        self._paths: dict[int, LoopbackPath] = {}
         self._pipe = os.pipe()
         for fd in self._pipe:
             os.set_blocking(fd, False)
 
-    def allocate(self, size: int) -> None:
+    def couple(self, path: LoopbackPath, other: LoopbackPath) -> None:
         """
-        Return L{None}: no peer maps memory here.
+        Make one path of two ends.
         """
-
-    # -- peers
-
-    def pathTo(self, fabric: LoopbackFabric) -> LoopbackPath:
-        """
-        @return: The path to another HCA, or to this one.
-        """
-        path = self._paths.get(fabric.guid)
-        # A closed peer is noticed at the next progress(); a path dialled before that must be a new one.
-        if path is None or not path.alive or path.other.closed:
-            path, other = self._end(fabric), fabric._end(self)
-            path.other, other.other = other, path
-            if fabric is self:
-                # A queue pair may be connected to itself or to another one of its HCA: see RecordPath.bind.
-                path.twin, other.twin = other, path
-            self._paths[fabric.guid] = path
-            fabric.owner.pathAccepted(other)
-        return path
-
-    def _end(self, peer: LoopbackFabric) -> LoopbackPath:
-        program = os.path.basename(sys.argv[0] or "python")
-        path = self.pathClass(self, PeerIdentity(peer.guid, os.getpid(), os.geteuid(), program))
-        self._ends.append(path)
-        return path
-
-    def paths(self) -> list[LoopbackPath]:
-        """
-        @return: The paths to living peers.
-        """
-        return list(self._ends)
+        path.other, other.other = other, path
 
     # -- progress
 
@@ -104,7 +69,7 @@ class LoopbackFabric(ThreadDirectory):
         # A copy: an upcall may open or close paths.
         for path in tuple(self._ends):
             if path.other.closed:
-                self._lose(path, PathLostError("the peer closed its HCA"))
+                self.lose(path, PathLostError("the peer closed its HCA"))
                 n += 1
                 continue
             k = path.progress(budget)
@@ -170,45 +135,13 @@ class LoopbackFabric(ThreadDirectory):
         """
         return self._pipe[0]
 
-    def registerWith(self, poller: Any) -> None:
-        """
-        Do nothing: the descriptor is enough.
-        """
-
-    def deadline(self) -> None:
-        """
-        Return L{None}: nothing here waits for a time.
-        """
-
-    def tick(self, now: float) -> None:
-        """
-        Do nothing: there are no timers.
-        """
-
     # -- the end
-
-    def _lose(self, path: LoopbackPath, reason: PathLostError) -> None:
-        if path not in self._ends:
-            return
-        self._ends.remove(path)
-        try:
-            # Published operations are delivered first, as TCP delivers data before a FIN.
-            path.drain()
-        finally:
-            path.alive = False
-            self.delayed.pop(path, None)
-            if self._paths.get(path.peer.guid) is path:
-                del self._paths[path.peer.guid]
-            try:
-                self.owner.pathLost(path, reason)
-            finally:
-                path.lost(reason)
 
     def forked(self) -> None:
         """
         In a forked child: make every use of a path an error.
         """
-        self._neighbours.forget(self)
+        self.withdrawAll()
         for path in self._ends:
             # The other end exists in the child as well, but its consumers are the parent's.
             path.other = Forked()
@@ -221,12 +154,12 @@ class LoopbackFabric(ThreadDirectory):
         if self._closed:
             return
         self._closed = self._woken = True
-        self._neighbours.forget(self)
+        self.withdrawAll()
         gone = PathLostError("the device was closed")
         for path in tuple(self._ends):
             # The peer may be within an upcall on this path, so it ends its own side in its next progress().
             path.closed = True
             path.other.fabric.wakeUp()
-            self._lose(path, gone)
+            self.lose(path, gone)
         for fd in self._pipe:
             os.close(fd)

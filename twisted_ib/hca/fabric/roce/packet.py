@@ -104,11 +104,6 @@ class PacketFabric(AddressDirectory):
         self._waker = LinkWaker(link)
         link.user = self
 
-    def allocate(self, size: int) -> None:
-        """
-        No effect: no memory is shared here.
-        """
-
     def trace(self, wrap: Callable[[Any], Any]) -> None:
         """
         Insert a wrapper between this fabric and its link.
@@ -407,11 +402,6 @@ class PacketFabric(AddressDirectory):
         @return: a descriptor that is readable when there is work.
         """
         return self._waker.fileno()
-
-    def registerWith(self, poller: Any) -> None:
-        """
-        No effect: L{fileno} is enough.
-        """
 
     def deadline(self) -> float | None:
         """

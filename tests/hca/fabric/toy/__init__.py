@@ -1,0 +1,3 @@
+"""
+A fabric without packets, made of socket pairs: what a new fabric costs, and that it costs no more.
+"""
