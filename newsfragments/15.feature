@@ -1,1 +1,1 @@
-`Device.mads.register` registers an agent for a management class, with whole MADs on queue pairs 0 and 1 between processes and on queue pair 1 between hosts; requests are repeated until they are answered, and a Get or Set that no agent takes is answered with its status.
+Datagrams without work requests: a UD queue pair may have a consumer that takes them where they lie (`twisted_ib.hca.services.datagramconsumer`); neither sending nor receiving makes an object per datagram. Records have the form of their link layer, with a GRH or with LIDs (`datagramform`).

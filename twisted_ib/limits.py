@@ -163,6 +163,8 @@ SHARED_RECEIVE_QUEUES = 1 << 16
 ADDRESS_HANDLES = 1 << 15
 #: Memory windows of one device (Linux rxe: 2^20).
 MEMORY_WINDOWS = 1 << 20
+#: Senders of datagrams that one consumer's queue pair remembers.
+DATAGRAM_SOURCES = 1024
 #: Multicast groups of one device (Linux C{rxe_param.h}: 8192).
 MULTICAST_GROUPS = 8192
 #: Queue pairs of one device in one multicast group (Linux C{rxe_param.h}: 56).

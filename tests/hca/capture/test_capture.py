@@ -39,6 +39,7 @@ from twisted_ib.hca.base.operation import (
     UD_SEND_ONLY,
     WRITE_ONLY,
 )
+from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.capture import capture as captures
 from twisted_ib.hca.capture import pcapng
 from twisted_ib.hca.capture.capture import Capture, capture, fileOf
@@ -51,6 +52,7 @@ from twisted_ib.hca.fabric.base.neighbours import Neighbours
 from twisted_ib.hca.fabric.base.path import PeerIdentity
 from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric, LoopbackPath
 from twisted_ib.hca.services.address import AddressVector
+from twisted_ib.hca.services.datagramform import FORMS
 from twisted_ib.hca.verbs import AH, GID, AHAttr, GlobalRoute, QPAttr, SendWR, enums
 from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.wire.cm import MESSAGES, REP, REQ, RTU
@@ -831,6 +833,27 @@ class StrangerTests(CaptureTestCase):
                 path.post(UD_SEND_ONLY << 24 | 0xFFFFFF, grh + DETH(1, 100).pack(), b"data", 4)
         self.captures[0].flush()
         self.assertEqual([frame.packet.bth.psn for frame in read(self.captures[0].path)], [0, 1, 2])
+
+    def test_localForm(self) -> None:
+        """
+        A datagram without a GRH is shown with the GIDs of the GUIDs; one that has it, with these; a malformed
+        one is not.
+        """
+        form = FORMS[LinkLayer.INFINIBAND]
+        self.path.shown.trace.form = form
+        gids = [guidGID(device.guid) for device in self.devices]
+        local = bytes.fromhex("0010 0020 52 00 ffff") + bytes(40)
+        grh = GRH(0xA5, 7, 28, 9, gids[1], gids[0]).pack()
+        heads = (local, bytes.fromhex("0010 0020 53 00 ffff") + grh, local[:4] + b"\x53" + local[5:])
+        for head in heads:
+            self.assertEqual(len(head), form.size)
+            self.path.post(UD_SEND_ONLY << 24 | 5, head + DETH(1, 100).pack(), b"data", 4)
+        self.captures[0].flush()
+        frames = read(self.captures[0].path)
+        self.assertEqual([frame.packet.payload for frame in frames], [b"data"] * 2)
+        self.assertEqual([frame.packet["source"] for frame in frames], [100, 100])
+        self.assertEqual([frame.datagram.source for frame in frames], gids)
+        self.assertEqual([frame.datagram.trafficClass for frame in frames], [0, 0xA5])
 
     def test_withdrawn(self) -> None:
         """

@@ -540,3 +540,30 @@ class IConsumer(Interface):
         """
         This is a forked child, and the queue pair is the parent's: make every use a named error.
         """
+
+
+class IDatagramConsumer(Interface):
+    """
+    The user of a UD queue pair without work requests: see
+    L{InlineDatagrams<twisted_ib.hca.services.datagramconsumer.InlineDatagrams>}.  It may post from within any
+    of these calls.
+    """
+
+    def datagramReceived(source, buffer, start, stop):  # type: ignore[no-untyped-def]
+        """
+        A datagram arrived.
+
+        @param source: the L{DatagramSource<twisted_ib.hca.services.datagramconsumer.DatagramSource>}.
+        @param buffer: bytes, with the payload from C{start} to C{stop}; the headers are before it, the
+            immediate if there is one directly.
+        """
+
+    def failed(reason):  # type: ignore[no-untyped-def]
+        """
+        The queue pair is in ERR.
+        """
+
+    def forked():  # type: ignore[no-untyped-def]
+        """
+        This is a forked child, and the queue pair is the parent's.
+        """

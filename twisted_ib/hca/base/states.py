@@ -44,6 +44,10 @@ class QPState(IntEnum):
     ERR = 6
 
 
+#: States in which a queue pair receives, and has a path or wants one (IBTA vol. 1 10.3.1).
+RECEIVING = frozenset((QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE))
+
+
 class QPAttribute(IntFlag):
     """
     The attributes of a queue pair, one bit each, as in C{enum ibv_qp_attr_mask}.

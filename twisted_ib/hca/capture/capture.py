@@ -23,8 +23,9 @@ from attrs import evolve, frozen
 from twisted_ib.hca.base.operation import GSI_QPN, MANAGEMENT_HEADER, UD_SEND_ONLY
 from twisted_ib.hca.capture.flow import Flow
 from twisted_ib.hca.capture.pcapng import Writer
+from twisted_ib.hca.services.datagramform import DatagramForm
 from twisted_ib.hca.wire.cm import BODY_BYTES, REP, REQ, SIDR_REP, SIDR_REQ, AnyMessage, byAttribute
-from twisted_ib.hca.wire.grh import DETH_BYTES, GRH, GRH_BYTES, HEADER_BYTES, guidGID
+from twisted_ib.hca.wire.grh import guidGID
 from twisted_ib.hca.wire.headers import DETH, PSN_MASK, QPN_MASK
 from twisted_ib.hca.wire.mad import cm, mad
 from twisted_ib.hca.wire.opcodes import MTU_BYTES, OPCODES
@@ -44,8 +45,6 @@ CAPTURE_ENDS = 65536
 #: Flows that a capture remembers without a queue pair.
 CAPTURE_ENDED_FLOWS = 1024
 
-#: The first octet of a multicast GID.
-_GROUP: Final = 0xFF
 #: The hop limit of packets that were given none.
 _HOPS: Final = 64
 
@@ -346,14 +345,15 @@ class Capture:
             _remember(self._ends, (source, message.localQPN), (message.startingPSN, way.back()))
         return way
 
-    def sentBefore(self, end: object, word: int, record: bytes) -> bool:
+    def sentBefore(self, form: DatagramForm, end: object, word: int, record: bytes) -> bool:
         """
         Whether a multicast datagram was shown already: it leaves an HCA once, but is posted here to each
         member.
 
+        @param form: of the record.
         @param end: the path that it was posted to.
         """
-        if record[GRH_BYTES - 16] != _GROUP:
+        if not form.group(record):
             return False
         latest, ends = self._latest
         if latest == (word, record) and end not in ends:
@@ -362,31 +362,34 @@ class Capture:
         self._latest = (word, record), [end]
         return False
 
-    def datagram(self, seen: tuple[int, bool], source: int, target: int, word: int, record: bytes) -> None:
+    def datagram(
+        self, form: DatagramForm, seen: tuple[int, bool], source: int, target: int, word: int, record: bytes
+    ) -> None:
         """
         Show an unreliable datagram.
 
+        @param form: of the record.
         @param seen: interface, and whether it is the sender.
         @param source: GUID of the sender.
         @param target: GUID of the receiver.
         @param word: opcode and QPN.
-        @param record: GRH, DETH, immediate if there is one, and payload.
+        @param record: what its form has, DETH, immediate if there is one, and payload.
         """
         row = OPCODES[word >> 24 & 0x7F]
-        payload = GRH_BYTES + row.layout.size
+        payload = form.size + row.layout.size
         if len(record) < payload:
             return
-        grh = GRH.parse(record, 0, GRH_BYTES)
-        numbers = row.layout.unpack_from(record, GRH_BYTES)
-        _, sender = DETH.unpack_from(record, HEADER_BYTES - DETH_BYTES)
+        fromGID, toGID, label, trafficClass, hopLimit = form.shown(record, source, target)
+        numbers = row.layout.unpack_from(record, form.size)
+        _, sender = DETH.unpack_from(record, form.size)
         bth = BaseHeader(
             *(row.code, word & QPN_MASK, self._nextDatagram(source, sender & QPN_MASK)),
             solicited=bool(word >> 31),
         )
         packet = Packet.of(bth, numbers, record[payload:])
-        way = Direction(source, target, grh.source, grh.destination, grh.flowLabel)
+        way = Direction(source, target, fromGID, toGID, label)
         port = datagramPort(sender & QPN_MASK)
-        self.show(seen, way, port, packet, grh.trafficClass, grh.hopLimit)
+        self.show(seen, way, port, packet, trafficClass, hopLimit)
 
     def _nextDatagram(self, guid: int, number: int) -> int:
         # IBTA vol. 1 9.8.3: datagrams have PSNs, per sending queue pair, though no receiver checks them.

@@ -33,6 +33,7 @@ from twisted_ib.hca.capture.flow import Flow
 from twisted_ib.hca.capture.linktrace import TracedLink
 from twisted_ib.hca.fabric.base.path import Refusing
 from twisted_ib.hca.queues.scatter import payload
+from twisted_ib.hca.services.datagramform import FORMS
 from twisted_ib.hca.wire import headers
 from twisted_ib.hca.wire.grh import HEADER_BYTES
 from twisted_ib.hca.wire.mad.mad import MAD_BYTES
@@ -50,6 +51,7 @@ class Trace:
     """
     The trace of one HCA.
 
+    @ivar form: of the fabric's datagrams.
     @ivar interface: the number of its interface in the capture.
     """
 
@@ -61,6 +63,7 @@ class Trace:
         """
         self.capture = capture
         self.fabric = fabric
+        self.form = FORMS[fabric.traits.linkLayer]
         self.interface = capture.interface(name, fabric.guid)
         if fabric.traits.packets:
             fabric.trace(lambda link: TracedLink(link, capture, self.interface))
@@ -235,8 +238,9 @@ class PathTrace:
         if len(record) < HEADER_BYTES:
             return False  # The same opcode with a reference, which is shorter than GRH and DETH.
         word = opcode << 24 | number
-        if not (outbound and self.capture.sentBefore(self, word, record)):
-            self.capture.datagram(seen, source, target, word, record)
+        form = self.trace.form
+        if not (outbound and self.capture.sentBefore(form, self, word, record)):
+            self.capture.datagram(form, seen, source, target, word, record)
         return True
 
     def _refusal(self, record: bytes, ends: tuple[int, int], mine: bool) -> None:

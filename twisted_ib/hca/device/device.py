@@ -55,6 +55,7 @@ from twisted_ib.hca.memory.keys import RandomIndices
 from twisted_ib.hca.memory.memory import Memory, MemoryRegion, ProtectionDomain
 from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.services.address import AddressPaths
+from twisted_ib.hca.services.datagramform import FORMS
 from twisted_ib.hca.services.support import capabilitiesOf
 from twisted_ib.hca.wire.grh import guidGID
 from twisted_ib.hca.wire.headers import PSN_MASK
@@ -173,6 +174,8 @@ class Device(Identity):
         else:
             self.fabric = fabric(self, self.guid, clock)
         self.traits = traits = self.fabric.traits
+        #: The form of its datagrams' records.
+        self.datagramForm = FORMS[traits.linkLayer]
         #: Its address resolution and multicast groups.
         self.paths: Resolution = RESOLUTIONS[traits.peers](self)
         # Source addresses can be forged, so fewer half-open connections are admitted than from processes that

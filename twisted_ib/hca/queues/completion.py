@@ -88,7 +88,10 @@ class WorkCompletion:
     @ivar flags: L{WCFlags} bits.
     @ivar immediate: the 32-bit immediate with C{WITH_IMM}; the invalidated key with C{WITH_INV}.
     @ivar sourceQueuePair: the sender's queue pair number, for datagrams.
+    @cvar sourceLID: 0, as C{pathBits} and C{serviceLevel}: see L{LocalCompletion}.
     """
+
+    sourceLID = pathBits = serviceLevel = 0
 
     __slots__ = (
         "byteLength",
@@ -125,6 +128,18 @@ class WorkCompletion:
             f"<WorkCompletion {self.workRequestID} {self.opcode.name} "
             f"{self.status.name} of queue pair {self.queuePairNumber}>"
         )
+
+
+class LocalCompletion(WorkCompletion):
+    """
+    The completion of a datagram that has local addresses (IBTA vol. 1 11.4.2.1).
+
+    @ivar sourceLID: of the sender.
+    @ivar pathBits: of the LID that it was sent to: what that adds to the port's base LID.
+    @ivar serviceLevel: 4 bits.
+    """
+
+    __slots__ = ("pathBits", "serviceLevel", "sourceLID")
 
 
 _MICROSECONDS = 1_000_000

@@ -35,7 +35,7 @@ from twisted_ib.hca.base.operation import (
     WRITE_ONLY,
 )
 from twisted_ib.hca.base.partition import DEFAULT_PKEY, PartitionTable, isValid
-from twisted_ib.hca.base.states import QPState, QPType, checkTransition
+from twisted_ib.hca.base.states import RECEIVING, QPState, QPType, checkTransition
 from twisted_ib.hca.wire.headers import RETH
 
 if TYPE_CHECKING:
@@ -59,8 +59,6 @@ _PARTITIONS = PartitionTable()
 #: The operation of a stream's record, and the same with a solicited event.
 SEND = SEND_ONLY << 24
 SEND_SOLICITED = (SEND_ONLY | SOLICITED) << 24
-#: States that receive: their queue pairs are in their path's table.
-_RECEIVING = frozenset((QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE))
 
 
 class QueuePair:
@@ -74,7 +72,7 @@ class QueuePair:
     @ivar posted: Receives posted and not used.
     @ivar pending: Inline sends that the medium had no room for, in order: tuples of word, header, payload,
         length.  L{None} when there are none.
-    @ivar work: The work queues, or L{None}.
+    @ivar work: The work queues, or what takes a UD queue pair's datagrams without them, or L{None}.
     @ivar attributes: What L{modify} has set, for L{query}; L{None} if nothing.
     @ivar partition: Its P_Key, which C{pkey_index} has chosen from the port's table; without that the first.
     @ivar proposal: This side's parameters in its REQ or REP, on packet fabrics.
@@ -172,10 +170,10 @@ class QueuePair:
         before = self.attributes
         self._remember(state, attributes)
         old, self.state = self.state, state
-        if state in _RECEIVING:
+        if state in RECEIVING:
             if self.path is None:
                 pass
-            elif old not in _RECEIVING:
+            elif old not in RECEIVING:
                 self.path = self.path.bind(self)
             else:
                 self.path.modified(self)
@@ -188,7 +186,7 @@ class QueuePair:
         if self.work is not None:
             self.work.modified(attributes)
         # Last: the path may be known already, and then records can arrive within this call.
-        if old not in _RECEIVING and self.vector is not None and self.state in _RECEIVING:
+        if old not in RECEIVING and self.vector is not None and self.state in RECEIVING:
             self._resolvePath(old, before)
 
     def _resolvePath(self, old: QPState, before: dict[str, Any] | None) -> None:
@@ -218,7 +216,7 @@ class QueuePair:
         if "ah_attr" in attributes:
             address = attributes["ah_attr"]
             isPath = self.path is not None and address in (self.path, self.path.way)
-            if self.state in _RECEIVING and not isPath and address != self.vector:
+            if self.state in RECEIVING and not isPath and address != self.vector:
                 # Positions and outstanding records belong to one path (no automatic path
                 # migration, IBTA vol. 1 17.2.8).
                 raise QueuePairError(f"queue pair {self.number} is connected: its path cannot change")
@@ -242,7 +240,7 @@ class QueuePair:
                 raise QueuePairError(f"pkey_index is 0 to {len(keys) - 1}, not {index}")
             key = keys[index]
         # Here and when the table changes, but not per record: a bound queue pair has a partition.
-        if state in _RECEIVING and not isValid(key):
+        if state in RECEIVING and not isValid(key):
             raise QueuePairError(f"queue pair {self.number} is in no partition: its P_Key is {key:#06x}")
 
     @property
@@ -266,7 +264,7 @@ class QueuePair:
         The port's P_Key table has changed: follow the slot, and fail if no partition is left in it.
         """
         self.joinPartition((self.attributes or {}).get("pkey_index", 0))
-        if self.state not in _RECEIVING:
+        if self.state not in RECEIVING:
             return
         if not isValid(self.partition):
             self.fail(QueuePairError(f"the partition of queue pair {self.number} was removed"))
@@ -300,7 +298,7 @@ class QueuePair:
         The path to the address vector is resolved.
         """
         # It may have gone to RESET or ERR, or got its path otherwise, while the lookup ran.
-        if self.vector is not None and self.path is None and self.state in _RECEIVING:
+        if self.vector is not None and self.path is None and self.state in RECEIVING:
             self.path = path.bind(self)
             if self.work is not None:
                 self.work.pathFound()
@@ -309,7 +307,7 @@ class QueuePair:
         """
         The path to the address vector cannot be resolved.
         """
-        if self.vector is not None and self.path is None and self.state in _RECEIVING:
+        if self.vector is not None and self.path is None and self.state in RECEIVING:
             # To work requests the peer is silent; they fail by their own timeout (IBTA vol. 1
             # 9.7.6.1.3), unless the path is found before.
             if self.work is not None:

@@ -3,7 +3,8 @@ Unreliable datagrams (UD) over a fabric of operations.
 
 A UD queue pair has no peer: each send request names an address handle, a queue pair number and a Q_Key;
 each receive begins with the 40 bytes of the GRH, which has the sender's address (IBTA vol. 1 9.8.3).  A
-record is GRH, DETH, immediate and payload, and its payload never exceeds the path MTU.
+record is what its form has (L{twisted_ib.hca.services.datagramform}), DETH, immediate and payload, and its
+payload never exceeds the path MTU.
 
 A send is done when it is on its way or lost; the sender cannot tell which.  A receiver drops and counts
 what it cannot use: a malformed or misaddressed record, a wrong Q_Key, one without a receive or longer than
@@ -20,18 +21,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twisted_ib import limits
-from twisted_ib.errors import MemoryAccessError, QueuePairError, WireError
-from twisted_ib.hca.base.operation import SOLICITED, UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
-from twisted_ib.hca.base.states import QPState
+from twisted_ib.errors import MemoryAccessError, QueuePairError
+from twisted_ib.hca.base.operation import QPN_MASK, SOLICITED, UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
+from twisted_ib.hca.base.states import RECEIVING, QPState
 from twisted_ib.hca.memory.memory import LOCAL_READ, LOCAL_WRITE
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.receives import Receives
 from twisted_ib.hca.queues.requests import Destination, ReceiveRequest, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.queues.scatter import locate, scatter, total
+from twisted_ib.hca.services.datagramform import OWN_KEY
 from twisted_ib.hca.services.operations.operation import Operation
 from twisted_ib.hca.services.sendqueue import SendQueue
-from twisted_ib.hca.wire.grh import DETH, GRH, GRH_BYTES, HEADER_BYTES, ends, isMulticast, length
+from twisted_ib.hca.wire import headers
+from twisted_ib.hca.wire.grh import DETH_BYTES, GRH_BYTES
 from twisted_ib.hca.wire.headers import IMMEDIATE
 
 if TYPE_CHECKING:
@@ -39,10 +41,6 @@ if TYPE_CHECKING:
 
 _SIGNALED = int(SendFlags.SIGNALED)
 _SOLICITED_FLAG = int(SendFlags.SOLICITED)
-#: A remote Q_Key with this bit means the sender's own (IBTA vol. 1 10.2.5).
-_OWN_KEY = 1 << 31
-_RECEIVING = frozenset((QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE))
-_GRH_FLAG = int(WCFlags.GRH)
 _IMMEDIATE_FLAG = int(WCFlags.WITH_IMM)
 
 
@@ -92,27 +90,18 @@ class Datagram(Operation):
         if self.flags & _SOLICITED_FLAG:
             word |= SOLICITED << 24
         # The length in the GRH covers the immediate, too, as it does on a wire (IBTA vol. 1 8.3).
-        header = self._header(work, destination, len(immediate)) + immediate
-        destination.handle.send(word, header, payload, size)
-        work.recordsSent += 1
-        work.messagesSent += 1
-        return WCStatus.SUCCESS
-
-    def _header(self, work: WorkQueues, destination: Destination, extra: int) -> bytes:
-        queuePair, vector = work.queuePair, destination.handle.vector
-        grh = GRH(
-            vector.trafficClass,
-            vector.flowLabel,
-            length(extra + self.length),
-            vector.hopLimit,
-            queuePair.device.gid,
-            vector.gid,
-        )
+        queuePair = work.queuePair
+        handle, behind = destination.handle, len(immediate) + size
         # IBTA vol. 1 10.2.5: with the high bit set the queue pair's own Q_Key is used, so that an
         # unprivileged program cannot send with the Q_Key of a management queue pair.  rxe knows
         # only the rule for QP 1.
-        key = work.attributes.queueKey if destination.key & _OWN_KEY else destination.key
-        return grh.pack() + DETH(key, queuePair.number).pack()
+        key = work.attributes.queueKey if destination.key & OWN_KEY else destination.key
+        header = queuePair.device.datagramForm.pack(queuePair, handle.vector, behind)
+        header += headers.DETH.pack(key, queuePair.number) + immediate
+        handle.send(word, header, payload, size)
+        work.recordsSent += 1
+        work.messagesSent += 1
+        return WCStatus.SUCCESS
 
 
 class DatagramRequester(SendQueue):
@@ -268,7 +257,7 @@ class DatagramResponder:
         @param buffer: the medium's own, valid during this call only.
         """
         work = self.work
-        if work is None or work.queuePair.state not in _RECEIVING:
+        if work is None or work.queuePair.state not in RECEIVING:
             return
         work.recordsReceived += 1
         fault = self._take(work, path, opcode, buffer, start, stop)
@@ -278,38 +267,27 @@ class DatagramResponder:
     def _take(self, work: WorkQueues, path: Any, opcode: int, buffer: Any, start: int, stop: int) -> str:
         # Returns the counter of the reason it is dropped for, or "".  The headers are copied once,
         # as they may lie in shared memory, where the peer could change them between check and use.
-        head = bytes(buffer[start : min(stop, start + HEADER_BYTES + IMMEDIATE.size)])
-        try:
-            source, destination = ends(head, stop - start - HEADER_BYTES)
-            deth = DETH.parse(head, GRH_BYTES, len(head))
-        except WireError:
-            return "datagrams_malformed"
-        code = opcode & ~SOLICITED
-        start += HEADER_BYTES
-        flags, immediate = _GRH_FLAG, 0
-        if code == UD_SEND_ONLY_IMMEDIATE and stop - start >= IMMEDIATE.size:
-            (immediate,) = IMMEDIATE.unpack_from(head, HEADER_BYTES)
+        queuePair = work.queuePair
+        form = queuePair.device.datagramForm
+        begin = form.size + DETH_BYTES
+        head = bytes(buffer[start : min(stop, start + begin + IMMEDIATE.size)])
+        key = form.peerKey(path.peer)
+        fault: str = form.fault(queuePair, work.attributes.queueKey, key, opcode, head, stop - start)
+        if fault:
+            return fault
+        flags = immediate = 0
+        start += begin
+        if opcode & ~SOLICITED == UD_SEND_ONLY_IMMEDIATE:
+            (immediate,) = IMMEDIATE.unpack_from(head, begin)
             start += IMMEDIATE.size
             flags |= _IMMEDIATE_FLAG
-        elif code != UD_SEND_ONLY:
-            return "datagrams_malformed"
-        # Also bounds what one datagram copies: a local peer does not go through a path MTU.
-        if stop - start > limits.DATAGRAM_BYTES:
-            return "datagrams_malformed"
-        # A peer cannot forge the source: it must be the GID that the path was established with.
-        if source != path.peer.gid or not (
-            isMulticast(destination) or work.queuePair.device.hasGID(destination)
-        ):
-            return "datagrams_misaddressed"
-        # IBTA vol. 1 10.2.5: dropped and counted, as in Linux rxe_recv.c check_keys().
-        if deth.key != work.attributes.queueKey:
-            return "qkey_violations"
-        completion = WorkCompletion(
-            0, WCStatus.SUCCESS, WCOpcode.RECV, work.queuePair.number, GRH_BYTES, flags, immediate
+        completion = form.completion(
+            0, WCStatus.SUCCESS, WCOpcode.RECV, queuePair.number, GRH_BYTES, flags, immediate
         )
-        completion.sourceQueuePair = deth.source
+        completion.sourceQueuePair = headers.DETH.unpack_from(head, form.size)[1] & QPN_MASK
+        form.describe(queuePair.device.port, completion, head)
         payload = memoryview(buffer)[start:stop]
-        return self._place(work, head[:GRH_BYTES], payload, completion, bool(opcode & SOLICITED))
+        return self._place(work, form.grh(head), payload, completion, bool(opcode & SOLICITED))
 
     def _place(
         self,

@@ -67,6 +67,17 @@ _INLINE_FLAG = int(SendFlags.INLINE)
 _POSTING = frozenset((QPState.RTS, QPState.SQD))
 
 
+def checkRanges(attributes: dict[str, Any]) -> None:
+    """
+    @raise QueuePairError: the value of an attribute is out of range.
+    """
+    for name, value in attributes.items():
+        if name in _RANGES:
+            lowest, highest = _RANGES[name]
+            if not lowest <= value <= highest:
+                raise QueuePairError(f"{name} is {lowest} to {highest}, not {value}")
+
+
 class WorkQueues:
     """
     The two work queues of a queue pair.
@@ -267,11 +278,7 @@ class WorkQueues:
 
         @raise QueuePairError: an attribute's value is out of range, or the send queue has not drained.
         """
-        for name, value in attributes.items():
-            if name in _RANGES:
-                lowest, highest = _RANGES[name]
-                if not lowest <= value <= highest:
-                    raise QueuePairError(f"{name} is {lowest} to {highest}, not {value}")
+        checkRanges(attributes)
         old = self.queuePair.state
         # IBTA vol. 1 10.3.1: while the queue drains only ERR and RESET are allowed (Linux rxe_qp.c
         # refuses, too): the requests that are still on their way use the old attributes.

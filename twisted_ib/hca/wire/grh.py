@@ -61,6 +61,26 @@ def isMulticast(gid: int) -> bool:
     return gid >> 120 == 0xFF or gid >> 28 == _IPV4_GROUPS
 
 
+def packGRH(
+    trafficClass: int, flowLabel: int, payload: int, hopLimit: int, source: int, destination: int
+) -> bytes:
+    """
+    Pack a header whose fields fit, without an object: see L{GRH}.
+
+    @return: 40 bytes.
+    """
+    return _GRH.pack(
+        _VERSION << 28 | trafficClass << 20 | flowLabel,
+        payload,
+        _BTH,
+        hopLimit,
+        source >> 64,
+        source & _LOW,
+        destination >> 64,
+        destination & _LOW,
+    )
+
+
 @frozen
 class GRH:
     """
@@ -89,16 +109,9 @@ class GRH:
         for name, bits in _BITS:
             if getattr(self, name) >> bits:
                 raise WireError(f"a GRH has no {name} {getattr(self, name):#x}")
-        source, destination = self.source, self.destination
-        return _GRH.pack(
-            _VERSION << 28 | self.trafficClass << 20 | self.flowLabel,
-            self.payload,
-            _BTH,
-            self.hopLimit,
-            source >> 64,
-            source & _LOW,
-            destination >> 64,
-            destination & _LOW,
+        return packGRH(
+            *(self.trafficClass, self.flowLabel, self.payload, self.hopLimit),
+            *(self.source, self.destination),
         )
 
     @classmethod
@@ -191,6 +204,27 @@ def ends(head: bytes, behind: int) -> tuple[int, int]:
         if (version, total, protocol) == (_IPV4_VERSION, expected, _UDP):
             return IPV4_MAPPED | source, IPV4_MAPPED | destination
     raise WireError(f"no header of {behind} bytes in {head[:GRH_BYTES].hex()}")
+
+
+def route(head: bytes) -> tuple[int, int, int, int, int]:
+    """
+    What the 40 bytes in front of a datagram say, whose length is not checked: see L{ends} for those.
+
+    @return: GIDs of sender and receiver, flow label, traffic class, hop limit.
+    @raise WireError: there is no such header.
+    """
+    if len(head) >= GRH_BYTES:
+        if head[0] >> 4 == _VERSION:
+            first, _, following, hopLimit, *halves = _GRH.unpack_from(head)
+            if following in (_BTH, _UDP):
+                source, target = halves[0] << 64 | halves[1], halves[2] << 64 | halves[3]
+                return source, target, first & 0xFFFFF, first >> 20 & 0xFF, hopLimit
+        elif not any(head[:_IPV4_BYTES]) and head[_IPV4_BYTES] == _IPV4_VERSION:
+            _, _, _, sender, receiver = _IPV4.unpack_from(head)
+            # RFC 791 section 3.1: octet 1 is the type of service, octet 8 the time to live.
+            trafficClass, hopLimit = head[_IPV4_BYTES + 1], head[_IPV4_BYTES + 8]
+            return IPV4_MAPPED | sender, IPV4_MAPPED | receiver, 0, trafficClass, hopLimit
+    raise WireError(f"no header in {head[:GRH_BYTES].hex()}")
 
 
 def destination(head: bytes) -> int:

@@ -14,6 +14,7 @@ from tests.hca.queues.keyed_pair import Consumer, MemoryPath, Side, climb
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError
 from twisted_ib.hca.base.partition import PartitionTable
+from twisted_ib.hca.base.port import Port
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LOCAL
@@ -23,6 +24,7 @@ from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.queues.requests import Capabilities, Destination, SendOpcode
 from twisted_ib.hca.queues.sharedreceive import SharedReceiveQueue
 from twisted_ib.hca.services.address import AddressHandle, AddressPaths, AddressVector
+from twisted_ib.hca.services.datagramform import FORMS
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.hca.wire.grh import guidGID
 
@@ -61,6 +63,8 @@ class HCA:
         self.counters: Counter[str] = Counter()
         self.partitions = PartitionTable()
         self.traits = LOCAL
+        self.datagramForm = FORMS[LOCAL.linkLayer]
+        self.port = Port(gids=(self.gid,), partitions=self.partitions)
         self.addressPaths = AddressPaths(self)
         self.queuePairs: dict[int, QueuePair] = {}
         self.paths: dict[int, Any] = {}

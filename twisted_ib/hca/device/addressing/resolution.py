@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
-from twisted_ib.hca.base.states import QPState, QPType
-from twisted_ib.hca.wire.grh import HEADER_BYTES, destination, isMulticast
+from twisted_ib.hca.base.states import RECEIVING, QPType
+from twisted_ib.hca.wire.grh import DETH_BYTES, isMulticast
 from twisted_ib.hca.wire.headers import IMMEDIATE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.queues.queuepair import QueuePair
 
-_LONGEST = HEADER_BYTES + IMMEDIATE.size + limits.DATAGRAM_BYTES
-#: States in which a queue pair has a path, or wants one (IBTA vol. 1 10.3.1).
-RECEIVING = frozenset((QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE))
+#: Bytes from the DETH on, at most.
+_LONGEST = DETH_BYTES + IMMEDIATE.size + limits.DATAGRAM_BYTES
 
 
 class Resolution:
@@ -103,17 +102,18 @@ class Resolution:
         See L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
         """
         device = self._device
-        # IBTA vol. 1 9.8.3: GRH and DETH precede the payload, which has at most the path MTU.
-        if not HEADER_BYTES <= stop - start <= _LONGEST:
+        form = device.datagramForm
+        # IBTA vol. 1 9.8.3: the headers precede the payload, which has at most the path MTU.
+        if not DETH_BYTES <= stop - start - form.size <= _LONGEST:
             device.count("datagrams_malformed")
             return
         # Copied once, as the buffer may be memory that the peer still writes: the check of the destination
         # and all readers must see the same bytes.
         record = bytes(buffer[start:stop])
-        gid = destination(record)
-        if isMulticast(gid):
+        group = form.group(record)
+        if group:
             # A list: the program may attach and detach while it handles a datagram.
-            targets = [queuePair for queuePair in self._attached.get(gid, ()) if takesDatagrams(queuePair)]
+            targets = [queuePair for queuePair in self._attached.get(group, ()) if takesDatagrams(queuePair)]
         else:
             target = device.queuePairs.get(number)
             targets = [target] if takesDatagrams(target) else []

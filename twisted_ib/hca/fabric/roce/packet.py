@@ -30,7 +30,7 @@ from twisted_ib.hca.fabric.roce.sessions import ConnectedPaths
 from twisted_ib.hca.fabric.roce.transmit import ACKNOWLEDGE, PacketTransmitter
 from twisted_ib.hca.fabric.roce.waker import LinkWaker
 from twisted_ib.hca.wire.cm import DREQ, REQ
-from twisted_ib.hca.wire.grh import GRH, GRH_BYTES, isMulticast
+from twisted_ib.hca.wire.grh import GRH_BYTES, isMulticast
 from twisted_ib.hca.wire.headers import DETH
 from twisted_ib.hca.wire.icrcflow import ICRCState
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION
@@ -44,6 +44,7 @@ PACKET_ANSWER_SECONDS = 0.0002
 PACKET_PATIENCE_SECONDS = 0.0005
 
 _HOP_LIMIT: Final = 64
+_HOP_LIMIT_OFFSET: Final = 7
 
 
 @implementer(IPacketFabric)
@@ -333,7 +334,6 @@ class PacketFabric(AddressDirectory):
         @param word: opcode and destination QPN.
         @param record: GRH, DETH, immediate if there is one, and payload.
         """
-        grh = GRH.parse(record, 0, len(record))
         source = DETH.unpack_from(record, GRH_BYTES)[1] & QPN_MASK
         owner = self.owner
         # A datagram may have waited longer than its queue pair lived.
@@ -341,7 +341,8 @@ class PacketFabric(AddressDirectory):
         partition = owner.partitions.key(0) if queuePair is None else queuePair.partition
         self.transmitter.datagram(
             *(path.peer.address, word >> 24, word & QPN_MASK, 0, partition, source),
-            *(record[GRH_BYTES:], grh.trafficClass, grh.hopLimit),
+            # Of the GRH, traffic class and hop limit (IBTA vol. 1 8.3).
+            *(record[GRH_BYTES:], (record[0] & 0xF) << 4 | record[1] >> 4, record[_HOP_LIMIT_OFFSET]),
         )
 
     # -- sleeping and waking

@@ -375,4 +375,7 @@ def _value(completion: WorkCompletion) -> WC:
         src_qp=completion.sourceQueuePair,
         imm_data=wcImmediate(completion),
         wc_flags=wcFlags(completion),
+        slid=completion.sourceLID,
+        sl=completion.serviceLevel,
+        dlid_path_bits=completion.pathBits,
     )

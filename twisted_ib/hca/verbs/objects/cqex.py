@@ -226,13 +226,21 @@ class CQEX(PolledQueue):
 
     def read_slid(self) -> int:
         """
-        @return: 0, as there are no LIDs.
+        @return: the sender's LID, of a datagram; 0 on Ethernet, as the two below (IBTA vol. 1 annex A17).
         """
-        self._read()
-        return 0
+        return self._read().sourceLID
 
-    # IBTA vol. 1 annex A17: LIDs, path bits and service levels are of InfiniBand's link layer.
-    read_sl = read_dlid_path_bits = read_slid
+    def read_sl(self) -> int:
+        """
+        @return: the service level of a datagram.
+        """
+        return self._read().serviceLevel
+
+    def read_dlid_path_bits(self) -> int:
+        """
+        @return: the path bits of the LID that a datagram was sent to.
+        """
+        return self._read().pathBits
 
     def _unread(self) -> Any:
         # No queue can be created with these fields: see _checkAttr.
