@@ -301,12 +301,36 @@ class ClientLossy(ClientDatagrams):
 
 
 @define
+class Device:
+    """
+    Where sockets of RDS are.
+
+    @ivar name: The device.
+    @ivar address: Its address, or one of the host's.
+    @ivar peer: The server's, for a client.
+    """
+
+    name: str = "shm0"
+    address: str = HOST
+    peer: str = HOST
+
+    def listen(self, reactor: Any, protocol: Any) -> Any:
+        """
+        @return: A new socket.
+        """
+        from twisted_ib.rds import listenRDS
+
+        return listenRDS(reactor, 0, protocol, self.address, device=self.name)
+
+
+@define
 class Client:
     """
     The client's part of a row.
 
     @ivar reactor: The reactor.
     @ivar kind: C{int32}, C{udp} or C{rds}.
+    @ivar device: Of RDS, with our address and the server's.
     @ivar echo: The server's port.
     @ivar sink: Likewise.
     @ivar processes: Whose CPU time counts.
@@ -314,6 +338,7 @@ class Client:
 
     reactor: Any
     kind: str
+    device: Device
     echo: int
     sink: int
     processes: tuple[int, ...]
@@ -336,8 +361,8 @@ class Client:
             lossy = ClientLossy(self.reactor, (HOST, port))
             self.reactor.listenUDP(0, lossy, HOST, maxPacketSize=1 << 17)
             return lossy
-        end = ClientDatagrams(self.reactor, (HOST, port))
-        listenRDS(self.reactor, 0, end)
+        end = ClientDatagrams(self.reactor, (self.device.peer, port))
+        self.device.listen(self.reactor, end)
         return end
 
     async def roundTrip(self, size: int, seconds: float) -> Figures:
@@ -441,17 +466,19 @@ async def _runRow(reactor: Any, command: dict[str, Any]) -> dict[str, object]:
     """
     Run one workload.
     """
-    kind, echoPort = str(command["echo"]).split()
-    port = int(str(command["sink"]).split()[1])
-    client = Client(reactor, kind, int(echoPort), port, (os.getpid(), command["server"]))
+    kind, *device, echoPort = str(command["echo"]).split()
+    port = int(str(command["sink"]).split()[-1])
+    processes = os.getpid(), command["server"]
+    client = Client(reactor, kind, Device(*device), int(echoPort), port, processes)
     workload = client.roundTrip if command["workload"] == "roundTrip" else client.messages
     return dict(await workload(command["size"], command["seconds"]))
 
 
-async def _serve(reactor: Any, kind: str) -> dict[str, object]:
+async def _serve(reactor: Any, words: str) -> dict[str, object]:
     """
     Listen for both services; the ports that they got.
     """
+    kind, *device = words.split()
     places: dict[str, object] = {}
     for name in ("echo", "sink"):
         if kind == "int32":
@@ -462,7 +489,7 @@ async def _serve(reactor: Any, kind: str) -> dict[str, object]:
             if kind == "udp":
                 port = reactor.listenUDP(0, protocol, HOST, maxPacketSize=1 << 17)
             else:
-                port = listenRDS(reactor, 0, protocol)
+                port = Device(*device).listen(reactor, protocol)
         places[name] = port.getHost().port
     return places
 
@@ -474,20 +501,11 @@ def _strings(name: str) -> ServerStrings:
     return ServerStrings(echo if name == "echo" else Sink().received)
 
 
-def listenRDS(reactor: Any, port: int, protocol: Any) -> Any:
-    """
-    Open a socket of RDS.
-    """
-    from twisted_ib.rds import listenRDS
-
-    return listenRDS(reactor, port, protocol, HOST, device="shm0")
-
-
 def main(arguments: list[str]) -> None:
     """
-    C{datagrams (server|client) REACTOR KIND NODELAY}
+    C{datagrams (server|client) REACTOR "KIND [DEVICE ADDRESS]" NODELAY}
     """
-    role, reactorName, kind, _ = arguments
+    role, reactorName, words, _ = arguments
     installReactor(reactorName)
     from twisted.internet import reactor as _reactor
     from twisted.internet import stdio
@@ -500,7 +518,7 @@ def main(arguments: list[str]) -> None:
     if isClient:
         reactor.callWhenRunning(commands.tell, {"ready": True})
     else:
-        started = ensureDeferred(_serve(reactor, kind))
+        started = ensureDeferred(_serve(reactor, words))
         started.addErrback(failed).addCallback(commands.tell)
     reactor.run()
 

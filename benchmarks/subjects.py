@@ -99,16 +99,16 @@ class Subject:
         return ""
 
 
-def _ofMessages(name: str, title: str, reactor: str, kind: str) -> Subject:
+def _ofMessages(name: str, title: str, reactor: str, server: str, client: str = "") -> Subject:
     """
-    A subject that carries messages.
+    A subject that carries messages: its kind, and for RDS its device and addresses.
     """
     return Subject(
         name,
         title,
         reactor,
-        kind,
-        f"{kind} {{port}}",
+        server,
+        f"{client or server} {{port}}",
         program="datagrams",
         workloads=_DATAGRAMS,
         family="datagrams",
@@ -177,6 +177,13 @@ SUBJECTS: tuple[Subject, ...] = (
     _ofMessages("udp", "UDP, which loses", "epoll", "udp"),
     _ofMessages("rds-ib", "RDS on ib, shm0", "ib", "rds"),
     _ofMessages("rds-epoll", "RDS on epoll, shm0", "epoll", "rds"),
+    _ofMessages(
+        "rds-roce",
+        "RDS on ib, roce0",
+        "ib",
+        "rds roce0 127.0.0.5",
+        "rds roce0 127.0.0.6 127.0.0.5",
+    ),
 )
 
 byName: dict[str, Subject] = {subject.name: subject for subject in SUBJECTS}
