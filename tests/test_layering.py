@@ -56,10 +56,6 @@ SEAM = {
     ),
     "path": ("hca/device hca/queues hca/services internet rdma sdp", {*ISharedMemoryPath, *ITwinPath}),
 }
-#: Users of connections, by whatever they are made.
-ABOVE_CONNECTIONS = ("internet", "sdp", "rds", "rdma", "reactor", "tools", "hca/verbs")
-#: What they have no name for, in annotations either.
-MANAGER = ("twisted_ib.hca.cm", "twisted_ib.hca.wire.cm")
 
 #: One line for each contract that breaks it: contract, module, statement.
 BREAKS = (
@@ -169,18 +165,23 @@ def long(root: Path) -> dict[str, int]:
     return {each: n for each, n in lines.items() if n > MOST_LINES and each not in LONG_MODULES}
 
 
-def managers(root: Path) -> set[str]:
+def managers(root: Path, protected: list[str], allowed: list[str]) -> set[str]:
     """
-    @return: The modules above connections that know the communication manager: by an import, also for
-        annotations, or as the C{cm} of a device.
+    @param protected: The packages of the communication manager.
+    @param allowed: Those that may know it.
+    @return: The other modules that do: by an import, also for annotations, or as the C{cm} of a device.
     """
+
+    def isIn(name: str, packages: list[str]) -> bool:
+        return any(f"{name}.".startswith(f"{each}.") for each in packages)
+
     found = set()
-    for path in sources(root, *(f"twisted_ib/{each}" for each in ABOVE_CONNECTIONS)):
+    for path in sources(root):
+        if isIn(nameOf(root, path), protected + allowed):
+            continue
         tree = ast.parse(path.read_text())
-        names = set(imported(tree))
-        if any(f"{name}.".startswith(f"{each}.") for name in names for each in MANAGER) or any(
-            isinstance(node, ast.Attribute) and node.attr == "cm" for node in ast.walk(tree)
-        ):
+        attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        if "cm" in attributes or any(isIn(name, protected) for name in imported(tree)):
             found.add(str(path.relative_to(root)))
     return found
 
@@ -413,15 +414,20 @@ class FolderTests(TreeTestCase):
 
     def test_connections(self) -> None:
         """
-        Users of connections know nothing of the communication manager; one that does is found.
+        Users of connections know nothing of the communication manager, not even for annotations; one that
+        does is found.
         """
-        self.assertEqual(managers(ROOT), set())
+        contracts = ConfigParser()
+        contracts.read(ROOT / "setup.cfg")
+        section = contracts["importlinter:contract:cm"]
+        packages = [section[each].split() for each in ("protected_modules", "allowed_importers")]
+        self.assertEqual(managers(ROOT, *packages), set())
         root = self.copied()
         self.add(root, "sdp/port", "if TYPE_CHECKING:\n    from twisted_ib.hca.wire.cm import REQ")
         self.add(root, "rds/port", "from twisted_ib.hca.wire import cm")
         self.add(root, "hca/verbs/cm/call", "def planted(device):\n    return device.cm.connect")
         self.assertEqual(
-            managers(root),
+            managers(root, *packages),
             {"twisted_ib/sdp/port.py", "twisted_ib/rds/port.py", "twisted_ib/hca/verbs/cm/call.py"},
         )
 

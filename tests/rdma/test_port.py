@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from attrs import evolve
 from twisted.internet import error
 from twisted.internet.protocol import Factory
 
 from tests.rdma.pair import LOCALHOST, Asker, PairTestCase, Raw, Recorder, Told
 from twisted_ib import limits
+from twisted_ib.hca.base.traits import PrivateBytes
 from twisted_ib.hca.connection import ConnectRequest, Rejection
+from twisted_ib.hca.device.registry import traitsOf
 from twisted_ib.internet import connector as connectorModule
 from twisted_ib.internet import port as portModule
 from twisted_ib.internet.addresses import addressOf
 from twisted_ib.rdma import handshake
+from twisted_ib.rdma import port as rdmaPort
 from twisted_ib.rdma.port import connectRDMA, listenRDMA
 
 
@@ -194,6 +198,26 @@ class PortTests(PortTestCase):
         self.assertEqual(self.clients.made[0].log, [])
         self.settle()
         self.assertEqual(self.clients.made[0].log, [b"the end", "ConnectionDone"])
+
+    def test_privateData(self) -> None:
+        """
+        Private data has the room that the device's fabric gives, less the header in a request; that there is
+        no such device is told when it is opened.
+        """
+        known = traitsOf("lo0")
+        wide = evolve(known, privateBytes=PrivateBytes(512, 512, 512, 0, 0))
+        self.patch(rdmaPort, "traitsOf", lambda name: wide)
+        factory: Any = self.servers
+        arguments: Any = (LOCALHOST, 1, self.clients, 30, None, self.pair.a.reactor)
+        for most, make in (
+            (476, lambda data: rdmaPort.RDMAConnector(*arguments, privateData=data, maxMessageSize=1)),
+            (512, lambda data: rdmaPort.RDMAPort(0, factory, privateData=data, maxMessageSize=1)),
+        ):
+            self.assertEqual(make(bytes(most)).privateData, bytes(most))
+            self.assertRaises(ValueError, make, bytes(most + 1))
+        self.patch(rdmaPort, "traitsOf", traitsOf)
+        connector = rdmaPort.RDMAConnector(*arguments, "nothing0", privateData=b"x", maxMessageSize=1)
+        self.assertEqual(connector.privateData, b"x")
 
     def test_forgedAddress(self) -> None:
         """

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twisted_ib import limits
 from twisted_ib.hca.connection.path import ANY_PATH
 
 if TYPE_CHECKING:
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 class HalfOpenAccept:
     """
     A request that was answered with a REP; in the handshake it stands for the transport and its queue pair.
+    A protocol whose reply tells more of them than the queue pair's number adds that in a subclass, its port's
+    C{halfOpen}.
 
     @ivar connection: The CM's connection, whose user this is.
     @ivar number: The reserved queue pair number.
@@ -29,9 +30,6 @@ class HalfOpenAccept:
     """
 
     __slots__ = ("_request", "connection", "device", "number", "port", "proposal")
-
-    #: As of a new stream, for the Bufs field of the HelloAck (IBTA vol. 1 annex A4).
-    posted = limits.SDP_RECEIVES
 
     def __init__(
         self, port: Any, device: Device, connection: Any, request: ConnectRequest, greeting: Any
@@ -67,14 +65,6 @@ class HalfOpenAccept:
         This object, which has the queue pair's number.
         """
         return self
-
-    @property
-    def privateData(self) -> bytes:
-        """
-        The port's private data.
-        """
-        found: bytes = self.port.privateData
-        return found
 
     def _end(self) -> None:
         self.device.reservedNumbers.pop(self.number, None)

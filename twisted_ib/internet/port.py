@@ -60,6 +60,7 @@ class Port(base.BasePort):
         C{sourcePort(greeting)}, C{reply(transport, request, greeting)}, C{accepted(transport, connection,
         request, greeting)}.
     @cvar transport: The class of its transports.
+    @cvar halfOpen: The class of what stands for one until its peer is proven.
     @cvar provider: The provider's name of its connections, for C{ib-ss}.
     @ivar reading: Whether connections are accepted now.
     @ivar requests: The waiting REQs with their greetings, oldest first.
@@ -69,6 +70,7 @@ class Port(base.BasePort):
     reactor: Any
     handshake: Any
     transport: Any
+    halfOpen = HalfOpenAccept
     provider: str
     numberAccepts = limits.ACCEPTS_PER_TURN
     sessionno = 0
@@ -300,7 +302,7 @@ class Port(base.BasePort):
             # Over IP the source of a REQ is unproven until the RTU.  Within a host the path has proved the
             # process.
             if channel.device.traits.proof is Proof.ANSWER:
-                HalfOpenAccept(self, channel.device, connection, request, greeting)
+                self.halfOpen(self, channel.device, connection, request, greeting)
                 return
             transport = self.transport(channel, here, peer, self, self.sessionno)
             channel.acquire(transport)

@@ -18,6 +18,7 @@ from twisted_ib.hca.base.traits import IB_PRIVATE_BYTES, PrivateBytes
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, traitsOf
 from twisted_ib.internet.connector import Connector
+from twisted_ib.internet.deferredaccept import HalfOpenAccept
 from twisted_ib.internet.endpoints import ClientEndpoint, ServerEndpoint
 from twisted_ib.internet.port import Port
 from twisted_ib.internet.serverclient import CLIENT_FIELDS, SERVER_FIELDS, ClientTransport, ServerTransport
@@ -120,6 +121,22 @@ class RDMAConnector(Connector):
         self.maxMessageSize = checkMessageSize(maxMessageSize)
 
 
+class HalfOpenMessages(HalfOpenAccept):
+    """
+    Stands for a transport of messages.
+    """
+
+    __slots__ = ()
+
+    @property
+    def privateData(self) -> bytes:
+        """
+        The port's private data.
+        """
+        found: bytes = self.port.privateData
+        return found
+
+
 class RDMAPort(Port):
     """
     The listening port that L{listenRDMA} returns.
@@ -130,6 +147,7 @@ class RDMAPort(Port):
 
     handshake = handshake
     transport = RDMAServer
+    halfOpen = HalfOpenMessages
     provider = "rdma"
 
     _type = "RDMA"

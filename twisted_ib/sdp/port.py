@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.interfaces import IConnector, IListeningPort, IProtocolFactory
 from twisted.internet.protocol import ClientFactory
 
+from twisted_ib import limits
 from twisted_ib.internet.connector import Connector
+from twisted_ib.internet.deferredaccept import HalfOpenAccept
 from twisted_ib.internet.endpoints import ClientEndpoint, ServerEndpoint
 from twisted_ib.internet.port import Port
 from twisted_ib.internet.serverclient import (
@@ -76,6 +78,17 @@ class SDPConnector(Connector):
     transportClass = SDPClient
 
 
+class HalfOpenStream(HalfOpenAccept):
+    """
+    Stands for a stream.
+    """
+
+    __slots__ = ()
+
+    #: As of a new stream, for the Bufs field of the HelloAck (IBTA vol. 1 annex A4).
+    posted = limits.SDP_RECEIVES
+
+
 class SDPPort(Port):
     """
     The listening port that L{listenSDP} returns.
@@ -83,6 +96,7 @@ class SDPPort(Port):
 
     handshake = handshake
     transport = SDPServer
+    halfOpen = HalfOpenStream
     provider = "sdp"
 
     _type = "SDP"

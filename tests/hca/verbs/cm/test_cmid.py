@@ -9,10 +9,14 @@ from ipaddress import IPv6Address
 from typing import Any
 from unittest import mock
 
+from attrs import evolve
+
 from tests.hca.verbs.cm.case import UDP, CMTestCase, Kind, attributes, param
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
+from twisted_ib.hca.base.traits import PrivateBytes
 from twisted_ib.hca.connection import RejectReason
+from twisted_ib.hca.connection.rdmacm import HEADER_BYTES
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.verbs import CQ, AddrInfo, ConnParam, enums
 from twisted_ib.hca.verbs.base.hub import hub
@@ -408,6 +412,24 @@ class RefusalTests(CMTestCase):
         passive.accept(param(b"y" * 196))
         event = self.event(self.near, Kind.RDMA_CM_EVENT_ESTABLISHED)
         self.assertEqual(event.private_data, b"y" * 196)
+
+    def test_fabricsPrivateData(self) -> None:
+        """
+        The bounds are the fabric's.
+        """
+        listener = self.listening()
+        active = self.routed(listener.local_addr[1])
+        active.create_qp(attributes())
+        for device in {active._id.device, listener._id.device}:
+            room = PrivateBytes(HEADER_BYTES + 14, 20, 10, 0, 0)
+            self.patch(device, "traits", evolve(device.traits, privateBytes=room))
+        self.refused(errno.EINVAL, active.connect, param(b"x" * 15))
+        active.connect(param(b"x" * 14))
+        passive = self.called(listener)
+        self.refused(errno.EINVAL, passive.accept, param(b"y" * 21))
+        self.refused(errno.EINVAL, passive.reject, b"y" * 11)
+        passive.accept(param(b"y" * 20))
+        self.expect(self.near, Kind.RDMA_CM_EVENT_ESTABLISHED)
 
     def test_tooManyReads(self) -> None:
         """
