@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import socket
 from typing import Any
 
@@ -100,6 +101,21 @@ class InquiriesTests(SynchronousTestCase):
         pages = [self.ask(pair, query) for _ in range(2)]
         self.assertEqual([page and page["rows"] for page in pages], [[1], [2]])
         self.assertEqual(pair.recv(1), b"")
+
+    def test_directoryRemoved(self) -> None:
+        """
+        The entry is made anew when the run directory was removed, also twice; not where it may not be.
+        """
+        place = os.environ["TWISTED_IB_RUN_DIR"]
+        for _ in range(2):
+            shutil.rmtree(place)
+            self.inquiries.attend()
+            self.test_device()
+        shutil.rmtree(place)
+        os.symlink("/", place)
+        self.inquiries.attend()
+        self.inquiries.attend()
+        self.assertEqual(os.readlink(place), "/")
 
     def test_nonsense(self) -> None:
         """

@@ -185,7 +185,7 @@ class ProcessTests(RendezvousTestCase):
         server.publish(SERVICE, "0.0.0.0")
         server.publish(SERVICE + 1, "0.0.0.0")
         names = self.names()
-        self.patch(search, "_searches", set())
+        self.patch(search, "searches", set())
 
         def child() -> None:
             """

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 from unittest import skipIf
 
@@ -15,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.hcas import turn
 from tests.hca.mad.toys.echo import EchoAgent
 from tests.support.rundirectory import ownRunDirectory
+from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.mad.dispatch import ReceivedMAD
@@ -22,7 +22,6 @@ from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.grh import guidGID
 
 MISSING = libc.available()
-SECONDS = 60
 
 
 @skipIf(bool(MISSING), f"missing: {MISSING}")
@@ -51,10 +50,8 @@ class ProcessTests(SynchronousTestCase):
         self.addCleanup(device.close)
         echo = EchoAgent(device)
         responses: list[ReceivedMAD | None] = []
-        echo.agent.send(AddressVector(guidGID(guid)), echo.question(), responses.append, 60.0)
-        end = time.monotonic() + SECONDS
-        while not responses and time.monotonic() < end:
-            turn(device)
+        echo.agent.send(AddressVector(guidGID(guid)), echo.question(), responses.append, HANG_SECONDS)
+        waitUntil(lambda: responses, lambda: turn(device))
         (response,) = responses
         assert response is not None
         self.assertEqual(response.mad.data, bytes(range(232))[::-1])

@@ -12,6 +12,7 @@ import mmap
 import os
 import platform
 import sys
+from collections.abc import Iterable
 from functools import cache
 
 try:
@@ -32,6 +33,9 @@ F_SEAL_FUTURE_WRITE = 0x10
 MFD_CLOEXEC = 0x1
 MFD_ALLOW_SEALING = 0x2
 MADV_DONTFORK = 10
+# Linux include/uapi/linux/inotify.h; IN_UNMOUNT and IN_IGNORED are reported unasked.
+IN_ATTRIB = 0x4
+IN_MOVE_SELF = 0x800
 
 # syscalls(2): numbers differ by architecture; those of calls added since 2019, like pidfd_open, do not.
 _SYSTEM_CALLS = {
@@ -86,6 +90,31 @@ def pidfdOpen(pid: int) -> int:
     if hasattr(os, "pidfd_open"):
         return os.pidfd_open(pid)
     return _systemCall("pidfd_open", pid, 0)
+
+
+def inotify(watches: Iterable[tuple[str, int]]) -> int:
+    """
+    Open a descriptor that becomes readable when something happens to files (inotify(7)); non-blocking, closed
+    on exec.
+
+    @param watches: paths, each with the events that count.
+    @raise OSError: there is no inotify here, or no watch is free.
+    """
+    if ctypes is None or sys.platform != "linux":
+        raise OSError(38, "no way to call inotify_init1 from this Python")
+    library = ctypes.CDLL(None, use_errno=True)
+    fd = int(library.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+    added = fd
+    for path, events in watches if fd >= 0 else ():
+        added = int(library.inotify_add_watch(fd, os.fsencode(path), ctypes.c_uint32(events)))
+        if added < 0:
+            break
+    if added < 0:
+        code = ctypes.get_errno()
+        if fd >= 0:
+            os.close(fd)
+        raise OSError(code, f"inotify: {os.strerror(code)}")
+    return fd
 
 
 def addSeals(fd: int, seals: int) -> None:
@@ -178,11 +207,14 @@ def available() -> tuple[str, ...]:
 
 
 __all__ = [
+    "IN_ATTRIB",
+    "IN_MOVE_SELF",
     "addSeals",
     "available",
     "eventfd",
     "getSeals",
     "immortal",
+    "inotify",
     "isNonBlocking",
     "memfdCreate",
     "pidfdOpen",

@@ -7,9 +7,11 @@ an entry like those of the shared-memory fabric; it answers queries there and re
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from twisted_ib import limits
@@ -51,7 +53,29 @@ class QueryServer:
         except BaseException:
             self._rendezvous.close()
             raise
-        self._poller.register(self._listener, select.EPOLLIN)
+        self._watch()
+
+    def _watch(self) -> None:
+        for each in self._listener.fileno(), self._rendezvous.watch:
+            if each >= 0:
+                self._poller.register(each, select.EPOLLIN)
+
+    def _restore(self) -> None:
+        """
+        Make the entry anew, if the run directory was removed or replaced.
+        """
+        old = self._rendezvous
+        os.read(old.watch, 4096)
+        if not old.isLost():
+            return
+        for each in self._listener.fileno(), old.watch:
+            self._poller.unregister(each)
+        old.close()
+        # Optional, as at the beginning: without an entry commands do not find the device.
+        with suppress(HCAError):
+            self._rendezvous = old.reopened()
+            self._listener = self._rendezvous.bind()
+            self._watch()
 
     def fileno(self) -> int:
         """
@@ -66,6 +90,9 @@ class QueryServer:
         if self._poller.closed:
             return
         for fd, _ in self._poller.poll(0):
+            if fd == self._rendezvous.watch:
+                self._restore()
+                break
             asker = self._askers.get(fd)
             if asker is None:
                 self._accept()

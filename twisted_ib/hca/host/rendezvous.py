@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 
 from twisted_ib import limits
-from twisted_ib.errors import RunDirectoryError, ServiceInUseError
-from twisted_ib.hca.host import addresses
+from twisted_ib.errors import HCAError, RunDirectoryError, ServiceInUseError
+from twisted_ib.hca.host import addresses, libc
 from twisted_ib.hca.host.entries import (
     SERVICE,
     SERVICE_TARGETS,
@@ -37,8 +38,8 @@ from twisted_ib.hca.host.entries import (
     targetName,
     targetsOf,
 )
-from twisted_ib.hca.host.rundirectory import RunDirectory
-from twisted_ib.hca.host.search import Search
+from twisted_ib.hca.host.rundirectory import LOCK_ATTEMPTS, LOCK_PAUSE_SECONDS, RunDirectory
+from twisted_ib.hca.host.search import Search, searches
 
 #: listen(2): connections that the kernel queues for an HCA until they are accepted.
 RENDEZVOUS_BACKLOG = 128
@@ -50,6 +51,7 @@ class Rendezvous(Search):
 
     @ivar guid: of the HCA.
     @ivar name: of its socket's entry.
+    @ivar watch: a descriptor that is readable when that, or the directory, may have gone; -1 without inotify.
     """
 
     def __init__(self, guid: int, environment: Mapping[str, str] = os.environ) -> None:
@@ -65,7 +67,10 @@ class Rendezvous(Search):
         self._services: dict[tuple[int, str], str] = {}
         self._inodes: dict[tuple[int, str], int] = {}
         self._joined: dict[int, str] = {}
+        self._wanted: tuple[dict[tuple[int, str], int], tuple[int, ...]] = {}, ()
+        self._isSettled = False
         self._home = self._directories[0]
+        self.watch = -1
 
     def _isHome(self, directory: RunDirectory) -> bool:
         return directory is self._home
@@ -100,6 +105,14 @@ class Rendezvous(Search):
             listener.close()
             raise
         self._listener = listener
+        # The socket stays open when its file is removed, which changes the file's link count (inotify(7),
+        # IN_ATTRIB); for a directory that is still open there is no such event.
+        watches = (
+            (home.socketPath(self.name), libc.IN_ATTRIB | libc.IN_MOVE_SELF),
+            (home.path, libc.IN_MOVE_SELF),
+        )
+        with suppress(OSError):  # No instance is free: each user has but 128.
+            self.watch = libc.inotify(watches)
         return listener
 
     def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
@@ -114,6 +127,8 @@ class Rendezvous(Search):
         """
         assert self._listener is not None, "bind first"
         address = addresses.normalise(address)
+        if not self._isSettled:
+            self._settle()
         # All directories are locked, in one order that every process uses (_refreshed), so that two cannot
         # deadlock.
         with ExitStack() as stack:
@@ -134,6 +149,8 @@ class Rendezvous(Search):
         """
         assert self._listener is not None, "bind first"
         address = addresses.normalise(address)
+        if not self._isSettled:
+            self._settle()
         with ExitStack() as stack:
             for directory in self._refreshed():
                 stack.enter_context(directory.locked())
@@ -301,6 +318,65 @@ class Rendezvous(Search):
             raise RunDirectoryError(f"{self._home.path} was removed or replaced; start this program again")
         return sorted(self._directories, key=lambda directory: directory.path)
 
+    @property
+    def place(self) -> str:
+        """
+        The path of the directory that has the entries.
+        """
+        return self._home.path
+
+    def isLost(self) -> bool:
+        """
+        Whether the HCA cannot be found any more, because its directory or its socket was removed or replaced.
+        """
+        return not self._home.isCurrent() or self._home.status(self.name) is None
+
+    def reopened(self) -> Rendezvous:
+        """
+        @return: An empty one for the same HCA, in the directory that is there now.  When this one is closed,
+            L{bind} it, then let it L{resume}.
+        @raise RunDirectoryError: no directory can be used.
+        """
+        following = Rendezvous(self.guid, self._environment)
+        following._wanted = dict(self._inodes), tuple(self._joined)
+        return following
+
+    def resume(self) -> list[HCAError]:
+        """
+        Publish what the rendezvous before had published.
+
+        @return: Why some of it is not published any more.
+        """
+        services, groups = self._wanted
+        self._wanted = {}, ()
+        failed: list[HCAError] = []
+        # Others may wait for ours as ours would for theirs, and these ports were our own before.
+        self._isSettled = True
+        for (serviceID, address), inode in services.items():
+            try:
+                self.publish(serviceID, address, inode)
+            except HCAError as error:
+                failed.append(error)
+        for group in groups:
+            try:
+                self.join(group)
+            except HCAError as error:
+                failed.append(error)
+        self._isSettled = False
+        return failed
+
+    def _settle(self) -> None:
+        """
+        Wait for living processes that have lost their entries with the directory: until they have made them
+        anew, their ports look free.
+        """
+        self._isSettled = True
+        ours = {each.name for each in searches if isinstance(each, Rendezvous)}
+        for _ in range(LOCK_ATTEMPTS):
+            if not self._home.orphans(ours):
+                return
+            time.sleep(LOCK_PAUSE_SECONDS)
+
     def successor(self) -> Rendezvous | None:
         """
         Publish the same HCA, services and groups in the directory of the user that this process has changed
@@ -342,6 +418,9 @@ class Rendezvous(Search):
         super().close()
 
     def _closeDescriptors(self) -> None:
+        watch, self.watch = self.watch, -1
+        if watch >= 0:
+            os.close(watch)
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()

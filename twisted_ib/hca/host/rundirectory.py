@@ -21,8 +21,8 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import contextmanager, suppress
 
 from twisted_ib import limits
 from twisted_ib.errors import RunDirectoryError
@@ -40,6 +40,8 @@ SESSION_BASE = "/run/user"
 TEMPORARY_BASE = "/tmp"
 
 _LOCK_NAME = "lock"
+# Linux include/linux/net.h, __SO_ACCEPTCON: the socket listens.
+_ACCEPTCON = 1 << 16
 # unix(7): sun_path has 108 bytes, of which the last is NUL.
 _SUN_PATH_BYTES = 107
 
@@ -181,6 +183,25 @@ class RunDirectory:
         @return: When an entry was made or removed last, in nanoseconds.
         """
         return os.fstat(self.fd).st_mtime_ns
+
+    def orphans(self, known: Set[str]) -> set[str]:
+        """
+        @param known: Names of sockets that do not count.
+        @return: The names of the sockets that processes listen on, by the path of this directory, and that
+            are not in it: it was removed or replaced since they were made.
+        """
+        if self.shared:
+            return set()  # Another user could pretend it.
+        start = os.fsencode(os.path.join(self.path, ""))
+        found = set()
+        # proc(5), /proc/net/unix: the path is that of bind(2), whatever has become of the file.  It has the
+        # sockets of this network namespace, as have the ports that the services are of.
+        with suppress(OSError), open("/proc/net/unix", "rb") as lines:
+            for line in lines:
+                words = line.split(maxsplit=7)
+                if len(words) == 8 and words[7].startswith(start) and int(words[3], 16) & _ACCEPTCON:
+                    found.add(os.fsdecode(words[7].rstrip(b"\n")[len(start) :]))
+        return {name for name in found if name not in known and self.status(name) is None}
 
     def isCurrent(self) -> bool:
         """

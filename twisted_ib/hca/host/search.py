@@ -57,7 +57,7 @@ class Search:
         self._directories, refused = openDirectories(self._environment, self.uid, create)
         if refused and not self._directories:
             raise RunDirectoryError("; and ".join([str(error) for error in refused]))
-        _searches.add(self)
+        searches.add(self)
 
     def allows(self, uid: int) -> bool:
         """
@@ -315,19 +315,20 @@ def shared(found: list[Entry]) -> list[Entry]:
     return sorted(found, key=lambda each: (places[each.address], random()))
 
 
-_searches: weakref.WeakSet[Search] = weakref.WeakSet()
+#: All of this process.
+searches: weakref.WeakSet[Search] = weakref.WeakSet()
 
 
 def _afterForkInChild() -> None:
     # A child's copy of a listening socket would accept connections into its backlog after the parent's
     # death.
-    for search in list(_searches):
+    for search in list(searches):
         search._closeDescriptors()
-    _searches.clear()
+    searches.clear()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_afterForkInChild)
 
 
-__all__ = ["Search", "shared"]
+__all__ = ["Search", "searches", "shared"]

@@ -5,6 +5,9 @@ The directory of a host: publishing services, finding the processes that serve t
 from __future__ import annotations
 
 import os
+import select
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from twisted_ib.errors import BacklogFullError, HandshakeError, HCAError, NoListenerError
@@ -16,15 +19,27 @@ from twisted_ib.hca.host.addresses import checkLocal
 from twisted_ib.hca.host.rendezvous import Entry, Rendezvous
 from twisted_ib.hca.host.search import shared
 
+#: How long the run directory is left alone when something has happened to it, in seconds.
+LOOK_PAUSE_SECONDS = 0.05
+#: How often it is looked at, in seconds, while no directory can be used or there is no inotify.
+LOOK_SECONDS = 10.0
+
 
 class HostDirectory(Fabric):
     """
     The directory of a fabric between processes: the half that deals with the host's run directories.
 
     @ivar rendezvous: This HCA's entries there.
+    @ivar clock: Gives the time in seconds.
     """
 
     rendezvous: Rendezvous
+    clock: Callable[[], float]
+    _poller: Any
+    #: When to look whether our entries are still there; L{None} while inotify tells.
+    _lookAt: float | None = None
+    #: Whether they are not, and no directory can be used.
+    _isHidden = False
     _listeners: ListeningSockets
     _pairs: PeerSockets
     _redials: Redials
@@ -38,6 +53,55 @@ class HostDirectory(Fabric):
             self.rendezvous.close()
             raise
 
+    def _watch(self) -> None:
+        watch = self.rendezvous.watch
+        if watch >= 0:
+            self._poller.register(watch, select.EPOLLIN)
+        else:
+            self._lookAt = self.clock() + LOOK_SECONDS
+
+    def _stirred(self) -> None:
+        """
+        Something has happened to the run directory, or to our socket in it.
+        """
+        with suppress(OSError):
+            os.read(self.rendezvous.watch, 4096)
+        # Whoever removes it may still be at it, and would remove what is made too early.
+        self._lookAt = self.clock() + LOOK_PAUSE_SECONDS
+
+    def _look(self) -> None:
+        self._lookAt = None
+        if self.rendezvous.isLost():
+            try:
+                self._restore()
+            except HCAError as error:
+                if not self._isHidden:
+                    self.owner.warn(f"clients cannot reach this process: {error}")
+                self._isHidden = True
+        if self._isHidden or self.rendezvous.watch < 0:
+            self._lookAt = self.clock() + LOOK_SECONDS
+
+    def _restore(self) -> None:
+        """
+        Make our entries anew, in the directory that is there now.
+
+        @raise RunDirectoryError: none can be used.
+        """
+        old = self.rendezvous
+        following = old.reopened()
+        if old.watch >= 0:
+            self._poller.unregister(old.watch)
+        self._listeners.drop(old)
+        self.rendezvous = following
+        self._listeners.add(following)
+        self._isHidden = False
+        failed = "".join(f"; {error}" for error in following.resume())
+        self.count("run_directory_restored")
+        self.owner.warn(
+            f"{following.place} was removed or replaced, and this process has entered itself anew{failed}"
+        )
+        self._watch()
+
     def _follow(self) -> None:
         # twistd --uid (twisted.scripts._twistd_unix, shedPrivileges) changes the user after the ports are
         # open. Clients of the new user search that user's run directory only, so the entries are published
@@ -50,8 +114,11 @@ class HostDirectory(Fabric):
             self.owner.warn(f"clients of user {self._user} cannot reach this process: {error}")
             return
         if rendezvous is not None:
+            if self.rendezvous.watch >= 0:
+                self._poller.unregister(self.rendezvous.watch)
             self._listeners.add(rendezvous)
             self.rendezvous = rendezvous
+            self._watch()
 
     # -- services
 
@@ -64,6 +131,8 @@ class HostDirectory(Fabric):
         @raise NoRouteError: the address is not one of this host.
         """
         checkLocal(address, True)
+        if self.rendezvous.isLost():
+            self._restore()
         self.rendezvous.publish(serviceID, address, inode)
 
     def publishAny(self, prefix: int, address: str) -> int:
@@ -74,6 +143,8 @@ class HostDirectory(Fabric):
         @return: The port.
         """
         checkLocal(address, True)
+        if self.rendezvous.isLost():
+            self._restore()
         return self.rendezvous.publishAny(prefix, address)
 
     def withdraw(self, serviceID: int, address: str) -> None:

@@ -107,6 +107,17 @@ class ListeningSockets:
         self._poller.register(listener.fileno(), select.EPOLLIN)
         self._listeners[listener.fileno()] = (listener, rendezvous)
 
+    def drop(self, rendezvous: Rendezvous) -> None:
+        """
+        Close one listening socket, and remove its entries.
+        """
+        self.reopen()
+        for fd, (_, each) in tuple(self._listeners.items()):
+            if each is rendezvous:
+                self._poller.unregister(fd)
+                del self._listeners[fd]
+        rendezvous.close()
+
     def accept(self, fd: int, take: Callable[[socket.socket, Rendezvous], None]) -> None:
         """
         Accept the connections that wait at a listening socket.

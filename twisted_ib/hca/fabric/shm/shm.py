@@ -101,6 +101,7 @@ class SharedMemoryFabric(HostDirectory):
         self._listeners = ListeningSockets(self._poller, clock, self.count)
         self._listeners.add(self.rendezvous)
         self._redials = Redials(clock)
+        self._watch()
         self._signal = EventDoorbell.create()
         self._poller.register(self._signal.fd, select.EPOLLIN | select.EPOLLET)
 
@@ -215,6 +216,9 @@ class SharedMemoryFabric(HostDirectory):
         for fd, _ in self._poller.poll(0, DESCRIPTORS_PER_TURN):
             if fd in self._listeners:
                 self._listeners.accept(fd, self._called)
+                continue
+            if fd == self.rendezvous.watch:
+                self._stirred()
                 continue
             peerSocket = self._pairs.ofSocket(fd)
             if peerSocket is not None:
@@ -507,7 +511,7 @@ class SharedMemoryFabric(HostDirectory):
         @return: When L{tick} should be called next, or L{None}.
         """
         found = self._pairs.deadline()
-        for when in self._listeners.deadline, self._redials.deadline:
+        for when in self._listeners.deadline, self._redials.deadline, self._lookAt:
             if when is not None and (found is None or when < found):
                 found = when
         return found
@@ -517,6 +521,8 @@ class SharedMemoryFabric(HostDirectory):
         Time out handshakes, dial again, and resume accepting.
         """
         self._listeners.tick(now)
+        if self._lookAt is not None and now >= self._lookAt:
+            self._look()
         for peerSocket in tuple(self._pairs.greeting):
             handshake = peerSocket.handshake
             if handshake is None or not handshake.isOverdue(now):
@@ -557,6 +563,8 @@ class SharedMemoryFabric(HostDirectory):
         for peerSocket in tuple(self._pairs):
             self._lose(peerSocket, gone)
         self._clear()
+        if self.rendezvous.watch >= 0:
+            self._poller.unregister(self.rendezvous.watch)
         self._listeners.close()
         self._poller.close()
         self._signal.close()

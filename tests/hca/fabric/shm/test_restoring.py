@@ -1,0 +1,195 @@
+"""
+Tests of L{twisted_ib.hca.fabric.shm.discovery}: the run directory goes away (issue 16, point 18).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+from tests.hca.hcas import LISTENER, SDP, HCATestCase
+from twisted_ib.errors import RunDirectoryError, ServiceInUseError
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.fabric.shm import discovery
+from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
+from twisted_ib.hca.host import libc
+from twisted_ib.hca.host.rendezvous import Rendezvous
+
+SERVICE = SDP << 16 | 7001
+
+# Another process, which makes the directory anew and wants the port; it says what it got.
+OTHER = f"""
+from twisted_ib.hca.host.rendezvous import Rendezvous
+from twisted_ib.errors import ServiceInUseError
+other = Rendezvous(77)
+other.bind()
+print("ready", flush=True)
+try:
+    other.publish({SERVICE}, "127.0.0.1")
+    print("published", flush=True)
+except ServiceInUseError:
+    print("in use", flush=True)
+input()
+"""
+
+
+class RestoringTests(HCATestCase):
+    """
+    A server whose run directory goes away, and a client.
+    """
+
+    fabric = SharedMemoryFabric
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.place = Path(os.environ["TWISTED_IB_RUN_DIR"])
+        self.a, self.b = self.device(), self.device()
+        self.said: list[str] = []
+        self.b.warn = self.said.append  # type: ignore[method-assign]
+        self.a.warn = lambda text: None  # type: ignore[method-assign]
+        self.b.listen(SDP, "127.0.0.1", 7001, LISTENER)
+
+    def look(self, *devices: Device, seconds: float = discovery.LOOK_PAUSE_SECONDS) -> None:
+        """
+        What has happened is noticed, and the pause is over.
+        """
+        for device in devices or (self.a, self.b):
+            device.fabric.attend()
+        self.clock.advance(seconds)
+        for device in devices or (self.a, self.b):
+            device.tick(self.clock.seconds())
+
+    def assertServed(self) -> None:
+        """
+        The client gets to the server.
+        """
+        self.assertEqual(self.pathTo(self.a, self.b).peer.guid, self.b.guid)
+        self.assertIsNone(self.b.deadline())
+
+    def test_deleted(self) -> None:
+        """
+        The entries are made anew in a directory made anew, which the log says in one line; a client follows.
+        """
+        group = 0xFF12 << 112
+        self.b.fabric.join(group)
+        shutil.rmtree(self.place)
+        self.look()
+        self.assertEqual(len(self.said), 1, self.said)
+        self.assertIn(f"{self.place} was removed or replaced", self.said[0])
+        self.assertEqual(self.b.counters["run_directory_restored"], 1)
+        self.assertEqual(self.a.fabric.members(group), (self.b.guid,))
+        self.assertServed()
+        self.look()
+        self.assertEqual(len(self.said), 1)
+
+    def test_again(self) -> None:
+        """
+        Each time.
+        """
+        for number in range(3):
+            shutil.rmtree(self.place)
+            self.look()
+            self.assertEqual(len(self.said), number + 1)
+        self.assertServed()
+
+    def test_socketDeleted(self) -> None:
+        """
+        It is enough that the entry of the HCA is removed.
+        """
+        (self.place / f"hca-{self.b.guid:016x}").unlink()
+        self.look()
+        self.assertEqual(len(self.said), 1)
+        self.assertServed()
+
+    def test_moved(self) -> None:
+        """
+        Or that the directory has another name now, where no entry is left.
+        """
+        moved = self.place.with_name("moved")
+        self.place.rename(moved)
+        self.look()
+        self.assertEqual(len(self.said), 1)
+        self.assertServed()
+        self.assertEqual(os.listdir(moved), ["lock"])
+
+    def test_refused(self) -> None:
+        """
+        A directory that others can write to, or a symbolic link, is refused by name, in one line; when it is
+        gone the entries are made anew.
+        """
+        for wrong in ("mode", "link"):
+            shutil.rmtree(self.place)
+            if wrong == "mode":
+                self.place.mkdir(0o755)
+            else:
+                self.place.symlink_to("/")
+            self.said.clear()
+            self.look(self.b)
+            self.look(self.b, seconds=discovery.LOOK_SECONDS)
+            self.assertEqual(len(self.said), 1, self.said)
+            self.assertIn({"mode": "mode 0755", "link": "symbolic link"}[wrong], self.said[0])
+            self.assertIn(str(self.place), self.said[0])
+            self.assertRaises(RunDirectoryError, self.b.listen, SDP, "127.0.0.1", 7002, LISTENER)
+            if wrong == "mode":
+                self.place.rmdir()
+            else:
+                self.place.unlink()
+            self.look(self.b, seconds=discovery.LOOK_SECONDS)
+            self.assertEqual(len(self.said), 2, self.said)
+            self.look(self.a)
+            self.assertServed()
+
+    def test_noInotify(self) -> None:
+        """
+        Without a watch the directory is looked at now and then.
+        """
+        with mock.patch.object(libc, "inotify", side_effect=OSError(24, "no instance")):
+            c = self.device()
+        c.warn = self.said.append  # type: ignore[method-assign]
+        c.listen(SDP, "127.0.0.1", 7003, LISTENER)
+        shutil.rmtree(self.place)
+        self.look(c, seconds=discovery.LOOK_SECONDS)
+        self.assertEqual(len(self.said), 1, self.said)
+
+    def test_listensAtOnce(self) -> None:
+        """
+        A new listener does not wait for the look.
+        """
+        shutil.rmtree(self.place)
+        self.b.listen(SDP, "127.0.0.1", 7002, LISTENER)
+        self.assertEqual(len(self.said), 1)
+        self.look(self.a)
+        self.assertServed()
+
+    def test_portKept(self) -> None:
+        """
+        Another process that makes the directory anew does not get a port that a living one has.
+        """
+        shutil.rmtree(self.place)
+        child = subprocess.Popen(
+            [sys.executable, "-c", OTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.addCleanup(child.communicate)
+        assert child.stdout is not None
+        self.assertEqual(child.stdout.readline(), "ready\n")
+        self.look()
+        self.assertEqual(child.stdout.readline(), "in use\n")
+        self.assertServed()
+
+    def test_taken(self) -> None:
+        """
+        If one has it all the same, the log says which.
+        """
+        shutil.rmtree(self.place)
+        other = Rendezvous(77)
+        self.addCleanup(other.close)
+        other.bind()
+        other.publish(SERVICE, "127.0.0.1")
+        self.look()
+        self.assertEqual(len(self.said), 1)
+        self.assertIn("a process listens on 127.0.0.1 already", self.said[0])
+        self.assertRaises(ServiceInUseError, self.b.fabric.publish, SERVICE, "127.0.0.1")
