@@ -92,6 +92,9 @@ class StreamTests(SynchronousTestCase):
         """
         for client in clients:
             client.transport.write(DATA)  # type: ignore[union-attr]
+        # As the next turn does, but before the peer's device has its part of that turn.
+        transport: Any = clients[0].transport
+        transport.postWritten(transport.channel.device.writers)
 
     def turn(self) -> None:
         """

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.contracts.pacing import Producer
 from tests.internet.carriers import Accepting, Calling, HalfTalk, StreamContract, Talk
 from tests.support.waiting import becomes
 
@@ -22,6 +23,36 @@ def abort(protocol: Any) -> None:
     Reset it.
     """
     protocol.transport.abortConnection()
+
+
+def _small(transport: Any) -> None:
+    transport.write(b"x" * 64)
+
+
+def _large(transport: Any) -> None:
+    transport.write(b"x" * 300_000)
+
+
+def _several(transport: Any) -> None:
+    for _ in range(100):
+        transport.writeSequence([b"x"] * 1000)
+
+
+def _closing(transport: Any) -> None:
+    transport.write(b"x")
+    transport.loseConnection()
+
+
+def _pushed(transport: Any) -> None:
+    Producer(transport, 5).begin(True)
+
+
+def _pulled(transport: Any) -> None:
+    Producer(transport, 5).begin(False)
+
+
+#: Ways to write.
+_WRITES = (_small, _large, _several, _closing, _pushed, _pulled)
 
 
 class ClosingContract(StreamContract):
@@ -181,6 +212,38 @@ class ClosingContract(StreamContract):
             self.assertEqual((server.log[-1], len(server.got()) < 10_000_000), ("ConnectionLost", True))
 
         self.drive(steps)
+
+    def test_abortTakesBack(self) -> None:
+        """
+        What is written in one call with an abort does not reach the peer (issue 16, point 1).
+        """
+
+        async def steps(reactor: Any) -> None:
+            for write in _WRITES:
+                for inCallback in (True, False):
+                    with self.subTest(write=write.__name__, inCallback=inCallback):
+                        await self._takesBack(reactor, write, inCallback)
+
+        self.drive(steps)
+
+    async def _takesBack(self, reactor: Any, write: Any, inCallback: bool) -> None:
+        def act(one: Any) -> None:
+            write(one.transport)
+            abort(one)
+            one.transport.write(b"behind it")
+
+        server = Talk(data=lambda one: one.transport.write(b"answer"))
+        client = Talk(data=act) if inCallback else Talk()
+        port = self.carrier.listen(reactor, Accepting(server))
+        self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, Calling(client))
+        await becomes(reactor, lambda: client.log and server.log)
+        client.transport.write(b"question")
+        if not inCallback:
+            await becomes(reactor, client.got)
+            act(client)
+        await self.end(reactor, port, client, server)
+        self.assertEqual(client.log, ["made", b"answer", "ConnectionAborted"])
+        self.assertEqual(server.log, ["made", b"question", "ConnectionLost"])
 
     def test_abortAfterClose(self) -> None:
         """

@@ -30,13 +30,14 @@ class SendBuffer:
 
     @ivar pieces: The queue; append with L{append} only.
     @ivar size: Bytes queued.
+    @ivar limit: C{size} and the stream's C{room} together, where that is not negative.
     """
 
-    __slots__ = ("_offset", "pieces", "size")
+    __slots__ = ("_offset", "limit", "pieces", "size")
 
     def __init__(self) -> None:
         self.pieces: deque[bytes] = deque()
-        self.size = 0
+        self.size = self.limit = 0
         self._offset = 0
 
     def append(self, data: bytes) -> None:
@@ -106,9 +107,17 @@ class SendBuffer:
         n = 0
         while pieces and n < most:
             piece = pieces[0]
-            k = min(len(piece) - self._offset, most - n)
-            # Splitting a piece for a few bytes would add a fragment to this message and to the next.
-            if n and k < _SMALL and k < len(piece) - self._offset:
+            left = len(piece) - self._offset
+            k = most - n
+            if left <= k and left == len(piece):
+                taken.append(pieces.popleft())
+                self.size -= left
+                n += left
+                continue
+            k = min(left, k)
+            # Splitting a piece would add a fragment to this message and to the next: not for a few bytes, nor
+            # where it fits into the next one.
+            if n and k < left and (k < _SMALL or left <= most):
                 break
             taken.append(self._slice(piece, k))
             n += k

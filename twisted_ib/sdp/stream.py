@@ -3,8 +3,10 @@ One SDP connection below Twisted's transport API: bytes sent, bytes received, an
 
 L{twisted_ib.sdp.transport} puts a Twisted transport on top of a L{Stream}.
 
-Sending: where the reactor polls, the first write of a turn is sent at once; the rest of the turn (elsewhere
-all of it) is gathered and sent at the end of the batch, or earlier if there is much of it.
+Sending: as over TCP nothing leaves before the application's callback returns, so that an abort in the same
+callback still stops it.  Where the reactor polls, the first write of a batch is sent when C{dataReceived}
+returns, or else with those of all other streams when the batch ends or the next one begins; the rest
+(elsewhere all of it) is gathered and sent at the end of the batch.
 
 Receiving: bytes are delivered as they arrive, or held while the application does not read; then the receives
 that carried data are not posted again, and the peer's credits run out.
@@ -44,7 +46,7 @@ from twisted_ib.sdp.zerocopyreceive import FilledBuffer
 if TYPE_CHECKING:
     from twisted_ib.internet.channel import DeviceChannel
 
-#: Gathered bytes are sent when less than this of a message is left.
+#: The room below which a write takes the slow path.
 GATHER_LEFT = 16 * 1024
 _CREDITS_LOW = limits.SDP_CREDITS_LOW
 _MESSAGE = limits.INLINE_MESSAGE
@@ -78,16 +80,18 @@ class Stream:
 
     @ivar thread: The id of the thread that may use it.
     @ivar connection: The CM's connection.
-    @ivar room: Bytes that may still be gathered in this turn; below zero every write takes the slow path.
+    @ivar room: Bytes that may be gathered before a write takes the slow path; below zero every write does.
+    @ivar written: The first write of the batch, if it is still to be sent, or L{None}.
     @ivar corked: Whether this turn's C{endOfBatch} is still to come.
     @ivar owes: Control messages waiting for credits: (id, body, flags).
     @ivar extensions: Zero copy, modes and urgent data, or L{None} if unused.
     @ivar longest: Payload of the longest message that the path carries well.
     @ivar reads: READs that the peer serves at a time, once connected.
-    @ivar prompt: Whether the first write of a turn is sent at once.
+    @ivar prompt: Whether the first write of a batch is sent without its buffer.
     @ivar direct: Whether such a write needs nothing at the end of its batch: there is no producer, no close
         and no C{extensions}.  Determined at the end of a batch that left nothing to do.
-    @ivar batch: The batch of the last write.
+    @ivar batch: The batch of the last such write.
+    @ivar delivering: Whether L{deliver} will send it.
     @ivar ending: Whether a DisConn is due and not in the medium yet.
     @ivar disconnSent: Whether the DisConn is numbered: nothing may follow it.
     @ivar reading: Whether the application reads.
@@ -106,6 +110,7 @@ class Stream:
         "channel",
         "connection",
         "corked",
+        "delivering",
         "direct",
         "ending",
         "extensions",
@@ -117,6 +122,7 @@ class Stream:
         "reading",
         "room",
         "thread",
+        "written",
     )
 
     # Defaults of most connections; a transport has a dictionary for those that change.
@@ -137,8 +143,9 @@ class Stream:
         self.machine = Machine(limits.SDP_RECEIVES)
         self.buffer: SendBuffer | None = None
         self.append: Any = None
+        self.written: bytes | None = None
         self.room = self.batch = -1
-        self.corked = self.direct = self.ending = self.reading = False
+        self.corked = self.delivering = self.direct = self.ending = self.reading = False
         self.pendingControl: deque[tuple[int, bytes, int]] | None = None
         self.extensions: Extensions | None = None
         self.held: deque[bytes | FilledBuffer | Exception | None] | None = None
@@ -216,12 +223,9 @@ class Stream:
 
     def send(self, data: bytes) -> None:
         """
-        Queue or send C{data}, which is not empty: the slow path, for the first write of a turn and for large
-        ones.
+        Queue C{data}, which is not empty: the slow path.
         """
-        queuePair, buffer = self.queuePair, self.buffer
-        n = len(data)
-        if queuePair.path is None:
+        if self.queuePair.path is None:
             # The application, which does not read, was not notified of the end yet; the end of the batch does
             # it.
             self.cork()
@@ -229,39 +233,33 @@ class Stream:
         state = self.machine.state
         if self.disconnSent or not (state is _ESTABLISHED or state is _CLOSE_WAIT):
             return
-        if not self.corked:
-            device = self.channel.device
-            first, self.batch = self.batch != device.batch, device.batch
-            self.corked = True
-            device.markDirty(self)
-            # No Nagle: the first write of a turn goes at once, later ones gather.  OFED waits for an
-            # acknowledgement instead, for 100 ms at most (sdp.h SDP_NAGLE_TIMEOUT).
-            if first and buffer is None and self.prompt and queuePair.pending is None:
-                extensions = self.extensions
-                if n <= self.machine.maxPayload and (
-                    extensions is None or not extensions.zeroCopySend.takes(n)
-                ):
-                    header = self.machine.header(n, queuePair.posted)
-                    if header is not None:
-                        queuePair.postInline(header, data, n)
-                        return
-        if self.extensions is not None and self.extensions.zeroCopySend.takes(n):
+        self.cork()
+        if self.extensions is not None and self.extensions.zeroCopySend.takes(len(data)):
             self.extensions.zeroCopySend.queueBytes(data)
             return
+        self._sync()
+        buffer = self._gathering()
+        buffer.append(data)
+        self._makeRoom(buffer)
+        if buffer.size > self.bufferSize:
+            self.filled()
+
+    def _gathering(self) -> SendBuffer:
+        buffer = self.buffer
         if buffer is None:
             buffer = self.buffer = SendBuffer()
             self.append = buffer.pieces.append
-        else:
-            self._sync()
-            if buffer.size and buffer.size + n > _MESSAGE:
-                self.flush()
-        buffer.append(data)
-        self.room = _MESSAGE - buffer.size
-        if self.room < GATHER_LEFT:
-            self.flush()
-            self.channel.device.ringBells()
-        if buffer.size > self.bufferSize:
-            self.filled()
+            self.direct = False
+        if self.written is not None:
+            written, self.written = self.written, None
+            buffer.append(written)
+        return buffer
+
+    def _makeRoom(self, buffer: SendBuffer) -> None:
+        # The write that exceeds bufferSize takes the slow path, which pauses a producer.
+        left = self.bufferSize - buffer.size
+        self.room = left + GATHER_LEFT if left > 0 else _MESSAGE
+        buffer.limit = buffer.size + self.room
 
     def block(self) -> None:
         """
@@ -270,9 +268,7 @@ class Stream:
         self._sync()
         # Below zero every write takes the slow path; with a buffer, every received message calls resume.
         self.room = -1
-        if self.buffer is None:
-            self.buffer = SendBuffer()
-            self.append = self.buffer.pieces.append
+        self._gathering()
 
     def cork(self) -> None:
         """
@@ -284,7 +280,7 @@ class Stream:
 
     def _sync(self) -> None:
         if self.buffer is not None and self.room >= 0:
-            self.buffer.size = _MESSAGE - self.room
+            self.buffer.size = self.buffer.limit - self.room
 
     def flush(self) -> None:
         """
@@ -319,7 +315,7 @@ class Stream:
             assert header is not None
             queuePair.postInline(header, payload, n)
         if self.corked and (self.extensions is None or not self.extensions.zeroCopySend.takes(0)):
-            self.room = _MESSAGE - buffer.size
+            self._makeRoom(buffer)
 
     def resume(self) -> None:
         """
@@ -364,11 +360,14 @@ class Stream:
             self.block()
         return False
 
+    def _unsent(self) -> bool:
+        return not (self.buffer is None and self.written is None and self.queuePair.pending is None)
+
     def discard(self) -> None:
         """
         Drop what the application wrote and was not sent.
         """
-        self.buffer = self.append = None
+        self.buffer = self.append = self.written = None
         self.room = -1
         self.direct = False
         if self.extensions is not None:
@@ -456,6 +455,10 @@ class Stream:
         extensions = self.extensions
         if extensions is None:
             self.direct = False
+            if self.written is not None:
+                # Before anything that the extensions queue.
+                self.block()
+                self.cork()
             extensions = self.extensions = Extensions(self)
         return extensions
 
@@ -658,9 +661,8 @@ class Stream:
         """
         Send everything gathered in the turn.
         """
-        if self.buffer is not None:
-            self._sync()
-            self.room = -1
+        if self.buffer is not None or self.written is not None:
+            self.block()
         self.corked = False
         try:
             self._batchEnded()
@@ -727,8 +729,7 @@ class Stream:
             self._ended()
         elif action == Action.RESET:
             # Collected before the queue pair is closed, which drops what was to be sent.
-            writes = self.buffer is not None or self.queuePair.pending is not None
-            writes = writes or self.writing()
+            writes = self._unsent() or self.writing()
             self._closeQueuePair()
             self._resetByPeer(PathLostError("the peer reset the connection"), writes)
         elif action == Action.FINISHED:
@@ -808,7 +809,7 @@ class Stream:
         """
         Handle a queue pair in the error state: see L{QueuePair.fail}.
         """
-        writes = self.buffer is not None or self.queuePair.pending is not None or self.writing()
+        writes = self._unsent() or self.writing()
         # No DREQ: the path that would carry it is gone.
         if isinstance(reason, PathLostError):
             self.machine.state = State.CLOSED

@@ -129,40 +129,62 @@ class SDPTransport(Transport, Stream):
         """
         Send C{data}: see L{interfaces.ITransport.write}.
 
-        The first write of a batch is put into the medium from here if nothing prevents it.  This inlines
-        L{Stream.send}, L{Machine.header} and L{QueuePair.postInline}, whose calls would cost more than the
-        work.
+        The first write of a batch is sent by L{deliver} or L{postWritten}, when the application's callback
+        has returned.
 
         @raise TypeError: C{data} is not L{bytes}.
         @raise WrongThreadError: Called outside the reactor's thread.
         """
         if data.__class__ is bytes and _ident() == self.thread:
+            if self.direct and data:
+                device = self.channel.device
+                batch = device.batch
+                if self.batch != batch:
+                    self.batch = batch
+                    self.written = data
+                    if not self.delivering:
+                        device.writers.append(self)
+                    return
             length = len(data)
             room = self.room - length
             if room > GATHER_LEFT and length:
                 self.room = room
                 self.append(data)
                 return
-            batch = self.channel.device.batch
-            if self.direct and length and self.batch != batch and self.buffer is None:
-                machine, queuePair = self.machine, self.queuePair
-                sequence = machine.sequence + 1
-                if (
-                    # IBTA vol. 1 annex A4 CA4-82: data needs three credits, as in Machine.header.
-                    machine.limit - sequence >= 2
-                    and length <= machine.maxPayload
-                    and queuePair.pending is None
-                    and queuePair.state is _RTS
-                ):
-                    self.batch = batch
-                    machine.sequence = sequence
-                    received, receives = machine.received, queuePair.posted
-                    machine.told = received + receives
-                    header = _pack(_DATA, 0, receives, length + 16, sequence & M32, received & M32)
-                    if not queuePair.path.post(SEND | queuePair.remote, header, data, length):  # type: ignore[union-attr]
-                        queuePair.keep(header, data, length)
-                    return
         self._writeSlowly(data)
+
+    @staticmethod
+    def postWritten(writers: Iterable[SDPTransport]) -> None:
+        """
+        Send the first writes of a batch.
+
+        This inlines L{Stream.flush}, L{Machine.header} and L{QueuePair.postInline}, whose calls would cost
+        more than the work.
+        """
+        for writer in writers:
+            data = writer.written
+            # Sent by deliver(), gathered with later ones, or dropped.
+            if data is None:
+                continue
+            writer.written = None
+            length = len(data)
+            machine, queuePair = writer.machine, writer.queuePair
+            sequence = machine.sequence + 1
+            if (
+                # IBTA vol. 1 annex A4 CA4-82: data needs three credits, as in Machine.header.
+                machine.limit - sequence >= 2
+                and length <= machine.maxPayload
+                and queuePair.pending is None
+                and queuePair.state is _RTS
+            ):
+                machine.sequence = sequence
+                received, receives = machine.received, queuePair.posted
+                machine.told = received + receives
+                header = _pack(_DATA, 0, receives, length + 16, sequence & M32, received & M32)
+                if not queuePair.path.post(SEND | queuePair.remote, header, data, length):  # type: ignore[union-attr]
+                    queuePair.keep(header, data, length)
+            else:
+                writer.send(data)
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         """
@@ -175,7 +197,9 @@ class SDPTransport(Transport, Stream):
     def _tempDataBuffer(self) -> list[bytes]:
         # Programs look for unsent bytes under this name, which C{twisted.internet.abstract.FileDescriptor}
         # uses.
-        return [] if self.buffer is None else list(self.buffer.pieces)
+        if self.buffer is not None:
+            return list(self.buffer.pieces)
+        return [] if self.written is None else [self.written]
 
     def _writeSlowly(self, data: bytes) -> None:
         if not isinstance(data, bytes):
@@ -231,7 +255,7 @@ class SDPTransport(Transport, Stream):
 
     def getTcpNoDelay(self) -> bool:
         """
-        Return what was set; the first write of a turn is sent at once either way.
+        Return what was set; nothing is delayed either way.
         """
         return self._noDelay
 
@@ -366,7 +390,9 @@ class SDPTransport(Transport, Stream):
         buffer, extensions = self.buffer, self.extensions
         count = super().unsent()
         if buffer is not None:
-            count += buffer.size if self.room < 0 else limits.INLINE_MESSAGE - self.room
+            count += buffer.size if self.room < 0 else buffer.limit - self.room
+        elif self.written is not None:
+            count += len(self.written)
         return count if extensions is None else count + extensions.zeroCopySend.size
 
     # -- ITLSTransport
@@ -401,11 +427,34 @@ class SDPTransport(Transport, Stream):
         Deliver data to the protocol; an exception of its ends the connection.
         """
         upcalls.current = self
+        self.delivering = True
         try:
             self.protocol.dataReceived(data)
+            # Inlines postWritten(), for the same reason.
+            written = self.written
+            if written is not None:
+                self.written = None
+                length = len(written)
+                machine, queuePair = self.machine, self.queuePair
+                sequence = machine.sequence + 1
+                if (
+                    machine.limit - sequence >= 2
+                    and length <= machine.maxPayload
+                    and queuePair.pending is None
+                    and queuePair.state is _RTS
+                ):
+                    machine.sequence = sequence
+                    received, receives = machine.received, queuePair.posted
+                    machine.told = received + receives
+                    header = _pack(_DATA, 0, receives, length + 16, sequence & M32, received & M32)
+                    if not queuePair.path.post(SEND | queuePair.remote, header, written, length):  # type: ignore[union-attr]
+                        queuePair.keep(header, written, length)
+                else:
+                    self.send(written)
         except BaseException:
             self._raised()
         finally:
+            self.delivering = False
             upcalls.current = None
 
     def endOfStream(self) -> None:

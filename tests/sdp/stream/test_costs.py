@@ -135,7 +135,7 @@ class MessageTests(CrowdTestCase):
 
 class DirectTests(CrowdTestCase):
     """
-    The first write of a batch goes straight into the medium; everything else as before.
+    The first write of a batch needs no buffer.
     """
 
     def ready(self) -> tuple[Any, Any]:
@@ -150,17 +150,38 @@ class DirectTests(CrowdTestCase):
 
     def test_gathered(self) -> None:
         """
-        Of several writes in a batch the first is one message and the others are another.
+        The writes of a batch are one message at its end.
         """
         one, two = self.ready()
         sent = one.machine.sequence
         for i in range(10):
             one.write(bytes([i]))
-        self.assertEqual(one.machine.sequence - sent, 1)
+        self.assertEqual((one.machine.sequence, one.unsent()), (sent, 10))
         self.settle()
-        self.assertEqual((one.machine.sequence - sent, two.heard.data[1:]), (2, bytes(range(10))))
+        self.assertEqual((one.machine.sequence - sent, two.heard.data[1:]), (1, bytes(range(10))))
         one.write(b"b")
-        self.assertEqual(one.machine.sequence - sent, 3)
+        self.assertEqual((one.unsent(), one._tempDataBuffer, one.buffer), (1, [b"b"], None))
+        self.settle()
+        self.assertEqual((one.machine.sequence - sent, one.unsent(), two.heard.data[11:]), (2, 0, b"b"))
+
+    def test_callback(self) -> None:
+        """
+        What a callback writes leaves when it returns, before the batch ends.
+        """
+        one, two = self.ready()
+        sequences = []
+
+        def answer(data: bytes) -> None:
+            one.write(data)
+            sequences.append(one.machine.sequence)
+
+        one.heard.hook = answer
+        sent = one.machine.sequence
+        two.write(b"b")
+        two.channel.device.progress()
+        self.patch(one.channel.device, "_endOfBatch", None)
+        one.channel.device.progress()
+        self.assertEqual((sequences, one.machine.sequence), ([sent], sent + 1))
 
     def test_batches(self) -> None:
         """
@@ -170,8 +191,8 @@ class DirectTests(CrowdTestCase):
         sent = one.machine.sequence
         for n in range(1, 4):
             one.write(b"b")
-            self.assertEqual(one.machine.sequence - sent, n)
             one.channel.device.progress()
+            self.assertEqual(one.machine.sequence - sent, n)
 
     def test_credits(self) -> None:
         """
@@ -224,8 +245,8 @@ class DirectTests(CrowdTestCase):
         post = one.queuePair.path.__class__.post
         self.patch(one.queuePair.path.__class__, "post", lambda *arguments: False)
         one.write(b"kept")
-        self.assertIsNotNone(one.queuePair.pending)
         one.channel.device.progress()
+        self.assertIsNotNone(one.queuePair.pending)
         self.patch(one.queuePair.path.__class__, "post", post)
         one.write(b" in order")
         one.queuePair.resume()

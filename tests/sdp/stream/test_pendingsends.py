@@ -130,19 +130,20 @@ class SendBufferTests(SynchronousTestCase):
 
     def test_noSmallSlices(self) -> None:
         """
-        A slice of less than four kilobytes does not fill a message's end: the
-        next message begins with the whole piece.
+        A slice of less than four kilobytes does not fill a message's end, nor does one of a piece that fits
+        into a message: the next message begins with the whole piece.
         """
         buffer = SendBuffer()
-        buffer.append(bytes(65536 - _SMALL + 1))
-        buffer.append(bytes(65536))
-        self.assertEqual(buffer.take()[1], 65536 - _SMALL + 1)
-        buffer.clear()
-        buffer.append(bytes(65536 - _SMALL))
-        buffer.append(bytes(65536))
-        self.assertEqual(buffer.take()[1], 65536)
+        for first, second, taken in (
+            (65536 - _SMALL + 1, 65537, 65536 - _SMALL + 1),
+            (65536 - _SMALL, 65537, 65536),
+            (65536 - _SMALL, 65536, 65536 - _SMALL),
+        ):
+            buffer.append(bytes(first))
+            buffer.append(bytes(second))
+            self.assertEqual(buffer.take()[1], taken)
+            buffer.clear()
         # A small piece that fits whole does.
-        buffer.clear()
         buffer.append(bytes(65530))
         buffer.append(bytes(6))
         buffer.append(bytes(65536))

@@ -122,23 +122,29 @@ class SendTests(PairTestCase):
 
     polled = True
 
-    def test_firstWriteLeavesAtOnce(self) -> None:
+    def batch(self, stream: Any) -> None:
         """
-        On a reactor that polls the first write of a turn leaves at once, the
-        rest of the turn is one message.
+        End the batch for one stream.
+        """
+        stream.endOfBatch()
+        self.pair.b.device._dirty.clear()
+
+    def test_writesOfATurn(self) -> None:
+        """
+        On a reactor that polls, too, nothing leaves in the turn, and all writes are one message.
         """
         raw, stream = self.pair.raw()
-        for data in (b"a", b"b", b"c"):
-            stream.write(data)
-        self.pair.a.turn()
-        self.assertEqual(raw.messages[0][16:], b"a")
-        self.settle()
-        self.assertEqual([message[16:] for message in raw.messages], [b"a", b"bc"])
+        for turn in (b"abc", b"def"):
+            for letter in turn:
+                stream.write(bytes([letter]))
+            self.pair.a.turn()
+            self.assertNotIn(turn, raw.stream)
+            self.settle()
+        self.assertEqual([message[16:] for message in raw.messages], [b"abc", b"def"])
 
     def test_gathered(self) -> None:
         """
-        Elsewhere all writes of a turn are one message, which leaves when there
-        are 48 KiB, or at the end of the batch.
+        Elsewhere too; pieces are not cut for the messages.
         """
         pair = Pair(False)
         self.addCleanup(pair.close)
@@ -148,7 +154,7 @@ class SendTests(PairTestCase):
             consistent(stream)
         pair.settle()
         self.assertEqual(raw.stream, b"x" * 70000)
-        self.assertEqual([len(message) - 16 for message in raw.messages], [71 * 700, 29 * 700])
+        self.assertEqual([len(message) - 16 for message in raw.messages], [93 * 700, 7 * 700])
 
     def test_headerTakenIsPosted(self) -> None:
         """
@@ -162,6 +168,7 @@ class SendTests(PairTestCase):
             data = bytes([i]) * 65536
             sent += data
             stream.write(data)
+        self.batch(stream)
         pending = stream.queuePair.pending
         self.assertEqual(len(pending), limits.INLINE_SENDS)
         self.assertFalse(stream.queuePair.canPost())
@@ -182,8 +189,7 @@ class SendTests(PairTestCase):
         n = limits.RING_BULK // 65536 + 2
         for i in range(n):
             stream.write(bytes([i]) * 65536)
-        stream.endOfBatch()
-        self.pair.b.device._dirty.clear()
+        self.batch(stream)
         self.assertIsNone(stream.buffer)
         self.assertIsNotNone(stream.queuePair.pending)
         stream.write(b"last")
@@ -230,9 +236,8 @@ class SendTests(PairTestCase):
         n = 0
         while stream.queuePair.canPost():
             stream.write(bytes(65536))
+            self.batch(stream)
             n += 1
-        stream.endOfBatch()
-        self.pair.b.device._dirty.clear()
         self.assertIsNone(stream.buffer)
         stream.write(b"last")
         self.settle()
@@ -240,14 +245,14 @@ class SendTests(PairTestCase):
 
     def test_largeWritesAreNotCut(self) -> None:
         """
-        Gathered bytes leave before a large write, which then is a message of its own.
+        A large write that does not fit into a message with those before it is a message of its own.
         """
         raw, stream = self.pair.raw()
         stream.write(b"first")
         for data in (bytes(40000), bytes(65536), bytes(30000)):
             stream.write(data)
         self.settle()
-        self.assertEqual([len(message) - 16 for message in raw.messages], [5, 40000, 65536, 30000])
+        self.assertEqual([len(message) - 16 for message in raw.messages], [40005, 65536, 30000])
 
     def test_controlForCredits(self) -> None:
         """

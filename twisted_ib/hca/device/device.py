@@ -82,6 +82,8 @@ class Device(Identity):
     """
     One software HCA.
 
+    @ivar writers: streams that wrote in this batch and are to send that: each has C{postWritten(writers)},
+        which sends for all, and C{cork()}.
     @ivar batch: an 8-bit epoch: different before, within and after L{progress}.  It wraps, so that a stale
         holder may match.
     """
@@ -133,6 +135,7 @@ class Device(Identity):
         #: Calls of L{progress}.
         self.turns = 0
         self.batch = 0
+        self.writers: list[Any] = []
         self.closed = False
         #: Called when there is something to do outside of L{progress}.
         self.wanted: Callable[[], None] | None = None
@@ -571,20 +574,35 @@ class Device(Identity):
         @param budget: records per path at most.
         @return: how much was done; 0 if there was nothing to do.
         """
-        n = 0
         self.turns += 1
         # Eight bits suffice to tell neighbouring batches apart, and keep the number one of Python's cached
         # small integers.
         self.batch = self.batch + 1 & 0xFF
+        n = 0
+        if self.writers:
+            n = self._postWritten()
         if self._dirty:
-            n = self._endOfBatch()
+            n += self._endOfBatch()
         n += self.fabric.progress(budget)
         self.batch = self.batch + 1 & 0xFF
+        if self.writers:
+            n += self._postWritten()
         if self._dirty:
             n += self._endOfBatch()
         # Once for all that was published: a doorbell is a system call and wakes a process.
         self.fabric.ringBells()
         return n
+
+    def _postWritten(self) -> int:
+        writers, self.writers = self.writers, []
+        try:
+            writers[0].postWritten(writers)
+        except BaseException:
+            # One writer's exception must not lose the others' sends.
+            for writer in writers:
+                writer.cork()
+            raise
+        return len(writers)
 
     def _endOfBatch(self) -> int:
         # Swapped first: an owner that becomes dirty meanwhile belongs to the next batch.
@@ -610,7 +628,7 @@ class Device(Identity):
         """
         Whether L{progress} has something to do.
         """
-        return bool(self._dirty) or self.fabric.pending()
+        return bool(self._dirty or self.writers) or self.fabric.pending()
 
     def arm(self) -> bool:
         """
@@ -619,7 +637,7 @@ class Device(Identity):
         @return: False if there is work after all.
         """
         # With sends pending there is no sleep to prepare for.
-        return not self._dirty and self.fabric.arm()
+        return not (self._dirty or self.writers) and self.fabric.arm()
 
     def deadline(self) -> float | None:
         """
