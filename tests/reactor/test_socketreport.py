@@ -20,13 +20,13 @@ from tests.support.rundirectory import ownRunDirectory
 from twisted_ib import limits
 from twisted_ib.errors import RunDirectoryError
 from twisted_ib.hca.base.socketrows import COLUMNS, noWhy
+from twisted_ib.hca.device.registry import parseRules as parse
 from twisted_ib.hca.host import handshake
 from twisted_ib.hca.host.search import Search
 from twisted_ib.internet.channel import channelFor
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor import socketreport
 from twisted_ib.reactor.ibreactor import IBReactor
-from twisted_ib.reactor.rules.configuration import parseRules as parse
 from twisted_ib.reactor.rules.policy import policyOf
 from twisted_ib.reactor.switch.reason import Fallback, Reason
 from twisted_ib.reactor.tcprows import isTCP, tcpRows

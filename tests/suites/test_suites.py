@@ -14,7 +14,7 @@ from twisted.python.reflect import namedAny
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.suites import compare, exclusions, projects
-from twisted_ib.reactor.rules.configuration import parseRules as parse
+from twisted_ib.hca.device.registry import parseRules as parse
 from twisted_ib.reactor.rules.policy import Policy
 
 _IB, _EPOLL = "m.T_IBReactorTests.test_x", "m.T_EPollReactorTests.test_x"

@@ -5,19 +5,16 @@ The networks of a reactor, one for each device that RDS is used on, and the medi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from twisted_ib.hca.base.socketrows import addSource
 from twisted_ib.rds.paths.network import Network
+from twisted_ib.rds.paths.rows import networkRows
 
+_TCP = "tcp"
 _networks: WeakKeyDictionary[Any, dict[str, Network]] = WeakKeyDictionary()
-
-
-def networksOf(reactor: Any) -> list[Network]:
-    """
-    @return: the networks of a reactor.
-    """
-    return list(_networks.get(reactor, {}).values())
 
 
 def networkFor(reactor: Any, device: str | None) -> Network:
@@ -30,11 +27,14 @@ def networkFor(reactor: Any, device: str | None) -> Network:
     found = networks.get(name)
     if found is None:
         found = networks[name] = Network(reactor, _mediumFor(name))
+        if name == _TCP:
+            # Networks on devices are reported by their channels.
+            addSource(reactor, partial(networkRows, found))
     return found
 
 
 def _mediumFor(name: str) -> Callable[[Network], Any]:
-    if name == "tcp":
+    if name == _TCP:
         # Imported on use: RDS over TCP needs no HCA, and the other way round.
         from twisted_ib.rds.media.tcp import TCPMedium
 

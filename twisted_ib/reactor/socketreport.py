@@ -8,7 +8,6 @@ nothing is polled.  Where no HCA can be opened the process is not shown, and not
 from __future__ import annotations
 
 import socket
-import sys
 from collections.abc import Iterator
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -84,7 +83,7 @@ class SocketReport:
 
         @param channel: The channel whose device was queried.
         """
-        from twisted_ib.hca.base.socketrows import usersRows, values
+        from twisted_ib.hca.base.socketrows import sourcesOf, usersRows, values
         from twisted_ib.hca.device.registry import DEFAULT_DEVICE
         from twisted_ib.internet.readers import channelsOf
         from twisted_ib.reactor.tcprows import tcpRows
@@ -96,13 +95,8 @@ class SocketReport:
         for other in channelsOf(reactor):
             if other is not channel and not other.device.isAsked:
                 yield from usersRows(list(other.users), other.device.name, self.whyOf)
-        rds = sys.modules.get("twisted_ib.rds.networks")
-        for network in () if rds is None else rds.networksOf(reactor):
-            # Networks on devices are reported by their channels.
-            if network.medium.name == "tcp":
-                from twisted_ib.rds.paths.rows import networkRows
-
-                yield from [values(row, None, None) for row in networkRows(network)]
+        for rowsOf in sourcesOf(reactor):
+            yield from [values(row, None, None) for row in rowsOf()]
         selectables = reactor.selectables()
         switch = reactor.openSwitch
         paused = {client.fileno(): client for client in getattr(switch, "clients", ())}

@@ -11,16 +11,12 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 
+from twisted_ib.configuration.file import VARIABLE, readRules
+from twisted_ib.configuration.syntax import parseAddress
 from twisted_ib.errors import RulesError
-from twisted_ib.reactor.rules.configuration import (
-    VARIABLE,
-    Configuration,
-    builtInDevices,
-    parseRules,
-    readRules,
-)
+from twisted_ib.hca.device.registry import builtInDevices, parseRules
+from twisted_ib.reactor.rules.configuration import Configuration
 from twisted_ib.reactor.rules.policy import Policy
-from twisted_ib.reactor.rules.syntax import parseAddress
 from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, printable
 
 PROGRAM = "ib-policy"

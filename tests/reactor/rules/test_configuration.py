@@ -14,10 +14,12 @@ from unittest import mock
 from twisted.logger import LogLevel, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
+from twisted_ib.configuration import file
+from twisted_ib.configuration.file import readRules
 from twisted_ib.errors import RulesError
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.reactor.rules import configuration as module
-from twisted_ib.reactor.rules.configuration import Configuration, readRules
+from twisted_ib.reactor.rules.configuration import Configuration
 from twisted_ib.reactor.rules.policy import Policy
 
 
@@ -234,14 +236,14 @@ class ErrorTests(ConfigurationCase):
         """
         self.write(self.system / "twisted_ib/ib.conf", "use tcp listen * *:*")
         user = os.path.join(self.home, ".config/twisted_ib/ib.conf")
-        opened, lexists = module.readRules, os.path.lexists
+        opened, lexists = file.readRules, os.path.lexists
 
         def read(path: str, name: str | None = None) -> str:
             if path == user:
                 raise PermissionError(errno.EACCES, "denied")
             return opened(path, name)
 
-        self.patch(module, "readRules", read)
+        self.patch(file, "readRules", read)
         self.patch(os.path, "lexists", lambda path: path != user and lexists(path))
         configuration = self.configuration()
         self.assertEqual(self.verdict(configuration)[0], "tcp")
@@ -262,13 +264,13 @@ class ErrorTests(ConfigurationCase):
         """
         A file has so many bytes and no more.
         """
-        path = self.write(self.root / "long", "#" * module.POLICY_FILE_BYTES)
-        self.assertEqual(len(readRules(path)), module.POLICY_FILE_BYTES)
-        self.write(self.root / "long", "#" * (module.POLICY_FILE_BYTES + 1))
+        path = self.write(self.root / "long", "#" * file.POLICY_FILE_BYTES)
+        self.assertEqual(len(readRules(path)), file.POLICY_FILE_BYTES)
+        self.write(self.root / "long", "#" * (file.POLICY_FILE_BYTES + 1))
         for name in (path, "/dev/zero"):
             with self.assertRaises(RulesError) as caught:
                 readRules(name)
-            self.assertEqual(str(caught.exception), f"{name}: has more than {module.POLICY_FILE_BYTES} bytes")
+            self.assertEqual(str(caught.exception), f"{name}: has more than {file.POLICY_FILE_BYTES} bytes")
 
     def test_octets(self) -> None:
         """

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.generated import given, settings
+from twisted_ib.configuration.syntax import Timeouts
+from twisted_ib.hca.device.registry import parseRules as parse
 from twisted_ib.reactor.rules import policy as rulesPolicy
-from twisted_ib.reactor.rules.configuration import parseRules as parse
 from twisted_ib.reactor.rules.policy import DEFAULT, Policy, policyOf
-from twisted_ib.reactor.rules.syntax import Timeouts
 
 VECTORS = """\
 use tcp server ttcp* *:22-25

@@ -45,6 +45,10 @@ LISTEN, CONNECTING, ESTABLISHED, CLOSING = "LISTEN", "SYN_SENT", "ESTABLISHED", 
 #: The rule of a transport that was chosen explicitly, or made without the switch.
 EXPLICIT = "explicit"
 
+#: The attribute of a reactor that holds the sources of rows of sockets that use no device.  A table here
+#: would keep the reactor alive.
+_SOURCES = "_hcaSocketRows"
+
 #: Returns an object's C{Why} (C{rule}, C{fallback}, C{asked}, C{decided}, C{connected}), or L{None}.
 WhyOf = Callable[[Any], Any]
 
@@ -71,6 +75,24 @@ class Row:
     inFlight: int | None = None
     #: Retransmissions, or L{None}.
     retransmits: int | None = None
+
+
+def addSource(reactor: Any, rows: Callable[[], Iterable[Row]]) -> None:
+    """
+    Have rows reported of sockets that use no device, such as those over TCP.
+
+    @param reactor: The reactor that serves them.
+    @param rows: Returns them, as they are now.
+    """
+    vars(reactor).setdefault(_SOURCES, []).append(rows)
+
+
+def sourcesOf(reactor: Any) -> list[Callable[[], Iterable[Row]]]:
+    """
+    Return what L{addSource} was given for a reactor.
+    """
+    found: list[Callable[[], Iterable[Row]]] = getattr(reactor, _SOURCES, [])
+    return found
 
 
 def noWhy(user: Any) -> None:
@@ -156,8 +178,10 @@ __all__ = [
     "LISTENER",
     "Row",
     "WhyOf",
+    "addSource",
     "noWhy",
     "rowOf",
+    "sourcesOf",
     "usersRows",
     "values",
 ]

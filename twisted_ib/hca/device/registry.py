@@ -13,17 +13,21 @@ from __future__ import annotations
 import os
 import re
 import select
-from collections.abc import Callable
-from importlib import import_module
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from attrs import frozen
 
-from twisted_ib.errors import DeviceError, UnknownDeviceError
+from twisted_ib.configuration.file import VARIABLE as CONFIGURATION
+from twisted_ib.configuration.file import readFirst
+from twisted_ib.errors import DeviceError, RulesError, UnknownDeviceError
 from twisted_ib.hca.base.traits import LOCAL, ROUTED, SHARED, Traits
 from twisted_ib.hca.fabric.base.neighbours import Neighbours
 from twisted_ib.hca.host.addresses import normalise, sourceFor
+
+if TYPE_CHECKING:
+    from twisted_ib.configuration.syntax import Contents
 
 
 def _loopback(owner: Any, guid: int, clock: Callable[[], float], neighbours: Neighbours | None = None) -> Any:
@@ -103,10 +107,6 @@ _added: dict[str, None] = {}
 _watchers: WeakSet[Any] = WeakSet()
 #: The values of the variables when the environment and the configuration were last read.
 _read: dict[str, str | None] = {"environment": "", "configuration": None}
-#: The module that parses the configuration; the variable that names its file; the file's default name.  The
-#: module is named by a string because it belongs to a layer above this one.
-_CONFIGURATION, _CONFIGURATION_VARIABLE = "twisted_ib.reactor.rules.configuration", "TWISTED_IB_CONFIG"
-_CONFIGURATION_FILE = os.path.join("twisted_ib", "ib.conf")
 
 
 def _checked(name: str, fabric: str, address: str | None) -> str | None:
@@ -223,10 +223,50 @@ def readEnvironment() -> None:
             addDevice(name, fabric, address)
 
 
-def _hasFile() -> bool:
-    # Without a file its parser, which needs Twisted, is not imported.
-    folders = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "/etc"
-    return any(os.path.lexists(os.path.join(folder, _CONFIGURATION_FILE)) for folder in folders)
+def builtInDevices(environ: Mapping[str, str]) -> dict[str, str]:
+    """
+    Return the devices that exist without a file of rules, and the fabric of each.
+    """
+    found = {kind.device: kind.name for kind in KINDS if kind.device}
+    try:
+        named = parseDevices(environ.get(VARIABLE, ""))
+    except DeviceError:
+        # The error is reported when such a device is opened.
+        return found
+    found.update((name, fabric) for name, (fabric, _) in named.items() if name not in found)
+    return found
+
+
+def parseRules(text: str, name: str, devices: Mapping[str, str] | None = None) -> Contents:
+    """
+    Parse a file of rules, with the fabrics that there are.
+
+    @param name: Its name, for errors.
+    @param devices: The devices that exist without it, and the fabric of each; by default those of an empty
+        environment.
+    @raise RulesError: a line is wrong; then the whole file is ignored.
+    """
+    # Imported on demand: most programs have no such file.
+    from twisted_ib.configuration.parser import parse
+
+    if devices is None:
+        devices = builtInDevices({})
+    fabrics = {kind.name: kind.traits.hasAddress for kind in sorted(KINDS, key=lambda kind: kind.name)}
+    return parse(text, name, devices, fabrics)
+
+
+def _configuredDevices() -> list[tuple[str, str, str | None]]:
+    # Name, fabric and address of each device statement of the configuration.
+    try:
+        found = readFirst(os.environ)
+        if found is None:
+            return []
+        name, text = found
+        devices = parseRules(text, name, builtInDevices(os.environ)).devices
+    except (OSError, RulesError) as error:
+        reason = error.errors[0] if isinstance(error, RulesError) else f"{error.filename}: {error.strerror}"
+        raise DeviceError(reason) from None
+    return [(device.name, device.fabric, device.address) for device in devices]
 
 
 def readConfiguration() -> None:
@@ -236,10 +276,10 @@ def readConfiguration() -> None:
 
     @raise DeviceError: it is malformed.
     """
-    name = os.environ.get(_CONFIGURATION_VARIABLE, "")
+    name = os.environ.get(CONFIGURATION, "")
     if name == _read["configuration"]:
         return
-    devices = import_module(_CONFIGURATION).namedDevices() if name or _hasFile() else []
+    devices = _configuredDevices()
     _read["configuration"] = name
     for device, fabric, address in devices:
         if device not in DEVICES:

@@ -1,6 +1,5 @@
 """
-The rules of the offload switch, in the language of C{libsdp.conf}.
+The rules of the offload switch, in the language of C{libsdp.conf} (L{twisted_ib.configuration}).
 
-C{lexer}, C{syntax} and C{parser} read a file, C{policy} applies its rules to a port or a connection,
-C{configuration} finds the file and reads it again on SIGHUP.
+C{policy} applies them to a port or a connection, C{configuration} reads the file again on SIGHUP.
 """

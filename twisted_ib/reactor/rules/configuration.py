@@ -1,10 +1,8 @@
 """
 The source of the offload switch's rules: a file and the environment.
 
-The file is the one that C{TWISTED_IB_CONFIG} names, else C{twisted_ib/ib.conf} in the user's configuration
-folder, else C{/etc/twisted_ib/ib.conf}; the first that exists, as far as this user may know.  If
-C{SIMPLE_LIBSDP} or C{ALWAYS_USE_SDP} is set, to any value, no file is read and everything uses SDP, as with
-libsdp.
+The file is that of L{twisted_ib.configuration.file}.  If C{SIMPLE_LIBSDP} or C{ALWAYS_USE_SDP} is set, to any
+value, no file is read and everything uses SDP, as with libsdp.
 
 A file with an error is ignored as a whole: at the start there are no rules, and at a reload, as on SIGHUP
 (L{twisted_ib.reactor.rules.sighup}), the old rules stay.  Either way the log has the errors and their lines.
@@ -13,125 +11,20 @@ A file with an error is ignored as a whole: at the start there are no rules, and
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from collections.abc import Callable, Mapping
 
 from twisted.logger import Logger
 
-from twisted_ib.errors import DeviceError, RulesError
-from twisted_ib.hca.device import registry
-from twisted_ib.reactor.rules.parser import parse
+from twisted_ib.configuration.file import SIMPLE_VARIABLES, SYSTEM_FOLDER, VARIABLE, readFirst
+from twisted_ib.configuration.syntax import SDP
+from twisted_ib.errors import RulesError
+from twisted_ib.hca.device.registry import builtInDevices, parseRules
 from twisted_ib.reactor.rules.policy import Decision, Policy, policyOf
 from twisted_ib.reactor.rules.rulelog import ERROR, MATCH, WARNING, RuleLog
 from twisted_ib.reactor.rules.sighup import startFolder
-from twisted_ib.reactor.rules.syntax import SDP, Contents
-
-#: Bytes of a file of rules that are read.
-POLICY_FILE_BYTES = 256 * 1024
-
-#: The environment variable that names the file.
-VARIABLE = "TWISTED_IB_CONFIG"
-#: Variables of libsdp; if one is set, SDP is used for everything.
-SIMPLE_VARIABLES = ("SIMPLE_LIBSDP", "ALWAYS_USE_SDP")
-#: The file within a configuration folder.
-_NAME = os.path.join("twisted_ib", "ib.conf")
-_SYSTEM_FOLDER = "/etc"
 
 _log = Logger()
-
-
-def readRules(path: str, name: str | None = None) -> str:
-    """
-    Read a file of rules; octets that are not UTF-8 are escaped.
-
-    @param name: The name for errors, if not C{path}.
-    @raise OSError: it cannot be read.
-    @raise RulesError: it is too long, or not a file.
-    """
-    name = path if name is None else name
-    # O_NONBLOCK: opening a FIFO without a writer would block the program in its first connectTCP().
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
-            raise RulesError(f"{name}: is not a file")
-        data = bytearray()
-        # Counted while reading: a character device such as /dev/zero has no end, and /dev/null is a fair
-        # empty file.
-        while len(data) <= POLICY_FILE_BYTES and (piece := os.read(descriptor, 65536)):
-            data += piece
-    except OSError as error:
-        error.filename = name
-        raise
-    finally:
-        os.close(descriptor)
-    if len(data) > POLICY_FILE_BYTES:
-        raise RulesError(f"{name}: has more than {POLICY_FILE_BYTES} bytes")
-    return data.decode("utf-8", "surrogateescape")
-
-
-def builtInDevices(environ: Mapping[str, str]) -> dict[str, str]:
-    """
-    Return the devices that exist without a file of rules, and the fabric of each.
-    """
-    found = {kind.device: kind.name for kind in registry.KINDS if kind.device}
-    try:
-        named = registry.parseDevices(environ.get(registry.VARIABLE, ""))
-    except DeviceError:
-        # The error is reported when such a device is opened.
-        return found
-    found.update((name, fabric) for name, (fabric, _) in named.items() if name not in found)
-    return found
-
-
-def parseRules(text: str, name: str, devices: Mapping[str, str] | None = None) -> Contents:
-    """
-    Parse a file of rules, with the fabrics that there are.
-
-    @param name: Its name, for errors.
-    @param devices: The devices that exist without it, and the fabric of each; by default those of an empty
-        environment.
-    @raise RulesError: a line is wrong; then the whole file is ignored.
-    """
-    if devices is None:
-        devices = builtInDevices({})
-    fabrics = {
-        kind.name: kind.traits.hasAddress for kind in sorted(registry.KINDS, key=lambda kind: kind.name)
-    }
-    return parse(text, name, devices, fabrics)
-
-
-def namedDevices() -> list[tuple[str, str, str | None]]:
-    """
-    Return name, fabric and address of each C{device} statement: the registry's source of devices that nobody
-    has added.
-
-    @raise DeviceError: the rules cannot be read.
-    """
-    try:
-        devices = Configuration(os.environ).read().devices
-    except (OSError, RulesError) as error:
-        text = error.errors[0] if isinstance(error, RulesError) else f"{error.filename}: {error.strerror}"
-        raise DeviceError(text) from None
-    return [(device.name, device.fabric, device.address) for device in devices]
-
-
-def loadFile(
-    path: str, named: bool = False, name: str | None = None, devices: Mapping[str, str] | None = None
-) -> Policy:
-    """
-    Return the policy of a file of rules.
-
-    @param named: Whether the user named the file: then one without rules means SDP for everything.
-    @param name: The name for errors and decisions, if not C{path}.
-    @param devices: The devices that exist without it, and the fabric of each; by default those of no
-        environment.
-    @raise OSError: it cannot be read.
-    @raise RulesError: it is wrong, too long, or not a file.
-    """
-    name = path if name is None else name
-    return policyOf(parseRules(readRules(path, name), name, devices), named)
 
 
 def simplePolicy(environ: Mapping[str, str]) -> Policy | None:
@@ -162,7 +55,7 @@ class Configuration:
         self,
         environ: Mapping[str, str] = os.environ,
         program: str | None = None,
-        systemFolder: str = _SYSTEM_FOLDER,
+        systemFolder: str = SYSTEM_FOLDER,
         folder: str | None = None,
     ) -> None:
         """
@@ -195,22 +88,6 @@ class Configuration:
             self._taken(policy)
         return policy
 
-    def candidates(self) -> list[str]:
-        """
-        Return the possible files, of which the first that exists counts; only the one that the environment
-        names, if any.
-        """
-        named = self._environ.get(VARIABLE)
-        if named:
-            return [named]
-        folder = self._environ.get("XDG_CONFIG_HOME", "")
-        if not os.path.isabs(folder):
-            # XDG Base Directory Specification: a relative XDG_CONFIG_HOME is to be ignored.
-            home = self._environ.get("HOME") or os.path.expanduser("~")
-            folder = os.path.join(home, ".config")
-        folders = (folder, self._systemFolder)
-        return [os.path.join(folder, _NAME) for folder in folders if os.path.isabs(folder)]
-
     def read(self) -> Policy:
         """
         Return the policy of the environment and the files as they are now.
@@ -221,25 +98,11 @@ class Configuration:
         simple = simplePolicy(self._environ)
         if simple is not None:
             return simple
-        named = bool(self._environ.get(VARIABLE))
-        for name in self.candidates():
-            path = name if self._folder is None else os.path.join(self._folder, name)
-            try:
-                policy = loadFile(path, named, name, builtInDevices(self._environ))
-            except (FileNotFoundError, NotADirectoryError) as error:
-                if named:
-                    error.filename = name
-                    raise
-                continue
-            except OSError as error:
-                # A folder that this user may not search is another's, as root's after the program has dropped
-                # its privileges: the next file counts.
-                if isinstance(error, PermissionError) and not named and not os.path.lexists(path):
-                    continue
-                error.filename = name
-                raise
-            return policy
-        return Policy()
+        found = readFirst(self._environ, self._systemFolder, self._folder)
+        if found is None:
+            return Policy()
+        contents = parseRules(found[1], found[0], builtInDevices(self._environ))
+        return policyOf(contents, bool(self._environ.get(VARIABLE)))
 
     def _taken(self, policy: Policy) -> None:
         contents = policy.contents
@@ -310,4 +173,4 @@ class Configuration:
             self.log(ERROR, f"{line}; {result}")
 
 
-__all__ = ["Configuration", "builtInDevices", "loadFile", "namedDevices", "simplePolicy"]
+__all__ = ["Configuration", "simplePolicy"]

@@ -18,8 +18,8 @@ from functools import lru_cache
 from attrs import frozen
 
 from twisted_ib import limits
-from twisted_ib.reactor.rules.parser import ROLE_WORDS
-from twisted_ib.reactor.rules.syntax import (
+from twisted_ib.configuration.parser import ROLE_WORDS
+from twisted_ib.configuration.syntax import (
     BOTH,
     SDP,
     TCP,

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 
-from twisted_ib.reactor.rules.syntax import Log
+from twisted_ib.configuration.syntax import Log
 
 #: libsdp's levels: matches, listens and connects, warnings, errors.
 MATCH, SUMMARY, WARNING, ERROR = 4, 7, 8, 9

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet import error, tcp
 from twisted.python.failure import Failure
 
-from twisted_ib.reactor.rules.parser import CONNECT, SDP, TCP
+from twisted_ib.configuration.parser import CONNECT, SDP, TCP
 from twisted_ib.reactor.switch.candidates import UNASKED
 from twisted_ib.reactor.switch.reason import Fallback, Reason
 

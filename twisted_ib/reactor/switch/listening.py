@@ -24,9 +24,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from twisted_ib import limits
+from twisted_ib.configuration.parser import LISTEN, SDP, TCP
 from twisted_ib.internet.addresses import Address, addressOf
 from twisted_ib.internet.channel import channelFor
-from twisted_ib.reactor.rules.parser import LISTEN, SDP, TCP
 from twisted_ib.reactor.switch.handle import ListeningHandle
 from twisted_ib.reactor.switch.reason import Fallback, Reason
 from twisted_ib.reactor.switch.sdplistener import SDPListener

@@ -12,11 +12,11 @@ from twisted.internet import error
 from twisted.python import log
 from twisted.python.failure import Failure
 
+from twisted_ib.configuration.parser import CONNECT, SDP
 from twisted_ib.errors import NoListenerError
 from twisted_ib.internet import failures
 from twisted_ib.internet.addresses import Address, withPort
 from twisted_ib.internet.connector import Attempt
-from twisted_ib.reactor.rules.parser import CONNECT, SDP
 from twisted_ib.reactor.switch.candidates import Candidate
 from twisted_ib.reactor.switch.reason import Fallback
 from twisted_ib.reactor.switch.serverclient import RedirectedClient

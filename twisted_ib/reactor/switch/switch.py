@@ -16,11 +16,11 @@ from weakref import WeakSet
 from twisted.logger import Logger
 from twisted.python import threadable
 
+from twisted_ib.configuration.parser import CONNECT, LISTEN, SDP, TCP
 from twisted_ib.errors import DeviceError, HCAError, WrongThreadError
 from twisted_ib.hca.device.registry import addDevice, addedDevices, fabricOf, removeDevice, watchDevices
 from twisted_ib.internet.addresses import withPort
 from twisted_ib.internet.readers import channelsOf
-from twisted_ib.reactor.rules.parser import CONNECT, LISTEN, SDP, TCP
 from twisted_ib.reactor.switch.reason import EXPLICIT, Fallback, Reason
 
 if TYPE_CHECKING:

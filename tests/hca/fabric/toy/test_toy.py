@@ -27,7 +27,7 @@ from tests.sdp.test_contract import IB
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.hca.base.traits import LOCAL
 from twisted_ib.hca.device import registry
-from twisted_ib.reactor.rules.configuration import parseRules
+from twisted_ib.hca.device.registry import parseRules
 
 
 class PathTests(ServiceContract, SleepContract, DeathContract, FlowContract, RefusalContract, HCATestCase):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.support.generated import given, settings
-from twisted_ib.reactor.rules.patterns import Pattern
+from twisted_ib.configuration.patterns import Pattern
 
 # Pattern, names that match, names that do not.
 CASES = (

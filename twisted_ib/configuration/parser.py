@@ -28,10 +28,9 @@ from types import MappingProxyType
 from attrs import define, evolve, field
 
 from twisted_ib import limits
-from twisted_ib.errors import RulesError
-from twisted_ib.reactor.rules.lexer import Line, SyntaxMismatch, Token
-from twisted_ib.reactor.rules.patterns import Pattern
-from twisted_ib.reactor.rules.syntax import (
+from twisted_ib.configuration.lexer import Line, SyntaxMismatch, Token
+from twisted_ib.configuration.patterns import Pattern
+from twisted_ib.configuration.syntax import (
     BOTH,
     CONNECT,
     LISTEN,
@@ -47,6 +46,7 @@ from twisted_ib.reactor.rules.syntax import (
     Timeouts,
     parseAddress,
 )
+from twisted_ib.errors import RulesError
 
 #: Statements of one file: each listen and connect may compare all of them.
 POLICY_STATEMENTS = 4096

@@ -11,10 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.generated import given, settings
 from twisted_ib import limits
-from twisted_ib.errors import RulesError
-from twisted_ib.reactor.rules import parser
-from twisted_ib.reactor.rules.configuration import parseRules as parse
-from twisted_ib.reactor.rules.syntax import (
+from twisted_ib.configuration import parser
+from twisted_ib.configuration.syntax import (
     AddressRange,
     Contents,
     DeviceStatement,
@@ -23,6 +21,8 @@ from twisted_ib.reactor.rules.syntax import (
     Timeouts,
     parseAddress,
 )
+from twisted_ib.errors import RulesError
+from twisted_ib.hca.device.registry import parseRules as parse
 
 # In the shape of the file that comes with libsdp.
 LIBSDP = """\

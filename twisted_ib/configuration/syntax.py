@@ -9,7 +9,7 @@ from ipaddress import AddressValueError, IPv4Address, IPv6Address
 
 from attrs import frozen
 
-from twisted_ib.reactor.rules.patterns import Pattern
+from twisted_ib.configuration.patterns import Pattern
 
 SDP, TCP, BOTH = VERDICTS = ("sdp", "tcp", "both")
 LISTEN, CONNECT = ROLES = ("listen", "connect")
