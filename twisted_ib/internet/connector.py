@@ -240,19 +240,15 @@ class Attempt:
             self._ask()
 
     def _ask(self) -> None:
+        channel, transport, connector = self._channel, self._transport, self._connector
+        assert channel is not None and transport is not None
         try:
-            self._request()
+            request = connector.handshake.request(
+                transport, self._local, sharedAddress(self._peer, connector.port)
+            )
+            self._connection = channel.device.sendRequest(self._path, request, self, channel.now())
         except HCAError as e:
             self._failed(e)
-
-    def _request(self) -> None:
-        channel, transport = self._channel, self._transport
-        assert channel is not None and transport is not None
-        connector = self._connector
-        request = connector.handshake.request(
-            transport, self._local, sharedAddress(self._peer, connector.port)
-        )
-        self._connection = channel.device.sendRequest(self._path, request, self, channel.now())
 
     # -- events of the CM
 

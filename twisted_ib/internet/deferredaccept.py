@@ -47,7 +47,7 @@ class HalfOpenAccept:
         self.number = device.reserveNumber(self)
         try:
             reply: ConnectReply = port.handshake.reply(self, request, greeting)
-            self.proposal = connection.destination.prepareREP(reply, request)
+            self.proposal = connection.destination.prepareReply(reply, request)
             # The reply is prepared, so nobody asks for the path any more; it is a third of what a forged
             # request takes here.
             request.primaryPath = ANY_PATH

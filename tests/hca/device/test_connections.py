@@ -141,7 +141,7 @@ class ConnectionTests(EveryKindTestCase):
             connection.user = server
             passive.append(connection)
             reply = ConnectReply(b"welcome", 0x22, request.initiatorDepth, request.responderResources)
-            connection.destination.prepareREP(reply, request)
+            connection.destination.prepareReply(reply, request)
             self.assertTrue(connection.accept(reply, 0.0))
 
         for here, there, user, listener, header in self.cases(PortSpace.TCP, accept):

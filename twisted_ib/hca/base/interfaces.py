@@ -302,7 +302,7 @@ class IPeerPath(Interface):
         Deliver what comes for a queue pair's number to its C{delivered} from now on.
 
         @param queuePair: has C{number}, C{remote}, C{type} and the attributes of its state.
-        @param message: the peer's REQ or REP, if a connection is the reason.
+        @param message: the peer's request or reply, if a connection is the reason.
         @return: the L{IPath} that the queue pair uses.
         """
 
@@ -352,21 +352,21 @@ class IPeerPath(Interface):
         @param transaction: the transaction id, where a whole MAD is sent.
         """
 
-    def prepareREQ(request):  # type: ignore[no-untyped-def]
+    def prepareRequest(request):  # type: ignore[no-untyped-def]
         """
-        Put into a REQ the parameters that a fabric of packets negotiates (PSN, path MTU).
+        Put into a request the parameters that a fabric of packets negotiates (PSN, path MTU).
 
         @param request: a L{ConnectRequest<twisted_ib.hca.connection.request.ConnectRequest>}, to be
             changed.
         """
 
-    def prepareREP(reply, request):  # type: ignore[no-untyped-def]
+    def prepareReply(reply, request):  # type: ignore[no-untyped-def]
         """
-        Do the same for a REP.
+        Do the same for a reply.
 
         @param reply: a L{ConnectReply<twisted_ib.hca.connection.request.ConnectReply>}, to be
             changed.
-        @param request: the REQ that it answers.
+        @param request: the request that it answers.
         @return: the parameters as a queue pair's C{proposal}, or L{None}.
         """
 

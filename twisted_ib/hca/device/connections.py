@@ -204,7 +204,7 @@ class Services:
         """
         # IBTA vol. 1 12.6.5: the path's GIDs, MTU and timeouts, which only a fabric of packets has.
         if self._device.traits.packets and request.primaryPath is ANY_PATH:
-            path.prepareREQ(request)
+            path.prepareRequest(request)
         return self.cm.connect(path, requestMessage(request), user, now)
 
     def sendLookup(self, path: Any, request: LookupRequest, user: Any, now: float) -> Lookup:

@@ -75,7 +75,7 @@ class QueuePair:
     @ivar work: The work queues, or what takes a UD queue pair's datagrams without them, or L{None}.
     @ivar attributes: What L{modify} has set, for L{query}; L{None} if nothing.
     @ivar partition: Its P_Key, which C{pkey_index} has chosen from the port's table; without that the first.
-    @ivar proposal: This side's parameters in its REQ or REP, on packet fabrics.
+    @ivar proposal: This side's parameters in its request or reply, on packet fabrics.
     @ivar onEvent: Called with an L{EventType} and this object, or L{None}.
     @ivar onRequest: Called when the peer asks for an operation and there are no work queues, to make them;
         L{None} if a stream takes nothing but messages.
@@ -278,7 +278,7 @@ class QueuePair:
 
         @param path: The path to the peer's HCA.
         @param remote: The peer's queue pair number.
-        @param message: The peer's REQ or REP, for packet fabrics: it has sequence numbers, path MTU and
+        @param message: The peer's request or reply, for packet fabrics: it has sequence numbers, path MTU and
             timeouts.
         @raise QueuePairError: the queue pair is not in RESET or INIT, or its port is in no partition.
         """

@@ -488,7 +488,7 @@ class RCMedium:
                 rnrRetryCount=RETRIES,
                 privateData=answer,
             )
-            connection.destination.prepareREP(reply, request)
+            connection.destination.prepareReply(reply, request)
             # IBTA vol. 1 12.9.8: the queue pair is ready before the REP leaves, as data may precede the
             # RTU.
             session.join(connection, request)

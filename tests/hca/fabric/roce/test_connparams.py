@@ -32,7 +32,7 @@ class AgreementTests(PacketTestCase):
         queuePair = device.createQueuePair(Consumer())
         path = device.fabric.pathTo(THERE)
         request = ConnectRequest(localQPN=queuePair.number, retryCount=5)
-        path.prepareREQ(request)
+        path.prepareRequest(request)
         way = request.primaryPath
         self.assertEqual((way.localGID, way.remoteGID, way.hopLimit), (gidOf(HERE), gidOf(THERE), 64))
         self.assertEqual((request.pathMTU, way.localACKTimeout), (3, connparams.PACKET_ACK_TIMEOUT_CODE))
@@ -64,7 +64,7 @@ class AgreementTests(PacketTestCase):
         queuePair = device.createQueuePair(Consumer())
         path = device.fabric.pathTo(THERE)
         request = ConnectRequest(localQPN=queuePair.number)
-        path.prepareREQ(request)
+        path.prepareRequest(request)
         path.sendManagement(REQ.attribute, requestMessage(request).pack())
         if again is not None:
             self.clock.advance(again)
@@ -95,7 +95,7 @@ class AgreementTests(PacketTestCase):
         for isThere in (True, False):
             queuePair = device.createQueuePair(Consumer())
             reply = ConnectReply(localQPN=queuePair.number if isThere else 0xABCDEF)
-            proposal = path.prepareREP(reply, request)
+            proposal = path.prepareReply(reply, request)
             queuePair.proposal = proposal
             self.clock.advance(0.5)
             terms = connectionParameters(device.fabric, queuePair, request)

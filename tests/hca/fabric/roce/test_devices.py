@@ -118,7 +118,7 @@ class End:
         reply = ConnectReply(
             localQPN=self.queuePair.number, responderResources=4, initiatorDepth=4, rnrRetryCount=7
         )
-        connection.destination.prepareREP(reply, request)
+        connection.destination.prepareReply(reply, request)
         self.up(connection.destination, request)
         connection.accept(reply, self.device.clock())
 

@@ -42,9 +42,9 @@ class StreamTests(PacketTestCase):
             device.fabric.pathTo(address) for device, address in zip(devices, (THERE, HERE), strict=True)
         )
         request = ConnectRequest(localQPN=one.number, responderResources=1, retryCount=7, rnrRetryCount=7)
-        here.prepareREQ(request)
+        here.prepareRequest(request)
         reply = ConnectReply(localQPN=two.number, responderResources=1, rnrRetryCount=7)
-        there.prepareREP(reply, request)
+        there.prepareReply(reply, request)
         two.connect(there, one.number, request)
         one.connect(here, two.number, reply)
         for end in ends:

@@ -19,7 +19,7 @@ from twisted_ib.hca.verbs.cm.negotiation import (
     ackTimeout,
     flowLabel,
     localParameters,
-    makeREP,
+    makeReply,
     paramOf,
     remoteParameters,
 )
@@ -81,7 +81,7 @@ class TermsTests(VerbsTestCase):
         """
         A REP has the terms of its side, and Linux's delay.
         """
-        reply = makeREP(NegotiatedParameters(1, 2, True, 3, 4, True, 5, b"data"), 6)
+        reply = makeReply(NegotiatedParameters(1, 2, True, 3, 4, True, 5, b"data"), 6)
         self.assertEqual((reply.responderResources, reply.initiatorDepth), (1, 2))
         self.assertEqual((reply.endToEndFlowControl, reply.rnrRetryCount), (True, 4))
         self.assertEqual((reply.sharedReceiveQueue, reply.localQPN, reply.startingPSN), (True, 5, 6))

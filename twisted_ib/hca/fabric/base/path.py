@@ -236,7 +236,7 @@ class RecordPath(Waiters):
         No effect: records depend on no attribute of a queue pair.
         """
 
-    def prepareREQ(self, request: Any) -> None:
+    def prepareRequest(self, request: Any) -> None:
         """
         Put into a request the parameters that a fabric of packets negotiates (PSN, path MTU).
 
@@ -244,7 +244,7 @@ class RecordPath(Waiters):
             changed.
         """
 
-    def prepareREP(self, reply: Any, request: Any) -> Any:
+    def prepareReply(self, reply: Any, request: Any) -> Any:
         """
         Do the same for a reply.
 

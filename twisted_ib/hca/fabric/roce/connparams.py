@@ -40,7 +40,7 @@ _AT_ONCE: Final = 0.05
 @attrs.frozen
 class Proposal:
     """
-    The parameters announced in our REQ or REP.
+    The parameters announced in our request or reply.
 
     @ivar expectedPSN: the starting PSN, that of the peer's first packet.
     @ivar mtu: path MTU code.

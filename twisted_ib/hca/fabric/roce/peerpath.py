@@ -78,15 +78,15 @@ class PeerPath:
         No effect: requests for an unknown number are dropped, and remembered by their sender.
         """
 
-    def prepareREQ(self, request: Any) -> None:
+    def prepareRequest(self, request: Any) -> None:
         """
-        See L{IPeerPath.prepareREQ}.
+        See L{IPeerPath.prepareRequest}.
         """
         connparams.propose(self.fabric, self.peer.gid, request)
 
-    def prepareREP(self, reply: Any, request: Any) -> Any:
+    def prepareReply(self, reply: Any, request: Any) -> Any:
         """
-        See L{IPeerPath.prepareREP}.
+        See L{IPeerPath.prepareReply}.
         """
         return connparams.answer(self.fabric, reply, request)
 

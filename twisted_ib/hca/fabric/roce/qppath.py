@@ -127,7 +127,7 @@ class QueuePairPath(Waiters):
         """
         @param way: the path to the peer.
         @param queuePair: has its number and the peer's.
-        @param message: the peer's REQ or REP; L{None} if the queue pair was given attributes.
+        @param message: the peer's request or reply; L{None} if the queue pair was given attributes.
         """
         fabric = way.fabric
         self.fabric = fabric
@@ -320,17 +320,17 @@ class QueuePairPath(Waiters):
         """
         self._way.sendManagement(attribute, body, transaction)
 
-    def prepareREQ(self, request: Any) -> None:
+    def prepareRequest(self, request: Any) -> None:
         """
-        See L{PeerPath.prepareREQ}.
+        See L{PeerPath.prepareRequest}.
         """
-        self._way.prepareREQ(request)
+        self._way.prepareRequest(request)
 
-    def prepareREP(self, reply: Any, request: Any) -> Any:
+    def prepareReply(self, reply: Any, request: Any) -> Any:
         """
-        See L{PeerPath.prepareREP}.
+        See L{PeerPath.prepareReply}.
         """
-        return self._way.prepareREP(reply, request)
+        return self._way.prepareReply(reply, request)
 
     def progress(self, budget: int) -> int:
         """

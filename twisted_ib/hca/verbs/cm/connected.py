@@ -27,11 +27,11 @@ from twisted_ib.hca.verbs.cm.negotiation import (
     flowLabel,
     initAttributes,
     localParameters,
-    makeREP,
-    makeREQ,
+    makeReply,
+    makeRequest,
     mtuCode,
-    parametersFromREP,
-    parametersFromREQ,
+    parametersFromReply,
+    parametersFromRequest,
 )
 from twisted_ib.hca.verbs.cm.stage import Stage
 from twisted_ib.hca.verbs.enums.cm import rdma_cm_event_type
@@ -126,7 +126,7 @@ class Connected(Call):
         )
         service = serviceID(identifier.portSpace, there.port)
         self._mtu = mtuCode(path)
-        request = makeREQ(terms, service, self._psn, identifier.lifetime, way, self.header(), self._mtu)
+        request = makeRequest(terms, service, self._psn, identifier.lifetime, way, self.header(), self._mtu)
         self._connection = identifier.device.sendRequest(path, request, self, identifier.now())
 
     def pathNotFound(self, error: HCAError) -> None:
@@ -150,7 +150,7 @@ class Connected(Call):
         here, there = identifier.source, identifier.destination
         assert here is not None and there is not None
         label = flowLabel(here.port, there.port)
-        heard, self._agreement = parametersFromREP(
+        heard, self._agreement = parametersFromReply(
             reply, terms, path, self._mtu, self._psn, identifier.lifetime, label
         )
         if identifier.qp is None:
@@ -197,7 +197,7 @@ class Connected(Call):
         @raise UnsupportedRequest: it asks for something unsupported.
         """
         self._psn = self._identifier.device.randomBits(_PSN_BITS)
-        self.terms, self._agreement = parametersFromREQ(request, connection.destination, self._psn)
+        self.terms, self._agreement = parametersFromRequest(request, connection.destination, self._psn)
         self._connection = connection
         connection.user = self
 
@@ -223,7 +223,7 @@ class Connected(Call):
             # The request stays open, so that the program may retry with other parameters or reject it.
             identifier.stage = Stage.REQ_RECEIVED
             raise
-        if not self._connection.accept(makeREP(terms, self._psn), identifier.now()):
+        if not self._connection.accept(makeReply(terms, self._psn), identifier.now()):
             identifier.bringDown()
             raise PyverbsRDMAError("The peer has given up", errno.ECONNRESET)
 

@@ -195,7 +195,7 @@ def flowLabel(source: int, destination: int) -> int:
     return (source * 31 + destination) & 0xFFFFF
 
 
-def makeREQ(
+def makeRequest(
     terms: NegotiatedParameters,
     serviceID: int,
     psn: int,
@@ -231,7 +231,7 @@ def makeREQ(
     )
 
 
-def makeREP(terms: NegotiatedParameters, psn: int) -> ConnectReply:
+def makeReply(terms: NegotiatedParameters, psn: int) -> ConnectReply:
     """
     Make the passive side's REP.
     """
@@ -361,7 +361,7 @@ def datagramAttributes(state: int, key: int) -> tuple[QPAttr, int]:
     raise PyverbsRDMAError("Failed to get QP attributes", errno.EINVAL)
 
 
-def parametersFromREQ(
+def parametersFromRequest(
     request: ConnectRequest, path: Any, psn: int
 ) -> tuple[NegotiatedParameters, QueuePairParameters]:
     """
@@ -394,7 +394,7 @@ def parametersFromREQ(
     )
 
 
-def parametersFromREP(
+def parametersFromReply(
     reply: ConnectReply, own: NegotiatedParameters, path: Any, mtu: int, psn: int, lifetime: int, label: int
 ) -> tuple[NegotiatedParameters, QueuePairParameters]:
     """
