@@ -44,6 +44,8 @@ INLINE_SENDS = 8
 
 #: Entries of one run directory that a search reads: other users may fill it.
 RUN_DIRECTORY_ENTRIES = 65536
+#: The part of them that one other user may have in a shared directory.
+RUN_DIRECTORY_ENTRIES_PER_USER = 16384
 
 #: The largest answer to a query.
 ANSWER_BYTES = 16384

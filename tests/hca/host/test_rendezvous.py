@@ -432,7 +432,7 @@ class StandardPlacesTests(RendezvousTestCase):
         """
         super().setUp()
         self.patch(rundirectory, "SESSION_BASE", self.path("user", 0o755))
-        self.patch(rundirectory, "TEMPORARY_BASE", self.path("tmp", 0o1777))
+        self.patch(rundirectory, "TEMPORARY_BASES", (self.path("tmp", 0o1777),))
         self.environment = {}
 
     def test_meet(self) -> None:

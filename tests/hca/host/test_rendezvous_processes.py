@@ -381,7 +381,7 @@ class OtherUserTests(RendezvousTestCase):
         find the old ones.
         """
         self.patch(rundirectory, "SESSION_BASE", self.path("none"))
-        self.patch(rundirectory, "TEMPORARY_BASE", self.path("tmp", 0o1777))
+        self.patch(rundirectory, "TEMPORARY_BASES", (self.path("tmp", 0o1777),))
         reading, writing = os.pipe()
 
         def child() -> None:

@@ -225,7 +225,7 @@ class SharedDirectoryTests(RunDirectoryTestCase):
         The standard directories stay ours alone.
         """
         self.patch(rundirectory, "SESSION_BASE", self.path("none"))
-        self.patch(rundirectory, "TEMPORARY_BASE", self.base)
+        self.patch(rundirectory, "TEMPORARY_BASES", (self.base,))
         self.path(f"twisted_ib-{UID}", 0o1777)
         environment = {"TWISTED_IB_ALLOW_UIDS": "5"}
         self.assertRaises(RunDirectoryError, self.open, environment)
@@ -262,7 +262,8 @@ class StandardDirectoryTests(RunDirectoryTestCase):
         """
         super().setUp()
         self.patch(rundirectory, "SESSION_BASE", self.path("user", 0o755))
-        self.patch(rundirectory, "TEMPORARY_BASE", self.path("tmp", 0o1777))
+        self.bases = rundirectory.TEMPORARY_BASES
+        self.patch(rundirectory, "TEMPORARY_BASES", (self.path("tmp", 0o1777),))
         self.session = self.path(f"user/{UID}/twisted_ib")
         self.temporary = self.path(f"tmp/twisted_ib-{UID}")
 
@@ -271,9 +272,17 @@ class StandardDirectoryTests(RunDirectoryTestCase):
         The real ones.
         """
         self.patch(rundirectory, "SESSION_BASE", "/run/user")
-        self.patch(rundirectory, "TEMPORARY_BASE", "/tmp")
+        self.patch(rundirectory, "TEMPORARY_BASES", self.bases)
         names = [path for path, _ in rundirectory.candidates({}, 1000)]
-        self.assertEqual(names, ["/run/user/1000/twisted_ib", "/tmp/twisted_ib-1000"])
+        self.assertEqual(
+            names,
+            [
+                "/run/user/1000/twisted_ib",
+                "/tmp/twisted_ib-1000",
+                "/var/tmp/twisted_ib-1000",
+                "/dev/shm/twisted_ib-1000",
+            ],
+        )
 
     def test_noSession(self) -> None:
         """
@@ -301,6 +310,27 @@ class StandardDirectoryTests(RunDirectoryTestCase):
         os.makedirs(self.session)
         os.chmod(self.session, 0o755)
         self.assertEqual(self.open({}), [self.temporary])
+
+    def test_squatted(self) -> None:
+        """
+        Where another user has made what has our name in /tmp, the next folder has it, and the refusal is kept
+        for a warning (issue 16, point 21).
+        """
+        next_ = self.path("next", 0o1777)
+        self.patch(rundirectory, "TEMPORARY_BASES", (self.path("tmp"), next_))
+        expected = [os.path.join(next_, f"twisted_ib-{UID}")]
+        for squat in (lambda path: os.mkdir(path, 0o777), lambda path: os.symlink("/", path)):
+            squat(self.temporary)
+            if UID == 0:
+                os.chown(self.temporary, NOBODY, NOBODY, follow_symlinks=False)
+            self.assertEqual((self.open({}), self.open({}, create=False)), (expected, expected))
+            found, refused = openDirectories({}, UID, True)
+            found[0].close()
+            self.assertEqual([self.temporary in str(error) for error in refused], [True])
+            if os.path.islink(self.temporary):
+                os.unlink(self.temporary)
+            else:
+                os.rmdir(self.temporary)
 
     def test_noneWillDo(self) -> None:
         """
@@ -503,7 +533,26 @@ class OpenDirectoryTests(RunDirectoryTestCase):
         shared._uid = owner + 1
         self.assertEqual(shared.names(), [])
         shared.allowed = frozenset([owner])
-        self.assertRaises(RunDirectoryError, shared.names)
+        self.assertEqual(len(shared.names()), 3)
+
+    @skipIf(UID != 0, "root only")
+    def test_quota(self) -> None:
+        """
+        An allowed user's entries beyond its part do not count, and do not use up that of others (issue 16,
+        point 21).
+        """
+        self.patch(limits, "RUN_DIRECTORY_ENTRIES", 3)
+        self.patch(limits, "RUN_DIRECTORY_ENTRIES_PER_USER", 2)
+        shared = RunDirectory(self.directory.path, os.dup(self.directory.fd), True)
+        self.addCleanup(shared.close)
+        shared.allowed = frozenset([NOBODY, NOBODY - 1])
+        for owner in (UID, NOBODY, NOBODY - 1):
+            for number in range(3):
+                name = self.path(f"run/{owner}-{number}")
+                os.symlink("x", name)
+                os.chown(name, owner, owner, follow_symlinks=False)
+        owners = [int(name.partition("-")[0]) for name in shared.names()]
+        self.assertEqual(sorted(owners), [UID] * 3 + [NOBODY - 1] * 2 + [NOBODY] * 2)
 
     def test_keptFromClearing(self) -> None:
         """

@@ -51,6 +51,7 @@ class Rendezvous(Search):
 
     @ivar guid: of the HCA.
     @ivar name: of its socket's entry.
+    @ivar missing: the errors of entries that a L{reopened} one has not.
     @ivar watch: a descriptor that is readable when that, or the directory, may have gone; -1 without inotify.
     """
 
@@ -69,6 +70,7 @@ class Rendezvous(Search):
         self._joined: dict[int, str] = {}
         self._wanted: tuple[dict[tuple[int, str], int], tuple[int, ...]] = {}, ()
         self._isSettled = False
+        self.missing: list[HCAError] = []
         self._home = self._directories[0]
         self.watch = -1
 
@@ -93,6 +95,8 @@ class Rendezvous(Search):
             # nothing may be made between its look and our bind(2), here or in another process.
             with home.locked():
                 reclaim(home)
+                # Before the socket: until that is there, new processes wait (_settle).
+                self._resume()
                 listener.bind(home.socketPath(self.name))
                 listener.listen(RENDEZVOUS_BACKLOG)
                 # unix(7): connecting needs write permission on the socket file.  Without a shared directory
@@ -333,37 +337,32 @@ class Rendezvous(Search):
 
     def reopened(self) -> Rendezvous:
         """
-        @return: An empty one for the same HCA, in the directory that is there now.  When this one is closed,
-            L{bind} it, then let it L{resume}.
+        @return: One for the same HCA, in the directory that is there now.  When this one is closed, L{bind}
+            makes all its entries there; C{missing} says why some of them are not.
         @raise RunDirectoryError: no directory can be used.
         """
         following = Rendezvous(self.guid, self._environment)
-        following._wanted = dict(self._inodes), tuple(self._joined)
+        services, groups = self._wanted  # Not empty if this one could not be bound.
+        following._wanted = {**services, **self._inodes}, (*groups, *self._joined)
         return following
 
-    def resume(self) -> list[HCAError]:
+    def _resume(self) -> None:
         """
-        Publish what the rendezvous before had published.
-
-        @return: Why some of it is not published any more.
+        Make the entries that the rendezvous before had; the directory is locked.
         """
         services, groups = self._wanted
         self._wanted = {}, ()
-        failed: list[HCAError] = []
-        # Others may wait for ours as ours would for theirs, and these ports were our own before.
-        self._isSettled = True
         for (serviceID, address), inode in services.items():
             try:
-                self.publish(serviceID, address, inode)
+                beside = self._makeRoom(self._home, serviceID, address, inode)
+                self._link(serviceID, address, inode, beside)
             except HCAError as error:
-                failed.append(error)
+                self.missing.append(error)
         for group in groups:
             try:
                 self.join(group)
             except HCAError as error:
-                failed.append(error)
-        self._isSettled = False
-        return failed
+                self.missing.append(error)
 
     def _settle(self) -> None:
         """
@@ -400,11 +399,26 @@ class Rendezvous(Search):
             raise
         return following
 
+    def release(self) -> socket.socket | None:
+        """
+        Close, but for the listening socket, which others that look for lost processes still see.
+
+        @return: that, the caller's to close.
+        """
+        self._removeEntries()
+        listener, self._listener = self._listener, None
+        self.close()
+        return listener
+
     def close(self) -> None:
         """
         Remove our entries and close.  Harmless when repeated; in a forked child only the child's
         descriptors are closed.
         """
+        self._removeEntries()
+        super().close()
+
+    def _removeEntries(self) -> None:
         if self._directories and os.getpid() == self._pid:
             for key, name in self._services.items():
                 self._unlink(name, self._inodes[key])
@@ -415,7 +429,6 @@ class Rendezvous(Search):
         self._services.clear()
         self._inodes.clear()
         self._joined.clear()
-        super().close()
 
     def _closeDescriptors(self) -> None:
         watch, self.watch = self.watch, -1

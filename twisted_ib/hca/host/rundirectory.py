@@ -2,8 +2,9 @@
 Run directories: where the processes of one host find each other.
 
 With C{TWISTED_IB_RUN_DIR} set it is that directory alone.  Otherwise C{/run/user/UID/twisted_ib}, then
-C{/tmp/twisted_ib-UID}: a service has no login session and often no C{/run/user/UID}, but must meet a client
-that has one.  A server uses the first that is acceptable, a client searches all.
+C{twisted_ib-UID} in C{/tmp}, C{/var/tmp} or C{/dev/shm}: a service has no login session and often no
+C{/run/user/UID}, but must meet a client that has one; and in C{/tmp} another user may have made what has our
+name.  A server uses the first that is acceptable, a client searches all.
 
 A directory is acceptable if it is a real directory, ours, and closed to others (mode 0700); otherwise
 others could pose as a server there.  With C{TWISTED_IB_ALLOW_UIDS} set the one of C{TWISTED_IB_RUN_DIR} may
@@ -37,8 +38,9 @@ RUN_DIRECTORY = "TWISTED_IB_RUN_DIR"
 ALLOWED_UIDS = "TWISTED_IB_ALLOW_UIDS"
 
 SESSION_BASE = "/run/user"
-TEMPORARY_BASE = "/tmp"
+TEMPORARY_BASES = "/tmp", "/var/tmp", "/dev/shm"
 
+_NOBODY = -1
 _LOCK_NAME = "lock"
 # Linux include/linux/net.h, __SO_ACCEPTCON: the socket listens.
 _ACCEPTCON = 1 << 16
@@ -77,7 +79,7 @@ def candidates(environment: Mapping[str, str], uid: int) -> list[tuple[str, str]
     advice = f"remove it or set {RUN_DIRECTORY} to a directory of your own with mode 0700"
     return [
         (os.path.join(SESSION_BASE, str(uid), "twisted_ib"), advice),
-        (os.path.join(TEMPORARY_BASE, f"twisted_ib-{uid}"), advice),
+        *((os.path.join(base, f"twisted_ib-{uid}"), advice) for base in TEMPORARY_BASES),
     ]
 
 
@@ -106,29 +108,39 @@ class RunDirectory:
         self._uid = os.geteuid()
         self._lockName = f"{_LOCK_NAME}-{self._uid}" if shared else _LOCK_NAME
 
-    def _isForeign(self, entry: os.DirEntry[str]) -> bool:
+    def _ownerOf(self, entry: os.DirEntry[str]) -> int:
+        if not self.shared:
+            return self._uid
         try:
             owner = entry.stat(follow_symlinks=False).st_uid
         except OSError:
             # Removed since scandir.
-            return True
-        return owner not in (self._uid, os.geteuid()) and owner not in self.allowed
+            return _NOBODY
+        return self._uid if owner == os.geteuid() else owner
 
     def names(self) -> list[str]:
         """
-        @return: The names of all entries; in a shared directory those of allowed users.
-        @raise RunDirectoryError: there are too many, or they cannot be read.
+        @return: The names of all entries; in a shared directory those of allowed users, of each other user no
+            more than L{limits.RUN_DIRECTORY_ENTRIES_PER_USER}.
+        @raise RunDirectoryError: there are too many of our own, or they cannot be read.
         """
         found: list[str] = []
+        counts = dict.fromkeys((self._uid, *self.allowed), 0)
         try:
             with os.scandir(self.fd) as entries:
                 for entry in entries:
-                    # Before the bound: a stranger's entries must not use it up.
-                    if self.shared and self._isForeign(entry):
+                    owner = self._ownerOf(entry)
+                    # A stranger's entries do not count; an allowed user's must not use up what others need.
+                    if owner not in counts:
                         continue
-                    if len(found) == limits.RUN_DIRECTORY_ENTRIES:
+                    counts[owner] += 1
+                    if owner != self._uid:
+                        if counts[owner] > limits.RUN_DIRECTORY_ENTRIES_PER_USER:
+                            continue
+                    elif counts[owner] > limits.RUN_DIRECTORY_ENTRIES:
                         raise RunDirectoryError(
-                            f"{self.path} has more than {len(found)} entries; remove those that are stale"
+                            f"{self.path} has more than {limits.RUN_DIRECTORY_ENTRIES} entries; remove those "
+                            "that are stale"
                         )
                     found.append(entry.name)
         except OSError as error:
@@ -355,7 +367,7 @@ def openDirectories(
     Open all directories that are there and acceptable, best first.
 
     @param create: whether to make the first possible one if it is not there.
-    @return: the directories, and the errors of the others.
+    @return: the directories, and the errors of the others; of those that are not there only if there is none.
     @raise RunDirectoryError: the environment is wrong.
     """
     share = bool(environment.get(RUN_DIRECTORY)) and bool(allowedUids(environment))
@@ -378,7 +390,7 @@ def openDirectories(
                     f"set {RUN_DIRECTORY} to a directory of your own with mode 0700"
                 )
             )
-    return found, refused or missing
+    return found, refused if found else refused or missing
 
 
 __all__ = [

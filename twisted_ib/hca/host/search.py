@@ -38,6 +38,7 @@ class Search:
     @ivar uid: the effective user at opening.
     @ivar allowed: the users that are allowed besides.
     @ivar namespace: the network namespace at opening, which stays ours.
+    @ivar refused: why some of the possible directories are not used.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ, create: bool = False) -> None:
@@ -54,9 +55,9 @@ class Search:
         self._pid = os.getpid()
         self._known: dict[tuple[int, str], tuple[list[int], list[Entry]]] = {}
         self._groups: dict[int, tuple[list[int], tuple[int, ...]]] = {}
-        self._directories, refused = openDirectories(self._environment, self.uid, create)
-        if refused and not self._directories:
-            raise RunDirectoryError("; and ".join([str(error) for error in refused]))
+        self._directories, self.refused = openDirectories(self._environment, self.uid, create)
+        if self.refused and not self._directories:
+            raise RunDirectoryError("; and ".join([str(error) for error in self.refused]))
         searches.add(self)
 
     def allows(self, uid: int) -> bool:

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from unittest import mock
 
@@ -16,7 +17,7 @@ from twisted_ib.errors import RunDirectoryError, ServiceInUseError
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.shm import discovery
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
-from twisted_ib.hca.host import libc
+from twisted_ib.hca.host import libc, rundirectory
 from twisted_ib.hca.host.rendezvous import Rendezvous
 
 SERVICE = SDP << 16 | 7001
@@ -142,6 +143,24 @@ class RestoringTests(HCATestCase):
             self.assertEqual(len(self.said), 2, self.said)
             self.look(self.a)
             self.assertServed()
+
+    def test_squatted(self) -> None:
+        """
+        A possible directory that is not used is warned of, with the one that is (issue 16, point 21).
+        """
+        base = self.place.parent
+        squatted = base / f"twisted_ib-{os.geteuid()}"
+        squatted.symlink_to("/")
+        (base / "next").mkdir()
+        self.patch(rundirectory, "SESSION_BASE", str(base / "none"))
+        self.patch(rundirectory, "TEMPORARY_BASES", (str(base), str(base / "next")))
+        with mock.patch.dict(os.environ), warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            del os.environ["TWISTED_IB_RUN_DIR"]
+            Device("shm0").close()
+        (text,) = [str(each.message) for each in heard]
+        self.assertIn(f"{squatted} is a symbolic link; remove it", text)
+        self.assertIn(f"{base}/next/twisted_ib-{os.geteuid()} is used", text)
 
     def test_noInotify(self) -> None:
         """

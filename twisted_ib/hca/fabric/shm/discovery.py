@@ -47,6 +47,8 @@ class HostDirectory(Fabric):
     def _appear(self) -> None:
         self._user = os.geteuid()
         self.rendezvous = Rendezvous(self.guid)
+        for error in self.rendezvous.refused:
+            self.owner.warn(f"{error}; until then {self.rendezvous.place} is used")
         try:
             self.rendezvous.bind()
         except BaseException:
@@ -78,7 +80,7 @@ class HostDirectory(Fabric):
                 if not self._isHidden:
                     self.owner.warn(f"clients cannot reach this process: {error}")
                 self._isHidden = True
-        if self._isHidden or self.rendezvous.watch < 0:
+        elif self.rendezvous.watch < 0:
             self._lookAt = self.clock() + LOOK_SECONDS
 
     def _restore(self) -> None:
@@ -87,15 +89,15 @@ class HostDirectory(Fabric):
 
         @raise RunDirectoryError: none can be used.
         """
+        self._lookAt = self.clock() + LOOK_SECONDS  # If this fails.
         old = self.rendezvous
         following = old.reopened()
         if old.watch >= 0:
             self._poller.unregister(old.watch)
-        self._listeners.drop(old)
         self.rendezvous = following
-        self._listeners.add(following)
-        self._isHidden = False
-        failed = "".join(f"; {error}" for error in following.resume())
+        self._listeners.replace(old, following)
+        self._isHidden, self._lookAt = False, None
+        failed = "".join(f"; {error}" for error in following.missing)
         self.count("run_directory_restored")
         self.owner.warn(
             f"{following.place} was removed or replaced, and this process has entered itself anew{failed}"

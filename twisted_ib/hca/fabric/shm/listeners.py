@@ -107,16 +107,23 @@ class ListeningSockets:
         self._poller.register(listener.fileno(), select.EPOLLIN)
         self._listeners[listener.fileno()] = (listener, rendezvous)
 
-    def drop(self, rendezvous: Rendezvous) -> None:
+    def replace(self, old: Rendezvous, new: Rendezvous) -> None:
         """
-        Close one listening socket, and remove its entries.
+        Close a listening socket when another one is there.
+
+        @raise RunDirectoryError: that cannot be made; the old one is closed.
         """
         self.reopen()
-        for fd, (_, each) in tuple(self._listeners.items()):
-            if each is rendezvous:
+        for fd, (_, rendezvous) in tuple(self._listeners.items()):
+            if rendezvous is old:
                 self._poller.unregister(fd)
                 del self._listeners[fd]
-        rendezvous.close()
+        held = old.release()
+        try:
+            self.add(new)
+        finally:
+            if held is not None:
+                held.close()
 
     def accept(self, fd: int, take: Callable[[socket.socket, Rendezvous], None]) -> None:
         """
