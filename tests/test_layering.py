@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -43,13 +44,19 @@ LONG_MODULES = {
     "twisted_ib/sdp/stream.py": "one class: the directions of a stream share state in every message",
 }
 
+#: How a module is loaded, or found among the loaded ones, by a string.
+LOADS = re.compile(r"""import_module|__import__|runpy|modules(\.get\(|\[)["']twisted_ib""")
+
 #: What is called C{fabric} or C{path} in which modules, and all that they may ask of it.
 SEAM = {
     "fabric": (
-        "hca/capture hca/device hca/queues hca/services hca/verbs internet rdma rds sdp",
+        "hca/capture hca/device hca/mad hca/queues hca/services hca/verbs internet rdma rds sdp",
         {*IPacketFabric, *IHostDirectory},
     ),
-    "path": ("hca/device hca/queues hca/services internet rdma sdp", {*ISharedMemoryPath, *ITwinPath}),
+    "path": (
+        "hca/device hca/mad hca/queues hca/services internet rdma sdp",
+        {*ISharedMemoryPath, *ITwinPath},
+    ),
 }
 
 #: One line for each contract that breaks it: contract, module, statement.
@@ -186,9 +193,7 @@ def byName(root: Path) -> set[str]:
     @return: The modules that import others of the package by a string, or look them up.
     """
     texts = {str(path.relative_to(root)): path.read_text() for path in sources(root)}
-    return {
-        each for each, text in texts.items() if "import_module" in text or 'modules.get("twisted_ib' in text
-    }
+    return {each for each, text in texts.items() if LOADS.search(text)}
 
 
 def unnamed(root: Path) -> list[str]:
@@ -391,7 +396,9 @@ class FolderTests(TreeTestCase):
         root = self.copied()
         self.add(root, "sdp/port", 'sys.modules.get("twisted_ib.rds.port")')
         self.add(root, "rds/port", "importlib.import_module(name)")
-        self.assertEqual(byName(root), {"twisted_ib/sdp/port.py", "twisted_ib/rds/port.py"})
+        self.add(root, "hca/device/registry", "__import__(name)")
+        found = {"twisted_ib/hca/device/registry.py", "twisted_ib/rds/port.py", "twisted_ib/sdp/port.py"}
+        self.assertEqual(byName(root), found)
 
     def test_seam(self) -> None:
         """

@@ -309,6 +309,19 @@ class WorkRequestContract:
         self.settled()
         self.assertEqual(self.one.statuses(), [(1, WCStatus.RETRY_EXC_ERR), (2, FLUSH)])
 
+    def test_absentAgain(self: Any) -> None:
+        """
+        A queue pair that was reset and connected again learns of an absent peer again.
+        """
+        self.connect()
+        self.two.qp.close()
+        for _ in range(2):
+            self.one.send(1, SEND)
+            self.settled()
+            self.assertEqual(self.one.statuses(), [(1, WCStatus.RETRY_EXC_ERR)])
+            self.one.qp.modify(QPState.RESET)
+            self.one.to(QPState.RTS, self.two.qp.number)
+
     def test_violations(self: Any) -> None:
         """
         An access that is not granted is refused, in one record or many, by the bytes or by reference, and not

@@ -333,7 +333,13 @@ def _unknown(name: str) -> UnknownDeviceError:
     return UnknownDeviceError(f"there is no device {name!r}; there are {', '.join(sorted(DEVICES))}")
 
 
-def _kindOf(name: str) -> FabricKind:
+def kindOf(name: str) -> FabricKind:
+    """
+    The kind of a device's fabric, also if the device exists only once a user binds it.
+
+    @raise UnknownDeviceError: there is no such device.
+    @raise DeviceError: C{TWISTED_IB_DEVICES} or the configuration is malformed.
+    """
     if name not in DEVICES:
         readEnvironment()
     if name not in DEVICES:
@@ -354,7 +360,7 @@ def isPlacedByUser(name: str) -> bool:
     @raise UnknownDeviceError: there is no such device.
     @raise DeviceError: C{TWISTED_IB_DEVICES} or the configuration is malformed.
     """
-    return _kindOf(name).traits.hasAddress and name not in DEVICES
+    return kindOf(name).traits.hasAddress and name not in DEVICES
 
 
 def traitsOf(name: str) -> Traits:
@@ -364,7 +370,7 @@ def traitsOf(name: str) -> Traits:
     @raise UnknownDeviceError: there is no such device.
     @raise DeviceError: C{TWISTED_IB_DEVICES} or the configuration is malformed.
     """
-    return _kindOf(name).traits
+    return kindOf(name).traits
 
 
 def place(name: str, bound: str = "", peer: str = "") -> str | None:
@@ -380,7 +386,7 @@ def place(name: str, bound: str = "", peer: str = "") -> str | None:
     @raise DeviceError: it needs an address and there is none; or the configuration is malformed.
     @raise ValueError: C{bound} or C{peer} is not an IP address.
     """
-    kind = _kindOf(name)
+    kind = kindOf(name)
     if not kind.traits.hasAddress:
         return None
     address = addressOf(name)
@@ -412,7 +418,7 @@ def openFabric(
     @raise UnknownDeviceError: there is no such device.
     @raise DeviceError: it cannot be opened here.
     """
-    kind = _kindOf(name)
+    kind = kindOf(name)
     if kind.traits.hasAddress:
         own = place(name, address or "")
         # A program that binds another address than the device's must not be served silently at a third.

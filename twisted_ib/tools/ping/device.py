@@ -67,7 +67,7 @@ def chosen(name: str | None, own: str | None, peer: str | None = None) -> str:
         if registry.isPlacedByUser(name):
             # The route to the peer decides if the user gives no local address, as in rdma_resolve_addr(3).
             address = registry.place(name, addressOf(own, True), addressOf(peer))
-            registry.addDevice(name, "roce", address)
+            registry.addDevice(name, registry.kindOf(name).name, address)
     except (HCAError, ValueError) as error:
         raise ProgramError(sentence(error)) from None
     return name
