@@ -41,7 +41,6 @@ LONG_MODULES = {
     "twisted_ib/rds/media/rc.py": "one class: the paths of a device, and which queue pair carries each",
     "twisted_ib/rds/port.py": "one class: a socket, as DatagramProtocol and IRDSTransport want it",
     "twisted_ib/sdp/protocol/wire.py": "a class for each of SDP's messages",
-    "twisted_ib/sdp/stream.py": "one class: the directions of a stream share state in every message",
 }
 
 #: How a module is loaded, or found among the loaded ones, by a string.

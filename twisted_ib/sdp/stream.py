@@ -19,15 +19,12 @@ it.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, ResourceLimitError, SDPError, SDPWireError
-from twisted_ib.hca.queues.queuepair import QueuePair
-from twisted_ib.internet.transport import Computed
 from twisted_ib.sdp.extensions import Extensions
 from twisted_ib.sdp.handlers import HANDLERS, UNEXPECTED
-from twisted_ib.sdp.pendingsends import SendBuffer
 from twisted_ib.sdp.protocol.machine import (
     BODIES,
     M32,
@@ -35,21 +32,14 @@ from twisted_ib.sdp.protocol.machine import (
     WINDOW,
     Action,
     Input,
-    Machine,
     State,
     unpackHeader,
 )
 from twisted_ib.sdp.protocol.wire import BSDH_BYTES, MID
-from twisted_ib.sdp.streamrdma import READ_DEPTH
+from twisted_ib.sdp.streamsend import StreamSender
 from twisted_ib.sdp.zerocopyreceive import FilledBuffer
 
-if TYPE_CHECKING:
-    from twisted_ib.internet.channel import DeviceChannel
-
-#: The room below which a write takes the slow path.
-GATHER_LEFT = 16 * 1024
 _CREDITS_LOW = limits.SDP_CREDITS_LOW
-_MESSAGE = limits.INLINE_MESSAGE
 # Module globals: an enumeration member as a dictionary key costs a Python call for its hash.
 #: States in which stream data may be sent.
 _ESTABLISHED, _CLOSE_WAIT = State.ESTABLISHED, State.CLOSE_WAIT
@@ -61,12 +51,11 @@ SDP_RECEIVES_LEAST = 4
 #: Receives that must remain for control messages when data has arrived (CA4-82).
 SDP_CONTROL_RECEIVES = 2
 _RECEIVES, _LOW = limits.SDP_RECEIVES, SDP_RECEIVES_LOW
-_DISCONN = MID.DISCONN.value
 #: Marks the end of stream in L{Stream.held}.
 END = None
 # Globals of this module are looked up faster than attributes of others.
 _PLAIN, _WINDOW, _M32, _unpack = PLAIN, WINDOW, M32, unpackHeader
-_DISCONN_SENT, _DREQ = Input.DISCONN_SENT, Input.DREQ
+_DREQ = Input.DREQ
 _NOTHING, _END_OF_STREAM, _END_AND_DISCONNECT = (
     Action.NOTHING,
     Action.END_OF_STREAM,
@@ -74,379 +63,12 @@ _NOTHING, _END_OF_STREAM, _END_AND_DISCONNECT = (
 )
 
 
-class Stream:
+class Stream(StreamSender):
     """
     A byte stream over one queue pair.
-
-    @ivar thread: The id of the thread that may use it.
-    @ivar connection: The CM's connection.
-    @ivar room: Bytes that may be gathered before a write takes the slow path; below zero every write does.
-    @ivar written: The first write of the batch, if it is still to be sent, or L{None}.
-    @ivar corked: Whether this turn's C{endOfBatch} is still to come.
-    @ivar owes: Control messages waiting for credits: (id, body, flags).
-    @ivar extensions: Zero copy, modes and urgent data, or L{None} if unused.
-    @ivar longest: Payload of the longest message that the path carries well.
-    @ivar reads: READs that the peer serves at a time, once connected.
-    @ivar prompt: Whether the first write of a batch is sent without its buffer.
-    @ivar direct: Whether such a write needs nothing at the end of its batch: there is no producer, no close
-        and no C{extensions}.  Determined at the end of a batch that left nothing to do.
-    @ivar batch: The batch of the last such write.
-    @ivar delivering: Whether L{deliver} will send it.
-    @ivar ending: Whether a DisConn is due and not in the medium yet.
-    @ivar disconnSent: Whether the DisConn is numbered: nothing may follow it.
-    @ivar reading: Whether the application reads.
-    @ivar held: Input that arrived while it did not: bytes, filled places, then perhaps the end of stream
-        (L{None}) or the loss (an exception); L{None} if there is nothing.
-    @ivar heldBytes: Bytes in C{held}.
-    @ivar attached: Whether there is an application.
-    @cvar messageBytes: The largest payload that we receive in one message.
     """
 
-    __slots__ = (
-        "__dict__",
-        "append",
-        "batch",
-        "buffer",
-        "channel",
-        "connection",
-        "corked",
-        "delivering",
-        "direct",
-        "ending",
-        "extensions",
-        "held",
-        "heldBytes",
-        "machine",
-        "pendingControl",
-        "queuePair",
-        "reading",
-        "room",
-        "thread",
-        "written",
-    )
-
-    # Defaults of most connections; a transport has a dictionary for those that change.
-    attached = True
-    longest = messageBytes = limits.INLINE_MESSAGE
-    prompt: Any = Computed(lambda stream: stream.channel.polled)
-    reads = READ_DEPTH
-    disconnSent = False
-
-    def __init__(self, channel: DeviceChannel) -> None:
-        self.channel = channel
-        self.thread = channel.device.thread
-        self.connection: Any = None
-        self.queuePair: QueuePair = channel.device.createQueuePair(self)
-        # Posted before the Hello or HelloAck that announces them: OFED treats one missing receive as fatal,
-        # since it leaves rnr_retry 0 (sdp_cma.c sdp_cma_handler).
-        self.queuePair.posted = limits.SDP_RECEIVES
-        self.machine = Machine(limits.SDP_RECEIVES)
-        self.buffer: SendBuffer | None = None
-        self.append: Any = None
-        self.written: bytes | None = None
-        self.room = self.batch = -1
-        self.corked = self.delivering = self.direct = self.ending = self.reading = False
-        self.pendingControl: deque[tuple[int, bytes, int]] | None = None
-        self.extensions: Extensions | None = None
-        self.held: deque[bytes | FilledBuffer | Exception | None] | None = None
-        self.heldBytes = 0
-
-    # -- implemented by the transport
-
-    bufferSize: int
-
-    def writing(self) -> bool:
-        """
-        Return whether the application waits to write more, or to close.
-        """
-        raise NotImplementedError
-
-    def drained(self) -> None:
-        """
-        Handle an empty send buffer, with nothing pending in the medium.
-        """
-        raise NotImplementedError
-
-    def filled(self) -> None:
-        """
-        Handle a send buffer of more than C{bufferSize} bytes.
-        """
-        raise NotImplementedError
-
-    def deliver(self, data: bytes) -> None:
-        """
-        Deliver stream bytes, at least one, to the application.
-        """
-        raise NotImplementedError
-
-    def endOfStream(self) -> None:
-        """
-        Notify the application that the peer sends no more.
-        """
-        raise NotImplementedError
-
-    def lost(self, reason: Exception) -> None:
-        """
-        Notify the application, at most once, that the connection broke.
-        """
-        raise NotImplementedError
-
-    def leaving(self) -> bool:
-        """
-        Return whether the application has closed and reads no more.
-        """
-        raise NotImplementedError
-
-    def checkCaller(self) -> None:
-        """
-        Check the calling thread.
-
-        @raise WrongThreadError: This is not the reactor's thread.
-        @raise DeviceClosedError: This is a forked child.
-        """
-        raise NotImplementedError
-
-    def forked(self) -> None:
-        """
-        Disable the stream in a forked child, where no thread may use it.
-        """
-        self.thread = 0
-
-    def traffic(self) -> tuple[int, int, int, int]:
-        """
-        Return the counts for L{Traffic<twisted_ib.hca.device.counters.Traffic>}: each message is one record.
-        """
-        machine = self.machine
-        return machine.sequence, machine.received, machine.sequence, machine.received
-
-    # -- stream data
-
-    def send(self, data: bytes) -> None:
-        """
-        Queue C{data}, which is not empty: the slow path.
-        """
-        if self.queuePair.path is None:
-            # The application, which does not read, was not notified of the end yet; the end of the batch does
-            # it.
-            self.cork()
-            return
-        state = self.machine.state
-        if self.disconnSent or not (state is _ESTABLISHED or state is _CLOSE_WAIT):
-            return
-        self.cork()
-        if self.extensions is not None and self.extensions.zeroCopySend.takes(len(data)):
-            self.extensions.zeroCopySend.queueBytes(data)
-            return
-        self._sync()
-        buffer = self._gathering()
-        buffer.append(data)
-        self._makeRoom(buffer)
-        if buffer.size > self.bufferSize:
-            self.filled()
-
-    def _gathering(self) -> SendBuffer:
-        buffer = self.buffer
-        if buffer is None:
-            buffer = self.buffer = SendBuffer()
-            self.append = buffer.pieces.append
-            self.direct = False
-        if self.written is not None:
-            written, self.written = self.written, None
-            buffer.append(written)
-        return buffer
-
-    def _makeRoom(self, buffer: SendBuffer) -> None:
-        # The write that exceeds bufferSize takes the slow path, which pauses a producer.
-        left = self.bufferSize - buffer.size
-        self.room = left + GATHER_LEFT if left > 0 else _MESSAGE
-        buffer.limit = buffer.size + self.room
-
-    def block(self) -> None:
-        """
-        Let every write wait behind something other than bytes.
-        """
-        self._sync()
-        # Below zero every write takes the slow path; with a buffer, every received message calls resume.
-        self.room = -1
-        self._gathering()
-
-    def cork(self) -> None:
-        """
-        Schedule C{endOfBatch}.
-        """
-        if not self.corked:
-            self.corked = True
-            self.channel.device.markDirty(self)
-
-    def _sync(self) -> None:
-        if self.buffer is not None and self.room >= 0:
-            self.buffer.size = self.buffer.limit - self.room
-
-    def flush(self) -> None:
-        """
-        Send what is queued, as far as credits and the medium allow.
-        """
-        buffer, queuePair, machine = self.buffer, self.queuePair, self.machine
-        assert buffer is not None
-        self._sync()
-        if self.pendingControl is not None:
-            self._payOwed()
-            if self.pendingControl is not None:
-                # An owed RdmaWrCompl belongs before these bytes in the stream.
-                return
-        most, longest = machine.maxPayload, self.longest
-        left = limits.MESSAGES_PER_FLUSH
-        while buffer.size:
-            if not left:
-                # The peer consumes them as fast as they are sent: other connections get a turn.
-                self.cork()
-                break
-            left -= 1
-            # IBTA vol. 1 annex A4 CA4-82.  Stalled on credits with small messages, it is worth asking for
-            # larger receives; OFED does so at the same moment.
-            if machine.limit - machine.sequence < 3:
-                if most < _MESSAGE:
-                    self._askSize()
-                break
-            if not queuePair.canPost():
-                break
-            payload, n = buffer.take(most if most < longest else longest)
-            header = machine.header(n, queuePair.posted)
-            assert header is not None
-            queuePair.postInline(header, payload, n)
-        if self.corked and (self.extensions is None or not self.extensions.zeroCopySend.takes(0)):
-            self._makeRoom(buffer)
-
-    def resume(self) -> None:
-        """
-        Continue after the medium got room or credits arrived.
-        """
-        try:
-            self._proceed()
-        except SDPError as error:
-            self.violated(error)
-            return
-        if self.machine.told - self.machine.received < _CREDITS_LOW:
-            # An update that found the medium full would otherwise never be sent.
-            self._credit()
-
-    def _proceed(self) -> None:
-        if self.pendingControl is not None:
-            self._payOwed()
-        if self.extensions is not None and not self._proceedExtensions(self.extensions):
-            return
-        if self.buffer is not None:
-            self.flush()
-            if self.buffer.size or self.corked:
-                # If corked, the end of the batch calls this again.
-                return
-            self.buffer = self.append = None
-        if self.corked or self.queuePair.pending is not None:
-            return
-        # DisConn goes behind all data and all SrcAvails (OpenIB sdp_send.c sdp_send_ctrl_disconnect).
-        if self.ending:
-            self.sendDisconn()
-        self.drained()
-
-    def _proceedExtensions(self, extensions: Extensions) -> bool:
-        extensions.zeroCopyReceive.proceed()
-        if self.buffer is not None:
-            self.flush()
-            if self.buffer.size:
-                return False
-        if extensions.zeroCopySend.proceed():
-            return self.queuePair.path is not None
-        if self.queuePair.path is not None:
-            self.block()
-        return False
-
-    def _unsent(self) -> bool:
-        return not (self.buffer is None and self.written is None and self.queuePair.pending is None)
-
-    def discard(self) -> None:
-        """
-        Drop what the application wrote and was not sent.
-        """
-        self.buffer = self.append = self.written = None
-        self.room = -1
-        self.direct = False
-        if self.extensions is not None:
-            self.extensions.discard()
-
-    # -- control messages
-
-    def sendControl(self, mid: int, body: bytes = b"", flags: int = 0) -> None:
-        """
-        Send a control message, now or when there are credits and room.
-
-        @raise SDPError: The peer asks for answers and does not take them.
-        """
-        if self.pendingControl is None and self.queuePair.canPost():
-            message = self.machine.controlMessage(mid, self.queuePair.posted, body, flags)
-            if message is not None:
-                self.queuePair.postInline(message, b"", 0)
-                return
-        if self.pendingControl is None:
-            self.pendingControl = deque()
-        self.pendingControl.append((mid, body, flags))
-        # Each receive yields one answer at most; more owed ones mean that the peer asks without granting
-        # credits.
-        if len(self.pendingControl) > limits.SDP_RECEIVES:
-            raise SDPError("the peer asks for answers and does not take them")
-
-    def _payOwed(self) -> None:
-        pendingControl, queuePair = self.pendingControl, self.queuePair
-        while pendingControl and queuePair.canPost():
-            mid, body, flags = pendingControl[0]
-            message = self.machine.controlMessage(mid, queuePair.posted, body, flags)
-            if message is None:
-                return
-            pendingControl.popleft()
-            queuePair.postInline(message, b"", 0)
-        if not pendingControl:
-            self.pendingControl = None
-
-    def _credit(self) -> None:
-        queuePair, machine = self.queuePair, self.machine
-        if queuePair.pending is not None or queuePair.path is None:
-            return
-        # IBTA vol. 1 annex A4: empty Data is the credit update; it is due only if no data carries the news.
-        if machine.owesUpdate(queuePair.posted):
-            header = machine.update(queuePair.posted)
-            if header is not None:
-                queuePair.postInline(header, b"", 0)
-
-    def closeWrite(self) -> None:
-        """
-        Send a DisConn after everything queued.
-        """
-        self.ending = True
-        self.direct = False
-        self.cork()
-
-    def sendDisconn(self) -> None:
-        """
-        Send the DisConn.  The state changes only when the message is in the medium.
-        """
-        if self.machine.state not in (_ESTABLISHED, _CLOSE_WAIT):
-            self.ending = False
-            return
-        queuePair = self.queuePair
-        if queuePair.pending is not None:
-            return
-        if not self.disconnSent:
-            # Nothing of this direction may follow a DisConn, so what is owed goes first.
-            if self.pendingControl is not None:
-                return
-            message = self.machine.controlMessage(_DISCONN, queuePair.posted)
-            if message is None:
-                return
-            self.disconnSent = True
-            queuePair.postInline(message, b"", 0)
-            if queuePair.pending is not None:
-                return
-        self.ending = False
-        self.act(self.machine.feed(_DISCONN_SENT))
+    __slots__ = ()
 
     def openExtensions(self) -> Extensions:
         """
@@ -461,9 +83,6 @@ class Stream:
                 self.cork()
             extensions = self.extensions = Extensions(self)
         return extensions
-
-    def _askSize(self) -> None:
-        self.openExtensions().askSize()
 
     # -- receiving (consumer of the queue pair)
 

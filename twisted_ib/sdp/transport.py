@@ -31,7 +31,8 @@ from twisted_ib.internet.transport import CONNECTION_DONE, FIELDS, Transport, mi
 from twisted_ib.sdp.protocol.machine import M32
 from twisted_ib.sdp.protocol.wire import BSDH, MID
 from twisted_ib.sdp.secure import SecureMixin, innermostTLS, secured, wrapsTLS
-from twisted_ib.sdp.stream import GATHER_LEFT, Stream
+from twisted_ib.sdp.stream import Stream
+from twisted_ib.sdp.streamsend import GATHER_LEFT
 
 if TYPE_CHECKING:
     from twisted.internet.address import IPv4Address, IPv6Address

@@ -18,7 +18,7 @@ from twisted.internet.testing import StringTransport
 from tests.sdp.pair import Pair, PairTestCase
 from tests.support.calls import called
 from twisted_ib import limits
-from twisted_ib.sdp.stream import GATHER_LEFT
+from twisted_ib.sdp.streamsend import GATHER_LEFT
 
 #: What an idle connection may take at both ends together, the test's two protocols included.
 MOST_BYTES = 3072
