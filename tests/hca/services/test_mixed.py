@@ -99,7 +99,7 @@ class PromiseTests(ResponderTestCase):
         self.put(0x00, data[:1])
         for at in range(1, 249):
             self.put(0x01, data[at : at + 1])
-            self.assertLess(sys.getsizeof(self.b.work.responder._parts._bytes), 2 * at + 100)
+            self.assertLess(sys.getsizeof(self.b.work.responder._message.parts._bytes), 2 * at + 100)
         self.put(0x02, data[249:])
         self.assertEqual(self.got(), [(data, None)])
 

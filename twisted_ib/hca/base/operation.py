@@ -21,7 +21,6 @@ from twisted_ib.hca.wire.headers import (
     NAK_REMOTE_OPERATIONAL,
     NAK_SEQUENCE,
     QPN_MASK,
-    RETH,
     RNR,
 )
 from twisted_ib.hca.wire.opcodes import (
@@ -53,7 +52,6 @@ from twisted_ib.hca.wire.opcodes import (
     WRITE_ONLY,
     WRITE_ONLY_IMMEDIATE,
     Kind,
-    Opcode,
 )
 
 __all__ = [
@@ -95,7 +93,6 @@ __all__ = [
     "SEND_ONLY",
     "SEND_ONLY_IMMEDIATE",
     "SEND_ONLY_INVALIDATE",
-    "SHAPES",
     "SILENT",
     "SMI_QPN",
     "SOLICITED",
@@ -187,17 +184,6 @@ def isDatagram(opcode: int) -> bool:
     return opcode & ~SOLICITED in (UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE)
 
 
-def _extra(row: Opcode) -> Struct | None:
-    # Immediate data or an R_Key to invalidate (IBTA vol. 1 9.3); the RETH is parsed by itself.
-    return row.headers[-1] if row.headers and row.headers[-1] is not RETH else None
-
-
-#: Code -> (is a WRITE, begins a message, ends it, the header after the RETH).
-SHAPES: dict[int, tuple[bool, bool, bool, Struct | None]] = {
-    code: (row.kind is Kind.WRITE, row.begins, row.ends, _extra(row))
-    for code, row in OPCODES.items()
-    if code < UNRELIABLE and row.kind in (Kind.SEND, Kind.WRITE)
-}
 #: READ response -> whether it is the first record of its answer, and the last.
 ANSWERS: dict[int, tuple[bool, bool]] = {
     code: (row.begins, row.ends) for code, row in OPCODES.items() if row.kind is Kind.READ_RESPONSE

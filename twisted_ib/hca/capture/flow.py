@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from twisted_ib.hca.base.operation import ABSENT, ACKNOWLEDGE, LATER, UNRELIABLE
-from twisted_ib.hca.wire.headers import ACK, AETH, IMMEDIATE, INVALIDATE, PSN_MASK
+from twisted_ib.hca.wire.headers import ACK, AETH, PSN_MASK
 from twisted_ib.hca.wire.opcodes import OPCODES, SEVERAL, Kind, Opcode
 from twisted_ib.hca.wire.packet import BaseHeader, Packet
 
@@ -179,7 +179,7 @@ class Flow:
         self, row: Opcode, extended: tuple[int, ...], data: Any, solicited: bool, position: int
     ) -> None:
         service = row.code & UNRELIABLE
-        extra = next((header for header in row.headers if header in (IMMEDIATE, INVALIDATE)), None)
+        extra = row.ending
         heads = len(extended) - (extra is not None)
         if row.begins:
             self._message = _Message(row, extended[:heads])

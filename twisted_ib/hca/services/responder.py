@@ -12,7 +12,6 @@ A message goes into a posted receive, or to the queue pair's consumer if that ha
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import MemoryAccessError, QueuePairError
@@ -27,24 +26,21 @@ from twisted_ib.hca.base.operation import (
     RESUME,
     RNR,
     SEND_ONLY,
-    SHAPES,
     SOLICITED,
     UNRELIABLE,
 )
 from twisted_ib.hca.base.states import QPState
-from twisted_ib.hca.memory.memory import LOCAL_WRITE, REMOTE_WRITE
-from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
-from twisted_ib.hca.queues.reassembly import Reassembly
+from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.receives import Receives
 from twisted_ib.hca.queues.requests import ReceiveRequest
-from twisted_ib.hca.queues.scatter import locate, payload, scatter, total
-from twisted_ib.hca.services.operations.operation import Refused, checkRemote
-from twisted_ib.hca.services.operations.rows import RESPONSES_TO
+from twisted_ib.hca.queues.scatter import payload
+from twisted_ib.hca.services.operations.message import IncomingMessage
+from twisted_ib.hca.services.operations.operation import Refused
+from twisted_ib.hca.services.operations.rows import PARTS_OF, RESPONSES_TO
 from twisted_ib.hca.services.responses import ResponseQueue
-from twisted_ib.hca.wire.headers import IMMEDIATE, INVALIDATE, RETH
+from twisted_ib.hca.wire.headers import INVALIDATE
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.hca.services.work import WorkQueues
 
 #: NAK syndrome -> event, if no completion reports it (IBTA vol. 1 11.6.3.2).
@@ -63,17 +59,10 @@ class Responder:
     """
 
     __slots__ = (
-        "_address",
         "_answers",
-        "_done",
         "_fresh",
-        "_key",
-        "_length",
-        "_parts",
-        "_receive",
+        "_message",
         "_receives",
-        "_room",
-        "_writing",
         "work",
     )
 
@@ -83,15 +72,7 @@ class Responder:
         self._answers = ResponseQueue(work)
         # No record has arrived yet: the first one raises COMM_EST.
         self._fresh = True
-        # The message in progress: None, or whether it is a WRITE.
-        self._writing: bool | None = None
-        # The receive in use by a SEND.
-        self._receive: ReceiveRequest | None = None
-        # Reassembly of a SEND for the consumer.
-        self._parts: Reassembly | None = None
-        self._room = self._done = 0
-        # The RETH of a WRITE: Middle and Last packets do not repeat it (IBTA vol. 1 9.2.1).
-        self._address = self._key = self._length = 0
+        self._message: IncomingMessage | None = None
 
     # -- posting
 
@@ -124,13 +105,13 @@ class Responder:
         queuePair = work.queuePair
         # Shortcut for a stream's message, which is nearly all of the traffic.  Not while responses
         # are owed: atomics before it must be executed first (IBTA vol. 1 9.4.5).
-        if opcode == SEND_ONLY and queuePair.posted and self._writing is None and not self._answers.owed:
+        if opcode == SEND_ONLY and queuePair.posted and self._message is None and not self._answers.owed:
             if stop - start <= queuePair.maxMessage:
                 queuePair.posted -= 1
                 work.messagesReceived += 1
                 queuePair.consumer.received(buffer, start, stop)
                 return 0
-        inside = self._writing is not None
+        inside = self._message is not None
         try:
             self._take(work, opcode, buffer, start, stop)
         except Refused as refused:
@@ -169,128 +150,61 @@ class Responder:
 
     def _rewind(self) -> None:
         # The message in progress will come again from its beginning: give its receive back.
-        self._writing = None
-        receive, self._receive = self._receive, None
-        if receive is not None:
-            self._receives.putBack(receive)
-        elif self._parts is not None:
-            self._dropParts()
-            if self.work is not None:
-                self.work.queuePair.posted += 1
+        message, self._message = self._message, None
+        if message is not None and self.work is not None:
+            message.putBack(self.work, self._receives)
 
     def _take(self, work: WorkQueues, opcode: int, buffer: Any, start: int, stop: int) -> None:
         code = opcode & OPERATION_MASK
         if code == RESUME:
             # RESUME after nothing was refused.
             return
-        shape = SHAPES.get(code)
-        if shape is None:
+        part = PARTS_OF.get(code)
+        if part is None:
             self._takeQuestion(work, code, buffer, start, stop)
             return
-        isWrite, begins, ends, extra = shape
+        kind, begins, ends, extra = part
+        message = self._message
         # Linux rxe_resp.c check_op_seq(): behind First or Middle only Middle or Last of the same
         # kind.
-        if begins is not (self._writing is None) or not (begins or self._writing is isWrite):
+        if begins is not (message is None) or not (begins or message.__class__ is kind):
             raise Refused(NAK_INVALID_REQUEST)
-        if isWrite:
-            # Linux rxe_resp.c check_op_valid(): what the queue pair does not grant is an invalid
-            # request (0x61), not an access error, and comes before the R_Key is looked at.
-            if not work.attributes.access & REMOTE_WRITE:
-                raise Refused(NAK_INVALID_REQUEST)
-            # A WRITE with immediate needs its receive at the end only, but is refused before the
-            # payload of this record is written.
-            if extra and not (work.queuePair.posted or self._receives):
-                raise Refused(RNR | work.attributes.minRNRTimer)
-            if begins:
-                start = self._beginWrite(work, buffer, start, stop)
-        elif begins:
-            self._beginSend(work)
+        # Linux rxe_resp.c check_op_valid(): what the queue pair does not grant is an invalid request
+        # (0x61), not an access error, and comes before the R_Key is looked at.
+        if kind.access & ~work.attributes.access:
+            raise Refused(NAK_INVALID_REQUEST)
+        # A WRITE with immediate needs its receive at the end only, but is refused before the payload
+        # of this record is written.
+        if kind.isWrite and extra and not (work.queuePair.posted or self._receives):
+            raise Refused(RNR | work.attributes.minRNRTimer)
+        if message is None:
+            message = self._message = kind(work, self._receives, buffer, start, stop)
+            start += kind.header
         value = 0
         if extra:
             if stop - start < extra.size:
                 raise Refused(NAK_INVALID_REQUEST)
             (value,) = extra.unpack_from(buffer, start)
             start += extra.size
-        self._place(work, opcode, buffer, start, stop, ends)
-        # After the payload is placed, as in Linux rxe_resp.c execute().
-        if extra is INVALIDATE:
-            self._invalidate(work, value)
-        if ends:
-            self._writing = None
-            work.messagesReceived += 1
-            if not isWrite or extra:
-                self._ended(work, isWrite, extra, value, bool(opcode & SOLICITED))
-
-    def _beginSend(self, work: WorkQueues) -> None:
-        queuePair = work.queuePair
-        if queuePair.posted:
-            queuePair.posted -= 1
-            self._parts = Reassembly(queuePair)
-            self._room = queuePair.maxMessage
-        else:
-            self._receive = self._receives.take()
-            if self._receive is None:
-                raise Refused(RNR | work.attributes.minRNRTimer)
-            self._room = total(self._receive.pieces)
-        self._done = 0
-        self._writing = False
-
-    def _beginWrite(self, work: WorkQueues, buffer: Any, start: int, stop: int) -> int:
-        # Returns where the payload begins.  The whole length is checked now, so that a WRITE
-        # without the right to all of it writes nothing (IBTA vol. 1 9.7.4).
-        if stop - start < RETH.size:
-            raise Refused(NAK_INVALID_REQUEST)
-        address, key, length = RETH.unpack_from(buffer, start)
-        checkRemote(work, address, key, length, REMOTE_WRITE)
-        self._address, self._key, self._length = address, key, length
-        self._done = 0
-        self._writing = True
-        return start + RETH.size
-
-    def _place(self, work: WorkQueues, opcode: int, buffer: Any, start: int, stop: int, ends: bool) -> None:
         # A reference to memory that is not shared, or that is too long, is the peer's fault.
         source = payload(work.queuePair.path, opcode, buffer, start, stop)
         if source is None:
             raise Refused(NAK_REMOTE_OPERATIONAL)
-        count, done = len(source), self._done
-        if not count and not (ends and not done):
+        if not source and not (ends and not message.done):
             # Linux rxe_resp.c rxe_resp_check_length(): a Last packet has at least one byte; only an Only
             # may be empty.
             raise Refused(NAK_INVALID_REQUEST)
         if self._answers.owed:
             self._executeAtomics()
-        try:
-            if self._writing:
-                # Rights were checked for the RETH's length: no byte beyond it may be written, nor
-                # may the message end early (Linux rxe_resp.c check_rkey(), resid).
-                if done + count > self._length or ends is not (done + count == self._length):
-                    raise Refused(NAK_INVALID_REQUEST)
-                if count:
-                    self._write(work, done, source)
-            elif done + count > self._room:
-                raise Refused(
-                    NAK_INVALID_REQUEST,
-                    WCStatus.LOC_LEN_ERR,
-                    f"sent a message of more than {self._room} bytes",
-                )
-            elif (parts := self._parts) is not None:
-                parts.add(source)
-                if parts.dropped:
-                    # The device's memory for incomplete messages is used up, and this one had most
-                    # of it.
-                    raise Refused(NAK_REMOTE_OPERATIONAL)
-            else:
-                assert self._receive is not None
-                # Receives of a shared queue are in its protection domain (IBTA vol. 1 10.2.9).
-                pd = work.pd if work.shared is None else work.shared.pd
-                scatter(locate(pd, self._receive.pieces, done, count, LOCAL_WRITE), source)
-        except MemoryAccessError:
-            if self._writing:
-                raise Refused(NAK_REMOTE_ACCESS) from None
-            # The receive's own list is at fault: the peer gets 0x63, as with Linux rxe_resp.c's
-            # RESPST_ERR_MALFORMED_WQE, the program LOC_PROT_ERR (IBTA vol. 1 11.6.2).
-            raise Refused(NAK_REMOTE_OPERATIONAL, WCStatus.LOC_PROT_ERR) from None
-        self._done = done + count
+        message.place(work, source, ends)
+        # After the payload is placed, as in Linux rxe_resp.c execute().
+        if extra is INVALIDATE:
+            self._invalidate(work, value)
+        if ends:
+            self._message = None
+            work.messagesReceived += 1
+            if extra or not kind.isWrite:
+                message.finish(work, self._receives, extra, value, bool(opcode & SOLICITED))
 
     def _executeAtomics(self) -> None:
         try:
@@ -300,19 +214,6 @@ class Responder:
         except MemoryAccessError:
             raise Refused(NAK_REMOTE_ACCESS) from None
 
-    def _dropParts(self) -> None:
-        parts, self._parts = self._parts, None
-        if parts is not None:
-            parts.drop()
-
-    def _write(self, work: WorkQueues, done: int, source: memoryview) -> None:
-        # Checked again per record: the region may be deregistered during a long WRITE.
-        count = len(source)
-        view, offset = work.pd.memory.check(
-            self._key, self._address + done, count, REMOTE_WRITE, work.pd, work.queuePair
-        )
-        view[offset : offset + count] = source
-
     def _invalidate(self, work: WorkQueues, key: int) -> None:
         try:
             work.pd.memory.invalidate(key, work.queuePair)
@@ -321,46 +222,6 @@ class Responder:
             # (Linux rxe_resp.c, RESPST_ERR_INVALIDATE_RKEY).
             raise Refused(0, WCStatus.REM_INV_REQ_ERR) from None
 
-    def _ended(
-        self, work: WorkQueues, isWrite: bool, extra: Struct | None, value: int, solicited: bool
-    ) -> None:
-        queuePair = work.queuePair
-        if self._parts is not None or (isWrite and queuePair.posted):
-            self._hand(queuePair, isWrite, extra, value)
-            return
-        receive, self._receive = self._receive, None
-        if isWrite:
-            # IBTA vol. 1 10.7.2.2, C10-87: a WRITE uses up a receive only if it has an immediate
-            # and is done.
-            receive = self._receives.take()
-        assert receive is not None
-        flags = 0
-        if extra is not None:
-            flags = int(WCFlags.WITH_INV if extra is INVALIDATE else WCFlags.WITH_IMM)
-        completion = WorkCompletion(
-            receive.id,
-            WCStatus.SUCCESS,
-            WCOpcode.RECV_RDMA_WITH_IMM if isWrite else WCOpcode.RECV,
-            queuePair.number,
-            self._done,
-            flags,
-            value,
-        )
-        work.complete(work.receiveCompletions, completion, solicited)
-
-    def _hand(self, queuePair: QueuePair, isWrite: bool, extra: Struct | None, value: int) -> None:
-        parts, self._parts = self._parts, None
-        consumer = queuePair.consumer
-        if isWrite:
-            queuePair.posted -= 1
-            consumer.remoteMemoryWritten(value, self._length)
-            return
-        data = b"" if parts is None else parts.take()
-        if extra is IMMEDIATE:
-            consumer.immediateReceived(value, data, 0, len(data))
-        else:
-            consumer.received(data, 0, len(data))
-
     # -- READs and atomics
 
     def _takeQuestion(self, work: WorkQueues, code: int, buffer: Any, start: int, stop: int) -> None:
@@ -368,7 +229,7 @@ class Responder:
         if response is None:
             raise Refused(NAK_INVALID_REQUEST)
         path = work.queuePair.path
-        if self._writing is not None and (path is None or not path.inPackets):
+        if self._message is not None and (path is None or not path.inPackets):
             # A packet transport checks the sequence itself; a READ amidst a message is a duplicate
             # there.
             raise Refused(NAK_INVALID_REQUEST)
@@ -387,8 +248,7 @@ class Responder:
     def _fail(self, work: WorkQueues, status: WCStatus, syndrome: int, reason: str = "") -> None:
         # Complete the receive in use with an error, then bring the queue pair to ERR: the flush of
         # the others must come behind it, as completions are in posting order.
-        receive, self._receive = self._receive, None
-        self._dropParts()
+        receive = self._dropMessage()
         queuePair = work.queuePair
         if receive is not None:
             self._receives.end(receive, status)
@@ -402,14 +262,17 @@ class Responder:
             QueuePairError(f"the peer of queue pair {queuePair.number} {what} (syndrome {syndrome:#04x})")
         )
 
+    def _dropMessage(self) -> ReceiveRequest | None:
+        # Returns the receive that it has, which must be completed or put back.
+        message, self._message = self._message, None
+        return None if message is None else message.drop()
+
     def flush(self) -> None:
         """
         Complete all receives in order with WR_FLUSH_ERR.
         """
         self._answers.close()
-        self._writing = None
-        self._dropParts()
-        receive, self._receive = self._receive, None
+        receive = self._dropMessage()
         if receive is not None:
             self._receives.end(receive, WCStatus.WR_FLUSH_ERR)
         self._receives.flush()
@@ -418,8 +281,10 @@ class Responder:
         """
         Forget everything; notifications that the medium still has for this queue do nothing.
         """
-        self._dropParts()
-        self._rewind()
+        receive = self._dropMessage()
+        if receive is not None:
+            # A shared queue keeps it for the other queue pairs.
+            self._receives.putBack(receive)
         self.work = None
         self._receives.clear()
         self._answers.close()

@@ -15,8 +15,8 @@ from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendFlags, SendOpcode, SendRequest
-from twisted_ib.hca.services.operations.message import Inline
 from twisted_ib.hca.services.operations.operation import Operation
+from twisted_ib.hca.services.operations.send import Inline
 
 if TYPE_CHECKING:
     from twisted_ib.hca.services.work import WorkQueues

@@ -151,7 +151,7 @@ class UnreliableResponder(Responder):
         # Linux rxe_resp.c check_psn() for UC: any First or Only ends the dropping and begins a new
         # message.
         if begins:
-            if self._writing is not None:
+            if self._message is not None:
                 # The message before it has no Last packet: it is incomplete.
                 self._drop(work)
             self._dropping = False

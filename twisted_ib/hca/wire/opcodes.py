@@ -125,6 +125,14 @@ class Opcode:
     takesReceive: bool
     response: int | None
 
+    @property
+    def ending(self) -> Struct | None:
+        """
+        The layout of the extended header that belongs to the end of its message: immediate or IETH.
+        """
+        # IBTA vol. 1 9.2.1: the RETH is in the first packet, these are in the last one.
+        return self.headers[-1] if self.headers and self.headers[-1] in (IMMEDIATE, INVALIDATE) else None
+
     def fits(self, length: int, mtu: int) -> bool:
         """
         Whether a packet may have a payload of this length.
@@ -255,18 +263,13 @@ OPCODES: Final[dict[int, Opcode]] = {
 }
 
 
-def _ending(row: Opcode) -> list[Struct]:
-    # IBTA vol. 1 9.2.1: the RETH is in the first packet, immediate and IETH are in the last one.
-    return [header for header in row.headers if header in (IMMEDIATE, INVALIDATE)]
-
-
 def _several(row: Opcode) -> tuple[int, int, int]:
     parts = {
         (each.begins, each.ends): each.code
         for each in OPCODES.values()
         if each.kind is row.kind
         and (each.code ^ row.code) & UNRELIABLE == 0
-        and (not each.ends or _ending(each) == _ending(row))
+        and (not each.ends or each.ending is row.ending)
     }
     middle = parts[False, False]
     return (

@@ -1,12 +1,10 @@
 """
-SENDs and RDMA WRITEs.
+Messages: what SENDs and RDMA WRITEs have in common.
 
 A message is split into records as long as the medium accepts, with the opcodes of the base transport
 header: First, Middle, Last, or Only (IBTA vol. 1 9.2.1).  If the bytes lie in memory that the peer can
 map, a record carries a reference instead: the peer's process copies them, once, and one record may stand
 for more bytes than it could hold.
-
-The responder's half is L{twisted_ib.hca.services.responder.Responder}'s own: the message in progress.
 """
 
 from __future__ import annotations
@@ -15,33 +13,97 @@ from struct import Struct
 from typing import Any, ClassVar
 
 from twisted_ib import limits
-from twisted_ib.hca.base.operation import (
-    REFERENCE,
-    SEND_FIRST,
-    SEND_LAST,
-    SEND_LAST_IMMEDIATE,
-    SEND_MIDDLE,
-    SEND_ONLY,
-    SEND_ONLY_IMMEDIATE,
-    SEND_ONLY_INVALIDATE,
-    SOLICITED,
-    WRITE_ONLY,
-    WRITE_ONLY_IMMEDIATE,
-)
+from twisted_ib.hca.base.operation import REFERENCE, SOLICITED
 from twisted_ib.hca.memory.memory import LOCAL_READ, ProtectionDomain
-from twisted_ib.hca.queues.completion import WCOpcode
-from twisted_ib.hca.queues.requests import SendFlags, SendOpcode, SendRequest
+from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
+from twisted_ib.hca.queues.receives import Receives
+from twisted_ib.hca.queues.requests import ReceiveRequest, SendFlags, SendRequest
 from twisted_ib.hca.queues.scatter import find, locate, total
-from twisted_ib.hca.services.operations.operation import RELIABLE, Operation
+from twisted_ib.hca.services.operations.operation import Operation, WorkContext
 from twisted_ib.hca.wire import headers
-from twisted_ib.hca.wire.headers import IMMEDIATE, INVALIDATE, RETH
+from twisted_ib.hca.wire.headers import INVALIDATE, RETH
 from twisted_ib.hca.wire.opcodes import SEVERAL
 
 #: Messages of at least this many bytes may be pulled from shared memory; shorter ones are copied.
 PULL_LEAST = 16 * 1024
 
-_SIGNALED_FLAG = int(SendFlags.SIGNALED)
 _SOLICITED_FLAG = int(SendFlags.SOLICITED)
+
+
+class IncomingMessage:
+    """
+    The responder's half: a message of the peer, from its first record to its last.
+
+    @cvar isWrite: whether it is a WRITE; all records of a message are of one kind.
+    @cvar access: the right that the queue pair must grant.
+    @cvar header: bytes of the header that its first record has before any other.
+    @ivar done: bytes that were placed.
+    """
+
+    __slots__ = ("done",)
+
+    isWrite = False
+    access = header = 0
+
+    def __init__(self, work: WorkContext, receives: Receives, buffer: Any, start: int, stop: int) -> None:
+        """
+        Begin one.
+
+        @param receives: where it takes its receive from, if it takes one now.
+        @raise Refused: there is no receive, or no right to all of the memory.
+        """
+        self.done = 0
+
+    def place(self, work: WorkContext, source: memoryview, ends: bool) -> None:
+        """
+        Place a record's payload.
+
+        @raise Refused: it does not fit, or the memory is gone.
+        """
+        raise NotImplementedError
+
+    def finish(
+        self, work: WorkContext, receives: Receives, extra: Struct | None, value: int, solicited: bool
+    ) -> None:
+        """
+        Complete the receive, or notify the consumer.
+
+        @param extra: the layout of the header that ended it, and C{value} what that has.
+        """
+        raise NotImplementedError
+
+    def complete(
+        self, work: WorkContext, receive: ReceiveRequest, extra: Struct | None, value: int, solicited: bool
+    ) -> None:
+        """
+        Complete its receive.
+        """
+        flags = 0
+        if extra is not None:
+            flags = int(WCFlags.WITH_INV if extra is INVALIDATE else WCFlags.WITH_IMM)
+        completion = WorkCompletion(
+            receive.id,
+            WCStatus.SUCCESS,
+            WCOpcode.RECV_RDMA_WITH_IMM if self.isWrite else WCOpcode.RECV,
+            work.queuePair.number,
+            self.done,
+            flags,
+            value,
+        )
+        work.complete(work.receiveCompletions, completion, solicited)
+
+    def putBack(self, work: WorkContext, receives: Receives) -> None:
+        """
+        It will come again from its beginning: give back what it took.
+        """
+
+    def drop(self) -> ReceiveRequest | None:
+        """
+        Forget it.
+
+        @return: the receive in use, if there is one.
+        """
+        return None
 
 
 class MessageOperation(Operation):
@@ -51,7 +113,7 @@ class MessageOperation(Operation):
     @cvar only: the opcode of a message of one record; those of several follow from it.
     @cvar ending: the layout of the header that ends it, if it has one.
     @cvar ended: the attribute of the request that goes there.
-    @cvar reachesMemory: whether it names memory of the peer.
+    @cvar incoming: the responder's half; a WRITE's names memory of the peer.
     @ivar inline: the payload if the request carries it; else it is in memory.
     @ivar sent: how many bytes are in the medium.
     """
@@ -62,7 +124,7 @@ class MessageOperation(Operation):
     only: ClassVar[int]
     ending: Struct | None = None
     ended = ""
-    reachesMemory = False
+    incoming: ClassVar[type[IncomingMessage]]
 
     def __init__(self, request: SendRequest) -> None:
         self.request = request
@@ -128,7 +190,7 @@ class MessageOperation(Operation):
             opcode = last if ends else middle
         else:
             opcode = self.only if ends else SEVERAL[self.only][0]
-            if self.reachesMemory:
+            if self.incoming.isWrite:
                 # IBTA vol. 1 9.2.1: the RETH is in the First or Only packet alone; it
                 # has the length of the whole message.
                 header = RETH.pack(request.remoteAddress, request.remoteKey, self.length)
@@ -140,104 +202,6 @@ class MessageOperation(Operation):
             if self.flags & _SOLICITED_FLAG:
                 opcode |= SOLICITED
         return opcode, header
-
-
-class Send(MessageOperation):
-    """
-    A SEND.
-    """
-
-    __slots__ = ()
-
-    opcode = SendOpcode.SEND
-    completionOpcode = WCOpcode.SEND
-    only = SEND_ONLY
-
-
-class SendImmediate(Send):
-    """
-    A SEND with immediate data.
-    """
-
-    __slots__ = ()
-
-    opcode = SendOpcode.SEND_WITH_IMM
-    only, ending, ended = SEND_ONLY_IMMEDIATE, IMMEDIATE, "immediate"
-
-
-class SendInvalidate(Send):
-    """
-    A SEND that invalidates a key of the peer.
-    """
-
-    __slots__ = ()
-
-    # IBTA vol. 1 9.2.1: UC has no opcode for it.
-    services = RELIABLE
-    opcode = SendOpcode.SEND_WITH_INV
-    only, ending, ended = SEND_ONLY_INVALIDATE, INVALIDATE, "invalidateKey"
-
-
-class Write(MessageOperation):
-    """
-    An RDMA WRITE.
-    """
-
-    __slots__ = ()
-
-    opcode = SendOpcode.RDMA_WRITE
-    completionOpcode = WCOpcode.RDMA_WRITE
-    only = WRITE_ONLY
-    reachesMemory = True
-
-
-class WriteImmediate(Write):
-    """
-    An RDMA WRITE with immediate data.
-    """
-
-    __slots__ = ()
-
-    opcode = SendOpcode.RDMA_WRITE_WITH_IMM
-    only, ending, ended = WRITE_ONLY_IMMEDIATE, IMMEDIATE, "immediate"
-
-
-class Inline(Send):
-    """
-    A SEND of bytes that has no request, and no completion unless it has a wr_id.
-
-    @ivar immediate: 32 bits for the peer, or L{None}.
-    """
-
-    __slots__ = ("immediate",)
-
-    def __init__(
-        self, payload: Any, length: int, immediate: int | None, id: int | None, solicited: bool = False
-    ) -> None:
-        """
-        @param payload: bytes-like, or a list of bytes-like objects.
-        @param length: bytes in C{payload}.
-        @param solicited: whether the peer's completion is solicited.
-        """
-        # Records are slices of the payload: a list that needs several is joined once, not searched
-        # per record.
-        if length > limits.INLINE_MESSAGE and payload.__class__ is list:
-            payload = b"".join(payload)
-        self.inline = payload
-        self.immediate = immediate
-        flags = 0 if id is None else _SIGNALED_FLAG
-        Operation.__init__(self, id, flags | _SOLICITED_FLAG if solicited else flags, length)
-
-    def _header(self, ends: bool) -> tuple[int, bytes]:
-        if not ends:
-            return SEND_MIDDLE if self.begun else SEND_FIRST, b""
-        solicited = SOLICITED if self.flags & _SOLICITED_FLAG else 0
-        if self.immediate is None:
-            return (SEND_LAST if self.begun else SEND_ONLY) | solicited, b""
-        return (
-            (SEND_LAST_IMMEDIATE if self.begun else SEND_ONLY_IMMEDIATE) | solicited,
-            IMMEDIATE.pack(self.immediate),
-        )
 
 
 def refer(

@@ -11,9 +11,10 @@ from twisted_ib.errors import MemoryAccessError, QueuePairError
 from twisted_ib.hca.base.operation import NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.memory.memory import LOCAL_WRITE, ProtectionDomain
-from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
-from twisted_ib.hca.queues.requests import SendOpcode, SendRequest
+from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode, WCStatus, WorkCompletion
+from twisted_ib.hca.queues.requests import Attributes, SendOpcode, SendRequest
 from twisted_ib.hca.queues.scatter import locate, scatter
+from twisted_ib.hca.queues.sharedreceive import SharedReceiveQueue
 
 #: The services of operations that need no response, and of those that do (IBTA vol. 1 9.8.2).
 CONNECTED = frozenset((QPType.RC, QPType.UC))
@@ -26,12 +27,23 @@ class WorkContext(Protocol):
 
     @ivar pd: their protection domain.
     @ivar queuePair: their queue pair.
+    @ivar attributes: what L{QueuePair.modify} has set.
+    @ivar shared: the shared receive queue, or L{None}.
+    @ivar receiveCompletions: the CQ where receive requests complete.
     @ivar recordsSent: records published, including responses and repeats.
     """
 
     pd: ProtectionDomain
     queuePair: Any
+    attributes: Attributes
+    shared: SharedReceiveQueue | None
+    receiveCompletions: CompletionQueue
     recordsSent: int
+
+    def complete(self, queue: CompletionQueue, completion: WorkCompletion, solicited: bool = False) -> None:
+        """
+        Queue a completion; if it is lost the queue pair fails.
+        """
 
 
 class Refused(Exception):

@@ -8,6 +8,7 @@ L{twisted_ib.hca.wire.opcodes} for its packets.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from struct import Struct
 from typing import Any
 
 from twisted_ib.hca.base.states import QPType
@@ -15,15 +16,12 @@ from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.services.operations.atomics import CompareSwap, FetchAdd
 from twisted_ib.hca.services.operations.atomicwrite import AtomicWrite
 from twisted_ib.hca.services.operations.local import BindWindow, LocalInvalidate
-from twisted_ib.hca.services.operations.message import (
-    Send,
-    SendImmediate,
-    SendInvalidate,
-    Write,
-    WriteImmediate,
-)
+from twisted_ib.hca.services.operations.message import IncomingMessage, MessageOperation
 from twisted_ib.hca.services.operations.operation import RespondedOperation, Response
 from twisted_ib.hca.services.operations.read import Read
+from twisted_ib.hca.services.operations.send import Send, SendImmediate, SendInvalidate
+from twisted_ib.hca.services.operations.write import Write, WriteImmediate
+from twisted_ib.hca.wire.opcodes import OPCODES, UNRELIABLE, Kind
 
 OPERATIONS: tuple[type[Any], ...] = (
     Send,
@@ -50,4 +48,15 @@ def operationsOf(service: QPType) -> Mapping[SendOpcode, type[Any]]:
 #: Request opcode -> what the responder makes of it, if it owes a response.
 RESPONSES_TO: Mapping[int, type[Response]] = {
     each.code: each.response for each in OPERATIONS if issubclass(each, RespondedOperation)
+}
+
+_INCOMING: Mapping[Kind, type[IncomingMessage]] = {
+    OPCODES[each.only].kind: each.incoming for each in OPERATIONS if issubclass(each, MessageOperation)
+}
+#: Opcode of a part of a message -> the responder's half; whether it begins the message, and ends it; the
+#: layout of the header that ends it, if there is one.
+PARTS_OF: Mapping[int, tuple[type[IncomingMessage], bool, bool, Struct | None]] = {
+    code: (_INCOMING[row.kind], row.begins, row.ends, row.ending)
+    for code, row in OPCODES.items()
+    if code < UNRELIABLE and row.kind in _INCOMING
 }

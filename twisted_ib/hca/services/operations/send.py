@@ -1,0 +1,200 @@
+"""
+SEND: alone, with immediate data, and with a key to invalidate.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any
+
+from twisted_ib import limits
+from twisted_ib.errors import MemoryAccessError
+from twisted_ib.hca.base.operation import (
+    NAK_INVALID_REQUEST,
+    NAK_REMOTE_OPERATIONAL,
+    RNR,
+    SEND_FIRST,
+    SEND_LAST,
+    SEND_LAST_IMMEDIATE,
+    SEND_MIDDLE,
+    SEND_ONLY,
+    SEND_ONLY_IMMEDIATE,
+    SEND_ONLY_INVALIDATE,
+    SOLICITED,
+)
+from twisted_ib.hca.memory.memory import LOCAL_WRITE
+from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
+from twisted_ib.hca.queues.reassembly import Reassembly
+from twisted_ib.hca.queues.receives import Receives
+from twisted_ib.hca.queues.requests import ReceiveRequest, SendFlags, SendOpcode
+from twisted_ib.hca.queues.scatter import locate, scatter, total
+from twisted_ib.hca.services.operations.message import IncomingMessage, MessageOperation
+from twisted_ib.hca.services.operations.operation import RELIABLE, Operation, Refused, WorkContext
+from twisted_ib.hca.wire.headers import IMMEDIATE, INVALIDATE
+
+_SIGNALED_FLAG = int(SendFlags.SIGNALED)
+_SOLICITED_FLAG = int(SendFlags.SOLICITED)
+
+
+class IncomingSend(IncomingMessage):
+    """
+    A SEND of the peer: for the consumer if that has receives posted, else into a receive.
+
+    @ivar parts: the reassembly for the consumer; or L{None}.
+    @ivar receive: the receive in use; or L{None}.
+    @ivar room: bytes that it may have.
+    """
+
+    __slots__ = ("parts", "receive", "room")
+
+    def __init__(self, work: WorkContext, receives: Receives, buffer: Any, start: int, stop: int) -> None:
+        queuePair = work.queuePair
+        self.done = 0
+        self.parts: Reassembly | None = None
+        self.receive: ReceiveRequest | None = None
+        if queuePair.posted:
+            queuePair.posted -= 1
+            self.parts = Reassembly(queuePair)
+            self.room: int = queuePair.maxMessage
+        else:
+            self.receive = receives.take()
+            if self.receive is None:
+                raise Refused(RNR | work.attributes.minRNRTimer)
+            self.room = total(self.receive.pieces)
+
+    def place(self, work: WorkContext, source: memoryview, ends: bool) -> None:
+        """
+        See L{IncomingMessage.place}.
+        """
+        count, done, parts = len(source), self.done, self.parts
+        if done + count > self.room:
+            raise Refused(
+                NAK_INVALID_REQUEST,
+                WCStatus.LOC_LEN_ERR,
+                f"sent a message of more than {self.room} bytes",
+            )
+        if parts is not None:
+            parts.add(source)
+            if parts.dropped:
+                # The device's memory for incomplete messages is used up, and this one had most
+                # of it.
+                raise Refused(NAK_REMOTE_OPERATIONAL)
+        else:
+            assert self.receive is not None
+            # Receives of a shared queue are in its protection domain (IBTA vol. 1 10.2.9).
+            pd = work.pd if work.shared is None else work.shared.pd
+            try:
+                scatter(locate(pd, self.receive.pieces, done, count, LOCAL_WRITE), source)
+            except MemoryAccessError:
+                # The receive's own list is at fault: the peer gets 0x63, as with Linux rxe_resp.c's
+                # RESPST_ERR_MALFORMED_WQE, the program LOC_PROT_ERR (IBTA vol. 1 11.6.2).
+                raise Refused(NAK_REMOTE_OPERATIONAL, WCStatus.LOC_PROT_ERR) from None
+        self.done = done + count
+
+    def finish(
+        self, work: WorkContext, receives: Receives, extra: Struct | None, value: int, solicited: bool
+    ) -> None:
+        """
+        See L{IncomingMessage.finish}.
+        """
+        if self.receive is not None:
+            self.complete(work, self.receive, extra, value, solicited)
+            return
+        data = b"" if self.parts is None else self.parts.take()
+        if extra is IMMEDIATE:
+            work.queuePair.consumer.immediateReceived(value, data, 0, len(data))
+        else:
+            work.queuePair.consumer.received(data, 0, len(data))
+
+    def putBack(self, work: WorkContext, receives: Receives) -> None:
+        """
+        See L{IncomingMessage.putBack}.
+        """
+        receive = self.drop()
+        if receive is not None:
+            receives.putBack(receive)
+        else:
+            work.queuePair.posted += 1
+
+    def drop(self) -> ReceiveRequest | None:
+        """
+        See L{IncomingMessage.drop}.
+        """
+        if self.parts is not None:
+            self.parts.drop()
+        return self.receive
+
+
+class Send(MessageOperation):
+    """
+    A SEND.
+    """
+
+    __slots__ = ()
+
+    opcode = SendOpcode.SEND
+    completionOpcode = WCOpcode.SEND
+    only = SEND_ONLY
+    incoming = IncomingSend
+
+
+class SendImmediate(Send):
+    """
+    A SEND with immediate data.
+    """
+
+    __slots__ = ()
+
+    opcode = SendOpcode.SEND_WITH_IMM
+    only, ending, ended = SEND_ONLY_IMMEDIATE, IMMEDIATE, "immediate"
+
+
+class SendInvalidate(Send):
+    """
+    A SEND that invalidates a key of the peer.
+    """
+
+    __slots__ = ()
+
+    # IBTA vol. 1 9.2.1: UC has no opcode for it.
+    services = RELIABLE
+    opcode = SendOpcode.SEND_WITH_INV
+    only, ending, ended = SEND_ONLY_INVALIDATE, INVALIDATE, "invalidateKey"
+
+
+class Inline(Send):
+    """
+    A SEND of bytes that has no request, and no completion unless it has a wr_id.
+
+    @ivar immediate: 32 bits for the peer, or L{None}.
+    """
+
+    __slots__ = ("immediate",)
+
+    def __init__(
+        self, payload: Any, length: int, immediate: int | None, id: int | None, solicited: bool = False
+    ) -> None:
+        """
+        @param payload: bytes-like, or a list of bytes-like objects.
+        @param length: bytes in C{payload}.
+        @param solicited: whether the peer's completion is solicited.
+        """
+        # Records are slices of the payload: a list that needs several is joined once, not searched
+        # per record.
+        if length > limits.INLINE_MESSAGE and payload.__class__ is list:
+            payload = b"".join(payload)
+        self.inline = payload
+        self.immediate = immediate
+        flags = 0 if id is None else _SIGNALED_FLAG
+        Operation.__init__(self, id, flags | _SOLICITED_FLAG if solicited else flags, length)
+
+    def _header(self, ends: bool) -> tuple[int, bytes]:
+        if not ends:
+            return SEND_MIDDLE if self.begun else SEND_FIRST, b""
+        solicited = SOLICITED if self.flags & _SOLICITED_FLAG else 0
+        if self.immediate is None:
+            return (SEND_LAST if self.begun else SEND_ONLY) | solicited, b""
+        return (
+            (SEND_LAST_IMMEDIATE if self.begun else SEND_ONLY_IMMEDIATE) | solicited,
+            IMMEDIATE.pack(self.immediate),
+        )

@@ -1,0 +1,110 @@
+"""
+RDMA WRITE: alone, and with immediate data.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any
+
+from twisted_ib.errors import MemoryAccessError
+from twisted_ib.hca.base.operation import (
+    NAK_INVALID_REQUEST,
+    NAK_REMOTE_ACCESS,
+    WRITE_ONLY,
+    WRITE_ONLY_IMMEDIATE,
+)
+from twisted_ib.hca.memory.memory import REMOTE_WRITE
+from twisted_ib.hca.queues.completion import WCOpcode
+from twisted_ib.hca.queues.receives import Receives
+from twisted_ib.hca.queues.requests import SendOpcode
+from twisted_ib.hca.services.operations.message import IncomingMessage, MessageOperation
+from twisted_ib.hca.services.operations.operation import Refused, WorkContext, checkRemote
+from twisted_ib.hca.wire.headers import IMMEDIATE, RETH
+
+
+class IncomingWrite(IncomingMessage):
+    """
+    A WRITE of the peer; only one with immediate takes a receive, at its end.
+
+    @ivar length: bytes of the whole message.
+    """
+
+    # The RETH's: Middle and Last packets do not repeat it (IBTA vol. 1 9.2.1).
+    __slots__ = ("address", "key", "length")
+
+    isWrite = True
+    access = REMOTE_WRITE
+    header = RETH.size
+
+    def __init__(self, work: WorkContext, receives: Receives, buffer: Any, start: int, stop: int) -> None:
+        if stop - start < RETH.size:
+            raise Refused(NAK_INVALID_REQUEST)
+        self.address, self.key, self.length = RETH.unpack_from(buffer, start)
+        # The whole length is checked now, so that a WRITE without the right to all of it writes
+        # nothing (IBTA vol. 1 9.7.4).
+        checkRemote(work, self.address, self.key, self.length, REMOTE_WRITE)
+        self.done = 0
+
+    def place(self, work: WorkContext, source: memoryview, ends: bool) -> None:
+        """
+        See L{IncomingMessage.place}.
+        """
+        count, done = len(source), self.done
+        # Rights were checked for the RETH's length: no byte beyond it may be written, nor may the
+        # message end early (Linux rxe_resp.c check_rkey(), resid).
+        if done + count > self.length or ends is not (done + count == self.length):
+            raise Refused(NAK_INVALID_REQUEST)
+        if count:
+            try:
+                # Checked again per record: the region may be deregistered during a long WRITE.
+                view, offset = work.pd.memory.check(
+                    self.key, self.address + done, count, REMOTE_WRITE, work.pd, work.queuePair
+                )
+            except MemoryAccessError:
+                raise Refused(NAK_REMOTE_ACCESS) from None
+            view[offset : offset + count] = source
+        self.done = done + count
+
+    def finish(
+        self, work: WorkContext, receives: Receives, extra: Struct | None, value: int, solicited: bool
+    ) -> None:
+        """
+        See L{IncomingMessage.finish}.
+        """
+        queuePair = work.queuePair
+        if extra is None:
+            return
+        if queuePair.posted:
+            queuePair.posted -= 1
+            queuePair.consumer.remoteMemoryWritten(value, self.length)
+            return
+        # IBTA vol. 1 10.7.2.2, C10-87: a WRITE uses up a receive only if it has an immediate and is
+        # done.
+        receive = receives.take()
+        assert receive is not None
+        self.complete(work, receive, extra, value, solicited)
+
+
+class Write(MessageOperation):
+    """
+    An RDMA WRITE.
+    """
+
+    __slots__ = ()
+
+    opcode = SendOpcode.RDMA_WRITE
+    completionOpcode = WCOpcode.RDMA_WRITE
+    only = WRITE_ONLY
+    incoming = IncomingWrite
+
+
+class WriteImmediate(Write):
+    """
+    An RDMA WRITE with immediate data.
+    """
+
+    __slots__ = ()
+
+    opcode = SendOpcode.RDMA_WRITE_WITH_IMM
+    only, ending, ended = WRITE_ONLY_IMMEDIATE, IMMEDIATE, "immediate"
