@@ -237,6 +237,13 @@ class ConnectionTable:
             self._expire(now)
         take(source, message, now)
 
+    def abandonAll(self, now: float) -> None:
+        """
+        End all connections: each peer is sent one DREQ or REJ, which nobody will repeat.
+        """
+        for connection in list(self._connections.values()):
+            connection.abandon(now)
+
     def pathLost(self, source: Any) -> list[Connection | Lookup]:
         """
         Forget everything about a source that cannot be reached any more.

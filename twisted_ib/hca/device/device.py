@@ -712,6 +712,10 @@ class Device(Identity):
             return
         self.closed = True
         _devices.discard(self)
+        # Linux cm.c, cm_destroy_id, for each identifier that a process leaves behind: where the medium tells
+        # nobody of our end, a peer would wait for its own timeouts.
+        if self.traits.packets:
+            self.cm.abandonAll(self.clock())
         # Against the order of dependence: first whatever could make new users of the rest, memory last.
         self.mads.close()
         self.paths.close()

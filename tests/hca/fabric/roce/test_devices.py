@@ -21,6 +21,7 @@ from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus
 from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.queues.requests import SGE, ReceiveRequest, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
+from twisted_ib.hca.wire.cm import DREP, DREQ, REJ
 from twisted_ib.hca.wire.icrcflow import ICRCState
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
@@ -211,6 +212,44 @@ class PacketTestCase(SynchronousTestCase):
             for device in devices:
                 device.tick(self.clock.seconds())
             settle(*devices)
+
+
+class ClosedTests(PacketTestCase):
+    """
+    A device that is closed while connections are open (issue 16, point 5).
+    """
+
+    def sent(self) -> list[int]:
+        """
+        @return: The attributes of the CM messages on the wire, in order.
+        """
+        assert self.wire.log is not None
+        # BTH and DETH have 20 octets; the attribute is at offset 16 of the MAD.
+        bodies = [datagram[-1] for datagram in self.wire.log if datagram[-1][:1] == b"\x64"]
+        return [int.from_bytes(body[36:38], "big") for body in bodies]
+
+    def test_established(self) -> None:
+        """
+        Each connection is owed one DREQ, by either side, and the peer is told at once.
+        """
+        for place in (0, 1):
+            ends = self.connected()
+            self.wire.log = []
+            ends[place].device.close()
+            settle(ends[1 - place].device)
+            self.assertEqual(self.sent(), [DREQ.attribute, DREP.attribute])
+            self.assertEqual(ends[1 - place].log[1:], ["disconnected"])
+            ends[1 - place].device.close()
+
+    def test_begun(self) -> None:
+        """
+        A request that is not answered yet is withdrawn by a REJ.
+        """
+        end = End(self.device(HERE))
+        end.device.connect(PortSpace.TCP, THERE, PORT, end, 0.0)
+        self.wire.log = []
+        end.device.close()
+        self.assertEqual(self.sent(), [REJ.attribute])
 
 
 class MovingTests(PacketTestCase):
