@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.hca.device.everykind import EveryKindTestCase
 from tests.hca.fabric.roce import test_devices
-from tests.hca.fabric.roce.test_hostile import SEND_ONLY, UD_SEND_ONLY, PacketTestCase, packet
+from tests.hca.fabric.roce.test_hostile import CNP, SEND_ONLY, UD_SEND_ONLY, PacketTestCase, packet
 from tests.hca.hcas import settle
 from tests.hca.queues.keyed_pair import Consumer
 from twisted_ib import limits
@@ -143,6 +143,8 @@ class PacketTests(PacketTestCase):
 
         self.patch(self, "device", device)
         one, two = self.connected()
+        # Packets of one size follow each other, which is bulk transfer.
+        one.device.fabric.link.burst = 7
         self.wire.log = []
         two.receive(1, 0, 5000)
         one.send(1, SendOpcode.SEND, 0, 5000)
@@ -150,6 +152,11 @@ class PacketTests(PacketTestCase):
         self.assertEqual((one.done(), two.done()), ([(1, WCStatus.SUCCESS)], [(1, WCStatus.SUCCESS)]))
         self.assertEqual({BTH.unpack_from(each[4])[2] for each in self.wire.log}, {FULL})
         number = two.queuePair.number
+        # So has the notification of a congestion mark.
+        marked = packet(SEND_ONLY, number, b"data", partition=FULL)
+        self.wire.deliver((test_devices.HERE, test_devices.THERE, 50000, 3, marked))
+        settle(two.device)
+        self.assertIn((CNP, FULL), {BTH.unpack_from(each[4])[0:3:2] for each in self.wire.log})
         for partition, counted in ((DEFAULT_PKEY, 1), (FULL, 0), (FULL & 0x7FFF, 0), (0x8004, 1)):
             # A repeated PSN: the transport drops it without an answer that matters here.
             data = packet(SEND_ONLY, number, b"data", partition=partition)
