@@ -34,7 +34,7 @@ class DatagramSource:
     The sender of datagrams.  It is made at the first one and used again, as long as there are no more than
     L{limits.DATAGRAM_SOURCES}.
 
-    @ivar vector: the address for replies.
+    @ivar vector: the address for replies, by the first datagram.
     @ivar number: its queue pair number.
     @ivar path: the path that its datagrams came by.
     """
@@ -121,7 +121,8 @@ class InlineDatagrams:
             return
         number = headers.DETH.unpack_from(buffer, form.size)[1] & QPN_MASK
         source = self._sources.get(key << 24 | number)
-        if source is None:
+        # A peer whose path was lost may have come back with another.
+        if source is None or source.path is not path:
             source = self._met(key << 24 | number, DatagramSource(form.reply(buffer), number, path))
         start = form.size + DETH_BYTES
         if opcode & ~SOLICITED == UD_SEND_ONLY_IMMEDIATE:
@@ -132,7 +133,7 @@ class InlineDatagrams:
     def _met(self, key: int, source: DatagramSource) -> DatagramSource:
         sources = self._sources
         # The oldest is evicted: senders, which may be forged, must not use up memory.
-        if len(sources) >= limits.DATAGRAM_SOURCES:
+        if len(sources) >= limits.DATAGRAM_SOURCES and key not in sources:
             del sources[next(iter(sources))]
         sources[key] = source
         return source

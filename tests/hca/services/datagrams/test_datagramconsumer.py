@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -222,6 +223,10 @@ class FormTests(DatagramTestCase):
         self.assertEqual([source.number for source in seen], [1, 2, 1, 3, 1])
         self.assertIs(seen[0], seen[2])
         self.assertIsNot(seen[0], seen[4])
+        self.assertEqual(len(self.ends[1]._sources), 2)
+        other = copy(self.p.ends[1])
+        self.ends[1].received(other, 0x64, data, 0, len(data))
+        self.assertIs(self.takers[1].got[-1][0].path, other)
         self.assertEqual(len(self.ends[1]._sources), 2)
         self.b.qp.close()
         self.assertEqual(len(self.ends[1]._sources), 0)

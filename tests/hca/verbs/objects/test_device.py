@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import threading
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.hca.verbs.pair import VerbsTestCase
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import errors, limits
 from twisted_ib.hca.base.events import EventType
+from twisted_ib.hca.base.port import PortChange
 from twisted_ib.hca.base.traits import LinkLayer, Peers, Proof, Traits, TransportType
 from twisted_ib.hca.verbs import (
     AH,
@@ -226,6 +228,20 @@ class ContextTests(VerbsTestCase):
             event.ack()
             self.assertEqual(event.event_type, enums.IBV_EVENT_PORT_ACTIVE)
             self.assertIn("IBV_EVENT_PORT_ACTIVE", str(event))
+
+    def test_portEvents(self) -> None:
+        """
+        A change of the port is an event, and queries show it.
+        """
+        ctx = self.open()
+        ctx._device.changePort(PortChange(lid=7, lmc=1, partitions=(0xFFFF, 0x8001)))
+        for kind in (enums.IBV_EVENT_LID_CHANGE, enums.IBV_EVENT_PKEY_CHANGE):
+            self.assertEqual(ctx.get_async_event().event_type, kind)
+        port = ctx.query_port(1)
+        self.assertEqual((port.lid, port.lmc, port.pkey_tbl_len), (7, 1, 2))
+        key = ctx.query_pkey(1, 1)
+        self.assertEqual((key.to_bytes(2, sys.byteorder), ctx.get_pkey_index(1, key)), (b"\x80\1", 1))
+        self.assertEqual(ctx.query_device().max_pkeys, 2)
 
     def test_waitEndsWithContext(self) -> None:
         """
