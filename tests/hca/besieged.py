@@ -230,7 +230,7 @@ class Sink:
         There is room.
         """
 
-    def fail(self, reason: Exception) -> None:
+    def pathLost(self, reason: Exception) -> None:
         """
         The path is gone.
         """

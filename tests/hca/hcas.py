@@ -101,7 +101,7 @@ class Taker:
         """
         self.log.append(("resume", None))
 
-    def fail(self, reason: Exception) -> None:
+    def pathLost(self, reason: Exception) -> None:
         """
         The path is gone.
         """

@@ -377,6 +377,102 @@ class DeathTests(RequesterTestCase):
         self.assertEqual(self.a.qp.state, QPState.ERR)
 
 
+class SilenceTests(RequesterTestCase):
+    """
+    The peer's process dies, and the queue pair is one of verbs: an adapter would not notice.
+    """
+
+    def connect(self, **changes: int) -> None:
+        """
+        Connect queue pairs whose consumers are not told.
+        """
+        super().connect(**{"timeout": 10, "retry_cnt": 3, **changes})
+        self.a.qp.failsWithPath = False
+
+    def failure(self) -> list[tuple[int, WCStatus]]:
+        """
+        @return: The completions when the retries are over, and none before.
+        """
+        wait = timeoutSeconds(10) or 0.0
+        self.p.pass_(4 * wait - 0.0001)
+        self.assertEqual((self.a.statuses(), self.a.received()), ([], []))
+        self.p.pass_(0.0002)
+        return self.a.statuses()
+
+    def test_idle(self) -> None:
+        """
+        With nothing posted nothing happens: it stays in RTS and keeps its receives, however long it takes.
+        """
+        self.a.receive(50)
+        self.post(1, WRITE)
+        self.p.flow()
+        self.assertEqual(self.a.statuses(), [(1, OK)])
+        self.p.die(self.b)
+        self.p.pass_(1000)
+        self.assertEqual((self.a.statuses(), self.a.received()), ([], []))
+        self.assertEqual((self.a.qp.state, self.a.consumer.failures), (QPState.RTS, []))
+        self.assertIsNone(self.a.timers.deadline())
+
+    def test_post(self) -> None:
+        """
+        What is posted then fails when its retries are over, and the receives are flushed.
+        """
+        self.a.receive(50)
+        self.p.die(self.b)
+        self.post(1, WRITE)
+        self.post(2, SEND)
+        self.assertEqual(self.failure(), [(1, WCStatus.RETRY_EXC_ERR), (2, FLUSH)])
+        self.assertEqual([(c.workRequestID, c.status) for c in self.a.received()], [(50, FLUSH)])
+        self.assertEqual(self.a.qp.state, QPState.ERR)
+
+    def test_outstanding(self) -> None:
+        """
+        What waits for the peer fails when its retries are over: on its way, refused, a READ, or waiting
+        for room.
+        """
+        for kinds, done in (((WRITE, WRITE), 0), ((READ, WRITE), 0), ((SEND, SEND), 1), ((WRITE,) * 20, 0)):
+            self.connect(capacity=1000)
+            for id, kind in enumerate(kinds):
+                self.post(id, kind)
+            for _ in range(done):
+                self.b.path.progress(1)
+            self.a.path.progress()
+            self.p.die(self.b)
+            expected = [(0, WCStatus.RETRY_EXC_ERR), *((id, FLUSH) for id in range(1, len(kinds)))]
+            self.assertEqual(self.failure(), expected, kinds)
+            self.assertIsNone(self.a.timers.deadline())
+
+    def test_draining(self) -> None:
+        """
+        SQD waits for what was sent, which fails there; what was not sent stays.
+        """
+        self.post(1, WRITE)
+        self.a.qp.modify(QPState.SQD)
+        self.p.die(self.b)
+        self.assertTrue(self.a.qp.query()["sq_draining"])
+        self.assertEqual(self.failure(), [(1, WCStatus.RETRY_EXC_ERR)])
+        self.connect()
+        self.a.qp.modify(QPState.SQD)
+        self.post(1, WRITE)
+        self.p.die(self.b)
+        self.p.pass_(1000)
+        self.assertEqual((self.a.statuses(), self.a.qp.query()["sq_draining"]), ([], False))
+        self.a.qp.modify(QPState.RTS)
+        self.assertEqual(self.failure(), [(1, WCStatus.RETRY_EXC_ERR)])
+
+    def test_timeoutNever(self) -> None:
+        """
+        With timeout 0 it never fails (IBTA vol. 1 9.7.6.1.3); the program ends it.
+        """
+        self.connect(timeout=0)
+        self.post(1, WRITE)
+        self.p.die(self.b)
+        self.p.pass_(1000)
+        self.assertEqual(self.a.statuses(), [])
+        self.a.qp.modify(QPState.ERR)
+        self.assertEqual(self.a.statuses(), [(1, FLUSH)])
+
+
 class LocalAccessTests(RequesterTestCase):
     """
     Accesses to local memory that a request may not do.

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.waiting import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.hca.verbs import (
     AH,
     CMID,
@@ -33,6 +33,7 @@ from twisted_ib.hca.verbs import (
     UDParam,
     enums,
 )
+from twisted_ib.hca.verbs.base.hub import hub
 
 HOST = "127.0.0.1"
 GRH_BYTES = 40
@@ -277,16 +278,20 @@ def killedPassive(wire: Wire) -> None:
 
 def killedActive(wire: Wire) -> None:
     """
-    Hear of it: receives are flushed, and the connection is over.
+    The connection is over; the receives are there until it is disconnected here too.
     """
     made = calling(wire)
     made.connect()
     region = made.reg_msgs(8)
     made.post_recv(region)
+    assert made.qp is not None and made.qp.rcq is not None
     wire.tell(1)
+    waitUntil(lambda: not any(device.fabric.paths() for device in hub.devices), made.qp.rcq.poll)
+    assert made.qp.qp_state == enums.IBV_QPS_RTS, made.qp.qp_state
+    assert made.qp.rcq.poll() == (0, [])
+    made.disconnect()
     completion = made.get_recv_comp()
     assert completion is not None and completion.status == enums.IBV_WC_WR_FLUSH_ERR, completion
-    made.disconnect()
     made.close()
 
 

@@ -82,6 +82,8 @@ class QueuePair:
     @ivar sends: The operation of its inline messages, C{SEND} or C{SEND_SOLICITED}.
     @ivar waits: Whether a message without a posted receive draws an RNR NAK; the path's transport must
         repeat it then.  Otherwise it is an error of the peer.
+    @ivar failsWithPath: Whether the end of the peer's HCA is an error at once.  If not, a reliable connection
+        keeps its state and its receives, and what is posted fails by its retries.
     """
 
     __slots__ = (
@@ -110,6 +112,7 @@ class QueuePair:
     onRequest: Callable[[], None] | None = None
     sends = SEND
     waits = False
+    failsWithPath = True
 
     def __init__(
         self,
@@ -349,6 +352,20 @@ class QueuePair:
             self.state = QPState.SQE
             self.work.stopped(reason)
 
+    def pathLost(self, reason: PathLostError) -> None:
+        """
+        The peer's HCA is gone: go to ERR, unless the consumer is to find out as on a wire.
+
+        @param reason: The error.
+        """
+        # IBTA vol. 1 9.8.2 and 9.7.6.1.3: a channel adapter is not told of its peer's end.  An unreliable
+        # connection never learns of it, a reliable one when its retries are exhausted.
+        if self.work is not None and (self.type == QPType.UC or not self.failsWithPath):
+            self._leave()
+            self.work.requester.pathLost()
+        else:
+            self.fail(reason)
+
     def fail(self, reason: Exception) -> None:
         """
         Go to ERR by an error found here or by the path, and notify the consumer.
@@ -356,12 +373,6 @@ class QueuePair:
         @param reason: The error.
         """
         if self.state in (QPState.ERR, QPState.RESET):
-            return
-        if self.type == QPType.UC and isinstance(reason, PathLostError) and self.work is not None:
-            # IBTA vol. 1 9.8.2: an unreliable connection has no way to learn that its peer is
-            # gone.
-            self._leave()
-            self.work.requester.pathLost()
             return
         # Taken first: a completion's callback may close the queue pair and forget the consumer.
         consumer = self.consumer

@@ -222,10 +222,24 @@ class Requester(SendQueue):
 
     def _unreachable(self) -> None:
         self._timer = None
-        work = self.work
-        # In SQD nothing is being sent; in RTS the time starts anew.
-        if work is not None and work.queuePair.state == QPState.RTS and self._unsent:
-            self._fail(self._unsent[0], WCStatus.RETRY_EXC_ERR)
+        work, unsent = self.work, self._unsent
+        # In SQD only what was started is being sent; for the rest the time starts anew in RTS.
+        if work is not None and unsent and (work.queuePair.state == QPState.RTS or unsent[0].started):
+            self._fail(unsent[0], WCStatus.RETRY_EXC_ERR)
+
+    def pathLost(self) -> None:
+        """
+        The path broke: what the peer has not consumed gets no answer, and fails when its retries are over.
+        """
+        self._cancelTimer()
+        self._waiting = self._isExpected = False
+        oldest = next(iter(self._onTheWay or self._unsent), None)
+        if oldest is not None and (self._onTheWay or oldest.started):
+            self._goBack(oldest)
+            # It was sent: SQD waits for its end.
+            oldest.absences += 1
+        self._pausing = self._resuming = False
+        self._go()
 
     # -- from the peer
 
@@ -333,6 +347,13 @@ class Requester(SendQueue):
         # never ends: IBTA vol. 1 9.7.6.1.3 has timeout 0 as infinite.
         work = self.work
         assert work is not None
+        self._goBack(operation)
+        self._resuming = self._pausing = True
+        self._cancelTimer()
+        if seconds is not None:
+            self._timer = work.timers.start(seconds, self._expired)
+
+    def _goBack(self, operation: Operation) -> None:
         onTheWay, unsent = self._onTheWay, self._unsent
         if unsent:
             unsent[0].rewind()
@@ -345,10 +366,6 @@ class Requester(SendQueue):
             last.status = _SUCCESS
             last.rewind()
             unsent.appendleft(last)
-        self._resuming = self._pausing = True
-        self._cancelTimer()
-        if seconds is not None:
-            self._timer = work.timers.start(seconds, self._expired)
 
     def _cancelTimer(self) -> None:
         timer, self._timer = self._timer, None

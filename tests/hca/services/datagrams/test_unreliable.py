@@ -317,7 +317,7 @@ class GoneTests(UnreliableTestCase):
         self.post(1, SEND)
         self.a.send(2, SendOpcode.LOCAL_INV, invalidateKey=bound(self.a, self.source).key)
         self.post(3, SEND)
-        self.a.qp.fail(PathLostError("it is gone"))
+        self.a.qp.pathLost(PathLostError("it is gone"))
         self.a.qp.modify(QPState.RTS)
         self.assertEqual(self.a.statuses(), [(1, OK), (2, OK), (3, OK)])
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.hca.verbs.pair import End, VerbsTestCase
-from tests.support.waiting import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.hca.verbs import (
     CQ,
     GID,
@@ -23,7 +23,6 @@ from twisted_ib.hca.verbs import (
     GlobalRoute,
     QPCap,
     QPInitAttr,
-    RecvWR,
     SendWR,
     enums,
 )
@@ -218,19 +217,29 @@ class ProcessTests(VerbsTestCase):
 
     def test_death(self) -> None:
         """
-        A send to a process that died completes with an error, and receives are flushed.
+        A queue pair whose peer's process died stays in RTS with its receives, though they have talked:
+        nothing is flushed.  A send to it completes with an error when its retries are over, and then the
+        receives are flushed.
         """
-        self.patience = 14
+        self.patience = 12
 
         def child(side: Side) -> None:
-            side.qp.post_recv(RecvWR(9))
+            self.send(side, "hello")
+            side.hear()
             os._exit(7)
 
         def here(side: Side) -> None:
+            self.wait(side.cq)
+            side.receive(0, wr_id=0)
+            side.tell("die")
+            self.assertEqual(side.wire.recv(1), b"")
+            waitUntil(lambda: not side.ctx._device.fabric.paths(), side.cq.poll)
+            self.assertEqual(side.cq.poll()[0], 0)
+            self.assertEqual(side.qp.qp_state, enums.IBV_QPS_RTS)
             side.qp.post_send(SendWR(99, num_sge=1, sg=[side.sge(2048)]))
             found = self.wait(side.cq, ROUNDS + 1)
             self.assertEqual(found[0].wr_id, 99)
-            self.assertIn(found[0].status, (enums.IBV_WC_RETRY_EXC_ERR, enums.IBV_WC_SUCCESS))
+            self.assertEqual(found[0].status, enums.IBV_WC_RETRY_EXC_ERR)
             self.assertEqual({wc.status for wc in found[1:]}, {enums.IBV_WC_WR_FLUSH_ERR})
             self.assertEqual(side.qp.qp_state, enums.IBV_QPS_ERR)
 

@@ -530,7 +530,7 @@ class RecordPath(Waiters):
 
     def lost(self, reason: PathLostError) -> None:
         """
-        Fail every queue pair, since the peer is gone.
+        Notify every queue pair, since the peer is gone.
 
         An exception of one consumer does not keep the others from being notified; the first is raised at
         the end.
@@ -539,7 +539,7 @@ class RecordPath(Waiters):
         failure: Exception | None = None
         for queuePair in self.queuePairs():
             try:
-                queuePair.fail(reason)
+                queuePair.pathLost(reason)
             except Exception as error:
                 failure = failure or error
         self.table.clear()

@@ -282,9 +282,11 @@ class Connected(Call):
         """
         stage = self._identifier.stage
         isEnding, self._isEnding = self._isEnding, False
-        # A live connection was cut; one still being made was never reached.
+        # A live connection was cut; one still being made was never reached.  The queue pair is left alone, as
+        # by the DREQ that a kernel sends for a process that ended.
         if stage is Stage.UP or isEnding:
-            self._over(_E.RDMA_CM_EVENT_DISCONNECTED)
+            self._identifier.stage = Stage.OVER
+            self._identifier.report(_E.RDMA_CM_EVENT_DISCONNECTED)
         elif stage is not Stage.OVER:
             self._over(_E.RDMA_CM_EVENT_UNREACHABLE, status=-errno.ETIMEDOUT)
 

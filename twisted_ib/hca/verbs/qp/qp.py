@@ -135,6 +135,8 @@ class QP(UnsupportedQPVerbs):
         self._events = events = pd.ctx._events
         # IBTA vol. 1 11.6.3.1: affiliated events, COMM_EST and SQ_DRAINED among them.
         core.onEvent = events.add
+        # A program of verbs keeps RTS and its receives when the peer's process ends, as with an adapter.
+        core.failsWithPath = False
         self._init_attr = init_attr
         self._sigAll = init_attr.sq_sig_all
         self.pd: PD | None = pd
