@@ -528,6 +528,14 @@ class MessageTests(MachineCase):
             self.assertEqual((sent, len(table.sent)), (count, count + 1))
             self.assertEqual(connection.state, State.ESTABLISHED)
 
+    def test_delayed(self) -> None:
+        """
+        A connection is delayed from the MRA to its REQ until that is sent again.
+        """
+        for state in State:
+            connection, _ = self.inState(state)
+            self.assertEqual(connection.isDelayed, state is State.MRA_REQ_RCVD, state.name)
+
     def test_retriesAnew(self) -> None:
         """
         A DREQ has all retries, however many the REP took.

@@ -20,6 +20,8 @@ from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.verbs import CMID, MR, AddrInfo, ConnParam, PyverbsRDMAError, QPCap, QPInitAttr, enums
+from twisted_ib.hca.verbs.cm import negotiation
+from twisted_ib.hca.wire.cm import timeoutSeconds
 from twisted_ib.tools.ping import line as pingline
 from twisted_ib.tools.ping import ping, transfers
 from twisted_ib.tools.ping import server as pingserver
@@ -416,6 +418,33 @@ class RoundTests(EndsTestCase):
             made.listen()
             self.assertEqual(self.client("-C", "1"), 1)
         self.assertEqual(self.said.getvalue(), "ib-ping: 127.0.0.1 does not answer\n")
+
+    def test_delayed(self) -> None:
+        """
+        A server that asks for time by MRAs is waited for, and given up when it asks no more (issue 16, point
+        8).
+        """
+        self.patch(ping, "CONNECTING", 0.05)
+        looks: list[bool] = []
+
+        def isDelayed(cmid: CMID) -> bool:
+            looks.append(len(looks) < 3)
+            return looks[-1]
+
+        self.patch(CMID, "isDelayed", property(isDelayed))
+        with CMID(
+            AddrInfo(HOST, None, PORT, None, enums.RDMA_PS_TCP, enums.RAI_PASSIVE), None, self.pd()
+        ) as made:
+            made.listen()
+            self.assertEqual(self.client("-C", "1"), 1)
+        self.assertEqual(looks, [True] * 3 + [False])
+        self.assertEqual(self.said.getvalue(), "ib-ping: 127.0.0.1 does not answer\n")
+
+    def test_repeats(self) -> None:
+        """
+        Two repeats of the REQ, and the answer to the second, fit into the time for connecting.
+        """
+        self.assertGreater(pingstation.CONNECTING, 3 * timeoutSeconds(negotiation.RESPONSE_TIMEOUT))
 
     def pd(self) -> Any:
         """

@@ -133,6 +133,13 @@ class Connection:
         # (cm_enter_timewait).
         self.ackSeconds = timeoutSeconds(request.primaryPath.localACKTimeout)
 
+    @property
+    def isDelayed(self) -> bool:
+        """
+        Whether the peer has answered our REQ by an MRA, whose time is not over.
+        """
+        return self.state is State.MRA_REQ_RCVD
+
     def accept(self, reply: ConnectReply, now: float) -> bool:
         """
         Passive: answer REQUEST with a REP.

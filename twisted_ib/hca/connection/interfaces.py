@@ -42,6 +42,7 @@ class IConnection(Interface):
     destination = Attribute("The path that the request took.")
     disconnectData = Attribute("The private data by which the peer ended the connection, or empty.")
     ackSeconds = Attribute("For how long packets of a connection that has ended may be on their way.")
+    isDelayed = Attribute("Active: whether the peer has asked for time (MRA), which is not over.")
 
     def accept(reply, now):  # type: ignore[no-untyped-def]
         """

@@ -85,7 +85,7 @@ class PingConnection:
         self.isUp = self.isOver = False
         self._isConnected = not datagrams
         self._isProbing = False
-        self._doubted, self._end = 0.0, inf
+        self._doubted, self._seconds, self._end = 0.0, inf, inf
         self.target: UDParam | None = None
         self._failure = ""
         self._done: deque[WC] = deque()
@@ -138,7 +138,8 @@ class PingConnection:
         @param seconds: how long it may be silent; L{None} for ever.
         """
         self._doubted = time.monotonic()
-        self._end = inf if seconds is None else self._doubted + seconds
+        self._seconds = inf if seconds is None else seconds
+        self._end = self._doubted + self._seconds
 
     def left(self) -> float | None:
         """
@@ -156,6 +157,9 @@ class PingConnection:
         # A peer whose host is gone sends no DREQ.  An idle RC connection has no keepalive (IBTA vol. 1 has
         # none), so this end must send something: then the local ACK timeout and retry_cnt end the connection.
         now = time.monotonic()
+        if now >= self._end and self.cmid.isDelayed:
+            # The MRA's own time ends with another REQ, which may take as long as the first.
+            self._end = now + self._seconds
         if now >= self._end:
             raise ProgramError(f"{self.peer} does not answer")
         self._doubted = now

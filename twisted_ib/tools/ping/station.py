@@ -32,8 +32,9 @@ RDS = "--rds"
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 
-#: Seconds for establishing a connection: the first REQ may be lost.
-CONNECTING = 6.0
+#: Seconds for establishing a connection: two REQs may be lost, which are repeated after 4.1 s (timeout code
+#: 20, as Linux cma.c) and the path's round trip.  An MRA extends them.
+CONNECTING = 15.0
 #: Seconds that a peer may be silent when a message of it is due.
 PEER_SILENCE = 60.0
 #: Seconds after which a wait looks for signals.

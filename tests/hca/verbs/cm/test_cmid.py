@@ -15,11 +15,13 @@ from tests.hca.verbs.cm.case import UDP, CMTestCase, Kind, attributes, param
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 from twisted_ib.hca.base.traits import PrivateBytes
+from twisted_ib.hca.cm.states import Input
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.verbs import CQ, AddrInfo, ConnParam, enums
 from twisted_ib.hca.verbs.base.hub import hub
+from twisted_ib.hca.wire.cm import MRA
 
 STATE = int(enums.IBV_QP_STATE)
 
@@ -28,6 +30,25 @@ class ConnectionTests(CMTestCase):
     """
     From a request to a connection.
     """
+
+    def test_delayed(self) -> None:
+        """
+        An identifier knows that its peer has asked for time.
+        """
+        listener = self.listening()
+        active = self.routed(listener.local_addr[1])
+        self.assertFalse(active.isDelayed)
+        active.create_qp(attributes())
+        active.connect()
+        passive = self.called(listener)
+        self.assertFalse(active.isDelayed)
+        connection = active._id.transport._connection
+        send = MRA(localCommunicationID=1, remoteCommunicationID=connection.localID, serviceTimeout=20)
+        connection.feed(Input.MRA_REQ, send, active._id.now())
+        self.assertTrue(active.isDelayed)
+        passive.accept()
+        self.expect(self.near, Kind.RDMA_CM_EVENT_ESTABLISHED)
+        self.assertFalse(active.isDelayed)
 
     def test_connection(self) -> None:
         """

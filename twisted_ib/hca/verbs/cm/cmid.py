@@ -330,6 +330,15 @@ class CMID(DataCalls):
         """
         self._get().transport.establish()
 
+    @property
+    @locked
+    def isDelayed(self) -> bool:
+        """
+        Whether the peer has asked by an MRA (IBTA vol. 1 12.6.6) for time to answer a connect.  pyverbs has
+        no such thing: librdmacm's programs wait for the kernel's timeouts.
+        """
+        return bool(getattr(self._get().transport, "isDelayed", False))
+
     def disconnect(self) -> None:
         """
         Disconnect and flush posted requests.  C{RDMA_CM_EVENT_DISCONNECTED} follows unless it came already,

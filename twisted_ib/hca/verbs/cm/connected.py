@@ -95,6 +95,13 @@ class Connected(Call):
 
     # -- active
 
+    @property
+    def isDelayed(self) -> bool:
+        """
+        Whether the peer has asked for time to answer.
+        """
+        return self._connection is not None and bool(self._connection.isDelayed)
+
     def connect(self, param: ConnParam | None) -> None:
         """
         Begin to connect.
