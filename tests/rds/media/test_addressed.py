@@ -4,9 +4,11 @@ Tests of L{twisted_ib.rds.media.rc} between HCAs with IP addresses: RDS as Linux
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from random import Random
 from typing import Any
 
-from tests.hca.memorylink import Wire, deviceOn
+from tests.hca.memorylink import Datagram, Wire, deviceOn
 from tests.rds.ends import Process, ProcessesTestCase
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import SEND_LAST, SEND_ONLY, SILENT, SOLICITED
@@ -227,6 +229,95 @@ class AddressedTests(AddressedTestCase):
         self.one.transport.write(b"y", (THERE, 5000))
         self.pass_(1.0)
         self.assertEqual(self.two.data, [b"x", b"y"])
+
+
+class LossTests(AddressedTestCase):
+    """
+    A wire that loses, repeats and swaps packets.
+    """
+
+    def setUp(self) -> None:
+        """
+        Little memory for what is not read.
+        """
+        super().setUp()
+        self.patch(limits, "RDS_RECEIVE_BUDGET", 4000)
+        self.patch(receiving, "RDS_RECEIVE_MOST", 20_000)
+
+    def bad(self, dice: Random) -> Callable[[Datagram], Iterable[Datagram]]:
+        """
+        @return: What the wire makes of a packet.
+        """
+        held: list[Datagram] = []
+
+        def pass_(datagram: Datagram) -> Iterable[Datagram]:
+            fate = dice.random()
+            if fate < 0.03:
+                return ()
+            if fate < 0.05:
+                return datagram, datagram
+            if fate < 0.08 and not held:
+                held.append(datagram)
+                return ()
+            return (datagram, held.pop()) if held and fate < 0.3 else (datagram,)
+
+        return pass_
+
+    def play(self, seed: int, patient: bool) -> None:
+        """
+        Messages of many sizes both ways, to an end that pauses, and operations among them.
+
+        @param patient: Whether the first message of a batch is sent at once.
+        """
+        dice = Random(seed)
+        self.wire.pass_ = self.bad(dice)
+        for channel in self.channels.values():
+            channel.device.fabric.patient = patient
+        memory = self.two.socket.registerMemory(4096)
+        sent: list[bytes] = []
+        back: list[bytes] = []
+        operations: list[Any] = []
+        for number in range(200):
+            sent.append(bytes([number]) * dice.choice((0, 1, 60, 1000, 4096, 4097, 9000)))
+            self.one.transport.write(sent[-1], (THERE, 5000))
+            if dice.random() < 0.3:
+                back.append(b"%d" % number * dice.choice((1, 500)))
+                self.two.transport.write(back[-1], (HERE, 4000))
+            if number > 100 and dice.random() < 0.2:
+                address = THERE, 5000
+                operations += (
+                    self.one.socket.rdmaWrite(memory.cookie, bytes(800), address, datagram=None),
+                    self.one.socket.rdmaRead(memory.cookie, 3000, address, datagram=None),
+                )
+            if dice.random() < 0.2:
+                self.pass_(0.01, 0.01)
+            if dice.random() < 0.05:
+                self.two.transport.pauseProducing()
+            if dice.random() < 0.1:
+                self.two.transport.resumeProducing()
+        self.two.transport.resumeProducing()
+        for _ in range(200):
+            self.pass_(0.2)
+            done = all(each.called for each in operations)
+            if (len(self.two.data), len(self.one.data), done) == (len(sent), len(back), True):
+                break
+        self.assertEqual((self.two.data, self.one.data), (sent, back))
+        for each in operations:
+            self.successResultOf(each)
+        for process in (self.a, self.b):
+            self.assertEqual(process.network.counters["conn_reset"], 0)
+
+    def test_batches(self) -> None:
+        """
+        Nothing is lost, repeated or swapped, and the connection lasts.
+        """
+        self.play(1, False)
+
+    def test_atOnce(self) -> None:
+        """
+        Nor where messages are sent at once.
+        """
+        self.play(2, True)
 
 
 class FormTests(AddressedTestCase):
