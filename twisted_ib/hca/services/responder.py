@@ -238,7 +238,7 @@ class Responder:
         # rxe_resp.c check_resource() recycles the oldest instead and trusts the requester.
         if not attributes.access & response.access or len(self._answers.owed) >= attributes.peerReads:
             raise Refused(NAK_INVALID_REQUEST)
-        answer = response.take(work, code, buffer, start, stop)
+        answer = response(work, code, buffer, start, stop)
         work.messagesReceived += 1
         # Counted when it is accepted, as the MSN is (C9-148; Linux rxe_resp.c execute()).
         self._answers.add(answer)

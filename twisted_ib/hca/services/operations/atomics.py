@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted_ib.errors import QueuePairError
 from twisted_ib.hca.base.operation import ATOMIC_ACKNOWLEDGE, COMPARE_SWAP, FETCH_ADD, NAK_INVALID_REQUEST
 from twisted_ib.hca.memory.memory import LOCAL_WRITE, REMOTE_ATOMIC, ProtectionDomain
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
@@ -36,28 +35,18 @@ class AtomicResponse(Response):
 
     access = REMOTE_ATOMIC
 
-    def __init__(self, address: int, key: int, operand: int, compare: int | None) -> None:
-        super().__init__()
-        self.address = address
-        self.key = key
-        self.operand = operand
-        self.compare = compare
-        self._answer = b""
-
-    @classmethod
-    def take(cls, work: WorkContext, code: int, buffer: Any, start: int, stop: int) -> AtomicResponse:
-        """
-        See L{Response.take}.
-        """
+    def __init__(self, work: WorkContext, code: int, buffer: Any, start: int, stop: int) -> None:
         if stop - start != ATOMIC.size:
             raise Refused(NAK_INVALID_REQUEST)
-        address, key, operand, compare = ATOMIC.unpack_from(buffer, start)
-        checkRemote(work, address, key, ATOMIC_BYTES, REMOTE_ATOMIC)
+        self.address, self.key, self.operand, compare = ATOMIC.unpack_from(buffer, start)
+        checkRemote(work, self.address, self.key, ATOMIC_BYTES, REMOTE_ATOMIC)
         # Key before alignment, as in Linux rxe_resp.c: a misaligned address without a right is an
         # access error.
-        if address % ATOMIC_BYTES:
+        if self.address % ATOMIC_BYTES:
             raise Refused(NAK_INVALID_REQUEST)
-        return cls(address, key, operand, compare if code == COMPARE_SWAP else None)
+        self.compare: int | None = compare if code == COMPARE_SWAP else None
+        self.done = False
+        self._answer = b""
 
     def execute(self, work: WorkContext) -> None:
         """
@@ -106,23 +95,12 @@ class CompareSwap(RespondedOperation):
     completionOpcode = WCOpcode.COMP_SWAP
     code = COMPARE_SWAP
     response = AtomicResponse
+    # IBTA vol. 1 9.4.5: the old value, 64 bits.
+    result = ATOMIC_BYTES
 
     def __init__(self, request: SendRequest) -> None:
         self.request = request
         super().__init__(request.id, int(request.flags), ATOMIC_BYTES)
-
-    @classmethod
-    def check(cls, request: SendRequest, inline: int) -> None:
-        """
-        See L{Operation.check}.
-        """
-        super().check(request, inline)
-        # IBTA vol. 1 9.4.5: the result of an atomic is the old value, 64 bits.
-        if sum([piece.length for piece in request.pieces]) < ATOMIC_BYTES:
-            raise QueuePairError(f"the result of an atomic operation needs {ATOMIC_BYTES} bytes")
-
-    def _operands(self) -> tuple[int, int]:
-        return self.request.swap, self.request.compare
 
     def publish(self, path: Any, remote: int, pd: ProtectionDomain) -> bool:
         """
@@ -130,7 +108,12 @@ class CompareSwap(RespondedOperation):
         """
         request = self.request
         locate(pd, request.pieces, 0, ATOMIC_BYTES, LOCAL_WRITE)
-        header = ATOMIC.pack(request.remoteAddress, request.remoteKey, *self._operands())
+        new, compare = request.swap, request.compare
+        if self.code == FETCH_ADD:
+            # Verbs have the addend in compare_add, the AtomicETH in swap-or-add, with compare 0:
+            # see Linux rxe_req.c, init_req_packet().
+            new, compare = compare, 0
+        header = ATOMIC.pack(request.remoteAddress, request.remoteKey, new, compare)
         return self._ask(path, remote, header)
 
     def take(
@@ -157,8 +140,3 @@ class FetchAdd(CompareSwap):
     opcode = SendOpcode.ATOMIC_FETCH_AND_ADD
     completionOpcode = WCOpcode.FETCH_ADD
     code = FETCH_ADD
-
-    def _operands(self) -> tuple[int, int]:
-        # Verbs have the addend in compare_add, the AtomicETH in swap-or-add, with compare 0:
-        # see Linux rxe_req.c, init_req_packet().
-        return self.request.compare, 0

@@ -35,18 +35,7 @@ class AtomicWriteResponse(Response):
     # Not REMOTE_ATOMIC: Linux rxe_resp.c check_qp_attr_access(), check_rkey().
     access = REMOTE_WRITE
 
-    def __init__(self, address: int, key: int, value: bytes) -> None:
-        super().__init__()
-        self.address = address
-        self.key = key
-        self.value = value
-        self._isExecuted = False
-
-    @classmethod
-    def take(cls, work: WorkContext, code: int, buffer: Any, start: int, stop: int) -> AtomicWriteResponse:
-        """
-        See L{Response.take}.
-        """
+    def __init__(self, work: WorkContext, code: int, buffer: Any, start: int, stop: int) -> None:
         if stop - start != RETH.size + ATOMIC_BYTES:
             raise Refused(NAK_INVALID_REQUEST)
         address, key, length = RETH.unpack_from(buffer, start)
@@ -54,7 +43,10 @@ class AtomicWriteResponse(Response):
         checkRemote(work, address, key, length, REMOTE_WRITE)
         if length != ATOMIC_BYTES or address % ATOMIC_BYTES:
             raise Refused(NAK_INVALID_REQUEST)
-        return cls(address, key, bytes(buffer[start + RETH.size : stop]))
+        self.address = address
+        self.key = key
+        self.value = bytes(buffer[start + RETH.size : stop])
+        self.done = self._isExecuted = False
 
     def execute(self, work: WorkContext) -> None:
         """

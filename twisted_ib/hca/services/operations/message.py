@@ -38,12 +38,14 @@ class IncomingMessage:
     @cvar access: the right that the queue pair must grant.
     @cvar header: bytes of the header that its first record has before any other.
     @ivar done: bytes that were placed.
+    @ivar receive: the receive in use; or L{None}.
     """
 
-    __slots__ = ("done",)
+    __slots__ = ("done", "receive")
 
     isWrite = False
     access = header = 0
+    receive: ReceiveRequest | None
 
     def __init__(self, work: WorkContext, receives: Receives, buffer: Any, start: int, stop: int) -> None:
         """
@@ -53,6 +55,7 @@ class IncomingMessage:
         @raise Refused: there is no receive, or no right to all of the memory.
         """
         self.done = 0
+        self.receive = None
 
     def place(self, work: WorkContext, source: memoryview, ends: bool) -> None:
         """
@@ -70,14 +73,15 @@ class IncomingMessage:
 
         @param extra: the layout of the header that ended it, and C{value} what that has.
         """
-        raise NotImplementedError
-
-    def complete(
-        self, work: WorkContext, receive: ReceiveRequest, extra: Struct | None, value: int, solicited: bool
-    ) -> None:
-        """
-        Complete its receive.
-        """
+        queuePair = work.queuePair
+        receive = self.receive
+        if self.isWrite and not queuePair.posted:
+            # IBTA vol. 1 10.7.2.2, C10-87: a WRITE uses up a receive only if it has an immediate and is
+            # done.
+            receive = receives.take()
+        if receive is None:
+            self.hand(queuePair, extra, value)
+            return
         flags = 0
         if extra is not None:
             flags = int(WCFlags.WITH_INV if extra is INVALIDATE else WCFlags.WITH_IMM)
@@ -85,12 +89,18 @@ class IncomingMessage:
             receive.id,
             WCStatus.SUCCESS,
             WCOpcode.RECV_RDMA_WITH_IMM if self.isWrite else WCOpcode.RECV,
-            work.queuePair.number,
+            queuePair.number,
             self.done,
             flags,
             value,
         )
         work.complete(work.receiveCompletions, completion, solicited)
+
+    def hand(self, queuePair: Any, extra: Struct | None, value: int) -> None:
+        """
+        Hand it to the consumer of a queue pair.
+        """
+        raise NotImplementedError
 
     def putBack(self, work: WorkContext, receives: Receives) -> None:
         """

@@ -13,7 +13,7 @@ from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.memory.memory import LOCAL_WRITE, ProtectionDomain
 from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import Attributes, SendOpcode, SendRequest
-from twisted_ib.hca.queues.scatter import locate, scatter
+from twisted_ib.hca.queues.scatter import locate, scatter, total
 from twisted_ib.hca.queues.sharedreceive import SharedReceiveQueue
 
 #: The services of operations that need no response, and of those that do (IBTA vol. 1 9.8.2).
@@ -70,6 +70,7 @@ class Operation:
     @cvar completionOpcode: the L{WCOpcode} of its completion.
     @cvar services: the types of queue pairs that have it.
     @cvar capability: its bits of C{device_cap_flags_ex}.
+    @cvar result: bytes that its list must have at least, for its result.
     @cvar carriesData: whether its payload goes to the peer, and may be inline.
     @cvar asks: whether it completes only when its response has come (READ, atomic).
     @cvar isLast: whether it starts only when everything before it is done.
@@ -101,7 +102,7 @@ class Operation:
     opcode: ClassVar[SendOpcode]
     completionOpcode: ClassVar[WCOpcode]
     services = CONNECTED
-    capability = 0
+    capability = result = 0
     carriesData = asks = isLast = False
 
     def __init__(self, id: int | None, flags: int, length: int) -> None:
@@ -127,6 +128,8 @@ class Operation:
                 raise QueuePairError(
                     f"a request has at most {inline} bytes inline, not {len(request.inline)}"
                 )
+        if cls.result and total(request.pieces) < cls.result:
+            raise QueuePairError(f"the result of an atomic operation needs {cls.result} bytes")
 
     @property
     def started(self) -> bool:
@@ -175,18 +178,14 @@ class Response:
 
     access: ClassVar[int]
 
-    def __init__(self) -> None:
-        self.done = False
-
-    @classmethod
-    def take(cls, work: WorkContext, code: int, buffer: Any, start: int, stop: int) -> Response:
+    def __init__(self, work: WorkContext, code: int, buffer: Any, start: int, stop: int) -> None:
         """
         Accept a request.
 
         @param code: its opcode.
         @raise Refused: it is not valid, or the peer has no right to the memory.
         """
-        raise NotImplementedError
+        self.done = False
 
     def execute(self, work: WorkContext) -> None:
         """

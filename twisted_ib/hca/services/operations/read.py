@@ -45,22 +45,15 @@ class ReadResponse(Response):
 
     access = REMOTE_READ
 
-    def __init__(self, address: int, key: int, length: int) -> None:
-        super().__init__()
-        self.source = (SGE(address, length, key),)
-        self.length = length
-        self.sent = 0
-
-    @classmethod
-    def take(cls, work: WorkContext, code: int, buffer: Any, start: int, stop: int) -> ReadResponse:
-        """
-        See L{Response.take}.
-        """
+    def __init__(self, work: WorkContext, code: int, buffer: Any, start: int, stop: int) -> None:
         if stop - start != RETH.size:
             raise Refused(NAK_INVALID_REQUEST)
         address, key, length = RETH.unpack_from(buffer, start)
         checkRemote(work, address, key, length, REMOTE_READ)
-        return cls(address, key, length)
+        self.source = (SGE(address, length, key),)
+        self.length = length
+        self.sent = 0
+        self.done = False
 
     def publish(self, work: WorkContext, path: Any, remote: int) -> bool:
         """

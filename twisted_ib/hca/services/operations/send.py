@@ -41,17 +41,16 @@ class IncomingSend(IncomingMessage):
     A SEND of the peer: for the consumer if that has receives posted, else into a receive.
 
     @ivar parts: the reassembly for the consumer; or L{None}.
-    @ivar receive: the receive in use; or L{None}.
     @ivar room: bytes that it may have.
     """
 
-    __slots__ = ("parts", "receive", "room")
+    __slots__ = ("parts", "room")
 
     def __init__(self, work: WorkContext, receives: Receives, buffer: Any, start: int, stop: int) -> None:
         queuePair = work.queuePair
         self.done = 0
         self.parts: Reassembly | None = None
-        self.receive: ReceiveRequest | None = None
+        self.receive = None
         if queuePair.posted:
             queuePair.posted -= 1
             self.parts = Reassembly(queuePair)
@@ -91,20 +90,15 @@ class IncomingSend(IncomingMessage):
                 raise Refused(NAK_REMOTE_OPERATIONAL, WCStatus.LOC_PROT_ERR) from None
         self.done = done + count
 
-    def finish(
-        self, work: WorkContext, receives: Receives, extra: Struct | None, value: int, solicited: bool
-    ) -> None:
+    def hand(self, queuePair: Any, extra: Struct | None, value: int) -> None:
         """
-        See L{IncomingMessage.finish}.
+        See L{IncomingMessage.hand}.
         """
-        if self.receive is not None:
-            self.complete(work, self.receive, extra, value, solicited)
-            return
         data = b"" if self.parts is None else self.parts.take()
         if extra is IMMEDIATE:
-            work.queuePair.consumer.immediateReceived(value, data, 0, len(data))
+            queuePair.consumer.immediateReceived(value, data, 0, len(data))
         else:
-            work.queuePair.consumer.received(data, 0, len(data))
+            queuePair.consumer.received(data, 0, len(data))
 
     def putBack(self, work: WorkContext, receives: Receives) -> None:
         """

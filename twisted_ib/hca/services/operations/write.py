@@ -45,6 +45,7 @@ class IncomingWrite(IncomingMessage):
         # nothing (IBTA vol. 1 9.7.4).
         checkRemote(work, self.address, self.key, self.length, REMOTE_WRITE)
         self.done = 0
+        self.receive = None
 
     def place(self, work: WorkContext, source: memoryview, ends: bool) -> None:
         """
@@ -66,24 +67,12 @@ class IncomingWrite(IncomingMessage):
             view[offset : offset + count] = source
         self.done = done + count
 
-    def finish(
-        self, work: WorkContext, receives: Receives, extra: Struct | None, value: int, solicited: bool
-    ) -> None:
+    def hand(self, queuePair: Any, extra: Struct | None, value: int) -> None:
         """
-        See L{IncomingMessage.finish}.
+        See L{IncomingMessage.hand}.
         """
-        queuePair = work.queuePair
-        if extra is None:
-            return
-        if queuePair.posted:
-            queuePair.posted -= 1
-            queuePair.consumer.remoteMemoryWritten(value, self.length)
-            return
-        # IBTA vol. 1 10.7.2.2, C10-87: a WRITE uses up a receive only if it has an immediate and is
-        # done.
-        receive = receives.take()
-        assert receive is not None
-        self.complete(work, receive, extra, value, solicited)
+        queuePair.posted -= 1
+        queuePair.consumer.remoteMemoryWritten(value, self.length)
 
 
 class Write(MessageOperation):
