@@ -5,4 +5,7 @@ A fabric implements L{IFabric<twisted_ib.hca.base.interfaces.IFabric>}: its prog
 connections.  It makes an L{IPath<twisted_ib.hca.base.interfaces.IPath>} to each peer: begin there.  Each
 fabric is a folder: C{shm} between processes of a host, C{loopback} within a process, C{roce} between hosts.
 Only L{twisted_ib.hca.device.registry} names fabrics.
+
+A new fabric is a folder here and its row there; C{setup.cfg} has its name in two lists, which a test compares
+with the rows.  C{tests/hca/fabric/toy} is one.
 """
