@@ -193,7 +193,7 @@ class AppearTests(VisibilityTestCase):
 
     def test_silentCaller(self) -> None:
         """
-        A caller that sends nothing is dropped, and the device is not polled any more.
+        A caller that sends nothing is told so and dropped, and the device is not polled any more.
         """
         self.reactor.socketReport.appear()
         [channel] = channelsOf(self.reactor)
@@ -201,6 +201,9 @@ class AppearTests(VisibilityTestCase):
         pair = self.call()
         channel.device.clock = channel.device.fabric.clock = lambda: now + 2 * handshake.HANDSHAKE_SECONDS
         self.turn()
+        refusal = handshake.parse(pair.recv(limits.ANSWER_BYTES))
+        assert isinstance(refusal, handshake.Refuse)
+        self.assertEqual(refusal.reason, handshake.RefuseReason.SILENCE)
         self.assertEqual(pair.recv(1), b"")
         self.assertEqual(self.reactor._channels, ())
 
