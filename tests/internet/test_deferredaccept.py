@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.simulation.streams import ADDRESSES, Sender, Streams
 from twisted_ib import limits
+from twisted_ib.hca.connection.path import ANY_PATH
 from twisted_ib.hca.fabric.base import faults
 from twisted_ib.hca.wire.cm import DREQ, REJ, REP, REQ, RTU
 
@@ -142,6 +143,16 @@ class PromiseTests(SynchronousTestCase):
         self.assertEqual(self.made, [])
         self.device.arrivedEarly(number, ADDRESSES[0], psn + limits.TRANSPORT_WINDOW - 1 & 0xFFFFFF)
         self.assertEqual((len(self.made), list(self.device.queuePairs)), (1, [number]))
+
+    def test_small(self) -> None:
+        """
+        Of a request that may be forged its path is not kept.
+        """
+        self.lose(1, REP)
+        self.streams.connect(Recorder(), 20)
+        self.wait(1.0)
+        [halfOpen] = self.device.reservedNumbers.values()
+        self.assertIs(halfOpen._request.primaryPath, ANY_PATH)
 
     def test_otherTerms(self) -> None:
         """
