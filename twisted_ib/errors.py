@@ -7,6 +7,11 @@ C{twisted.internet.error}.
 
 from __future__ import annotations
 
+import errno
+
+#: The numbers of an OSError of a process, or a host, without a free descriptor (open(2), accept(2)).
+EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE))
+
 
 class HCAError(Exception):
     """

@@ -124,7 +124,7 @@ class Attempt:
             # not tell yet.
             elif connector.bound[0] or not isPlacedByUser(connector.device or DEFAULT_DEVICE):
                 self._open("")
-        except (HCAError, OSError, ValueError) as e:
+        except (HCAError, OSError, MemoryError, ValueError) as e:
             self.failIfNotConnected(failures.connectError(e, connector.where()))
             return
         if literal is not None:

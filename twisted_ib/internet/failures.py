@@ -12,6 +12,7 @@ import os
 from twisted.internet import error
 
 from twisted_ib.errors import (
+    EXHAUSTED,
     DeviceError,
     NoListenerError,
     NoRouteError,
@@ -22,6 +23,9 @@ from twisted_ib.errors import (
 )
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.internet.addresses import withPort
+
+#: How many causes of an error are looked through.
+_CAUSES = 8
 
 cmReasons: dict[int, str] = {reason.value: reason.name for reason in RejectReason}
 
@@ -36,6 +40,15 @@ def oneLine(reason: object) -> str:
     return " ".join(str(reason).split()).rstrip(".")
 
 
+def _exhaustion(reason: BaseException | None) -> int:
+    # The number of the OSError behind an error, if no descriptor was free; else 0.
+    for _ in range(_CAUSES):
+        if isinstance(reason, OSError) and reason.errno in EXHAUSTED:
+            return reason.errno
+        reason = None if reason is None else reason.__cause__
+    return 0
+
+
 def connectError(reason: Exception, where: str) -> error.ConnectError:
     """
     Translate the reason of a failed connect.
@@ -45,6 +58,10 @@ def connectError(reason: Exception, where: str) -> error.ConnectError:
     """
     if isinstance(reason, error.ConnectError):
         return reason
+    exhausted = _exhaustion(reason)
+    if exhausted:
+        # As tcp.BaseClient reports that it gets no socket.
+        return error.ConnectBindError(exhausted, f"{where}: {os.strerror(exhausted)}")
     if isinstance(reason, NoListenerError):
         return refused(where)
     if isinstance(reason, NoRouteError):
@@ -124,7 +141,10 @@ def listenError(interface: str, port: int, device: str | None, reason: Exception
     @param device: the HCA's name, if one was given.
     """
     number = next((code for kind, code in _LISTEN_ERRORS if isinstance(reason, kind)), errno.EIO)
-    if isinstance(reason, ServiceInUseError):
+    exhausted = _exhaustion(reason)
+    if exhausted:
+        number, text = exhausted, os.strerror(exhausted)
+    elif isinstance(reason, ServiceInUseError):
         text = os.strerror(number)
     elif isinstance(reason, NoRouteError) and interface:
         text = f"{interface} is not an address of this host"

@@ -132,7 +132,7 @@ class Port(base.BasePort):
             # Listening before the port is a user: nothing is delivered before the next turn, and a failure
             # leaves no trace.
             self._services = self._takePort(channel, address)
-        except (HCAError, OSError, ValueError) as e:
+        except (HCAError, OSError, MemoryError, ValueError) as e:
             raise failures.listenError(self.interface, self.port, self.device, e) from None
         channel.acquire(self)
         self._channel = channel

@@ -42,6 +42,8 @@ else:
 
 #: Turns after which epoll is called however busy the devices are; a power of two.
 _EPOLL_EVERY = 16
+#: What an import raises without a free descriptor, which its file needs, or without memory.
+_EXHAUSTED = (OSError, MemoryError)
 _basePoll = _Base.doIteration
 _log = Logger()
 
@@ -119,6 +121,9 @@ class IBReactor(_Base):
             self.socketReport.begin()
         except ImportError as e:
             self._goWithout(e)
+        except _EXHAUSTED:
+            # Only ib-ss misses something.
+            pass
         # Here and not in startRunning(): a handler that a startup trigger installed is to be called as well.
         with reloadingOnHangup(self._reload, self, self._installSignalHandlers):
             callInContext(_Base.mainLoop, self)
@@ -314,6 +319,9 @@ class IBReactor(_Base):
                 switch.load(role)
         except ImportError as e:
             self._goWithout(e)
+            return None
+        except _EXHAUSTED:
+            # This call only: TCP has no descriptor either, and reports it in its own way.
             return None
         return switch
 

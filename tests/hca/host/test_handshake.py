@@ -20,10 +20,10 @@ from tests.support.descriptors import descriptors, descriptorsBefore, runForked
 from tests.support.generated import given
 from twisted_ib import errors, limits
 from twisted_ib.errors import DescriptorError, HandshakeError, LayoutError, PathLostError, SilentPeerError
-from twisted_ib.hca.fabric.shm import peersocket
 from twisted_ib.hca.host import handshake, libc
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
 from twisted_ib.hca.host.handshake import (
+    HANDSHAKE_BYTES,
     MAGIC,
     Handshake,
     HandshakeFlags,
@@ -160,8 +160,8 @@ class CodecTests(SynchronousTestCase):
         The longest messages fit into the bound that they are received with.
         """
         hello = attrs.evolve(HELLO, program="x" * 999).pack()
-        self.assertTrue(len(hello) <= peersocket.HANDSHAKE_BYTES)
-        self.assertTrue(len(Refuse(1, "y" * 999).pack()) <= peersocket.HANDSHAKE_BYTES)
+        self.assertTrue(len(hello) <= HANDSHAKE_BYTES)
+        self.assertTrue(len(Refuse(1, "y" * 999).pack()) <= HANDSHAKE_BYTES)
 
     def test_namesAreShowable(self) -> None:
         """
@@ -515,7 +515,8 @@ class TransferTests(SynchronousTestCase):
             sendWithDescriptors(self.one, b"x", things)
             top = os.dup(self.one.fileno())
             resource.setrlimit(resource.RLIMIT_NOFILE, (top + 1, top + 1))
-            self.assertRaises(DescriptorError, receiveWithDescriptors, self.two, 10, 2)
+            error = self.assertRaises(DescriptorError, receiveWithDescriptors, self.two, 10, 2)
+            assert "Too many open files" in str(error)
             self.assertRaises(OSError, os.dup, 0)
             os.close(top)
             self.assertEqual(os.dup(0), top)
@@ -566,7 +567,7 @@ class WholeHandshakeTests(SynchronousTestCase):
         for sender, receiver in ((0, 1), (1, 0)):
             fds = [memories[sender].fd, bells[sender].fd]
             self.assertTrue(sendWithDescriptors(sockets[sender], sides[sender].ours.pack(), fds))
-            received = receiveWithDescriptors(sockets[receiver], peersocket.HANDSHAKE_BYTES, 2)
+            received = receiveWithDescriptors(sockets[receiver], HANDSHAKE_BYTES, 2)
             assert received is not None
             data, found = received
             hello = sides[receiver].received(data, len(found))

@@ -63,7 +63,7 @@ def receiveWithDescriptors(
     @param maxCount: how many descriptors may come with it.
     @return: the message (empty at the end of the connection) and its descriptors, the caller's to close;
         L{None} if there is none yet.
-    @raise DescriptorError: the message was longer or had more descriptors.
+    @raise DescriptorError: the message was longer or had more descriptors, or none is free for them.
     @raise PathLostError: the peer is gone.
     """
     # A peer may send up to 253 descriptors (SCM_MAX_FD, unix(7)).  What does not fit into the control
@@ -84,8 +84,13 @@ def receiveWithDescriptors(
     # Refused as a whole: the descriptors that did arrive cannot be told from those that did not.  The
     # kernel also truncates when RLIMIT_NOFILE is reached (Linux net/core/scm.c, scm_detach_fds).
     if flags & socket.MSG_CTRUNC:
-        closeAll(descriptors)
-        raise DescriptorError(f"a peer sent more than {maxCount} descriptors, or none is free here")
+        try:
+            os.close(os.dup(pair.fileno()))
+        except OSError as error:
+            raise DescriptorError(f"no descriptor is free for those of a peer: {error.strerror}") from error
+        finally:
+            closeAll(descriptors)
+        raise DescriptorError(f"a peer sent more than {maxCount} descriptors")
     if flags & socket.MSG_TRUNC:
         closeAll(descriptors)
         raise DescriptorError(f"a peer sent a message of more than {maxBytes} bytes")

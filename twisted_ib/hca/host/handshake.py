@@ -34,6 +34,8 @@ import attrs
 from twisted_ib import errors, limits
 from twisted_ib.errors import HandshakeError, LayoutError
 
+#: The largest handshake message; answers to queries may be longer.
+HANDSHAKE_BYTES = 512
 #: The longest text of a refusal in a handshake, in bytes of UTF-8.
 REFUSAL_BYTES = 256
 #: How long a peer that connected to us may take for its part of a handshake, in seconds: without a bound,

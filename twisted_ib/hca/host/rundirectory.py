@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 
 from twisted_ib import limits
-from twisted_ib.errors import RunDirectoryError
+from twisted_ib.errors import EXHAUSTED, RunDirectoryError
 from twisted_ib.hca.host import libc
 
 #: How often a process tries to lock a run directory before it gives up.
@@ -272,7 +272,8 @@ class RunDirectory:
                 continue
             except OSError as error:
                 raise RunDirectoryError(
-                    f"{self.path}/{self._lockName} cannot be opened: {error.strerror}; remove it"
+                    f"{self.path}/{self._lockName} cannot be opened: {error.strerror}"
+                    f"{'' if error.errno in EXHAUSTED else '; remove it'}"
                 ) from error
             status = os.fstat(fd)
             # A lock file of another user's could be held by him for ever; a FIFO would not be a file to

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from random import random
 
 from twisted_ib import limits
-from twisted_ib.errors import BacklogFullError, NoListenerError, RunDirectoryError
+from twisted_ib.errors import BacklogFullError, HandshakeError, NoListenerError, RunDirectoryError
 from twisted_ib.hca.host import addresses
 from twisted_ib.hca.host.entries import HCA, Entry, connect, groupName, serviceName, targetsOf
 from twisted_ib.hca.host.liveness import PeerCredentials, peerCredentials
@@ -179,6 +179,7 @@ class Search:
 
         @raise BacklogFullError: try again later.
         @raise NoListenerError: no process listens on it.
+        @raise HandshakeError: it cannot be asked: no descriptor is free, or it is another user's.
         """
         self._check()
         try:
@@ -186,8 +187,11 @@ class Search:
         # connect(2): a non-blocking Unix socket gets EAGAIN when the listener's backlog is full.
         except BlockingIOError as error:
             raise BacklogFullError(f"too many processes wait for {entry.name}") from error
-        except OSError as error:
+        except (ConnectionError, FileNotFoundError) as error:
             raise NoListenerError(f"nobody serves {entry.name}: {error.strerror}") from error
+        except OSError as error:
+            # EMFILE and the like say nothing about the peer.
+            raise HandshakeError(f"{entry.name} cannot be reached: {error.strerror}") from error
 
     def listenerOf(self, guid: int) -> PeerCredentials | None:
         """

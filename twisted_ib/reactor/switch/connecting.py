@@ -72,7 +72,7 @@ class SwitchedClient(tcp.Client):
         elif found:
             try:
                 from twisted_ib.reactor.switch.offload import Offload
-            except ImportError as e:
+            except (ImportError, OSError, MemoryError) as e:
                 self._goOn(Fallback("unloadable", str(e)))
                 return
             seconds = switch.seconds(decision.verdict, self.connector.timeout)

@@ -244,8 +244,9 @@ class SwitchedPort(tcp.Port):
             except CannotListenError as e:
                 refused.append(e)
             except Exception as e:
-                # Modules may not be found after a chroot: no fault to report.
-                if not isinstance(e, ImportError):
+                # Modules may not be found after a chroot, nor read without a free descriptor: no fault to
+                # report.
+                if not isinstance(e, ImportError | OSError | MemoryError):
                     self._log.failure("{device} cannot be listened on", device=device)
                 refused.append(CannotListenError(self.interface, address.port, OSError(errno.EIO, str(e))))
             else:

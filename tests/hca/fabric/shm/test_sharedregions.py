@@ -25,6 +25,7 @@ from twisted_ib.hca.fabric.shm.segment import SEALS, Segment
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.fdpassing import sendWithDescriptors
+from twisted_ib.hca.host.handshake import Refuse
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.wire.headers import REFERENCE, RETH
@@ -288,6 +289,14 @@ class OffersTests(HCATestCase):
             self.a.close()
             self.b.close()
             self.assertEqual(descriptors(), before)
+
+    def test_refusal(self) -> None:
+        """
+        The refusal of a client that could not accept the end of the handshake is named as that.
+        """
+        self.say(Refuse(1, "no descriptor is free").pack())
+        error = self.assertRaises(RingError, self.other.offered, 77)
+        self.assertEqual(str(error), "the peer refused: no descriptor is free")
 
     def test_garbage(self) -> None:
         """

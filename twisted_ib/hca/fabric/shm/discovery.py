@@ -229,6 +229,7 @@ class HostDirectory(Fabric):
                 failure, full = error, full or entry
             except (HCAError, OSError) as error:
                 failure = error if isinstance(error, HCAError) else HandshakeError(str(error))
+                failure.__cause__ = failure.__cause__ or error
         if full is not None and self._redials.again(full.guid, [user]):
             return PathRequest(self, user)
         # The counterpart of REJ reason 8, invalid service ID (IBTA vol. 1 12.6.7.2; Linux cm.c,

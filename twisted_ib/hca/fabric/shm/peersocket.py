@@ -20,6 +20,7 @@ from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
 from twisted_ib.hca.fabric.shm.ring import SLACK, segmentSize
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
 from twisted_ib.hca.host.handshake import (
+    HANDSHAKE_BYTES,
     Handshake,
     HandshakeFlags,
     Hello,
@@ -30,9 +31,6 @@ from twisted_ib.hca.host.handshake import (
 )
 from twisted_ib.hca.host.liveness import Liveness, checkPeer
 from twisted_ib.hca.host.rendezvous import Rendezvous
-
-#: The largest handshake message; answers to queries, which are only sent here, may be longer.
-HANDSHAKE_BYTES = 512
 
 
 class PeerSocket:

@@ -22,13 +22,15 @@ from __future__ import annotations
 import select
 import socket
 from collections import deque
+from contextlib import suppress
 from struct import Struct
 from typing import Any
 
 from twisted_ib import limits
-from twisted_ib.errors import HCAError, PathLostError, RingError
+from twisted_ib.errors import HandshakeError, HCAError, PathLostError, RingError
 from twisted_ib.hca.fabric.shm.segment import Segment
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
+from twisted_ib.hca.host.handshake import HANDSHAKE_BYTES, Refuse, parse
 
 #: Regions that one end of a path offers the other to map.
 OFFERED_SEGMENTS = 64
@@ -204,7 +206,7 @@ class SharedRegions:
             if self._mustWait(keyed):
                 return self._leave()
             try:
-                received = receiveWithDescriptors(self._socket, _MESSAGE.size, 1)
+                received = receiveWithDescriptors(self._socket, HANDSHAKE_BYTES, 1)
             except PathLostError:
                 return False
             except HCAError as error:
@@ -224,6 +226,11 @@ class SharedRegions:
 
     def _take(self, data: bytes, descriptors: list[int]) -> None:
         if len(data) != _MESSAGE.size:
+            # A client that cannot accept our HELLO answers it so, when for us the handshake is over.
+            with suppress(HandshakeError):
+                message = parse(data)
+                if isinstance(message, Refuse):
+                    raise RingError(f"the peer refused: {message.text}")
             raise RingError(f"the peer sent {len(data)} bytes beside its ring")
         kind, number, size = _MESSAGE.unpack(data)
         theirs = self._theirs
