@@ -15,9 +15,10 @@ from twisted_ib.hca.base.traits import LOCAL
 from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode
 from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.queues.requests import SendOpcode
-from twisted_ib.hca.services.operations.rows import OPERATIONS
+from twisted_ib.hca.services.operations.rows import OPERATIONS, PARTS_OF, RESPONSES_TO
 from twisted_ib.hca.services.support import SERVICES, capabilitiesOf, operationsOf
 from twisted_ib.hca.services.work import WorkQueues
+from twisted_ib.hca.wire.opcodes import FLUSH_REQUEST, OPCODES, UNRELIABLE
 
 #: No immediate data, no atomics, no UC and no UD, as with iWARP (RFC 5040, RFC 5041).
 FEW = evolve(
@@ -95,6 +96,16 @@ class OperationTests(SynchronousTestCase):
         completed = {each.completionOpcode for each in OPERATIONS}
         sends = {opcode for opcode in WCOpcode if opcode < WCOpcode.RECV}
         self.assertEqual(completed, sends - {WCOpcode.TSO, WCOpcode.FLUSH})
+
+    def test_requests(self) -> None:
+        """
+        Each request of RC is a part of a message, or owes a response, of one class; only FLUSH is nobody's.
+        """
+        requests = {code for code, row in OPCODES.items() if code < UNRELIABLE and row.isRequest}
+        self.assertEqual({*PARTS_OF, *RESPONSES_TO}, requests - {FLUSH_REQUEST})
+        self.assertFalse(set(PARTS_OF) & set(RESPONSES_TO))
+        owing = {code for code in requests if OPCODES[code].response is not None}
+        self.assertEqual(set(RESPONSES_TO), owing - {FLUSH_REQUEST})
 
     def test_fabric(self) -> None:
         """

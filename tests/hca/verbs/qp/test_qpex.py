@@ -14,6 +14,7 @@ from tests.hca.verbs.pair import QKEY, End, VerbsTestCase, connected
 from twisted_ib import limits
 from twisted_ib.hca.base.states import QPState, QPType, transitionRule
 from twisted_ib.hca.base.traits import LinkLayer
+from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.verbs import (
     AH,
     GID,
@@ -139,6 +140,21 @@ class ExtendedTests(VerbsTestCase):
         self.begin(qp)
         qp.wr_atomic_write(far.mr.rkey, far.mr.buf, b"seven by"[:7])
         self.refused(errno.EINVAL, qp.wr_complete)
+
+    def test_fabric(self) -> None:
+        """
+        A queue pair cannot be made for a service or an operation that the fabric does not have, and the
+        capability goes with the operation.
+        """
+        near, _, _ = self.pair(enums.IBV_QP_EX_WITH_ATOMIC_WRITE)
+        few = frozenset({SendOpcode.SEND, SendOpcode.RDMA_READ})
+        traits = evolve(near.pd._device.traits, services=frozenset({QPType.RC}), operations=few)
+        self.patch(near.pd._device, "traits", traits)
+        self.refused(errno.EOPNOTSUPP, End, self, enums.IBV_QPT_UD)
+        self.refused(errno.EOPNOTSUPP, self.pair, enums.IBV_QP_EX_WITH_ATOMIC_WRITE)
+        self.assertFalse(near.ctx.query_device_ex().device_cap_flags_ex & 1 << 40)
+        near, _, qp = self.pair(enums.IBV_QP_EX_WITH_SEND)
+        self.refused(errno.EINVAL, qp.post_send, near.send(opcode=enums.IBV_WR_SEND_WITH_IMM))
 
     def test_windows(self) -> None:
         """

@@ -1,8 +1,8 @@
 """
 The operations of connected queue pairs, one row for each work request opcode, and the tables made of them.
 
-What a new operation takes: its class in a module of its own, a line here, and one in
-L{twisted_ib.hca.wire.opcodes} for its packets.
+A new operation is a class in a module of its own and its two lines here; its packets have a row in
+L{twisted_ib.hca.wire.opcodes}.
 """
 
 from __future__ import annotations
