@@ -11,6 +11,7 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.error import CannotListenError, InvalidAddressError
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.protocol import DatagramProtocol
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
@@ -21,6 +22,7 @@ from twisted_ib.interfaces import IRDSProtocol, IRDSTransport
 from twisted_ib.rds import port as rdsPort
 from twisted_ib.rds import receiving
 from twisted_ib.rds.paths import path as pathsPath
+from twisted_ib.rds.paths.network import Network
 from twisted_ib.rds.port import RDSPort
 
 SIZE = 64 * 1024
@@ -75,6 +77,20 @@ class PortCase(SynchronousTestCase):
 
     def pair(self) -> tuple[Any, Any]:
         return self.socket(self.here, 4000), self.socket(self.there, 5000)
+
+
+class NetworkTests(SynchronousTestCase):
+    """
+    A process's sockets together.
+    """
+
+    def test_generation(self) -> None:
+        """
+        A random number that fits into 32 bits, and never 0, which means unknown.
+        """
+        for draw, expected in ((lambda most: 0, 1), (lambda most: most - 1, 0xFFFFFFFF)):
+            network = Network(Clock(), lambda network: None, below=draw)
+            self.assertEqual(network.generation, expected)
 
 
 class DatagramTests(PortCase):

@@ -19,11 +19,25 @@ from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.fabric.base.path import Refusing
 from twisted_ib.hca.fabric.shm.ring import RingPath, segmentSize
 from twisted_ib.hca.queues.queuepair import QueuePair
+from twisted_ib.hca.queues.requests import SendFlags
 from twisted_ib.hca.wire.headers import RETH
 
 STATES = (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS, QPState.SQD, QPState.ERR)
 RECEIVING = (QPState.RTR, QPState.RTS, QPState.SQD)
 CALLED = (QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE)
+
+
+class FlagTests(SynchronousTestCase):
+    """
+    The values that programs and captures know.
+    """
+
+    def test_send(self) -> None:
+        """
+        C{enum ibv_send_flags} of C{infiniband/verbs.h}.
+        """
+        expected = {"FENCE": 1, "SIGNALED": 2, "SOLICITED": 4, "INLINE": 8, "IP_CSUM": 16}
+        self.assertEqual({flag.name: flag.value for flag in SendFlags}, expected)
 
 
 class Consumer:

@@ -116,6 +116,14 @@ class End:
             self._open = None
         return 0
 
+    def continued(self, opcode: int, parts: list[Any], length: int) -> int:
+        """
+        Middle packets came.
+        """
+        assert self._open is not None
+        self._open += map(bytes, parts)
+        return 0
+
     def answer(self) -> None:
         """
         Answer what is owed, as far as there is room.

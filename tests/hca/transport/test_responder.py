@@ -132,6 +132,17 @@ class RequestTests(ResponderCase):
         self.request(0x04, A)
         self.assertEqual(self.sent(), [acknowledge(0x1F, A, 1)])
 
+    def test_overtakenAmidst(self) -> None:
+        """
+        Nor does one if Middle packets, which come together, were the expected ones.
+        """
+        self.request(0x00, A, bytes(256), False)
+        self.request(0x01, C, bytes(256), False)
+        self.assertTrue(self.connection.continued(0x01, B, False, [bytes(256)] * 2))
+        self.assertEqual(self.sent(), [])
+        self.request(0x02, D, b"x")
+        self.assertEqual(self.sent(), [acknowledge(0x1F, D, 1)])
+
     def test_duplicate(self) -> None:
         """
         A duplicate is acknowledged again, though it does not ask, and not executed.
@@ -639,6 +650,20 @@ class AnswerTests(ResponderCase):
         self.read(C, 488, 0x1200)
         self.assertEqual([packet[2] for packet in self.sent()], [C, D])
         self.assertEqual(len(self.end.records), 1)
+
+    def test_stillToBeMade(self) -> None:
+        """
+        Nor one of which the user has not made all yet, though what it has made has gone.
+        """
+        self.patch(responder, "TRANSPORT_ANSWERS", 65536)
+        self.read(A, 200000)
+        sent = self.sent()
+        self.assertLess(len(sent), 600)
+        self.read(A + 700, 200000 - 700 * 256, 0x1000 + 700 * 256)
+        while self.connection.pending():
+            sent += self.sent()
+        self.assertEqual(sum(code == 0x0C for code, _ in self.end.records), 1)
+        self.assertEqual(b"".join(packet[4] for packet in sent), self.memory(0x1000, 200000))
 
     def test_manyTimes(self) -> None:
         """

@@ -163,6 +163,39 @@ class BundleTests(ProcessesTestCase):
         self.assertEqual(two.data, [text for index, text in enumerate(texts) if index % 7])
         self.assertEqual(other.data, [text for index, text in enumerate(texts) if not index % 7])
 
+    def test_lengths(self) -> None:
+        """
+        A datagram of L{LONGEST} bytes is bundled with the next, a longer one is a message of its own.
+        """
+        two = self.listen()
+        for length, messages in ((LONGEST, 2), (LONGEST + 1, 3)):
+            number = self.machine.nextTransmit
+            self.write(b"first", bytes(length), b"last")
+            self.rest()
+            self.assertEqual(self.machine.nextTransmit - number, messages, length)
+        self.assertEqual(len(two.data), 6)
+
+    def test_held(self) -> None:
+        """
+        While a message is held for one port, datagrams to others are bundled; those to that port wait behind
+        it, also when it is congested no more.
+        """
+        two, other = self.listen(), self.b.listen(5001)
+        (path,) = self.a.network.paths.values()
+        number = self.machine.nextTransmit
+        self.patch(path, "isCongested", lambda port: port == 5001)
+        self.write(b"held", port=5001)
+        texts = [b"%d" % index for index in range(20)]
+        self.write(*texts)
+        self.settle()
+        self.assertEqual((two.data, self.machine.nextTransmit - number), (texts, 2))
+        self.patch(path, "isCongested", lambda port: False)
+        self.write(b"behind", port=5001)
+        self.assertEqual(self.one.socket._bundles, {})
+        self.one.socket.portsCleared(path)
+        self.rest()
+        self.assertEqual(other.data, [b"held", b"behind"])
+
     def test_default(self) -> None:
         """
         C{connect} gives a destination; what is written with and without it stays in order.
