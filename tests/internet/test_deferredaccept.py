@@ -10,11 +10,13 @@ from typing import Any
 from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.simulation.streams import ADDRESSES, Sender, Streams
+from tests.simulation.streams import ADDRESSES, Client, Sender, Streams
 from twisted_ib import limits
 from twisted_ib.hca.connection.path import ANY_PATH
 from twisted_ib.hca.fabric.base import faults
 from twisted_ib.hca.wire.cm import DREQ, REJ, REP, REQ, RTU
+from twisted_ib.rdma.port import connectRDMA, listenRDMA
+from twisted_ib.sdp.port import connectSDP, listenSDP
 
 
 class Recorder(Protocol):
@@ -47,6 +49,46 @@ def attributeOf(datagram: bytes) -> int:
     Return the attribute id of a CM message in a datagram; 0 for another datagram.
     """
     return int.from_bytes(datagram[36:38], "big") if datagram[0] == 0x64 else 0
+
+
+class Ending(Protocol):
+    """
+    Closes the connection when something comes; of streams and of messages.
+    """
+
+    over = False
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Some came.
+        """
+        assert self.transport is not None
+        self.transport.loseConnection()
+
+    def messageReceived(self, view: memoryview) -> None:
+        """
+        A message came.
+        """
+        self.dataReceived(bytes(view))
+
+    def connectionLost(self, reason: object = None) -> None:
+        """
+        It is over.
+        """
+        self.over = True
+
+
+class Speaking(Ending):
+    """
+    Says something first.
+    """
+
+    def connectionMade(self) -> None:
+        """
+        Say it.
+        """
+        transport: Any = self.transport
+        (transport.sendMessage if hasattr(transport, "sendMessage") else transport.write)(b"data")
 
 
 class PromiseTests(SynchronousTestCase):
@@ -211,3 +253,42 @@ class PromiseTests(SynchronousTestCase):
         self.streams.connect(Recorder(), 0.01)
         self.wait(400.0)
         self.assertEqual((self.made, self.device.reservedNumbers, len(self.device.cm)), ([], {}, 0))
+
+    def end(self, delays: list[float], listen: Any, connect: Any) -> None:
+        """
+        A connection, from its beginning to its end.
+
+        @param delays: of the RTU, in seconds; none if it is lost.
+        """
+        sent: list[int] = []
+
+        def fault(datagram: bytes, now: float) -> faults.Deliveries:
+            """
+            Note the messages of both sides.
+            """
+            sent.append(attributeOf(datagram))
+            return [(delay, datagram) for delay in (delays if sent[-1] == RTU.attribute else [0.0])]
+
+        for link in self.streams.links:
+            link.faults.append(fault)
+        server, speaker, reactor = Ending(), Speaking(), self.streams.host.reactor
+        factory = Factory.forProtocol(lambda: server)  # type: ignore[arg-type]
+        port = listen(reactor, 7, factory, interface=ADDRESSES[1], device=ADDRESSES[1])
+        connect(reactor, ADDRESSES[1], 7, Client(speaker), device=ADDRESSES[0])
+        self.world.run(lambda: server.over and speaker.over, 20.0)
+        self.wait(2.0)
+        self.assertIn(RTU.attribute, sent)
+        self.assertIn(DREQ.attribute, sent)
+        self.assertNotIn(REJ.attribute, sent)
+        port.stopListening()
+        for link in self.streams.links:
+            link.faults.remove(fault)
+
+    def test_overtaken(self) -> None:
+        """
+        The RTU is lost, comes when all is over, or right behind the data, and the server closes at once: by a
+        DREQ, as there is a connection, and not by a REJ.
+        """
+        for delays in [], [1.0], [0.001]:
+            self.end(delays, listenSDP, connectSDP)
+            self.end(delays, listenRDMA, connectRDMA)

@@ -78,6 +78,11 @@ class Device:
         self.paths = Paths()
         self.error: Exception | None = None
 
+    def communicationEstablished(self, number: int) -> None:
+        """
+        Nobody connects.
+        """
+
     def resolvePath(self, queuePair: QueuePair) -> None:
         """
         Find the path of a queue pair.

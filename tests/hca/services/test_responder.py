@@ -428,6 +428,11 @@ class ReadTests(ResponderTestCase):
                 self.turns += 1
                 dirty.pop().endOfBatch()
 
+            def communicationEstablished(self, number: int) -> None:
+                """
+                Nobody connects.
+                """
+
         self.b.path.capacity = 1 << 30
         self.b.qp.device = batches = Batches()
         self.put(0x0C, self.reth(200))

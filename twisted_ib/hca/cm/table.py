@@ -63,7 +63,7 @@ _Take = Callable[[Any, Any, float], None]
 CMEvent = tuple[Event, "Connection | Lookup | None", Any]
 
 # Module globals: looking a member up on an enumeration is much slower.
-_IDLE, _TIMEWAIT = State.IDLE, State.TIMEWAIT
+_IDLE, _REP_SENT, _TIMEWAIT = State.IDLE, State.REP_SENT, State.TIMEWAIT
 _CONNECT, _REQ, _REP, _RTU = Input.CONNECT, Input.REQ, Input.REP, Input.RTU
 _DREQ, _DREP, _TIMEWAIT_EXIT = Input.DREQ, Input.DREP, Event.TIMEWAIT_EXIT
 
@@ -105,6 +105,7 @@ class ConnectionTable:
 
     @ivar counters: anomalies by name, see L{COUNTERS}.
     @ivar lookups: SIDR exchanges.
+    @ivar accepted: connections whose REP was sent and whose RTU is awaited, by their queue pair number.
     @ivar events: queue of L{nextEvent}.
     @ivar outputs: queue of L{nextOutput}; a user that must put one back does so with C{appendleft}.
     """
@@ -130,6 +131,7 @@ class ConnectionTable:
         self._halfOpenLimit = HalfOpenLimit(halfOpenPerSource, halfOpenInAll)
         self._listeners: dict[int, Any] = {}
         self._connections: dict[int, Connection] = {}
+        self.accepted: dict[int, Connection] = {}
         self._peers: dict[Any, Peer] = {}
         self._deadlines: Deadlines[Connection] = Deadlines()
         # ConnectionContext.arm and disarm.
@@ -335,6 +337,9 @@ class ConnectionTable:
         halfOpen = HALF_OPEN[state]
         if halfOpen is not HALF_OPEN[old]:
             self._halfOpenLimit.changed(connection, halfOpen)
+            self.accepted.pop(connection.localQPN, None)
+        elif state is _REP_SENT:
+            self.accepted[connection.localQPN] = connection
         if state is _TIMEWAIT:
             self._startTimewait(connection, now)
             self._forget(connection)

@@ -240,6 +240,17 @@ class Services:
         if cm.events:
             self.dispatch()
 
+    def communicationEstablished(self, number: int) -> None:
+        """
+        A queue pair got its first message: where its connection awaits the RTU it is established now.
+        """
+        # IBTA vol. 1 12.9.8: data travels on another queue pair than the RTU and may overtake it, or the RTU
+        # is lost.
+        connection = self.cm.accepted.get(number)
+        if connection is not None:
+            connection.established(self._device.clock())
+            self.dispatch()
+
     def pathLost(self, path: Any, reason: PathLostError) -> None:
         """
         See L{IFabricOwner}.

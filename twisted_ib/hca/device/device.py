@@ -485,8 +485,13 @@ class Device(Identity):
         # starting PSN, so a stranger must guess one of 2^24 within the window (RFC 5961 has the same defence
         # for TCP).
         if (psn - owner.proposal.expectedPSN) & PSN_MASK < limits.TRANSPORT_WINDOW:
-            owner.connection.established(self.clock())
-            self.services.dispatch()
+            self.communicationEstablished(number)
+
+    def communicationEstablished(self, number: int) -> None:
+        """
+        A queue pair got its first message, which counts as the RTU of its connection.
+        """
+        self.services.communicationEstablished(number)
 
     def queuePairClosed(self, queuePair: QueuePair) -> None:
         """

@@ -404,12 +404,16 @@ class WorkQueues:
 
     def established(self) -> None:
         """
-        The peer's first message came; in RTR that raises COMM_EST (IBTA vol. 1 11.6.3.1).
+        The peer's first message came: its connection is established, and in RTR that raises COMM_EST (IBTA
+        vol. 1 11.6.3.1).
         """
-        # The RTU was lost or is late, and the message proves that the peer is connected: programs
-        # call rdma_notify() then (Linux cm.c, ib_cm_notify()).
-        if self.queuePair.state == QPState.RTR:
-            self.queuePair.raiseEvent(EventType.COMM_EST)
+        # The RTU was lost or is late, and the message proves that the peer is connected.  The communication
+        # manager is told here; on Linux the program calls rdma_notify() (cm.c, ib_cm_notify()).
+        queuePair = self.queuePair
+        if queuePair.state == QPState.RTR:
+            queuePair.raiseEvent(EventType.COMM_EST)
+        if queuePair.device is not None:
+            queuePair.device.communicationEstablished(queuePair.number)
 
     def complete(self, queue: CompletionQueue, completion: WorkCompletion, solicited: bool = False) -> None:
         """

@@ -303,7 +303,7 @@ class RCConnection(RCSender):
 
     def _begun(self) -> RCCarrier | None:
         # Data before the RTU establishes the connection as well (IBTA vol. 1 12.9.8).
-        self.medium.arrived(self)
+        self.channel.device.communicationEstablished(self.queuePair.number)
         network = self.medium.network
         if network.dormant or self.loss is not None:
             return None

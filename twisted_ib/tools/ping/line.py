@@ -217,11 +217,10 @@ class PingConnection:
 
     # -- steps
 
-    def up(self, orFirst: bool = False) -> Steps[None]:
+    def up(self) -> Steps[None]:
         """
         Wait until the connection is established.
 
-        @param orFirst: return at the peer's first message, too.
         @raise ProgramError: the connection failed.
         """
         while not self.isUp:
@@ -229,10 +228,6 @@ class PingConnection:
                 raise ProgramError(self._failure)
             if self.isOver:
                 raise PeerEnded(f"{self.peer} has disconnected")
-            # The RTU may be lost or late: a message that came shows as well that the peer is ready (COMM_EST,
-            # IBTA vol. 1 11.6.3.1).
-            if orFirst and self._done:
-                return
             yield
 
     def over(self) -> Steps[None]:

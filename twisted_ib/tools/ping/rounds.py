@@ -185,7 +185,7 @@ class Server(RPing):
         @raise ProgramError: the connection fails, or a round.
         """
         self.accept()
-        yield from self.up(orFirst=True)
+        yield from self.up()
         try:
             yield from self._rounds(verbose, validate)
         except PeerEnded:
