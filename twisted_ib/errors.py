@@ -132,6 +132,13 @@ class NoListenerError(HCAError):
     """
 
 
+class HiddenListenerError(NoListenerError):
+    """
+    Somebody listens on this service, and not for this process: in another network namespace, or as a user
+    that is not allowed here; the text says which.
+    """
+
+
 class HandshakeError(HCAError):
     """
     A process that asked to share a ring violated the handshake.

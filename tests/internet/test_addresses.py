@@ -22,6 +22,7 @@ from twisted_ib.errors import (
     DeviceClosedError,
     HandshakeError,
     HCAError,
+    HiddenListenerError,
     NoListenerError,
     NoRouteError,
     ResourceLimitError,
@@ -325,6 +326,12 @@ class FailureTests(SynchronousTestCase):
                 NoListenerError("x"),
                 error.ConnectionRefusedError,
                 "Connection was refused by other side: 111: nobody listens on SDP host:80.",
+            ),
+            (
+                HiddenListenerError("it listens in another network namespace"),
+                error.ConnectionRefusedError,
+                "Connection was refused by other side: 111: "
+                "SDP host:80: it listens in another network namespace.",
             ),
             (
                 NoRouteError("x"),

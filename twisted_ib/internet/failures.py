@@ -14,6 +14,7 @@ from twisted.internet import error
 from twisted_ib.errors import (
     EXHAUSTED,
     DeviceError,
+    HiddenListenerError,
     NoListenerError,
     NoRouteError,
     ResourceLimitError,
@@ -62,6 +63,8 @@ def connectError(reason: Exception, where: str) -> error.ConnectError:
     if exhausted:
         # As tcp.BaseClient reports that it gets no socket.
         return error.ConnectBindError(exhausted, f"{where}: {os.strerror(exhausted)}")
+    if isinstance(reason, HiddenListenerError):
+        return refused(where, oneLine(reason))
     if isinstance(reason, NoListenerError):
         return refused(where)
     if isinstance(reason, NoRouteError):
@@ -71,13 +74,16 @@ def connectError(reason: Exception, where: str) -> error.ConnectError:
     return error.ConnectError(string=f"{where}: {text}")
 
 
-def refused(where: str) -> error.ConnectionRefusedError:
+def refused(where: str, why: str = "") -> error.ConnectionRefusedError:
     """
     Return the error for a port without a listener.
+
+    @param why: there is one, but not for us.
     """
+    text = f"{where}: {why}" if why else f"nobody listens on {where}"
     # IBTA vol. 1 12.6.7.2, reason 8 (invalid service id) is the CM's form of TCP's RST to a SYN (RFC 9293
     # section 3.10.7.1).
-    return error.ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on {where}")
+    return error.ConnectionRefusedError(errno.ECONNREFUSED, text)
 
 
 def rejected(where: str, reason: int) -> error.ConnectionRefusedError:

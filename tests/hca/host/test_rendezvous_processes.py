@@ -295,6 +295,9 @@ class OtherUserTests(RendezvousTestCase):
         self.as_(1234, lambda: self.squat(2, SERVICE, "127.0.0.1"))
         self.assertIn("hca-0000000000000002", self.names())
         self.assertEqual(self.guids(server, "127.0.0.1"), [])
+        self.assertEqual(
+            server.hidden(SERVICE, "127.0.0.1"), "its owner, user 1234, is not in TWISTED_IB_ALLOW_UIDS"
+        )
         self.assertEqual([entry.guid for entry in server.hcas()], [1])
         self.assertEqual(server.find(2), None)
         name = entries.serviceName(SERVICE, server.namespace, "::1")
@@ -373,6 +376,22 @@ class OtherUserTests(RendezvousTestCase):
         self.assertEqual(status, 0)
         self.assertEqual(len(self.names("svc-")), 2)
         self.assertEqual(self.guids(server, "127.0.0.1"), [1])
+
+    def test_hiddenByNamespace(self) -> None:
+        """
+        A service of a living process of another network namespace is not found, and that is said; of a dead
+        one it is not.
+        """
+        client, server = self.hca(1), self.hca(2)
+        server.namespace += 1
+        server.publish(SERVICE, "0.0.0.0")
+        self.assertEqual(self.guids(client, "127.0.0.1"), [])
+        self.assertEqual(client.hidden(SERVICE, "127.0.0.1"), "it listens in another network namespace")
+        self.assertEqual(client.hidden(SERVICE + 1, "127.0.0.1"), "")
+        entry = server.name
+        os.rename(self.path(f"run/{entry}"), self.path("run/dead"))
+        self.assertEqual(client.hidden(SERVICE, "127.0.0.1"), "")
+        os.rename(self.path("run/dead"), self.path(f"run/{entry}"))
 
     def test_shedRoot(self) -> None:
         """

@@ -50,14 +50,17 @@ def peerCredentials(pair: socket.socket) -> PeerCredentials:
     return PeerCredentials(pid, uid, gid)
 
 
-def checkPeer(pair: socket.socket, allows: Callable[[int], bool]) -> PeerCredentials:
+def checkPeer(pair: socket.socket, allows: Callable[[int], bool], called: bool = False) -> PeerCredentials:
     """
     Read the peer's credentials and check its user.
 
     @param allows: whether a uid is allowed.
+    @param called: whether the peer called us; it is told the error's text.
     @raise PeerIdentityError: its user is not.
     """
     peer = peerCredentials(pair)
+    if not allows(peer.uid) and called:
+        raise PeerIdentityError(f"its owner, user {os.geteuid()}, does not allow user {peer.uid}")
     if not allows(peer.uid):
         raise PeerIdentityError(
             f"process {peer.pid} belongs to user {peer.uid}, which is not in TWISTED_IB_ALLOW_UIDS"

@@ -13,12 +13,22 @@ import stat
 import time
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from random import random
 
 from twisted_ib import limits
 from twisted_ib.errors import BacklogFullError, HandshakeError, NoListenerError, RunDirectoryError
 from twisted_ib.hca.host import addresses
-from twisted_ib.hca.host.entries import HCA, Entry, connect, groupName, serviceName, targetsOf
+from twisted_ib.hca.host.entries import (
+    HCA,
+    SERVICE,
+    Entry,
+    connect,
+    groupName,
+    isServed,
+    serviceName,
+    targetsOf,
+)
 from twisted_ib.hca.host.liveness import PeerCredentials, peerCredentials
 from twisted_ib.hca.host.rundirectory import RunDirectory, allowedUids, openDirectories
 
@@ -141,6 +151,34 @@ class Search:
             if socket is None or self.allows(socket.st_uid):
                 found.append((hca, inode, status.st_uid))
         return found
+
+    def hidden(self, serviceID: int, address: str) -> str:
+        """
+        Say why a service that L{lookup} does not find is there all the same.
+
+        @return: a clause about its listener, empty if there is none.
+        """
+        for where in addresses.servedBy(addresses.normalise(address)):
+            name = serviceName(serviceID, self.namespace, where)
+            for directory in self._directories:
+                status = directory.status(name)
+                if status is not None and not self.allows(status.st_uid):
+                    return f"its owner, user {status.st_uid}, is not in TWISTED_IB_ALLOW_UIDS"
+                if self._isElsewhere(directory, serviceID, where):
+                    return "it listens in another network namespace"
+        return ""
+
+    def _isElsewhere(self, directory: RunDirectory, serviceID: int, address: str) -> bool:
+        with suppress(RunDirectoryError):
+            for name in directory.names():
+                match = SERVICE.match(name)
+                if match is None or (int(match[1], 16), match[3]) != (serviceID, address):
+                    continue
+                # A Unix socket with a path is reached from each namespace: so it is known whether the process
+                # lives.
+                if int(match[2]) != self.namespace:
+                    return any(isServed(directory, hca) for hca, _, _ in self._pointed(directory, name))
+        return False
 
     def hcas(self) -> list[Entry]:
         """

@@ -12,7 +12,14 @@ from typing import Any
 from unittest import mock
 
 from tests.hca.hcas import LISTENER, SDP, HCATestCase, User, settle
-from twisted_ib.errors import BacklogFullError, HCAError, NoListenerError, PathLostError, PeerRefusedError
+from twisted_ib.errors import (
+    BacklogFullError,
+    HCAError,
+    HiddenListenerError,
+    NoListenerError,
+    PathLostError,
+    PeerRefusedError,
+)
 from twisted_ib.hca.fabric.shm import redials
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.host import handshake, search
@@ -178,6 +185,25 @@ class RedialTests(HCATestCase):
         settle(self.a, self.b)
         self.assertIsInstance(self.user.error, PeerRefusedError)
         self.assertIn("no room", str(self.user.error))
+
+    def test_notAllowed(self) -> None:
+        """
+        A user whom the listener's owner does not allow is told so.
+        """
+        owner = os.geteuid()
+        with mock.patch.object(self.b.fabric.rendezvous, "allows", lambda uid: False):
+            self.call()
+            settle(self.a, self.b)
+        self.assertIsInstance(self.user.error, PeerRefusedError)
+        self.assertIn(f"its owner, user {owner}, does not allow user {owner}", str(self.user.error))
+
+    def test_hidden(self) -> None:
+        """
+        A listener of another network namespace is named as one.
+        """
+        self.a.fabric.rendezvous.namespace += 1
+        error = self.assertRaises(HiddenListenerError, self.call)
+        self.assertIn("it listens in another network namespace", str(error))
 
     def test_errors(self) -> None:
         """

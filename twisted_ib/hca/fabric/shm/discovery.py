@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from twisted_ib.errors import BacklogFullError, HandshakeError, HCAError, NoListenerError
+from twisted_ib.errors import BacklogFullError, HandshakeError, HCAError, HiddenListenerError, NoListenerError
 from twisted_ib.hca.fabric.base.fabric import Fabric
 from twisted_ib.hca.fabric.shm.listeners import ListeningSockets
 from twisted_ib.hca.fabric.shm.peersockets import PathRequest, PeerSockets
@@ -98,11 +98,11 @@ class HostDirectory(Fabric):
         self._listeners.replace(old, following)
         self._isHidden, self._lookAt = False, None
         failed = "".join(f"; {error}" for error in following.missing)
+        self._watch()
         self.count("run_directory_restored")
         self.owner.warn(
             f"{following.place} was removed or replaced, and this process has entered itself anew{failed}"
         )
-        self._watch()
 
     def _follow(self) -> None:
         # twistd --uid (twisted.scripts._twistd_unix, shedPrivileges) changes the user after the ports are
@@ -214,10 +214,11 @@ class HostDirectory(Fabric):
         @param user: Gets C{pathReady(path)}, perhaps before this returns, or C{connectFailed(error)} later.
         @raise NoRouteError: the address is not one of this host.
         @raise NoListenerError: no live process serves it.
+        @raise HiddenListenerError: one does, but not for this process.
         """
         checkLocal(address)
         self.rendezvous.checkOwner()
-        failure: HCAError = NoListenerError(f"nobody serves {address}")
+        failure: HCAError | None = None
         full: Entry | None = None
         # An entry may belong to a process that was killed; like connect(2) over getaddrinfo(3)'s list, try
         # the next.
@@ -232,6 +233,9 @@ class HostDirectory(Fabric):
                 failure.__cause__ = failure.__cause__ or error
         if full is not None and self._redials.again(full.guid, [user]):
             return PathRequest(self, user)
+        if failure is None:
+            hidden = self.rendezvous.hidden(serviceID, address)
+            failure = HiddenListenerError(hidden) if hidden else NoListenerError(f"nobody serves {address}")
         # The counterpart of REJ reason 8, invalid service ID (IBTA vol. 1 12.6.7.2; Linux cm.c,
         # cm_req_handler), or of a REQ without an answer.  Consumers report ECONNREFUSED or fall back to
         # TCP.

@@ -84,7 +84,7 @@ class PeerSocket:
         self.bell: EventDoorbell | None = None
         # The run directory's mode keeps strangers out of a private directory only; in a shared one the
         # kernel's credentials are what admits a peer.
-        self.credentials = checkPeer(pair, rendezvous.allows)
+        self.credentials = checkPeer(pair, rendezvous.allows, self.server)
         self.liveness = Liveness.of(pair)
         try:
             self.handshake: Handshake | None = Handshake(self._hello(rendezvous.uid), self.server, now)
