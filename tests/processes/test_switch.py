@@ -197,14 +197,15 @@ class WrongServerTests(SwitchTestCase):
 
     def test_shared(self) -> None:
         """
-        Processes that share a number (SO_REUSEPORT) share its clients over SDP as over TCP; those of one
-        that stops or is killed go to the others (issue 16, point 3).
+        Processes that share a number (SO_REUSEPORT), whether they bound or adopted their sockets, share its
+        clients over SDP as over TCP; those of one that stops or is killed go to the others (issue 16, point
+        3).
         """
         servers = {name: self.start() for name in ("one", "two", "three")}
         client, port = self.start(), 0
         for name, server in servers.items():
-            found = server.ask("listen", name=name, port=port, reusePort=True)
-            self.assertEqual(found["provider"], "both")
+            found = server.ask("listen", name=name, port=port, reusePort=True, adopt=name == "three")
+            self.assertEqual((found["provider"], found["rule"]), ("both", "default"))
             port = found["port"]
 
         def reached(times: int) -> set[str]:

@@ -314,17 +314,21 @@ class RowsTests(VisibilityTestCase):
 
     def test_adopted(self) -> None:
         """
-        Adopted ports and connections were made without the switch.
+        The rules decide for an adopted port as for any other, and the report says so (issue 16, point 3).
         """
-        self.rules("use tcp listen * *:*\nuse tcp connect * *:*\n")
-        skt = socket.socket()
-        skt.bind(("127.0.0.1", 0))
-        skt.listen()
-        skt.setblocking(False)
-        port = self.reactor.adoptStreamPort(skt.fileno(), socket.AF_INET, Factory.forProtocol(Protocol))
-        skt.close()
-        [row] = self.ours(port)
-        self.assertEqual((row["provider"], row["rule"]), ("tcp", "explicit"))
+        for rules, rule in ("use tcp listen * *:*\n", "/r:1"), ("use tcp listen * 192.0.2.1:*\n", "default"):
+            self.rules(rules)
+            if self.reactor.openSwitch is not None:
+                self.reactor.switch.configuration.reload()
+            skt = socket.socket()
+            skt.bind(("127.0.0.1", 0))
+            skt.listen()
+            skt.setblocking(False)
+            port = self.reactor.adoptStreamPort(skt.fileno(), socket.AF_INET, Factory.forProtocol(Protocol))
+            skt.close()
+            rows = {row["provider"]: row["rule"] for row in self.ours(port)}
+            self.assertEqual(rows["tcp"], rule)
+            self.assertEqual(rows.get("sdp"), None if rule == "/r:1" else "default")
 
     def test_paused(self) -> None:
         """

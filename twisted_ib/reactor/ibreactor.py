@@ -12,6 +12,7 @@ a device needs; the rest is imported when it is first used.
 from __future__ import annotations
 
 from math import inf
+from socket import AF_INET, AF_INET6
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -294,6 +295,19 @@ class IBReactor(_Base):
                 switch.listensDirect(made)
             return made
         return switch.listenTCP(self, port, factory, backlog, interface)
+
+    def adoptStreamPort(self, fileDescriptor: int, addressFamily: Any, factory: Any) -> Any:
+        """
+        See C{IReactorSocket}; the rules choose the provider of a TCP socket.
+        """
+        isTCP = addressFamily in (AF_INET, AF_INET6)
+        switch = self._switchFor("listen") if isTCP else None
+        if switch is None or switch.configuration.tcpOnly("listen"):
+            made: Any = _Base.adoptStreamPort(self, fileDescriptor, addressFamily, factory)
+            if switch is not None:
+                switch.listensDirect(made)
+            return made
+        return switch.adoptStreamPort(self, fileDescriptor, addressFamily, factory)
 
     def connectTCP(
         self, host: Any, port: Any, factory: Any, timeout: Any = 30, bindAddress: Any = None

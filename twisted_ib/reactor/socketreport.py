@@ -139,7 +139,7 @@ class SocketReport:
         if isinstance(why, Reason):
             return why
         if isinstance(user, tcp.Port):
-            return self._byPolicy("listen") if getattr(user, "_shouldShutdown", True) else None
+            return self._byPolicy("listen")
         return None if connector is None else self._byPolicy("connect")
 
     def _byPolicy(self, role: str) -> Reason | None:
@@ -148,7 +148,7 @@ class SocketReport:
             return None
         configuration = switch.configuration
         decision = configuration.policy.certain(role, configuration.program)
-        # Other rules decided, or the socket was adopted and had no decision.
+        # Other rules decided.
         if decision is None or decision.verdict != "tcp":
             return None
         return Reason(decision.where, decision.verdict, "tcp")

@@ -142,12 +142,25 @@ class Switching(Program):
     # -- servers
 
     def do_listen(
-        self, port: int = 0, interface: str = "127.0.0.1", name: str = "server", reusePort: bool = False
+        self,
+        port: int = 0,
+        interface: str = "127.0.0.1",
+        name: str = "server",
+        reusePort: bool = False,
+        adopt: bool = False,
     ) -> dict[str, Any]:
         """
-        Call C{listenTCP}.
+        Call C{listenTCP}, or listen with SO_REUSEPORT and call C{adoptStreamPort}.
         """
         where: Any = port
+        if adopt:
+            with socket.socket() as skt:
+                skt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                skt.bind((interface, port))
+                skt.listen()
+                skt.setblocking(False)
+                made = self.reactor.adoptStreamPort(skt.fileno(), socket.AF_INET, self._factory(name))
+            return self._listening(made)
         if reusePort:
             where = makeBinding(interface, port, reuseAddress=True, reusePort=True)
         return self._listening(self.reactor.listenTCP(where, self._factory(name), interface=interface))

@@ -9,13 +9,14 @@ import socket
 from typing import Any
 
 from twisted.application.internet import ClientService, StreamServerEndpointService
+from twisted.internet import error
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.epollreactor import EPollReactor
 
 from tests.reactor.switch.case import Client, Server, SwitchTestsBuilder
 from twisted_ib.reactor.ibreactor import IBReactor
-from twisted_ib.reactor.switch.switch import explain
+from twisted_ib.reactor.switch.switch import direct, explain
 
 
 class ServiceTests(SwitchTestsBuilder):
@@ -55,24 +56,93 @@ class ServiceTests(SwitchTestsBuilder):
         self.play(scenario)
         self.assertEqual(found, ["sdp", "tcp", "sdp"])
 
+    def listening(self, family: int = socket.AF_INET, host: str = "127.0.0.1") -> socket.socket:
+        """
+        @return: A socket that listens, as systemd or a parent process hands one over.
+        """
+        skt = socket.socket(family)
+        self.addCleanup(skt.close)
+        skt.bind((host, 0))
+        skt.listen()
+        skt.setblocking(False)
+        return skt
+
     def test_adopted(self) -> None:
         """
-        C{adoptStreamPort} and C{adoptStreamConnection} are TCP, and so are the connections to such a port.
+        A port of C{adoptStreamPort} offers SDP on its socket's address, until it stops; the socket goes on
+        listening for who else has it (issue 16, point 3).
+        """
+
+        async def scenario(reactor: Any) -> None:
+            for family, host in (socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"):
+                factory, client, skt = Server(), Client(), self.listening(family, host)
+                port = reactor.adoptStreamPort(skt.fileno(), family, factory)
+                self.assertEqual((explain(port).provider, explain(port).rule), ("both", "default"))
+                self.assertEqual(port.getHost().port, skt.getsockname()[1])
+                (service,) = self.services()
+                link = os.readlink(os.path.join(self.run_, service))
+                self.assertTrue(link.endswith(f".tcp-{os.fstat(skt.fileno()).st_ino}"))
+                made = factory.next()
+                connector = reactor.connectTCP(host, port.getHost().port, client)
+                await made
+                await client.done
+                self.assertEqual(explain(client.answer.transport).provider, "sdp")
+                connector.disconnect()
+                await client.lost
+                await port.stopListening()
+                self.assertEqual((factory.starts, factory.stops, self.services()), (1, 1, []))
+                client = Client()
+                reactor.connectTCP(host, skt.getsockname()[1], client)
+                self.assertEqual(await client.done, "made")
+                self.assertEqual(explain(client.answer.transport).provider, "tcp")
+
+        self.play(scenario)
+
+    def test_adoptedByRule(self) -> None:
+        """
+        Rules, and a program that wants none, decide for an adopted socket too.
+        """
+        self.rules("use tcp listen * 127.0.0.1:*\nuse sdp listen * 127.0.0.2:*\n")
+
+        async def scenario(reactor: Any) -> None:
+            skt = self.listening()
+            adopt = skt.fileno(), socket.AF_INET, Server()
+            why = explain(reactor.adoptStreamPort(*adopt))
+            self.assertEqual((why.provider, why.verdict), ("tcp", "tcp"))
+            self.assertTrue(why.rule.endswith("rules:1"), why.rule)
+            why = explain(direct(reactor).adoptStreamPort(*adopt))
+            self.assertEqual((why.provider, why.rule), ("tcp", "explicit"))
+            skt = self.listening(host="127.0.0.2")
+            port = reactor.adoptStreamPort(skt.fileno(), socket.AF_INET, Server())
+            self.assertEqual((explain(port).provider, port.fileno()), ("sdp", -1))
+            self.rules("use tcp listen * *:*\n")
+            reactor.switch.configuration.reload()
+            self.assertTrue(reactor.switch.configuration.tcpOnly("listen"))
+            why = explain(reactor.adoptStreamPort(*adopt))
+            self.assertEqual((why.provider, why.verdict), ("tcp", "tcp"))
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+                self.assertRaises(
+                    error.UnsupportedAddressFamily,
+                    reactor.adoptStreamPort,
+                    other.fileno(),
+                    socket.AF_APPLETALK,
+                    Server(),
+                )
+
+        self.play(scenario)
+
+    def test_adoptedConnection(self) -> None:
+        """
+        C{adoptStreamConnection} is TCP.
         """
 
         async def scenario(reactor: Any) -> None:
             factory, client = Server(), Client()
-            with socket.socket() as skt:
-                skt.bind(("127.0.0.1", 0))
-                skt.listen()
-                skt.setblocking(False)
-                port = reactor.adoptStreamPort(skt.fileno(), socket.AF_INET, factory)
-            self.assertNotIn(port, reactor.switch.ports)
+            port = direct(reactor).listenTCP(0, factory, interface="127.0.0.1")
             made = factory.next()
             reactor.connectTCP("127.0.0.1", port.getHost().port, client)
             server = await made
             await client.done
-            self.assertEqual(explain(client.answer.transport).provider, "tcp")
             self.assertEqual(explain(client.answer.transport).fallback.kind, "no_listener")
             again = factory.next()
             reactor.adoptStreamConnection(server.transport.fileno(), socket.AF_INET, factory)
@@ -130,7 +200,7 @@ class UntouchedTests(SwitchTestsBuilder):
         """
         UDP and UNIX are the epoll reactor's own.
         """
-        for name in ("listenUDP", "listenMulticast", "listenUNIX", "connectUNIX", "adoptStreamPort"):
+        for name in ("listenUDP", "listenMulticast", "listenUNIX", "connectUNIX", "adoptStreamConnection"):
             self.assertIs(getattr(IBReactor, name), getattr(EPollReactor, name), name)
 
 

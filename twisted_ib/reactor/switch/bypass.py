@@ -48,6 +48,14 @@ class Direct:
         made.why = self._why()
         return made
 
+    def adoptStreamPort(self, fileDescriptor: int, addressFamily: Any, factory: Any) -> Any:
+        """
+        See C{IReactorSocket}.
+        """
+        made = self._own("adoptStreamPort")(fileDescriptor, addressFamily, factory)
+        made.why = self._why()
+        return made
+
     def connectTCP(
         self, host: Any, port: Any, factory: Any, timeout: float | None = 30, bindAddress: Any = None
     ) -> Any:

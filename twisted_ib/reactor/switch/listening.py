@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from twisted_ib.reactor.switch.switch import Switch
 
 
+#: The REQs that wait at an adopted port while it is paused: as many as by default at C{listenTCP}'s.
+_ADOPTED_BACKLOG = 50
 #: The reason of a listener whose device is removed.
 _GONE = Failure(CONNECTION_DONE)
 
@@ -66,6 +68,18 @@ class SwitchedPort(tcp.Port):
         self._at: tuple[Address, int, bool] | None = None
         self.why = Reason("default", TCP, asked=reactor.seconds())
 
+    @classmethod
+    def adopt(cls, switch: Switch, reactor: Any, descriptor: int, family: Any, factory: Any) -> SwitchedPort:
+        """
+        Return a port for a TCP socket that listens already; C{startListening} offers SDP on its address.
+
+        @param descriptor: The socket's, which is duplicated.
+        """
+        skt = socket.fromfd(descriptor, family, cls.socketType)
+        made = cls(switch, None, factory, _ADOPTED_BACKLOG, tcp._getsockname(skt)[0], reactor)
+        made._preexistingSocket = skt
+        return made
+
     # -- opening
 
     def startListening(self) -> None:
@@ -74,7 +88,8 @@ class SwitchedPort(tcp.Port):
 
         @raise CannotListenError: the port is not available.
         """
-        handle = self._open()
+        adopted, self._preexistingSocket = self._preexistingSocket, None
+        handle = self._open() if adopted is None else self._openAdopted(adopted)
         # How adoptStreamPort() hands tcp.Port a socket; it then takes over the rest of TCP's listening.
         self._preexistingSocket = handle
         try:
@@ -83,8 +98,8 @@ class SwitchedPort(tcp.Port):
             self._closeCompanions(Failure())
             handle.close()
             raise
-        # tcp.Port does not shut an adopted socket down, as another process may share it.  This one is ours.
-        self._shouldShutdown = True
+        # tcp.Port does not shut an adopted socket down, as another process may share it.
+        self._shouldShutdown = adopted is None
         self.switch.listening(self)
 
     def _open(self) -> Any:
@@ -103,12 +118,7 @@ class SwitchedPort(tcp.Port):
                 if self.why.verdict == TCP:
                     self._listenTCP(skt)
                     return skt
-                v6only = skt.family == socket.AF_INET6 and bool(
-                    skt.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
-                )
-                # Under C{sdp} the TCP socket is closed below, so no client may be told to look for its inode.
-                self._at = (address, 0 if self.why.verdict == SDP else os.fstat(skt.fileno()).st_ino, v6only)
-                refused = self._join(self._devices())
+                refused = self._joinBeside(skt, address)
             except BaseException:
                 skt.close()
                 raise
@@ -135,6 +145,27 @@ class SwitchedPort(tcp.Port):
             skt.close()
             raise
         return self._settled(skt, refused)
+
+    def _openAdopted(self, skt: socket.socket) -> Any:
+        try:
+            address = self._addressOf(skt)
+            self._decide(address)
+            refused = [] if self.why.verdict == TCP else self._joinBeside(skt, address)
+            if refused and not self._mayGoOn([e for e in refused if _isBusy(e)]) and not self.sdpListeners:
+                raise refused[0]
+        except BaseException:
+            self._closeCompanions(Failure())
+            skt.close()
+            raise
+        return self._settled(skt, refused)
+
+    def _joinBeside(self, skt: socket.socket, address: Address) -> list[CannotListenError]:
+        v6only = skt.family == socket.AF_INET6 and bool(
+            skt.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+        )
+        # Under C{sdp} the TCP socket will be closed, so no client may be told to look for its inode.
+        self._at = (address, 0 if self.why.verdict == SDP else os.fstat(skt.fileno()).st_ino, v6only)
+        return self._join(self._devices())
 
     def _openAlone(self) -> Any:
         # Only with a fixed number and a literal address can the rules be applied before the TCP socket is

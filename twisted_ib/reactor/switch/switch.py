@@ -93,6 +93,16 @@ class Switch:
         made.startListening()
         return made
 
+    def adoptStreamPort(self, reactor: Any, descriptor: int, family: Any, factory: Any) -> SwitchedPort:
+        """
+        See C{IReactorSocket}.
+        """
+        from twisted_ib.reactor.switch.listening import SwitchedPort
+
+        made = SwitchedPort.adopt(self, reactor, descriptor, family, factory)
+        made.startListening()
+        return made
+
     def connectTCP(
         self, reactor: Any, host: Any, port: Any, factory: Any, timeout: Any, bindAddress: Any
     ) -> SwitchedConnector:
