@@ -77,10 +77,6 @@ class Stream(StreamSender):
         extensions = self.extensions
         if extensions is None:
             self.direct = False
-            if self.written is not None:
-                # Before anything that the extensions queue.
-                self.block()
-                self.cork()
             extensions = self.extensions = Extensions(self)
         return extensions
 

@@ -183,6 +183,17 @@ class DirectTests(CrowdTestCase):
         one.channel.device.progress()
         self.assertEqual((sequences, one.machine.sequence), ([sent], sent + 1))
 
+    def test_beforeExtensions(self) -> None:
+        """
+        What was written before registered memory in one call is sent before it.
+        """
+        one, two = self.ready()
+        one.write(b"before")
+        region = one.registerMemory(bytearray(b" and behind" * 10_000))
+        one.writeRegistered(region)
+        self.settle()
+        self.assertEqual(two.heard.data[1:], b"before" + bytes(region.view))
+
     def test_batches(self) -> None:
         """
         The next batch has its own first write, also if the device has done nothing between.
