@@ -209,6 +209,24 @@ class HubTests(SynchronousTestCase):
         thread.join(HANG_SECONDS)
         self.assertEqual(results, [True])
 
+    def test_openingWakesSleepers(self) -> None:
+        """
+        A thread that waits before a device is open serves it: a peer reaches it, though nobody else drives.
+        """
+        results: list[bool] = []
+        user = User()
+        thread = self.waiting(self.near, lambda: user.path is not None, results)
+        near, far = self.open(self.near), self.open(self.far)
+        with self.near:
+            near.listen(SDP, "127.0.0.1", 7001, LISTENER)
+        with self.far:
+            far.connect(SDP, "127.0.0.1", 7001, user, 0.0)
+        self.assertTrue(self.far.wait(lambda: user.path is not None or user.error is not None, HANG_SECONDS))
+        self.assertIsNone(user.error)
+        self.near.close(near)
+        thread.join(HANG_SECONDS)
+        self.assertEqual(results, [True])
+
     def test_anyThread(self) -> None:
         """
         A device of verbs may be used from each thread; others not.

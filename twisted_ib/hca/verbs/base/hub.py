@@ -121,6 +121,9 @@ class Hub:
             device = Device(name, anyThread=True, address=address)
             device.wanted = partial(self._unrung.add, device)
             self.devices[device] = 1
+            # A thread that waits for an event already, as rping's does before an identifier is bound, sleeps
+            # on the other devices only; and while it sleeps no other thread serves this one.
+            self._wakeSleepers()
             return device
 
     def close(self, device: Device) -> None:
