@@ -13,6 +13,7 @@ from unittest import mock
 
 from tests.processes.applications.test_ping import PingTestCase
 from tests.support.ownaddress import ownAddress, ownGroup
+from twisted_ib.hca.device import registry
 from twisted_ib.tools.ping import ping
 
 
@@ -76,6 +77,8 @@ class RoCETests(PingTestCase):
         """
         said = io.StringIO()
         self.patch(ping, "CONNECTING", 0.2)
+        # In this process, where the device would stay for other tests.
+        self.addCleanup(registry.removeDevice, "roce0")
         with mock.patch.dict(os.environ, self.environment), redirect_stderr(said):
             self.assertEqual(ping.main(self.ends("-C", "1")), 1)
         self.assertEqual(said.getvalue(), f"ib-ping: {self.here} does not answer\n")
