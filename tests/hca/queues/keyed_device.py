@@ -46,7 +46,7 @@ class Paths:
         """
         self.left: list[QueuePair] = []
 
-    def check(self, gid: int) -> None:
+    def check(self, gid: int, number: int = 0) -> None:
         """
         @raise NoRouteError: there is no way.
         """

@@ -230,7 +230,7 @@ class QueuePair:
                     address.check()
                 else:
                     address.check(self.device.traits.linkLayer)
-                    self.device.paths.check(address.key)
+                    self.device.paths.check(address.key, remote)
         self._checkPartition(state, attributes.get("pkey_index"))
         if self.work is not None:
             self.work.check(state, attributes)

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.hca.verbs.pair import ALL_RIGHTS, End, VerbsTestCase, connected
 from twisted_ib import limits
+from twisted_ib.hca.device import identity
 from twisted_ib.hca.verbs import (
     CQ,
     ECE,
@@ -19,10 +20,12 @@ from twisted_ib.hca.verbs import (
     SGE,
     WQ,
     XRCD,
+    AHAttr,
     CompCntr,
     Context,
     Flow,
     FlowAttr,
+    GlobalRoute,
     PyverbsUserError,
     QPAttachCompCntrAttr,
     QPAttr,
@@ -429,6 +432,27 @@ class RequestTests(VerbsTestCase):
             for _ in range(10):
                 b.cq.poll()
             self.assertEqual(a.cq.poll()[0], every)
+
+    def test_listedGIDs(self) -> None:
+        """
+        The queue pairs of an HCA reach each other by each GID that it lists, the host's addresses among them,
+        which no other HCA is reached by.
+        """
+        addresses = ["10.9.8.7", "fd00::7"]
+        self.patch(identity, "localAddresses", lambda: addresses)
+        self.patch(identity, "isPeersAddress", lambda address, second: address in addresses)
+        for index in range(3):
+            a, b = End(self), End(self)
+            gid = a.ctx.query_gid(1, index)
+            for one, other in (a, b), (b, a):
+                attr = one.attr(other)
+                attr.ah_attr = AHAttr(is_global=1, gr=GlobalRoute(gid, index))
+                one.qp.to_rts(attr)
+            b.receive()
+            a.qp.post_send(a.send())
+            self.assertEqual([self.wait(end.cq)[0].status for end in (a, b)], [enums.IBV_WC_SUCCESS] * 2)
+        attr.dest_qp_num = 0xABCDE
+        self.refused(errno.ENETUNREACH, End(self).qp.to_rts, attr)
 
     def test_itself(self) -> None:
         """

@@ -21,7 +21,7 @@ class AddressResolution(Resolution):
     The paths of one device to IP addresses.
     """
 
-    def check(self, key: int) -> int:
+    def check(self, key: int, number: int = 0) -> int:
         """
         See L{Resolution.check}.
 

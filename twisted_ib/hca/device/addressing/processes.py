@@ -138,7 +138,7 @@ class ProcessResolution(Resolution):
 
     # -- GIDs
 
-    def check(self, key: int) -> int:
+    def check(self, key: int, number: int = 0) -> int:
         """
         See L{Resolution.check}.
 
@@ -152,8 +152,11 @@ class ProcessResolution(Resolution):
             return guid
         text = normalise(str(IPv6Address(gid)))
         # With Linux rxe such a GID works, as a host has one rxe device per interface; here several HCAs share
-        # it, and a guess would connect the wrong process.
+        # it, and a guess would connect the wrong process.  A queue pair of this HCA is reached by it, though:
+        # every GID of a port's table leads to that port.
         if self._device.isLocal(text):
+            if number in self._device.queuePairs:
+                return self.guid
             raise SharedGIDError(
                 f"GID {text} is an address of this host, which all its HCAs share: give the"
                 " peer's GID with index 0, or connect by the connection manager"
@@ -183,7 +186,7 @@ class ProcessResolution(Resolution):
         @raise ResourceLimitError: L{PENDING_PATHS} HCAs are being resolved.
         """
         vector = queuePair.vector
-        guid = self.check(vector.gid)
+        guid = self.check(vector.gid, queuePair.remote)
         # A repeated transition to RTR, after RESET, replaces the vector.
         self.leave(queuePair)
         pendingPaths = self._pendingPaths.get(guid)

@@ -36,13 +36,15 @@ class Resolution:
 
     # -- paths
 
-    def check(self, key: int) -> int:
+    def check(self, key: int, number: int = 0) -> int:
         """
         Check that an address leads to one HCA.
 
         @param key: an L{AddressVector<twisted_ib.hca.services.address.AddressVector>}'s.
+        @param number: the destination queue pair, if it is known.
         @return: the HCA's GUID, or 0 if that is not what finds it.
-        @raise SharedGIDError: it is an address of this host, which all HCAs share.
+        @raise SharedGIDError: it is an address of this host, which all HCAs share, and no queue pair here has
+            the number.
         @raise NoRouteError: it is unreachable.
         """
         raise NotImplementedError
