@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import time
+from threading import Thread
 from typing import Any
 
 from tests.hca.verbs.pair import ALL_RIGHTS, End, VerbsTestCase, connected
+from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib.hca.device import identity
 from twisted_ib.hca.verbs import (
@@ -21,6 +24,7 @@ from twisted_ib.hca.verbs import (
     WQ,
     XRCD,
     AHAttr,
+    CompChannel,
     CompCntr,
     Context,
     Flow,
@@ -44,6 +48,7 @@ from twisted_ib.hca.verbs import (
     XRCDInitAttr,
     enums,
 )
+from twisted_ib.hca.verbs.base.hub import hub
 
 STATE = enums.IBV_QP_STATE
 
@@ -432,6 +437,24 @@ class RequestTests(VerbsTestCase):
             for _ in range(10):
                 b.cq.poll()
             self.assertEqual(a.cq.poll()[0], every)
+
+    def test_flushedByAnotherThread(self) -> None:
+        """
+        A thread that sleeps until there is an event is woken when another flushes the queue pair.
+        """
+        a = End(self)
+        channel = CompChannel(a.ctx)
+        cq = CQ(a.ctx, 10, None, channel)
+        qp = QP(a.pd, QPInitAttr(enums.IBV_QPT_RC, scq=cq, rcq=cq, cap=QPCap()), QPAttr())
+        qp.post_recv(RecvWR(7))
+        cq.req_notify()
+        thread = Thread(target=channel.get_cq_event, args=(cq,), daemon=True)
+        thread.start()
+        waitUntil(lambda: hub.isAwaited)
+        time.sleep(0.02)
+        qp.modify(QPAttr(qp_state=enums.IBV_QPS_ERR), STATE)
+        thread.join(HANG_SECONDS)
+        self.assertFalse(thread.is_alive())
 
     def test_listedGIDs(self) -> None:
         """

@@ -79,6 +79,8 @@ class _CQEvents:
     def add(self, queue: CompletionQueue) -> None:
         self.waiting.append(queue)
         self.wake()
+        # A verb of another thread makes completions too, as when it flushes the queue pair.
+        hub.wake()
 
     def wake(self) -> None:
         if not self._readable and not self._closed:
