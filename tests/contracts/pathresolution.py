@@ -14,7 +14,7 @@ from tests.hca.hcas import LISTENER, SDP, settle, turn
 from tests.hca.queues.keyed_pair import DeviceSide, piece
 from twisted_ib.errors import NoListenerError, NoRouteError, PathLostError, ResourceLimitError, SharedGIDError
 from twisted_ib.hca.base.states import QPState
-from twisted_ib.hca.device.addressing import processes as addressresolution
+from twisted_ib.hca.device.addressing import processes
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
@@ -359,7 +359,7 @@ class PathResolutionContract:
         The HCAs that are waited for are bounded; those that nobody waits for any more do
         not count.
         """
-        self.patch(addressresolution, "PENDING_PATHS", 2)
+        self.patch(processes, "PENDING_PATHS", 2)
         a = self.deviceOf(LOW)
         sides = [PathResolutionSide(a, HIGH + 2 * n) for n in range(3)]
         for side in sides[:2]:

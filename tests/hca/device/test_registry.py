@@ -80,7 +80,7 @@ class RegistryTests(SynchronousTestCase):
         addDevice("lo7", "loopback")
         self.assertEqual((registry.addedDevices(), registry.fabricOf("lo7")), (("lo7",), "loopback"))
         device = Device("lo7", lambda: 0.0)
-        self.assertEqual((device.name, device.fabric.name), ("lo7", "lo"))
+        self.assertEqual((device.name, device.fabric.name), ("lo7", "loopback"))
         device.close()
         removeDevice("lo7")
         self.assertEqual((registry.addedDevices(), registry.fabricOf("lo7")), ((), None))

@@ -32,6 +32,12 @@ class TraitTests(EveryKindTestCase):
         self.assertEqual([traitsOf(name) for name in self.devices], [LOCAL, SHARED, ROUTED])
         self.assertIs(traitsOf("roce7"), ROUTED)
 
+    def test_name(self) -> None:
+        """
+        A fabric is named as its row of the registry.
+        """
+        self.assertEqual(self.each(lambda device: device.fabric.name), [kind.name for kind in KINDS])
+
     def test_interfaces(self) -> None:
         """
         Each has the directory that its traits say, and all that the interfaces name.

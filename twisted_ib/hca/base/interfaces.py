@@ -219,7 +219,7 @@ class IFabricConnections(Interface):
 
     # Implementations: shared memory between processes, loopback within a thread, and RoCEv2 packets
     # (IBTA vol. 1 annex A17).
-    name = Attribute("The kind of fabric, a word.")
+    name = Attribute("The name of its row in L{twisted_ib.hca.device.registry}.")
     traits = Attribute("Facts of its kind, L{Traits<twisted_ib.hca.base.traits.Traits>}.")
     owner = Attribute("The device, an L{IFabricOwner}.")
     guid = Attribute("The device's GUID.")

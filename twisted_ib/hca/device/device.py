@@ -171,7 +171,6 @@ class Device(Identity):
         # secret: a restarted process must not reuse numbers that peers still have in timewait.
         self._numbers = RandomIndices(randomBits, GSI_QPN + 1, MULTICAST_QPN - 1)
         self._dirty: list[Any] = []
-        self._opened = 0
         if fabric is None:
             self.fabric = openFabric(name, self, self.guid, clock, address=address)
         else:
@@ -433,7 +432,6 @@ class Device(Identity):
             # From now on callers are asked for proof when they call, which costs each of them; a device
             # without UD spares that.
             self.paths.takesDatagrams = True
-        self._opened += 1
         return queuePair
 
     def _draw(self) -> int:
@@ -511,13 +509,6 @@ class Device(Identity):
         The communication manager.
         """
         return self.services.cm
-
-    @property
-    def queuePairsOpened(self) -> int:
-        """
-        Queue pairs created since the device was opened.
-        """
-        return self._opened
 
     # -- memory
 

@@ -46,7 +46,6 @@ _BEHIND_IDENTIFICATION: Final = _IPV4_BYTES - 6 + _UDP_BYTES
 # highest.
 _POLYNOMIAL: Final = 0xEDB88320
 _ONE: Final = 0x80000000
-_OCTETS: Final = 0xFFFF
 #: The longest packet, BTH to ICRC.
 LONGEST_PACKET: Final = max(row.start for row in OPCODES.values()) + max(MTU_BYTES.values()) + ICRC.size
 # A flow whose first _TRUST packets had the expected identification is held to it, until _DOUBT packets were

@@ -25,7 +25,7 @@ from twisted_ib.errors import (
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LOCAL
-from twisted_ib.hca.device.addressing import processes as addressresolution
+from twisted_ib.hca.device.addressing import processes
 from twisted_ib.hca.device.addressing.processes import ProcessResolution
 from twisted_ib.hca.wire.grh import guidGID
 
@@ -226,7 +226,7 @@ class MeetingTests(SynchronousTestCase):
             assert deadline is not None
             self.device.wait(deadline - before)
             pauses.append(round(deadline - before, 6))
-        first, most = addressresolution.PENDING_PATH_SECONDS, addressresolution.PENDING_PATH_SECONDS_MOST
+        first, most = processes.PENDING_PATH_SECONDS, processes.PENDING_PATH_SECONDS_MOST
         self.assertEqual(pauses, [min(first * 2**n, most) for n in range(len(errors))])
         self.assertEqual(pauses[-1], most)
         self.assertEqual((pair.found, pair.failures), ([path], []))
@@ -242,7 +242,7 @@ class MeetingTests(SynchronousTestCase):
         self.device.wait(100.0)
         self.assertEqual(len(self.fabric.users), 1)
         self.fabric.users[0].connectFailed(PathLostError("gone"))
-        self.device.wait(addressresolution.PENDING_PATH_SECONDS)
+        self.device.wait(processes.PENDING_PATH_SECONDS)
         self.assertEqual(pair.found, [path])
         self.assertDone()
 
@@ -279,7 +279,7 @@ class MeetingTests(SynchronousTestCase):
             self.fabric.answers = [bad, good]
             pair = self.resolvePath(guid)
             self.assertEqual(pair.found, [])
-            self.device.wait(addressresolution.PENDING_PATH_SECONDS)
+            self.device.wait(processes.PENDING_PATH_SECONDS)
             self.assertEqual(pair.found, [good])
             self.assertDone()
 
@@ -401,9 +401,9 @@ class MeetingTests(SynchronousTestCase):
         self.assertEqual(self.fabric.asked, 0)
         pair = self.resolvePath(LOWER)
         self.assertEqual((pair.found, self.fabric.asked), ([], 1))
-        self.device.wait(addressresolution.PENDING_PATH_SECONDS)
+        self.device.wait(processes.PENDING_PATH_SECONDS)
         self.assertEqual((pair.found, self.fabric.asked), ([], 2))
-        self.device.wait(2 * addressresolution.PENDING_PATH_SECONDS)
+        self.device.wait(2 * processes.PENDING_PATH_SECONDS)
         self.assertEqual(pair.found, [path])
         self.assertDone()
 

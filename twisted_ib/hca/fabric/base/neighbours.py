@@ -81,9 +81,9 @@ class _OfThread(threading.local):
 _ofThread = _OfThread()
 
 
-def ofThisThread(name: str = "lo") -> Neighbours:
+def ofThisThread(name: str = "loopback") -> Neighbours:
     """
-    @param name: Of the kind of fabric; by default C{lo0}'s.
+    @param name: A fabric's; by default C{lo0}'s.
     @return: The registry of the calling thread.
     """
     return _ofThread.neighbours[name]

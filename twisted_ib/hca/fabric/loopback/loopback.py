@@ -29,7 +29,7 @@ class LoopbackFabric(ThreadDirectory):
     The loopback fabric of one HCA.
     """
 
-    name = "lo"
+    name = "loopback"
     pathClass: Any = LoopbackPath
 
     def __init__(

@@ -65,7 +65,7 @@ class PacketFabric(AddressDirectory):
         again at once then.
     """
 
-    name = "packet"
+    name = "roce"
     traits = ROUTED
     answerSeconds = PACKET_ANSWER_SECONDS
 
