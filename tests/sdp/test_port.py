@@ -194,7 +194,8 @@ class ListenTests(PortTestCase):
             (ServiceInUseError("x"), errno.EADDRINUSE),
             (NoRouteError("x"), errno.EADDRNOTAVAIL),
             (RunDirectoryError("/dev/null is not a directory"), errno.EACCES),
-            (OSError(errno.EMFILE, "Too many open files"), errno.EIO),
+            (OSError(errno.EMFILE, "Too many open files"), errno.EMFILE),
+            (OSError(errno.ENODEV, "No such device"), errno.EIO),
         ]:
             self.device.error = reason
             raised = self.assertRaises(error.CannotListenError, self.listen)
