@@ -12,8 +12,9 @@ from tests.hca.memorylink import Datagram, Wire, deviceOn
 from tests.rds.ends import Process, ProcessesTestCase
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import SEND_LAST, SEND_ONLY, SILENT, SOLICITED
-from twisted_ib.hca.connection import ConnectRequest
-from twisted_ib.hca.connection.rdmacm import RDMACMHeader
+from twisted_ib.hca.connection import ConnectRequest, PathRecord, RejectReason
+from twisted_ib.hca.connection.path import ANY_PATH
+from twisted_ib.hca.connection.rdmacm import RDMACMHeader, gidOf
 from twisted_ib.hca.wire.headers import BTH, ICRC
 from twisted_ib.internet.channel import DeviceChannel
 from twisted_ib.rds import receiving
@@ -487,10 +488,11 @@ class RequestTests(AddressedTestCase):
     REQs that say something else.
     """
 
-    def ask(self, said: bytes, header: RDMACMHeader | None = None) -> list[Any]:
+    def ask(self, said: bytes, header: RDMACMHeader | None = None, mtu: int = 0) -> list[Any]:
         """
         A peer asks.
 
+        @param mtu: the code of the path MTU, if not the path's own.
         @return: The answer: reason and private data of a REJ, or the REP.
         """
         told: list[Any] = []
@@ -509,7 +511,8 @@ class RequestTests(AddressedTestCase):
                     localQPN=queuePair.number,
                     responseTimeout=20,
                     requestRetries=3,
-                    pathMTU=3,
+                    pathMTU=mtu,
+                    primaryPath=PathRecord(localGID=gidOf(HERE)) if mtu else ANY_PATH,
                     privateData=given.pack() + said,
                 )
                 device.sendRequest(path, request, self, device.clock())
@@ -523,6 +526,17 @@ class RequestTests(AddressedTestCase):
         device.connect(0x106, THERE, 18634, User(), 0.0)
         self.pass_(1.0)
         return told
+
+    def test_unsupported(self) -> None:
+        """
+        A REQ for a path MTU that this end cannot send gets the reason, and no queue pair.
+        """
+        said = PrivateData(HERE, THERE, 4, 1).pack()
+        device = self.channelFor(self.b.reactor, "roce0", THERE).device
+        for code in (4, 6):
+            self.assertEqual(self.ask(said, mtu=code), [(RejectReason.INVALID_MTU, bytes(4))])
+        self.assertEqual(len(device.queuePairs), 0)
+        self.assertEqual(self.b.network.counters["recv_bad_request"], 2)
 
     def test_versions(self) -> None:
         """

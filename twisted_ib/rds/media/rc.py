@@ -471,6 +471,10 @@ class RCMedium:
             # Linux.
             connection.reject(RejectReason.CONSUMER_DEFINED, REJECTED_VERSION, now)
             return
+        if request.unsupported is not None:
+            self.network.counters["recv_bad_request"] += 1
+            connection.reject(request.unsupported, b"", now)
+            return
         # A new connection would bring retransmissions that there is no memory for: the peer retries later.
         if key is None or self._isFull(key):
             connection.reject(RejectReason.CONSUMER_DEFINED, _BUSY, now)
