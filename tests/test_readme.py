@@ -67,6 +67,11 @@ class ReadmeTests(SynchronousTestCase):
         """
         for path in re.findall(r"^- `([^`]+)`", self.text, re.MULTILINE):
             self.assertTrue((ROOT / path).exists(), path)
+        folders = "hca|internet|rdma|rds|reactor|sdp|tests|twisted"
+        paths = re.findall(rf"`((?:{folders})/[a-z_/.]*)`", self.text)
+        self.assertIn("hca/device/registry.py", paths)
+        for path in paths:
+            self.assertTrue((ROOT / path).exists() or (ROOT / "twisted_ib" / path).exists(), path)
 
     def test_examples(self) -> None:
         """

@@ -242,7 +242,8 @@ class Agents:
 
     def __init__(self, device: Any) -> None:
         """
-        @param device: has C{addressPaths}, C{timers}, C{count}, C{gid}, C{traits} and C{randomBits}.
+        @param device: has C{addressPaths}, C{check}, C{count}, C{gid}, C{randomBits}, C{timers} and
+            C{traits}.
         """
         self.device = device
         #: Class -> version -> method -> agent.

@@ -1,5 +1,5 @@
 """
-Datagrams without work requests: the UD twin of the stream path.
+Datagrams without work requests, as streams send and receive messages without them.
 
 The consumer of such a queue pair is an L{IDatagramConsumer
 <twisted_ib.hca.base.interfaces.IDatagramConsumer>}.  A send makes no request and no completion, and a

@@ -35,7 +35,7 @@ from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import SendFlags
 from twisted_ib.hca.services.operations.local import LocalOperation
 from twisted_ib.hca.services.operations.operation import Operation, RespondedOperation
-from twisted_ib.hca.services.operations.rows import operationsOf
+from twisted_ib.hca.services.operations.rows import serviceOperations
 from twisted_ib.hca.services.sendqueue import SendQueue
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Requester(SendQueue):
         "_waiting",
     )
 
-    operations = operationsOf(QPType.RC)
+    operations = serviceOperations(QPType.RC)
     transport = 0
 
     def __init__(self, work: WorkQueues) -> None:

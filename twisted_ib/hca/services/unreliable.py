@@ -21,7 +21,7 @@ from twisted_ib.hca.base.operation import ABSENT, OPERATION_MASK, RESUME, UNRELI
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.services.operations.operation import Operation, Refused
-from twisted_ib.hca.services.operations.rows import operationsOf
+from twisted_ib.hca.services.operations.rows import serviceOperations
 from twisted_ib.hca.services.requester import Requester
 from twisted_ib.hca.services.responder import Responder
 from twisted_ib.hca.wire.opcodes import OPCODES, SERVICE_MASK
@@ -47,7 +47,7 @@ class UnreliableRequester(Requester):
 
     # IBTA vol. 1 9.8.2: UC has no READs and no atomics, as those need a response.  SEND with
     # invalidate exists for reliable connections only.
-    operations = operationsOf(QPType.UC)
+    operations = serviceOperations(QPType.UC)
     transport = UNRELIABLE
 
     def __init__(self, work: WorkQueues) -> None:

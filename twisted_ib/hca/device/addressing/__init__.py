@@ -1,6 +1,6 @@
 """
-Address resolution: from the address of a peer to the path to its HCA, by what names the peers of a fabric.
+Address resolution: from the address of a peer to the path to its HCA.
 
-L{resolution<twisted_ib.hca.device.addressing.resolution>} has what is common, each other module one kind of
-L{Peers<twisted_ib.hca.base.traits.Peers>}.
+L{resolution<twisted_ib.hca.device.addressing.resolution>} has what is common.  Each other module is for one
+kind of L{Peers<twisted_ib.hca.base.traits.Peers>}: C{processes} of this host, or IP C{addresses}.
 """

@@ -38,7 +38,7 @@ OPERATIONS: tuple[type[Any], ...] = (
 )
 
 
-def operationsOf(service: QPType) -> Mapping[SendOpcode, type[Any]]:
+def serviceOperations(service: QPType) -> Mapping[SendOpcode, type[Any]]:
     """
     @return: the operations of a type of queue pair.
     """
