@@ -266,6 +266,7 @@ class MemoryMedium:
 
     name = "memory"
     acknowledges = True
+    sharesAddresses = False
 
     def __init__(self, wire: Wire, network: Network) -> None:
         self.wire = wire

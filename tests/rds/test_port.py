@@ -21,6 +21,7 @@ from twisted_ib.errors import DatagramTooLongError, DestinationCongestedError, P
 from twisted_ib.interfaces import IRDSProtocol, IRDSTransport
 from twisted_ib.rds import port as rdsPort
 from twisted_ib.rds import receiving
+from twisted_ib.rds.media.tcp import TCPMedium
 from twisted_ib.rds.paths import path as pathsPath
 from twisted_ib.rds.paths.network import Network
 from twisted_ib.rds.port import RDSPort
@@ -89,7 +90,7 @@ class NetworkTests(SynchronousTestCase):
         A random number that fits into 32 bits, and never 0, which means unknown.
         """
         for draw, expected in ((lambda most: 0, 1), (lambda most: most - 1, 0xFFFFFFFF)):
-            network = Network(Clock(), lambda network: None, below=draw)
+            network = Network(Clock(), TCPMedium, below=draw)
             self.assertEqual(network.generation, expected)
 
 

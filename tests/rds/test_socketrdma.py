@@ -633,7 +633,7 @@ class TCPTests(ProcessesTestCase):
             One without memory.
             """
 
-            acknowledges = False
+            acknowledges = sharesAddresses = False
 
             def __init__(self, network: Network) -> None:
                 """

@@ -64,7 +64,7 @@ class Network:
         self._routes: dict[tuple[str, str, int], Any] = {}
         self.epoch = 0
         self.medium = medium(self)
-        self._shared = getattr(self.medium, "sharesAddresses", False)
+        self._shared: bool = self.medium.sharesAddresses
 
     # -- sockets
 

@@ -77,7 +77,7 @@ class RDSPath:
         self.machine = PathMachine(
             network.mapOf(local), network.generation, network.counters, medium.acknowledges
         )
-        self.bundles: bool = getattr(medium, "sharesAddresses", False)
+        self.bundles: bool = medium.sharesAddresses
         self._blockers: set[Any] = set()
 
     def __repr__(self) -> str:

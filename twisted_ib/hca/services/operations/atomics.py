@@ -84,16 +84,13 @@ class AtomicResponse(Response):
         return old
 
 
-class CompareSwap(RespondedOperation):
+class Atomic(RespondedOperation):
     """
-    A compare-and-swap; its result is the old value.
+    An atomic operation; its result is the old value.
     """
 
     __slots__ = ()
 
-    opcode = SendOpcode.ATOMIC_CMP_AND_SWP
-    completionOpcode = WCOpcode.COMP_SWAP
-    code = COMPARE_SWAP
     response = AtomicResponse
     # IBTA vol. 1 9.4.5: the old value, 64 bits.
     result = ATOMIC_BYTES
@@ -108,13 +105,14 @@ class CompareSwap(RespondedOperation):
         """
         request = self.request
         locate(pd, request.pieces, 0, ATOMIC_BYTES, LOCAL_WRITE)
-        new, compare = request.swap, request.compare
-        if self.code == FETCH_ADD:
-            # Verbs have the addend in compare_add, the AtomicETH in swap-or-add, with compare 0:
-            # see Linux rxe_req.c, init_req_packet().
-            new, compare = compare, 0
-        header = ATOMIC.pack(request.remoteAddress, request.remoteKey, new, compare)
+        header = ATOMIC.pack(request.remoteAddress, request.remoteKey, *self.operands())
         return self._ask(path, remote, header)
+
+    def operands(self) -> tuple[int, int]:
+        """
+        @return: the Swap (or Add) Data of the AtomicETH, and its Compare Data.
+        """
+        raise NotImplementedError
 
     def take(
         self, path: Any, pd: ProtectionDomain, opcode: int, buffer: Any, start: int, stop: int
@@ -130,9 +128,27 @@ class CompareSwap(RespondedOperation):
         return status
 
 
-class FetchAdd(CompareSwap):
+class CompareSwap(Atomic):
     """
-    A fetch-and-add; its result is the old value.
+    A compare-and-swap.
+    """
+
+    __slots__ = ()
+
+    opcode = SendOpcode.ATOMIC_CMP_AND_SWP
+    completionOpcode = WCOpcode.COMP_SWAP
+    code = COMPARE_SWAP
+
+    def operands(self) -> tuple[int, int]:
+        """
+        See L{Atomic.operands}.
+        """
+        return self.request.swap, self.request.compare
+
+
+class FetchAdd(Atomic):
+    """
+    A fetch-and-add.
     """
 
     __slots__ = ()
@@ -140,3 +156,11 @@ class FetchAdd(CompareSwap):
     opcode = SendOpcode.ATOMIC_FETCH_AND_ADD
     completionOpcode = WCOpcode.FETCH_ADD
     code = FETCH_ADD
+
+    def operands(self) -> tuple[int, int]:
+        """
+        See L{Atomic.operands}.
+        """
+        # Verbs have the addend in compare_add, the AtomicETH in swap-or-add, with compare 0: see Linux
+        # rxe_req.c, init_req_packet().
+        return self.request.compare, 0
