@@ -407,6 +407,23 @@ class AcceptTests(PortTestCase):
         self.assertEqual(self.channel.counters, {"bad_hello": 1})
         self.assertEqual(self.ask(port).done, ["accept"])
 
+    def test_unsupported(self) -> None:
+        """
+        A request that cannot be served is refused with the reason, and counted by it.
+        """
+        port = self.listen()
+        for reason, counter in (
+            (RejectReason.INVALID_TRANSPORT_TYPE, "bad_service_type"),
+            (RejectReason.INVALID_MTU, "bad_path_mtu"),
+            (RejectReason.PRIMARY_GID, "bad_partition"),
+        ):
+            connection, request = FakeConnection(), requestFrom("127.0.0.1", 40000)
+            request.unsupported = reason
+            self.channel.counters.clear()
+            port.connectionRequested(connection, request)
+            self.assertEqual((connection.done, connection.reason), (["reject"], reason))
+            self.assertEqual(self.channel.counters, {counter: 1})
+
     def test_foreignAddress(self) -> None:
         """
         A Hello with an address that the peer cannot have, as it is a process

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 #: The only name that is resolved; a TCP socket would resolve any, and block.
 _NAMED_INTERFACES = {"": "0.0.0.0", "localhost": "127.0.0.1"}
 
+#: Counters of REQs that cannot be served, by the reason; other reasons are of the service type.
+_UNSUPPORTED = {RejectReason.INVALID_MTU: "bad_path_mtu", RejectReason.PRIMARY_GID: "bad_partition"}
+
 _CONNECTION_DONE = Failure(main.CONNECTION_DONE)
 
 
@@ -212,7 +215,7 @@ class Port(base.BasePort):
             return
         unsupported = request.unsupported
         if unsupported is not None:
-            channel.count("bad_path_mtu" if unsupported is RejectReason.INVALID_MTU else "bad_service_type")
+            channel.count(_UNSUPPORTED.get(unsupported, "bad_service_type"))
             connection.reject(unsupported, b"", channel.now())
             return
         if self.reading and channel.device.traits.proof is Proof.ANSWER:

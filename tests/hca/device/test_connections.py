@@ -11,6 +11,8 @@ from zope.interface.verify import verifyObject
 
 from tests.hca.device.everykind import EveryKindTestCase
 from tests.hca.hcas import settle
+from twisted_ib.hca.base.partition import DEFAULT_PKEY
+from twisted_ib.hca.base.port import PortChange
 from twisted_ib.hca.base.traits import Peers
 from twisted_ib.hca.connection import (
     ConnectReply,
@@ -28,6 +30,7 @@ from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, gidOf
 
 PORT = 7001
 LOCALHOST = "127.0.0.1"
+FULL, LIMITED = 0x8001, 0x0001
 
 
 class User:
@@ -217,6 +220,43 @@ class ConnectionTests(EveryKindTestCase):
             self.assertLessEqual(
                 {asked.unsupported for asked in listener.told}, {None, RejectReason.INVALID_MTU}
             )
+
+    def test_partitions(self) -> None:
+        """
+        A request carries the P_Key of its queue pair, and one of another partition says so.
+        """
+
+        def ignore(connection: Any, request: ConnectRequest) -> None:
+            connection.ignore(0.0)
+
+        for here, there, user, listener, header in self.cases(PortSpace.TCP, ignore):
+            # Not by the table of the packets' receiver, which would drop the whole MAD.
+            here.changePort(PortChange(partitions=(DEFAULT_PKEY, FULL, LIMITED)))
+            there.changePort(PortChange(partitions=(DEFAULT_PKEY, LIMITED)))
+            for index in range(3):
+                queuePair = here.createQueuePair(None)
+                queuePair.joinPartition(index)
+                number = queuePair.number
+                request = ConnectRequest(PortSpace.TCP << 16 | PORT, header, number, pathMTU=3)
+                here.sendRequest(user.path, request, user, 0.0)
+                settle(here, there)
+            # IBTA vol. 1 10.9.1.1: two limited members of a partition do not reach each other.
+            told = [asked.unsupported for asked in listener.told]
+            self.assertEqual(told, [None, None, RejectReason.PRIMARY_GID])
+
+    def test_lookupPartition(self) -> None:
+        """
+        A lookup from another partition is refused, and its listener not asked.
+        """
+        for here, there, user, listener, header in self.cases(PortSpace.UDP, None):
+            if here.traits.packets:
+                # The packet itself is of that partition, and dropped.
+                continue
+            here.changePort(PortChange(partitions=(FULL,)))
+            here.sendLookup(user.path, LookupRequest(PortSpace.UDP << 16 | PORT, header, 17, 3), user, 0.0)
+            settle(here, there)
+            self.assertEqual(listener.told, [])
+            self.assertEqual([told.status for told in user.told], [SIDRStatus.REJECTED])
 
     def test_lookup(self) -> None:
         """

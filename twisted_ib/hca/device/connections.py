@@ -205,7 +205,10 @@ class Services:
         # IBTA vol. 1 12.6.5: the path's GIDs, MTU and timeouts, which only a fabric of packets has.
         if self._device.traits.packets and request.primaryPath is ANY_PATH:
             path.prepareRequest(request)
-        return self.cm.connect(path, requestMessage(request), user, now)
+        message, queuePair = requestMessage(request), self._device.queuePairs.get(request.localQPN)
+        table = self._device.partitions
+        message.partitionKey = table.key(0) if queuePair is None else queuePair.partition
+        return self.cm.connect(path, message, user, now)
 
     def sendLookup(self, path: Any, request: LookupRequest, user: Any, now: float) -> Lookup:
         """
@@ -216,7 +219,9 @@ class Services:
         @raise ResourceLimitError: there are too many lookups.
         """
         retries, timeout = request.requestRetries, request.responseTimeout
-        return self.cm.lookups.ask(path, lookupMessage(request), user, retries, timeout, now)
+        message = lookupMessage(request)
+        message.partitionKey = self._device.partitions.key(0)
+        return self.cm.lookups.ask(path, message, user, retries, timeout, now)
 
     def disconnect(self, connection: Any, privateData: bytes = b"") -> bool:
         """
@@ -330,9 +335,16 @@ class Services:
             connection.reject(reason, b"", self._device.clock())
             return
         connection.listener = listener
-        if isLookup:
+        isPartner = message.partitionKey in self._device.partitions.accepted
+        if isLookup and not isPartner:
+            connection.reject(SIDRStatus.REJECTED, b"", self._device.clock())
+        elif isLookup:
             listener.lookupRequested(connection, request)
         else:
+            if not isPartner:
+                # No reason of IBTA vol. 1 12.6.7.2 is about partitions; Linux cm.c, cm_req_handler, gives
+                # this one if no slot of the table has the P_Key.
+                request.unsupported = request.unsupported or RejectReason.PRIMARY_GID
             if self._device.traits.packets and not self._takesMTU(connection.destination, request.pathMTU):
                 # IBTA vol. 1 12.6.7.2, reason 26: packets of the MTU that the active side proposes would not
                 # reach it from here.  Unanswered, the connection would open and then lose all that is large.

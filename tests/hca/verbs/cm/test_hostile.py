@@ -14,6 +14,7 @@ from tests.hca.verbs.cm.case import UDP, CMTestCase, Kind, attributes
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
+from twisted_ib.hca.base.partition import DEFAULT_PKEY
 from twisted_ib.hca.cm.states import State
 from twisted_ib.hca.connection import PathRecord, RejectReason, SIDRStatus
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, serviceID
@@ -187,6 +188,7 @@ class CallerTests(HostileTestCase):
             ({"transportServiceType": kind}, RejectReason.INVALID_TRANSPORT_TYPE) for kind in (1, 2, 3)
         ]
         cases += [({"pathMTU": code}, RejectReason.INVALID_MTU) for code in (0, *range(6, 16))]
+        cases += [({"partitionKey": key}, RejectReason.PRIMARY_GID) for key in (0, 0x8000, 0xFFFE)]
         cases += [
             ({"privateData": foreign}, RejectReason.CONSUMER_DEFINED),
             ({"privateData": b"\1" + bytes(good[1:])}, RejectReason.CONSUMER_DEFINED),
@@ -339,6 +341,7 @@ class CallerTests(HostileTestCase):
                 request.privateData = HEADER + source.randbytes(56)
             if source.random() < 0.5:
                 request.transportServiceType, request.pathMTU = 0, 1 + source.randrange(5)
+                request.partitionKey = DEFAULT_PKEY
             with hub:
                 now = self.peer.device.clock()
                 self.peer.device.cm.connect(self.peer.path, request, self.peer, now)
