@@ -10,14 +10,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.interop.lab.anew import LIMIT_SECONDS, limit, runWithRepetition
 from tests.interop.lab.lab import Lab, theLab
 from tests.interop.lab.machine import Ended
 from tests.interop.lab.network import HOST4, HOST6
 from tests.interop.wire import Seen, packetsOf, wrongOf
 from tests.support.commands import programOf
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.wire import Packet, decodeMAD
 from twisted_ib.hca.wire.cm import DREQ
@@ -27,7 +30,7 @@ DEVICE = "roce0"
 #: The counters of packets that were lost, late or refused: by rxe's names.
 TROUBLE = ("out_of_seq_request", "rcvd_seq_err", "retry_exceeded_err", "retry_rnr_exceeded_err", "send_err")
 #: How long a side may take until it listens, seconds.
-LISTENING = 30.0
+LISTENING = HANG_SECONDS / 2
 
 
 class Program:
@@ -76,7 +79,7 @@ class Program:
         self.process.stdin.close()
         return self.finish(seconds)
 
-    def finish(self, seconds: float = 60) -> Ended:
+    def finish(self, seconds: float = HANG_SECONDS) -> Ended:
         """
         @param seconds: after which it is killed.
 
@@ -139,12 +142,19 @@ class InteropTestCase(SynchronousTestCase):
     ipv6 = False
     lab: Lab
 
+    def run(self, result: Any) -> None:
+        """
+        Run the test, and once more with a new guest if this one does not answer.
+        """
+        runWithRepetition(self, super().run, lambda: theLab().silence, result)
+
     def setUp(self) -> None:
         """
-        Have a new rxe device, and capture what happens.
+        Have a guest that answers and a new rxe device, and capture what happens.
         """
         self.lab = theLab()
-        self.guest = self.lab.guest
+        self.guest = self.lab.awake()
+        limit(self, LIMIT_SECONDS)
         self.host, self.there = (HOST6, self.guest.ipv6) if self.ipv6 else (HOST4, self.guest.ipv4)
         self.trouble: set[str] = set()
         self.lost = False

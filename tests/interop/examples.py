@@ -5,8 +5,9 @@ C{ib-ping --as} C{ucmatose}, C{udaddy} and C{mckey} against those programs.
 from __future__ import annotations
 
 from tests.interop.case import InteropTestCase, Program
+from tests.support.waiting import HANG_SECONDS
 
-SECONDS = 60
+SECONDS = HANG_SECONDS
 #: A group, and its GID's end.
 GROUP = "239.1.2.3"
 

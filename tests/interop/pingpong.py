@@ -11,8 +11,9 @@ from tests.interop.case import DEVICE, InteropTestCase, Program
 from tests.interop.lab.lab import RXE
 from tests.interop.lab.network import HOST4
 from tests.support.commands import PATH
+from tests.support.waiting import HANG_SECONDS
 
-SECONDS = 60
+SECONDS = HANG_SECONDS
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 #: Runs an example.
 _RUNS = "import runpy; runpy.run_path(sys.argv[0], run_name='__main__')"

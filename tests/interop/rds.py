@@ -9,11 +9,12 @@ import time
 
 from tests.interop.case import DEVICE, InteropTestCase, Program
 from tests.support.commands import PATH
+from tests.support.waiting import HANG_SECONDS
 
 #: Octets of messages: what fits a fragment, what does not, and the most there may be.
 SIZES = (0, 1, 100, 4096, 9000, 1 << 20)
 PORT = 4000
-SECONDS = 60
+SECONDS = HANG_SECONDS
 #: Messages that are more than the kernel holds for a socket that does not read, and their size.
 MANY, LONG = 100, 9000
 #: How long a side does not read, seconds.

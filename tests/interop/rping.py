@@ -9,6 +9,7 @@ import time
 from tests.interop.case import TROUBLE, InteropTestCase, Program
 from tests.interop.lab.machine import Ended
 from tests.interop.wire import Seen
+from tests.support.waiting import HANG_SECONDS
 
 #: Octets of a round; the first and the last are rping's limits.
 SIZES = (23, 64, 1000, 5000, 65535)
@@ -16,9 +17,9 @@ ROUNDS = 100
 #: Where nobody listens.
 NOBODY = "7999"
 #: How long a round of tests may take: a guest that is emulated is slow.
-SECONDS = 120
+SECONDS = 2 * HANG_SECONDS
 #: How soon a refused connect has to end, and how soon a process whose peer is gone.
-REFUSED_SECONDS, GONE_SECONDS = 8, 60
+REFUSED_SECONDS, GONE_SECONDS = 8, HANG_SECONDS
 #: Sizes that fit Ethernet's usual frames, and its largest.
 USUAL, LARGE = (1500, 1024), (9000, 4096)
 

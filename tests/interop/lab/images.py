@@ -10,6 +10,7 @@ import json
 import lzma
 import os
 import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tests.interop.lab.packages import Archive, output, run
@@ -171,6 +172,46 @@ class Images:
         pack(tree, self.initial)
 
 
+def moduleOf(path: str) -> str:
+    """
+    @param path: as C{modules.dep} and C{modules.builtin} have it.
+
+    @return: the module's name, in the kernel's spelling.
+    """
+    return Path(path).name.partition(".ko")[0].replace("-", "_")
+
+
+def moduleClosure(names: Iterable[str], needs: Mapping[str, list[str]], builtin: Iterable[str]) -> list[str]:
+    """
+    @param names: modules, or folders of them.
+    @param needs: by the path of each module that is a file, the paths that it depends on: C{modules.dep}.
+    @param builtin: the paths of those that the kernel has without a file: C{modules.builtin}.
+
+    @return: the paths of the files of C{names}, and those of what they depend on, in the order in which
+        they can be inserted.
+    @raise LookupError: the kernel has no such module, and no such folder.
+    """
+    within = list(builtin)
+    found: dict[str, None] = {}
+    for name in names:
+        if "/" in name:
+
+            def named(path: str, folder: str = f"kernel/{name}/") -> bool:
+                return path.startswith(folder)
+
+        else:
+
+            def named(path: str, module: str = moduleOf(name)) -> bool:
+                return moduleOf(path) == module
+
+        paths = list(filter(named, needs))
+        if not paths and not any(map(named, within)):
+            raise LookupError(f"the kernel has no module {name}, neither as a file nor built in")
+        for path in paths:
+            found.update(dict.fromkeys([*reversed(needs[path]), path]))
+    return list(found)
+
+
 class Modules:
     """
     The modules of a kernel.
@@ -183,12 +224,10 @@ class Modules:
         self._images, self._release = images, release
         self._directory = tree / "lib/modules" / release
         self._depmod(tree)
-        self._needs: dict[str, list[str]] = {}
-        self._paths: dict[str, str] = {}
-        for line in (self._directory / "modules.dep").read_text().splitlines():
-            path, _, needed = line.partition(":")
-            self._needs[path] = needed.split()
-            self._paths[Path(path).name.partition(".ko")[0].replace("-", "_")] = path
+        lines = (self._directory / "modules.dep").read_text().splitlines()
+        split = (line.partition(":") for line in lines)
+        self._needs = {path: needed.split() for path, _, needed in split}
+        self._builtin = (self._directory / "modules.builtin").read_text().split()
 
     def _depmod(self, tree: Path) -> None:
         """
@@ -196,21 +235,11 @@ class Modules:
         """
         run(*self._images.program("kmod", "depmod"), "-b", tree, self._release)
 
-    def closure(self, names: list[str] | tuple[str, ...]) -> list[str]:
+    def closure(self, names: Iterable[str]) -> list[str]:
         """
-        @param names: modules, or folders of them.
-
-        @return: their paths, and those of what they depend on, in the order in which they can be inserted.
+        @return: the files for modules, or for folders of them, as L{moduleClosure} says.
         """
-        found: dict[str, None] = {}
-        for name in names:
-            if "/" in name:
-                paths = [path for path in self._needs if path.startswith(f"kernel/{name}/")]
-            else:
-                paths = [self._paths[name.replace("-", "_")]]
-            for path in paths:
-                found.update(dict.fromkeys([*reversed(self._needs[path]), path]))
-        return list(found)
+        return moduleClosure(names, self._needs, self._builtin)
 
     def copy(self, path: str, target: Path) -> None:
         """

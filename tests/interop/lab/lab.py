@@ -1,5 +1,5 @@
 """
-The lab: a network and one guest, for as long as this program runs.
+The lab: a network and one guest at a time, for as long as this program runs.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import os
 import platform
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import CalledProcessError
 
@@ -19,6 +20,8 @@ from tests.interop.lab.network import Network
 #: Where rxe counts, and what its device is called.
 RXE = "rxe0"
 COUNTERS = f"/sys/class/infiniband/{RXE}/ports/1/hw_counters"
+#: After how many guests in succession that do not come up no more are booted.
+ATTEMPTS = 2
 #: A new rxe device: no object and no count of an earlier one is left.
 RENEW = f"rdma link del {RXE} 2>/dev/null; rdma link add {RXE} type rxe netdev eth0"
 
@@ -67,20 +70,60 @@ class Lab:
     @ivar mtu: the largest frames at present.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, network: Network, boot: Callable[[Path], Machine]) -> None:
         """
-        Boot the guest.
+        No guest is booted yet.
+
+        @param boot: boots a guest on the network, whose files come to lie in the folder that it is given.
         """
         self.directory = Path(tempfile.mkdtemp(prefix="ib-"))
         self.mtu = 0
-        self.network = Network()
-        try:
-            self.guest = Machine(Images(cacheDirectory()), self.network, self.directory, 1)
-            self.guest.must("modprobe -a rdma_rxe rdma_ucm ib_umad")
-        except BaseException:
-            self.network.close()
-            shutil.rmtree(self.directory)
-            raise
+        self.network = network
+        self._boot = boot
+        self._boots = 0
+        self._unbooted = 0
+        self._guest: Machine | None = None
+
+    @property
+    def guest(self) -> Machine:
+        """
+        The guest of the present test.
+        """
+        assert self._guest is not None, "no guest is booted"
+        return self._guest
+
+    @property
+    def silence(self) -> str | None:
+        """
+        Why the guest answers nothing any more, or could not be booted; L{None} while it answers.
+        """
+        if self._guest is None:
+            return "no guest has come up"
+        reason = self._guest.silence
+        return reason and f"{reason}; its kernel's last words: {self._guest.words}"
+
+    def awake(self) -> Machine:
+        """
+        @return: a guest that answers: the present one, or a new one where that has fallen silent.
+        @raise RuntimeError: none comes up, and so it was with L{ATTEMPTS} before.
+        """
+        if self._guest is not None:
+            if self._guest.silence is None:
+                return self._guest
+            self._guest.close()
+            self._guest = None
+        if self._unbooted == ATTEMPTS:
+            raise RuntimeError(f"{ATTEMPTS} guests in succession have not come up")
+        self.mtu = 0
+        self._boots += 1
+        directory = self.directory / str(self._boots)
+        directory.mkdir()
+        self._unbooted += 1
+        guest = self._boot(directory)
+        self._guest = guest
+        guest.must("modprobe -a rdma_rxe rdma_ucm ib_umad")
+        self._unbooted = 0
+        return guest
 
     def renew(self, mtu: int) -> None:
         """
@@ -105,7 +148,8 @@ class Lab:
         """
         Switch everything off.
         """
-        self.guest.close()
+        if self._guest is not None:
+            self._guest.close()
         self.network.close()
         shutil.rmtree(self.directory)
 
@@ -118,7 +162,8 @@ def theLab() -> Lab:
     @return: the lab of this process, which it has until it ends.
     """
     if not _labs:
-        lab = Lab()
+        network = Network()
+        lab = Lab(network, lambda directory: Machine(Images(cacheDirectory()), network, directory, 1))
         atexit.register(lab.close)
         _labs.append(lab)
     return _labs[0]

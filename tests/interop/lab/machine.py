@@ -10,7 +10,8 @@ import shlex
 import socket
 import subprocess
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,18 @@ from attrs import frozen
 
 from tests.interop.lab.images import LIBRARIES, Images
 from tests.interop.lab.network import IPV4, IPV6, LARGEST, Network
+from tests.support.waiting import HANG_SECONDS
 
 #: How long a guest may take to boot, seconds; it takes ten, and more where others want the processors.
-BOOT_SECONDS = 240.0
+BOOT_SECONDS = 4 * HANG_SECONDS
+#: How long a command may take if nothing else is said, seconds.
+COMMAND_SECONDS = HANG_SECONDS
 #: How much longer than a command its answer may take.
-ANSWER_SECONDS = 30.0
+ANSWER_SECONDS = HANG_SECONDS / 2
 #: How long QEMU may take to be there, seconds.
-START_SECONDS = 30.0
+START_SECONDS = HANG_SECONDS / 2
+#: How much is shown of what a kernel has written last, octets.
+WORDS = 1000
 #: The memory of a guest, and of QEMU for translated code, MiB.
 MEMORY, TRANSLATED = 512, 96
 _KERNEL = (
@@ -42,7 +48,11 @@ _CARD = (
 class Lines:
     """
     Talks in lines of JSON with what is behind a socket in the file system.
+
+    @ivar silence: why it is not asked any more; L{None} while it answers.
     """
+
+    silence: str | None = None
 
     def __init__(self, path: Path) -> None:
         """
@@ -59,8 +69,11 @@ class Lines:
     def say(self, value: dict[str, Any]) -> None:
         """
         Write one.
+
+        @raise OSError: nobody reads it.
         """
-        self._socket.sendall(b"\n" + json.dumps(value).encode() + b"\n")
+        with self._heard():
+            self._socket.sendall(b"\n" + json.dumps(value).encode() + b"\n")
 
     def hear(self, seconds: float) -> dict[str, Any]:
         """
@@ -72,10 +85,11 @@ class Lines:
         while True:
             line, found, rest = self._pending.partition(b"\n")
             if not found:
-                self._socket.settimeout(max(0.001, deadline - time.monotonic()))
-                data = self._socket.recv(65536)
-                if not data:
-                    raise ConnectionError("the guest has ended")
+                with self._heard():
+                    self._socket.settimeout(max(0.001, deadline - time.monotonic()))
+                    data = self._socket.recv(65536)
+                    if not data:
+                        raise ConnectionError("it has ended")
                 self._pending += data
                 continue
             self._pending = rest
@@ -83,6 +97,17 @@ class Lines:
                 value = json.loads(line)
                 if isinstance(value, dict):
                     return value
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        # Who has once not answered is not asked again: each question would take its whole time.
+        if self.silence is not None:
+            raise ConnectionError(self.silence)
+        try:
+            yield
+        except OSError as error:
+            self.silence = f"the guest does not answer ({error})"
+            raise
 
     def close(self) -> None:
         """
@@ -164,6 +189,20 @@ class Machine:
             self.close()
             raise
 
+    @property
+    def silence(self) -> str | None:
+        """
+        Why it is not asked any more; L{None} while it answers.
+        """
+        return next((each.silence for each in self._lines if each.silence is not None), None)
+
+    @property
+    def words(self) -> str:
+        """
+        The end of what its kernel has written to its console.
+        """
+        return self.console.read_bytes()[-WORDS:].decode("utf-8", "replace")
+
     def _connect(self, path: Path) -> Lines:
         """
         @return: the way to QEMU, or through it.
@@ -203,7 +242,7 @@ class Machine:
             if answer["id"] == number:
                 return answer
 
-    def run(self, command: str, seconds: float = 60) -> Ended:
+    def run(self, command: str, seconds: float = COMMAND_SECONDS) -> Ended:
         """
         Run a command to its end.
 
@@ -211,7 +250,7 @@ class Machine:
         """
         return _ended(self._request(seconds, command=command))
 
-    def must(self, command: str, seconds: float = 60) -> str:
+    def must(self, command: str, seconds: float = COMMAND_SECONDS) -> str:
         """
         @return: what a command writes, which has to succeed.
         """
@@ -225,7 +264,7 @@ class Machine:
         """
         return int(self._request(0, command=command, stay=True)["status"])
 
-    def finish(self, process: int, seconds: float = 60) -> Ended:
+    def finish(self, process: int, seconds: float = COMMAND_SECONDS) -> Ended:
         """
         Wait for a process that was started.
 

@@ -34,6 +34,7 @@ class Network:
         Make it, and remove those of processes that are no more.
         """
         self._addresses: set[str] = set()
+        self._ports: set[str] = set()
         self.name = f"{_PREFIX}{os.getpid()}"
         for name in re.findall(rf"(?m)^{_PREFIX}\d+", output("ip", "netns", "list")):
             if not Path(f"/proc/{name.removeprefix(_PREFIX)}").exists():
@@ -68,9 +69,12 @@ class Network:
 
     def port(self, number: int) -> str:
         """
-        @return: the name of a new port, for a guest.
+        @return: the name of a port for a guest, which may have been that of an earlier one.
         """
         name = f"tap{number}"
+        if name in self._ports:
+            return name
+        self._ports.add(name)
         self._ip("tuntap", "add", name, "mode", "tap")
         self._ip("link", "set", name, "mtu", str(LARGEST), "master", BRIDGE, "up")
         return name
