@@ -14,10 +14,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.hcas import turn
 from tests.hca.mad.toys.echo import EchoAgent
 from tests.support.rundirectory import ownRunDirectory
-from tests.support.waiting import HANG_SECONDS, waitUntil
+from tests.support.waiting import waitUntil
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.host import libc
-from twisted_ib.hca.mad.dispatch import ReceivedMAD
+from twisted_ib.hca.mad.dispatch import MAD_TIMEOUT_SECONDS, ReceivedMAD
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.grh import guidGID
 
@@ -50,7 +50,7 @@ class ProcessTests(SynchronousTestCase):
         self.addCleanup(device.close)
         echo = EchoAgent(device)
         responses: list[ReceivedMAD | None] = []
-        echo.agent.send(AddressVector(guidGID(guid)), echo.question(), responses.append, HANG_SECONDS)
+        echo.agent.send(AddressVector(guidGID(guid)), echo.question(), responses.append, MAD_TIMEOUT_SECONDS)
         waitUntil(lambda: responses, lambda: turn(device))
         (response,) = responses
         assert response is not None
