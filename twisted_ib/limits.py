@@ -71,6 +71,9 @@ CM_HALF_OPEN_ADDRESSES = 4096
 CM_CONNECTIONS = 1 << 18
 #: The same for one path: above it the path's REQs are dropped, while other paths have space.
 CM_CONNECTIONS_PER_PATH = 1 << 16
+#: The least time, in seconds, that an answer may take where no message is lost (RFC 9293 section 3.8.3, R2 of
+#: a SYN: 3 minutes): the peer's process lives, but may be short of CPU.
+CM_ANSWER_SECONDS = 180.0
 #: Events that wait for the consumer; above it new REQs are dropped, and the peer repeats them
 #: (IBTA vol. 1 12.6.5).
 CM_EVENTS = 131072
@@ -128,8 +131,12 @@ PEERS = 1024
 PEERS_PER_PROCESS = 32
 #: One in so many of them may be dialled by one other user.
 PEERS_USER_DIVISOR = 4
-#: Management records that one path queues while its ring is full.
+#: Management records that wait for room in a path's medium: while there are so many, new requests to connect
+#: are refused locally.
 MANAGEMENT_SENDS = 16384
+#: The same with the answers that a peer asks for, four for each of its connections: one that asks for more
+#: and reads nothing loses its path.
+MANAGEMENT_ANSWERS = 4 * CM_CONNECTIONS_PER_PATH
 #: Entries of a port's P_Key table (common HCAs: 128).
 PARTITIONS = 128
 #: GIDs that a port itself has (IBTA vol. 1 14.2.5.5: GUIDInfo has at most 256).

@@ -33,7 +33,7 @@ class FakeTable:
     """
 
     caGUID = GUID
-    sourcesForgeable = False
+    sourcesForgeable = lossless = False
 
     def __init__(self) -> None:
         """

@@ -10,10 +10,12 @@ import random
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.cm.net import PERIOD, Net, ask, send
+from twisted_ib import limits
 from twisted_ib.hca.cm import timers, transitions
+from twisted_ib.hca.cm.admission import HalfOpenLimit
 from twisted_ib.hca.cm.machine import Connection, Event, State
-from twisted_ib.hca.connection import PathRecord
-from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REP, REQ, RTU, timeoutSeconds
+from twisted_ib.hca.connection import PathRecord, RejectReason
+from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REJ, REP, REQ, RTU, timeoutSeconds
 
 
 class TimerTests(SynchronousTestCase):
@@ -244,3 +246,90 @@ class TimerTests(SynchronousTestCase):
         self.assertTrue(states <= {State.IDLE, State.TIMEWAIT, State.ESTABLISHED}, f"seed {seed}: {states}")
         self.assertEqual((len(net.a), net.a._peers, net.a.deadline()), (0, {}, None), f"seed {seed}")
         self.assertEqual((net.b._halfOpenLimit.halfOpen, net.b.deadline()), (0, None), f"seed {seed}")
+
+
+class LosslessTests(SynchronousTestCase):
+    """
+    A medium that loses nothing while the peer lives.
+    """
+
+    def setUp(self) -> None:
+        """
+        Two tables.
+        """
+        self.net = Net()
+        self.net.a.lossless = self.net.b.lossless = True
+
+    def test_nothingRepeated(self) -> None:
+        """
+        REQ, REP and DREQ go out once, however late the answer is.
+        """
+        net = self.net
+        active, passive = net.request()
+        net.wait(limits.CM_ANSWER_SECONDS - 1)
+        passive.accept(REP(localQPN=9), net.now)
+        net.wait(limits.CM_ANSWER_SECONDS - 1)
+        active.ready(net.now)
+        net.pump()
+        net.lose = {DREP: 1}
+        active.disconnect(net.now)
+        net.wait(limits.CM_ANSWER_SECONDS - 1)
+        kinds = [kind for _, kind in net.carried]
+        self.assertEqual(kinds, [REQ, REP, RTU, DREQ, DREP])
+        self.assertEqual(active.state, State.DREQ_SENT)
+        net.wait(2.0)
+        self.assertEqual((len(net.a), len(net.b), net.a.counters["retransmitted"]), (0, 0, 0))
+
+    def test_bothGiveUp(self) -> None:
+        """
+        A side whose time is over tells the other: neither keeps the connection.
+        """
+        for isAccepted in (False, True):
+            self.setUp()
+            net = self.net
+            active, passive = net.request(maxCMRetries=0)
+            if isAccepted:
+                net.wait(limits.CM_ANSWER_SECONDS - 1)
+                passive.accept(REP(localQPN=9), net.now)
+            net.wait(2 * limits.CM_ANSWER_SECONDS)
+            self.assertEqual((len(net.a), len(net.b)), (0, 0))
+            self.assertEqual((active.state, passive.state)[isAccepted], State.IDLE)
+            self.assertEqual(net.a.counters["retransmitted"], 0)
+
+    def test_comesAgain(self) -> None:
+        """
+        A REQ that finds no room comes again, because an MRA says so, as often as its retries.
+        """
+        net = self.net
+        for _ in range(3):
+            active, passive = net.request(2, maxCMRetries=2)
+            passive.ignore(net.now)
+            net.pump()
+            self.assertEqual((active.state, len(net.b)), (State.MRA_REQ_RCVD, 0))
+            active.abandon(net.now)
+            net.pump()
+        net.carried.clear()
+        active, passive = net.request(3, maxCMRetries=2)
+        for _ in range(2):
+            passive.ignore(net.now)
+            net.wait(3.0)
+            _, passive, _ = net.events["b"].pop()
+        passive.ignore(net.now)
+        net.wait(3.0)
+        kinds = [kind for _, kind in net.carried]
+        self.assertEqual(kinds, [REQ, MRA] * 3 + [REJ])
+        self.assertEqual((net.kinds("a"), active.state), ([Event.UNREACHABLE], State.IDLE))
+
+    def test_halfOpen(self) -> None:
+        """
+        Over the limit of half-open connections a REQ comes again, and is taken when there is room.
+        """
+        net = self.net
+        net.b._halfOpenLimit = HalfOpenLimit(1, 1)
+        _, first = net.request(1)
+        net.a.connect("b", ask(2), None, 0.0)
+        net.pump()
+        self.assertEqual((len(net.b), net.b.counters["halfOpenExceeded"]), (1, 1))
+        first.reject(RejectReason.CONSUMER_DEFINED, b"", net.now)
+        net.wait(3.0)
+        self.assertEqual(net.kinds("b"), [Event.REQUEST])

@@ -30,7 +30,7 @@ from twisted_ib.errors import (
     WrongThreadError,
 )
 from twisted_ib.hca.base.polling import AdaptivePolling
-from twisted_ib.hca.connection import RejectReason
+from twisted_ib.hca.connection import ConnectRequest, LookupRequest, RejectReason
 from twisted_ib.hca.connection.rdmacm import PortSpace
 from twisted_ib.hca.device import device as deviceModule
 from twisted_ib.hca.device.device import Device
@@ -418,9 +418,23 @@ class ConnectionTests(DeviceTestCase):
         self.assertEqual((user.log, consumer.log), (["replied", "lost"], ["failed"]))
         self.assertFalse(self.path.alive)
 
+    def test_noRoom(self) -> None:
+        """
+        While many messages wait for a peer that reads none, a new request or lookup is refused here.
+        """
+        self.patch(limits, "MANAGEMENT_SENDS", 3)
+        while self.path.unsent() < 3:
+            self.path.sendManagement(0x10, bytes(232))
+        for send, wanted in (
+            (self.a.sendRequest, ConnectRequest(serviceID=1)),
+            (self.a.sendLookup, LookupRequest(serviceID=1)),
+        ):
+            self.assertRaises(ResourceLimitError, send, self.path, wanted, User(), 0.0)
+        self.assertEqual((self.path.unsent(), len(self.a.cm), len(self.a.cm.lookups)), (3, 0, 0))
+
     def test_unreachable(self) -> None:
         """
-        Nobody answers: the retries run out by C{deadline} and C{tick}.
+        Nobody answers: the time runs out by C{deadline} and C{tick}, and nothing is repeated.
         """
         self.assertIsNone(self.a.deadline())
         user = self.ask(LOCALHOST, 7001, self.path)
@@ -432,7 +446,7 @@ class ConnectionTests(DeviceTestCase):
             self.a.tick(deadline)
             ticks += 1
         self.assertEqual(user.log, ["unreachable"])
-        self.assertEqual(ticks, 3)
+        self.assertEqual((ticks, self.a.cm.counters["retransmitted"]), (1, 0))
 
     def test_deadline(self) -> None:
         """

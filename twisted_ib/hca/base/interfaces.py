@@ -352,6 +352,11 @@ class IPeerPath(Interface):
         @param transaction: the transaction id, where a whole MAD is sent.
         """
 
+    def unsent():  # type: ignore[no-untyped-def]
+        """
+        @return: how many connection management messages wait for room.
+        """
+
     def prepareRequest(request):  # type: ignore[no-untyped-def]
         """
         Put into a request the parameters that a fabric of packets negotiates (PSN, path MTU).

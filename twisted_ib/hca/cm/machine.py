@@ -35,10 +35,12 @@ class ConnectionContext(Protocol):
     Services of the connection table for its connections.
 
     @ivar sourcesForgeable: whether a REQ proves nothing about its source.
+    @ivar lossless: whether no message is lost while the peer lives.
     """
 
     caGUID: int
     sourcesForgeable: bool
+    lossless: bool
 
     def send(self, output: Output) -> None:
         """

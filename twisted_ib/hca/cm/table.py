@@ -28,7 +28,7 @@ from twisted_ib.hca.cm.peer import Peer
 from twisted_ib.hca.cm.sidr import Lookup, Lookups
 from twisted_ib.hca.cm.states import Event, Input, State
 from twisted_ib.hca.cm.timers import Deadlines, Timewait
-from twisted_ib.hca.cm.transitions import HALF_OPEN
+from twisted_ib.hca.cm.transitions import HALF_OPEN, askAgain
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.wire.cm import (
     DREP,
@@ -104,6 +104,7 @@ class ConnectionTable:
     The communication manager of one HCA.
 
     @ivar counters: anomalies by name, see L{COUNTERS}.
+    @ivar lossless: whether no message is lost while the peer lives: then only an MRA has one repeated.
     @ivar lookups: SIDR exchanges.
     @ivar accepted: connections whose REP was sent and whose RTU is awaited, by their queue pair number.
     @ivar events: queue of L{nextEvent}.
@@ -123,7 +124,7 @@ class ConnectionTable:
         @param halfOpenPerSource: see L{limits.CM_HALF_OPEN_PER_PATH} and L{limits.CM_HALF_OPEN_PER_ADDRESS}.
         """
         self.caGUID = caGUID
-        self.sourcesForgeable = False
+        self.sourcesForgeable = self.lossless = False
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.outputs: deque[Output] = deque()
         self.events: deque[CMEvent] = deque()
@@ -134,7 +135,6 @@ class ConnectionTable:
         self.accepted: dict[int, Connection] = {}
         self._peers: dict[Any, Peer] = {}
         self._deadlines: Deadlines[Connection] = Deadlines()
-        # ConnectionContext.arm and disarm.
         self.arm, self.disarm = self._deadlines.set, self._deadlines.clear
         self.lookups = Lookups(self, randomBits)
         self._timewait = Timewait()
@@ -374,6 +374,8 @@ class ConnectionTable:
         lacking = self._halfOpenLimit.lacks(peer, len(self._connections), len(self.events))
         if lacking is not None:
             self.counters[lacking] += 1
+            if self.lossless:
+                askAgain(self, source, 0, remoteID)
             return
         if peer is None:
             peer = self._peers[source] = Peer(source)
@@ -594,6 +596,5 @@ class ConnectionTable:
         self.events.append((_TIMEWAIT_EXIT, None, localQPN))
 
     def _expire(self, now: float) -> None:
-        timewait = self._timewait
-        while timewait.heap and timewait.heap[0][0] <= now:
+        while self._timewait.heap and self._timewait.heap[0][0] <= now:
             self._endTimewait()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from twisted_ib import limits
 from twisted_ib.hca.cm.states import Event, Input, State
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.wire.cm import (
@@ -27,7 +28,7 @@ from twisted_ib.hca.wire.cm import (
 )
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.cm.machine import Connection
+    from twisted_ib.hca.cm.machine import Connection, ConnectionContext
 
 #: How often an RTU is repeated unasked on a medium whose sources can be forged: there the passive side
 #: repeats its REP once only, and cannot learn otherwise of a peer that has no data to send.
@@ -35,6 +36,9 @@ CM_READY_REPEATS = 5
 #: The longest service timeout of an MRA that is granted, about eight seconds, once per message: code 31
 #: would keep a half-open connection for over two hours (IBTA vol. 1 12.6.6).
 CM_SERVICE_TIMEOUT_CODE = 21
+#: When a REQ that found no room comes again, where nothing is repeated unasked: a timeout code, about one
+#: second, as TCP's first SYN (RFC 6298 section 2).
+CM_AGAIN_CODE = 18
 
 # Module globals: looking a member up on an enumeration is much slower.
 _REQUEST, _REPLY = Event.REQUEST, Event.REPLY
@@ -46,7 +50,28 @@ def _sendRequest(connection: Connection, message: REQ | REP | DREQ, now: float) 
     output = connection.output = (connection.destination, message.attribute, message.pack())
     connection.retriesLeft = connection.maxRetries
     table.send(output)
-    table.arm(connection, now + connection.period)
+    _awaitAnswer(connection, now)
+
+
+def _awaitAnswer(connection: Connection, now: float) -> None:
+    wait = connection.period
+    if connection.table.lossless:
+        # One wait, as long as all repeats would take: the peer will read the message, or its path is lost.
+        # How many repeats it may ask for is kept.
+        wait = max(wait * (connection.retriesLeft + 1), limits.CM_ANSWER_SECONDS)
+        connection.maxRetries, connection.retriesLeft = connection.retriesLeft, 0
+    connection.table.arm(connection, now + wait)
+
+
+def askAgain(table: ConnectionContext, destination: Any, localID: int, remoteID: int) -> None:
+    """
+    Have a REQ repeated that finds no room now.
+
+    @param remoteID: the communication id of the REQ.
+    """
+    # IBTA vol. 1 12.6.6: when an MRA's time is over, the REQ is repeated.
+    message = MRA(localID, remoteID, serviceTimeout=CM_AGAIN_CODE)
+    table.send((destination, MRA.attribute, message.pack()))
 
 
 def _sendFinal(connection: Connection, message: MRA | REJ | RTU | DREP | APR) -> None:
@@ -119,6 +144,8 @@ def _extend(connection: Connection, message: MRA, now: float) -> None:
     # entry stays in the table meanwhile.
     code = min(message.serviceTimeout, CM_SERVICE_TIMEOUT_CODE)
     wait = timeoutSeconds(code) + connection.ackSeconds
+    if connection.table.lossless:
+        connection.retriesLeft = connection.maxRetries
     connection.table.arm(connection, now + wait)
 
 
@@ -126,7 +153,7 @@ def _retry(connection: Connection, message: object, now: float) -> None:
     assert connection.output is not None
     connection.retriesLeft -= 1
     connection.table.send(connection.output)
-    connection.table.arm(connection, now + connection.period)
+    _awaitAnswer(connection, now)
 
 
 def _retryReply(connection: Connection, message: object, now: float) -> None:
@@ -162,6 +189,9 @@ def _rejected(connection: Connection, message: object, now: float) -> None:
 
 
 def _unreachable(connection: Connection, message: object, now: float) -> None:
+    if connection.table.lossless:
+        # The peer lives and will read this: neither end may keep what the other has given up.
+        (_rejectAccepted if connection.remoteID else _rejectTimeout)(connection, message, now)
     connection.output = None
     connection.table.report(Event.UNREACHABLE, connection, message)
 
@@ -256,6 +286,12 @@ def _drop(connection: Connection, message: object, now: float) -> None:
     connection.output = None
 
 
+def _ignore(connection: Connection, message: object, now: float) -> None:
+    connection.output = None
+    if connection.table.lossless:
+        askAgain(connection.table, connection.destination, connection.localID, connection.remoteID)
+
+
 Action = Callable[["Connection", Any, float], None]
 Row = tuple[Action, State]
 
@@ -304,7 +340,7 @@ _PASSIVE: dict[Input, Row] = {
     **_ENDED,
     Input.ACCEPT: (_reply, State.REP_SENT),
     Input.REJECT: (_rejectRequest, State.IDLE),
-    Input.IGNORE: (_drop, State.IDLE),
+    Input.IGNORE: (_ignore, State.IDLE),
     Input.REJ: (_rejected, State.IDLE),
     Input.REJ_STALE: (_rejected, State.TIMEWAIT),
     # Evicted by a newer REQ, see HalfOpenLimit: no message is sent, since the source may be forged.

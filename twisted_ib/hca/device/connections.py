@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted_ib.errors import PathLostError
+from twisted_ib import limits
+from twisted_ib.errors import PathLostError, ResourceLimitError
 from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.messages import (
@@ -200,8 +201,9 @@ class Services:
 
         @param user: an L{IConnectionUser<twisted_ib.hca.connection.interfaces.IConnectionUser>}.
         @return: an L{IConnection<twisted_ib.hca.connection.interfaces.IConnection>}.
-        @raise ResourceLimitError: there are too many connections.
+        @raise ResourceLimitError: there are too many connections, or requests that the peer has not read.
         """
+        self._checkRoom(path)
         # IBTA vol. 1 12.6.5: the path's GIDs, MTU and timeouts, which only a fabric of packets has.
         if self._device.traits.packets and request.primaryPath is ANY_PATH:
             path.prepareRequest(request)
@@ -216,12 +218,20 @@ class Services:
 
         @param user: see L{ILookup<twisted_ib.hca.connection.interfaces.ILookup>}.
         @return: an L{ILookup<twisted_ib.hca.connection.interfaces.ILookup>}.
-        @raise ResourceLimitError: there are too many lookups.
+        @raise ResourceLimitError: there are too many lookups, or requests that the peer has not read.
         """
+        self._checkRoom(path)
         retries, timeout = request.requestRetries, request.responseTimeout
         message = lookupMessage(request)
         message.partitionKey = self._device.partitions.key(0)
         return self.cm.lookups.ask(path, message, user, retries, timeout, now)
+
+    def _checkRoom(self, path: Any) -> None:
+        # A lossless medium drops no message, so those that begin an exchange stop here.
+        if self.cm.lossless and path.unsent() >= limits.MANAGEMENT_SENDS:
+            raise ResourceLimitError(
+                f"{limits.MANAGEMENT_SENDS} messages wait until the peer's process reads them; connect later"
+            )
 
     def disconnect(self, connection: Any, privateData: bytes = b"") -> bool:
         """

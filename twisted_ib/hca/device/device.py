@@ -184,6 +184,7 @@ class Device(Identity):
         # the kernel has identified.
         if traits.proof is Proof.ANSWER:
             self.cm.limitHalfOpen(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
+        self.cm.lossless = traits.proof is Proof.DIRECTORY
         self.address: str | None = self.fabric.address if traits.hasAddress else None
         self.gid = gidNumber(self.address) if self.address else guidGID(self.guid)
         self.pathMTU: int = self.fabric.pathMTU if traits.packets else limits.DATAGRAM_BYTES

@@ -17,6 +17,7 @@ from twisted_ib.rds.paths.path import RDSPath
 from twisted_ib.rds.protocol.private import MAJOR, MINOR, PrivateData, packHello, parseHello, servicePort
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.timers import Timer
     from twisted_ib.rds.media.rc import RCMedium
     from twisted_ib.rds.media.rcconnection import RCConnection
 
@@ -32,6 +33,9 @@ _MTU = 5
 #: CM response timeout code: about half a second between two REQs (4.096 us * 2^17).
 _CM_RESPONSE_TIMEOUT = 17
 _CM_RETRIES = 3
+#: How long a process may take to answer a REQ, in seconds: one that has closed its last socket lives, but
+#: does not look at its HCA any more, and another may have the port meanwhile.
+RDS_ANSWER_SECONDS = 4.0
 #: Retries without an acknowledgement, and after RNR NAKs.  7 RNR retries are infinite, as in Linux ib_cm.c.
 RETRIES = 7
 
@@ -87,6 +91,7 @@ class ConnectAttempt:
         self._route: Any = None
         self._session: RCConnection | None = None
         self._connection: Any = None
+        self._timer: Timer | None = None
         self._over = False
 
     def begin(self, path: RDSPath) -> None:
@@ -120,9 +125,13 @@ class ConnectAttempt:
         try:
             self._session = session = self._medium.newSession(self.key, self._channel)
             request = self._request(session)
-            self._connection = self._channel.device.sendRequest(path, request, self, self._channel.now())
+            device = self._channel.device
+            self._connection = device.sendRequest(path, request, self, self._channel.now())
         except HCAError as reason:
             self.failed(reason)
+            return
+        if not self._medium.traits.hasAddress and not self._over:
+            self._timer = device.timers.start(RDS_ANSWER_SECONDS, self._silent)
 
     def _request(self, session: RCConnection) -> ConnectRequest:
         local, remote = self._local, self._remote
@@ -206,7 +215,10 @@ class ConnectAttempt:
         """
         if connection is self._connection:
             self._connection = None
-            self.failed(PathLostError("the peer does not answer"))
+            self._silent()
+
+    def _silent(self) -> None:
+        self.failed(PathLostError("the peer does not answer"))
 
     def pathLost(self, reason: Exception) -> None:
         """
@@ -247,6 +259,9 @@ class ConnectAttempt:
         route, self._route = self._route, None
         if route is not None:
             route.cancel()
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
         connection, self._connection = self._connection, None
         session, self._session = self._session, None
         if session is not None:

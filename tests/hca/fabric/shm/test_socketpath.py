@@ -15,7 +15,7 @@ from tests.hca.hcas import SDP, HCATestCase, Taker, User, readable, settle, turn
 from tests.support.descriptors import descriptors, descriptorsBefore
 from twisted_ib import limits
 from twisted_ib.errors import HandshakeError, PathLostError
-from twisted_ib.hca.base.operation import RNR, SEND_ONLY, word
+from twisted_ib.hca.base.operation import MANAGEMENT, MANAGEMENT_HEADER, RNR, SEND_ONLY, word
 from twisted_ib.hca.fabric.shm import socketpath
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.fabric.shm.socketpath import ASK, HEADER, NEWS, SocketPath
@@ -339,14 +339,20 @@ class HostileTests(CarrierTestCase):
 
     def test_silence(self) -> None:
         """
-        A peer that reads nothing: what waits for it is bounded.
+        A peer that reads nothing, and asks for answers, loses its path: what waits for it is bounded.
         """
         while self.one.post(bytes(8000)):
             pass
-        for _ in range(limits.MANAGEMENT_SENDS + 1000):
+        self.patch(limits, "MANAGEMENT_ANSWERS", 100)
+        while self.path.unsent() < 100:
             self.path.sendManagement(0x10, bytes(232))
-        self.assertTrue(self.a.counters["management_dropped"])
         self.assertTrue(self.path.alive)
+        body = MANAGEMENT_HEADER.pack(0x10, 0) + bytes(232)
+        self.raw.send(HEADER.pack(len(body), MANAGEMENT, 0, 0) + body)
+        self.a.fabric.look()
+        self.a.progress()
+        self.assertFalse(self.path.alive)
+        self.assertEqual(self.a.counters["ring_errors"], 1)
 
     def test_rubbish(self) -> None:
         """

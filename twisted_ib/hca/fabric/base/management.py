@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
-from twisted_ib.errors import WireError
+from twisted_ib.errors import RingError, WireError
 from twisted_ib.hca.base.operation import (
     GSI_QPN,
     MANAGEMENT,
@@ -56,11 +56,8 @@ class Management:
         if not path.alive:
             return
         if waiting or not path.postReserved(MANAGEMENT, record, False):
-            if len(waiting) >= limits.MANAGEMENT_SENDS:
-                # A MAD is an unreliable datagram, so one may be lost: the CM repeats its messages until
-                # they are answered (IBTA vol. 1 12.9.7; Linux cm.c, ib_send_cm_req).
-                path.fabric.count("management_dropped")
-                return
+            # Never dropped: between processes the CM repeats nothing.  Requests are bounded by their sender
+            # (limits.MANAGEMENT_SENDS), answers where the peer asks for them.
             if not waiting:
                 self._wait()
             waiting.append(record)
@@ -92,8 +89,12 @@ class Management:
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
         """
         Receive a management record; a malformed one is counted and dropped.
+
+        @raise RingError: the peer asks for ever more answers and reads none.
         """
         path = self.path
+        if len(self.waiting) >= limits.MANAGEMENT_ANSWERS:
+            raise RingError(f"the peer sends management records and has left {len(self.waiting)} unread")
         if opcode == UD_SEND_ONLY and stop - start == _SHORT_BYTES:
             attribute, _ = MANAGEMENT_HEADER.unpack_from(buffer, start)
             start += MANAGEMENT_HEADER.size

@@ -387,17 +387,15 @@ class RecordPath(Waiters):
         if management is None:
             # lost() has cleared the table.
             return
-        # Over limits.MANAGEMENT_SENDS the record is dropped, as a MAD may be on a wire; the CM repeats it
-        # (Linux cm.c does too).
         if management.waiting or not self.alive or not self.postReserved(MANAGEMENT, record, False):
             management.send(record)
 
-    def unsent(self) -> bool:
+    def unsent(self) -> int:
         """
-        @return: Whether connection management waits for room.
+        @return: How many records of connection management wait for room.
         """
         management = self.table.get(GSI_QPN)
-        return management is not None and bool(management.waiting)
+        return 0 if management is None else len(management.waiting)
 
     def completeTo(self, position: int) -> int:
         """

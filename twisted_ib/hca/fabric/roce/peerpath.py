@@ -107,6 +107,12 @@ class PeerPath:
         """
         self.fabric.sendManagement(self.peer.address, attribute, body, transaction)
 
+    def unsent(self) -> int:
+        """
+        @return: 0: CM messages do not wait here.
+        """
+        return 0
+
     def wantSpace(self, waiter: Any) -> None:
         """
         No effect: datagrams do not wait for space.

@@ -349,11 +349,11 @@ class QueuePairPath(Waiters):
         """
         return self.bell
 
-    def unsent(self) -> bool:
+    def unsent(self) -> int:
         """
-        @return: False: CM messages do not wait here.
+        @return: 0: CM messages do not wait here.
         """
-        return False
+        return 0
 
     # -- calls of the transport connection
 

@@ -1,0 +1,85 @@
+"""
+Very many connects at once over C{shm0}, on a machine with too much to do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.rundirectory import ownRunDirectory
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CONNECTS, ROUNDS = 5000, 3
+#: Programs that only use up the processors.
+BUSY = 20
+
+
+class OverloadTests(SynchronousTestCase):
+    """
+    Two processes and L{BUSY} that are in their way (issue 16, point 17).
+    """
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """
+        Start a process.
+        """
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env=dict(os.environ, PYTHONPATH=str(ROOT)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+        def end() -> None:
+            process.kill()
+            process.communicate()
+
+        self.addCleanup(end)
+        return process
+
+    def said(self, process: subprocess.Popen[str]) -> Any:
+        """
+        What a process prints next.
+        """
+        assert process.stdout is not None
+        return json.loads(process.stdout.readline())
+
+    def asked(self, process: subprocess.Popen[str]) -> dict[str, int]:
+        """
+        What a process has now.
+        """
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        found: dict[str, int] = self.said(process)
+        return found
+
+    def test_overload(self) -> None:
+        """
+        Every connect succeeds, both ends have the same connections, no message is dropped, and nothing is
+        repeated but what the listener had no room for.
+        """
+        ownRunDirectory(self)
+        for _ in range(BUSY):
+            self.start("-c", "while True: pass")
+        for _ in range(ROUNDS):
+            server = self.start("-m", "tests.soak.overload", "server")
+            client = self.start("-m", "tests.soak.overload", "client", str(self.said(server)), str(CONNECTS))
+            self.assertEqual(self.said(client), {"echoed": CONNECTS})
+            ends = self.asked(client), self.asked(server)
+            self.assertEqual([each["live"] for each in ends], [CONNECTS] * 2)
+            self.assertEqual([each["management_dropped"] for each in ends], [0, 0])
+            self.assertEqual(ends[1]["cm_retransmitted"], 0)
+            self.assertLessEqual(ends[0]["cm_retransmitted"], ends[1]["cm_half_open_exceeded"])
+            for each in client, server:
+                each.kill()
+                each.wait()
