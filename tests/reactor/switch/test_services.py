@@ -100,7 +100,8 @@ class ServiceTests(SwitchTestsBuilder):
 
     def test_adoptedByRule(self) -> None:
         """
-        Rules, and a program that wants none, decide for an adopted socket too.
+        Rules, and a program that wants none, decide for an adopted socket too; it stays a TCP listener, whose
+        clients would wait for ever otherwise.
         """
         self.rules("use tcp listen * 127.0.0.1:*\nuse sdp listen * 127.0.0.2:*\n")
 
@@ -114,7 +115,9 @@ class ServiceTests(SwitchTestsBuilder):
             self.assertEqual((why.provider, why.rule), ("tcp", "explicit"))
             skt = self.listening(host="127.0.0.2")
             port = reactor.adoptStreamPort(skt.fileno(), socket.AF_INET, Server())
-            self.assertEqual((explain(port).provider, port.fileno()), ("sdp", -1))
+            why = explain(port)
+            self.assertEqual((why.provider, why.verdict, port.fileno() < 0), ("both", "both", False))
+            self.assertTrue(why.rule.endswith("rules:2"), why.rule)
             self.rules("use tcp listen * *:*\n")
             reactor.switch.configuration.reload()
             self.assertTrue(reactor.switch.configuration.tcpOnly("listen"))

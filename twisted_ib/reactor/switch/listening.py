@@ -24,7 +24,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from twisted_ib import limits
-from twisted_ib.configuration.parser import LISTEN, SDP, TCP
+from twisted_ib.configuration.parser import BOTH, LISTEN, SDP, TCP
 from twisted_ib.internet.addresses import Address, addressOf
 from twisted_ib.internet.channel import channelFor
 from twisted_ib.reactor.switch.handle import ListeningHandle
@@ -71,7 +71,8 @@ class SwitchedPort(tcp.Port):
     @classmethod
     def adopt(cls, switch: Switch, reactor: Any, descriptor: int, family: Any, factory: Any) -> SwitchedPort:
         """
-        Return a port for a TCP socket that listens already; C{startListening} offers SDP on its address.
+        Return a port for a TCP socket that listens already; C{startListening} offers SDP on its address too.
+        A rule C{sdp} is C{both} for it.
 
         @param descriptor: The socket's, which is duplicated.
         """
@@ -150,6 +151,10 @@ class SwitchedPort(tcp.Port):
         try:
             address = self._addressOf(skt)
             self._decide(address)
+            # The kernel queues TCP clients on a socket that listens already, and another process may share
+            # it: without an accept they would wait for ever.
+            if self.why.verdict == SDP:
+                self.why.verdict = BOTH
             refused = [] if self.why.verdict == TCP else self._joinBeside(skt, address)
             if refused and not self._mayGoOn([e for e in refused if _isBusy(e)]) and not self.sdpListeners:
                 raise refused[0]

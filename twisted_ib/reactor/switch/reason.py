@@ -32,7 +32,7 @@ class Reason:
     The decision about one connection or listener; times are the reactor's, in seconds.
 
     @ivar rule: C{FILE:LINE} of the rule, C{default}, or C{explicit}.
-    @ivar verdict: The rule's: C{sdp}, C{tcp} or C{both}.
+    @ivar verdict: The rule's: C{sdp}, C{tcp} or C{both}; of an adopted socket never C{sdp}.
     @ivar provider: C{sdp}, C{tcp} or C{rdma}; C{both} for a listener on both; C{""} before the decision.
     @ivar device: The name of the HCA, or L{None}.
     @ivar fallback: Why SDP does not carry it though it may, or L{None}.
