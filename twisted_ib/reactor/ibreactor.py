@@ -43,7 +43,7 @@ else:
 
 #: Turns after which epoll is called however busy the devices are; a power of two.
 _EPOLL_EVERY = 16
-#: What an import raises without a free descriptor, which its file needs, or without memory.
+#: Errors of an import without a free descriptor, which its file needs, or without memory.
 _EXHAUSTED = (OSError, MemoryError)
 _basePoll = _Base.doIteration
 _log = Logger()

@@ -36,7 +36,7 @@ _DISCONN_SENT = Input.DISCONN_SENT
 
 class StreamSender:
     """
-    What a L{Stream<twisted_ib.sdp.stream.Stream>} has, and how it sends.
+    The state of a L{Stream<twisted_ib.sdp.stream.Stream>}, and the half of it that sends.
 
     @ivar thread: The id of the thread that may use it.
     @ivar connection: The CM's connection.

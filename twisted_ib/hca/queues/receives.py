@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 class ReceiveContext(Protocol):
     """
-    What receives need of the work queues that own them.
+    The work queues that own receives, as the receives need them.
 
     @ivar queuePair: their queue pair.
     @ivar capabilities: the sizes of the queues.

@@ -1,5 +1,5 @@
 """
-What a queue pair may do: the service of its type, as far as the fabric has it.
+The operations that a queue pair supports: those of its type's service, as far as the fabric has them.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ def ends(head: bytes, behind: int) -> tuple[int, int]:
 
 def route(head: bytes) -> tuple[int, int, int, int, int]:
     """
-    What the 40 bytes in front of a datagram say, whose length is not checked: see L{ends} for those.
+    Parse the 40 bytes in front of a datagram, whose length is not checked: see L{ends} for those.
 
     @return: GIDs of sender and receiver, flow label, traffic class, hop limit.
     @raise WireError: there is no such header.

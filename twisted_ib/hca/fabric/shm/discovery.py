@@ -68,7 +68,7 @@ class HostDirectory(Fabric):
         """
         with suppress(OSError):
             os.read(self.rendezvous.watch, 4096)
-        # Whoever removes it may still be at it, and would remove what is made too early.
+        # The removal may still be under way, and would take an entry that is made too early with it.
         self._lookAt = self.clock() + LOOK_PAUSE_SECONDS
 
     def _look(self) -> None:

@@ -23,7 +23,7 @@ RELIABLE = frozenset((QPType.RC,))
 
 class WorkContext(Protocol):
     """
-    What an operation needs of the work queues that execute it.
+    The work queues that execute an operation, as the operation needs them.
 
     @ivar pd: their protection domain.
     @ivar queuePair: their queue pair.
