@@ -43,6 +43,18 @@ class Sink(Protocol):
         """
 
 
+class Echo(Protocol):
+    """
+    Sends back what it gets.
+    """
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Back.
+        """
+        self.transport.write(data)  # type: ignore[union-attr]
+
+
 class Clients(ClientFactory):
     """
     Keeps the connections that it makes.
@@ -149,6 +161,76 @@ class StreamTests(SynchronousTestCase):
         sent, rest = self.perMessage("roce0", "127.0.0.1", "127.0.0.2")
         self.assertLessEqual(sent, 19)
         self.assertLessEqual(rest, 46)
+
+
+class Caller(Protocol):
+    """
+    Sends a message and leaves when it comes back.
+    """
+
+    def connectionMade(self) -> None:
+        """
+        Send.
+        """
+        self.transport.write(DATA)  # type: ignore[union-attr]
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Leave.
+        """
+        self.transport.loseConnection()  # type: ignore[union-attr]
+
+
+class Callers(ClientFactory):
+    """
+    Counts the connections that have ended.
+    """
+
+    noisy = False
+    protocol = Caller
+    ended = 0
+
+    def clientConnectionLost(self, connector: Any, reason: Any) -> None:
+        """
+        One more.
+        """
+        self.ended += 1
+
+
+class ConnectTests(SynchronousTestCase):
+    """
+    A connect, an echo of 64 bytes and the close, both ends in one process on the C{ib} reactor.
+    """
+
+    def test_calls(self) -> None:
+        """
+        No more functions are called for a connection than were, Twisted's and those of the ends included.
+        """
+        ownRunDirectory(self)
+        reactor = IBReactor()
+        self.addCleanup(lambda: [channel.close() for channel in list(channelsOf(reactor))])
+        factory = Factory.forProtocol(Echo)
+        factory.noisy = False
+        port = listenSDP(reactor, 0, factory, interface="127.0.0.1")
+        address = port.getHost()
+
+        def connect(count: int) -> None:
+            callers = Callers()
+            for _ in range(count):
+                connectSDP(reactor, address.host, address.port, callers)
+            for _ in range(CONNECT_TURNS):
+                reactor.iterate(0)
+                if callers.ended == count:
+                    break
+            self.assertEqual(callers.ended, count)
+            for _ in range(TURNS):
+                reactor.iterate(0)
+
+        connect(30)
+        few, many = 10, 60
+        less, more = called(partial(connect, few)), called(partial(connect, many))
+        each = {name: (more[name] - less[name]) / (many - few) for name in more}
+        self.assertLessEqual(round(sum(each.values())), 476, each)
 
 
 class DatagramTests(ProcessesTestCase):

@@ -37,12 +37,15 @@ if TYPE_CHECKING:
 class _SDPConnected(ConnectedTransport):
     __slots__ = ()
 
+    direct: bool
     prompt: bool
     extensions: Extensions | None
 
     def begin(self, protocol: IProtocol | None) -> bool:
         if innermostTLS(protocol) is not None:
             self.prompt = False
+        # There is nothing to do at the end of the batch yet; whatever changes that says so.
+        self.direct = self.prompt
         return ConnectedTransport.begin(self, protocol)
 
     def nextTurn(self, shared: dict[Any, Any]) -> None:
