@@ -17,7 +17,7 @@ from twisted_ib.errors import SDPError
 from twisted_ib.interfaces import ISDPUrgentProtocol
 from twisted_ib.sdp.protocol import wire
 from twisted_ib.sdp.protocol.modes import changed
-from twisted_ib.sdp.protocol.zerocopy import ZeroCopyMachine, extend
+from twisted_ib.sdp.protocol.zerocopy import ZeroCopyMachine
 from twisted_ib.sdp.streamrdma import StreamRDMA
 from twisted_ib.sdp.zerocopyreceive import ZeroCopyReceive
 from twisted_ib.sdp.zerocopysend import ZeroCopySend
@@ -32,7 +32,7 @@ class Extensions:
     """
     A stream's optional half.
 
-    @ivar machine: The stream's machine, extended.
+    @ivar machine: The stream's machine, which takes the place of the one that it had.
     @ivar keyed: The stream's memory; L{None} until it is used.
     @ivar orphans: Deferreds of discarded sends, which fail at the end.
     @ivar asked: Whether a ChRcvBuf is unanswered; L{None} before the first.
@@ -43,7 +43,7 @@ class Extensions:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self.machine: ZeroCopyMachine = extend(stream.machine)
+        stream.machine = self.machine = ZeroCopyMachine(stream.machine)
         self.keyed: StreamRDMA | None = None
         self.zeroCopySend = ZeroCopySend(self)
         self.zeroCopyReceive = ZeroCopyReceive(self)

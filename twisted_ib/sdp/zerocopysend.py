@@ -65,8 +65,6 @@ class ZeroCopySend:
         if self.items or self.writing:
             return True
         source = self._source
-        if source is None:
-            return False
         # IBTA vol. 1 annex A4: no Data while a SrcAvail is outstanding; it would overtake the bytes in it.
         if source.offers or source.retracting:
             return True
@@ -78,9 +76,8 @@ class ZeroCopySend:
         return self.plainLeast is not None and length >= self.plainLeast
 
     @property
-    def _source(self) -> SourceAdverts | None:
-        zero = self._stream.machine.zero
-        return None if zero is None else zero.source
+    def _source(self) -> SourceAdverts:
+        return self._extensions.machine.zero.source
 
     def queueBytes(self, data: bytes) -> None:
         """
@@ -153,7 +150,7 @@ class ZeroCopySend:
         source = self._source
         stream = self._stream
         left = limits.MESSAGES_PER_FLUSH
-        while source is not None and stream.queuePair.path is not None:
+        while stream.queuePair.path is not None:
             # An owed RdmaWrCompl belongs before the bytes that follow it in the stream.
             if stream.pendingControl is not None:
                 return False
@@ -387,7 +384,7 @@ class ZeroCopySend:
             item.plain = plain
             self._hide(item)
         source = self._source
-        if plain and source is not None and source.offers and source.cancelling is None:
+        if plain and source.offers and source.cancelling is None:
             # Data is illegal while the later SrcAvails are outstanding.
             self._retract = True
 
@@ -459,8 +456,7 @@ class ZeroCopySend:
         """
         Return whether SrcAvails or WRITEs are outstanding.
         """
-        source = self._source
-        return bool(self.writing) or (source is not None and bool(source.offers))
+        return bool(self.writing or self._source.offers)
 
     def discard(self) -> list[Deferred[None]]:
         """

@@ -20,7 +20,7 @@ from twisted_ib.sdp.protocol import wire
 from twisted_ib.sdp.protocol.machine import Input, Machine, State
 from twisted_ib.sdp.protocol.modes import BY_SINK, CHANGES, Mode, changed
 from twisted_ib.sdp.protocol.wire import MID, Flags, StreamMessage, Transition
-from twisted_ib.sdp.protocol.zerocopy import ZeroCopyMachine, extend
+from twisted_ib.sdp.protocol.zerocopy import ZeroCopyMachine
 
 PIPELINE = Transition.COMBINED_TO_PIPELINED
 COMBINE = Transition.PIPELINED_TO_COMBINED
@@ -34,7 +34,7 @@ def opened(receives: int = 64, adverts: int = 4) -> ZeroCopyMachine:
     """
     machine = Machine(receives)
     machine.opened(receives, 65536, adverts)
-    return extend(machine)
+    return ZeroCopyMachine(machine)
 
 
 def give(machine: ZeroCopyMachine, message: bytes) -> Any:
@@ -83,6 +83,28 @@ class Ends:
         """
         self.send(self.c.changeMode(PIPELINE, 63))
         return self
+
+
+class ContinuingTests(SynchronousTestCase):
+    """
+    The machine that takes the place of a plain one.
+    """
+
+    def test_numbers(self) -> None:
+        """
+        It goes on with every number, also of the message that is being processed.
+        """
+        names = ("sequence", "received", "limit", "told", "maxPayload", "bareSent", "bareReceived")
+        names += ("control", "flags", "acknowledged", "adverts", "_updated", "_updating")
+        plain = Machine(64)
+        self.assertLessEqual(set(vars(plain)) | set(Machine.__slots__) - {"__dict__"}, {*names, "state"})
+        plain.state = State.CLOSE_WAIT
+        for value, name in enumerate(names, 1000):
+            setattr(plain, name, value)
+        machine = ZeroCopyMachine(plain)
+        self.assertEqual([getattr(machine, name) for name in names], list(range(1000, 1000 + len(names))))
+        self.assertIs(machine.state, State.CLOSE_WAIT)
+        self.assertEqual((machine.zero.source.most, machine.zero.sink.most), (machine.adverts,) * 2)
 
 
 class ConversationTests(SynchronousTestCase):

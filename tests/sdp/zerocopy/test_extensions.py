@@ -129,7 +129,7 @@ class Game:
         for end in self.ends:
             end.setZeroCopyThresholds(LEAST)
             end.machine.adverts = adverts
-            if end.machine.zero is not None:
+            if end.extensions is not None:
                 end.machine.zero.source.most = end.machine.zero.sink.most = adverts
             end.machine.maxPayload = payload
         self.regions = [

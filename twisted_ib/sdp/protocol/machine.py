@@ -1,8 +1,9 @@
 """
 The SDP connection machine: sequence numbers, credits and close (IBTA vol. 1 annex A4).
 
-It is all that a stream of plain Data needs; L{twisted_ib.sdp.protocol.zerocopy} extends it when a connection
-uses more.  No I/O: messages go in, headers and actions come out, and the transport carries them out.
+It is all that a stream of plain Data needs; the one in L{twisted_ib.sdp.protocol.zerocopy} continues for it
+when a connection uses more.  No I/O: messages go in, headers and actions come out, and the transport carries
+them out.
 
 The base header (BSDH, 16 bytes) of each message has its sequence number (MSeq), the last sequence number
 received (MSeqAck) and the number of receives posted by its sender (Bufs).  The credits left are therefore
@@ -150,7 +151,6 @@ class Machine:
         MSeqAck, not reduced) likewise.
     @ivar bareSent: Messages without payload sent; C{bareReceived} received.  NonDiscards counts the others.
     @ivar adverts: The peer's MaxAdverts.
-    @ivar zero: State of zero copy, or L{None}.
     """
 
     __slots__ = (
@@ -170,7 +170,6 @@ class Machine:
     # Class attributes save slots in each of the many streams that only carry Data.
     control = flags = acknowledged = 0
     adverts = limits.SDP_ADVERTS
-    zero: Any = None
 
     def __init__(self, receives: int) -> None:
         # Hello and HelloAck carry MSeq 0, so the first message after them has 1.

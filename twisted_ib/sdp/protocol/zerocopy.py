@@ -1,9 +1,9 @@
 """
 The rest of the SDP machine: zero copy, flow-control modes and urgent data (IBTA vol. 1 annex A4).
 
-L{extend} turns a L{Machine<twisted_ib.sdp.protocol.machine.Machine>} into a L{ZeroCopyMachine} when the first
-of these messages is received or to be sent, so that a stream of plain Data does not pay for it.  The two
-halves of zero copy are in L{twisted_ib.sdp.protocol.sourceadverts} and
+A L{ZeroCopyMachine} takes the place of a stream's L{Machine<twisted_ib.sdp.protocol.machine.Machine>} when
+the first of these messages is received or to be sent, so that a stream of plain Data does not pay for it.
+The two halves of zero copy are in L{twisted_ib.sdp.protocol.sourceadverts} and
 L{twisted_ib.sdp.protocol.sinkadverts}.
 """
 
@@ -60,11 +60,28 @@ class ZeroCopy:
 class ZeroCopyMachine(Machine):
     """
     Protocol state of one connection that uses more than Data.
+
+    @ivar zero: Advertisements and pending notices.
     """
 
-    __slots__ = ()
+    __slots__ = ("zero",)
 
-    zero: ZeroCopy
+    def __init__(self, plain: Machine) -> None:
+        """
+        @param plain: The connection's machine so far, which must not be used any more.
+        """
+        # An object of its own, rather than another class for the old one: compiled callers keep the methods
+        # of the class that an object was made of.
+        super().__init__(0)
+        self.sequence, self.received = plain.sequence, plain.received
+        self.limit, self.told = plain.limit, plain.told
+        self.state, self.maxPayload = plain.state, plain.maxPayload
+        self.bareSent, self.bareReceived = plain.bareSent, plain.bareReceived
+        self._updated, self._updating = plain._updated, plain._updating
+        # The message that is being processed may be the one that needs this machine.
+        self.control, self.flags, self.acknowledged = plain.control, plain.flags, plain.acknowledged
+        self.adverts = plain.adverts
+        self.zero = ZeroCopy(plain.adverts)
 
     # -- sending
 
@@ -395,15 +412,3 @@ class ZeroCopyMachine(Machine):
         if event is Input.DISCONN and self.zero.sink.adverts:
             raise SDPError("DisConn while a SrcAvail is outstanding")
         return Machine.feed(self, event)
-
-
-def extend(machine: Machine) -> ZeroCopyMachine:
-    """
-    Return the same object as a L{ZeroCopyMachine}.
-    """
-    if machine.zero is None:
-        machine.zero = ZeroCopy(machine.adverts)
-        # Changed in place: the stream and its bound methods keep the object, with all of its numbers.
-        machine.__class__ = ZeroCopyMachine
-    assert isinstance(machine, ZeroCopyMachine)
-    return machine
