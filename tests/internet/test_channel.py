@@ -15,15 +15,17 @@ from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.pollreactor import PollReactor
 from twisted.internet.protocol import ClientFactory, Factory, Protocol, connectionDone
 from twisted.internet.selectreactor import SelectReactor
-from twisted.logger import globalLogPublisher
+from twisted.logger import formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.hca.addressed import onWire
 from tests.sdp.pair import End, HandReactor, Keeper, Pair
 from tests.support.descriptors import descriptors, descriptorsBefore
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, UnknownDeviceError
+from twisted_ib.hca.fabric.roce.packet import PacketFabric
 from twisted_ib.internet import channel as internetChannel
 from twisted_ib.internet.channel import DeviceChannel, channelFor
 from twisted_ib.internet.readers import channelsOf
@@ -648,6 +650,43 @@ class EndTests(ChannelTestCase):
         end.channel.count("thing")
         self.assertEqual(end.device.counters["thing"], 1)
         self.assertEqual(end.channel.logPrefix(), "test")
+
+
+class AdviceTests(SynchronousTestCase):
+    """
+    The log says once how RoCE gets faster.
+    """
+
+    def advice(self, library: str) -> list[Any]:
+        """
+        @param library: What computes the CRC.
+        @return: What two devices of RoCE and one of shared memory log.
+        """
+        onWire(self)
+        self.patch(PacketFabric, "icrc", library)
+        self.patch(DeviceChannel, "_isAdvised", False)
+        events: list[Any] = []
+        observer: Any = events.append
+        globalLogPublisher.addObserver(observer)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        for name, address in (("shm0", ""), ("roce0", "127.0.0.1"), ("roce0", "127.0.0.2")):
+            channel = channelFor(IBReactor(), name, address)
+            self.addCleanup(channel.close)
+        return [formatEvent(event) for event in events if "pip install" in formatEvent(event)]
+
+    def test_slow(self) -> None:
+        """
+        One line, of the first device whose packets zlib checks.
+        """
+        (line,) = self.advice("zlib")
+        self.assertTrue(line.startswith("roce0: zlib computes the CRC"), line)
+        self.assertIn("twisted-ib[fast]", line)
+
+    def test_fast(self) -> None:
+        """
+        None with isal.
+        """
+        self.assertEqual(self.advice("isal"), [])
 
 
 class Once(Protocol):

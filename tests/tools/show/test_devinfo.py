@@ -148,6 +148,7 @@ class TextTests(SynchronousTestCase):
         self.entry: dict[str, Any] = {
             "hca_id": "shm0",
             "pid": 7,
+            "icrc": "isal",
             "attributes": {**deviceAttributes(0x0102030405060708), **extendedAttributes()},
             "port": portAttributes(Port()),
             "gids": ["fe80::1", "192.0.2.1", "fe80::2%4"],
@@ -189,6 +190,7 @@ class TextTests(SynchronousTestCase):
         """
         found = heading(self.entry, True)
         for line in (
+            "\ticrc:\t\t\t\tisal",
             "\tmax_mr_size:\t\t\t0x10000000000",
             "\tdevice_cap_flags:\t\t0x01223cc6",
             "\t\t\t\t\tSRQ_RESIZE",
@@ -225,6 +227,7 @@ class TextTests(SynchronousTestCase):
             ("max_mr_size", 1 << 40),
             ("atomic_cap", "ATOMIC_HCA"),
             ("pid", 7),
+            ("icrc", "isal"),
             ("in_use", {"qp": 2}),
             ("counters", {"sent_pkts": 5}),
         ):

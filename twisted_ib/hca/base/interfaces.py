@@ -276,6 +276,7 @@ class IPacketFabric(IFabric, IAddressDirectory):
     pathMTU = Attribute("The most octets of a packet's payload: its link's.")
     packetsSent = Attribute("Packets sent.")
     packetsReceived = Attribute("Packets received, valid or not.")
+    icrc = Attribute("The library that computes the CRC of packets: C{isal}, or the slower C{zlib}.")
 
     def pathMTUTo(address):  # type: ignore[no-untyped-def]
         """

@@ -283,8 +283,10 @@ class Device(Identity):
         @return: the output of C{ib-devinfo} for this HCA: plain values, for JSON, at most
             L{limits.ANSWER_BYTES}.
         """
+        beside = {"icrc": self.fabric.icrc} if self.traits.packets else {}
         return {
             **self._identity(),
+            **beside,
             "attributes": {
                 **deviceAttributes(self.guid, len(self.partitions)),
                 **extendedAttributes(capabilitiesOf(self.traits)),

@@ -17,6 +17,13 @@ try:
 except ImportError:
     from zlib import crc32
 
+    CRC32_LIBRARY = "zlib"
+else:
+    #: Computes the CRC of this process's packets.
+    CRC32_LIBRARY = "isal"
+
+__all__ = ["CRC32_LIBRARY", "crc32", "icrc"]
+
 #: The CRC of eight octets of ones: rxe_icrc.c puts them where InfiniBand has the local route header, all of
 #: which is masked.
 _START: Final = 0x2144DF1C

@@ -22,13 +22,9 @@ from typing import Any, Final
 
 from twisted_ib import limits
 from twisted_ib.hca.wire.headers import BTH, ICRC
+from twisted_ib.hca.wire.icrc import crc32
 from twisted_ib.hca.wire.opcodes import MTU_BYTES, OPCODES
 from twisted_ib.hca.wire.rocev2 import PORT
-
-try:
-    from isal.isal_zlib import crc32
-except ImportError:
-    from zlib import crc32
 
 __all__ = ["LONGEST_PACKET", "ICRCState", "crc32", "identificationOf"]
 

@@ -181,6 +181,8 @@ _ON_DEMAND = (
 
 #: Keys of an answer that have their own place in the output.
 _PLACED = ("hca_id", "attributes", "port", "gids", "in_use", "counters")
+#: Keys of an answer that only C{-v} shows.
+_VERBOSE = ("icrc",)
 
 
 def shown(value: object) -> str:
@@ -290,7 +292,7 @@ def heading(entry: Mapping[str, Any], verbose: bool) -> list[str]:
         found.append(line(1, "transport", "InfiniBand (0)", _DEVICE_COLUMN))
         found += lines(DEVICE, attributes, 1, _DEVICE_COLUMN)
     for name, value in entry.items():
-        if name not in _PLACED:
+        if name not in _PLACED and (verbose or name not in _VERBOSE):
             found.append(line(1, printable(name), shown(value), _DEVICE_COLUMN))
     if verbose and attributes:
         found += lines(DEVICE_LIMITS, attributes, 1, _DEVICE_COLUMN)

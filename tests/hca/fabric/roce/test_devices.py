@@ -16,6 +16,7 @@ from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, gidOf
 from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus
 from twisted_ib.hca.queues.queuepair import QueuePair
@@ -23,6 +24,7 @@ from twisted_ib.hca.queues.requests import SGE, ReceiveRequest, SendFlags, SendO
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.hca.wire.cm import DREP, DREQ, REJ
 from twisted_ib.hca.wire.icrcflow import ICRCState
+from twisted_ib.hca.wire.icrcflow import crc32 as invariant
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
 PORT = 7174
@@ -212,6 +214,22 @@ class PacketTestCase(SynchronousTestCase):
             for device in devices:
                 device.tick(self.clock.seconds())
             settle(*devices)
+
+
+class DescriptionTests(PacketTestCase):
+    """
+    The output of C{ib-devinfo}.
+    """
+
+    def test_icrc(self) -> None:
+        """
+        It says which library computes the CRC of packets, of HCAs that send packets.
+        """
+        library = {"isal.isal_zlib": "isal", "zlib": "zlib"}[invariant.__module__]
+        self.assertEqual(self.device(HERE).describe()["icrc"], library)
+        local = Device("lo0", self.clock.seconds, LoopbackFabric)
+        self.addCleanup(local.close)
+        self.assertNotIn("icrc", local.describe())
 
 
 class ClosedTests(PacketTestCase):

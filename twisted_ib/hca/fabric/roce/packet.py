@@ -32,6 +32,7 @@ from twisted_ib.hca.fabric.roce.waker import LinkWaker
 from twisted_ib.hca.wire.cm import DREQ, REQ
 from twisted_ib.hca.wire.grh import GRH_BYTES, isMulticast
 from twisted_ib.hca.wire.headers import DETH
+from twisted_ib.hca.wire.icrc import CRC32_LIBRARY
 from twisted_ib.hca.wire.icrcflow import ICRCState
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION
 from twisted_ib.hca.wire.mad.mad import BASE_VERSION, CM_VERSION, HEADER, QUEUE_KEY, SEND
@@ -54,6 +55,7 @@ class PacketFabric(AddressDirectory):
 
     @ivar link: an L{ILink<twisted_ib.hca.fabric.base.link.ILink>}.
     @ivar pathMTU: most bytes of a packet's payload.
+    @cvar icrc: the library that computes the CRC of packets.
     @ivar clock: returns the time in seconds.
     @ivar randomBits: called with a number, returns that many random bits.
     @ivar sessions: paths of connected queue pairs.
@@ -67,6 +69,7 @@ class PacketFabric(AddressDirectory):
 
     name = "roce"
     traits = ROUTED
+    icrc = CRC32_LIBRARY
     answerSeconds = PACKET_ANSWER_SECONDS
 
     def __init__(
