@@ -93,7 +93,7 @@ def run(runs: int) -> list[Table]:
     """
     from twisted.internet.protocol import Factory
 
-    from benchmarks import connectsteps, copysteps, messagesteps
+    from benchmarks import connectsteps, copysteps, messagesteps, verbssteps
 
     Factory.noisy = False
     bare = copysteps.acrossProcesses(runs)  # Before there is a device: this forks.
@@ -110,6 +110,7 @@ def run(runs: int) -> list[Table]:
         done.addCallback(lambda _: tables.append(bare))
         done.addCallback(lambda _: connectsteps.measure(reactor, runs))
         done.addCallback(tables.extend)
+        done.addCallback(lambda _: tables.extend(verbssteps.measure(runs)))
         return done.addCallback(lambda _: tables)
 
     found: list[Table] = _inReactor(measure)

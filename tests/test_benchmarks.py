@@ -335,6 +335,8 @@ class ProgramTests(SynchronousTestCase):
                 "One record of 64 KiB",
                 "The bound: a bare ring between two processes",
                 "One connection",
+                "Verbs on lo0",
+                "Verbs on shm0",
             ],
         )
         for table in tables:
