@@ -36,6 +36,7 @@ EXPECTED: dict[tuple[LookupState, LookupInput], tuple[Any, Any, LookupState]] = 
     (_S.REQ_SENT, _I.EXHAUSTED): (None, Event.UNREACHABLE, _S.IDLE),
     (_S.REQ_SENT, _I.CLOSE): (None, None, _S.IDLE),
     (_S.REQ_SENT, _I.PATH_LOST): (None, None, _S.IDLE),
+    (_S.REQ_SENT, _I.AGAIN): (None, None, _S.REQ_SENT),
     (_S.REQ_RCVD, _I.REPEATED_REQ): (None, None, _S.REQ_RCVD),
     (_S.REQ_RCVD, _I.ANSWER): (SIDR_REP, None, _S.ANSWERED),
     (_S.REQ_RCVD, _I.CLOSE): (SIDR_REP, None, _S.ANSWERED),
@@ -57,6 +58,7 @@ class FakeTable:
         Nothing is written.
         """
         self.counters: dict[str, int] = dict.fromkeys(("noListener", "repeatedSIDR", "unknownID"), 0)
+        self.lossless = False
         self.sent: list[tuple[Any, int, bytes]] = []
         self.events: list[tuple[Event, object]] = []
 
@@ -344,6 +346,98 @@ class StoryTests(SynchronousTestCase):
         self.assertEqual(net.a.deadline(), PERIOD)
         net.wait(PERIOD)
         self.assertEqual(net.kinds("b"), [Event.REQUEST, Event.LOOKUP])
+
+
+class LosslessTests(SynchronousTestCase):
+    """
+    A medium that loses nothing while the peer lives (issue 16, point 17).
+    """
+
+    def setUp(self) -> None:
+        """
+        Two tables.
+        """
+        self.net = SIDRNet()
+        self.net.a.lossless = self.net.b.lossless = True
+
+    def test_nothingRepeated(self) -> None:
+        """
+        A question goes out once, however late the answer is.
+        """
+        net = self.net
+        net.ask()
+        net.wait(limits.CM_ANSWER_SECONDS - 1)
+        net.asked().answer(SIDR_REP(queuePairNumber=1), net.now)
+        net.wait(limits.CM_ANSWER_SECONDS)
+        self.assertEqual([kind for _, kind in net.carried], [SIDR_REQ, SIDR_REP])
+        self.assertEqual((net.kinds("a"), net.a.counters["retransmitted"]), ([Event.FOUND], 0))
+
+    def test_nothing(self) -> None:
+        """
+        A consumer that never answers is waited for as long as for a connection, or as all repeats would take.
+        """
+        for code, seconds in (20, limits.CM_ANSWER_SECONDS), (22, (RETRIES + 1) * 4 * PERIOD):
+            net = self.net
+            lookup = net.a.lookups.ask("b", SIDR_REQ(serviceID=SERVICE), "user", RETRIES, code, net.now)
+            net.wait(seconds - 0.01)
+            self.assertEqual(net.events["a"], [])
+            net.wait(0.02)
+            self.assertEqual(net.events["a"].pop(), (Event.UNREACHABLE, lookup, None))
+            self.assertEqual((len(net.a.lookups), net.a.deadline()), (0, None))
+        self.assertEqual(net.a.counters["retransmitted"], 0)
+
+    def test_comesAgain(self) -> None:
+        """
+        A question that its consumer has no room for comes again, because the answer says so, as often as its
+        retries; the last answer is reported.
+        """
+        net = self.net
+        net.a.lookups.ask("b", SIDR_REQ(serviceID=SERVICE), "user", 2, 20, net.now)
+        for _ in range(3):
+            net.wait(3.0)
+            net.asked().ignore(net.now)
+        net.wait(2.0)
+        self.assertEqual([kind for _, kind in net.carried], [SIDR_REQ, SIDR_REP] * 3)
+        [(event, _, reply)] = net.events["a"]
+        self.assertEqual((event, reply.status), (Event.FOUND, SIDRStatus.NO_QP))
+        self.assertEqual((len(net.a.lookups), len(net.b.lookups), net.a.deadline()), (0, 0, None))
+
+    def test_noRoom(self) -> None:
+        """
+        Over a bound a question comes again, and is taken when there is room.
+        """
+        net = self.net
+        net.b.lookups.limitHalfOpen(1, 1)
+        net.ask()
+        net.ask()
+        [(_, first, _)] = net.events["b"]
+        first.answer(SIDR_REP(), net.now)
+        net.wait(2.0)
+        self.assertEqual(net.kinds("b"), [Event.LOOKUP, Event.LOOKUP])
+        with mock.patch.object(limits, "CM_EVENTS", 0):
+            [answer] = send(net.b, SIDR_REQ(9, serviceID=SERVICE), "c")
+        assert isinstance(answer, SIDR_REP)
+        self.assertEqual((answer.requestID, answer.status), (9, SIDRStatus.NO_QP))
+        [(event, _, reply)] = net.events["a"]
+        self.assertEqual((event, reply.status), (Event.FOUND, SIDRStatus.VALID))
+        self.assertEqual((net.b.counters["lookupsExceeded"], net.b.counters["eventsFull"]), (1, 1))
+
+    def test_withdrawn(self) -> None:
+        """
+        A lookup that waits to ask again can be closed, and ends with its path.
+        """
+        net = self.net
+        for isClosed in (True, False):
+            lookup = net.ask()
+            net.asked().ignore(net.now)
+            net.pump()
+            self.assertIs(lookup.state, _S.REQ_SENT)
+            if isClosed:
+                lookup.close(net.now)
+            else:
+                net.a.pathLost("b")
+            net.wait(2.0)
+            self.assertEqual((net.kinds("b"), len(net.a.lookups), net.a.deadline()), ([], 0, None))
 
 
 class BoundTests(SynchronousTestCase):

@@ -268,7 +268,7 @@ class ConnectionTests(EveryKindTestCase):
             verifyObject(ILookup, lookup)
             reply = answers[len(listener.told) - 1]
             if reply is None:
-                self.assertTrue(lookup.reject(SIDRStatus.NO_QP, b"no", 0.0))
+                self.assertTrue(lookup.reject(SIDRStatus.REJECTED, b"no", 0.0))
             else:
                 self.assertTrue(lookup.answer(reply, 0.0))
 
@@ -285,4 +285,4 @@ class ConnectionTests(EveryKindTestCase):
                 (type(first), first.status, first.queuePairNumber, first.qKey, first.privateData[:5]),
                 (LookupReply, SIDRStatus.VALID, 0x33, 0x44, b"here\0"),
             )
-            self.assertEqual((second.status, second.privateData[:3]), (SIDRStatus.NO_QP, b"no\0"))
+            self.assertEqual((second.status, second.privateData[:3]), (SIDRStatus.REJECTED, b"no\0"))

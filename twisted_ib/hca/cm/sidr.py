@@ -3,7 +3,8 @@ Service id resolution for datagram services: SIDR (IBTA vol. 1 12.11).
 
 Datagrams need no connection, but their sender must know the destination's queue pair number and Q_Key. One
 exchange obtains them: SIDR_REQ and SIDR_REP. It is retried like a DNS query: the requester repeats the same
-request id, the responder repeats the same answer.
+request id, the responder repeats the same answer. Where no message is lost only an answer of status NO_QP has
+it repeated: the responder has no room for it yet.
 
 A L{Lookup} is one such exchange, on either side; L{Lookups} is the part of the L{connection
 table<twisted_ib.hca.cm.table>} that holds them. Only messages from a lookup's own destination affect it.
@@ -23,6 +24,7 @@ from twisted_ib.errors import ConnectionStateError, ResourceLimitError
 from twisted_ib.hca.cm.messages import lookupReplyMessage
 from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.timers import Deadlines
+from twisted_ib.hca.cm.transitions import CM_AGAIN_CODE
 from twisted_ib.hca.connection import LookupReply, SIDRStatus
 from twisted_ib.hca.connection.interfaces import ILookup
 from twisted_ib.hca.wire.cm import SIDR_REP, SIDR_REQ, timeoutSeconds
@@ -73,14 +75,19 @@ class LookupInput(IntEnum):
     #: Passive: the requester will not repeat its request any more.
     EXPIRED = 9
     PATH_LOST = 10
+    #: Active: the responder has no room yet.
+    AGAIN = 11
 
 
 class LookupContext(Protocol):
     """
     Services of the connection table for its lookups.
+
+    @ivar lossless: whether no message is lost while the peer lives.
     """
 
     counters: dict[str, int]
+    lossless: bool
 
     def send(self, output: Output) -> None:
         """
@@ -105,9 +112,14 @@ class Lookup:
     @ivar localID: the request id, chosen by the requester.
     @ivar output: the last message, for retransmission.
     @ivar deadline: when to retransmit, or L{None}.
+    @ivar period: how long an answer may take.
+    @ivar wait: the time until the deadline: the period, or less if the responder has no room yet.
+    @ivar retriesLeft: how often the request is repeated unasked.
+    @ivar againLeft: how often it is repeated because the responder had no room.
     """
 
     __slots__ = (
+        "againLeft",
         "deadline",
         "destination",
         "listener",
@@ -119,6 +131,7 @@ class Lookup:
         "serviceID",
         "state",
         "user",
+        "wait",
     )
 
     def __init__(self, lookups: Lookups, destination: Any, request: SIDR_REQ) -> None:
@@ -131,8 +144,8 @@ class Lookup:
         self.listener: Any = None
         self.output: Output | None = None
         self.deadline: float | None = None
-        self.period = 0.0
-        self.retriesLeft = 0
+        self.period = self.wait = 0.0
+        self.retriesLeft = self.againLeft = 0
 
     def answer(self, reply: LookupReply, now: float) -> bool:
         """
@@ -200,7 +213,14 @@ def _repeat(lookup: Lookup, message: object, now: float) -> None:
 
 def _retry(lookup: Lookup, message: object, now: float) -> None:
     lookup.retriesLeft -= 1
+    lookup.wait = lookup.period
     _repeat(lookup, message, now)
+
+
+def _again(lookup: Lookup, reply: SIDR_REP, now: float) -> None:
+    lookup.againLeft -= 1
+    lookup.retriesLeft = 1
+    lookup.wait = timeoutSeconds(CM_AGAIN_CODE)
 
 
 def _request(lookup: Lookup, request: SIDR_REQ, now: float) -> None:
@@ -218,6 +238,12 @@ def _answer(lookup: Lookup, reply: SIDR_REP, now: float) -> None:
 
 def _refuse(lookup: Lookup, message: object, now: float) -> None:
     _answer(lookup, SIDR_REP(status=SIDRStatus.REJECTED), now)
+
+
+def _ignore(lookup: Lookup, message: object, now: float) -> None:
+    if lookup.lookups.table.lossless:
+        # There is no MRA for SIDR (IBTA vol. 1 12.11), and nothing is repeated unasked.
+        _answer(lookup, SIDR_REP(status=SIDRStatus.NO_QP), now)
 
 
 def _found(lookup: Lookup, reply: SIDR_REP, now: float) -> None:
@@ -261,6 +287,7 @@ TRANSITIONS: dict[LookupState, dict[LookupInput, tuple[Action, LookupState]]] = 
         LookupInput.RETRY: (_retry, LookupState.REQ_SENT),
         LookupInput.EXHAUSTED: (_unreachable, LookupState.IDLE),
         LookupInput.CLOSE: (_drop, LookupState.IDLE),
+        LookupInput.AGAIN: (_again, LookupState.REQ_SENT),
     },
     LookupState.REQ_RCVD: {
         **_ENDED,
@@ -269,7 +296,7 @@ TRANSITIONS: dict[LookupState, dict[LookupInput, tuple[Action, LookupState]]] = 
         LookupInput.ANSWER: (_answer, LookupState.ANSWERED),
         # Refused, not dropped: the requester need not wait for its retries to run out.
         LookupInput.CLOSE: (_refuse, LookupState.ANSWERED),
-        LookupInput.IGNORE: (_drop, LookupState.IDLE),
+        LookupInput.IGNORE: (_ignore, LookupState.IDLE),
     },
     LookupState.ANSWERED: {
         **_ENDED,
@@ -350,7 +377,13 @@ class Lookups:
         lookup = Lookup(self, destination, request)
         lookup.user = user
         lookup.period = timeoutSeconds(timeout)
-        lookup.retriesLeft = retries
+        if self.table.lossless:
+            # One wait, as long as all repeats would take: the peer will read it, or its path is lost.
+            lookup.period = max(lookup.period * (retries + 1), limits.CM_ANSWER_SECONDS)
+            lookup.againLeft = retries
+        else:
+            lookup.retriesLeft = retries
+        lookup.wait = lookup.period
         lookup.feed(LookupInput.ASK, request, now)
         return lookup
 
@@ -363,16 +396,19 @@ class Lookups:
             self.table.counters["unknownID"] += 1
         elif lookup.destination != source:
             self.table.counters["foreignSource"] += 1
+        elif message.status == SIDRStatus.NO_QP and lookup.againLeft > 0:
+            lookup.feed(LookupInput.AGAIN, message, now)
         else:
             lookup.feed(LookupInput.REP, message, now)
 
     # Passive.
 
-    def takeREQ(self, source: Any, message: SIDR_REQ, listener: Any, now: float) -> None:
+    def takeREQ(self, source: Any, message: SIDR_REQ, listener: Any, isFull: bool, now: float) -> None:
         """
         A SIDR_REQ arrived.
 
         @param listener: of its service id, or L{None}.
+        @param isFull: whether the table has no room for an event.
         """
         key = source, message.requestID
         waiting = self._waiting.get(source, {})
@@ -389,9 +425,10 @@ class Lookups:
             # has the same answer.
             self.table.counters["noListener"] += 1
             _answer(lookup, SIDR_REP(status=SIDRStatus.SERVICE_ID_UNSUPPORTED), now)
-        elif len(waiting) >= self._perSource or self._waitingInAll >= self._inAll:
-            # Dropped without an answer: the requester repeats it, by when there may be room.
-            self.table.counters["lookupsExceeded"] += 1
+        elif isFull or len(waiting) >= self._perSource or self._waitingInAll >= self._inAll:
+            # The requester repeats it, by when there may be room.
+            self.table.counters["eventsFull" if isFull else "lookupsExceeded"] += 1
+            _ignore(lookup, message, now)
         else:
             lookup.listener = listener
             lookup.feed(LookupInput.REQ, message, now)
@@ -407,7 +444,7 @@ class Lookups:
             self._leave(lookup, old)
         if state is LookupState.REQ_SENT:
             self._asked[lookup.localID] = lookup
-            self._deadlines.set(lookup, now + lookup.period)
+            self._deadlines.set(lookup, now + lookup.wait)
         # A repeated SIDR_REQ does not extend the expiry: a requester could keep its answer here for ever.
         elif old is state:
             return

@@ -104,7 +104,8 @@ class ConnectionTable:
     The communication manager of one HCA.
 
     @ivar counters: anomalies by name, see L{COUNTERS}.
-    @ivar lossless: whether no message is lost while the peer lives: then only an MRA has one repeated.
+    @ivar lossless: whether no message is lost while the peer lives: then one is repeated only if an MRA, or a
+        SIDR_REP's NO_QP, says so.
     @ivar lookups: SIDR exchanges.
     @ivar accepted: connections whose REP was sent and whose RTU is awaited, by their queue pair number.
     @ivar events: queue of L{nextEvent}.
@@ -517,10 +518,7 @@ class ConnectionTable:
         # id.
         self.lookups.expire(now)
         listener = self._listeners.get(message.serviceID)
-        if listener is not None and len(self.events) >= limits.CM_EVENTS:
-            self.counters["eventsFull"] += 1
-            return
-        self.lookups.takeREQ(source, message, listener, now)
+        self.lookups.takeREQ(source, message, listener, len(self.events) >= limits.CM_EVENTS, now)
 
     def _takeOther(self, source: Any, message: AnyMessage, now: float) -> None:
         # Messages without a handler, such as an APR: we never send a LAP.

@@ -128,7 +128,7 @@ class Listener:
         if not self._identifier.isDatagram:
             lookup.reject(SIDRStatus.SERVICE_ID_UNSUPPORTED, b"", now)
             return
-        # There is no MRA for SIDR (IBTA vol. 1 12.11); a dropped SIDR_REQ is repeated.
+        # There is no MRA for SIDR (IBTA vol. 1 12.11); the peer asks again.
         if self._isFull():
             lookup.ignore(now)
             return
