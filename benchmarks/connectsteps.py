@@ -258,7 +258,7 @@ def _steps(table: Table, both: Both, reactor: Any, port: int, runs: int) -> None
     user = User()
     add(
         "path to the peer's HCA, known",
-        lambda: device.connect(PortSpace.SDP, _HOST, port, user, channel.now()),
+        lambda: device.connect(PortSpace.SDP, _HOST, port, user),
     )
     path, remote = client.queuePair.path, client.queuePair.remote
 

@@ -53,7 +53,7 @@ class ServiceContract(Base):
             a, b = self.device(), self.device()
             b.listen(SDP, bound, 7001, LISTENER)
             user = User()
-            a.connect(SDP, asked, 7001, user, 0.0)
+            a.connect(SDP, asked, 7001, user)
             settle(a, b)
             self.assertEqual(user.path.peer.guid, b.guid)
             self.assertEqual([path.peer.guid for path in b.fabric.paths()], [a.guid])
@@ -112,7 +112,7 @@ class ServiceContract(Base):
         a, b = self.device(), self.device()
         b.listen(SDP, "127.0.0.2", 7001, LISTENER)
         for address, port in (("127.0.0.1", 7001), ("127.0.0.2", 7002), ("::1", 7001)):
-            self.assertRaises(NoListenerError, a.connect, SDP, address, port, User(), 0.0)
+            self.assertRaises(NoListenerError, a.connect, SDP, address, port, User())
 
     def test_elsewhere(self) -> None:
         """
@@ -121,7 +121,7 @@ class ServiceContract(Base):
         a = self.device()
         for address in ELSEWHERE:
             self.assertRaises(NoRouteError, a.listen, SDP, address, 7001, LISTENER)
-            self.assertRaises(NoRouteError, a.connect, SDP, address, 7001, User(), 0.0)
+            self.assertRaises(NoRouteError, a.connect, SDP, address, 7001, User())
 
     def test_onePath(self) -> None:
         """
@@ -379,7 +379,7 @@ class DeathContract(Base):
             self.assertIsInstance(reason, PathLostError)
         self.assertFalse(one.path.alive)
         self.assertEqual((a.fabric.paths(), one.path.queuePairs()), ([], []))
-        self.assertRaises(NoListenerError, a.connect, SDP, "127.0.0.1", 7001, User(), 0.0)
+        self.assertRaises(NoListenerError, a.connect, SDP, "127.0.0.1", 7001, User())
 
     def test_wakes(self) -> None:
         """

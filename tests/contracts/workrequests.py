@@ -494,7 +494,7 @@ class WorkRequestContract:
         self.a = self.b = self.device()
         self.a.listen(SDP, "127.0.0.1", 7009, LISTENER)
         user = User()
-        self.a.connect(SDP, "127.0.0.1", 7009, user, 0.0)
+        self.a.connect(SDP, "127.0.0.1", 7009, user)
         settle(self.a)
         (other,) = [path for path in self.a.fabric.paths() if path is not user.path]
         self.one, self.two = DeviceSide(self.a, user.path), DeviceSide(self.a, other)

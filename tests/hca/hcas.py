@@ -196,7 +196,7 @@ class HCATestCase(SynchronousTestCase):
         @return: C{a}'s path to C{b}, which listens on a port.
         """
         user = User()
-        a.connect(SDP, "127.0.0.1", port, user, 0.0)
+        a.connect(SDP, "127.0.0.1", port, user)
         settle(a, b)
         assert user.path is not None, user.error
         return user.path

@@ -280,7 +280,7 @@ class Pair(Ends):
         """
         self.listener.messages = passive
         a = self.a.device
-        a.connect(handshake.PORT_SPACE, LOCALHOST, self.port, Asker(active, a, self.port), a.clock())
+        a.connect(handshake.PORT_SPACE, LOCALHOST, self.port, Asker(active, a, self.port))
         self.settle()
         assert active.queuePair.path is not None and passive.queuePair.path is not None
 

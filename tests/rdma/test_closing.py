@@ -310,7 +310,7 @@ class AbortTests(PairTestCase):
             one.reading = True
             a = self.pair.a.device
             asker = Asker(one, a, self.pair.port)
-            a.connect(handshake.PORT_SPACE, "127.0.0.1", self.pair.port, asker, a.clock())
+            a.connect(handshake.PORT_SPACE, "127.0.0.1", self.pair.port, asker)
             self.settle()
             self.assertEqual(one.heard.log, [reason])
             self.pair.listener.connectionRequested = accept  # type: ignore[method-assign]

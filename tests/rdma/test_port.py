@@ -111,7 +111,7 @@ class PortTestCase(PairTestCase):
         """
         device = self.pair.a.device
         forger = Forger(Raw(device), device, self.number, change)
-        device.connect(handshake.PORT_SPACE, LOCALHOST, self.number, forger, device.clock())
+        device.connect(handshake.PORT_SPACE, LOCALHOST, self.number, forger)
         self.settle()
         return forger
 

@@ -298,7 +298,7 @@ class FakeDevice:
         """
         return self.isLocal(address)
 
-    def connect(self, portSpace: int, address: str, port: int, user: Any, now: float) -> FakeRoute:
+    def connect(self, portSpace: int, address: str, port: int, user: Any) -> FakeRoute:
         """
         Look for a path.
         """

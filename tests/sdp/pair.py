@@ -467,7 +467,7 @@ class Pair(Ends):
         """
         self.listener.stream = passive
         a = self.a.device
-        a.connect(PortSpace.SDP, LOCALHOST, self.port, _Asker(active, a, self.port), a.clock())
+        a.connect(PortSpace.SDP, LOCALHOST, self.port, _Asker(active, a, self.port))
         self.settle()
         assert active.queuePair.path is not None and passive.queuePair.path is not None
 

@@ -167,7 +167,7 @@ class Run:
         """
         a, b = self.workers
         device = a.device
-        device.connect(PortSpace.TCP, self.addresses[1], PORT, Active(self), device.clock())
+        device.connect(PortSpace.TCP, self.addresses[1], PORT, Active(self))
         came = self.world.run(lambda: a.connection is not None and b.connection is not None, CONNECT)
         assert came, "no connection"
         assert a.qp.state == b.qp.state == QPState.RTS

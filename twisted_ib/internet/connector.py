@@ -195,9 +195,7 @@ class Attempt:
             if path is not None and getattr(path, "alive", False):
                 self.pathReady(path)
                 return None
-        return channel.device.connect(
-            connector.handshake.PORT_SPACE, self._peer, connector.port, self, channel.now()
-        )
+        return channel.device.connect(connector.handshake.PORT_SPACE, self._peer, connector.port, self)
 
     def _localAddress(self, peer: Address) -> Address:
         channel = self._channel

@@ -44,7 +44,7 @@ class CaptureTests(PacketTestCase):
         """
         one, two = End(here), End(there)
         there.listen(PortSpace.TCP, there.fabric.address, PORT, two)
-        here.connect(PortSpace.TCP, there.fabric.address, PORT, one, 0.0)
+        here.connect(PortSpace.TCP, there.fabric.address, PORT, one)
         settle(here, there)
         two.receive(1, 0, 9000)
         one.memory[:3001] = bytes(range(250)) * 12 + b"!"

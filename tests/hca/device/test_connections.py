@@ -129,7 +129,7 @@ class ConnectionTests(EveryKindTestCase):
             address = there.address or LOCALHOST
             listener, user = User(answer), User()
             there.listen(space, address, PORT, listener)
-            here.connect(space, address, PORT, user, 0.0)
+            here.connect(space, address, PORT, user)
             settle(here, there)
             header = RDMACMHeader(here.address or LOCALHOST, 40000, address).pack()
             yield here, there, user, listener, header

@@ -189,7 +189,7 @@ class DeviceTestCase(SynchronousTestCase):
         @return: the path of C{a} to the listener.
         """
         user = User()
-        self.a.connect(PortSpace.SDP, address, port, user, 0.0)
+        self.a.connect(PortSpace.SDP, address, port, user)
         return user.path
 
     def ask(self, address: str, port: int, path: Any, portSpace: int = PortSpace.SDP) -> User:
@@ -270,7 +270,7 @@ class ServiceTests(DeviceTestCase):
         """
         Nobody listens: there is no path.
         """
-        self.assertRaises(NoListenerError, self.a.connect, PortSpace.SDP, LOCALHOST, 7001, User(), 0.0)
+        self.assertRaises(NoListenerError, self.a.connect, PortSpace.SDP, LOCALHOST, 7001, User())
 
     def test_dispatchByAddress(self) -> None:
         """
@@ -724,7 +724,7 @@ class EndTests(DeviceTestCase):
         self.assertGreater(descriptors(), before)
         service = device.listen(PortSpace.SDP, LOCALHOST, 7001, User())
         user = User()
-        self.a.connect(PortSpace.SDP, LOCALHOST, 7001, user, 0.0)
+        self.a.connect(PortSpace.SDP, LOCALHOST, 7001, user)
         consumer = User()
         queuePair = device.createQueuePair(consumer)
         queuePair.connect(next(iter(device.fabric.paths())), 9)
@@ -738,8 +738,8 @@ class EndTests(DeviceTestCase):
         device.close()
         service.close()
         self.assertRaises(DeviceClosedError, device.listen, PortSpace.SDP, LOCALHOST, 7001, User())
-        self.assertRaises(DeviceClosedError, device.connect, PortSpace.SDP, LOCALHOST, 7001, User(), 0.0)
-        self.assertRaises(NoListenerError, self.a.connect, PortSpace.SDP, LOCALHOST, 7001, User(), 0.0)
+        self.assertRaises(DeviceClosedError, device.connect, PortSpace.SDP, LOCALHOST, 7001, User())
+        self.assertRaises(NoListenerError, self.a.connect, PortSpace.SDP, LOCALHOST, 7001, User())
         settle(self.a)
         self.assertFalse(user.path.alive)
 
@@ -749,7 +749,7 @@ class EndTests(DeviceTestCase):
         """
         for call, arguments in (
             (self.a.listen, (PortSpace.SDP, LOCALHOST, 7001, User())),
-            (self.a.connect, (PortSpace.SDP, LOCALHOST, 7001, User(), 0.0)),
+            (self.a.connect, (PortSpace.SDP, LOCALHOST, 7001, User())),
             (self.a.checkThread, ()),
         ):
             (error,) = elsewhere(call, *arguments)
@@ -774,7 +774,7 @@ class EndTests(DeviceTestCase):
             assert consumer.log == ["forked"], consumer.log
             for call, arguments in (
                 (self.a.listen, (PortSpace.SDP, LOCALHOST, 7001, User())),
-                (self.a.connect, (PortSpace.SDP, LOCALHOST, 7001, User(), 0.0)),
+                (self.a.connect, (PortSpace.SDP, LOCALHOST, 7001, User())),
                 (path.post, (0, b"", b"x", 1)),
             ):
                 self.assertRaises(DeviceClosedError, call, *arguments)

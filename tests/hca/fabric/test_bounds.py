@@ -29,7 +29,7 @@ class PeerTests(HCATestCase):
         c = self.device()
         c.listen(SDP, "127.0.0.1", 7002, LISTENER)
         self.patch(limits, "PEERS", 1)
-        self.assertRaises(ResourceLimitError, a.connect, SDP, "127.0.0.1", 7002, User(), 0.0)
+        self.assertRaises(ResourceLimitError, a.connect, SDP, "127.0.0.1", 7002, User())
         one.post(b"still here")
         settle(a, b)
         self.assertEqual(two.records, [b"still here"])
@@ -42,7 +42,7 @@ class PeerTests(HCATestCase):
         c = self.device()
         limit = self.patch(limits, "PEERS", 1)
         user = User()
-        c.connect(SDP, "127.0.0.1", 7001, user, 0.0)
+        c.connect(SDP, "127.0.0.1", 7001, user)
         settle(b, c)
         self.assertIsInstance(user.error, PeerRefusedError)
         self.assertIn("1 processes are connected already", str(user.error))
@@ -64,7 +64,7 @@ class PeerTests(HCATestCase):
         callers = [self.device() for _ in range(12)]
         users = [User() for _ in callers]
         for caller, user in zip(callers, users, strict=True):
-            caller.connect(SDP, "127.0.0.1", 7001, user, 0.0)
+            caller.connect(SDP, "127.0.0.1", 7001, user)
         for _ in range(12):
             settle(b, *callers)  # A handshake is nothing that a device counts as done.
         takers = [Taker(path, 20, 20) for path in b.fabric.paths()]

@@ -523,7 +523,7 @@ class RequestTests(AddressedTestCase):
             def rejected(self, connection: Any, rejection: Any) -> None:
                 told.append((rejection.reason, bytes(rejection.privateData[:4])))
 
-        device.connect(0x106, THERE, 18634, User(), 0.0)
+        device.connect(0x106, THERE, 18634, User())
         self.pass_(1.0)
         return told
 

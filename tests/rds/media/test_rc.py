@@ -660,7 +660,7 @@ class HostileTests(ProcessesTestCase):
                 log.append("rejected")
 
         user = User()
-        device.connect(PORT_SPACE, HOST, 5000, user, 0.0)
+        device.connect(PORT_SPACE, HOST, 5000, user)
         data = RDMACMHeader(HOST, 0, HOST).pack() + packHello(device.guid)
         device.sendRequest(
             user.path,

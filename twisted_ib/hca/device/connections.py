@@ -182,13 +182,12 @@ class Services:
         if not self._device.closed:
             self._device.fabric.withdraw(serviceID, service.address)
 
-    def connect(self, portSpace: int, address: str, port: int, user: Any, now: float) -> Any:
+    def connect(self, portSpace: int, address: str, port: int, user: Any) -> Any:
         """
         Resolve the path to the listener of a service.
 
         @param portSpace: the RDMA-CM port space, L{PortSpace<twisted_ib.hca.connection.rdmacm.PortSpace>}.
         @param user: gets C{pathReady(path)}, perhaps before this returns, or C{connectFailed(error)} later.
-        @param now: the device's time, seconds.
         @return: an object with C{cancel()}.
         @raise HCAError: it cannot be resolved.
         """

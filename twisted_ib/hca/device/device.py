@@ -336,11 +336,11 @@ class Device(Identity):
         """
         return self.services.listen(portSpace, address, port, listener, inode)
 
-    def connect(self, portSpace: int, address: str, port: int, user: Any, now: float) -> Any:
+    def connect(self, portSpace: int, address: str, port: int, user: Any) -> Any:
         """
         See L{Services.connect}.
         """
-        return self.services.connect(portSpace, address, port, user, now)
+        return self.services.connect(portSpace, address, port, user)
 
     def sendRequest(self, path: Any, request: ConnectRequest, user: Any, now: float) -> Any:
         """

@@ -105,7 +105,7 @@ class ConnectAttempt:
             if self._medium.traits.hasAddress:
                 # As Linux ib_cm.c (rds_ib_conn_path_connect): RDMA_PS_TCP, and the port by the IP version.
                 port = servicePort(path.remote)
-                route = device.connect(TCP_SPACE, path.remote, port, self, self._channel.now())
+                route = device.connect(TCP_SPACE, path.remote, port, self)
             else:
                 route = device.fabric.reach(self.key, self)
         except (HCAError, OSError) as reason:

@@ -197,7 +197,7 @@ class PacketTestCase(SynchronousTestCase):
         """
         active, passive = End(self.device(here)), End(self.device(there))
         passive.device.listen(PortSpace.TCP, there, PORT, passive)
-        active.device.connect(PortSpace.TCP, there, PORT, active, 0.0)
+        active.device.connect(PortSpace.TCP, there, PORT, active)
         settle(active.device, passive.device)
         self.assertEqual(active.log, ["replied"])
         self.assertEqual(passive.log, ["established"])
@@ -264,7 +264,7 @@ class ClosedTests(PacketTestCase):
         A request that is not answered yet is withdrawn by a REJ.
         """
         end = End(self.device(HERE))
-        end.device.connect(PortSpace.TCP, THERE, PORT, end, 0.0)
+        end.device.connect(PortSpace.TCP, THERE, PORT, end)
         self.wire.log = []
         end.device.close()
         self.assertEqual(self.sent(), [REJ.attribute])

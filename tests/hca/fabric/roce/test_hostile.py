@@ -355,7 +355,7 @@ class HostileTests(PacketTestCase):
         address = "192.0.2.3"
         device, other, third = one.device, End(one.device), End(self.device(address))
         third.device.listen(PortSpace.TCP, address, PORT, third)
-        device.connect(PortSpace.TCP, address, PORT, other, 0.0)
+        device.connect(PortSpace.TCP, address, PORT, other)
         settle(device, third.device)
         link: Any = device.fabric.link
         path: Any = other.queuePair.path

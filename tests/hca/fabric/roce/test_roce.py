@@ -394,7 +394,7 @@ class DeviceTests(SynchronousTestCase):
         one, two = End(active, 1 << 20), End(passive, 1 << 20)
         there = passive.fabric.address
         service = passive.listen(PortSpace.TCP, there, PORT, two)
-        active.connect(PortSpace.TCP, there, PORT, one, 0.0)
+        active.connect(PortSpace.TCP, there, PORT, one)
         self.until(lambda: one.log and two.log, active, passive)
         self.assertEqual((one.log, two.log), (["replied"], ["established"]))
         data = random.Random(1).randbytes(300_001)

@@ -54,7 +54,7 @@ class SpoofingTests(HCATestCase):
         liar.fabric.guid = b.guid
         b.fabric.pid = 1
         user = User()
-        liar.connect(SDP, "127.0.0.1", 7001, user, 0.0)
+        liar.connect(SDP, "127.0.0.1", 7001, user)
         settle(b, liar)
         self.assertIsInstance(user.error, HCAError)
         self.assertEqual((user.path, b.fabric.paths()), (None, []))
@@ -112,7 +112,7 @@ class CallerTests(HCATestCase):
         Call with an HCA more.
         """
         user, a = User(), self.device()
-        a.connect(SDP, "127.0.0.1", 7001, user, 0.0)
+        a.connect(SDP, "127.0.0.1", 7001, user)
         settle(a, self.b)
         return user
 
@@ -236,7 +236,7 @@ class DialTests(HCATestCase):
         A call fails, by name.
         """
         before = descriptorsBefore()
-        self.assertRaises(HCAError, self.a.connect, SDP, "127.0.0.1", 7001, User(), 0.0)
+        self.assertRaises(HCAError, self.a.connect, SDP, "127.0.0.1", 7001, User())
         self.assertEqual(descriptors(), before)
         self.assertEqual(len(self.a.fabric._pairs), 0)
 
@@ -267,7 +267,7 @@ class DialTests(HCATestCase):
             return
         before = descriptorsBefore()
         user, spare = User(), select.epoll()
-        self.a.connect(SDP, "127.0.0.1", 7001, user, 0.0)
+        self.a.connect(SDP, "127.0.0.1", 7001, user)
         self.a.fabric.registerWith(Failing(spare, "register", 0, OSError(errno.ENOSPC, "full")))
         settle(self.a, self.b)
         spare.close()

@@ -42,7 +42,7 @@ class RedialTests(HCATestCase):
         """
         @return: What cancels the call.
         """
-        return self.a.connect(SDP, "127.0.0.1", 7001, self.user, 0.0)
+        return self.a.connect(SDP, "127.0.0.1", 7001, self.user)
 
     def hungUp(self) -> Any:
         """
@@ -88,7 +88,7 @@ class RedialTests(HCATestCase):
             self.user, other = User(), User()
             with full:
                 dial()
-                self.a.connect(SDP, "127.0.0.1", 7001, other, 0.0)
+                self.a.connect(SDP, "127.0.0.1", 7001, other)
                 self.later(redials.REDIAL_SECONDS)
                 self.assertEqual((self.user.path, self.user.error), (None, None))
             self.later(1.0)

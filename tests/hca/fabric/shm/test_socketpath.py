@@ -219,7 +219,7 @@ class PacketTests(CarrierTestCase):
         self.patch(socketpath, "CARRIER_BUFFER", 4096)
         c = self.device()
         user = User()
-        c.connect(SDP, "127.0.0.1", 7001, user, 0.0)
+        c.connect(SDP, "127.0.0.1", 7001, user)
         settle(c, self.b)
         self.assertIsInstance(user.error, HandshakeError)
         self.assertIn("wmem_max", str(user.error))

@@ -56,7 +56,7 @@ class HubTests(SynchronousTestCase):
             second = self.open(b)
         second.listen(SDP, "127.0.0.1", 7001, LISTENER)
         user = User()
-        first.connect(SDP, "127.0.0.1", 7001, user, 0.0)
+        first.connect(SDP, "127.0.0.1", 7001, user)
         for _ in range(100):
             with a, b:
                 a.drive()
@@ -220,7 +220,7 @@ class HubTests(SynchronousTestCase):
         with self.near:
             near.listen(SDP, "127.0.0.1", 7001, LISTENER)
         with self.far:
-            far.connect(SDP, "127.0.0.1", 7001, user, 0.0)
+            far.connect(SDP, "127.0.0.1", 7001, user)
         self.assertTrue(self.far.wait(lambda: user.path is not None or user.error is not None, HANG_SECONDS))
         self.assertIsNone(user.error)
         self.near.close(near)

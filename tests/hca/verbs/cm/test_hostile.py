@@ -134,7 +134,7 @@ class HostileTestCase(CMTestCase):
         """
         space, port = listener._id.portSpace, listener.local_addr[1]
         with hub:
-            self.peer.device.connect(space, "127.0.0.1", port, self.peer, 0.0)
+            self.peer.device.connect(space, "127.0.0.1", port, self.peer)
         self.until(lambda: self.peer.path is not None)
 
     def ask(self, listener: Any, **fields: Any) -> Any:

@@ -52,8 +52,7 @@ class Call:
             if identifier.portSpace == rdma_port_space.RDMA_PS_IB and there.host.startswith("fe80:"):
                 found.append(device.reach(gidNumber(there.host), self))
             else:
-                now = identifier.now()
-                found.append(device.connect(identifier.portSpace, there.host, there.port, self, now))
+                found.append(device.connect(identifier.portSpace, there.host, there.port, self))
         except HCAError as error:
             self.pathNotFound(error)
             return
