@@ -162,6 +162,34 @@ class RestoringTests(HCATestCase):
         self.assertIn(f"{squatted} is a symbolic link; remove it", text)
         self.assertIn(f"{base}/next/twisted_ib-{os.geteuid()} is used", text)
 
+    def test_elsewhere(self) -> None:
+        """
+        Where another directory takes its place the log says which was removed or refused, and which is used.
+        """
+        base = self.place.parent
+        session, temporary = base / str(os.geteuid()), base / "next" / f"twisted_ib-{os.geteuid()}"
+        session.mkdir()
+        temporary.parent.mkdir()
+        self.patch(rundirectory, "SESSION_BASE", str(base))
+        self.patch(rundirectory, "TEMPORARY_BASES", (str(temporary.parent),))
+        with mock.patch.dict(os.environ):
+            del os.environ["TWISTED_IB_RUN_DIR"]
+            c = self.device()
+        c.warn = self.said.append  # type: ignore[method-assign]
+        shutil.rmtree(session)
+        self.look(c)
+        anew = f"was removed or replaced, and this process has entered itself anew in {temporary}"
+        self.assertEqual(self.said, [f"{session / 'twisted_ib'} {anew}"])
+        session.mkdir()
+        shutil.rmtree(temporary)
+        self.look(c)
+        shutil.rmtree(session / "twisted_ib")
+        (session / "twisted_ib").mkdir(0o755)
+        self.look(c)
+        self.assertIn(
+            f"{session / 'twisted_ib'} {anew}; {session / 'twisted_ib'} has mode 0755", self.said[2]
+        )
+
     def test_noInotify(self) -> None:
         """
         Without a watch the directory is looked at now and then.

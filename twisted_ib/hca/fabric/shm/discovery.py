@@ -97,11 +97,14 @@ class HostDirectory(Fabric):
         self.rendezvous = following
         self._listeners.replace(old, following)
         self._isHidden, self._lookAt = False, None
-        failed = "".join(f"; {error}" for error in following.missing)
+        hasMoved = following.place != old.place
+        errors = [*(following.refused if hasMoved else ()), *following.missing]
         self._watch()
         self.count("run_directory_restored")
         self.owner.warn(
-            f"{following.place} was removed or replaced, and this process has entered itself anew{failed}"
+            f"{old.place} was removed or replaced, and this process has entered itself anew"
+            + (f" in {following.place}" if hasMoved else "")
+            + "".join(f"; {error}" for error in errors)
         )
 
     def _follow(self) -> None:
