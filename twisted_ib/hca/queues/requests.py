@@ -56,7 +56,7 @@ class SendFlags(IntFlag):
     IP_CSUM = 16
 
 
-@attrs.frozen(slots=True)
+@attrs.define
 class SGE:
     """
     An element of a scatter/gather list (C{struct ibv_sge}): a piece of registered memory.
@@ -122,7 +122,7 @@ class Destination:
     key: int
 
 
-@attrs.frozen(slots=True)
+@attrs.define
 class SendRequest:
     """
     A work request for the send queue (C{struct ibv_send_wr}).
@@ -190,7 +190,7 @@ class SendRequest:
 ATOMIC_BYTES = 8
 
 
-@attrs.frozen(slots=True)
+@attrs.define
 class ReceiveRequest:
     """
     A work request for the receive queue (C{struct ibv_recv_wr}).

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum, IntFlag
-from operator import index
-from typing import SupportsIndex, TypeVar
+from operator import attrgetter, index
+from typing import Any, SupportsIndex, TypeVar
 
 Self = TypeVar("Self", bound="PyverbsCM")
 Value = TypeVar("Value")
@@ -76,6 +76,23 @@ def u64(value: SupportsIndex) -> int:
     Check a field of 64 bits.
     """
     return _fit(value, 64)
+
+
+def unsigned(name: str, bits: int) -> Any:
+    """
+    Make the property of a field of work requests or completions; the value is in the attribute of that name
+    with an underscore.
+
+    @return: the property; its setter checks the width as L{u8} does.
+    """
+    # Not a field with a converter of attrs, which is called for each field of each object: here a constructor
+    # checks all of its parameters by one test.  The getter is a C function.
+    inner = f"_{name}"
+
+    def put(self: Any, value: SupportsIndex) -> None:
+        setattr(self, inner, _fit(value, bits))
+
+    return property(attrgetter(inner), put, doc=f"An unsigned integer of {bits} bits.")
 
 
 def checked(value: Value, kind: type[Value]) -> Value:

@@ -7,26 +7,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-import attrs
-
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.queues import requests
-from twisted_ib.hca.queues.requests import Destination, ReceiveRequest, SendOpcode, SendRequest
+from twisted_ib.hca.queues.requests import ReceiveRequest, SendOpcode, SendRequest
 from twisted_ib.hca.services.operations.rows import OPERATIONS
 from twisted_ib.hca.verbs.base.base import checked
 from twisted_ib.hca.verbs.base.errors import PyverbsError, PyverbsUserError
 from twisted_ib.hca.verbs.base.mem_alloc import processMemory
 from twisted_ib.hca.verbs.base.mwbind import MWBindInfo
 from twisted_ib.hca.verbs.base.verb import invalid, unsupported
-from twisted_ib.hca.verbs.base.wr import (
-    SGE,
-    AtomicTarget,
-    DatagramTarget,
-    RDMATarget,
-    RecvWR,
-    SendWR,
-    storedImmediate,
-)
+from twisted_ib.hca.verbs.base.wr import SGE, RecvWR, SendWR, storedImmediate
 from twisted_ib.hca.verbs.enums.queues import ibv_send_flags, ibv_wr_opcode
 
 WR = TypeVar("WR", SendWR, RecvWR)
@@ -40,16 +30,20 @@ _FLAGS = int(
 )
 _INLINE = int(ibv_send_flags.IBV_SEND_INLINE)
 # libibverbs/verbs.h: imm_data and invalidate_rkey share a union.
-_INVALIDATING = (ibv_wr_opcode.IBV_WR_LOCAL_INV, ibv_wr_opcode.IBV_WR_SEND_WITH_INV)
-_SUPPORTED = frozenset(each.opcode for each in OPERATIONS)
-_OPCODES = {int(opcode): opcode for opcode in SendOpcode}
+_INVALIDATING = frozenset((int(ibv_wr_opcode.IBV_WR_LOCAL_INV), int(ibv_wr_opcode.IBV_WR_SEND_WITH_INV)))
+_SUPPORTED = {int(each.opcode): each.opcode for each in OPERATIONS}
+_OPCODES = frozenset(int(opcode) for opcode in SendOpcode)
 
 
 def pieces(sges: Iterable[SGE]) -> list[requests.SGE]:
     """
     @return: scatter/gather elements, as the core has them.
     """
-    return [requests.SGE(sge.addr, sge.length, sge.lkey) for sge in sges]
+    # No comprehension, which is one more call for each request in Python 3.11.
+    found = []
+    for sge in sges:
+        found.append(requests.SGE(sge._addr, sge._length, sge._lkey))
+    return found
 
 
 def gather(device: Any, sges: Iterable[SGE]) -> bytes:
@@ -95,61 +89,36 @@ def sendRequest(device: Any, wr: SendWR) -> SendRequest:
     @return: the request, as the core has it.
     @raise PyverbsRDMAError: it is invalid (EINVAL) or not supported (EOPNOTSUPP).
     """
-    opcode = _OPCODES.get(wr.opcode)
+    code, flags = wr._opcode, wr._send_flags
+    opcode = _SUPPORTED.get(code)
     if opcode is None:
-        raise invalid(f"Failed to post send: there is no opcode {wr.opcode}")
-    if opcode not in _SUPPORTED:
+        if code not in _OPCODES:
+            raise invalid(f"Failed to post send: there is no opcode {code}")
         raise unsupported("Failed to post send")
     # As in C: num_sge decides, elements behind it are ignored.
-    sges = wr.sg_list[: wr.num_sge]
-    more: dict[str, Any] = {}
-    if wr.opcode in _INVALIDATING:
-        more["invalidateKey"] = wr.imm_data
+    sges = wr._sg_list[: wr._num_sge]
+    if flags & _INLINE:
+        request = SendRequest(wr._wr_id, opcode, (), flags & _FLAGS)
+        request.inline = gather(device, sges)
     else:
-        more["immediate"] = storedImmediate(wr.imm_data)
-    target = wr.target
-    if isinstance(target, RDMATarget):
-        more["remoteAddress"], more["remoteKey"] = target.remote_addr, target.rkey
-        # libibverbs/verbs.h wr.atomic: compare_add is the operand of FETCH_ADD too; swap is ignored there.
-        if isinstance(target, AtomicTarget):
-            more["compare"], more["swap"] = target.compare_add, target.swap
-    elif isinstance(target, DatagramTarget):
-        more["destination"] = destination(target)
-    if wr.bind_mw is not None:
-        more["bind"] = windowBind(wr.bind_mw.mw, wr.bind_mw.bind_info, wr.bind_mw.rkey)
-    if wr.send_flags & _INLINE:
-        more["inline"] = gather(device, sges)
-        sges = []
-    return SendRequest(wr.wr_id, opcode, pieces(sges), wr.send_flags & _FLAGS, **more)
+        request = SendRequest(wr._wr_id, opcode, pieces(sges), flags & _FLAGS)
+    value = wr._imm_data
+    if code in _INVALIDATING:
+        request.invalidateKey = value
+    elif value:
+        request.immediate = storedImmediate(value)
+    if wr.target is not None:
+        wr.target.fill(request)
+    bind = wr.bind_mw
+    if bind is not None:
+        request.bind = windowBind(bind.mw, bind.bind_info, bind.rkey)
+    return request
 
 
-def destination(target: DatagramTarget) -> Destination:
-    """
-    @return: the destination of a datagram, as the core has it.
-    """
-    handle: Any = target.ah
-    handle._check()
-    return Destination(handle._core, target.remote_qpn, target.remote_qkey)
-
-
-def _post(chain: WR | None, post: Callable[[WR], object], bad: WR | None) -> None:
-    wr: Any = chain
-    while wr is not None:
-        try:
-            post(wr)
-        # man ibv_post_send(3): the chain stops at the first failure; bad_wr tells where, and the requests
-        # before it stay posted.
-        except (HCAError, PyverbsError):
-            if bad is not None:
-                _copy(wr, checked(bad, type(wr)))
-            raise
-        wr = wr.next_wr
-
-
-def _copy(wr: Any, bad: Any) -> None:
+def _copy(wr: WR, bad: WR | None) -> None:
     # In C bad_wr points into the caller's chain; a Python caller passes an object that is filled in.
-    for field in attrs.fields(type(wr)):
-        setattr(bad, field.name, getattr(wr, field.name))
+    if bad is not None:
+        vars(checked(bad, type(wr))).update(vars(wr))
 
 
 def postSends(device: Any, post: Callable[[SendRequest], object], wr: SendWR, bad: SendWR | None) -> None:
@@ -159,14 +128,30 @@ def postSends(device: Any, post: Callable[[SendRequest], object], wr: SendWR, ba
     @param post: posts one.
     @param bad: is overwritten with the request that failed.
     """
-    _post(wr, lambda one: post(sendRequest(device, one)), bad)
+    chain: SendWR | None = wr
+    while chain is not None:
+        try:
+            post(sendRequest(device, chain))
+        # man ibv_post_send(3): the chain stops at the first failure; bad_wr tells where, and the requests
+        # before it stay posted.
+        except (HCAError, PyverbsError):
+            _copy(chain, bad)
+            raise
+        chain = chain.next_wr
 
 
 def postReceives(post: Callable[[ReceiveRequest], object], wr: RecvWR, bad: RecvWR | None) -> None:
     """
     Post a chain of receives; parameters as in L{postSends}.
     """
-    _post(wr, lambda one: post(ReceiveRequest(one.wr_id, pieces(one.sg_list[: one.num_sge]))), bad)
+    chain: RecvWR | None = wr
+    while chain is not None:
+        try:
+            post(ReceiveRequest(chain._wr_id, pieces(chain.sg_list[: chain._num_sge])))
+        except (HCAError, PyverbsError):
+            _copy(chain, bad)
+            raise
+        chain = chain.next_wr
 
 
 def listed(sges: Sequence[SGE], num_sge: int) -> list[SGE]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Protocol
+from operator import index
+from typing import Any, Protocol
 
 import attrs
 
-from twisted_ib.hca.verbs.base.base import PyverbsCM, PyverbsObject, flagged, inc_rkey, table, u32, u64
+from twisted_ib.hca.queues.requests import Destination, SendRequest
+from twisted_ib.hca.verbs.base.base import PyverbsCM, PyverbsObject, flagged, inc_rkey, table, u32, unsigned
 from twisted_ib.hca.verbs.base.errors import PyverbsUserError
 from twisted_ib.hca.verbs.base.hub import hub, locked
 from twisted_ib.hca.verbs.base.mwbind import MWBindInfo
@@ -20,6 +22,10 @@ from twisted_ib.hca.verbs.enums.queues import ibv_send_flags, ibv_wr_opcode
 
 # pyverbs/wr.pyx mw_opcodes: the requests that may have no SGE.  A plain SEND of no octets needs one, too.
 _NO_SGE = (ibv_wr_opcode.IBV_WR_LOCAL_INV, ibv_wr_opcode.IBV_WR_BIND_MW, ibv_wr_opcode.IBV_WR_SEND_WITH_INV)
+# Plain integers: members of an enumeration cost more to convert.
+_SEND = int(ibv_wr_opcode.IBV_WR_SEND)
+_SIGNALED = int(ibv_send_flags.IBV_SEND_SIGNALED)
+_new: Any = object.__new__
 
 
 def storedImmediate(value: int) -> int:
@@ -42,7 +48,6 @@ class _HasRkey(Protocol):
         """
 
 
-@attrs.define(eq=False)
 class SGE(PyverbsCM):
     """
     A scatter/gather element: a piece of registered memory.
@@ -52,9 +57,23 @@ class SGE(PyverbsCM):
     @ivar lkey: the region's local key.
     """
 
-    addr: int = attrs.field(converter=u64)
-    length: int = attrs.field(converter=u32)
-    lkey: int = attrs.field(converter=u32)
+    __slots__ = ("_addr", "_length", "_lkey")
+
+    addr: int = unsigned("addr", 64)
+    length: int = unsigned("length", 32)
+    lkey: int = unsigned("lkey", 32)
+
+    def __init__(self, addr: int, length: int, lkey: int) -> None:
+        """
+        @raise TypeError: one of them is no integer; so too in the other classes here.
+        @raise OverflowError: one is negative or too wide.
+        """
+        self._addr = addr = index(addr)
+        self._length = length = index(length)
+        self._lkey = lkey = index(lkey)
+        # One test for all, as nearly all pass; the setters find the field.
+        if addr >> 64 or (length | lkey) >> 32:
+            self.addr, self.length, self.lkey = addr, length, lkey
 
     @locked
     def read(self, length: int, offset: int) -> bytes:
@@ -77,15 +96,21 @@ class SGE(PyverbsCM):
         return table([("Address", hex(self.addr)), ("Length", self.length), ("Key", hex(self.lkey))])
 
 
-def _copy(sg: Sequence[SGE] | None, num_sge: int) -> list[SGE]:
+def _copies(sg: Sequence[SGE] | None, count: int) -> list[SGE]:
     # Copies, as copy_sg_array in pyverbs/wr.pyx: the caller may use the elements again for another request.
-    chosen = list(sg or ())[:num_sge]
-    if len(chosen) < num_sge or not all(isinstance(sge, SGE) for sge in chosen):
-        raise PyverbsUserError(f"num_sge is {num_sge}, but sg has not as many SGEs")
-    return [SGE(sge.addr, sge.length, sge.lkey) for sge in chosen]
+    chosen = list(sg or ())[:count]
+    copies = []
+    for sge in chosen:
+        if not isinstance(sge, SGE):
+            break
+        copy = _new(SGE)
+        copy._addr, copy._length, copy._lkey = sge._addr, sge._length, sge._lkey
+        copies.append(copy)
+    if len(copies) < count:
+        raise PyverbsUserError(f"num_sge is {count}, but sg has not as many SGEs")
+    return copies
 
 
-@attrs.define(eq=False, init=False, slots=False)
 class RecvWR(PyverbsCM):
     """
     A receive request.
@@ -96,10 +121,8 @@ class RecvWR(PyverbsCM):
     @ivar next_wr: the next request of a chain, or None.
     """
 
-    wr_id: int = attrs.field(converter=u64)
-    num_sge: int = attrs.field(converter=u32)
-    sg_list: list[SGE]
-    next_wr: RecvWR | None
+    wr_id: int = unsigned("wr_id", 64)
+    num_sge: int = unsigned("num_sge", 32)
 
     def __init__(
         self,
@@ -111,16 +134,18 @@ class RecvWR(PyverbsCM):
         """
         @raise PyverbsUserError: C{sg} has fewer than C{num_sge} elements.
         """
-        self.wr_id, self.num_sge = wr_id, num_sge
-        self.sg_list = _copy(sg, self.num_sge)
+        self._wr_id = wr_id = index(wr_id)
+        self._num_sge = num_sge = index(num_sge)
+        if wr_id >> 64 or num_sge >> 32:
+            self.wr_id, self.num_sge = wr_id, num_sge
+        self.sg_list = _copies(sg, num_sge)
         self.next_wr = next_wr
 
     def __str__(self) -> str:
         return table([("WR ID", self.wr_id), ("Num SGE", self.num_sge)])
 
 
-@attrs.frozen(eq=False)
-class RDMATarget:
+class RDMATarget(PyverbsObject):
     """
     The remote memory of an RDMA READ or WRITE (the RETH, IBTA vol. 1 9.3).
 
@@ -128,11 +153,24 @@ class RDMATarget:
     @ivar rkey: its remote key.
     """
 
-    remote_addr: int = attrs.field(converter=u64)
-    rkey: int = attrs.field(converter=u32)
+    __slots__ = ("_remote_addr", "_rkey")
+
+    remote_addr: int = unsigned("remote_addr", 64)
+    rkey: int = unsigned("rkey", 32)
+
+    def __init__(self, remote_addr: int, rkey: int) -> None:
+        self._remote_addr = remote_addr = index(remote_addr)
+        self._rkey = rkey = index(rkey)
+        if remote_addr >> 64 or rkey >> 32:
+            self.remote_addr, self.rkey = remote_addr, rkey
+
+    def fill(self, request: SendRequest) -> None:
+        """
+        Put it into a request of the core.
+        """
+        request.remoteAddress, request.remoteKey = self._remote_addr, self._rkey
 
 
-@attrs.frozen(eq=False)
 class AtomicTarget(RDMATarget):
     """
     The remote memory of an atomic, and its operands (the AtomicETH).
@@ -141,8 +179,22 @@ class AtomicTarget(RDMATarget):
     @ivar swap: 64 bits: what CMP_SWP stores if the values are equal.
     """
 
-    compare_add: int = attrs.field(converter=u64)
-    swap: int = attrs.field(converter=u64)
+    __slots__ = ("_compare_add", "_swap")
+
+    compare_add: int = unsigned("compare_add", 64)
+    swap: int = unsigned("swap", 64)
+
+    def __init__(self, remote_addr: int, rkey: int, compare_add: int, swap: int) -> None:
+        super().__init__(remote_addr, rkey)
+        self.compare_add, self.swap = compare_add, swap
+
+    def fill(self, request: SendRequest) -> None:
+        """
+        See L{RDMATarget.fill}.
+        """
+        super().fill(request)
+        # libibverbs/verbs.h wr.atomic: compare_add is the operand of FETCH_ADD too; swap is ignored there.
+        request.compare, request.swap = self.compare_add, self.swap
 
 
 @attrs.frozen(eq=False)
@@ -160,6 +212,14 @@ class DatagramTarget:
     # IBTA vol. 1 10.2.5: with bit 31 set, the Q_Key of the sending queue pair is used instead.
     remote_qkey: int = attrs.field(converter=u32)
 
+    def fill(self, request: SendRequest) -> None:
+        """
+        See L{RDMATarget.fill}.
+        """
+        handle: Any = self.ah
+        handle._check()
+        request.destination = Destination(handle._core, self.remote_qpn, self.remote_qkey)
+
 
 @attrs.frozen(eq=False)
 class WindowBind:
@@ -175,7 +235,6 @@ class WindowBind:
     bind_info: MWBindInfo
 
 
-@attrs.define(eq=False, init=False, slots=False)
 class SendWR(PyverbsCM):
     """
     A request for the send queue: SEND, RDMA READ or WRITE, atomic, invalidate or bind.
@@ -192,25 +251,20 @@ class SendWR(PyverbsCM):
     @ivar remote_srqn: the number of the peer's shared receive queue, of an XRC request, or None.
     """
 
-    wr_id: int = attrs.field(converter=u64)
-    opcode: int = attrs.field(converter=u32)
-    num_sge: int = attrs.field(converter=u32)
-    imm_data: int = attrs.field(converter=u32)
-    send_flags: int = attrs.field(converter=u32)
-    next_wr: SendWR | None
-    target: RDMATarget | DatagramTarget | None
-    bind_mw: WindowBind | None
-    remote_srqn: int | None
-    _sg_list: list[SGE]
+    wr_id: int = unsigned("wr_id", 64)
+    opcode: int = unsigned("opcode", 32)
+    num_sge: int = unsigned("num_sge", 32)
+    imm_data: int = unsigned("imm_data", 32)
+    send_flags: int = unsigned("send_flags", 32)
 
     def __init__(
         self,
         wr_id: int = 0,
-        opcode: int = ibv_wr_opcode.IBV_WR_SEND,
+        opcode: int = _SEND,
         num_sge: int = 0,
         imm_data: int = 0,
         sg: Sequence[SGE] | None = None,
-        send_flags: int = ibv_send_flags.IBV_SEND_SIGNALED,
+        send_flags: int = _SIGNALED,
         next_wr: SendWR | None = None,
     ) -> None:
         """
@@ -220,12 +274,21 @@ class SendWR(PyverbsCM):
         @raise PyverbsUserError: C{sg} has fewer than C{num_sge} elements, or none though the operation needs
             one.
         """
-        if opcode not in _NO_SGE and (num_sge < 1 or sg is None):
+        self._wr_id = wr_id = index(wr_id)
+        self._opcode = opcode = index(opcode)
+        self._num_sge = num_sge = index(num_sge)
+        self._imm_data = imm_data = index(imm_data)
+        self._send_flags = send_flags = index(send_flags)
+        if (num_sge < 1 or sg is None) and opcode not in _NO_SGE:
             raise PyverbsUserError("A WR needs at least one SGE")
-        self.wr_id, self.opcode, self.num_sge = wr_id, opcode, num_sge
-        self.imm_data, self.send_flags, self.next_wr = imm_data, send_flags, next_wr
-        self._sg_list = _copy(sg, self.num_sge)
-        self.target = self.bind_mw = self.remote_srqn = None
+        if wr_id >> 64 or (opcode | num_sge | imm_data | send_flags) >> 32:
+            self.wr_id, self.opcode, self.num_sge = wr_id, opcode, num_sge
+            self.imm_data, self.send_flags = imm_data, send_flags
+        self._sg_list = _copies(sg, num_sge)
+        self.next_wr = next_wr
+        self.target: RDMATarget | DatagramTarget | None = None
+        self.bind_mw: WindowBind | None = None
+        self.remote_srqn: int | None = None
 
     @property
     def sg_list(self) -> list[SGE]:
@@ -240,7 +303,7 @@ class SendWR(PyverbsCM):
         Replace the elements by one.
         """
         # pyverbs/wr.pyx leaves num_sge as it is, too.
-        self._sg_list = _copy([val], 1)
+        self._sg_list = _copies([val], 1)
 
     def set_wr_ud(self, ah: PyverbsObject, rqpn: int, rqkey: int) -> None:
         """

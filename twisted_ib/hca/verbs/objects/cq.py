@@ -13,50 +13,13 @@ from typing import Any
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.base import attributes
-from twisted_ib.hca.queues.completion import CompletionQueue, WorkCompletion
-from twisted_ib.hca.queues.completion import WCFlags as CoreFlags
+from twisted_ib.hca.queues.completion import CompletionQueue
 from twisted_ib.hca.verbs.base.base import checked, table
 from twisted_ib.hca.verbs.base.errors import PyverbsRDMAError
 from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.verbs.base.verb import VerbsObject, invalid, verb, waitFor, within
-from twisted_ib.hca.verbs.base.wc import WC
-from twisted_ib.hca.verbs.base.wr import storedImmediate
-from twisted_ib.hca.verbs.enums.queues import ibv_wc_flags
+from twisted_ib.hca.verbs.base.wc import WC, workCompletion
 from twisted_ib.hca.verbs.objects.device import Context
-
-_WITH_GRH = int(CoreFlags.GRH)
-_WITH_IMM = int(CoreFlags.WITH_IMM)
-_WITH_INV = int(CoreFlags.WITH_INV)
-# libibverbs/verbs.h has other bits than the core.  A table of all eight sums, as this runs per completion.
-_FLAGS = {
-    bits: sum(
-        int(here)
-        for there, here in (
-            (_WITH_GRH, ibv_wc_flags.IBV_WC_GRH),
-            (_WITH_IMM, ibv_wc_flags.IBV_WC_WITH_IMM),
-            (_WITH_INV, ibv_wc_flags.IBV_WC_WITH_INV),
-        )
-        if bits & there
-    )
-    for bits in range(8)
-}
-
-
-def wcFlags(completion: WorkCompletion) -> int:
-    """
-    @return: the completion's bits of C{ibv_wc_flags}.
-    """
-    return _FLAGS[int(completion.flags)]
-
-
-def wcImmediate(completion: WorkCompletion) -> int:
-    """
-    @return: the immediate data as they lie in memory, or the invalidated rkey; else 0.
-    """
-    # One field for both, as in C: a SEND has an ImmDt or an IETH, never both (IBTA vol. 1 9.2.1).
-    if completion.flags & _WITH_IMM:
-        return storedImmediate(completion.immediate)
-    return completion.immediate if completion.flags & _WITH_INV else 0
 
 
 class _CQEvents:
@@ -360,24 +323,8 @@ class CQ(PolledQueue):
             raise invalid("Failed to poll CQ")
         # Verbs have no thread: polling is what moves data, on this device and on all others.
         hub.drive()
-        found = [_value(completion) for completion in self._core.poll(num_entries)]
+        found = [workCompletion(completion) for completion in self._core.poll(num_entries)]
         return len(found), found
 
     def __str__(self) -> str:
         return "CQ\n" + table([("Handle", self.handle), ("CQEs", self.cqe)])
-
-
-def _value(completion: WorkCompletion) -> WC:
-    return WC(
-        wr_id=completion.workRequestID,
-        status=int(completion.status),
-        opcode=int(completion.opcode),
-        byte_len=completion.byteLength,
-        qp_num=completion.queuePairNumber,
-        src_qp=completion.sourceQueuePair,
-        imm_data=wcImmediate(completion),
-        wc_flags=wcFlags(completion),
-        slid=completion.sourceLID,
-        sl=completion.serviceLevel,
-        dlid_path_bits=completion.pathBits,
-    )

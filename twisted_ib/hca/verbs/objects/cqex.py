@@ -16,12 +16,13 @@ from twisted_ib.hca.verbs.base.base import PyverbsObject, checked, table
 from twisted_ib.hca.verbs.base.errors import PyverbsUserError
 from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.verbs.base.verb import check, unsupported, verb
+from twisted_ib.hca.verbs.base.wc import wcFlags, wcImmediate
 from twisted_ib.hca.verbs.enums.queues import (
     IBV_WC_STANDARD_FLAGS,
     ibv_cq_init_attr_mask,
     ibv_create_cq_attr_flags,
 )
-from twisted_ib.hca.verbs.objects.cq import CompChannel, PolledQueue, wcFlags, wcImmediate
+from twisted_ib.hca.verbs.objects.cq import CompChannel, PolledQueue
 from twisted_ib.hca.verbs.objects.device import Context
 from twisted_ib.hca.verbs.objects.pd import PD, ParentDomain
 

@@ -19,7 +19,7 @@ from twisted_ib.hca.verbs.base.base import PyverbsCM, checked, u32, u64
 from twisted_ib.hca.verbs.base.errors import PyverbsError, PyverbsRDMAError, PyverbsUserError
 from twisted_ib.hca.verbs.base.hub import locked
 from twisted_ib.hca.verbs.base.mwbind import MWBindInfo
-from twisted_ib.hca.verbs.base.posting import destination, gather, listed, pieces, windowBind
+from twisted_ib.hca.verbs.base.posting import gather, listed, pieces, windowBind
 from twisted_ib.hca.verbs.base.verb import check, failure, invalid, unsupported, verb
 from twisted_ib.hca.verbs.base.wr import SGE, DatagramTarget
 from twisted_ib.hca.verbs.enums.queues import (
@@ -70,7 +70,7 @@ class QPEx(QP):
         # Before the base's constructor, which may already close the object.
         self.wr_id = self.wr_flags = self.comp_mask = 0
         self.ind_table = None
-        self._batch: list[dict[str, Any]] | None = None
+        self._batch: list[SendRequest] | None = None
         self._error: PyverbsError | None = None
         # A dropped address handle would be closed while its request waits to be posted.
         self._handles: list[AH] = []
@@ -111,19 +111,18 @@ class QPEx(QP):
         if error is not None:
             raise error
         # All checks come before the first post, as a posted request cannot be taken back.
-        made = [SendRequest(**request) for request in batch]
         work = self._work
-        check(self._core.state >= QPState.RTS or not made, "ibv_wr_complete failed: the QP is not in RTS")
-        for request in made:
+        check(self._core.state >= QPState.RTS or not batch, "ibv_wr_complete failed: the QP is not in RTS")
+        for request in batch:
             request.check(work.capabilities.pieces)
             operation = work.operations[request.opcode]
             operation.check(request, work.capabilities.inline)
             # Such a request would wait for ever: max_rd_atomic 0 lets no READ out.
             reads = not operation.asks or work.attributes.reads
             check(bool(reads), "ibv_wr_complete failed: max_rd_atomic is 0")
-        if len(made) > work.requester.room():
+        if len(batch) > work.requester.room():
             raise PyverbsRDMAError("ibv_wr_complete failed: the send queue is full", errno.ENOMEM)
-        for request in made:
+        for request in batch:
             work.postSend(request)
         self._handles = []
 
@@ -135,7 +134,7 @@ class QPEx(QP):
         self._begun()
         self._batch = self._error = None
 
-    def _begun(self) -> list[dict[str, Any]]:
+    def _begun(self) -> list[SendRequest]:
         if self._batch is None:
             raise PyverbsUserError("wr_start was not called")
         return self._batch
@@ -145,9 +144,9 @@ class QPEx(QP):
         flags = int(self.wr_flags) & ~_INLINE
         if not self._ops & _OPS[opcode]:
             self._error = invalid(f"ibv_wr_complete failed: the QP was created without {opcode.name}")
-        self._begun().append({"id": u64(self.wr_id), "opcode": opcode, "flags": flags, **fields})
+        self._begun().append(SendRequest(u64(self.wr_id), opcode, (), flags, **fields))
 
-    def _present(self) -> dict[str, Any]:
+    def _present(self) -> SendRequest:
         batch = self._begun()
         if not batch:
             raise PyverbsUserError("No request was begun")
@@ -271,14 +270,14 @@ class QPEx(QP):
         """
         Set the local buffer of the request: one element.
         """
-        self._present()["pieces"] = pieces([checked(sge, SGE)])
+        self._present().pieces = pieces([checked(sge, SGE)])
 
     @locked
     def wr_set_sge_list(self, num_sge: int, sg_list: Sequence[SGE]) -> None:
         """
         Set the local buffers of the request: the first C{num_sge} elements.
         """
-        self._present()["pieces"] = pieces(listed(sg_list, num_sge))
+        self._present().pieces = pieces(listed(sg_list, num_sge))
 
     @locked
     def wr_set_inline_data(self, addr: int, length: int) -> None:
@@ -301,7 +300,7 @@ class QPEx(QP):
             raise PyverbsUserError(f"num_buf is {num_buf}, but there are {len(buffers)} buffers")
         try:
             # C's setter has no lkey: the octets are found by address alone.
-            present["inline"] = gather(self._device, [SGE(each.addr, each.length, 0) for each in buffers])
+            present.inline = gather(self._device, [SGE(each.addr, each.length, 0) for each in buffers])
         except (HCAError, OSError) as error:
             # man ibv_wr_post(3): setters return nothing; wr_complete reports the error.
             self._error = error if isinstance(error, PyverbsError) else failure("Inline data", error)
@@ -314,7 +313,7 @@ class QPEx(QP):
         @param remote_qpn: the peer's queue pair number.
         @param remote_rkey: its Q_Key, by pyverbs' name.
         """
-        self._present()["destination"] = destination(DatagramTarget(checked(ah, AH), remote_qpn, remote_rkey))
+        DatagramTarget(checked(ah, AH), remote_qpn, remote_rkey).fill(self._present())
         self._handles.append(ah)
 
     def wr_set_xrc_srqn(self, remote_srqn: int) -> None:
