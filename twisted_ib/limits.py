@@ -105,6 +105,8 @@ SDP_CREDITS_LOW = 40
 SDP_LEAST_PAYLOAD = 1024
 #: Messages that one connection sends before others have their turn.
 MESSAGES_PER_FLUSH = 64
+#: Times that one producer is resumed before others have their turn.
+PRODUCER_TURNS = 16
 #: A producer is paused while more bytes wait (C{twisted.internet.abstract.FileDescriptor}, C{bufferSize}).
 SEND_BUFFER = 64 * 1024
 #: Bytes that one process holds for paused readers.  From half of it on connections get L{SDP_RECEIVES_LEAST}

@@ -81,6 +81,9 @@ class SendBuffer:
             payload: Payload = list(pieces) if len(pieces) <= _JOIN else b"".join(pieces)
             pieces.clear()
             return payload, n
+        # One copy of all costs less than a step for each.
+        if len(pieces) > _JOIN and self.size < 2 * most:
+            self.append(self.takeAll())
         first = pieces[0]
         if len(first) - self._offset >= most:
             return self._slice(first, most), most

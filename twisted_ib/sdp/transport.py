@@ -515,8 +515,7 @@ class SDPTransport(Transport, Stream):
             return
         producer: Any = self.producer
         if producer is not None and (not self.streamingProducer or self.producerPaused):
-            self.producerPaused = False
-            self._tell(producer.resumeProducing)
+            self._resumeProducer(producer)
         elif self._closedIn == self.channel.device.turns:
             # As over TCP the close is not part of the turn that asks for it: calls that the application has
             # scheduled with callLater(0) come first.
@@ -532,6 +531,22 @@ class SDPTransport(Transport, Stream):
                     self._tell(protocol.writeConnectionLost)
         elif producer is None and not self._writeDisconnecting:
             self.direct = self.prompt and self.extensions is None and not self.disconnSent
+
+    def _resumeProducer(self, producer: Any) -> None:
+        # What a resumed producer has written is sent as soon as it returns, so that it writes on until the
+        # medium is full, as over TCP until the socket's buffer is.
+        for _ in range(limits.PRODUCER_TURNS):
+            self.producerPaused = False
+            self._tell(producer.resumeProducing)
+            if self.producer is not producer or (self.streamingProducer and not self.producerPaused):
+                return
+            buffer = self.buffer
+            if buffer is None or not self.corked or self.extensions is not None:
+                return
+            self.flush()
+            if buffer.size or self.queuePair.pending is not None:
+                return
+            self.channel.device.ringBells()
 
     def _sendEnd(self) -> bool:
         self.ending = True

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.sdp.pair import End, Keeper, Pair, Raw
 from tests.sdp.stream.test_order import ERRORS
 from tests.sdp.stream.test_reviewed import ReviewedTestCase, jam
+from tests.sdp.test_transport import Producer
 from tests.support.generated import given, settings
 from twisted_ib import limits
 from twisted_ib.internet import channel as internetChannel
@@ -217,6 +218,57 @@ class FlushTests(ReviewedTestCase):
             pair.settle()
             self.assertEqual(order.count("bulk"), 10)
             self.assertLess(order.index("other"), 5)
+
+    def test_producerTurns(self) -> None:
+        """
+        In one batch a producer is resumed C{PRODUCER_TURNS} times at most, though the medium has room; each
+        time what it has written leaves as soon as it returns.
+        """
+        self.patch(limits, "PRODUCER_TURNS", 3)
+        for streaming in (True, False):
+            for pair in self.pairs():
+                one, _ = pair.connected()
+                producer = Producer()
+                sent: list[int] = []
+
+                def resumed(one: Any = one, sent: list[int] = sent) -> None:
+                    sent.append(one.machine.sequence)
+                    one.write(bytes(70_000))
+
+                producer.hook = resumed
+                one.registerProducer(producer, streaming)
+                one.write(bytes(70_000))
+                pair.a.device.wanted = None
+                before = len(sent)
+                pair.a.device._endOfBatch()
+                self.assertEqual(len(sent) - before, 3)
+                self.assertEqual([each - sent[-3] for each in sent[-3:]], [0, 2, 4])
+                pair.a.device._endOfBatch()
+                self.assertEqual(len(sent) - before, 6)
+                one.unregisterProducer()
+                pair.settle()
+
+    def test_abortOfResumed(self) -> None:
+        """
+        A producer that is resumed again in the same batch and aborts takes back what it has written in that
+        call, and no more.
+        """
+        for pair in self.pairs():
+            one, two = pair.connected()
+            producer = Producer()
+
+            def resumed(one: Any = one, producer: Producer = producer) -> None:
+                one.write(bytes([producer.log.count("resume")]) * 70_000)
+                if producer.log.count("resume") == 2:
+                    one.abortConnection()
+
+            producer.hook = resumed
+            one.registerProducer(producer, True)
+            one.write(bytes(70_000))
+            pair.settle()
+            self.assertEqual(producer.log, ["pause", "resume", "pause", "resume", "pause", "stop"])
+            self.assertNotIn(2, two.heard.data)
+            self.assertEqual(two.heard.calls, ["ConnectionLost"])
 
     def test_closeBehindFlush(self) -> None:
         """

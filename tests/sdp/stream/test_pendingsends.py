@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.calls import called
 from tests.support.generated import given, settings
 from twisted_ib import limits
 from twisted_ib.sdp.pendingsends import _JOIN, _SMALL, SendBuffer
@@ -127,6 +128,20 @@ class SendBufferTests(SynchronousTestCase):
                 self.assertEqual(n, 2 * count)
                 self.assertIs(type(payload), list if count == _JOIN else bytes)
                 self.assertEqual(joined(payload), b"ab" * count)
+
+    def test_joinedOnce(self) -> None:
+        """
+        Many small pieces of hardly more than a message are joined once, and not taken one by one; a longer
+        queue is not copied whole.
+        """
+        for count, most in ((1025, 65536), (2048, 65536), (1025, 40000)):
+            buffer = SendBuffer()
+            for number in range(count):
+                buffer.append(number.to_bytes(2, "big") * 32)
+            taken: list[Any] = []
+            calls = called(lambda buffer=buffer, taken=taken, most=most: taken.append(buffer.take(most)))
+            self.assertEqual((taken[0][1], calls["_slice"]), (most, int(count * 64 < 2 * most)))
+            self.assertEqual(buffer.size, count * 64 - most)
 
     def test_noSmallSlices(self) -> None:
         """

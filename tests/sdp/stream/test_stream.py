@@ -144,7 +144,7 @@ class SendTests(PairTestCase):
 
     def test_gathered(self) -> None:
         """
-        Elsewhere too; pieces are not cut for the messages.
+        Elsewhere too; many small pieces fill whole messages.
         """
         pair = Pair(False)
         self.addCleanup(pair.close)
@@ -154,7 +154,7 @@ class SendTests(PairTestCase):
             consistent(stream)
         pair.settle()
         self.assertEqual(raw.stream, b"x" * 70000)
-        self.assertEqual([len(message) - 16 for message in raw.messages], [93 * 700, 7 * 700])
+        self.assertEqual([len(message) - 16 for message in raw.messages], [65536, 70000 - 65536])
 
     def test_headerTakenIsPosted(self) -> None:
         """
