@@ -13,7 +13,7 @@ that carried data are not posted again, and the peer's credits run out.
 
 Closing: C{closeWrite} queues the DisConn behind the data.  C{detach} ends the application's part; the stream
 then continues by itself, as a closed socket does in a kernel, until the peer has answered or a timeout ends
-it.
+it.  Both DisConns end the connection where the medium loses no message; elsewhere DREQ and DREP follow.
 """
 
 from __future__ import annotations
@@ -56,10 +56,11 @@ END = None
 # Globals of this module are looked up faster than attributes of others.
 _PLAIN, _WINDOW, _M32, _unpack = PLAIN, WINDOW, M32, unpackHeader
 _DREQ = Input.DREQ
-_NOTHING, _END_OF_STREAM, _END_AND_DISCONNECT = (
+_NOTHING, _END_OF_STREAM, _END_AND_DISCONNECT, _AWAIT_DREQ = (
     Action.NOTHING,
     Action.END_OF_STREAM,
     Action.END_AND_DISCONNECT,
+    Action.AWAIT_DREQ,
 )
 
 
@@ -340,8 +341,11 @@ class Stream(StreamSender):
         if action is _END_OF_STREAM:
             self._ended()
         elif action is _END_AND_DISCONNECT:
-            self._disconnect()
+            self._finish()
             self._ended()
+        elif action is _AWAIT_DREQ:
+            if self.channel.device.finish(self.connection):
+                self.act(self.machine.feed(_DREQ))
         elif action == Action.RESET:
             # Collected before the queue pair is closed, which drops what was to be sent.
             writes = self._unsent() or self.writing()
@@ -387,6 +391,12 @@ class Stream(StreamSender):
             message = self.machine.controlMessage(MID.ABORT_CONN, queuePair.posted)
             if message is not None:
                 queuePair.postInline(message, b"", 0)
+
+    def _finish(self) -> None:
+        if self.channel.device.finish(self.connection):
+            self._closeQueuePair()
+        else:
+            self._disconnect()
 
     def _disconnect(self) -> None:
         connection = self.connection

@@ -246,8 +246,7 @@ class SessionTests(CaptureTestCase):
         """
         data = self.sdp()
         observer = self.observe()
-        self.assertEqual(observer.messages[:3], ["REQ", "REP", "RTU"])
-        self.assertIn("DREQ", observer.messages)
+        self.assertEqual(observer.messages, ["REQ", "REP", "RTU"])  # In memory both DisConns end it.
         self.assertLessEqual(observer.unanswered, 1)  # A closed queue pair acknowledges nothing.
         frames = self.frames()
         first = next(frame.message for frame in frames)

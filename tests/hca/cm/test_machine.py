@@ -98,6 +98,7 @@ INPUTS: dict[Input, Callable[[], Any]] = {
     Input.EXHAUSTED: lambda: None,
     Input.STALE: lambda: None,
     Input.PATH_LOST: lambda: None,
+    Input.FINISH: lambda: None,
 }
 
 #: How to come to a state.
@@ -155,6 +156,7 @@ _ACCEPTED: dict[Input, Effect] = {
     I_.EXHAUSTED: (S.IDLE, None, E.UNREACHABLE, None),
     I_.CLOSE: (S.IDLE, "REJ", None, None),
     I_.PATH_LOST: (S.IDLE, None, None, None),
+    I_.FINISH: (S.IDLE, None, None, None),
 }
 #: Service timeout code 20 is 4.096 seconds.
 MRA_WAIT = 4.096 + ACK_SECONDS
@@ -186,6 +188,7 @@ EXPECTED: dict[State, dict[Input, Effect]] = {
         I_.RETRY: (S.ESTABLISHED, "RTU", None, PERIOD),
         I_.LAP: (S.ESTABLISHED, "APR", None, None),
         I_.CLOSE: (S.DREQ_SENT, "DREQ", None, PERIOD),
+        I_.FINISH: (S.IDLE, None, None, None),
         I_.STALE: (S.DREQ_SENT, "DREQ", None, PERIOD),
         I_.DREQ: (S.TIMEWAIT, "DREP", E.DISCONNECTED, None),
         I_.REJ: (S.TIMEWAIT, None, E.DISCONNECTED, None),

@@ -43,6 +43,13 @@ class ClosingTestCase(PairTestCase):
     Base of tests of the end.
     """
 
+    def disconnects(self) -> None:
+        """
+        Let DREQ and DREP end connections, as where messages may be lost.
+        """
+        for end in self.pair.ends:
+            end.device.cm.lossless = False
+
     def assertGone(self) -> None:
         """
         Nothing is left at either end.
@@ -96,6 +103,7 @@ class OrderlyTests(ClosingTestCase):
         The closing as it is on the wire: DisConn after the data, DREQ when the
         peer's DisConn has come.
         """
+        self.disconnects()
         raw, stream = self.pair.raw()
         stream.write(b"abc")
         stream.loseConnection()
@@ -112,6 +120,7 @@ class OrderlyTests(ClosingTestCase):
         """
         The other way round: the own DisConn follows, and the peer's DREQ ends it.
         """
+        self.disconnects()
         raw, stream = self.pair.raw()
         raw.send(MID.DISCONN)
         self.settle()
@@ -120,6 +129,43 @@ class OrderlyTests(ClosingTestCase):
         raw.disconnect()
         self.settle()
         self.assertEqual(stream.machine.state, State.TIME_WAIT)
+        raw.queuePair.close()
+        self.assertGone()
+
+    def test_withoutDREQ(self) -> None:
+        """
+        Where no message is lost both DisConns end the connection, whoever closes first: no DREQ, no TIMEWAIT.
+        """
+        for isFirst in (True, False):
+            raw, stream = self.pair.raw()
+            connection = stream.connection
+            sent = self.pair.b.device.cm.messagesSent
+            steps = [stream.loseConnection, lambda raw=raw: raw.send(MID.DISCONN)]
+            for step in steps if isFirst else reversed(steps):
+                step()
+                self.settle()
+            self.assertEqual((raw.kinds(), raw.log), (["DISCONN"], []))
+            self.assertEqual(stream.heard.calls, ["ConnectionDone"])
+            self.assertIs(stream.machine.state, State.TIME_WAIT)
+            self.assertEqual(connection.state.name, "IDLE")
+            self.assertTrue(self.pair.a.device.finish(raw.connection))
+            raw.queuePair.close()
+            self.assertGone()
+            for end in self.pair.ends:
+                self.assertEqual((len(end.device.cm), len(end.device.cm._timewait)), (0, 0))
+            self.assertEqual(self.pair.b.device.cm.messagesSent, sent)
+
+    def test_disconnectedMeanwhile(self) -> None:
+        """
+        A peer that resets before it has read our DisConn gets its answer, and nobody hears of that here.
+        """
+        raw, stream = self.pair.raw()
+        raw.send(MID.DISCONN)
+        self.settle()
+        raw.send(MID.ABORT_CONN)
+        raw.disconnect()
+        self.settle()
+        self.assertEqual((raw.log, stream.heard.calls), (["DREQ"], ["ConnectionDone"]))
         raw.queuePair.close()
         self.assertGone()
 
@@ -253,6 +299,7 @@ class ResetTests(ClosingTestCase):
         Before the own DisConn an abort is a DREQ; after it an AbortConn comes
         first.
         """
+        self.disconnects()
         raw, stream = self.pair.raw()
         stream.abortConnection()
         self.settle()
@@ -298,6 +345,7 @@ class ResetTests(ClosingTestCase):
         """
         @return: A raw peer, and a transport in a state.
         """
+        self.disconnects()
         raw, stream = self.pair.raw(protocol=HalfRecorder())
         if state in (State.CLOSE_WAIT, State.LAST_ACK):
             raw.send(MID.DISCONN)

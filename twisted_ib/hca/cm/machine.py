@@ -196,6 +196,14 @@ class Connection:
         """
         return self.feed(_CLOSE, privateData, now)
 
+    def finish(self, now: float) -> bool:
+        """
+        End a connection whose end both consumers know of, without a message.
+
+        @return: False if it has ended.
+        """
+        return self.feed(Input.FINISH, None, now)
+
     def abandon(self, now: float) -> bool:
         """
         Give up, as L{disconnect}; before the REP this sends REJ with reason "timeout".

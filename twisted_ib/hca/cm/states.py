@@ -65,6 +65,8 @@ class Input(IntEnum):
     #: The peer opens a new connection with the queue pair of this one, so it has restarted.
     STALE = 21
     PATH_LOST = 22
+    #: Both consumers know of the end from their own messages, on a medium that loses none.
+    FINISH = 23
 
 
 class Event(IntEnum):

@@ -358,6 +358,7 @@ _ACCEPTED: dict[Input, Row] = {
     Input.REJ_STALE: (_rejected, State.TIMEWAIT),
     Input.EXHAUSTED: (_unreachable, State.IDLE),
     Input.CLOSE: (_rejectAccepted, State.IDLE),
+    Input.FINISH: (_drop, State.IDLE),
 }
 TRANSITIONS: dict[State, dict[Input, Row]] = {
     State.IDLE: {
@@ -408,6 +409,8 @@ TRANSITIONS: dict[State, dict[Input, Row]] = {
         Input.RETRY: (_repeatReady, State.ESTABLISHED),
         Input.LAP: (_declinePath, State.ESTABLISHED),
         Input.CLOSE: (_sendDREQ, State.DREQ_SENT),
+        # No TIMEWAIT: behind the consumers' last messages nothing is on the way.
+        Input.FINISH: (_drop, State.IDLE),
         # Linux cm.c cm_match_req: after the REJ to the new REQ the old connection is closed by a DREQ, in
         # case that the peer does remember it.
         Input.STALE: (_sendDREQ, State.DREQ_SENT),

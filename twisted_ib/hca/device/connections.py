@@ -243,6 +243,20 @@ class Services:
             self.dispatch()
         return bool(connection.state is State.DREQ_SENT)
 
+    def finish(self, connection: Any) -> bool:
+        """
+        End a connection whose users have told each other of the end; their last messages are in the medium.
+
+        @return: whether it has ended; if not, one of them disconnects.
+        """
+        # IBTA vol. 1 12.6.10: DREQ and DREP tell the other end, and are repeated until it knows.  A medium
+        # that loses nothing has told it already.
+        if not self.cm.lossless:
+            return False
+        connection.user = None
+        connection.finish(self._device.clock())
+        return True
+
     def managementReceived(self, path: Any, attribute: int, buffer: Any, start: int, stop: int) -> None:
         """
         See L{IFabricOwner}.

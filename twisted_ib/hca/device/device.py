@@ -360,6 +360,12 @@ class Device(Identity):
         """
         return self.services.disconnect(connection, privateData)
 
+    def finish(self, connection: Any) -> bool:
+        """
+        See L{Services.finish}.
+        """
+        return self.services.finish(connection)
+
     def managementReceived(self, path: Any, attribute: int, buffer: Any, start: int, stop: int) -> None:
         """
         See L{IFabricOwner}.

@@ -83,6 +83,8 @@ class Action(IntEnum):
     RESET = 5
     #: The peer has confirmed the end (DREQ after both DisConns).
     FINISHED = 6
+    #: Both DisConns are in the medium, the peer's first: wait for its DREQ, where the CM needs one.
+    AWAIT_DREQ = 7
 
 
 _S, _I, _A = State, Input, Action
@@ -107,7 +109,7 @@ TRANSITIONS = {
     # IBTA vol. 1 annex A4.5.3.2: after the own DisConn, AbortConn goes before the DREQ (OpenIB sdp_conn.c
     # sdp_conn_abort).
     (_S.FIN_WAIT1, _I.ABORT): (_A.ABORT_AND_DISCONNECT, _S.CLOSED),
-    (_S.CLOSE_WAIT, _I.DISCONN_SENT): (_A.NOTHING, _S.LAST_ACK),
+    (_S.CLOSE_WAIT, _I.DISCONN_SENT): (_A.AWAIT_DREQ, _S.LAST_ACK),
     (_S.CLOSE_WAIT, _I.ABORTCONN): (_A.RESET, _S.CLOSED),
     (_S.CLOSE_WAIT, _I.DREQ): (_A.RESET, _S.CLOSED),
     (_S.CLOSE_WAIT, _I.ABORT): (_A.DISCONNECT, _S.CLOSED),
