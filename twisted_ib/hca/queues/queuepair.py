@@ -426,7 +426,7 @@ class QueuePair:
                 f"queue pair {self.number} in {self.state.name} cannot send"
                 f" {length} bytes (at most {self.maxMessage})"
             )
-        # SDPTransport.write has its own copy of this, to save a call per message: change both.
+        # SDPTransport.postWritten and deliver inline this, to save a call per message: change all three.
         if self.pending or not self.path.post(  # type: ignore[union-attr]
             self.sends | self.remote, header, payload, length
         ):
