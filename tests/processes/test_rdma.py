@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 from tests.processes.processes import ROOT, Child, ProcessTestCase
+from tests.support.commands import running
 from tests.support.waiting import HANG_SECONDS
 
 
@@ -150,21 +150,9 @@ class StrangerTests(ProcessTestCase):
         """
         @return: The program of verbs, running.
         """
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.processes.verbs.cmstranger", *arguments],
-            cwd=ROOT,
-            env={**os.environ, "TWISTED_IB_RUN_DIR": self.runDirectory},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-        def end() -> None:
-            process.kill()
-            process.communicate()
-
-        self.addCleanup(end)
-        return process
+        program = "tests.processes.verbs.cmstranger"
+        environment = {**os.environ, "TWISTED_IB_RUN_DIR": self.runDirectory}
+        return running(self, "-m", program, *arguments, cwd=ROOT, env=environment, stderr=subprocess.PIPE)
 
     def ended(self, process: subprocess.Popen[str]) -> None:
         """

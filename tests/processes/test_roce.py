@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.processes import test_rdma
 from tests.processes.processes import ROOT, Child, ChildError, ProcessTestCase
+from tests.support.commands import running
 from tests.support.ownaddress import ownAddress
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.host.addresses import isLocalAddress
@@ -224,13 +225,7 @@ class RulesTests(AddressedTestCase):
         environment = dict(
             os.environ, PYTHONPATH=str(ROOT), TWISTED_IB_RUN_DIR=self.runDirectory, **variables
         )
-        command = [sys.executable, "-c", UNCHANGED, self.here, port]
-        started = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-        assert started.stdout is not None
-        self.addCleanup(started.stdout.close)
-        self.addCleanup(started.wait)
-        self.addCleanup(started.kill)
-        return started
+        return running(self, "-c", UNCHANGED, self.here, port, env=environment)
 
     def test_route(self) -> None:
         """
@@ -264,14 +259,8 @@ class VerbsTests(AddressedTestCase):
             TWISTED_IB_DEVICES=f"roce0=roce:{address}",
             PYTHONUNBUFFERED="1",
         )
-        command = [sys.executable, str(ROOT / "examples" / "rping.py"), *options]
-        pipe = subprocess.PIPE
-        started = subprocess.Popen(command, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True)
-        assert started.stdout is not None
-        self.addCleanup(started.stdout.close)
-        self.addCleanup(started.wait)
-        self.addCleanup(started.kill)
-        return started
+        program = str(ROOT / "examples" / "rping.py")
+        return running(self, program, *options, env=environment, stderr=subprocess.STDOUT)
 
     def test_rping(self) -> None:
         """

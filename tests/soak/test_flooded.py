@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from struct import pack
@@ -18,6 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.fabric.roce import flood
 from tests.processes.programs.flooded import PORT
+from tests.support.commands import running
 from tests.support.ownaddress import ownAddress
 from tests.support.waiting import HANG_SECONDS
 
@@ -57,22 +57,11 @@ class FloodedTests(SynchronousTestCase):
         """
         Start a process.
         """
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.processes.programs.flooded", role, *addresses],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "TWISTED_IB_RUN_DIR": self.directory},
+        program = "tests.processes.programs.flooded"
+        environment = {**os.environ, "TWISTED_IB_RUN_DIR": self.directory}
+        return running(
+            self, "-m", program, role, *addresses, cwd=ROOT, stderr=subprocess.STDOUT, env=environment
         )
-
-        def end() -> None:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
-
-        self.addCleanup(end)
-        return process
 
     def resident(self) -> int:
         """

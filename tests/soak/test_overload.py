@@ -7,12 +7,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.commands import running
 from tests.support.rundirectory import ownRunDirectory
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -30,21 +30,8 @@ class OverloadTests(SynchronousTestCase):
         """
         Start a process.
         """
-        process = subprocess.Popen(
-            [sys.executable, *arguments],
-            cwd=ROOT,
-            env=dict(os.environ, PYTHONPATH=str(ROOT)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-        def end() -> None:
-            process.kill()
-            process.communicate()
-
-        self.addCleanup(end)
-        return process
+        environment = dict(os.environ, PYTHONPATH=str(ROOT))
+        return running(self, *arguments, cwd=ROOT, env=environment, stdin=subprocess.PIPE)
 
     def said(self, process: subprocess.Popen[str]) -> Any:
         """

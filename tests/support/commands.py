@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from pathlib import Path
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -29,6 +30,24 @@ def programOf(module: str) -> str:
     return PATH + f"from twisted_ib.tools.{module} import main; sys.exit(main())"
 
 
+def running(case: SynchronousTestCase, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """
+    @param case: the test at whose end the process is killed, if it still runs.
+    @param arguments: of Python's command line.
+    @param options: more for C{Popen}.
+
+    @return: a process of Python whose output can be read as text.
+    """
+    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True, **options)
+
+    def end() -> None:
+        with process:
+            process.kill()
+
+    case.addCleanup(end)
+    return process
+
+
 def begun(
     case: SynchronousTestCase, environment: dict[str, str], program: str, *arguments: str
 ) -> subprocess.Popen[str]:
@@ -39,18 +58,8 @@ def begun(
 
     @return: a process whose output and errors can be read.
     """
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
-        cwd="/",
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    case.addCleanup(process.communicate)
-    case.addCleanup(process.kill)
-    return process
+    pipes = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    return running(case, "-c", program, *arguments, cwd="/", env=environment, **pipes)
 
 
 def refusal(case: SynchronousTestCase, main: Callable[[Sequence[str]], object], *arguments: str) -> str:
@@ -122,15 +131,7 @@ class CommandTestCase(SynchronousTestCase):
 
         @return: its process, once it is ready.
         """
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, *arguments],
-            cwd="/",
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.addCleanup(process.communicate)
-        self.addCleanup(process.kill)
+        process = running(self, "-c", program, *arguments, cwd="/", env=self.environment)
         assert process.stdout is not None
         self.assertEqual(process.stdout.readline(), "ready\n")
         return process

@@ -5,6 +5,9 @@ comes back from there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -20,6 +23,7 @@ from twisted_ib.hca.connection import (
     RejectReason,
 )
 from twisted_ib.hca.wire.cm import REJ, REP, REQ, SIDR_REP, SIDR_REQ
+from twisted_ib.hca.wire.cm.layout import CMMessage
 
 PATH = PathRecord(1, 2, bytes(15) + b"\1", bytes(15) + b"\2", 3, 4, 5, 6, 7, False, 8)
 REQUEST = ConnectRequest(
@@ -56,15 +60,25 @@ class MessageTests(SynchronousTestCase):
     There and back.
     """
 
+    def there(self, sent: Any, message: CMMessage, back: Callable[[Any], Any]) -> str:
+        """
+        @param sent: has private data, which is padded on its way.
+        @param back: what reads C{sent} from the message.
+        @return: the message's octets.
+        """
+        octets = message.pack()
+        padded = sent.privateData.ljust(message.privateDataBytes, b"\0")
+        self.assertEqual(back(type(message).parse(octets, 0, 232)), attrs.evolve(sent, privateData=padded))
+        return octets.hex()
+
     def test_request(self) -> None:
         """
         A REQ of literal octets.
         """
         message = messages.requestMessage(REQUEST)
         message.localCommunicationID, message.localCAGUID = 0x01020304, 0x1122334455667788
-        octets = message.pack()
         self.assertEqual(
-            octets.hex(),
+            self.there(REQUEST, message, messages.requestOf),
             "01020304"
             "00000000"
             "0000000001061389"
@@ -87,8 +101,6 @@ class MessageTests(SynchronousTestCase):
             "70"
             "40" + "00" * 44 + b"asked".hex() + "00" * 87,
         )
-        padded = attrs.evolve(REQUEST, privateData=b"asked".ljust(92, b"\0"))
-        self.assertEqual(messages.requestOf(REQ.parse(octets, 0, 232)), padded)
 
     def test_everyField(self) -> None:
         """
@@ -114,9 +126,8 @@ class MessageTests(SynchronousTestCase):
         """
         A REP of literal octets.
         """
-        octets = messages.replyMessage(REPLY).pack()
         self.assertEqual(
-            octets.hex(),
+            self.there(REPLY, messages.replyMessage(REPLY), messages.replyOf),
             "00000000"
             "00000000"
             "00000000"
@@ -129,8 +140,6 @@ class MessageTests(SynchronousTestCase):
             "d0"
             "0000000000000000" + b"yes".hex() + "00" * 193,
         )
-        padded = attrs.evolve(REPLY, privateData=b"yes".ljust(196, b"\0"))
-        self.assertEqual(messages.replyOf(REP.parse(octets, 0, 232)), padded)
 
     def test_rejection(self) -> None:
         """
@@ -144,14 +153,10 @@ class MessageTests(SynchronousTestCase):
         SIDR_REQ and SIDR_REP.
         """
         request, reply = LookupRequest(0x0111_0007, b"asked"), LookupReply(3, b"no", 0x123456, 0x01234567)
-        octets = messages.lookupMessage(request).pack()
-        self.assertEqual(octets[:16].hex(), "00000000ffff00000000000001110007")
-        padded = attrs.evolve(request, privateData=b"asked".ljust(216, b"\0"))
-        self.assertEqual(messages.lookupOf(SIDR_REQ.parse(octets, 0, 232)), padded)
-        octets = messages.lookupReplyMessage(reply).pack()
-        self.assertEqual(octets[:24].hex(), "000000000300000012345600000000000000000001234567")
-        padded = attrs.evolve(reply, privateData=b"no".ljust(136, b"\0"))
-        self.assertEqual(messages.lookupReplyOf(SIDR_REP.parse(octets, 0, 232)), padded)
+        octets = self.there(request, messages.lookupMessage(request), messages.lookupOf)
+        self.assertEqual(octets[:32], "00000000ffff00000000000001110007")
+        octets = self.there(reply, messages.lookupReplyMessage(reply), messages.lookupReplyOf)
+        self.assertEqual(octets[:48], "000000000300000012345600000000000000000001234567")
 
     def test_privateBytes(self) -> None:
         """

@@ -5,12 +5,12 @@ Each fabric under SDP with real reactors; rings and sockets between two processe
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from unittest import skipIf
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.commands import running
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.host import libc
@@ -33,23 +33,8 @@ class ProcessTests(SynchronousTestCase):
         """
         @return: a child, killed after the test.
         """
-        child = subprocess.Popen(
-            [sys.executable, "-m", "tests.hca.fabric.echoing", *arguments],
-            cwd=Path(__file__).resolve().parents[3],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.addCleanup(self.end, child)
-        return child
-
-    def end(self, child: subprocess.Popen[str]) -> None:
-        """
-        Kill a child and forget it.
-        """
-        child.kill()
-        child.wait()
-        assert child.stdout is not None
-        child.stdout.close()
+        root = Path(__file__).resolve().parents[3]
+        return running(self, "-m", "tests.hca.fabric.echoing", *arguments, cwd=root)
 
     def line(self, child: subprocess.Popen[str]) -> str:
         """
@@ -67,7 +52,8 @@ class ProcessTests(SynchronousTestCase):
             client = self.start(asking, fabric, self.line(server))
             said, _ = client.communicate(timeout=HANG_SECONDS)
             self.assertEqual((said, client.returncode), ("done ConnectionDone\n", 0), (serving, asking))
-            self.end(server)
+            with server:
+                server.kill()
 
     def killed(self, fabric: str) -> None:
         """

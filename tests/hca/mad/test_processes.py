@@ -4,8 +4,6 @@ Management between two processes.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from unittest import skipIf
 
@@ -13,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.hcas import turn
 from tests.hca.mad.toys.echo import EchoAgent
+from tests.support.commands import running
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import waitUntil
 from twisted_ib.hca.device.device import Device
@@ -35,16 +34,8 @@ class ProcessTests(SynchronousTestCase):
         The agent of another process answers.
         """
         ownRunDirectory(self)
-        child = subprocess.Popen(
-            [sys.executable, "-m", "tests.hca.mad.responder"],
-            cwd=Path(__file__).resolve().parents[3],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.addCleanup(child.wait)
-        self.addCleanup(child.kill)
+        child = running(self, "-m", "tests.hca.mad.responder", cwd=Path(__file__).resolve().parents[3])
         assert child.stdout is not None
-        self.addCleanup(child.stdout.close)
         guid = int(child.stdout.readline())
         device = Device("shm0")
         self.addCleanup(device.close)

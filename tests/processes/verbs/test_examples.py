@@ -10,13 +10,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from unittest import skipIf
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.commands import running
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.host import libc
 
@@ -56,18 +56,10 @@ class ExampleTestCase(SynchronousTestCase):
         """
         Start a program, that is killed after the test if it still runs.
         """
-        child = subprocess.Popen(
-            [sys.executable, str(EXAMPLES / f"{program}.py"), "-p", self.port, *arguments],
-            cwd=self.directory,
-            env=dict(os.environ, TWISTED_IB_RUN_DIR=self.runDirectory, PYTHONPATH=str(ROOT)),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.addCleanup(child.communicate)
-        self.addCleanup(child.kill)
-        return child
+        command = str(EXAMPLES / f"{program}.py"), "-p", self.port, *arguments
+        environment = dict(os.environ, TWISTED_IB_RUN_DIR=self.runDirectory, PYTHONPATH=str(ROOT))
+        pipes = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        return running(self, *command, cwd=self.directory, env=environment, **pipes)
 
     def line(self, child: subprocess.Popen[str]) -> str:
         """

@@ -7,8 +7,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import subprocess
-import sys
 from contextlib import redirect_stderr
 from typing import Any
 
@@ -17,7 +15,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.commands import CommandTestCase, programOf
+from tests.support.commands import CommandTestCase, begun, programOf
 from tests.support.ownaddress import ownAddress
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
@@ -255,15 +253,8 @@ class ProcessTests(CommandTestCase):
         """
         Both have figures, and all contents are right.
         """
-        passive = subprocess.Popen(
-            [sys.executable, "-c", self.program, "rds", "-p", "0", "-r", ownAddress(1), "--json"],
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.addCleanup(passive.communicate)
-        self.addCleanup(passive.kill)
+        command = "rds", "-p", "0", "-r", ownAddress(1), "--json"
+        passive = begun(self, self.environment, self.program, *command)
         assert passive.stderr is not None
         said = passive.stderr.readline()
         match = re.fullmatch(r"ib-perf rds: waits for the active side on port (\d+)\n", said)

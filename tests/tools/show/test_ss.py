@@ -7,14 +7,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.commands import PATH, CommandTestCase, programOf
+from tests.support.commands import PATH, CommandTestCase, begun, programOf
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, ResourceLimitError, RunDirectoryError
@@ -540,15 +539,7 @@ class ProcessTests(CommandTestCase):
         """
         C{--watch} ends with Ctrl-C without a word.
         """
-        watching = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, "--watch", "0.1"],
-            cwd="/",
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.addCleanup(watching.kill)
+        watching = begun(self, self.environment, PROGRAM, "--watch", "0.1")
         assert watching.stdout is not None
         for _ in range(4):
             watching.stdout.readline()
@@ -560,16 +551,9 @@ class ProcessTests(CommandTestCase):
         """
         It ends when nobody reads it any more.
         """
-        watching = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, "--watch", "0.1"],
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        self.addCleanup(watching.kill)
+        watching = begun(self, self.environment, PROGRAM, "--watch", "0.1")
         assert watching.stdout is not None and watching.stderr is not None
         watching.stdout.readline()
         watching.stdout.close()
         self.assertEqual(watching.wait(HANG_SECONDS), 1)
-        self.assertEqual(watching.stderr.read(), b"")
-        watching.stderr.close()
+        self.assertEqual(watching.stderr.read(), "")

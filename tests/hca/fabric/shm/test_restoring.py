@@ -7,12 +7,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 from unittest import mock
 
 from tests.hca.hcas import LISTENER, SDP, HCATestCase
+from tests.support.commands import running
 from twisted_ib.errors import RunDirectoryError, ServiceInUseError
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.shm import discovery
@@ -217,10 +217,7 @@ class RestoringTests(HCATestCase):
         Another process that makes the directory anew does not get a port that a living one has.
         """
         shutil.rmtree(self.place)
-        child = subprocess.Popen(
-            [sys.executable, "-c", OTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.addCleanup(child.communicate)
+        child = running(self, "-c", OTHER, stdin=subprocess.PIPE)
         assert child.stdout is not None
         self.assertEqual(child.stdout.readline(), "ready\n")
         self.look()
