@@ -154,13 +154,13 @@ class StreamTests(SynchronousTestCase):
 
     def test_packets(self) -> None:
         """
-        On packets 19 to send, four of them the test's wire; the rest includes an acknowledgement of its own
+        On packets 14 to send, four of them the test's wire; the rest includes an acknowledgement of its own
         for each message, as the connections have nothing else to say.
         """
         onWire(self)
         sent, rest = self.perMessage("roce0", "127.0.0.1", "127.0.0.2")
-        self.assertLessEqual(sent, 19)
-        self.assertLessEqual(rest, 46)
+        self.assertLessEqual(sent, 14)
+        self.assertLessEqual(rest, 28)
 
 
 class Caller(Protocol):

@@ -228,19 +228,19 @@ class SendingTests(RequesterCase):
         others are.
         """
         connection = self.connection
-        found = connection.postNow(SEND_ONLY, b"head", b"data", 1, self.now)
-        self.assertEqual(found, [(0x04, ASK, A, b"head", b"data")])
+        found = connection.requester.postNow(SEND_ONLY, b"head", b"data", 1, self.now)
+        self.assertEqual(found, (0x04, ASK, A, b"head", b"data"))
         self.assertFalse(connection.pending())
         self.assertIsNotNone(connection.deadline())
         self.acknowledge(ACK, A)
         self.assertEqual(self.end.done, [1])
-        self.assertIsNone(connection.postNow(SEND_ONLY, b"", bytes(257), 2, self.now))
+        self.assertIsNone(connection.requester.postNow(SEND_ONLY, b"", bytes(257), 2, self.now))
         self.position = 1
         self.post(SEND_ONLY, b"first")
-        self.assertIsNone(connection.postNow(SEND_ONLY, b"", b"second", 3, self.now))
+        self.assertIsNone(connection.requester.postNow(SEND_ONLY, b"", b"second", 3, self.now))
         self.assertEqual(self.brief(), [(4, B)])
         connection.close()
-        self.assertIsNone(connection.postNow(SEND_ONLY, b"", b"", 3, self.now))
+        self.assertIsNone(connection.requester.postNow(SEND_ONLY, b"", b"", 3, self.now))
 
     def test_halves(self) -> None:
         """

@@ -10,23 +10,10 @@ from twisted_ib.hca.base.operation import SOLICITED
 from twisted_ib.hca.transport.parameters import SOLICITED_EVENT, ConnectionParameters, ConnectionUser, Packet
 from twisted_ib.hca.transport.requester import Requester
 from twisted_ib.hca.transport.responder import Responder
-from twisted_ib.hca.wire.opcodes import ATOMIC_ACKNOWLEDGE, READ_RESPONSE_FIRST, SEND_ONLY
+from twisted_ib.hca.transport.segmentation import joined
+from twisted_ib.hca.wire.opcodes import ATOMIC_ACKNOWLEDGE, READ_RESPONSE_FIRST
 
 _CODE_MASK: Final = 0x7F
-
-
-def joined(payload: Any) -> Any:
-    """
-    Copy a record's payload, unless it cannot change.
-
-    @param payload: bytes-like, or a list of bytes-like objects.
-    @return: bytes, or a view of bytes.
-    """
-    # Kept until acknowledged, for retransmission: a buffer that the caller may change would be
-    # sent with other bytes, and another ICRC, the second time.
-    if payload.__class__ is bytes or (payload.__class__ is memoryview and payload.obj.__class__ is bytes):
-        return payload
-    return b"".join(payload) if payload.__class__ is list else bytes(payload)
 
 
 class ReliableConnection:
@@ -37,9 +24,10 @@ class ReliableConnection:
     Packets from the peer may have any opcode, PSN and length.
 
     @ivar remote: the peer's queue pair number.
+    @ivar requester: its send side.
     """
 
-    __slots__ = ("_requester", "_requestsFirst", "_responder", "remote")
+    __slots__ = ("_requestsFirst", "_responder", "remote", "requester")
 
     def __init__(self, parameters: ConnectionParameters, remote: int, user: ConnectionUser) -> None:
         """
@@ -47,7 +35,7 @@ class ReliableConnection:
         @param user: is notified of what happens.
         """
         self.remote = remote
-        self._requester = Requester(parameters, user)
+        self.requester = Requester(parameters, user)
         self._responder = Responder(parameters, user)
         # Requests and responses take turns: else a peer that reads all the time would keep this
         # end from sending.
@@ -58,7 +46,7 @@ class ReliableConnection:
         The parameters have changed: the queue pair went to RTS, or was modified in SQD.  PSNs count until
         one was used.
         """
-        self._requester.modify(parameters)
+        self.requester.modify(parameters)
         self._responder.modify(parameters)
 
     def post(self, opcode: int, header: bytes, payload: Any, length: int, position: int, now: float) -> bool:
@@ -75,21 +63,8 @@ class ReliableConnection:
         code = opcode & _CODE_MASK
         if READ_RESPONSE_FIRST <= code <= ATOMIC_ACKNOWLEDGE:
             return self._responder.post(code, joined(payload))
-        return self._requester.post(
+        return self.requester.post(
             code, SOLICITED_EVENT if opcode & SOLICITED else 0, header, joined(payload), position
-        )
-
-    def postNow(
-        self, opcode: int, header: bytes, payload: Any, position: int, now: float
-    ) -> list[Packet] | None:
-        """
-        Accept a small SEND that may leave at once.
-
-        @param opcode: of a SEND in one packet, perhaps with L{SOLICITED}.
-        @return: its packet; L{None} if it must go through L{post}.
-        """
-        return self._requester.postNow(
-            SEND_ONLY, SOLICITED_EVENT if opcode & SOLICITED else 0, header, joined(payload), position, now
         )
 
     def refuse(self, syndrome: int) -> None:
@@ -113,7 +88,7 @@ class ReliableConnection:
         """
         code = opcode & _CODE_MASK
         if READ_RESPONSE_FIRST <= code <= ATOMIC_ACKNOWLEDGE:
-            self._requester.responded(code, psn, buffer, start, stop, now)
+            self.requester.responded(code, psn, buffer, start, stop, now)
         else:
             self._responder.asked(opcode, psn, acknowledge, buffer, start, stop)
 
@@ -145,38 +120,41 @@ class ReliableConnection:
             soon.
         """
         out: list[Packet] = []
+        if not self.requester.unsent:
+            self._responder.outputs(budget, out, patient)
+            return out
         self._requestsFirst = first = not self._requestsFirst
         if first:
             # One packet is kept for the responder: an acknowledgement must not wait for a full
             # window.
-            self._requester.outputs(budget - 1, now, out)
+            self.requester.outputs(budget - 1, now, out)
             self._responder.outputs(budget - len(out), out, patient)
         else:
             self._responder.outputs(budget, out, patient)
-            self._requester.outputs(budget - len(out), now, out)
+            self.requester.outputs(budget - len(out), now, out)
         return out
 
     def pending(self) -> bool:
         """
         @return: whether L{outputs} would make packets.
         """
-        return self._responder.pending() or self._requester.pending()
+        return self._responder.pending() or self.requester.pending()
 
     def deadline(self) -> float | None:
         """
         @return: when to call L{tick}, in seconds, or L{None}.
         """
-        return self._requester.deadline()
+        return self.requester.due
 
     def tick(self, now: float) -> None:
         """
         Handle expired timers.
         """
-        self._requester.tick(now)
+        self.requester.tick(now)
 
     def close(self) -> None:
         """
         The queue pair is gone: send and accept nothing any more; L{outputs} still has a NAK that is owed.
         """
-        self._requester.close()
+        self.requester.close()
         self._responder.close()

@@ -2,17 +2,17 @@
 The requester of a reliable connection over packets (IBTA vol. 1 9.7.3, 9.7.5, 9.9.2; Linux C{rxe_req.c},
 C{rxe_comp.c}).
 
-Records are numbered when posted and kept until acknowledged.  C{_unsent} has those not, or not wholly,
+Records are numbered when posted and kept until acknowledged.  C{unsent} has those not, or not wholly,
 sent, C{_sent} those on their way; a retransmission (go-back-N) takes all of C{_sent} back.  Everything
 before the oldest unacknowledged PSN is done, READs and atomics because their responses have come.
 
 Timers:
 
   - nothing is outstanding: none;
-  - something is: C{_probeAt}; then everything is sent again, one packet first.  After C{retries} + 1
-    timeouts the peer counts as dead.  That time starts anew when it acknowledges something, and after an
-    RNR wait; it counts only while this process runs;
-  - RNR: C{_pauseUntil}; nothing is sent and nothing else awaited.
+  - something is: then everything is sent again, one packet first.  After C{retries} + 1 timeouts the peer
+    counts as dead.  That time starts anew when it acknowledges something, and after an RNR wait; it counts
+    only while this process runs;
+  - RNR, C{_isPaused}: nothing is sent and nothing else awaited.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from twisted_ib.hca.base.operation import BAD_RESPONSE, RNR_EXHAUSTED, SILENT
 from twisted_ib.hca.base.timers import rnrSeconds
 from twisted_ib.hca.transport.parameters import (
     ACKNOWLEDGE_REQUEST,
+    SOLICITED_EVENT,
     ConnectionParameters,
     ConnectionUser,
     Packet,
 )
-from twisted_ib.hca.transport.psn import extended
+from twisted_ib.hca.transport.psn import HALF, extended
 from twisted_ib.hca.transport.readrequests import RESPONSE_TO, SYNDROME_MASK, ReadRequest
-from twisted_ib.hca.transport.segmentation import Record
+from twisted_ib.hca.transport.segmentation import Record, joined
 from twisted_ib.hca.transport.sendwindow import SendWindow
 from twisted_ib.hca.wire.headers import (
     AETH,
@@ -41,7 +42,7 @@ from twisted_ib.hca.wire.headers import (
     PSN_MASK,
     RNR,
 )
-from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, READ_REQUEST, READ_RESPONSE_MIDDLE
+from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, READ_REQUEST, READ_RESPONSE_MIDDLE, SEND_ONLY
 
 #: AckReq is set at least once in so many packets (Linux rxe_req.c: 64, too).
 TRANSPORT_ACKNOWLEDGE = 64
@@ -54,6 +55,9 @@ _NAK: Final = 0x60
 class Requester:
     """
     Sends requests and receives their responses.
+
+    @ivar due: when to call L{tick}, in seconds, or L{None}.
+    @ivar unsent: records that are not, or not wholly, sent.
     """
 
     __slots__ = (
@@ -64,13 +68,12 @@ class Requester:
         "_ended",
         "_full",
         "_held",
+        "_isPaused",
         "_lostAt",
         "_lostTime",
         "_next",
         "_pacing",
         "_patience",
-        "_pauseUntil",
-        "_probeAt",
         "_recover",
         "_retries",
         "_rnrRetries",
@@ -82,15 +85,16 @@ class Requester:
         "_timedAt",
         "_top",
         "_una",
-        "_unsent",
         "_user",
+        "due",
+        "unsent",
     )
 
     def __init__(self, parameters: ConnectionParameters, user: ConnectionUser) -> None:
         self._terms = parameters
         self._user = user
         self._pacing = SendWindow(parameters.timeout, parameters.roundTrip, parameters.retries)
-        self._unsent: deque[Record | ReadRequest] = deque()
+        self.unsent: deque[Record | ReadRequest] = deque()
         self._sent: deque[Record | ReadRequest] = deque()
         # The PSNs after what was posted and after what was ever sent; the next to send; the oldest
         # unacknowledged.
@@ -100,8 +104,8 @@ class Requester:
         self._held = 0
         self._full = self._ended = False
         self._retries = self._rnrRetries = 0
-        self._probeAt: float | None = None
-        self._pauseUntil: float | None = None
+        self.due: float | None = None
+        self._isPaused = False
         self._patience = self._silence()
         self._since = self._armedAt = self._lostTime = self._timedAt = self._silentAt = 0.0
         self._timed = self._lostAt = -1
@@ -135,7 +139,7 @@ class Requester:
             return True
         if (
             self._held >= limits.TRANSPORT_BYTES
-            or len(self._unsent) + len(self._sent) >= limits.TRANSPORT_RECORDS
+            or len(self.unsent) + len(self._sent) >= limits.TRANSPORT_RECORDS
         ):
             self._full = True
             return False
@@ -146,46 +150,46 @@ class Requester:
             record = Record(code, solicited, header, body, position, self._end, self._terms.mtu)
             self._held += record.size
         self._end = record.end
-        self._unsent.append(record)
+        self.unsent.append(record)
         return True
 
-    def postNow(
-        self, code: int, solicited: int, header: bytes, body: bytes, position: int, now: float
-    ) -> list[Packet] | None:
+    def postNow(self, opcode: int, header: bytes, payload: Any, position: int, now: float) -> Packet | None:
         """
-        Accept a request of one packet that may be sent at once, as nothing is before it and there is room:
-        L{post} and L{outputs} together, for small messages on the critical path.
+        Accept a small SEND that may leave at once, as nothing is before it and there is room: L{post} and
+        L{outputs} together, for messages on the critical path.
 
-        @return: the packet; L{None} if it has to be posted.
+        @param opcode: of a SEND in one packet, perhaps with L{SOLICITED_EVENT}.
+        @param payload: as that of L{post <twisted_ib.hca.transport.reliable.ReliableConnection.post>}.
+        @return: its packet; L{None} if it has to be posted.
         """
         at = self._next
         if (
-            self._unsent
+            self.unsent
             or at != self._end
             or at - self._una >= self._pacing.window
-            or self._pauseUntil is not None
+            or self._isPaused
             or self._ended
             or self._held >= limits.TRANSPORT_BYTES
             or len(self._sent) >= limits.TRANSPORT_RECORDS
         ):
             return None
-        record = Record(code, solicited, header, body, position, at, self._terms.mtu)
+        body = payload if payload.__class__ is bytes else joined(payload)
+        solicited = opcode & SOLICITED_EVENT
+        record = Record(SEND_ONLY, solicited, header, body, position, at, self._terms.mtu)
         if record.end != at + 1:
             return None
         self._held += record.size
-        self._next = self._end = record.end
+        self._next = self._end = at + 1
         self._sent.append(record)
-        out: list[Packet] = []
-        record.cut(at, record.end, self._terms.mtu, out, -1)
-        self._published(out, now)
-        return out
+        self._sentUntil(at + 1, now)
+        return SEND_ONLY, solicited | ACKNOWLEDGE_REQUEST, at & PSN_MASK, record.head, record.body
 
     def pending(self) -> bool:
         """
         @return: whether L{outputs} has something to send.
         """
-        unsent = self._unsent
-        if not unsent or self._pauseUntil is not None:
+        unsent = self.unsent
+        if not unsent or self._isPaused:
             return False
         if unsent[0].asks:
             return self._mayAsk(unsent[0])
@@ -219,14 +223,14 @@ class Requester:
         @param now: the time in seconds.
         @param out: list to append them to.
         """
-        unsent = self._unsent
+        unsent = self.unsent
         before = len(out)
         budget += before
         mtu, at = self._terms.mtu, self._next
         ask = at + TRANSPORT_ACKNOWLEDGE - 1
         limit = self._limit()
         half = self._pacing.window >> 1
-        while unsent and len(out) < budget and self._pauseUntil is None:
+        while unsent and len(out) < budget and not self._isPaused:
             record = unsent[0]
             if record.__class__ is Record:
                 if at >= limit or (limit < record.end <= at + half and at > self._una):
@@ -248,24 +252,24 @@ class Requester:
                 unsent.popleft()
                 self._sent.append(record)
         if len(out) > before:
-            self._published(out, now)
+            # AckReq on the last packet: nothing may follow for long, and without it the responder need
+            # not acknowledge (IBTA vol. 1 9.7.5.1.2).
+            code, flags, psn, header, body = out[-1]
+            if not flags & ACKNOWLEDGE_REQUEST:
+                out[-1] = code, flags | ACKNOWLEDGE_REQUEST, psn, header, body
+            self._sentUntil(at, now)
 
-    def _published(self, out: list[Packet], now: float) -> None:
-        # AckReq on the last packet: nothing may follow for long, and without it the responder need
-        # not acknowledge (IBTA vol. 1 9.7.5.1.2).
-        code, flags, psn, header, body = out[-1]
-        if not flags & ACKNOWLEDGE_REQUEST:
-            out[-1] = code, flags | ACKNOWLEDGE_REQUEST, psn, header, body
-        if self._next > self._top:
+    def _sentUntil(self, end: int, now: float) -> None:
+        if end > self._top:
             if self._top == self._una:
                 # Nothing was outstanding: the peer's silence is counted from now on.
                 self._since = now
-            self._top = self._next
+            self._top = end
             # One packet at a time is timed, and only on its first transmission (RFC 6298 section
             # 3, Karn).
             if self._timed < 0:
-                self._timed, self._timedAt = self._next - 1, now
-        if self._probeAt is None:
+                self._timed, self._timedAt = end - 1, now
+        if self.due is None:
             self._arm(now)
 
     # -- up
@@ -285,7 +289,15 @@ class Requester:
             if stop - start != AETH.size:
                 self._user.count("responses_malformed")
                 return
-            self._acknowledge(buffer[start], extended(psn, self._una), now)
+            # extended(), inlined.
+            una = self._una
+            number = una + ((psn - una + HALF & PSN_MASK) - HALF)
+            syndrome = buffer[start]
+            if una <= number < self._top and not syndrome & SYNDROME_MASK:
+                if not self._done(number + 1, now):
+                    self._gap(now)
+            else:
+                self._refused(syndrome, number, now)
         else:
             self._answer(code, extended(psn, self._una), buffer, start, stop, now)
         if self._full and self._hasRoom():
@@ -295,10 +307,11 @@ class Requester:
     def _hasRoom(self) -> bool:
         return (
             self._held <= limits.TRANSPORT_BYTES // 2
-            and len(self._unsent) + len(self._sent) <= limits.TRANSPORT_RECORDS // 2
+            and len(self.unsent) + len(self._sent) <= limits.TRANSPORT_RECORDS // 2
         )
 
-    def _acknowledge(self, syndrome: int, number: int, now: float) -> None:
+    def _refused(self, syndrome: int, number: int, now: float) -> None:
+        # A NAK, or an acknowledgement of nothing that is outstanding.
         kind = syndrome & SYNDROME_MASK
         if number >= self._top or (number < self._una and kind == 0):
             # For a PSN that was never sent, or an old duplicate: ignored.  A forged or stale ACK
@@ -306,10 +319,7 @@ class Requester:
             if number >= self._top:
                 self._user.count("responses_unexpected")
             return
-        if kind == 0:
-            if not self._done(number + 1, now):
-                self._gap(now)
-        elif number < self._una:
+        if number < self._una:
             # An old NAK: what it refused was repeated and is done.
             self._user.count("responses_stale")
         elif kind == RNR:
@@ -342,7 +352,7 @@ class Requester:
         whole, position, held = True, -1, self._held
         una = self._una
         while True:
-            queue = self._sent or self._unsent
+            queue = self._sent or self.unsent
             if not queue:
                 break
             record = queue[0]
@@ -374,16 +384,16 @@ class Requester:
         if self._timed >= 0 and number > self._timed:
             self._pacing.measured(now - self._timedAt)
             self._timed = -1
-            self._probeAt = None
+            self.due = None
         asking = self._asking
         while asking and asking[0] <= number:
             asking.popleft()
         self._since = self._armedAt = now
         self._retries = self._rnrRetries = 0
-        self._pauseUntil = None
-        if self._next == number:
-            self._probeAt = None
-        elif self._probeAt is None:
+        if self._next == number or self._isPaused:
+            self.due = None
+            self._isPaused = False
+        if self._next != number and self.due is None:
             # If the timer runs, L{tick} finds that there is time left: cheaper than moving it with
             # each ACK.
             self._arm(now)
@@ -392,8 +402,8 @@ class Requester:
         # Shortcut of L{_answer} for the expected Middle packet of a long READ; returns whether it
         # was one.
         una = self._una
-        queue = self._sent or self._unsent
-        if psn != una & PSN_MASK or una >= self._top or not queue or self._pauseUntil is not None:
+        queue = self._sent or self.unsent
+        if psn != una & PSN_MASK or una >= self._top or not queue or self._isPaused:
             return False
         question = queue[0]
         if question.__class__ is not ReadRequest or length != self._terms.mtu:
@@ -421,7 +431,7 @@ class Requester:
         if not self._done(number, now) or number != self._una:
             self._gap(now)
             return
-        queue = self._sent or self._unsent
+        queue = self._sent or self.unsent
         question = queue[0]
         if question.__class__ is not ReadRequest or number < question.start:
             # IBTA vol. 1 11.6.2: Bad Response Error; the expected PSN with a response that does
@@ -453,12 +463,12 @@ class Requester:
 
     def _goBack(self) -> None:
         sent = self._sent
-        self._unsent.extendleft(reversed(sent))
+        self.unsent.extendleft(reversed(sent))
         sent.clear()
         self._asking.clear()
         self._next = self._una
         self._timed = -1
-        self._probeAt = None
+        self.due = None
 
     def _gap(self, now: float) -> None:
         # A response was lost: something behind it came.  Repeat once; if that is lost, too, the
@@ -469,7 +479,7 @@ class Requester:
     def _repeat(self, now: float) -> None:
         # Go back to the oldest unacknowledged PSN.  It counts as a retry where no timeout limits
         # them (IBTA vol. 1 9.9.2.1.1).
-        if self._ended or self._pauseUntil is not None or self._una == self._top:
+        if self._ended or self._isPaused or self._una == self._top:
             return
         if self._lostAt == self._una and now - self._lostTime < self._pacing.roundTrip():
             # Retransmitted less than a round trip ago: further NAKs are about the first attempt.
@@ -488,7 +498,7 @@ class Requester:
         self._goBack()
 
     def _pause(self, syndrome: int, now: float) -> None:
-        if self._ended or self._pauseUntil is not None:
+        if self._ended or self._isPaused:
             # Another RNR NAK of the same attempt.
             return
         # IBTA vol. 1 9.7.5.2.8: wait at least the coded time, rnr_retry times.
@@ -498,7 +508,8 @@ class Requester:
             return
         self._rnrRetries += 1
         self._goBack()
-        self._pauseUntil = now + rnrSeconds(syndrome)
+        self._isPaused = True
+        self.due = now + rnrSeconds(syndrome)
 
     # -- timers
 
@@ -515,35 +526,29 @@ class Requester:
         patience = self._patience
         # With retry_cnt 0 nothing is sent twice: only the peer's time limit remains.
         if not self._terms.retries:
-            self._probeAt = None if patience is None else self._since + patience
+            self.due = None if patience is None else self._since + patience
             return
         self._armedAt = now
         at = now + self._pacing.resendSeconds()
         if patience is not None and at > self._since + patience:
             at = self._since + patience
-        self._probeAt = at
-
-    def deadline(self) -> float | None:
-        """
-        @return: when to call L{tick}, in seconds, or L{None}.
-        """
-        return self._probeAt if self._pauseUntil is None else self._pauseUntil
+        self.due = at
 
     def tick(self, now: float) -> None:
         """
         Handle the expired timer.
         """
-        if self._pauseUntil is not None:
-            if now >= self._pauseUntil:
-                # The RNR wait is not counted as silence.
-                self._pauseUntil = None
-                self._since = now
+        if self.due is None or now < self.due:
             return
-        if self._probeAt is None or now < self._probeAt:
+        if self._isPaused:
+            # The RNR wait is not counted as silence.
+            self._isPaused = False
+            self.due = None
+            self._since = now
             return
         # A suspended or stalled process must not blame its peer for the time in which it read
         # nothing.
-        self._since += now - self._probeAt
+        self._since += now - self.due
         patience = self._patience
         if patience is not None and now >= self._since + patience:
             self._fail(SILENT, self._una)
@@ -566,7 +571,7 @@ class Requester:
             # A callback has closed the queue pair already.
             return
         position = 0
-        for queue in (self._sent, self._unsent):
+        for queue in (self._sent, self.unsent):
             for record in queue:
                 if record.start <= number < record.end:
                     position = record.position
@@ -581,7 +586,8 @@ class Requester:
         """
         self._ended = True
         self._sent.clear()
-        self._unsent.clear()
+        self.unsent.clear()
         self._asking.clear()
         self._held = 0
-        self._probeAt = self._pauseUntil = None
+        self.due = None
+        self._isPaused = False

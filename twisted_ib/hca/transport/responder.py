@@ -84,6 +84,8 @@ REQUESTS: Final = requests(0)
 class Responder:
     """
     Receives requests and sends their responses.
+
+    @ivar owes: whether an acknowledgement is owed.
     """
 
     __slots__ = (
@@ -98,13 +100,13 @@ class Responder:
         "_makes",
         "_msn",
         "_nak",
-        "_owes",
         "_ready",
         "_refused",
         "_remembered",
         "_terms",
         "_user",
         "_wanted",
+        "owes",
     )
 
     def __init__(self, parameters: ConnectionParameters, user: ConnectionUser) -> None:
@@ -122,8 +124,8 @@ class Responder:
         self._dead = False
         #: The NAK to send: syndrome and PSN.
         self._nak: tuple[int, int] | None = None
-        #: Whether an acknowledgement is owed, and the first PSN it is owed for.
-        self._owes = False
+        self.owes = False
+        #: The first PSN that an acknowledgement is owed for.
         self._wanted = 0
         # rxe rounds the number of READs up to a power of two.
         self._remembered = 0
@@ -160,12 +162,12 @@ class Responder:
         if row is None:
             self._user.count("opcode_unknown")
             return
-        expected = self._expected
-        number = extended(psn, expected)
         if self._dead:
             # A queue pair in ERR answers nothing (IBTA vol. 1 10.3.1).
             return
-        if number != expected:
+        number = self._expected
+        if psn != number & PSN_MASK:
+            expected, number = number, extended(psn, number)
             if number > expected:
                 self._early()
             else:
@@ -198,8 +200,9 @@ class Responder:
                 self._msn += 1
             else:
                 self._inside = kind
-            if acknowledge:
-                self._want(number)
+            if acknowledge and not self.owes:  # _want(), inlined.
+                self.owes = True
+                self._wanted = number
 
     def continued(self, code: int, psn: int, acknowledge: bool, parts: list[Any]) -> bool:
         """
@@ -228,8 +231,8 @@ class Responder:
         return True
 
     def _want(self, number: int) -> None:
-        if not self._owes:
-            self._owes = True
+        if not self.owes:
+            self.owes = True
             self._wanted = number
 
     def _early(self) -> None:
@@ -434,21 +437,14 @@ class Responder:
             return True
         if self._makes or self._again:
             return not self._dead and (self._mayResume() or self._mayAcknowledge())
-        return self._owes or self._later or self._nak is not None
-
-    @property
-    def owes(self) -> bool:
-        """
-        Whether an acknowledgement is owed.
-        """
-        return self._owes
+        return self.owes or self._later or self._nak is not None
 
     def _mayResume(self) -> bool:
         return self._full and self._held <= TRANSPORT_ANSWERS // 2
 
     def _mayAcknowledge(self) -> bool:
         # Whether a request before the oldest unanswered READ is owed an acknowledgement.
-        return self._owes and bool(self._makes) and self._wanted < self._makes[0].start
+        return self.owes and bool(self._makes) and self._wanted < self._makes[0].start
 
     def outputs(self, budget: int, out: list[Packet], patient: bool = False) -> None:
         """
@@ -460,8 +456,10 @@ class Responder:
         """
         if not (self._ready or self._makes or self._again or self._later or self._full) and not self._nak:
             # Fast path: nothing but an acknowledgement, as usual.
-            if self._owes and not (patient and self._expected - self._wanted < TRANSPORT_DEFERRED):
-                self._reply(out)
+            if self.owes and not (patient and self._expected - self._wanted < TRANSPORT_DEFERRED):
+                self.owes = False
+                header = AETH.pack(ACK << 24 | self._msn & PSN_MASK)
+                out.append((ACKNOWLEDGE, 0, self._expected - 1 & PSN_MASK, header, b""))
             return
         budget += len(out)
         while len(out) < budget:
@@ -496,9 +494,9 @@ class Responder:
             (syndrome, number), self._nak = self._nak, None
             self._acknowledge(syndrome, number, self._msn, out)
             # A NAK acknowledges all before its PSN, too (IBTA vol. 1 9.7.5.2).
-            self._owes = False
-        elif self._owes:
-            self._owes = False
+            self.owes = False
+        elif self.owes:
+            self.owes = False
             self._acknowledge(ACK, self._expected - 1, self._msn, out)
 
     def _acknowledge(self, syndrome: int, number: int, msn: int, out: list[Packet]) -> None:

@@ -26,6 +26,20 @@ SHAPES: Final = {
 }
 
 
+def joined(payload: Any) -> Any:
+    """
+    Copy a record's payload, unless it cannot change.
+
+    @param payload: bytes-like, or a list of bytes-like objects.
+    @return: bytes, or a view of bytes.
+    """
+    # Kept until acknowledged, for retransmission: a buffer that the caller may change would be
+    # sent with other bytes, and another ICRC, the second time.
+    if payload.__class__ is bytes or (payload.__class__ is memoryview and payload.obj.__class__ is bytes):
+        return payload
+    return b"".join(payload) if payload.__class__ is list else bytes(payload)
+
+
 class Record:
     """
     A part of a message, to be sent as packets.
@@ -36,17 +50,19 @@ class Record:
     @ivar position: the user's.
     @ivar size: its bytes.
     @ivar ends: whether it ends a message.
+    @ivar head: of its first packet: extended headers, and the bytes of a stream's header.
+    @ivar body: the rest, bytes-like.
     """
 
     __slots__ = (
-        "_body",
         "_code",
-        "_head",
         "_lead",
         "_solicited",
         "_tail",
+        "body",
         "end",
         "ends",
+        "head",
         "position",
         "size",
         "start",
@@ -74,25 +90,25 @@ class Record:
         self._code = code
         self._solicited = solicited
         self._lead = lead
-        self._body = body
+        self.body = body
         self.size = length = lead + len(body)
         self.position = position
         self.start = start
         if length <= mtu:
             self.end = start + 1
-            self._head = header
+            self.head = header
             self._tail = b""
         else:
             self.end = start - (-length // mtu)
-            self._body = memoryview(body)
+            self.body = memoryview(body)
             # IBTA vol. 1 9.2.1: the RETH goes into the first packet, immediate and IETH
             # into the last.
             if first == size:
-                self._head = header
+                self.head = header
                 self._tail = b""
             else:
                 self._tail = header[first:size]
-                self._head = header[:first] + header[size:]
+                self.head = header[:first] + header[size:]
 
     def cut(self, at: int, stop: int, mtu: int, out: list[Packet], acknowledge: int) -> None:
         """
@@ -104,13 +120,13 @@ class Record:
         @param out: list to append them to.
         @param acknowledge: the PSN of a packet that gets AckReq, if it is a Middle one.
         """
-        start, end, body, append = self.start, self.end, self._body, out.append
+        start, end, body, append = self.start, self.end, self.body, out.append
         if end - start == 1:
-            append((self._code, self._solicited, start & PSN_MASK, self._head, body))
+            append((self._code, self._solicited, start & PSN_MASK, self.head, body))
             return
         first, middle, last = SEVERAL[self._code]
         if at == start:
-            append((first, 0, at & PSN_MASK, self._head, body[: mtu - self._lead]))
+            append((first, 0, at & PSN_MASK, self.head, body[: mtu - self._lead]))
             at += 1
         offset = (at - start) * mtu - self._lead
         for number in range(at, min(stop, end - 1)):

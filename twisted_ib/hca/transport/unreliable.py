@@ -15,9 +15,8 @@ from twisted_ib import limits
 from twisted_ib.hca.base.operation import SOLICITED
 from twisted_ib.hca.transport.parameters import SOLICITED_EVENT, ConnectionParameters, ConnectionUser, Packet
 from twisted_ib.hca.transport.psn import extended
-from twisted_ib.hca.transport.reliable import joined
 from twisted_ib.hca.transport.responder import requests
-from twisted_ib.hca.transport.segmentation import Record
+from twisted_ib.hca.transport.segmentation import Record, joined
 from twisted_ib.hca.wire.opcodes import UNRELIABLE
 
 #: Packets up to so many PSNs behind the expected one are duplicates.

@@ -195,7 +195,7 @@ class StreamTests(PacketTestCase):
         A message that is longer than any is refused, and nothing of it is kept.
         """
         one, two = self.joined()
-        psn = one.path.connection._requester._terms.firstPSN
+        psn = one.path.connection.requester._terms.firstPSN
         code = SEND_FIRST
         for n in range(limits.INLINE_RECORD // 1024 + 1):
             data = packet(code, two.number, b"x" * 1024, psn + n & 0xFFFFFF)

@@ -275,25 +275,31 @@ class PacketFabric(AddressDirectory):
     def _flush(self, path: QueuePairPath, now: float) -> None:
         if not path.alive:
             return
-        connection = path.connection
+        connection, queuePair = path.connection, path.queuePair
         # No queue pair and not lingering: this sends the last acknowledgement or NAK, then the path ends.
-        isLast = path.queuePair is None and not path.until
+        isLast = queuePair is None and not path.until
         if isLast:
             connection.close()
-        # Delayed only while packets keep arriving, and never for work requests, whose completion waits for
-        # the ACK.
+        # Acknowledgements are delayed only while packets keep arriving, and never for work requests, whose
+        # completion waits for the ACK.
         patient = (
-            self.patient and now - path.flushed < PACKET_PATIENCE_SECONDS and connection.owes and path.isPlain
+            self.patient
+            and now - path.flushed < PACKET_PATIENCE_SECONDS
+            and path.isStream
+            and queuePair is not None
+            and queuePair.work is None
         )
         path.flushed = now
         path.sentAtOnce = False
         packets = connection.outputs(limits.PACKET_OUTPUTS, now, patient)
-        if packets:
+        if len(packets) == 1:
+            self.transmitter.sendOne(path, packets[0])
+        elif packets:
             self.transmitter.send(path, packets)
         if isLast and not (packets and connection.pending()):
             self.sessions.drop(path)
             return
-        if patient:
+        if patient and connection.owes:
             if not self._delayedAcks:
                 self._owedAt = now + PACKET_PATIENCE_SECONDS
             self._delayedAcks[path] = None
@@ -301,7 +307,11 @@ class PacketFabric(AddressDirectory):
         if len(packets) >= limits.PACKET_OUTPUTS - 1 and connection.pending() and not path.bell:
             path.bell = True
             self.bells.append(path)
-        self.sessions.schedule(path)
+        # Mostly there is nothing to schedule: a deadline is set already, and an acknowledgement moves it on.
+        requester, deadline = path.requester, path.deadline
+        due = None if requester is None else requester.due
+        if path.until or (due is not None and (deadline is None or due < deadline)):
+            self.sessions.schedule(path)
 
     def sendManagement(self, address: str, attribute: int, body: bytes, transaction: int) -> None:
         """

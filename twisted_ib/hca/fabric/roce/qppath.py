@@ -36,6 +36,7 @@ from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.fabric.base.path import Waiters
 from twisted_ib.hca.fabric.roce import connparams
 from twisted_ib.hca.transport.reliable import ReliableConnection
+from twisted_ib.hca.transport.requester import Requester
 from twisted_ib.hca.transport.unreliable import UnreliableConnection
 from twisted_ib.hca.wire.headers import BTH, ICRC
 from twisted_ib.hca.wire.rocev2 import flowLabel, sourcePort
@@ -71,10 +72,12 @@ class QueuePairPath(Waiters):
     @ivar deadline: of the connection's timer, or L{None}.
     @ivar partition: the P_Key of its packets; C{accepted} are those that match it.
     @ivar connection: the transport connection.
+    @ivar requester: its send side, if it is reliable.
     @ivar bell: whether a flush is scheduled.
     @ivar retransmits: count of the connection's retransmissions.
     @ivar sentAtOnce: whether a message was sent since the last flush.
     @ivar unacknowledged: what C{track} was given, in order: C{track} is its C{append}.
+    @ivar isStream: whether the connection manager connected it.
     @ivar service: transport service bits of its opcodes.
     @ivar port: UDP source port.
     @ivar flow: ICRC state of its packets.
@@ -87,7 +90,6 @@ class QueuePairPath(Waiters):
         "_acknowledged",
         "_asked",
         "_isRoomy",
-        "_isStream",
         "_parts",
         "_position",
         "_prompt",
@@ -102,6 +104,7 @@ class QueuePairPath(Waiters):
         "flow",
         "flushed",
         "hopLimit",
+        "isStream",
         "localID",
         "messageBytes",
         "notified",
@@ -110,6 +113,7 @@ class QueuePairPath(Waiters):
         "port",
         "queuePair",
         "remote",
+        "requester",
         "retransmits",
         "scheduler",
         "sentAtOnce",
@@ -142,11 +146,11 @@ class QueuePairPath(Waiters):
         self._way = way
         self._position = self._asked = self._acknowledged = 0
         self._isRoomy = False
-        self._isStream = message is not None
+        self.isStream = message is not None
         # Bytes that are sent at once; -1 for none: not a stream, or connected to itself, where the answer
         # would arrive before the end of the batch, and so before calls that the program has deferred to it.
         self._prompt = -1
-        if self._isStream and queuePair.type == QPType.RC and self.peer.address != fabric.address:
+        if self.isStream and queuePair.type == QPType.RC and self.peer.address != fabric.address:
             self._prompt = PACKET_PROMPT
         self._parts: list[Any] = []
         self._size = 0
@@ -173,6 +177,7 @@ class QueuePairPath(Waiters):
         connection: Any = ReliableConnection if isReliable else UnreliableConnection
         terms = connparams.connectionParameters(fabric, queuePair, message)
         self.connection: Any = connection(terms, queuePair.remote, self)
+        self.requester: Requester | None = self.connection.requester if isReliable else None
         link = fabric.link
         several = terms.mtu * max(1, min(link.burst, limits.PACKET_BURST_BYTES // (terms.mtu + _LEAST)))
         # A whole number of full batches: a few bytes more would need a packet of its own.
@@ -214,7 +219,7 @@ class QueuePairPath(Waiters):
         self._dropParts()
         self.waiting.clear()
         self.unacknowledged.clear()
-        self.fabric.sessions.parted(self, self._isStream and not self.isDone)
+        self.fabric.sessions.parted(self, self.isStream and not self.isDone)
         self.mark()
 
     def forget(self, number: int) -> None:
@@ -226,14 +231,6 @@ class QueuePairPath(Waiters):
         """
         No effect: the transport finds a silent peer by its timeout.
         """
-
-    @property
-    def isPlain(self) -> bool:
-        """
-        Whether this is a stream without work requests, whose peer does not wait for single acknowledgements.
-        """
-        queuePair = self.queuePair
-        return self._isStream and queuePair is not None and queuePair.work is None
 
     @property
     def isDone(self) -> bool:
@@ -283,11 +280,11 @@ class QueuePairPath(Waiters):
         ):
             # The first message of a batch is mostly the only one: sent at once, it does not wait for the
             # batch's end.  Further ones share calls of the link.
-            packets = self.connection.postNow(opcode, header, payload, position, now)
-            if packets is not None:
+            packet = self.requester.postNow(opcode, header, payload, position, now)  # type: ignore[union-attr]
+            if packet is not None:
                 self.sentAtOnce = True
                 self._position = self._asked = position
-                fabric.transmitter.send(self, packets)
+                fabric.transmitter.sendOne(self, packet)
                 if not self.bell:
                     self.bell = True
                     fabric.ringLater(self)

@@ -206,13 +206,14 @@ class PacketReceiver:
                         continue
                 if flags & SOLICITED:
                     opcode |= SOLICITED
-                session.connection.receive(
-                    opcode, psn & PSN_MASK, psn >= _ACKNOWLEDGE, buffer, at + BTH.size, tail, now
-                )
+                # Before the user is called: what it posts need not ask for a flush then.
                 if not session.bell:
                     session.bell = True
                     fabric.bells.append(session)
                     flow.most = limits.PACKET_SIZES
+                session.connection.receive(
+                    opcode, psn & PSN_MASK, psn >= _ACKNOWLEDGE, buffer, at + BTH.size, tail, now
+                )
         if joining is not None:
             joining.settle()
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import ACKNOWLEDGE as ACKNOWLEDGEMENT
 from twisted_ib.hca.base.operation import GSI_QPN, SOLICITED
+from twisted_ib.hca.transport.parameters import Packet
 from twisted_ib.hca.wire.headers import BTH, ICRC, PSN_MASK
 from twisted_ib.hca.wire.icrcflow import ICRCState, crc32
 from twisted_ib.hca.wire.opcodes import CONGESTION
@@ -57,13 +58,10 @@ class PacketTransmitter:
         self.again = 0.0
         self.packets = 0
 
-    def send(self, path: Any, packets: list[Any]) -> None:
+    def send(self, path: Any, packets: list[Packet]) -> None:
         """
         Send packets of one queue pair.
         """
-        if len(packets) == 1:
-            self._sendOne(path, *packets[0])
-            return
         # Linux udp(7): all segments of a call but the last have one size. An ACK may follow requests: the
         # two directions of a connection are independent.
         if packets[0][0] == ACKNOWLEDGEMENT:
@@ -111,19 +109,29 @@ class PacketTransmitter:
         if count:
             self._transmit(self._call(path, pieces, first), count)
 
-    def _sendOne(self, path: Any, opcode: int, flags: int, psn: int, header: bytes, payload: Any) -> None:
-        length, flow = len(header) + len(payload), path.flow
-        pad = -length & 3
-        size = _LEAST + length + pad
+    def sendOne(self, path: Any, parts: Packet) -> None:
+        """
+        The same for one packet, which a queue pair mostly has.
+        """
+        opcode, flags, psn, header, payload = parts
+        pad = -(len(header) + len(payload)) & 3
         if flags & 1:
             psn |= ACKNOWLEDGE
         head = BTH.pack(opcode, flags & SOLICITED | pad << _PAD_SHIFT, path.partition, path.remote, psn)
         packet = b"".join((head, header, payload, _PADS[pad]))
+        size = len(packet) + ICRC.size
+        flow = path.flow
         state = flow.states.get(size << 16)
         if state is None:
             state = flow.state(size)
-        packet += ICRC.pack(crc32(packet, state))
-        self._transmit((path.peer.address, path.port, [packet], size, path.trafficClass, path.hopLimit), 1)
+        pieces = [packet + ICRC.pack(crc32(packet, state))]
+        call = path.peer.address, path.port, pieces, size, path.trafficClass, path.hopLimit
+        if self.stalled:
+            self._transmit(call, 1)
+        elif self.link.send(*call):  # As _transmit() does.
+            self.packets += 1
+        else:
+            self._stall(call, 1)
 
     @staticmethod
     def _call(path: Any, pieces: list[Any], size: int) -> tuple[Any, ...]:
