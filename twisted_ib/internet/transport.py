@@ -36,7 +36,6 @@ FIELDS = (
     "_peerPort",
     "_prefix",
     "connected",
-    "protocol",
 )
 
 
@@ -88,7 +87,6 @@ class Transport(_ConsumerMixin, _LogOwner):
 
     provider: str
     disconnected = disconnecting = 0
-    bufferSize = limits.SEND_BUFFER
     _aborting = False
 
     channel: DeviceChannel
@@ -101,11 +99,13 @@ class Transport(_ConsumerMixin, _LogOwner):
     _peerHost: str
     _peerPort: int
     _prefix: str | None
+    bufferSize: int
 
     def _begin(self, local: IPv4Address | IPv6Address, peer: IPv4Address | IPv6Address) -> None:
         self._localHost, self._localPort = local.host, local.port
         self._peerHost, self._peerPort = peer.host, peer.port
         self._prefix = None
+        self.bufferSize = limits.SEND_BUFFER
         self.protocol: Any = None
         self.connected = 0
 

@@ -49,7 +49,7 @@ class RDMATransport(Transport, Messages):
     @ivar immediate: The immediate data of the message being delivered, or L{None}.
     """
 
-    __slots__ = (*FIELDS, "_known", "_takesMessages", "immediate")
+    __slots__ = (*FIELDS, "_known", "_takesMessages", "bufferSize", "immediate", "protocol")
 
     provider = "rdma"
 

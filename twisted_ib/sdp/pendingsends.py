@@ -9,6 +9,7 @@ registered memory, L{Urgent} an urgent byte; they wait in the same order.
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from twisted.internet.defer import Deferred
 
@@ -17,9 +18,9 @@ from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.internet.region import RDMARegion
 
 #: With more pieces than this one join is cheaper than a copy of each.
-_JOIN = 16
+_JOIN: Final = 16
 #: The shortest slice worth splitting a piece for at the end of a message.
-_SMALL = 4096
+_SMALL: Final = 4096
 
 Payload = bytes | memoryview | list[bytes | memoryview]
 

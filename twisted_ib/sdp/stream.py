@@ -19,10 +19,14 @@ it.  Both DisConns end the connection where the medium loses no message; elsewhe
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, Final
 
 from twisted_ib import limits
+from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import PathLostError, ResourceLimitError, SDPError, SDPWireError
+from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.queues.queuepair import SEND
+from twisted_ib.internet.logcontext import upcalls
 from twisted_ib.sdp.extensions import Extensions
 from twisted_ib.sdp.handlers import HANDLERS, UNEXPECTED
 from twisted_ib.sdp.protocol.machine import (
@@ -35,35 +39,42 @@ from twisted_ib.sdp.protocol.machine import (
     State,
     unpackHeader,
 )
-from twisted_ib.sdp.protocol.wire import BSDH_BYTES, MID
+from twisted_ib.sdp.protocol.wire import BSDH, BSDH_BYTES, MID
 from twisted_ib.sdp.streamsend import StreamSender
 from twisted_ib.sdp.zerocopyreceive import FilledBuffer
 
-_CREDITS_LOW = limits.SDP_CREDITS_LOW
+_CREDITS_LOW: Final = limits.SDP_CREDITS_LOW
 # Module globals: an enumeration member as a dictionary key costs a Python call for its hash.
 #: States in which stream data may be sent.
-_ESTABLISHED, _CLOSE_WAIT = State.ESTABLISHED, State.CLOSE_WAIT
+_ESTABLISHED: Final = State.ESTABLISHED
+_CLOSE_WAIT: Final = State.CLOSE_WAIT
 #: Receives are posted again below this many.
-SDP_RECEIVES_LOW = 32
+SDP_RECEIVES_LOW: Final = 32
 #: Receives of a connection while memory is short: data needs three credits (annex A4 CA4-82), and one message
 #: without data must leave as many.
-SDP_RECEIVES_LEAST = 4
+SDP_RECEIVES_LEAST: Final = 4
 #: Receives that must remain for control messages when data has arrived (CA4-82).
-SDP_CONTROL_RECEIVES = 2
-_RECEIVES, _LOW = limits.SDP_RECEIVES, SDP_RECEIVES_LOW
+SDP_CONTROL_RECEIVES: Final = 2
+_RECEIVES: Final = limits.SDP_RECEIVES
+_LOW: Final = SDP_RECEIVES_LOW
 #: Marks the end of stream in L{Stream.held}.
-END = None
+END: Final = None
 # Globals of this module are looked up faster than attributes of others.
-_PLAIN, _WINDOW, _M32, _unpack = PLAIN, WINDOW, M32, unpackHeader
-_DREQ = Input.DREQ
-_NOTHING, _END_OF_STREAM, _END_AND_DISCONNECT, _AWAIT_DREQ = (
-    Action.NOTHING,
-    Action.END_OF_STREAM,
-    Action.END_AND_DISCONNECT,
-    Action.AWAIT_DREQ,
-)
+_PLAIN: Final = PLAIN
+_WINDOW: Final = WINDOW
+_M32: Final = M32
+_unpack: Final = unpackHeader
+_DREQ: Final = Input.DREQ
+_NOTHING: Final = Action.NOTHING
+_END_OF_STREAM: Final = Action.END_OF_STREAM
+_END_AND_DISCONNECT: Final = Action.END_AND_DISCONNECT
+_AWAIT_DREQ: Final = Action.AWAIT_DREQ
+_RTS: Final = QPState.RTS
+_DATA: Final = MID.DATA.value
+_pack: Final = BSDH.pack
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Stream(StreamSender):
     """
     A byte stream over one queue pair.
@@ -121,6 +132,41 @@ class Stream(StreamSender):
             self._credit()
         if (self.buffer is not None or self.ending or self.pendingControl is not None) and not self.corked:
             self.resume()
+
+    def deliver(self, data: bytes) -> None:
+        """
+        Deliver data to the protocol; an exception of its ends the connection.
+        """
+        upcalls.current = self
+        self.delivering = True
+        try:
+            self.protocol.dataReceived(data)
+            # Inlines postWritten(), for the same reason.
+            written = self.written
+            if written is not None:
+                self.written = None
+                length = len(written)
+                machine, queuePair = self.machine, self.queuePair
+                sequence = machine.sequence + 1
+                if (
+                    machine.limit - sequence >= 2
+                    and length <= machine.maxPayload
+                    and queuePair.pending is None
+                    and queuePair.state is _RTS
+                ):
+                    machine.sequence = sequence
+                    received, receives = machine.received, queuePair.posted
+                    machine.told = received + receives
+                    header = _pack(_DATA, 0, receives, length + 16, sequence & M32, received & M32)
+                    if not queuePair.path.post(SEND | queuePair.remote, header, written, length):  # type: ignore[union-attr]
+                        queuePair.keep(header, written, length)
+                else:
+                    self.send(written)
+        except BaseException:
+            self._raised()
+        finally:
+            self.delivering = False
+            upcalls.current = None
 
     def _receive(self, buffer: Any, start: int, stop: int) -> bytes | None:
         machine = self.machine

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
 from twisted_ib.errors import MemoryRegionError, QueuePairError
@@ -33,7 +33,7 @@ _RNR_TIMER = 14
 
 #: Responder resources and initiator depth in REQ and REP.  OFED announces 4 (sdp_cma.c sdp_cma_handler), and
 #: gets them.
-READ_DEPTH = 16
+READ_DEPTH: Final = 16
 
 
 class StreamQueues(WorkQueues):

@@ -22,17 +22,13 @@ from zope.interface import implementer
 from twisted_ib import limits
 from twisted_ib.hca.base.socketrows import CONNECTING
 from twisted_ib.hca.base.states import QPState
-from twisted_ib.hca.queues.queuepair import SEND
 from twisted_ib.interfaces import ISDPBufferedProtocol, ISDPTransport
 from twisted_ib.internet.addresses import checkInteger
-from twisted_ib.internet.logcontext import upcalls
 from twisted_ib.internet.region import RDMARegion
 from twisted_ib.internet.transport import CONNECTION_DONE, FIELDS, Transport, misused
-from twisted_ib.sdp.protocol.machine import M32
 from twisted_ib.sdp.protocol.wire import BSDH, MID
 from twisted_ib.sdp.secure import SecureMixin, innermostTLS, secured, wrapsTLS
 from twisted_ib.sdp.stream import Stream
-from twisted_ib.sdp.streamsend import GATHER_LEFT
 
 if TYPE_CHECKING:
     from twisted.internet.address import IPv4Address, IPv6Address
@@ -125,67 +121,6 @@ class SDPTransport(Transport, Stream):
         self._begin(local, peer)
 
     # -- ITransport
-
-    def write(self, data: bytes, _ident: Any = get_ident) -> None:
-        """
-        Send C{data}: see L{interfaces.ITransport.write}.
-
-        The first write of a batch is sent by L{deliver} or L{postWritten}, when the application's callback
-        has returned.
-
-        @raise TypeError: C{data} is not L{bytes}.
-        @raise WrongThreadError: Called outside the reactor's thread.
-        """
-        if data.__class__ is bytes and _ident() == self.thread:
-            if self.direct and data:
-                device = self.channel.device
-                batch = device.batch
-                if self.batch != batch:
-                    self.batch = batch
-                    self.written = data
-                    if not self.delivering:
-                        device.writers.append(self)
-                    return
-            length = len(data)
-            room = self.room - length
-            if room > GATHER_LEFT and length:
-                self.room = room
-                self.append(data)
-                return
-        self._writeSlowly(data)
-
-    @staticmethod
-    def postWritten(writers: Iterable[SDPTransport]) -> None:
-        """
-        Send the first writes of a batch.
-
-        This inlines L{Stream.flush}, L{Machine.header} and L{QueuePair.postInline}, whose calls would cost
-        more than the work.
-        """
-        for writer in writers:
-            data = writer.written
-            # Sent by deliver(), gathered with later ones, or dropped.
-            if data is None:
-                continue
-            writer.written = None
-            length = len(data)
-            machine, queuePair = writer.machine, writer.queuePair
-            sequence = machine.sequence + 1
-            if (
-                # IBTA vol. 1 annex A4 CA4-82: data needs three credits, as in Machine.header.
-                machine.limit - sequence >= 2
-                and length <= machine.maxPayload
-                and queuePair.pending is None
-                and queuePair.state is _RTS
-            ):
-                machine.sequence = sequence
-                received, receives = machine.received, queuePair.posted
-                machine.told = received + receives
-                header = _pack(_DATA, 0, receives, length + 16, sequence & M32, received & M32)
-                if not queuePair.path.post(SEND | queuePair.remote, header, data, length):  # type: ignore[union-attr]
-                    queuePair.keep(header, data, length)
-            else:
-                writer.send(data)
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         """
@@ -422,41 +357,6 @@ class SDPTransport(Transport, Stream):
             self.__class__ = secured(self.__class__)
 
     # -- from the stream
-
-    def deliver(self, data: bytes) -> None:
-        """
-        Deliver data to the protocol; an exception of its ends the connection.
-        """
-        upcalls.current = self
-        self.delivering = True
-        try:
-            self.protocol.dataReceived(data)
-            # Inlines postWritten(), for the same reason.
-            written = self.written
-            if written is not None:
-                self.written = None
-                length = len(written)
-                machine, queuePair = self.machine, self.queuePair
-                sequence = machine.sequence + 1
-                if (
-                    machine.limit - sequence >= 2
-                    and length <= machine.maxPayload
-                    and queuePair.pending is None
-                    and queuePair.state is _RTS
-                ):
-                    machine.sequence = sequence
-                    received, receives = machine.received, queuePair.posted
-                    machine.told = received + receives
-                    header = _pack(_DATA, 0, receives, length + 16, sequence & M32, received & M32)
-                    if not queuePair.path.post(SEND | queuePair.remote, header, written, length):  # type: ignore[union-attr]
-                        queuePair.keep(header, written, length)
-                else:
-                    self.send(written)
-        except BaseException:
-            self._raised()
-        finally:
-            self.delivering = False
-            upcalls.current = None
 
     def endOfStream(self) -> None:
         """

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
+from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import HCAError, PathLostError, QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.operation import (
@@ -51,16 +52,19 @@ _UNSET: dict[str, Any] = dict.fromkeys(
     ),
     0,
 )
-_RC = QPType.RC
-_RESET, _INIT, _RTS = QPState.RESET, QPState.INIT, QPState.RTS
-_RECORD = limits.INLINE_RECORD
+_RC: Final = QPType.RC
+_RESET: Final = QPState.RESET
+_INIT: Final = QPState.INIT
+_RTS: Final = QPState.RTS
+_RECORD: Final = limits.INLINE_RECORD
 #: Of a queue pair without a device.
-_PARTITIONS = PartitionTable()
+_PARTITIONS: Final = PartitionTable()
 #: The operation of a stream's record, and the same with a solicited event.
-SEND = SEND_ONLY << 24
-SEND_SOLICITED = (SEND_ONLY | SOLICITED) << 24
+SEND: Final = SEND_ONLY << 24
+SEND_SOLICITED: Final = (SEND_ONLY | SOLICITED) << 24
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class QueuePair:
     """
     One queue pair.
@@ -102,7 +106,7 @@ class QueuePair:
 
     # Class attributes, as a stream's queue pair never changes them and there may be many: an
     # instance has one in its dictionary only if it differs.
-    type = QPType.RC
+    type = _RC
     minRNRTimer = 0
     partition: int = DEFAULT_PKEY
     vector: Any = None
@@ -426,7 +430,7 @@ class QueuePair:
                 f"queue pair {self.number} in {self.state.name} cannot send"
                 f" {length} bytes (at most {self.maxMessage})"
             )
-        # SDPTransport.postWritten and deliver inline this, to save a call per message: change all three.
+        # StreamSender.postWritten and Stream.deliver inline this, to save a call per message: change all.
         if self.pending or not self.path.post(  # type: ignore[union-attr]
             self.sends | self.remote, header, payload, length
         ):

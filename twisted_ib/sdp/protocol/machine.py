@@ -15,22 +15,26 @@ from __future__ import annotations
 
 from enum import IntEnum
 from struct import Struct
-from typing import Any
+from typing import Any, Final
 
 from twisted_ib import limits
+from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import SDPError
 from twisted_ib.sdp.protocol.wire import BSDH, MESSAGES, MID, Flags, StreamMessage
 
-_pack = BSDH.pack
+_pack: Final = BSDH.pack
 #: The base header, with MID and Flags read as one 16-bit number.
-unpackHeader = Struct(">HHIII").unpack_from
-M32 = 0xFFFFFFFF
-_DATA, _DISCONN, _ABORT_CONN = MID.DATA.value, MID.DISCONN.value, MID.ABORT_CONN.value
+unpackHeader: Final = Struct(">HHIII").unpack_from
+M32: Final = 0xFFFFFFFF
+_DATA: Final = MID.DATA.value
+_DISCONN: Final = MID.DISCONN.value
+_ABORT_CONN: Final = MID.ABORT_CONN.value
 #: MID and Flags of Data without flags.
-PLAIN = _DATA << 8
-_HEADER = BSDH.size
+PLAIN: Final = _DATA << 8
+_HEADER: Final = BSDH.size
 #: Bound on how far MSeqAck may lag behind the last MSeq sent; a ring holds fewer messages.
-WINDOW = 0x10000
+WINDOW: Final = 0x10000
+_ADVERTS: Final = limits.SDP_ADVERTS
 
 
 class State(IntEnum):
@@ -87,7 +91,9 @@ class Action(IntEnum):
     AWAIT_DREQ = 7
 
 
-_S, _I, _A = State, Input, Action
+_S = State
+_I = Input
+_A = Action
 
 #: (state, input) -> (action, next state).  A pair that is not listed is a protocol error.
 TRANSITIONS = {
@@ -127,7 +133,8 @@ BODIES = {each.mid.value: each.layout.size for each in MESSAGES if issubclass(ea
 
 # Module globals: an enumeration member as a dictionary key costs a Python call for its hash.
 #: States in which the peer may still send stream data.
-_ESTABLISHED, _FIN_WAIT1 = State.ESTABLISHED, State.FIN_WAIT1
+_ESTABLISHED: Final = State.ESTABLISHED
+_FIN_WAIT1: Final = State.FIN_WAIT1
 
 
 def _illegal(mid: int, flags: int, length: int) -> bool:
@@ -140,6 +147,7 @@ def _illegal(mid: int, flags: int, length: int) -> bool:
     return flags & 0xF8 != 0
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Machine:
     """
     Protocol state of one connection.
@@ -170,8 +178,10 @@ class Machine:
     )
 
     # Class attributes save slots in each of the many streams that only carry Data.
-    control = flags = acknowledged = 0
-    adverts = limits.SDP_ADVERTS
+    control = 0
+    flags = 0
+    acknowledged = 0
+    adverts = _ADVERTS
 
     def __init__(self, receives: int) -> None:
         # Hello and HelloAck carry MSeq 0, so the first message after them has 1.

@@ -9,13 +9,14 @@ a refusal, or, for number 1, L{Management}.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from typing import Any
+from typing import Any, ClassVar, Final
 
 from attrs import frozen
-from zope.interface import implementer
+from zope.interface import classImplements
 
 from twisted_ib import limits
-from twisted_ib.errors import DeviceClosedError, PathLostError, RingError
+from twisted_ib.compilation import mypyc_attr
+from twisted_ib.errors import PathLostError, RingError
 from twisted_ib.hca.base.interfaces import ISharedMemoryPath, ITwinPath
 from twisted_ib.hca.base.operation import (
     ABSENT,
@@ -36,7 +37,7 @@ from twisted_ib.hca.fabric.base.management import Management, takeMAD
 from twisted_ib.hca.wire.grh import guidGID
 
 #: Refused queue pair numbers, unknown here, that a path remembers.
-ABSENT_NUMBERS = 1024
+ABSENT_NUMBERS: Final = 1024
 
 
 @frozen
@@ -113,6 +114,7 @@ class PendingResume:
             self.path.wantSpace(self)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Waiters:
     """
     Those that wait for room in a path's medium.
@@ -154,7 +156,7 @@ class Waiters:
         return n
 
 
-@implementer(ISharedMemoryPath, ITwinPath)
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RecordPath(Waiters):
     """
     A path to one peer's HCA that carries records: see L{IPath}.
@@ -167,9 +169,9 @@ class RecordPath(Waiters):
     @ivar requesters: What L{expect} was given, by the peer's queue pair number.
     """
 
-    inPackets = False
-    retransmits = 0
-    messageBytes = limits.INLINE_RECORD
+    inPackets: ClassVar = False
+    retransmits: ClassVar = 0
+    messageBytes: ClassVar = limits.INLINE_RECORD
 
     __slots__ = (
         "absent",
@@ -549,12 +551,4 @@ class RecordPath(Waiters):
             raise failure
 
 
-class Forked:
-    """
-    Stands in a forked child for a resource of its parent: a mapping, a socket, the other end of a path.
-    """
-
-    def _fail(self, *arguments: Any) -> Any:
-        raise DeviceClosedError("this device belongs to the process that this one was forked from")
-
-    __call__ = __getattr__ = __getitem__ = __len__ = __setitem__ = _fail
+classImplements(RecordPath, ISharedMemoryPath, ITwinPath)

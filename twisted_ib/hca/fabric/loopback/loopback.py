@@ -18,8 +18,8 @@ from zope.interface import implementer
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.base.interfaces import IFabric, IHostDirectory
+from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.base.neighbours import Neighbours, ThreadDirectory
-from twisted_ib.hca.fabric.base.path import Forked
 from twisted_ib.hca.fabric.loopback.queues import LoopbackPath
 
 

@@ -32,41 +32,48 @@ from __future__ import annotations
 
 import threading
 from struct import Struct
-from typing import Any
+from typing import Any, Final
 
 from twisted_ib import limits
+from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import PathLostError, RingError
-from twisted_ib.hca.fabric.base.path import Forked, RecordPath
+from twisted_ib.hca.fabric.base.forked import Forked
+from twisted_ib.hca.fabric.base.path import RecordPath
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
 from twisted_ib.hca.fabric.shm.sharedregions import SharedRegions
 
-PAGE = 4096
+PAGE: Final = 4096
 #: Cell numbers, in units of eight bytes.
-TAIL, WAIT, HEAD, SLEEP, RUNG = 0, 8, 16, 24, 32
+TAIL: Final = 0
+WAIT: Final = 8
+HEAD: Final = 16
+SLEEP: Final = 24
+RUNG: Final = 32
 #: Where a record starts in its slot: the payload of a stream, 8 bytes of ring header and 16 of BSDH (IBTA
 #: vol. 1 annex A4) later, then starts half a page into the page.
-LEAD = 2024
+LEAD: Final = 2024
 #: Records from this size on end on a page boundary.
-BULK = 16384
+BULK: Final = 16384
 #: Flag in a record's length: the next record starts at the beginning of the ring.
-TURNS = 1 << 31
+TURNS: Final = 1 << 31
 #: Bytes behind the ring for the longest record that runs past the end.
-SLACK = (limits.INLINE_RECORD + LEAD + 8 + PAGE - 1) // PAGE * PAGE
+SLACK: Final = (limits.INLINE_RECORD + LEAD + 8 + PAGE - 1) // PAGE * PAGE
 #: Mask of the bits of a position that tell windows apart.
-_WINDOW_BYTES = limits.RING_WINDOW
-_WINDOW = -_WINDOW_BYTES
-_BULK_ROOM = limits.RING_BULK
+_WINDOW_BYTES: Final = limits.RING_WINDOW
+_WINDOW: Final = -_WINDOW_BYTES
+_BULK_ROOM: Final = limits.RING_BULK
 #: Records start at multiples of this, the size of a cache line; a refusal fits into one.
-_SLOT = 64
+_SLOT: Final = 64
 #: On a path from an HCA to itself the accepting end numbers its offers from here on, so that a number is
 #: valid at one end only.
-_TWIN_OFFERS = 1 << 31
+_TWIN_OFFERS: Final = 1 << 31
 #: Larger than any position.
-NEVER = 1 << 62
+NEVER: Final = 1 << 62
 
-_HEADER = Struct("<II")
-_pack, _unpack = _HEADER.pack_into, _HEADER.unpack_from
-_fence = threading.Lock()
+_HEADER: Final = Struct("<II")
+_pack: Final = _HEADER.pack_into
+_unpack: Final = _HEADER.unpack_from
+_fence: Final = threading.Lock()
 
 
 def segmentSize(ring: int) -> int:
@@ -77,6 +84,7 @@ def segmentSize(ring: int) -> int:
     return PAGE + ring + SLACK
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RingPath(RecordPath):
     """
     A path to a peer's HCA through two rings.
@@ -543,7 +551,7 @@ class RingPath(RecordPath):
         Unmap the segments and close the doorbell.
         """
         self.alive = False
-        del self._map, self._cells, self._peerMap, self._peerCells
+        self._map = self._cells = self._peerMap = self._peerCells = None
         if self._offers is not None:
             self._offers.close()
         self.mine.close()

@@ -30,7 +30,8 @@ from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.errors import HandshakeError, PathLostError, RingError
-from twisted_ib.hca.fabric.base.path import Forked, RecordPath
+from twisted_ib.hca.fabric.base.forked import Forked
+from twisted_ib.hca.fabric.base.path import RecordPath
 
 #: SO_SNDBUF of a socket that carries records, in bytes; Linux doubles it for its bookkeeping (socket(7)).
 CARRIER_BUFFER = 256 * 1024
