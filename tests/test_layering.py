@@ -38,7 +38,6 @@ MOST_LINES = 600
 LONG_MODULES = {
     "twisted_ib/hca/device/device.py": "one class, the HCA as users see it; its parts are modules beside it",
     "twisted_ib/interfaces.py": "the documented interfaces of all protocols: docstrings, hardly any code",
-    "twisted_ib/rds/media/rc.py": "one class: the paths of a device, and which queue pair carries each",
     "twisted_ib/rds/port.py": "one class: a socket, as DatagramProtocol and IRDSTransport want it",
     "twisted_ib/sdp/protocol/wire.py": "a class for each of SDP's messages",
 }

@@ -1,5 +1,6 @@
 """
-Tests of L{twisted_ib.rds.media.rc} and L{twisted_ib.rds.media.rcconnection} between processes of one host.
+Tests of L{twisted_ib.rds.media.rc}, L{twisted_ib.rds.media.rcaccept} and
+L{twisted_ib.rds.media.rcconnection} between processes of one host.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from twisted_ib.internet.channel import channelFor
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rds import port as rdsPort
 from twisted_ib.rds import receiving
-from twisted_ib.rds.media import rc, rcconnect, rcconnection, rcsend
+from twisted_ib.rds.media import rc, rcaccept, rcconnect, rcconnection, rcsend
 from twisted_ib.rds.media.rcconnect import PORT_SPACE
 from twisted_ib.rds.media.rcconnection import CONTROL, RCConnection
 from twisted_ib.rds.protocol.private import packHello
@@ -412,11 +413,11 @@ class BoundTests(ProcessesTestCase):
         """
         A REP that says something else is no answer.
         """
-        self.patch(rc, "packHello", lambda guid: packHello(7))
+        self.patch(rcaccept, "packHello", lambda guid: packHello(7))
         self.write()
         self.pass_(0.5)
         self.assertEqual(self.two.data, [])
-        self.patch(rc, "packHello", packHello)
+        self.patch(rcaccept, "packHello", packHello)
         self.pass_(2.0)
         self.assertEqual(self.two.data, [b"x"])
 

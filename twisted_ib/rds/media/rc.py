@@ -25,33 +25,26 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred, succeed
 from zope.interface import implementer
 
-from twisted_ib import limits
 from twisted_ib.errors import (
     HCAError,
     NoListenerError,
     NoRouteError,
     PathLostError,
     PeerGoneError,
-    RDSWireError,
     ResourceLimitError,
-    WireError,
 )
 from twisted_ib.hca.base.traits import Proof
-from twisted_ib.hca.connection import ConnectReply, ConnectRequest, RejectReason
-from twisted_ib.hca.connection.rdmacm import HEADER_BYTES as CM_HEADER_BYTES
-from twisted_ib.hca.connection.rdmacm import RDMACMHeader
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addressOf, traitsOf
 from twisted_ib.hca.host.addresses import localAddresses, normalise
 from twisted_ib.internet.channel import DeviceChannel, channelFor
+from twisted_ib.rds.media.rcaccept import RDS_DUEL_SECONDS, RequestListener
 from twisted_ib.rds.media.rcconnect import (
     PORT_SPACE,
-    RETRIES,
     SESSIONS,
     TCP_SPACE,
     ConnectAttempt,
     PendingCall,
     PendingConnect,
-    received,
 )
 from twisted_ib.rds.media.rcconnection import RCConnection
 from twisted_ib.rds.paths.carrier import IRDSMedium
@@ -60,35 +53,19 @@ from twisted_ib.rds.paths.rdmaoperations import DeviceMemory
 from twisted_ib.rds.paths.rows import networkRows
 from twisted_ib.rds.protocol.bundle import BUNDLE
 from twisted_ib.rds.protocol.congestion import CongestionMap
-from twisted_ib.rds.protocol.private import (
-    REJECTED_VERSION,
-    PrivateData,
-    agreed,
-    packHello,
-    parseHello,
-    servicePort,
-)
+from twisted_ib.rds.protocol.private import servicePort
 from twisted_ib.rds.protocol.wire import PING_PORT
 
 if TYPE_CHECKING:
     from twisted_ib.rds.paths.network import Network
 
-#: How long a connecting end rejects the peer's REQs: longer than a REQ takes to be answered, in seconds.
-RDS_DUEL_SECONDS = 0.5
 #: Queue pairs of one process and device.
 RDS_SESSIONS = 4096
 #: How many unreachable HCAs are remembered, and how long their published services are ignored, in seconds.
 RDS_DEAD = 4096
 RDS_DEAD_SECONDS = 60.0
 
-#: The private data of a REJ while this end is connecting.  Linux retries after zeros; a number that is no
-#: reason known to it is ignored, and its attempt waits for ever (rds_rdma_cm_event_handler_cmn).
-_BUSY = bytes(4)
-
 _LONG_AGO = float("-inf")
-
-_Asked = tuple[Any, bytes, int]
-_NOT_NOW: _Asked = (None, b"", 0)
 
 
 @implementer(IRDSMedium)
@@ -123,6 +100,7 @@ class RCMedium:
         self._bound: dict[str, dict[int, Any]] = {}
         self._services: dict[Any, Any] = {}
         self._dead: dict[int, float] = {}
+        self._listener = RequestListener(self)
 
     # -- addresses and sockets
 
@@ -142,6 +120,17 @@ class RCMedium:
         """
         return channelFor(self.network.reactor, self.name, address)
 
+    def channelOf(self, device: Any) -> DeviceChannel:
+        """
+        @return: that of a device that sockets are bound on.
+        @raise NoRouteError: none are.
+        """
+        for address in self._bound:
+            channel = self.channel(address)
+            if channel.device is device:
+                return channel
+        raise NoRouteError("a device that is not ours was called")
+
     def bind(self, address: str, port: int) -> None:
         """
         See L{IRDSMedium.bind}.
@@ -159,15 +148,15 @@ class RCMedium:
                     # Linux rdma_transport.c: one service for all sockets of an address; the REQ names no
                     # RDS port.
                     self._services[address] = channel.device.listen(
-                        TCP_SPACE, address, servicePort(address), self
+                        TCP_SPACE, address, servicePort(address), self._listener
                     )
                 service = None
             else:
-                service = channel.device.listen(PORT_SPACE, address, port, self)
+                service = channel.device.listen(PORT_SPACE, address, port, self._listener)
                 if None not in self._services:
                     # The REQ service of this HCA, for all ports; it is reached by GUID, so it is not
                     # published.
-                    channel.device.services.serve(SESSIONS, self)
+                    channel.device.services.serve(SESSIONS, self._listener)
                     self._services[None] = None
         except BaseException:
             if not ports:
@@ -448,75 +437,22 @@ class RCMedium:
                 del sessions[session.key]
         session.channel.release(session)
 
-    # -- REQs from peers
+    # -- queue pairs that peers ask for
 
-    def requestWithdrawn(self, connection: Any) -> None:
+    def accepted(self, session: RCConnection, now: float) -> None:
         """
-        See L{IServiceListener<twisted_ib.hca.connection.interfaces.IServiceListener>}: each request
-        is answered at once.
+        A REP was sent: the queue pair is connected now, or when L{arrived} is called.
         """
-
-    def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
-        """
-        Answer a REQ.
-        """
-        channel = self._channelOf(connection)
-        now = channel.now()
-        read = self._greeted if self.traits.hasAddress else self._called
-        try:
-            key, answer, has = read(channel, connection, request)
-        except WireError:
-            self.network.counters["recv_bad_request"] += 1
-            # IBTA vol. 1 12.6.7.2 reason 28: the private data has the cause, RDS_RDMA_REJ_INCOMPAT for
-            # Linux.
-            connection.reject(RejectReason.CONSUMER_DEFINED, REJECTED_VERSION, now)
-            return
-        if request.unsupported is not None:
-            self.network.counters["recv_bad_request"] += 1
-            connection.reject(request.unsupported, b"", now)
-            return
-        # A new connection would bring retransmissions that there is no memory for: the peer retries later.
-        if key is None or self._isFull(key):
-            connection.reject(RejectReason.CONSUMER_DEFINED, _BUSY, now)
-            return
-        session = None
-        try:
-            session = self.newSession(key, channel)
-            session.peerHas = has
-            reply = ConnectReply(
-                localQPN=session.queuePair.number,
-                # IBTA vol. 1 12.7: the peer's initiator depth bounds our responder resources, and the other
-                # way round.
-                responderResources=min(limits.RDMA_READS, request.initiatorDepth),
-                initiatorDepth=min(limits.RDMA_READS, request.responderResources),
-                rnrRetryCount=RETRIES,
-                privateData=answer,
-            )
-            connection.destination.prepareReply(reply, request)
-            # IBTA vol. 1 12.9.8: the queue pair is ready before the REP leaves, as data may precede the
-            # RTU.
-            session.join(connection, request)
-        except HCAError:
-            # IBTA vol. 1 12.6.7.2 reason 3: the peer may try again.
-            connection.reject(RejectReason.NO_RESOURCES, b"", now)
-            if session is not None:
-                session.connection = None
-                session.close()
-            return
-        if not connection.accept(reply, now):
-            session.connection = None
-            session.close()
-            return
-        if self.traits.proof is Proof.ANSWER:
-            old = self.expected.get(key)
-            # A repeated REQ does not extend the wait: forged ones could keep us from connecting for ever.
-            session.asked = now if old is None else old.asked
-            if old is not None:
-                old.close()
-            self.expected[key] = session
-            channel.acquire(session)
-        else:
+        if self.traits.proof is not Proof.ANSWER:
             self._begin(session, {})
+            return
+        old = self.expected.get(session.key)
+        # A repeated REQ does not extend the wait: forged ones could keep us from connecting for ever.
+        session.asked = now if old is None else old.asked
+        if old is not None:
+            old.close()
+        self.expected[session.key] = session
+        session.channel.acquire(session)
 
     def arrived(self, session: RCConnection) -> None:
         """
@@ -543,65 +479,6 @@ class RCMedium:
             call.waiters = {}
             call.done()
         self.sessionUp(session, waiters)
-
-    def _isFull(self, key: Any) -> bool:
-        return any(
-            path.isFull()
-            for path in self.network.paths.values()
-            if (path.key if self.traits.hasAddress else path.key[2]) == key
-        )
-
-    def _channelOf(self, connection: Any) -> DeviceChannel:
-        owner = connection.destination.fabric.owner
-        for address in self._bound:
-            channel = self.channel(address)
-            if channel.device is owner:
-                return channel
-        raise NoRouteError("a device that is not ours was called")
-
-    def _called(self, channel: DeviceChannel, connection: Any, request: ConnectRequest) -> _Asked:
-        if request.serviceID != SESSIONS:
-            raise RDSWireError("a REQ for something else")
-        guid = parseHello(request.privateData[CM_HEADER_BYTES:])
-        device = channel.device
-        # Any process can write any GUID into a REQ; the fabric knows which HCA really sent it.
-        proof = device.fabric.proves(connection.destination, guid)
-        if proof is False:
-            raise RDSWireError(f"a REQ of somebody who is not HCA {guid:016x}")
-        # Both connect at once: the smaller GUID gives up its attempt, the larger rejects.
-        if proof is None or (guid in self.calls and guid < device.guid):
-            return _NOT_NOW
-        return guid, packHello(device.guid), 0
-
-    def _greeted(self, channel: DeviceChannel, connection: Any, request: ConnectRequest) -> _Asked:
-        # IBTA vol. 1 annex A11: the RDMA CM header says which IP version the private data has.
-        header = RDMACMHeader.parse(request.privateData)
-        said = PrivateData.parse(request.privateData[CM_HEADER_BYTES:], 6 if ":" in header.destination else 4)
-        version = agreed(said)
-        if version is None:
-            raise RDSWireError(f"version {said.major}.{said.minor}")
-        if said.typeOfService:
-            # Linux has one connection for each type of service (SIOCRDSSETTOS), all between the same
-            # addresses; here there is one.
-            raise RDSWireError(f"type of service {said.typeOfService}")
-        ours, theirs = normalise(said.destination), normalise(said.source)
-        device = channel.device
-        # The source must be the address that the REQ came from: otherwise a third host could take over a
-        # path.
-        if not device.isLocal(ours) or not device.isPeers(connection.destination, theirs):
-            raise RDSWireError(f"a REQ from {theirs} to {ours}")
-        key = ours, theirs
-        call = self.calls.get(key)
-        # An older attempt is unlikely to be answered: the peer was restarted meanwhile and asks anew.
-        if self.network.dormant or (call and channel.now() - call.began < RDS_DUEL_SECONDS):
-            return _NOT_NOW
-        # The REQ may be forged, so it creates no path: a flood of them would evict the real ones.
-        path = self.network.paths.get(key)
-        has = 0 if path is None else received(path)
-        # Linux ib_cm.c processes the number like an acknowledgement, which frees what needs no
-        # retransmission.
-        answer = PrivateData(ours, theirs, *version, acknowledged=has)
-        return key, answer.pack(), said.acknowledged
 
     # -- reports and shutdown
 

@@ -1,0 +1,179 @@
+"""
+Connections of RDS on queue pairs that peers ask for: who sent the REQ, and what it is answered with.
+
+A REQ between processes names the requesting HCA, one between hosts both addresses
+(L{twisted_ib.rds.media.rc}).
+
+Source: Linux 6.1 C{net/rds/ib_cm.c}, C{net/rds/rdma_transport.c}.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from zope.interface import implementer
+
+from twisted_ib import limits
+from twisted_ib.errors import HCAError, RDSWireError, WireError
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest, RejectReason
+from twisted_ib.hca.connection.interfaces import IServiceListener
+from twisted_ib.hca.connection.rdmacm import HEADER_BYTES as CM_HEADER_BYTES
+from twisted_ib.hca.connection.rdmacm import RDMACMHeader
+from twisted_ib.hca.host.addresses import normalise
+from twisted_ib.internet.channel import DeviceChannel
+from twisted_ib.rds.media.rcconnect import RETRIES, SESSIONS, received
+from twisted_ib.rds.protocol.private import REJECTED_VERSION, PrivateData, agreed, packHello, parseHello
+
+if TYPE_CHECKING:
+    from twisted_ib.rds.media.rc import RCMedium
+    from twisted_ib.rds.media.rcconnection import RCConnection
+
+#: How long a connecting end rejects the peer's REQs: longer than a REQ takes to be answered, in seconds.
+RDS_DUEL_SECONDS = 0.5
+
+#: The private data of a REJ while this end is connecting.  Linux retries after zeros; a number that is no
+#: reason known to it is ignored, and its attempt waits for ever (rds_rdma_cm_event_handler_cmn).
+_BUSY = bytes(4)
+
+
+class _Asked(NamedTuple):
+    """
+    A REQ that can be accepted: the connection's key in the medium, the private data of the REP, and the
+    last sequence number that the peer has received.
+    """
+
+    key: Any
+    answer: bytes
+    peerHas: int
+
+
+@implementer(IServiceListener)
+class RequestListener:
+    """
+    The listener of a medium's services.
+    """
+
+    def __init__(self, medium: RCMedium) -> None:
+        self._medium = medium
+
+    def requestWithdrawn(self, connection: Any) -> None:
+        """
+        See L{IServiceListener}: each request is answered at once.
+        """
+
+    def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
+        """
+        Answer a REQ.
+        """
+        medium = self._medium
+        counters = medium.network.counters
+        channel = medium.channelOf(connection.destination.fabric.owner)
+        now = channel.now()
+        read = self._greeted if medium.traits.hasAddress else self._called
+        try:
+            asked = read(channel, connection, request)
+        except WireError:
+            counters["recv_bad_request"] += 1
+            # IBTA vol. 1 12.6.7.2 reason 28: the private data has the cause, RDS_RDMA_REJ_INCOMPAT for
+            # Linux.
+            connection.reject(RejectReason.CONSUMER_DEFINED, REJECTED_VERSION, now)
+            return
+        if request.unsupported is not None:
+            counters["recv_bad_request"] += 1
+            connection.reject(request.unsupported, b"", now)
+            return
+        # A new connection would bring retransmissions that there is no memory for: the peer retries later.
+        if asked is None or self._isFull(asked.key):
+            connection.reject(RejectReason.CONSUMER_DEFINED, _BUSY, now)
+            return
+        session = self._accept(channel, connection, request, asked)
+        if session is not None:
+            medium.accepted(session, now)
+
+    def _accept(
+        self, channel: DeviceChannel, connection: Any, request: ConnectRequest, asked: _Asked
+    ) -> RCConnection | None:
+        now = channel.now()
+        session = None
+        try:
+            session = self._medium.newSession(asked.key, channel)
+            session.peerHas = asked.peerHas
+            reply = ConnectReply(
+                localQPN=session.queuePair.number,
+                # IBTA vol. 1 12.7: the peer's initiator depth bounds our responder resources, and the other
+                # way round.
+                responderResources=min(limits.RDMA_READS, request.initiatorDepth),
+                initiatorDepth=min(limits.RDMA_READS, request.responderResources),
+                rnrRetryCount=RETRIES,
+                privateData=asked.answer,
+            )
+            connection.destination.prepareReply(reply, request)
+            # IBTA vol. 1 12.9.8: the queue pair is ready before the REP leaves, as data may precede the
+            # RTU.
+            session.join(connection, request)
+        except HCAError:
+            # IBTA vol. 1 12.6.7.2 reason 3: the peer may try again.
+            connection.reject(RejectReason.NO_RESOURCES, b"", now)
+        else:
+            if connection.accept(reply, now):
+                return session
+        if session is not None:
+            session.connection = None
+            session.close()
+        return None
+
+    def _isFull(self, key: Any) -> bool:
+        medium = self._medium
+        return any(
+            path.isFull()
+            for path in medium.network.paths.values()
+            if (path.key if medium.traits.hasAddress else path.key[2]) == key
+        )
+
+    def _called(self, channel: DeviceChannel, connection: Any, request: ConnectRequest) -> _Asked | None:
+        if request.serviceID != SESSIONS:
+            raise RDSWireError("a REQ for something else")
+        guid = parseHello(request.privateData[CM_HEADER_BYTES:])
+        device = channel.device
+        # Any process can write any GUID into a REQ; the fabric knows which HCA really sent it.
+        proof = device.fabric.proves(connection.destination, guid)
+        if proof is False:
+            raise RDSWireError(f"a REQ of somebody who is not HCA {guid:016x}")
+        # Both connect at once: the smaller GUID gives up its attempt, the larger rejects.
+        if proof is None or (guid in self._medium.calls and guid < device.guid):
+            return None
+        return _Asked(guid, packHello(device.guid), 0)
+
+    def _greeted(self, channel: DeviceChannel, connection: Any, request: ConnectRequest) -> _Asked | None:
+        medium = self._medium
+        # IBTA vol. 1 annex A11: the RDMA CM header says which IP version the private data has.
+        header = RDMACMHeader.parse(request.privateData)
+        said = PrivateData.parse(request.privateData[CM_HEADER_BYTES:], 6 if ":" in header.destination else 4)
+        version = agreed(said)
+        if version is None:
+            raise RDSWireError(f"version {said.major}.{said.minor}")
+        if said.typeOfService:
+            # Linux has one connection for each type of service (SIOCRDSSETTOS), all between the same
+            # addresses; here there is one.
+            raise RDSWireError(f"type of service {said.typeOfService}")
+        ours, theirs = normalise(said.destination), normalise(said.source)
+        device = channel.device
+        # The source must be the address that the REQ came from: otherwise a third host could take over a
+        # path.
+        if not device.isLocal(ours) or not device.isPeers(connection.destination, theirs):
+            raise RDSWireError(f"a REQ from {theirs} to {ours}")
+        key = ours, theirs
+        call = medium.calls.get(key)
+        # An older attempt is unlikely to be answered: the peer was restarted meanwhile and asks anew.
+        if medium.network.dormant or (call and channel.now() - call.began < RDS_DUEL_SECONDS):
+            return None
+        # The REQ may be forged, so it creates no path: a flood of them would evict the real ones.
+        path = medium.network.paths.get(key)
+        has = 0 if path is None else received(path)
+        # Linux ib_cm.c processes the number like an acknowledgement, which frees what needs no
+        # retransmission.
+        answer = PrivateData(ours, theirs, *version, acknowledged=has)
+        return _Asked(key, answer.pack(), said.acknowledged)
+
+
+__all__ = ["RDS_DUEL_SECONDS", "RequestListener"]
