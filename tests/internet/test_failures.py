@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.host.test_rendezvous import SERVICE, RendezvousTestCase
 from twisted_ib.errors import HandshakeError, HCAError, NoListenerError, RunDirectoryError
-from twisted_ib.hca.host import search
+from twisted_ib.hca.host import rundirectory, search
 from twisted_ib.internet import failures
 
 WHERE = "SDP 127.0.0.1:80"
@@ -80,3 +80,13 @@ class SearchTests(RendezvousTestCase):
             failure = self.assertRaises(HandshakeError, client.connect, entry)
         self.assertIn("Too many open files", str(failure))
         self.assertIsInstance(failures.connectError(failure, WHERE), error.ConnectBindError)
+
+    def test_noDirectory(self) -> None:
+        """
+        Where no run directory can be opened for want of a descriptor, that is the reason.
+        """
+        reason = OSError(errno.EMFILE, "Too many open files")
+        with mock.patch.object(rundirectory.os, "open", side_effect=reason):
+            failure = self.assertRaises(RunDirectoryError, self.hca, 1)
+        self.assertIsInstance(failures.connectError(failure, WHERE), error.ConnectBindError)
+        self.assertEqual(failures.listenError("", 80, None, failure).socketError.errno, errno.EMFILE)
