@@ -330,6 +330,25 @@ class RowsTests(VisibilityTestCase):
             self.assertEqual(rows["tcp"], rule)
             self.assertEqual(rows.get("sdp"), None if rule == "/r:1" else "default")
 
+    def test_shared(self) -> None:
+        """
+        A listening socket has one row, however many descriptors the program has of it, whether the port reads
+        or not; the row is the port's (issue 16, point 3).
+        """
+        skt = socket.socket()
+        self.addCleanup(skt.close)
+        skt.bind(("127.0.0.1", 0))
+        skt.listen()
+        skt.setblocking(False)
+        port = self.reactor.adoptStreamPort(skt.fileno(), socket.AF_INET, Factory.forProtocol(Protocol))
+        other = os.dup(skt.fileno())
+        self.addCleanup(os.close, other)
+        for paused in (False, True):
+            if paused:
+                port.stopReading()
+            rows = [(row["provider"], row["rule"], row["decided"]) for row in self.ours(port)]
+            self.assertEqual(rows, [(each, "default", port.why.decided) for each in ("sdp", "tcp")], paused)
+
     def test_paused(self) -> None:
         """
         A paused connection is in no reactor, and has its row, with the rule of its port.

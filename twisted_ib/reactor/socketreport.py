@@ -86,7 +86,7 @@ class SocketReport:
         from twisted_ib.hca.base.socketrows import sourcesOf, usersRows, values
         from twisted_ib.hca.device.registry import DEFAULT_DEVICE
         from twisted_ib.internet.readers import channelsOf
-        from twisted_ib.reactor.tcprows import tcpRows
+        from twisted_ib.reactor.tcprows import identityOf, tcpRows
 
         # Each device is queried; one of them reports what belongs to none, or it would be listed twice.
         if channel.device.name != DEFAULT_DEVICE:
@@ -99,19 +99,16 @@ class SocketReport:
             yield from [values(row, None, None) for row in rowsOf()]
         selectables = reactor.selectables()
         switch = reactor.openSwitch
-        paused = {client.fileno(): client for client in getattr(switch, "clients", ())}
-        ports = [*getattr(switch, "ports", ()), *selectables]
-        listening = {_port(each.socket): each for each in ports if _listens(each)}
+        ports = [each for each in (*getattr(switch, "ports", ()), *selectables) if _listens(each)]
+        paused = {identityOf(each.fileno()): each for each in (*getattr(switch, "clients", ()), *ports)}
+        listening = {_port(each.socket): each for each in ports}
 
         def whyOfSocket(skt: socket.socket) -> Reason | None:
-            client = paused.get(skt.fileno())
-            if client is not None:
-                return self.whyOf(client)
+            user = paused.get(identityOf(skt.fileno()))
+            if user is not None:
+                return self.whyOf(user)
             port = listening.get(_port(skt))
-            if port is None:
-                return self._byPolicy("connect")
-            why = self.whyOf(port)
-            return why if port.fileno() == skt.fileno() else _accepted(why)
+            return self._byPolicy("connect") if port is None else _accepted(self.whyOf(port))
 
         yield from tcpRows(selectables, self.whyOf, whyOfSocket)
 

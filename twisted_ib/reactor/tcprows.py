@@ -63,17 +63,31 @@ def tcpRows(selectables: Iterable[Any], whyOf: WhyOf, whyOfSocket: WhyOf) -> Ite
     @param whyOf: Returns the C{Reason} of a port or connection.
     @param whyOfSocket: Returns that of a socket of which nothing more is known.
     """
+    # Of the sockets, not of the descriptors: a program may keep others of a socket that it had adopted.
     known = set()
     for selectable in selectables:
         try:
-            known.add(selectable.fileno())
+            known.add(identityOf(selectable.fileno()))
             yield _row(selectable.socket, whyOf, selectable) if isTCP(selectable) else None
         except Exception:
             # An object of the application may raise anything; a query by ib-ss must break nothing.
             yield None
     for number in _descriptors():
-        if number not in known:
+        identity = identityOf(number)
+        if identity is not None and identity not in known:
+            known.add(identity)
             yield _found(number, whyOfSocket)
+
+
+def identityOf(descriptor: int) -> tuple[int, int] | None:
+    """
+    Return what all descriptors of one socket have in common; L{None} if it is closed.
+    """
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _descriptors() -> list[int]:
@@ -146,4 +160,4 @@ def _unsent(skt: socket.socket) -> int | None:
     return count
 
 
-__all__ = ["isTCP", "tcpRows"]
+__all__ = ["identityOf", "isTCP", "tcpRows"]
