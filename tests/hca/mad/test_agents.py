@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import evolve
 
-from tests.hca.hcas import settle
+from tests.hca.hcas import User, settle
 from tests.hca.mad.cases import MADTestCase, OnPackets, OnRings, OnSockets
 from tests.hca.mad.toys.echo import CLASS, EchoAgent
 from tests.hca.mad.toys.node import NodeAgent
@@ -126,6 +126,24 @@ class AgentContract:
         responses = self.ask(EchoAgent, self.b)
         self.a.close()
         self.assertEqual(responses, [None])
+
+    def test_closedByRaising(self: Any) -> None:
+        """
+        Each request of a device that closes is answered, and the device closes, whatever the others raise.
+        """
+        agent, answered = self.of(EchoAgent, self.a).agent, []
+
+        def answer(response: object) -> None:
+            answered.append(response)
+            raise ZeroDivisionError(len(answered))
+
+        for _ in range(3):
+            agent.send(self.address(self.b), Mad(CLASS, 1, GET, 0, 1), answer)
+        self.a.createQueuePair(User())
+        error = self.assertRaises(ZeroDivisionError, self.a.close)
+        self.assertEqual((answered, error.args), ([None] * 3, (1,)))
+        self.assertEqual((self.a.mads._requests, len(self.a.addressPaths)), ({}, 0))
+        self.assertEqual((self.a.queuePairs, self.a.fabric.paths()), ({}, []))
 
     def test_unregistered(self: Any) -> None:
         """

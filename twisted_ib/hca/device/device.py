@@ -721,8 +721,14 @@ class Device(Identity):
         # nobody of our end, a peer would wait for its own timeouts.
         if self.traits.packets:
             self.cm.abandonAll(self.clock())
+        try:
+            self.mads.close()
+        finally:
+            # The ends of its requests are calls of users, which may raise.
+            self._release()
+
+    def _release(self) -> None:
         # Against the order of dependence: first whatever could make new users of the rest, memory last.
-        self.mads.close()
         self.paths.close()
         self.addressPaths.close()
         self._disappear()

@@ -418,10 +418,17 @@ class Agents:
 
     def close(self) -> None:
         """
-        The device closes: no request is answered any more.
+        The device closes: no request is answered any more.  An exception from one that waits keeps no other
+        from its end; the first is raised when all have ended.
         """
+        failure: Exception | None = None
         for request in list(self._requests.values()):
-            request.end(None)
+            try:
+                request.end(None)
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
 
 __all__ = [
