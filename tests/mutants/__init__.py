@@ -1,0 +1,3 @@
+"""
+Mutation analysis: does a test fail when a line of the package is changed?
+"""

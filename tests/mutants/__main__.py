@@ -1,0 +1,83 @@
+"""
+Change one expression of the HCA's core, CM, transport, SDP or RDS at a time, and see that a test fails.
+
+    python -m tests.mutants [--count 200] [--seed S] [--minutes 60] [--module PATH] [--list]
+
+Each mutant runs the tests that mirror its module and the contracts that it has to keep, until one fails.  A
+mutant whose tests hang is caught.  Those that survive are printed again at the end; the exit status is 1 if
+more than one in ten has survived.  The tests run unchanged first; what is not tried when the time is up is
+left out, and said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.mutants.mutations import mutations, sample
+from tests.mutants.trying import PARTS, ROOT, Tree, testsOf
+
+#: Of the mutants that are tried, so many have to be caught.
+LEAST_CAUGHT = 0.9
+
+
+def sources(root: Path, module: str | None = None) -> dict[str, str]:
+    """
+    @param module: A path below the root, of a module or folder; all parts if it is not given.
+
+    @return: The modules to change, by their paths.
+    """
+    found = {path for part in PARTS for path in (root / part).rglob("*.py")}
+    paths = {path.relative_to(root).as_posix(): path for path in sorted(found)}
+    return {
+        name: path.read_text()
+        for name, path in paths.items()
+        if module is None or (name + "/").startswith(module.rstrip("/") + "/")
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """
+    Try the mutants that the command line says.
+
+    @return: The exit status.
+    """
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--count", type=int, default=200, help="how many (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="which (%(default)s)")
+    parser.add_argument("--minutes", type=float, default=60.0, help="none is begun later (%(default)s)")
+    parser.add_argument("--module", metavar="PATH", help="of this module or folder only")
+    parser.add_argument("--list", action="store_true", help="print them, try none")
+    options = parser.parse_args(arguments)
+    modules = sources(ROOT, options.module)
+    if not modules:
+        parser.error(f"--module {options.module}: no module of {', '.join(PARTS)}")
+    chosen = sample(modules, options.count, options.seed)
+    if options.list:
+        print("\n".join(f"{path}:{each}" for path, each in chosen))
+        print(f"{len(chosen)} of {sum(len(mutations(each)) for each in modules.values())}")
+        return 0
+    survived, tried, begin = [], 0, time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
+        tree = Tree.copied(Path(directory))
+        for path, each in chosen:
+            if time.monotonic() - begin > options.minutes * 60:
+                print(f"the time is up: {len(chosen) - tried} are left out")
+                break
+            outcome = tree.tried(path, each, testsOf(path, tree.root))
+            tried += 1
+            print(f"{outcome.status} {outcome.seconds:.1f} s {path}:{each}  {outcome.test}", flush=True)
+            if not outcome.caught:
+                survived.append(f"{path}:{each}")
+    caught = tried - len(survived)
+    print("\n".join(["", *sorted(survived)]))
+    print(f"{caught} of {tried} caught ({caught / max(tried, 1):.1%}), {time.monotonic() - begin:.0f} s")
+    return 0 if caught >= LEAST_CAUGHT * tried else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""
+Tests of the mutation analysis itself.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.mutants.__main__ import sources
+from tests.mutants.mutations import mutations, sample
+from tests.mutants.trying import PARTS, ROOT, Outcome, Tree, testsOf
+
+#: A module and its test, which does not notice another default.
+TOY = """
+def clamped(value, limit=9):
+    while value > limit:
+        value -= 1
+    return value
+"""
+TOY_TEST = """
+from twisted.trial.unittest import SynchronousTestCase
+from toy.clamped import clamped
+
+class ClampedTests(SynchronousTestCase):
+    def test_clamped(self):
+        self.assertEqual(clamped(11, 9), 9)
+"""
+
+
+class MutationTests(SynchronousTestCase):
+    """
+    The mutation operators.
+    """
+
+    def changes(self, source: str) -> list[tuple[str, str]]:
+        """
+        @return: The operators and the changed modules.
+        """
+        return [(each.operator, each.applied(source)) for each in mutations(source)]
+
+    def test_operators(self) -> None:
+        """
+        Each operator makes its change, and no other.
+        """
+        for source, *changed in (
+            ("a < b", ("relational operator replacement", "(a <= b)")),
+            ("a is b", ("relational operator replacement", "(a is not b)")),
+            (
+                "a <= b in c",
+                ("relational operator replacement", "(a < b in c)"),
+                ("relational operator replacement", "(a <= b not in c)"),
+            ),
+            ("a and b", ("logical connector replacement", "(a or b)")),
+            ("a % b", ("arithmetic operator replacement", "(a // b)")),
+            ("a << b", ("logical operator replacement", "(a >> b)")),
+            ("a += b", ("assignment operator replacement", "a -= b")),
+            ("not a", ("conditional operator deletion", "a")),
+            ("f(True)", ("constant replacement", "f(False)")),
+            ("x = 0x0F", ("constant replacement", "x = 16")),
+            ("def f(): return a", ("return value replacement", "def f(): return None")),
+            (
+                "while a: break",
+                ("conditional operator insertion", "while (not a): break"),
+                ("break continue replacement", "while a: continue"),
+            ),
+            ("if a: pass", ("conditional operator insertion", "if (not a): pass")),
+        ):
+            self.assertEqual(self.changes(source), list(changed), source)
+
+    def test_place(self) -> None:
+        """
+        Only the expression changes: what is around it, its precedence, comments and text that is not ASCII
+        stay as they are.
+        """
+        source = "x = 'ä' # é\ny = 'ö', a * (b + c) - d  # ü\n"
+        self.assertEqual(
+            [changed.splitlines() for _, changed in self.changes(source)],
+            [
+                ["x = 'ä' # é", f"y = 'ö', {after}  # ü"]
+                for after in ("(a * (b + c) + d)", "(a // (b + c)) - d", "a * ((b - c)) - d")
+            ],
+        )
+
+    def test_line(self) -> None:
+        """
+        A mutation says where it is, on one line.
+        """
+        (found,) = mutations("\n\nx = (a +\n     b)")
+        self.assertEqual(str(found), "3: arithmetic operator replacement: a + b  ->  (a - b)")
+
+    def test_unread(self) -> None:
+        """
+        What is read by people and type checkers only does not change.
+        """
+        for source in (
+            '"""Text."""',
+            "x: Literal[1]",
+            "def f(a: Literal[1]) -> Literal[2]: pass",
+            "@frozen(eq=False)\nclass C: pass",
+            "if TYPE_CHECKING:\n    x = 1",
+            "assert a < b",
+            "raise ValueError(f'{a + 1}')",
+            "_log.info('x', a=1)",
+            "zip(a, b, strict=True)",
+        ):
+            self.assertEqual(self.changes(source), [], source)
+
+    def test_sample(self) -> None:
+        """
+        A seed says which mutants are tried; there are not more than there are.
+        """
+        modules = {"a": "x = 1\ny = 2\nz = 3", "b": "x = 4"}
+        self.assertEqual(sample(modules, 2, 7), sample(modules, 2, 7))
+        self.assertNotEqual(sample(modules, 4, 7), sample(modules, 4, 8))
+        self.assertEqual(len(set(sample(modules, 9, 7))), 4)
+
+
+class TestsOfTests(SynchronousTestCase):
+    """
+    Which tests a mutant runs.
+    """
+
+    def test_mirrored(self) -> None:
+        """
+        The module's mirrored tests are first, then those of its folder, and each is there once; what waits
+        for processes is last.
+        """
+        found = testsOf("twisted_ib/hca/cm/sidr.py")
+        self.assertEqual(found[:2], ("tests.hca.cm.test_sidr", "tests.hca.cm.test_hostile"))
+        self.assertEqual(found[-1], "tests.hca.fabric.test_contract")
+        self.assertEqual(len(found), len(set(found)))
+
+    def test_everyModule(self) -> None:
+        """
+        Each part has modules, and each of them tests that are there.
+        """
+        modules = sources(ROOT)
+        for part in PARTS:
+            self.assertTrue(any(path.startswith(part) for path in modules), part)
+        for path in modules:
+            tests = testsOf(path)
+            self.assertTrue(tests, path)
+            for each in tests:
+                self.assertTrue((ROOT / (each.replace(".", "/") + ".py")).is_file(), each)
+
+    def test_elsewhere(self) -> None:
+        """
+        A module of no part has no tests here.
+        """
+        self.assertRaises(LookupError, testsOf, "twisted_ib/errors.py")
+
+
+class TreeTests(SynchronousTestCase):
+    """
+    Running the tests of a mutant.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make a tree of one module.
+        """
+        self.module = Path(self.mktemp()).resolve() / "toy" / "clamped.py"
+        self.module.parent.mkdir(parents=True)
+        (self.module.parent / "__init__.py").touch()
+        (self.module.parent / "test_clamped.py").write_text(TOY_TEST)
+        self.module.write_text(TOY)
+
+    def outcome(self, tree: Tree, operator: str) -> Outcome:
+        """
+        @return: How the first mutant of an operator ends.
+        """
+        found = next(each for each in mutations(TOY) if each.operator.startswith(operator))
+        return tree.tried("toy/clamped.py", found, ("toy.test_clamped",))
+
+    def test_outcomes(self) -> None:
+        """
+        A mutant is killed by a test that fails or hangs, and survives if all pass.  The module is as it was.
+        """
+        tree = Tree(self.module.parent.parent)
+        killed = self.outcome(tree, "relational")
+        self.assertEqual((killed.status, killed.caught), ("killed", True))
+        self.assertEqual(killed.test, "toy.test_clamped.ClampedTests.test_clamped")
+        hanging = self.outcome(Tree(tree.root, 0.1, tree.baselines), "assignment")
+        self.assertEqual((hanging.status, hanging.caught), ("timeout", True))
+        survivor = self.outcome(tree, "constant")
+        self.assertEqual((survivor.status, survivor.caught), ("survived", False))
+        self.assertEqual(self.module.read_text(), TOY)
+
+    def test_failing(self) -> None:
+        """
+        Where the unchanged tree fails its tests nothing is said about mutants.
+        """
+        self.module.write_text("")
+        failure = self.assertRaises(RuntimeError, self.outcome, Tree(self.module.parent.parent), "return")
+        self.assertIn("the unchanged tree fails", str(failure))

@@ -1,0 +1,190 @@
+"""
+Run the tests of a mutant, in a copy of the tree.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from attrs import field, frozen
+
+from tests.mutants.mutations import Mutation
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: The parts that are changed, and the tests of each in their order: its own, then those of what is made
+#: of it.  A module's mirrored tests come before them all.
+PARTS: dict[str, tuple[str, ...]] = {
+    "twisted_ib/hca/base": ("tests/hca/base", "tests/hca/queues", "tests/hca/services", "tests/hca/memory"),
+    "twisted_ib/hca/queues": ("tests/hca/queues", "tests/hca/services", "tests/hca/memory"),
+    "twisted_ib/hca/services": ("tests/hca/services", "tests/hca/queues", "tests/hca/memory"),
+    "twisted_ib/hca/memory": ("tests/hca/memory", "tests/hca/services", "tests/hca/queues"),
+    "twisted_ib/hca/cm": ("tests/hca/cm", "tests/hca/connection", "tests/hca/device", "tests/hca/verbs/cm"),
+    "twisted_ib/hca/transport": ("tests/hca/transport", "tests/hca/fabric/roce"),
+    "twisted_ib/sdp": ("tests/sdp",),
+    "twisted_ib/rds": ("tests/rds",),
+}
+#: What fabrics, and so these parts, have to keep.
+CONTRACTS = ("tests/hca/fabric/toy/test_toy.py", "tests/hca/fabric/test_contract.py")
+#: Run last: they wait most.
+SLOW = ("test_contract", "test_processes")
+
+#: A mutant whose tests run so many times longer than those of the unchanged tree, and so many seconds, hangs.
+SLOWER = 3.0
+HANG_SECONDS = 20.0
+#: The tests of the unchanged tree may take so many seconds.
+BASELINE_SECONDS = 600.0
+
+#: The name of a test that failed, below its traceback.
+_FAILED = re.compile(r"^\w+(\.\w+)+$", re.MULTILINE)
+
+
+def testsOf(path: str, root: Path = ROOT) -> tuple[str, ...]:
+    """
+    @param path: A module's, below the root.
+
+    @return: The modules of its tests, in the order in which they run.
+
+    @raise LookupError: It belongs to none of the parts.
+    """
+    part = next((each for each in PARTS if path.startswith(f"{each}/")), None)
+    if part is None:
+        raise LookupError(f"{path} is in none of {', '.join(PARTS)}")
+    contracts = CONTRACTS if part.startswith("twisted_ib/hca/") else ()
+    found = [
+        each
+        for entry in (*PARTS[part], *contracts)
+        for each in ([root / entry] if entry.endswith(".py") else sorted((root / entry).rglob("test_*.py")))
+    ]
+    mirrored = f"test_{Path(path).stem}"
+    folder = "tests" / Path(path).parent.relative_to("twisted_ib")
+
+    def order(test: Path) -> tuple[bool, ...]:
+        # Sorting is stable: what is equal stays in the order of the parts.
+        return (
+            test.stem != mirrored,
+            not test.stem.startswith(mirrored),
+            test.stem.startswith(SLOW),
+            test.parent != root / folder,
+        )
+
+    return tuple(
+        each.relative_to(root).with_suffix("").as_posix().replace("/", ".")
+        for each in sorted(found, key=order)
+    )
+
+
+@frozen
+class Outcome:
+    """
+    How the tests of a mutant ended.
+
+    @ivar status: C{killed}, C{timeout} or C{survived}.
+    @ivar seconds: How long they ran.
+    @ivar test: The test that failed first, if it is known.
+    """
+
+    status: str
+    seconds: float
+    test: str = ""
+
+    @property
+    def caught(self) -> bool:
+        return self.status != "survived"
+
+
+@frozen
+class Tree:
+    """
+    A copy of the checkout, in which modules are changed one at a time.
+
+    @ivar root: Where it is.
+    @ivar patience: After so many seconds, and some times those of the unchanged tree, tests hang.
+    @ivar baselines: The seconds that tests take there, unchanged.
+    """
+
+    root: Path
+    patience: float = HANG_SECONDS
+    baselines: dict[tuple[str, ...], float] = field(factory=dict)
+
+    @classmethod
+    def copied(cls, directory: Path, root: Path = ROOT) -> Tree:
+        """
+        @param directory: Where the copy is made.
+        """
+        skipped = shutil.ignore_patterns(".*", "_trial_temp*", "build", "dist", "*.egg-info")
+        shutil.copytree(root, directory / "tree", ignore=skipped)
+        return cls(directory / "tree")
+
+    def baseline(self, tests: tuple[str, ...]) -> float:
+        """
+        @return: How long tests run in the unchanged tree, seconds.
+
+        @raise RuntimeError: They fail there: nothing can be said about mutants.
+        """
+        key = tuple(sorted(tests))
+        if key not in self.baselines:
+            outcome = self._run(tests, BASELINE_SECONDS, {})
+            if outcome.caught:
+                raise RuntimeError(f"the unchanged tree fails: {outcome.test or outcome.status}")
+            self.baselines[key] = outcome.seconds
+        return self.baselines[key]
+
+    def tried(self, path: str, mutation: Mutation, tests: tuple[str, ...]) -> Outcome:
+        """
+        @param path: The module that is changed, below the root.
+
+        @return: How its tests end; the tree is as before.
+
+        @raise RuntimeError: As L{baseline} does.
+        """
+        limit = self.patience + SLOWER * self.baseline(tests)
+        target = self.root / path
+        kept = target.with_suffix(".unchanged")
+        # With its time of modification, so that what was compiled of it is good again afterwards.
+        shutil.copy2(target, kept)
+        try:
+            target.write_text(mutation.applied(target.read_text()))
+            # What is compiled of the changed module is not kept.
+            return self._run(tests, limit, {"PYTHONDONTWRITEBYTECODE": "1"})
+        finally:
+            kept.replace(target)
+
+    def _run(self, tests: Sequence[str], limit: float, environment: Mapping[str, str]) -> Outcome:
+        command = [sys.executable, "-m", "twisted.trial", "-x", "--temp-directory", "_trial_temp", *tests]
+        begin = time.monotonic()
+        process = subprocess.Popen(
+            command,
+            cwd=self.root,
+            env={**os.environ, **environment, "PYTHONPATH": str(self.root)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        try:
+            said, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            return Outcome("timeout", time.monotonic() - begin)
+        finally:
+            # The processes that its tests have started too.
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.communicate()
+        seconds = time.monotonic() - begin
+        if not process.returncode:
+            return Outcome("survived", seconds)
+        failed = _FAILED.search(said.partition("\n======")[2])
+        return Outcome("killed", seconds, failed[0] if failed else "")
