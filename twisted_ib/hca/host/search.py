@@ -67,9 +67,8 @@ class Search:
         self._groups: dict[int, tuple[list[int], tuple[int, ...]]] = {}
         self._directories, self.refused = openDirectories(self._environment, self.uid, create)
         if self.refused and not self._directories:
-            raise RunDirectoryError("; and ".join([str(error) for error in self.refused])) from self.refused[
-                0
-            ]
+            texts = "; and ".join([str(error) for error in self.refused])
+            raise RunDirectoryError(texts) from self.refused[0]
         searches.add(self)
 
     def allows(self, uid: int) -> bool:
