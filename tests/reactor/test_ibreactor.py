@@ -26,6 +26,7 @@ from zope.interface.verify import verifyObject
 from tests.sdp.pair import Keeper
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.base.polling import SPIN_SECONDS, AdaptivePolling
+from twisted_ib.hca.base.traits import LOCAL
 from twisted_ib.interfaces import IReactorCompletionChannels
 from twisted_ib.internet.channel import DeviceChannel, channelFor
 from twisted_ib.internet.logcontext import upcalls
@@ -69,6 +70,7 @@ class ScriptedDevice:
     """
 
     name = "test"
+    traits = LOCAL
     closed = False
     pollingCounters: Any = None
 
