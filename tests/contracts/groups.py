@@ -32,9 +32,10 @@ class DatagramSide(Side):
 
     path = None
 
-    def __init__(self, device: Device, receives: int = 8) -> None:
+    def __init__(self, device: Device, receives: int = 8, partition: int = 0) -> None:
         """
         @param receives: How many are posted.
+        @param partition: The slot of its P_Key.
         """
         self.device = device
         self.memory, self.timers = device.memory, device.timers
@@ -42,7 +43,7 @@ class DatagramSide(Side):
         self.consumer = Consumer()
         self.qp = device.createQueuePair(self.consumer, QPType.UD)
         self.equip(512)
-        self.qp.modify(QPState.INIT, pkey_index=0, port_num=1, qkey=KEY)
+        self.qp.modify(QPState.INIT, pkey_index=partition, port_num=1, qkey=KEY)
         self.inboxes = [self.register(GRH_BYTES + 64) for _ in range(receives)]
         for id, inbox in enumerate(self.inboxes):
             self.receive(id, piece(inbox))

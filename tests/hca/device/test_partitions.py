@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.contracts.groups import KEY as GROUP_KEY
+from tests.contracts.groups import DatagramSide
 from tests.hca.device.everykind import EveryKindTestCase
 from tests.hca.fabric.roce import test_devices
-from tests.hca.fabric.roce.test_hostile import CNP, SEND_ONLY, UD_SEND_ONLY, PacketTestCase, packet
+from tests.hca.fabric.roce.test_hostile import CNP, GROUP, SEND_ONLY, UD_SEND_ONLY, PacketTestCase, packet
 from tests.hca.hcas import settle
 from tests.hca.queues.keyed_pair import Consumer
 from twisted_ib import limits
@@ -17,10 +19,13 @@ from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.partition import DEFAULT_PKEY
 from twisted_ib.hca.base.port import PortChange
 from twisted_ib.hca.base.states import QPState, QPType
+from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.wire.headers import BTH, DETH
+from twisted_ib.hca.wire.mad.classes import VENDOR_CLASSES
+from twisted_ib.hca.wire.mad.mad import GET, QUEUE_KEY, Mad
 
 KEY = 0x11111111
 FULL, LIMITED = 0x8001, 0x0002
@@ -175,9 +180,48 @@ class PacketTests(PacketTestCase):
         """
         device = self.device(test_devices.THERE)
         device.changePort(PortChange(partitions=(DEFAULT_PKEY, FULL)))
-        number = datagrams(device, 1).number
+        number = DatagramSide(device, partition=1).qp.number
         rest = DETH.pack(KEY, 1) + bytes(8)
         cases = ((number, DEFAULT_PKEY, 1), (number, FULL, 0), (77, DEFAULT_PKEY, 0), (77, 0x8004, 1))
         for target, partition, counted in cases:
             data = packet(UD_SEND_ONLY, target, rest, partition=partition)
             self.assertEqual(self.give(device, data), counted, (target, hex(partition)))
+
+    def test_group(self) -> None:
+        """
+        A member of a multicast group takes the datagrams of its own partition only; for each that does not
+        take one, that is counted.
+        """
+        device = self.device(test_devices.THERE)
+        device.changePort(PortChange(partitions=(DEFAULT_PKEY, FULL)))
+        members = [DatagramSide(device, partition=index) for index in (0, 1)]
+        for each in members:
+            device.paths.attach(each.qp, int.from_bytes(gidOf(GROUP), "big"))
+        counters = device.counters
+        for partition, taken in ((DEFAULT_PKEY, [1, 0]), (FULL, [0, 1]), (1, [0, 1]), (0x8004, [0, 0])):
+            counted, body = counters["packets_bad_pkey"], DETH.pack(GROUP_KEY, 1) + bytes(8)
+            data = packet(UD_SEND_ONLY, 0xFFFFFF, body, destination=GROUP, partition=partition)
+            self.wire.deliver((test_devices.HERE, GROUP, 50000, 0, data))
+            settle(device)
+            self.assertEqual([len(each.heard()) for each in members], taken, hex(partition))
+            self.assertEqual(counters["packets_bad_pkey"] - counted, 1)
+
+    def test_management(self) -> None:
+        """
+        The response to a management datagram has the P_Key of the port that the request's matches.
+        """
+        device = self.device(test_devices.THERE)
+        device.changePort(PortChange(partitions=(DEFAULT_PKEY, FULL, LIMITED)))
+        mad = Mad(VENDOR_CLASSES[-1], 1, GET, 7, 1).pack()
+        for asked, answered in (
+            (DEFAULT_PKEY, DEFAULT_PKEY),
+            (0x7FFF, DEFAULT_PKEY),
+            (FULL, FULL),
+            (FULL & 0x7FFF, FULL),
+            (LIMITED | 0x8000, LIMITED),
+        ):
+            self.wire.log = []
+            data = packet(UD_SEND_ONLY, 1, DETH.pack(QUEUE_KEY, 1) + mad, partition=asked)
+            self.assertEqual(self.give(device, data), 0)
+            (response,) = self.wire.log
+            self.assertEqual(BTH.unpack_from(response[4])[2], answered, hex(asked))

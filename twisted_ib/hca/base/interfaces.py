@@ -345,6 +345,16 @@ class IPeerPath(Interface):
         Remove a waiter; harmless if it does not wait.
         """
 
+    def respond(word, record, partition):  # type: ignore[no-untyped-def]
+        """
+        Send the response to a management datagram.
+
+        @param word: as for C{post}.
+        @param record: GRH, DETH and MAD.
+        @param partition: the request's P_Key; 0 if the medium has none.
+        @return: False if the medium has no room now.
+        """
+
     def sendManagement(attribute, body, transaction=0):  # type: ignore[no-untyped-def]
         """
         Send a connection management message, at once or when there is room.
@@ -471,22 +481,24 @@ class IFabricOwner(Interface):
         A connection management message arrived: 232 bytes of C{buffer}.
         """
 
-    def madReceived(path, number, source, buffer, start, stop):  # type: ignore[no-untyped-def]
+    def madReceived(path, number, source, buffer, start, stop, partition=0):  # type: ignore[no-untyped-def]
         """
         A datagram for queue pair 0 or 1 arrived, which should be a MAD of 256 octets.
 
         @param number: the queue pair, 0 only where there is one.
         @param source: the sender's queue pair.
+        @param partition: the packet's P_Key; 0 if the medium has none.
         """
 
     # The GRH is the 40 octets that a UD receive has before its payload (IBTA vol. 1 9.8.3, 8.3).
-    def datagramReceived(path, opcode, number, buffer, start, stop):  # type: ignore[no-untyped-def]
+    def datagramReceived(path, opcode, number, buffer, start, stop, partition=0):  # type: ignore[no-untyped-def]
         """
         A datagram arrived: GRH, DETH, payload.
 
         @param opcode: L{UD_SEND_ONLY<twisted_ib.hca.base.operation.UD_SEND_ONLY>} or the one with immediate
             data, perhaps solicited.
         @param number: the destination queue pair number.
+        @param partition: the packet's P_Key; 0 if the medium has none, or its records have it.
         """
 
     def pathAccepted(path):  # type: ignore[no-untyped-def]

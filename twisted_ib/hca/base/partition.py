@@ -83,5 +83,11 @@ class PartitionTable:
         """
         return self.keys[index] if 0 <= index < len(self.keys) else 0
 
+    def partner(self, other: int) -> int:
+        """
+        @return: the first P_Key of the table that matches another; the first of all if none does.
+        """
+        return next((key for key in self.keys if matches(key, other)), self.keys[0])
+
 
 __all__ = ["DEFAULT_PKEY", "PartitionTable", "isValid", "matches", "partners"]

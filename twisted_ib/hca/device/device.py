@@ -372,11 +372,13 @@ class Device(Identity):
         """
         self.services.managementReceived(path, attribute, buffer, start, stop)
 
-    def madReceived(self, path: Any, number: int, source: int, buffer: Any, start: int, stop: int) -> None:
+    def madReceived(
+        self, path: Any, number: int, source: int, buffer: Any, start: int, stop: int, partition: int = 0
+    ) -> None:
         """
         See L{IFabricOwner}.
         """
-        self.mads.received(path, number, source, buffer, start, stop)
+        self.mads.received(path, number, source, buffer, start, stop, partition)
 
     def pathLost(self, path: Any, reason: PathLostError) -> None:
         """
@@ -405,12 +407,12 @@ class Device(Identity):
         return self.paths.reach(key, user)
 
     def datagramReceived(
-        self, path: Any, opcode: int, number: int, buffer: Any, start: int, stop: int
+        self, path: Any, opcode: int, number: int, buffer: Any, start: int, stop: int, partition: int = 0
     ) -> None:
         """
         See L{IFabricOwner}.
         """
-        self.paths.datagramReceived(path, opcode, number, buffer, start, stop)
+        self.paths.datagramReceived(path, opcode, number, buffer, start, stop, partition)
 
     def pathAccepted(self, path: Any) -> None:
         """

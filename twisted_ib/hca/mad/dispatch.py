@@ -81,6 +81,7 @@ class ReceivedMAD(NamedTuple):
     @ivar transaction: its transaction id.
     @ivar attribute: its attribute id.
     @ivar data: its 256 octets.
+    @ivar partition: its P_Key; 0 if the medium has none.
     """
 
     path: Any
@@ -90,6 +91,7 @@ class ReceivedMAD(NamedTuple):
     transaction: int
     attribute: int
     data: bytes
+    partition: int = 0
 
     @property
     def mad(self) -> Mad:
@@ -299,7 +301,9 @@ class Agents:
 
     # -- receiving
 
-    def received(self, path: Any, number: int, source: int, buffer: Any, start: int, stop: int) -> None:
+    def received(
+        self, path: Any, number: int, source: int, buffer: Any, start: int, stop: int, partition: int = 0
+    ) -> None:
         """
         A MAD arrived: see L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
         """
@@ -324,9 +328,11 @@ class Agents:
             if request is None or request.gid != path.peer.gid:
                 count("management_unmatched")
             else:
-                request.end(ReceivedMAD(path, number, source, method, transaction, attribute, data))
+                request.end(
+                    ReceivedMAD(path, number, source, method, transaction, attribute, data, partition)
+                )
         else:
-            received = ReceivedMAD(path, number, source, method, transaction, attribute, data)
+            received = ReceivedMAD(path, number, source, method, transaction, attribute, data, partition)
             agent = self._classes.get(class_, {}).get(version, {}).get(method)
             if agent is not None:
                 agent.received(received)
@@ -358,7 +364,8 @@ class Agents:
         path = request.path
         header = self._header(request.number, path.peer.gid, _HOP_LIMIT)
         # On the path of the request, whoever the peer says it is: nobody else is disturbed.
-        if not path.alive or not path.post(UD_SEND_ONLY << 24 | request.source, header, octets, MAD_BYTES):
+        word = UD_SEND_ONLY << 24 | request.source
+        if not path.alive or not path.respond(word, header + octets, request.partition):
             self.device.count("management_dropped")
 
     def _header(

@@ -213,7 +213,7 @@ class RoutedForm(DatagramForm):
 
     def check(self, queuePair: Any, key: int, head: bytes, behind: int) -> str:
         """
-        See L{DatagramForm.check}.  Packets were of the right partition before they became records.
+        See L{DatagramForm.check}.  Records have no P_Key; that of a packet is checked before.
         """
         source, target = ends(head, behind)
         # A peer cannot forge the source: it must be the GID that the path was established with.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
+from twisted_ib.hca.base.partition import matches
 from twisted_ib.hca.base.states import RECEIVING, QPType
 from twisted_ib.hca.wire.grh import DETH_BYTES, isMulticast
 from twisted_ib.hca.wire.headers import IMMEDIATE
@@ -98,7 +99,7 @@ class Resolution:
     # -- datagrams
 
     def datagramReceived(
-        self, path: Any, opcode: int, number: int, buffer: Any, start: int, stop: int
+        self, path: Any, opcode: int, number: int, buffer: Any, start: int, stop: int, partition: int = 0
     ) -> None:
         """
         See L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
@@ -127,6 +128,10 @@ class Resolution:
             device.count("datagrams_unproven")
         else:
             for target in targets:
+                # A packet was let through if it matched any P_Key of the port; each queue pair has its own.
+                if partition and not matches(partition, target.partition):
+                    device.count("packets_bad_pkey")
+                    continue
                 target.work.responder.received(path, opcode, record, 0, len(record))
 
     # -- multicast

@@ -313,6 +313,12 @@ class RecordPath(Waiters):
         """
         raise NotImplementedError
 
+    def respond(self, word: int, record: bytes, partition: int) -> bool:
+        """
+        See L{IPeerPath.respond}.
+        """
+        return self.post(word, record, b"", 0)
+
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
         """
         Publish a small record from the reserve: see L{IPath}.

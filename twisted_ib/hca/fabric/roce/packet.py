@@ -340,18 +340,20 @@ class PacketFabric(AddressDirectory):
             *(GSI_QPN, b"".join((DETH.pack(QUEUE_KEY, GSI_QPN), head, body)), 0, _HOP_LIMIT),
         )
 
-    def sendDatagram(self, path: PeerPath, word: int, record: bytes) -> None:
+    def sendDatagram(self, path: PeerPath, word: int, record: bytes, partition: int = 0) -> None:
         """
         Send a datagram of a queue pair.
 
         @param word: opcode and destination QPN.
         @param record: GRH, DETH, immediate if there is one, and payload.
+        @param partition: its P_Key, or 0 for that of the queue pair.
         """
         source = DETH.unpack_from(record, GRH_BYTES)[1] & QPN_MASK
-        owner = self.owner
-        # A datagram may have waited longer than its queue pair lived.
-        queuePair = owner.queuePairs.get(source)
-        partition = owner.partitions.key(0) if queuePair is None else queuePair.partition
+        if not partition:
+            owner = self.owner
+            # A datagram may have waited longer than its queue pair lived.
+            queuePair = owner.queuePairs.get(source)
+            partition = owner.partitions.key(0) if queuePair is None else queuePair.partition
         self.transmitter.datagram(
             *(path.peer.address, word >> 24, word & QPN_MASK, 0, partition, source),
             # Of the GRH, traffic class and hop limit (IBTA vol. 1 8.3).

@@ -101,6 +101,16 @@ class PeerPath:
         self.fabric.sendDatagram(self, word, b"".join((header, *pieces)))
         return True
 
+    def respond(self, word: int, record: bytes, partition: int) -> bool:
+        """
+        See L{IPeerPath.respond}.
+        """
+        # IBTA vol. 1 13.5.4: a response is in the partition of its request; ours may be the full membership
+        # of it and theirs a limited one.
+        fabric = self.fabric
+        fabric.sendDatagram(self, word, record, fabric.owner.partitions.partner(partition))
+        return True
+
     def sendManagement(self, attribute: int, body: bytes, transaction: int = 0) -> None:
         """
         Send a CM message.

@@ -311,6 +311,12 @@ class QueuePairPath(Waiters):
         """
         return self._position
 
+    def respond(self, word: int, record: bytes, partition: int) -> bool:
+        """
+        See L{IPeerPath.respond<twisted_ib.hca.base.interfaces.IPeerPath.respond>}.
+        """
+        return self._way.respond(word, record, partition)
+
     def sendManagement(self, attribute: int, body: bytes, transaction: int = 0) -> None:
         """
         Send a CM message.

@@ -34,7 +34,6 @@ from twisted_ib.hca.base.operation import (
     UD_SEND_ONLY_IMMEDIATE,
     WRITE_MIDDLE,
 )
-from twisted_ib.hca.base.partition import matches
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, PSN_MASK
 from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, ICRCState, crc32
@@ -277,19 +276,14 @@ class PacketReceiver:
                 self._owner.count("qkey_violations")
             else:
                 path = self._fabric.pathTo(source)
-                self._owner.madReceived(path, target, sender & QPN_MASK, view, body, tail)
+                self._owner.madReceived(path, target, sender & QPN_MASK, view, body, tail, partition)
         # IBTA vol. 1 annex A17: RoCE has no queue pair 0.
         elif opcode in _DATAGRAMS and target > GSI_QPN:
-            queuePair = self._owner.queuePairs.get(target)
-            # Any partition of the port was let through so far.
-            if queuePair is not None and not matches(partition, queuePair.partition):
-                self._owner.count("packets_bad_pkey")
-                return
             head = _header(source, destination, trafficClass, end - at)
             record = b"".join((head, view[at + BTH.size : tail]))
             opcode |= flags & SOLICITED
             path = self._fabric.pathTo(source)
-            self._owner.datagramReceived(path, opcode, target, record, 0, len(record))
+            self._owner.datagramReceived(path, opcode, target, record, 0, len(record), partition)
         else:
             self._owner.count("packets_unknown_qp")
             if not opcode & _SERVICE_MASK:
