@@ -14,7 +14,7 @@ from tests.support import packets
 from tests.support.generated import given
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.wire import icrcflow
-from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, ICRCState
+from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, RIGHT, ICRCState, crc32
 from twisted_ib.hca.wire.rocev2 import UDPDatagram
 
 HERE, THERE = gidOf("10.77.0.2"), gidOf("10.77.0.3")
@@ -66,6 +66,19 @@ class FlowTests(SynchronousTestCase):
                 memoryview(packet(identification, body)), 0, len(body) + 4, number
             )
         )
+
+    @given(st.binary(min_size=12, max_size=90), st.integers(0, 1000))
+    def test_residue(self, body: bytes, where: int) -> None:
+        """
+        The CRC of a packet with its ICRC tells whether it is right: one bit more or less, and it differs.
+        """
+        octets = bytearray(packet(0, body + bytes(-len(body) & 3)))
+        octets[4] = 0
+        state = self.flow.state(len(octets))
+        self.assertEqual(crc32(self.flow.sign(bytes(octets[:-4])), state), RIGHT)
+        octets[:] = self.flow.sign(bytes(octets[:-4]))
+        octets[where % len(octets)] ^= 1 << where % 8
+        self.assertNotEqual(crc32(octets, state), RIGHT)
 
     def test_counting(self) -> None:
         """

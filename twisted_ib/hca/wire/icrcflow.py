@@ -26,7 +26,11 @@ from twisted_ib.hca.wire.icrc import crc32
 from twisted_ib.hca.wire.opcodes import MTU_BYTES, OPCODES
 from twisted_ib.hca.wire.rocev2 import PORT
 
-__all__ = ["LONGEST_PACKET", "ICRCState", "crc32", "identificationOf"]
+__all__ = ["LONGEST_PACKET", "RIGHT", "ICRCState", "crc32", "identificationOf"]
+
+#: The CRC of anything that ends with its own CRC, little endian as the ICRC is: the register then holds the
+#: same, whatever preceded.
+RIGHT: Final = 0x2144DF1C
 
 #: The CRC of eight octets of ones, see L{twisted_ib.hca.wire.icrc}.
 _START: Final = 0x2144DF1C

@@ -36,23 +36,23 @@ from twisted_ib.hca.base.operation import (
 )
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, PSN_MASK
-from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, ICRCState, crc32
+from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, RIGHT, ICRCState, crc32
 from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
 from twisted_ib.hca.wire.opcodes import CONGESTION, OPCODES
 
 #: Sizes of packets whose ICRC state is cached for a flow without a connection, see L{limits.PACKET_SIZES}.
 PACKET_SIZES_UNCONNECTED = 8
 
+_unpackBTH: Final = BTH.unpack_from
 _ACKNOWLEDGE: Final = 0x80000000
 _PAD_SHIFT: Final = 4
 _VERSION_MASK: Final = 0xF
 _SERVICE_MASK: Final = 0xE0
 _HOP_LIMIT: Final = 64
-#: The BTH up to the word with the PSN is the same in all Middle packets of a message, which have neither pad
-#: nor solicited event.
-_KIND_BYTES: Final = 8
+#: The BTH up to the word with the PSN, and that word. The former is the same in all Middle packets of a
+#: message, which have neither pad nor solicited event.
+_KIND_AND_WORD: Final = Struct(">QI")
 _SPECIAL: Final = SOLICITED | 3 << _PAD_SHIFT
-_WORD: Final = Struct(">I")
 _MIDDLES: Final = frozenset((SEND_MIDDLE, WRITE_MIDDLE))
 #: The ECN field of the traffic class; both bits are "congestion experienced" (RFC 3168 section 5).
 _CONGESTED: Final = 3
@@ -113,14 +113,19 @@ class PacketReceiver:
         isNew = flow is None
         if flow is None:
             flow = ICRCState(gidOf(source), gidOf(destination), port, PACKET_SIZES_UNCONNECTED)
-        fabric, sessions, count = self._fabric, self._sessions, self._owner.count
+        fabric, sessions = self._fabric, self._sessions
         # Connections are point to point: a multicast packet must not reach one, whatever its DestQP.
         if destination != fabric.address:
             sessions = _NO_SESSIONS
-        view, now, accepted = memoryview(buffer), fabric.clock(), self._owner.partitions.accepted
-        states, unpackBTH, unpackICRC = flow.states, BTH.unpack_from, ICRC.unpack_from
+        now, states = fabric.clock(), flow.states
         isMarked = trafficClass & _CONGESTED == _CONGESTED
-        self.packets += -(-(stop - start) // size) or 1
+        # A slice of the buffer is a copy, which for one packet costs less than a view.
+        view = buffer
+        if start + size < stop:
+            view = memoryview(buffer)
+            self.packets += -(-(stop - start) // size)
+        else:
+            self.packets += 1
         joining = None
         number, end = -1, start
         while end < stop:
@@ -133,34 +138,30 @@ class PacketReceiver:
             # Linux rxe_recv.c rxe_rcv drops runts too; every packet is padded to whole words (IBTA vol. 1
             # 9.2).
             if not _LEAST <= octets <= LONGEST_PACKET or octets & 3:
-                count("packets_malformed")
+                self._owner.count("packets_malformed")
                 continue
-            opcode, flags, partition, target, psn = unpackBTH(buffer, at)
+            opcode, flags, partition, target, psn = _unpackBTH(buffer, at)
             offset = _STARTS.get(opcode)
             if offset is None:
-                count("packets_bad_opcode")
+                self._owner.count("packets_bad_opcode")
                 continue
             body, tail = at + offset, end - ICRC.size - (flags >> _PAD_SHIFT & 3)
             if tail < body or flags & _VERSION_MASK:
-                count("packets_malformed")
+                self._owner.count("packets_malformed")
                 continue
             # IBTA vol. 1 7.8.1: the ICRC is checked before a field selects any state. This is
             # ICRCState.isRight for the usual case, inlined.
             state = states.get(octets << 16 | number)
-            if (
-                state is not None
-                and not view[at + 4]
-                and crc32(view[at : end - 4], state) == unpackICRC(view, end - 4)[0]
-            ):
+            if state is not None and not view[at + 4] and crc32(view[at:end], state) == RIGHT:
                 flow.expected += 1
             elif not flow.isRight(view, at, end, number):
-                count("packets_bad_icrc")
+                self._owner.count("packets_bad_icrc")
                 continue
             target &= QPN_MASK
             session = sessions.get(target)
             # IBTA vol. 1 10.9.3; Linux rxe_recv.c check_keys drops and counts such packets too.
-            if partition not in (accepted if session is None else session.accepted):
-                count("packets_bad_pkey")
+            if partition not in (self._owner.partitions if session is None else session).accepted:
+                self._owner.count("packets_bad_pkey")
                 continue
             if session is None:
                 if joining is not None:  # The datagram's receiver may raise.
@@ -177,18 +178,18 @@ class PacketReceiver:
             # Linux rxe_recv.c check_type_state and check_addr: a connected queue pair accepts its own
             # service, from its peer's address; or anybody could inject data.
             elif opcode & _SERVICE_MASK != session.service:
-                count("congestion_notified" if opcode == CONGESTION else "packets_wrong_service")
+                self._owner.count("congestion_notified" if opcode == CONGESTION else "packets_wrong_service")
             elif session.peer.address != source:
-                count("packets_wrong_source")
+                self._owner.count("packets_wrong_source")
             else:
                 if isNew:  # Kept only now: packets with forged sources must leave no state.
                     isNew = False
                     flow.most = limits.PACKET_SIZES
                     self._remember(key, flow)
                 if isMarked:
-                    count("packets_marked")
+                    self._owner.count("packets_marked")
                     fabric.transmitter.notify(session, now)
-                if opcode in _MIDDLES and end < stop and not isMarked and not flags & _SPECIAL:
+                if end < stop and opcode in _MIDDLES and not isMarked and not flags & _SPECIAL:
                     # A run of Middle packets of one message is checked and delivered at once: bulk transfer
                     # is nothing else.
                     parts, word = self._run(flow, view, at, stop, size, number)
@@ -222,23 +223,23 @@ class PacketReceiver:
         # The packets of a run equal the first up to the PSN, which counts up. Each is checked with its own
         # ICRC; the first one that differs ends the run and is processed alone. The payloads are valid as
         # long as the buffer.
-        kind, body, tail = view[at : at + _KIND_BYTES], at + BTH.size, at + size - ICRC.size
-        unpack, unpackICRC, states = _WORD.unpack_from, ICRC.unpack_from, flow.states
+        body, tail = at + BTH.size, at + size - ICRC.size
+        unpack, states = _KIND_AND_WORD.unpack_from, flow.states
         parts = [view[body:tail]]
-        (first,) = unpack(view, at + _KIND_BYTES)
+        kind, first = unpack(view, at)
         psn, asks = first & PSN_MASK, first
         for start in range(at + size, stop - size + 1, size):
             number += 1
             psn = psn + 1 & PSN_MASK
             body += size
             tail += size
-            (word,) = unpack(view, start + _KIND_BYTES)
-            if word & PSN_MASK != psn or view[start : start + _KIND_BYTES] != kind:
+            found, word = unpack(view, start)
+            if word & PSN_MASK != psn or found != kind:
                 break
             state = states.get(size << 16 | number)
             if state is None:
                 state = flow.state(size, number)
-            if crc32(view[start:tail], state) != unpackICRC(view, tail)[0]:
+            if crc32(view[start : start + size], state) != RIGHT:
                 break
             asks |= word
             parts.append(view[body:tail])
@@ -260,7 +261,7 @@ class PacketReceiver:
         flags: int,
         partition: int,
         target: int,
-        view: memoryview,
+        view: Any,
         at: int,
         end: int,
         tail: int,

@@ -167,6 +167,8 @@ class RoCELink:
         self._receivers: dict[int, tuple[socket.socket, str]] = {}
         #: Result of the poll by L{pending} that L{receive} has not used yet.
         self._ready: list[tuple[int, int]] | None = None
+        #: The ancillary data of a single datagram without a traffic class.
+        self._plain = [(_IPV6, _IPV6_TCLASS, bytes(4)) if self._isIPv6 else (_IP, _IP_TOS, bytes(1))]
         #: Octets that the last recvmsg returned.
         self._length = 0
         self._buffer = mmap.mmap(-1, _BUFFER_BYTES)  # Slices of it are bytes.
@@ -372,7 +374,7 @@ class RoCELink:
         self._length = length
         size, trafficClass = length, 0
         # UDP_GRO: the kernel joined several datagrams of one flow, all of this size but the last.
-        for level, kind, data in ancillary:
+        for level, kind, data in ancillary if ancillary != self._plain else ():
             if level == _SOL_UDP:
                 if kind == _UDP_GRO:
                     (size,) = _INT.unpack(data)

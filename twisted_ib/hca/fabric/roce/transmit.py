@@ -28,6 +28,8 @@ PACKET_NOTIFICATION_SECONDS = 50e-6
 
 #: AckReq, in the BTH word of the PSN.
 ACKNOWLEDGE: Final = 0x80000000
+_packBTH: Final = BTH.pack
+_packICRC: Final = ICRC.pack
 _BACKWARD: Final = 0x40000000
 _PAD_SHIFT: Final = 4
 _LEAST: Final = BTH.size + ICRC.size
@@ -66,7 +68,7 @@ class PacketTransmitter:
         # two directions of a connection are independent.
         if packets[0][0] == ACKNOWLEDGEMENT:
             packets.append(packets.pop(0))  # A shorter packet can only end a UDP_SEGMENT batch.
-        flow, remote, partition, pack, packICRC = path.flow, path.remote, path.partition, BTH.pack, ICRC.pack
+        flow, remote, partition, pack, packICRC = path.flow, path.remote, path.partition, _packBTH, _packICRC
         states = flow.states
         most = 0
         pieces: list[Any] = []
@@ -114,24 +116,25 @@ class PacketTransmitter:
         The same for one packet, which a queue pair mostly has.
         """
         opcode, flags, psn, header, payload = parts
-        pad = -(len(header) + len(payload)) & 3
+        length = len(header) + len(payload)
+        pad = -length & 3
+        size = _LEAST + length + pad
         if flags & 1:
             psn |= ACKNOWLEDGE
-        head = BTH.pack(opcode, flags & SOLICITED | pad << _PAD_SHIFT, path.partition, path.remote, psn)
+        head = _packBTH(opcode, flags & SOLICITED | pad << _PAD_SHIFT, path.partition, path.remote, psn)
         packet = b"".join((head, header, payload, _PADS[pad]))
-        size = len(packet) + ICRC.size
         flow = path.flow
         state = flow.states.get(size << 16)
         if state is None:
             state = flow.state(size)
-        pieces = [packet + ICRC.pack(crc32(packet, state))]
-        call = path.peer.address, path.port, pieces, size, path.trafficClass, path.hopLimit
+        pieces = [packet + _packICRC(crc32(packet, state))]
         if self.stalled:
-            self._transmit(call, 1)
-        elif self.link.send(*call):  # As _transmit() does.
+            self._transmit(self._call(path, pieces, size), 1)
+        # As _transmit() does.
+        elif self.link.send(path.peer.address, path.port, pieces, size, path.trafficClass, path.hopLimit):
             self.packets += 1
         else:
-            self._stall(call, 1)
+            self._stall(self._call(path, pieces, size), 1)
 
     @staticmethod
     def _call(path: Any, pieces: list[Any], size: int) -> tuple[Any, ...]:
