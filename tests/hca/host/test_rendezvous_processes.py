@@ -17,7 +17,7 @@ from tests.hca.host.test_rendezvous import SDP, SERVICE, RendezvousTestCase
 from tests.hca.host.test_rundirectory import NOBODY, UID
 from tests.support.descriptors import descriptors, fork, runForked
 from twisted_ib.errors import NoListenerError, RunDirectoryError, ServiceInUseError
-from twisted_ib.hca.host import addresses, entries, rundirectory, search
+from twisted_ib.hca.host import addresses, entries, rendezvous, rundirectory, search
 from twisted_ib.hca.host.rendezvous import Rendezvous
 
 _CLONE_NEWNET = 0x40000000
@@ -346,6 +346,34 @@ class OtherUserTests(RendezvousTestCase):
         self.assertEqual(self.guids(server, "127.0.0.1"), [3, 2])
         self.hca(4)  # root may remove them, and both are dead
         self.assertEqual(self.guids(server, "127.0.0.1"), [])
+
+    def test_leftByOtherInNumbers(self) -> None:
+        """
+        However many entries an allowed user has left at a service, few of their processes are looked for
+        before the service is refused, by an error that says so; other services are not concerned.
+        """
+        server = self.hca(1)
+        dead = ",".join(entries.targetName(f"hca-{guid:016x}", 7) for guid in range(2, 66))
+        for number in range(1, 100):
+            name = entries.serviceName(SERVICE, server.namespace, f"127.0.1.{number}")
+            os.symlink(dead, os.path.join(self.run_, name))
+            os.lchown(os.path.join(self.run_, name), NOBODY, NOBODY)
+        probes: list[str] = []
+
+        def isServed(directory: object, name: str) -> bool:
+            """
+            Count.
+            """
+            probes.append(name)
+            return False
+
+        self.patch(rendezvous, "isServed", isServed)
+        self.patch(rundirectory.RunDirectory, "remove", lambda directory, name: False)
+        error = self.assertRaises(ServiceInUseError, server.publish, SERVICE, "0.0.0.0")
+        self.assertIn(f"user {NOBODY} has left", str(error))
+        self.assertEqual(len(probes), rendezvous.FOREIGN_TARGETS)
+        server.publish(SERVICE, "127.0.0.1")
+        server.publish(SERVICE + 1, "0.0.0.0")
 
     def test_otherNamespace(self) -> None:
         """

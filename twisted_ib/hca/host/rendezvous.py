@@ -41,6 +41,8 @@ from twisted_ib.hca.host.entries import (
 from twisted_ib.hca.host.rundirectory import LOCK_ATTEMPTS, LOCK_PAUSE_SECONDS, RunDirectory
 from twisted_ib.hca.host.search import Search, searches
 
+#: Targets of other users' entries at one service, dead or alive, that L{Rendezvous.publish} looks for.
+FOREIGN_TARGETS = 256
 #: listen(2): connections that the kernel queues for an HCA until they are accepted.
 RENDEZVOUS_BACKLOG = 128
 
@@ -197,6 +199,7 @@ class Rendezvous(Search):
                 f"{directory.path}/{start}{address} belongs to user {status.st_uid} who is not let in"
             )
         beside: list[tuple[str, int]] = []
+        budget = FOREIGN_TARGETS
         for name in directory.names():
             if not name.startswith(start):
                 continue
@@ -207,7 +210,16 @@ class Rendezvous(Search):
             # A stranger's entry must not keep us from listening: no client of ours follows it.
             if status is None or not self.allows(status.st_uid):
                 continue
-            living = self._living(directory, name)
+            pointed = self._pointed(directory, name)
+            if status.st_uid != self.uid:
+                # Each costs a connection, and the caller is a reactor that waits.
+                budget -= max(1, len(pointed))
+                if budget < 0:
+                    raise ServiceInUseError(
+                        f"user {status.st_uid} has left too many entries to look at, such as"
+                        f" {directory.path}/{name}; remove those of dead processes"
+                    )
+            living = [(hca, tcp) for hca, tcp, _ in pointed if hca == self.name or isServed(directory, hca)]
             # As SO_REUSEPORT (socket(7)): one user's sockets may share a port, and the kernel decides it.
             mayShare = inode and status.st_uid == self.uid and len(living) < SERVICE_TARGETS
             if not all(mayShare and tcp and hca != self.name for hca, tcp in living):
@@ -219,10 +231,6 @@ class Rendezvous(Search):
                     f"{directory.path}/{name} is left from a dead process of user {status.st_uid}; remove it"
                 )
         return beside
-
-    def _living(self, directory: RunDirectory, name: str) -> list[tuple[str, int]]:
-        pointed = self._pointed(directory, name)
-        return [(hca, tcp) for hca, tcp, _ in pointed if hca == self.name or isServed(directory, hca)]
 
     def _link(
         self, serviceID: int, address: str, inode: int = 0, beside: Sequence[tuple[str, int]] = ()
