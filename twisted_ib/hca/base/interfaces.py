@@ -242,12 +242,11 @@ class IFabricConnections(Interface):
             unsupported.
         """
 
-    def trace(wrap):  # type: ignore[no-untyped-def]
+    def trace(observer):  # type: ignore[no-untyped-def]
         """
         Have what this fabric sends and receives observed from now on.
 
-        @param wrap: called with a path class, returns a subclass for the paths that follow; on a fabric of
-            packets called with the L{ILink<twisted_ib.hca.fabric.base.link.ILink>}, returns another.
+        @param observer: an L{IFabricObserver<twisted_ib.hca.fabric.base.link.IFabricObserver>}.
         """
 
     def forked():  # type: ignore[no-untyped-def]

@@ -1,8 +1,9 @@
 """
-Capture of a fabric of records: observes its paths.
+Capture of a fabric: observes its paths, or its link (L{twisted_ib.hca.capture.linktrace}).
 
-The path classes of a traced fabric are replaced by subclasses: a record is shown after the medium has
-accepted it, and a tap in front of the receiver shows what arrives. A fabric that is not traced pays nothing.
+The path classes of a traced fabric of records are replaced by subclasses: a record is shown after the
+medium has accepted it, and a tap in front of the receiver shows what arrives.  A fabric that is not traced
+pays nothing.
 
 Between two HCAs that write to the same capture only posted records are shown, since each would appear twice.
 """
@@ -13,6 +14,8 @@ import os
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
+
+from zope.interface import implementer
 
 from twisted_ib.errors import WireError
 from twisted_ib.hca.base.operation import (
@@ -31,6 +34,7 @@ from twisted_ib.hca.base.operation import (
 from twisted_ib.hca.capture.capture import Capture
 from twisted_ib.hca.capture.flow import Flow
 from twisted_ib.hca.capture.linktrace import TracedLink
+from twisted_ib.hca.fabric.base.link import IFabricObserver
 from twisted_ib.hca.fabric.base.path import Refusing
 from twisted_ib.hca.queues.scatter import payload
 from twisted_ib.hca.services.datagramform import FORMS
@@ -47,6 +51,7 @@ else:
 _LONGEST_MTU: Final = max(MTU_BYTES.values())
 
 
+@implementer(IFabricObserver)
 class Trace:
     """
     The trace of one HCA.
@@ -57,7 +62,7 @@ class Trace:
 
     def __init__(self, capture: Capture, fabric: Any, name: str) -> None:
         """
-        Trace the paths of a fabric from now on.
+        Trace a fabric from now on.
 
         @param name: device name.
         """
@@ -65,10 +70,19 @@ class Trace:
         self.fabric = fabric
         self.form = FORMS[fabric.traits.linkLayer]
         self.interface = capture.interface(name, fabric.guid)
-        if fabric.traits.packets:
-            fabric.trace(lambda link: TracedLink(link, capture, self.interface))
-        else:
-            fabric.trace(lambda base: traced(base, self))
+        fabric.trace(self)
+
+    def tracedPaths(self, base: Any) -> Any:
+        """
+        See L{IFabricObserver}.
+        """
+        return type("TracedPath", (_TracedPath, base), {"trace": self})
+
+    def tracedLink(self, link: Any) -> TracedLink:
+        """
+        See L{IFabricObserver}.
+        """
+        return TracedLink(link, self.capture, self.interface)
 
 
 class PathTrace:
@@ -408,12 +422,3 @@ class _TracedPath(_Path):
         for number in [n for n, each in segments.items() if each is segment]:
             del segments[number]
         super().withdraw(segment)
-
-
-def traced(base: Any, trace: Trace) -> Any:
-    """
-    A traced subclass of a path class.
-
-    @param base: the path class of a fabric.
-    """
-    return type("TracedPath", (_TracedPath, base), {"trace": trace})

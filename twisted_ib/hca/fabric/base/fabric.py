@@ -4,7 +4,6 @@ The base of all fabrics, whatever carries their records.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from twisted_ib import limits
@@ -69,11 +68,11 @@ class Fabric:
         if wanted is not None:
             wanted()
 
-    def trace(self, wrap: Callable[[Any], Any]) -> None:
+    def trace(self, observer: Any) -> None:
         """
         See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>}.
         """
-        self.pathClass = wrap(self.pathClass)
+        self.pathClass = observer.tracedPaths(self.pathClass)
 
     def unsent(self) -> bool:
         """

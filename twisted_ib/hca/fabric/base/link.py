@@ -93,4 +93,22 @@ class ILink(Interface):
         """
 
 
-__all__ = ["ILink"]
+class IFabricObserver(Interface):
+    """
+    An observer of the traffic of a fabric, which puts itself where that passes.
+    """
+
+    def tracedPaths(base):  # type: ignore[no-untyped-def]
+        """
+        @param base: the class of the paths of a fabric of records.
+        @return: a subclass, for the paths that follow.
+        """
+
+    def tracedLink(link):  # type: ignore[no-untyped-def]
+        """
+        @param link: the L{ILink} of a fabric of packets.
+        @return: another in its place.
+        """
+
+
+__all__ = ["IFabricObserver", "ILink"]

@@ -108,13 +108,11 @@ class PacketFabric(AddressDirectory):
         self._waker = LinkWaker(link)
         link.user = self
 
-    def trace(self, wrap: Callable[[Any], Any]) -> None:
+    def trace(self, observer: Any) -> None:
         """
-        Insert a wrapper between this fabric and its link.
-
-        @param wrap: called with the link; returns another C{ILink}.
+        See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>}.
         """
-        self.link = self.transmitter.link = wrap(self.link)
+        self.link = self.transmitter.link = observer.tracedLink(self.link)
 
     def pathMTUTo(self, address: str) -> int:
         """

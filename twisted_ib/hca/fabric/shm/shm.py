@@ -112,12 +112,12 @@ class SharedMemoryFabric(HostDirectory):
         """
         return self.segmentClass.create(max(size, 8)) if self.rings else None
 
-    def trace(self, wrap: Callable[[Any], Any]) -> None:
+    def trace(self, observer: Any) -> None:
         """
         See L{IFabric}.
         """
-        super().trace(wrap)
-        self.carrierClass = wrap(self.carrierClass)
+        super().trace(observer)
+        self.carrierClass = observer.tracedPaths(self.carrierClass)
 
     # -- peers
 
