@@ -8,6 +8,7 @@ leave nothing in the checkout.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 #: All of the checkout.
 FOLDERS = (".ci", "benchmarks", "docs", "examples", "newsfragments", "tests", "twisted", "twisted_ib")
-FILES = (".gitignore", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.cfg")
+FILES = (".gitignore", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.cfg", "setup.py")
 
 PLUGIN = "twisted/plugins/twisted_ib_plugin.py"
 
@@ -60,6 +61,7 @@ def backend(hook: str, source: Path, target: Path) -> Path:
     result = subprocess.run(
         [sys.executable, "-c", f"import setuptools.build_meta as b, sys; b.{hook}(sys.argv[1])", str(target)],
         cwd=source,
+        env={**os.environ, "TWISTED_IB_COMPILE": ""},
         capture_output=True,
         text=True,
         timeout=HANG_SECONDS,
@@ -206,6 +208,32 @@ class PackagingTests(SynchronousTestCase):
         site, names = self.unpackWheel(wheel)
         self.assertEqual([name for name in names if not name.endswith(".pth")], [])
         self.assertFound(site, self.checkout)
+
+    def test_compiledOnRequest(self) -> None:
+        """
+        Only where C{TWISTED_IB_COMPILE=1} asks for it the build needs more than setuptools.
+        """
+        code = "import setuptools.build_meta as b; print(b.get_requires_for_build_wheel())"
+        for value, isMore in (("", False), ("0", False), ("1", True)):
+            result = subprocess.run(
+                [sys.executable, "-c", code],
+                cwd=self.checkout,
+                env={**os.environ, "TWISTED_IB_COMPILE": value},
+                capture_output=True,
+                text=True,
+                timeout=HANG_SECONDS,
+            )
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual("'mypy >=" in result.stdout.splitlines()[-1], isMore, result.stdout)
+
+    def test_compiledModules(self) -> None:
+        """
+        Each module that C{setup.py} has compiled is one of the package, named once and in order.
+        """
+        named = re.findall(r'^ {4}"(.*\.py)",$', (ROOT / "setup.py").read_text(), re.M)
+        self.assertTrue(named)
+        self.assertEqual(named, sorted(set(named)))
+        self.assertLessEqual(set(named), self.modules)
 
     def test_noNamespaceModules(self) -> None:
         """

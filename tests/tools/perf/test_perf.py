@@ -23,7 +23,7 @@ from tests.support.commands import refusal
 from twisted_ib import limits
 from twisted_ib.tools.perf import client as perfClient
 from twisted_ib.tools.perf import link as perfLink
-from twisted_ib.tools.perf import parameters, perf, runs, server
+from twisted_ib.tools.perf import parameters, perf, report, runs, server
 from twisted_ib.tools.perf.client import Client
 from twisted_ib.tools.perf.link import Link
 from twisted_ib.tools.perf.method import Test, pattern
@@ -801,11 +801,21 @@ class ReportTests(SynchronousTestCase):
             line.split(), ["8388608", "123456789", "1.50", "22222.22", "333333.33", "167.77", "20"]
         )
 
+    def test_form(self) -> None:
+        """
+        The lines above the table say whether modules are compiled.
+        """
+        for modules, words in (([], "pure Python"), (["a", "b"], "2 compiled modules")):
+            self.patch(report, "compiledModules", lambda modules=modules: modules)
+            self.assertIn(f"\nthis end runs {words}\n", heading(TESTS[0], TERMS, "shm0"))
+
     def test_json(self) -> None:
         """
         The same for programs.
         """
+        self.patch(report, "compiledModules", lambda: ["twisted_ib.sdp.stream"])
         found = json.loads(json.dumps({**described(TESTS[0], TERMS, "shm0"), **self.row.json()}))
+        self.assertEqual(found["compiled"], ["twisted_ib.sdp.stream"])
         self.assertEqual((found["test"], found["queue_pairs"], found["bytes"]), ("send", 2, 8388608))
         self.assertEqual((found["latency"]["p50_usec"], found["latency"]["p99_9_usec"]), (1.5, 333333.333))
         self.assertEqual(found["bandwidth"]["messages_per_sec"], 20.0)

@@ -108,7 +108,7 @@ class ProcessTests(SynchronousTestCase):
         client = self.start(ALONE, "127.0.0.1", "-p", self.port(server), "-a", "-n", "2")
         status, out, err = self.ended(client)
         self.assertEqual((status, err), (0, ""))
-        rows = [line.split() for line in out.splitlines()[3:]]
+        rows = [line.split() for line in out.splitlines()[4:]]
         self.assertEqual([int(row[0]) for row in rows], [1 << power for power in range(1, 24)])
         self.assertEqual({len(row) for row in rows}, {7})
         self.assertTrue(out.isascii() and "\x1b" not in out and "\r" not in out)

@@ -149,6 +149,7 @@ class TextTests(SynchronousTestCase):
             "hca_id": "shm0",
             "pid": 7,
             "icrc": "isal",
+            "compiled": ["twisted_ib.sdp.stream"],
             "attributes": {**deviceAttributes(0x0102030405060708), **extendedAttributes()},
             "port": portAttributes(Port()),
             "gids": ["fe80::1", "192.0.2.1", "fe80::2%4"],
@@ -191,6 +192,8 @@ class TextTests(SynchronousTestCase):
         found = heading(self.entry, True)
         for line in (
             "\ticrc:\t\t\t\tisal",
+            "\tcompiled:",
+            "\t\t\t\t\ttwisted_ib.sdp.stream",
             "\tmax_mr_size:\t\t\t0x10000000000",
             "\tdevice_cap_flags:\t\t0x01223cc6",
             "\t\t\t\t\tSRQ_RESIZE",
@@ -213,6 +216,16 @@ class TextTests(SynchronousTestCase):
             "\t\tsent_pkts:\t\t5",
         ):
             self.assertIn(line, found)
+
+    def test_pureForm(self) -> None:
+        """
+        C{-v} says that no module is compiled; without it nothing is said of that.
+        """
+        self.assertNotIn("\tcompiled:", heading(self.entry, False))
+        self.entry["compiled"] = []
+        self.assertIn("\tcompiled:\t\t\tno", heading(self.entry, True))
+        self.entry["compiled"] = "nonsense"
+        self.assertFalse([each for each in heading(self.entry, True) if "compiled" in each])
 
     def test_json(self) -> None:
         """

@@ -44,6 +44,7 @@ from twisted_ib.hca.device.addressing.processes import ProcessResolution
 from twisted_ib.hca.device.addressing.resolution import Resolution
 from twisted_ib.hca.device.connections import Manager, Service, Services
 from twisted_ib.hca.device.counters import Traffic, counters
+from twisted_ib.hca.device.form import compiledModules
 from twisted_ib.hca.device.identity import Identity
 from twisted_ib.hca.device.objects import Objects
 from twisted_ib.hca.device.receivebudget import ReceiveBudget
@@ -287,6 +288,7 @@ class Device(Identity):
         return {
             **self._identity(),
             **beside,
+            "compiled": compiledModules(),
             "attributes": {
                 **deviceAttributes(self.guid, len(self.partitions)),
                 **extendedAttributes(capabilitiesOf(self.traits)),

@@ -11,6 +11,7 @@ from typing import Any
 
 from attrs import frozen
 
+from twisted_ib.hca.device.form import compiledModules
 from twisted_ib.tools.perf.method import Test
 from twisted_ib.tools.perf.parameters import Parameters
 from twisted_ib.tools.perf.runs import Latency
@@ -98,6 +99,14 @@ class Row:
         }
 
 
+def form() -> str:
+    """
+    Return how many of the modules that this process has imported are compiled, in words.
+    """
+    count = len(compiledModules())
+    return f"{count} compiled modules" if count else "pure Python"
+
+
 def heading(test: Test, terms: Parameters, device: str | None) -> str:
     """
     Return the lines above the table.
@@ -111,6 +120,7 @@ def heading(test: Test, terms: Parameters, device: str | None) -> str:
         (
             f"ib-perf {test.name}: {where}{what} {terms.queuePairs}, {length} for each number",
             f"latency is of {test.latencyOf}",
+            f"this end runs {form()}",
             _LINE.format(*_COLUMNS),
         )
     )
@@ -129,6 +139,7 @@ def described(test: Test, terms: Parameters, device: str | None) -> dict[str, An
         "iterations": terms.iterations,
         "seconds": terms.seconds,
         "latency_of": test.latencyOf,
+        "compiled": compiledModules(),
     }
 
 

@@ -180,7 +180,7 @@ _ON_DEMAND = (
 )
 
 #: Keys of an answer that have their own place in the output.
-_PLACED = ("hca_id", "attributes", "port", "gids", "in_use", "counters")
+_PLACED = ("hca_id", "compiled", "attributes", "port", "gids", "in_use", "counters")
 #: Keys of an answer that only C{-v} shows.
 _VERBOSE = ("icrc",)
 
@@ -294,6 +294,8 @@ def heading(entry: Mapping[str, Any], verbose: bool) -> list[str]:
     for name, value in entry.items():
         if name not in _PLACED and (verbose or name not in _VERBOSE):
             found.append(line(1, printable(name), shown(value), _DEVICE_COLUMN))
+    if verbose:
+        found += _compiled(entry)
     if verbose and attributes:
         found += lines(DEVICE_LIMITS, attributes, 1, _DEVICE_COLUMN)
         found += _ON_DEMAND
@@ -306,6 +308,13 @@ def heading(entry: Mapping[str, Any], verbose: bool) -> list[str]:
         found += _counts(entry, "in_use")
         found += _counts(entry, "counters")
     return found
+
+
+def _compiled(entry: Mapping[str, Any]) -> Iterator[str]:
+    modules = entry.get("compiled")
+    if isinstance(modules, list):
+        yield line(1, "compiled", "" if modules else "no", _DEVICE_COLUMN).rstrip("\t")
+        yield from ("\t" * (_DEVICE_COLUMN // _TAB) + shown(name) for name in modules)
 
 
 def _port(entry: Mapping[str, Any], verbose: bool) -> Iterator[str]:

@@ -1,0 +1,34 @@
+"""
+What setup.cfg cannot say: with C{TWISTED_IB_COMPILE=1} mypyc compiles these modules.
+"""
+
+import os
+import sys
+
+from setuptools import setup
+
+MODULES = [
+    "twisted_ib/hca/fabric/base/path.py",
+    "twisted_ib/hca/fabric/shm/ring.py",
+    "twisted_ib/hca/queues/queuepair.py",
+    "twisted_ib/sdp/pendingsends.py",
+    "twisted_ib/sdp/protocol/machine.py",
+    "twisted_ib/sdp/protocol/zerocopy.py",
+    "twisted_ib/sdp/stream.py",
+    "twisted_ib/sdp/streamsend.py",
+]
+
+requires: list[str] = []
+extensions = []
+if os.environ.get("TWISTED_IB_COMPILE") == "1":
+    # mypyc checks the types of these modules and of all that they import.
+    requires = ["mypy >= 2.4", "mypy-zope >= 1.0.11", "attrs >= 22.2", "twisted[tls] >= 26.4"]
+    # Before it builds, pip runs this to ask what to install for it.
+    if "bdist_wheel" in sys.argv:
+        from mypyc.build import mypycify
+
+        extensions = mypycify(
+            ["--config-file", "pyproject.toml", *MODULES], debug_level="0", group_name="twisted_ib"
+        )
+
+setup(ext_modules=extensions, setup_requires=requires)
