@@ -20,6 +20,7 @@ from tests.rds.media.test_addressed import THERE, AddressedTestCase
 from tests.support.calls import PACKAGE, called
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.internet.readers import channelsOf
+from twisted_ib.rdma import connectRDMA, listenRDMA
 from twisted_ib.rds import listenRDS
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.sdp import connectSDP, listenSDP
@@ -206,25 +207,25 @@ class Callers(ClientFactory):
 
 class ConnectTests(SynchronousTestCase):
     """
-    A connect, an echo of 64 bytes and the close, both ends in one process on the C{ib} reactor.
+    A connect, an echo of 64 bytes and the close, both ends in one process on the C{ib} reactor: no more
+    functions are called than were, Twisted's and those of the ends included.
     """
 
-    def test_calls(self) -> None:
+    def perConnection(self, listen: Any, dial: Any) -> float:
         """
-        No more functions are called for a connection than were, Twisted's and those of the ends included.
+        @return: Functions called for one more connection.
         """
         ownRunDirectory(self)
         reactor = IBReactor()
         self.addCleanup(lambda: [channel.close() for channel in list(channelsOf(reactor))])
         factory = Factory.forProtocol(Echo)
         factory.noisy = False
-        port = listenSDP(reactor, 0, factory, interface="127.0.0.1")
-        address = port.getHost()
+        address = listen(reactor, 0, factory, interface="127.0.0.1").getHost()
 
         def connect(count: int) -> None:
             callers = Callers()
             for _ in range(count):
-                connectSDP(reactor, address.host, address.port, callers)
+                dial(reactor, address.host, address.port, callers)
             for _ in range(CONNECT_TURNS):
                 reactor.iterate(0)
                 if callers.ended == count:
@@ -236,8 +237,19 @@ class ConnectTests(SynchronousTestCase):
         connect(30)
         few, many = 10, 60
         less, more = called(partial(connect, few)), called(partial(connect, many))
-        each = {name: (more[name] - less[name]) / (many - few) for name in more}
-        self.assertLessEqual(round(sum(each.values())), 420, each)
+        return sum((more[name] - less[name]) / (many - few) for name in more)
+
+    def test_sdp(self) -> None:
+        """
+        C{sdp:}, with REQ, REP and RTU, a message and a DisConn each way.
+        """
+        self.assertLessEqual(self.perConnection(listenSDP, connectSDP), 390)
+
+    def test_rdma(self) -> None:
+        """
+        C{ib:}, whose queue pairs have work queues.
+        """
+        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 590)
 
 
 class DatagramTests(ProcessesTestCase):

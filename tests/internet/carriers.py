@@ -15,7 +15,6 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from tests.support.waiting import becomes, runToEnd
-from twisted_ib.internet.localports import localPorts
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.sdp.port import SDPClientEndpoint, SDPServerEndpoint, connectSDP, listenSDP
 
@@ -298,7 +297,7 @@ class StreamContract(Base):
         self.assertEqual(left, [])
         for channel in channelsOf(reactor):
             self.assertEqual(list(channel.users), [])
-            self.assertEqual(localPorts(channel).ends, {})
+            self.assertEqual(channel.localPorts.ends, {})
 
     @staticmethod
     def soon(reactor: Any, seconds: float = 0.0) -> Deferred[None]:

@@ -31,7 +31,7 @@ from twisted_ib.errors import (
     UnknownDeviceError,
 )
 from twisted_ib.internet import addresses, failures, resolution
-from twisted_ib.internet.localports import LocalPorts, localPorts
+from twisted_ib.internet.localports import LocalPorts
 from twisted_ib.internet.resolution import resolve
 
 
@@ -295,20 +295,6 @@ class LocalPortTests(SynchronousTestCase):
         ports.release(local, self.peer)
         self.assertEqual(ports.ends, {})
         self.assertEqual(ports.take(self.here, 1234, self.peer), 1234)
-
-    def test_place(self) -> None:
-        """
-        Each place has its own.
-        """
-
-        class Place:
-            """
-            A channel.
-            """
-
-        one, two = Place(), Place()
-        self.assertIs(localPorts(one), localPorts(one))
-        self.assertIsNot(localPorts(one), localPorts(two))
 
 
 class FailureTests(SynchronousTestCase):

@@ -19,6 +19,7 @@ from twisted_ib.hca.base.traits import LOCAL
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.device.receivebudget import ReceiveBudget
 from twisted_ib.internet.addresses import addressOf
+from twisted_ib.internet.localports import LocalPorts
 from twisted_ib.sdp import handshake
 from twisted_ib.sdp.protocol import wire
 
@@ -358,6 +359,7 @@ class FakeChannel:
         @param reactor: The reactor.
         """
         self.reactor = reactor
+        self.localPorts = LocalPorts()
         self.device = FakeDevice()
         self.users: list[Any] = []
         self.counters: dict[str, int] = {}

@@ -23,7 +23,6 @@ from twisted_ib.errors import (
 )
 from twisted_ib.hca.connection import ConnectReply, Rejection, RejectReason
 from twisted_ib.internet import connector as connectorModule
-from twisted_ib.internet.localports import localPorts
 from twisted_ib.sdp import handshake
 from twisted_ib.sdp.port import connectSDP
 
@@ -395,7 +394,7 @@ class FailureTests(ConnectorTestCase):
         """
         However an attempt ends, its local port is free again.
         """
-        ports = localPorts(self.channel)
+        ports = self.channel.localPorts
         self.begin().stopConnecting()
         self.device.error = ResourceLimitError("all are in use")
         self.begin()

@@ -35,6 +35,7 @@ from twisted_ib.hca.device.receivebudget import pathOf
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, isPlacedByUser, place, watchDevices
 from twisted_ib.interfaces import IReactorCompletionChannels
 from twisted_ib.internet import readers
+from twisted_ib.internet.localports import LocalPorts
 from twisted_ib.internet.logcontext import callInContext
 from twisted_ib.internet.readers import Readers, readersOf
 from twisted_ib.internet.waiting import threadsNeedInterpreter, yieldCPU
@@ -54,6 +55,8 @@ class DeviceChannel:
     One device in one reactor.
 
     @ivar users: Ports, connections and attempts that use it, in order of arrival.
+    @ivar now: Returns the device's time, in seconds.
+    @ivar localPorts: The numbers of active sides.
     @ivar polled: Whether the reactor polls the device by itself.
     @ivar polling: Where it does not: how long a turn polls for an answer.
     """
@@ -70,6 +73,8 @@ class DeviceChannel:
         """
         self.reactor = reactor
         self.device = device
+        self.now = device.clock
+        self.localPorts = LocalPorts()
         self.users: dict[Any, None] = {}
         self._closing: dict[Any, float] = {}
         self.polling = AdaptivePolling(perf_counter, yieldCPU)
@@ -100,12 +105,6 @@ class DeviceChannel:
 
     def _warn(self, text: str) -> None:
         self._log.warn("{name}: {text}", name=self.device.name, text=text)
-
-    def now(self) -> float:
-        """
-        Return the device's time, in seconds.
-        """
-        return self.device.clock()
 
     def count(self, name: str) -> None:
         """

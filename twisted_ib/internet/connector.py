@@ -27,7 +27,7 @@ from twisted_ib.internet import failures
 from twisted_ib.internet.addresses import Address, addressOf, reachable, sharedAddress
 from twisted_ib.internet.batchedcalls import BatchedCalls, batchedCallsOf
 from twisted_ib.internet.channel import DeviceChannel, channelFor
-from twisted_ib.internet.localports import NUMBER_TAKEN, localPorts
+from twisted_ib.internet.localports import NUMBER_TAKEN
 from twisted_ib.internet.resolution import Destination, literalOf, resolve
 
 #: Rounds of REQs, about eight seconds each, before a connect without a timeout gives up: about as long as
@@ -178,7 +178,7 @@ class Attempt:
             transport = connector.makeTransport(channel, local, peer)
         except BaseException:
             # The transport was not made, so its end cannot free the number.
-            localPorts(channel).release(local, peer)
+            channel.localPorts.release(local, peer)
             raise
         channel.acquire(transport)
         self._transport = transport
@@ -208,7 +208,7 @@ class Attempt:
         # Hello and IP CM header have one IP version for both addresses (IBTA vol. 1 annex A4, annex A11).
         if (":" in here) != (":" in self._peer):
             raise failures.notOurs(host or here)
-        number = localPorts(channel).take(here, port, peer)
+        number = channel.localPorts.take(here, port, peer)
         if number is None:
             raise failures.localPortInUse(here, port)
         return addressOf(here, number)

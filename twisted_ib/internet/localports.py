@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import Any
-from weakref import ref
 
 from twisted_ib import limits
 from twisted_ib.hca.memory.keys import DrawnAhead
@@ -103,22 +101,3 @@ class LocalPorts:
         del ports[port]
         if not ports:
             del self.ends[host]
-
-
-#: By weak reference, so that a channel can go.  Not WeakKeyDictionary: each connect looks up twice, and its
-#: methods are slow.
-_ports: dict[ref[Any], LocalPorts] = {}
-
-
-def localPorts(place: object) -> LocalPorts:
-    """
-    Return the local ends in use at a device's channel.
-    """
-    found = _ports.get(ref(place))
-    if found is None:
-        found = _ports[ref(place, _forgotten)] = LocalPorts()
-    return found
-
-
-def _forgotten(place: ref[Any]) -> None:
-    _ports.pop(place, None)

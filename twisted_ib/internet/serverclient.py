@@ -15,7 +15,6 @@ from twisted.python.failure import Failure
 from twisted_ib.internet.addresses import Address, sharedAddress
 from twisted_ib.internet.batchedcalls import batchedCallsOf
 from twisted_ib.internet.endpoints import EndpointFactory
-from twisted_ib.internet.localports import localPorts
 from twisted_ib.internet.logcontext import upcalls
 from twisted_ib.internet.transport import Computed, Transport
 
@@ -219,7 +218,7 @@ class ClientTransport(ConnectedTransport):
 
     def _givePortBack(self) -> None:
         peer = sharedAddress(self._peerHost, self._peerPort)
-        localPorts(self.channel).free(self._localHost, self._localPort, peer)
+        self.channel.localPorts.free(self._localHost, self._localPort, peer)
 
     def _logName(self) -> str:
         return "-" if self._prefix is None else f"{self._prefix},client"

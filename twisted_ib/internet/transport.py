@@ -376,7 +376,8 @@ class Transport(_ConsumerMixin, _LogOwner):
         if producer is not None:
             self.producer = None
             self._log(producer.stopProducing)
-        self.stopReading()
+        if self.reading:
+            self.stopReading()
         if isinstance(reason.value, error.ConnectionAborted):
             self.attached = False
             self.reset()

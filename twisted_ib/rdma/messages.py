@@ -225,6 +225,9 @@ class Messages(Sender):
         """
         Handle the peer's DREQ, or its DREP to ours.
         """
+        # The answer to our own DREQ tells nothing new.
+        if connection is not self.connection:
+            return
         # DREQ private data has a fixed size and is padded with zeros (Linux ib_cm.h
         # IB_CM_DREQ_PRIVATE_DATA_SIZE), hence a comparison of the beginning.
         if connection.disconnectData.startswith(ABORTED):

@@ -117,7 +117,8 @@ class RDMAConnector(Connector):
         @raise ValueError: An argument is invalid.
         """
         Connector.__init__(self, *arguments)
-        self.privateData = checkPrivateData(privateData, privateBytesOf(self.device).request - HEADER_BYTES)
+        most = privateBytesOf(self.device).request - HEADER_BYTES if privateData else 0
+        self.privateData = checkPrivateData(privateData, most)
         self.maxMessageSize = checkMessageSize(maxMessageSize)
 
 

@@ -89,7 +89,7 @@ class PrivateBytes:
 IB_PRIVATE_BYTES = PrivateBytes(92, 196, 148, 216, 136)
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, cache_hash=True)
 class Traits:
     """
     The facts of one kind of fabric.

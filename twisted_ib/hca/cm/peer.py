@@ -48,12 +48,6 @@ class Peer:
         # distinct.
         return number if guid == self.guid else guid + 1 << 32 | number
 
-    def isIdle(self) -> bool:
-        """
-        Whether nothing is left to remember of it.
-        """
-        return not (self.connections or self.calling or self.waiting)
-
     def call(self, connection: Connection) -> None:
         """
         A REQ is sent to it.

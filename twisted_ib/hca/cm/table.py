@@ -197,8 +197,7 @@ class ConnectionTable:
         """
         if len(self._connections) >= limits.CM_CONNECTIONS:
             raise ResourceLimitError(f"{limits.CM_CONNECTIONS} connections are open")
-        ended = self._timewait.heap
-        if ended and ended[0][0] <= now:
+        if (ended := self._timewait.heap) and ended[0][0] <= now:
             self._expire(now)
         localID = self._newID()
         request.localCommunicationID = localID
@@ -235,8 +234,7 @@ class ConnectionTable:
         except WireError:
             self.counters["malformed"] += 1
             return
-        ended = self._timewait.heap
-        if ended and ended[0][0] <= now:
+        if (ended := self._timewait.heap) and ended[0][0] <= now:
             self._expire(now)
         take(source, message, now)
 
@@ -394,15 +392,16 @@ class ConnectionTable:
     def _isOld(self, peer: Peer, message: REQ, now: float) -> bool:
         # A duplicate has the CA GUID and communication id of a connection; a stale REQ has its GUID and
         # queue pair number, or ids that are in TIMEWAIT (Linux cm.c cm_match_req, cm_dup_req_handler).
-        guid = message.localCAGUID
-        key = peer.key(guid, message.localCommunicationID)
+        guid, key, number = message.localCAGUID, message.localCommunicationID, message.localQPN
+        if guid != peer.guid:
+            key, number = peer.key(guid, key), peer.key(guid, number)
         known = peer.connections.get(key)
         if known is not None:
             self.counters["repeatedREQ"] += 1
             known.feed(Input.REPEATED_REQ, message, now)
             return True
         if key not in peer.waiting:
-            known = peer.queuePairs.get(peer.key(guid, message.localQPN))
+            known = peer.queuePairs.get(number)
             if known is None:
                 return False
             if HALF_OPEN[known.state]:
@@ -432,8 +431,10 @@ class ConnectionTable:
             self.counters["invalidID"] += 1
             return
         peer: Peer = connection.peer
-        key = peer.key(message.localCAGUID, remoteID)
-        known = peer.queuePairs.get(peer.key(message.localCAGUID, message.localQPN))
+        guid, key, number = message.localCAGUID, remoteID, message.localQPN
+        if guid != peer.guid:
+            key, number = peer.key(guid, key), peer.key(guid, number)
+        known = peer.queuePairs.get(number)
         if known is not None or key in peer.connections:
             # IBTA vol. 1 12.6.7.2 reason 10: the queue pair of this REP belongs to a connection that we
             # still hold (Linux cm.c cm_rep_handler).
@@ -568,7 +569,7 @@ class ConnectionTable:
         self._connections.pop(connection.localID, None)
         peer: Peer = connection.peer
         peer.forget(connection)
-        if not peer.waiting and peer.isIdle():
+        if not (peer.connections or peer.calling or peer.waiting):
             self._peers.pop(peer.source, None)
 
     def _startTimewait(self, connection: Connection, now: float) -> None:
@@ -588,7 +589,7 @@ class ConnectionTable:
         _, _, ending, key, localQPN = self._timewait.pop()
         peer: Peer = ending
         peer.endTimewait(key)
-        if not peer.connections and peer.isIdle():
+        if not (peer.connections or peer.calling or peer.waiting):
             self._peers.pop(peer.source, None)
         # Linux ib_cm.h IB_CM_TIMEWAIT_EXIT: only now may the consumer reuse the queue pair number.
         self.events.append((_TIMEWAIT_EXIT, None, localQPN))

@@ -37,12 +37,11 @@ from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import Peers, Proof
 from twisted_ib.hca.cm.transactions import CMTransactions
-from twisted_ib.hca.connection import ConnectRequest, LookupRequest
 from twisted_ib.hca.connection.rdmacm import gidNumber
 from twisted_ib.hca.device.addressing.addresses import AddressResolution
 from twisted_ib.hca.device.addressing.processes import ProcessResolution
 from twisted_ib.hca.device.addressing.resolution import Resolution
-from twisted_ib.hca.device.connections import Manager, Service, Services
+from twisted_ib.hca.device.connections import Manager, Services
 from twisted_ib.hca.device.counters import Traffic, counters
 from twisted_ib.hca.device.form import compiledModules
 from twisted_ib.hca.device.identity import Identity
@@ -149,7 +148,14 @@ class Device(Identity):
         #: Counters of the layers above, by the prefix of their names.
         self.counting: dict[str, Callable[[], Mapping[str, int]]] = {}
         #: Its listening services and connections.
-        self.services = Services(self, randomBits)
+        self.services = services = Services(self, randomBits)
+        # Bound here and not methods that call these: a connection takes several of them.
+        #: See L{Services}, which has the methods of these names.
+        self.listen, self.connect = services.listen, services.connect
+        self.sendRequest, self.sendLookup = services.sendRequest, services.sendLookup
+        self.disconnect, self.finish = services.disconnect, services.finish
+        self.managementReceived = services.managementReceived
+        self.communicationEstablished = services.communicationEstablished
         #: Its protection domains, memory regions and windows.
         self.memory = Memory(randomBits)
         self.timers = Timers(clock)
@@ -332,48 +338,6 @@ class Device(Identity):
 
     # -- services and connections
 
-    def listen(self, portSpace: int, address: str, port: int, listener: Any, inode: int = 0) -> Service:
-        """
-        See L{Services.listen}.
-        """
-        return self.services.listen(portSpace, address, port, listener, inode)
-
-    def connect(self, portSpace: int, address: str, port: int, user: Any) -> Any:
-        """
-        See L{Services.connect}.
-        """
-        return self.services.connect(portSpace, address, port, user)
-
-    def sendRequest(self, path: Any, request: ConnectRequest, user: Any, now: float) -> Any:
-        """
-        See L{Services.sendRequest}.
-        """
-        return self.services.sendRequest(path, request, user, now)
-
-    def sendLookup(self, path: Any, request: LookupRequest, user: Any, now: float) -> Any:
-        """
-        See L{Services.sendLookup}.
-        """
-        return self.services.sendLookup(path, request, user, now)
-
-    def disconnect(self, connection: Any, privateData: bytes = b"") -> bool:
-        """
-        See L{Services.disconnect}.
-        """
-        return self.services.disconnect(connection, privateData)
-
-    def finish(self, connection: Any) -> bool:
-        """
-        See L{Services.finish}.
-        """
-        return self.services.finish(connection)
-
-    def managementReceived(self, path: Any, attribute: int, buffer: Any, start: int, stop: int) -> None:
-        """
-        See L{IFabricOwner}.
-        """
-        self.services.managementReceived(path, attribute, buffer, start, stop)
-
     def madReceived(
         self, path: Any, number: int, source: int, buffer: Any, start: int, stop: int, partition: int = 0
     ) -> None:
@@ -497,12 +461,6 @@ class Device(Identity):
         # for TCP).
         if (psn - owner.proposal.expectedPSN) & PSN_MASK < limits.TRANSPORT_WINDOW:
             self.communicationEstablished(number)
-
-    def communicationEstablished(self, number: int) -> None:
-        """
-        A queue pair got its first message, which counts as the RTU of its connection.
-        """
-        self.services.communicationEstablished(number)
 
     def queuePairClosed(self, queuePair: QueuePair) -> None:
         """

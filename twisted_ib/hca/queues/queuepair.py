@@ -235,14 +235,16 @@ class QueuePair:
                 else:
                     address.check(self.device.traits.linkLayer)
                     self.device.paths.check(address.key, remote)
-        self._checkPartition(state, attributes.get("pkey_index"))
+        # Most queue pairs are in the default partition, in which nothing is to be checked.
+        if "pkey_index" in attributes or self.partition != DEFAULT_PKEY:
+            self._checkPartition(state, attributes.get("pkey_index"))
         if self.work is not None:
             self.work.check(state, attributes)
 
     def _checkPartition(self, state: QPState, index: int | None) -> None:
         key = self.partition
         if index is not None:
-            keys = self._partitions.keys
+            keys = self._partitions().keys
             if not 0 <= index < len(keys):
                 raise QueuePairError(f"pkey_index is 0 to {len(keys) - 1}, not {index}")
             key = keys[index]
@@ -250,7 +252,6 @@ class QueuePair:
         if state in RECEIVING and not isValid(key):
             raise QueuePairError(f"queue pair {self.number} is in no partition: its P_Key is {key:#06x}")
 
-    @property
     def _partitions(self) -> PartitionTable:
         if self.device is None:
             return _PARTITIONS
@@ -261,7 +262,7 @@ class QueuePair:
         """
         Take the P_Key of a slot of the port's table.
         """
-        key = self._partitions.key(index)
+        key = self._partitions().key(index)
         # Most queue pairs are in the default partition, which costs them no attribute.
         if key != self.partition:
             self.partition = key
@@ -291,7 +292,7 @@ class QueuePair:
         """
         if self.state > _INIT:
             raise QueuePairError(f"queue pair {self.number} is in {self.state.name}, not RESET or INIT")
-        if not isValid(self.partition):
+        if self.partition != DEFAULT_PKEY and not isValid(self.partition):
             raise QueuePairError(f"queue pair {self.number} is in no partition")
         self.remote = remote
         # A stream does not keep what it sent and never sends RESUME: records that came too early

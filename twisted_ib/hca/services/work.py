@@ -326,7 +326,8 @@ class WorkQueues:
         if self._isClosed:
             return
         self._isClosed = True
-        self._reset()
+        self.requester.close()
+        self.responder.close()
         self.pd.release("queue pairs")
         # IBTA vol. 1 10.6.7.2: a type 2B window belongs to its queue pair and must not open
         # anything without it.

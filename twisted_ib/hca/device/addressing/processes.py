@@ -314,7 +314,8 @@ class ProcessResolution(Resolution):
         """
         if self._met:
             self.leave(queuePair)
-        super().queuePairClosed(queuePair)
+        if self._attached:
+            super().queuePairClosed(queuePair)
 
     def close(self) -> None:
         """

@@ -274,7 +274,7 @@ class RecordPath(Waiters):
         if self.twin is not None:
             # Without a test: both ends belong to one HCA, whose numbers are unique.
             self.twin.table.pop(queuePair.number, None)
-        self.wantNoSpace(queuePair)
+        self.waiting.pop(queuePair, None)
         remote = queuePair.remote
         if self.requesters.get(remote) is queuePair:
             del self.requesters[remote]
