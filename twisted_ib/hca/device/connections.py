@@ -309,37 +309,49 @@ class Services:
         Deliver the communication manager's events.
         """
         events = self.cm.events
-        while events:
-            kind, connection, message = events.popleft()
-            # TIMEWAIT_EXIT: queue pair numbers come from a permutation (RandomIndices) and are not reused
-            # soon, so nothing waits for it.
-            if connection is None:
-                continue
-            user = connection.user
-            if kind is _REQUEST or kind is _LOOKUP:
-                self._requested(connection, message)
-            elif user is None:
-                listener = self._listenerOf(connection)
-                if listener is not None:
-                    listener.requestWithdrawn(connection)
-            elif kind is _DISCONNECTED:
-                # It gets no more events, and both refer to each other, a cycle for the garbage collector.
-                connection.user = None
-                user.peerDisconnected(connection)
-            elif kind is _REPLY:
-                user.replied(connection, replyOf(message))
-            # Optional: only verbs identifiers report the RTU; to the other users the REP is enough
-            # (IBTA vol. 1 12.9.8).
-            elif kind is _ESTABLISHED:
-                established = getattr(user, "established", None)
-                if established is not None:
-                    established(connection)
-            elif kind == Event.REJECTED:
-                user.rejected(connection, rejectionOf(message))
-            elif kind == Event.UNREACHABLE:
-                user.unreachable(connection)
-            elif kind == Event.FOUND:
-                user.found(connection, lookupReplyOf(message))
+        try:
+            while events:
+                kind, connection, message = events.popleft()
+                # TIMEWAIT_EXIT: queue pair numbers come from a permutation (RandomIndices) and are not
+                # reused soon, so nothing waits for it.
+                if connection is None:
+                    continue
+                user = connection.user
+                if kind is _REQUEST or kind is _LOOKUP:
+                    self._requested(connection, message)
+                elif user is None:
+                    listener = self._listenerOf(connection)
+                    if listener is not None:
+                        listener.requestWithdrawn(connection)
+                elif kind is _DISCONNECTED:
+                    # It gets no more events, and both refer to each other, a cycle for the garbage
+                    # collector.
+                    connection.user = None
+                    user.peerDisconnected(connection)
+                elif kind is _REPLY:
+                    user.replied(connection, replyOf(message))
+                # Optional: only verbs identifiers report the RTU; to the other users the REP is enough
+                # (IBTA vol. 1 12.9.8).
+                elif kind is _ESTABLISHED:
+                    established = getattr(user, "established", None)
+                    if established is not None:
+                        established(connection)
+                elif kind == Event.REJECTED:
+                    user.rejected(connection, rejectionOf(message))
+                elif kind == Event.UNREACHABLE:
+                    user.unreachable(connection)
+                elif kind == Event.FOUND:
+                    user.found(connection, lookupReplyOf(message))
+        finally:
+            # If a user raised, the events of the others must not wait for the next message.
+            if events:
+                self._device.markDirty(self)
+
+    def endOfBatch(self) -> None:
+        """
+        Deliver the events that an exception of a user has left.
+        """
+        self.dispatch()
 
     def _requested(self, connection: Any, message: Any) -> None:
         addresses: Any = connection.listener

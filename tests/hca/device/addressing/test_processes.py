@@ -149,6 +149,8 @@ class FakeQueuePair:
         It is given up.
         """
         self.failures.append(error)
+        if self.error is not None:
+            raise self.error
 
 
 class FakePath:
@@ -337,14 +339,16 @@ class MeetingTests(SynchronousTestCase):
 
     def test_failingUser(self) -> None:
         """
-        A queue pair that fails over its path keeps no other from theirs.
+        A queue pair that fails over its path, or over the news that there is none, keeps no other from
+        theirs.
         """
-        self.fabric.answers = [Search()]
-        pairs = [self.resolvePath(HIGHER) for _ in range(3)]
-        pairs[0].error = ZeroDivisionError()
-        self.assertRaises(ZeroDivisionError, self.fabric.users[0].pathReady, FakePath(HIGHER))
-        self.assertEqual([len(pair.found) for pair in pairs], [1, 1, 1])
-        self.assertDone()
+        for call, given in ("pathReady", FakePath(HIGHER)), ("connectFailed", LayoutError("x")):
+            self.fabric.answers = [Search()]
+            pairs = [self.resolvePath(HIGHER) for _ in range(3)]
+            pairs[0].error = ZeroDivisionError()
+            self.assertRaises(ZeroDivisionError, getattr(self.fabric.users.pop(), call), given)
+            self.assertEqual([pair.found + pair.failures for pair in pairs], [[given]] * 3)
+            self.assertDone()
 
     # -- being called
 

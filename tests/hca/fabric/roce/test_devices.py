@@ -4,6 +4,7 @@ Two HCAs on a wire in memory: connecting by the communication manager, and movin
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 from zlib import crc32
 
@@ -268,6 +269,39 @@ class ClosedTests(PacketTestCase):
         self.wire.log = []
         end.device.close()
         self.assertEqual(self.sent(), [REJ.attribute])
+
+
+class UnreachableTests(PacketTestCase):
+    """
+    Requests that nobody answers.
+    """
+
+    def test_raising(self) -> None:
+        """
+        A user that raises keeps the news from no other: theirs comes with the next batch.
+        """
+        device = self.device(HERE)
+        told: list[int] = []
+
+        def unreachable(connection: Any) -> None:
+            """
+            Fail.
+            """
+            told.append(connection.user.queuePair.number)
+            raise ZeroDivisionError
+
+        ends = [End(device) for _ in range(3)]
+        for end in ends:
+            end.unreachable = unreachable  # type: ignore[attr-defined]
+            device.connect(PortSpace.TCP, THERE, PORT, end)
+        with contextlib.suppress(ZeroDivisionError):
+            while not told:
+                device.tick(device.deadline() or 0.0)
+        for _ in ends[1:]:
+            self.assertTrue(device.busy())
+            self.assertRaises(ZeroDivisionError, device.progress)
+        self.assertEqual(sorted(told), sorted(end.queuePair.number for end in ends))
+        self.assertFalse(device.busy())
 
 
 class MovingTests(PacketTestCase):

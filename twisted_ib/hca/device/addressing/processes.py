@@ -14,6 +14,7 @@ Queue pairs whose path cannot be found yet wait, for an answer, a call, or the n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ipaddress import IPv6Address
 from typing import TYPE_CHECKING, Any
 
@@ -367,8 +368,7 @@ class PendingPaths:
 
     def pathReady(self, path: Any) -> None:
         """
-        Give the path to all waiting queue pairs.  An exception from one does not keep it from the others; the
-        first is raised at the end.
+        Give the path to all waiting queue pairs.
         """
         self._search = None
         twin = path.twin
@@ -376,20 +376,12 @@ class PendingPaths:
         if not path.alive or (twin is None and self.guid == self._paths.guid):
             self.connectFailed(PathLostError("the path was lost when it was found"))
             return
-        waiting = self.end()
-        failure: Exception | None = None
-        for queuePair, vector in waiting.items():
-            # The program may have moved it to RESET or ERR, or to another vector, from within an earlier
-            # callback.
-            if not isWaiting(queuePair, vector):
-                continue
-            try:
-                # Only a path from an HCA to itself has a twin, its other end.
-                queuePair.pathFound(path if twin is None or queuePair.number <= queuePair.remote else twin)
-            except Exception as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
+
+        def give(queuePair: QueuePair) -> None:
+            # Only a path from an HCA to itself has a twin, its other end.
+            queuePair.pathFound(path if twin is None or queuePair.number <= queuePair.remote else twin)
+
+        self._tell(give)
 
     def connectFailed(self, error: Exception) -> None:
         """
@@ -398,15 +390,29 @@ class PendingPaths:
         self._search = None
         self.prune()
         if isinstance(error, _FINAL):
-            for queuePair, vector in self.end().items():
-                if isWaiting(queuePair, vector):
-                    queuePair.pathFailed(error)
+            self._tell(lambda queuePair: queuePair.pathFailed(error))
         elif self.waiting:
             self._stopTimer()
             # Exponential backoff: an absent HCA may come in a moment, or never.  IBTA vol. 1 has no timeout
             # for RTR.
             self._timer = self._paths.timers.start(self._pause, self.look)
             self._pause = min(2 * self._pause, PENDING_PATH_SECONDS_MOST)
+
+    def _tell(self, call: Callable[[QueuePair], None]) -> None:
+        # The resolution has ended.  An exception from one keeps it from no other; the first is raised at the
+        # end.
+        failure: Exception | None = None
+        for queuePair, vector in self.end().items():
+            # The program may have moved it to RESET or ERR, or to another vector, from within an earlier
+            # callback.
+            if not isWaiting(queuePair, vector):
+                continue
+            try:
+                call(queuePair)
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def prune(self) -> None:
         """
