@@ -625,9 +625,10 @@ class Device(Identity):
         @param now: the device's time, seconds.
         """
         self.cm.tick(now)
+        # Now: the others may raise, and are due again then, which these events are not.
+        self.services.dispatch()
         self.fabric.tick(now)
         self.timers.tick(now)
-        self.services.dispatch()
 
     # -- the end
 

@@ -303,6 +303,28 @@ class UnreachableTests(PacketTestCase):
         self.assertEqual(sorted(told), sorted(end.queuePair.number for end in ends))
         self.assertFalse(device.busy())
 
+    def test_raisingTimer(self) -> None:
+        """
+        Nor does a timer of something else that raises.
+        """
+        device = self.device(HERE)
+        end = End(device)
+        end.unreachable = lambda connection: end.log.append("unreachable")  # type: ignore[attr-defined]
+        device.connect(PortSpace.TCP, THERE, PORT, end)
+
+        def expired() -> None:
+            """
+            Fail.
+            """
+            raise ZeroDivisionError
+
+        while not end.log:
+            now = device.deadline()
+            assert now is not None
+            device.timers.start(now - self.clock.seconds(), expired)
+            self.assertRaises(ZeroDivisionError, device.tick, now)
+            self.assertFalse(device.cm.events)
+
 
 class MovingTests(PacketTestCase):
     """

@@ -95,7 +95,7 @@ class MulticastGroup:
     def _follow(self, members: tuple[int, ...]) -> None:
         addressPaths, ways = self._device.addressPaths, self._ways
         self._members = members
-        for guid in [guid for guid in ways if guid not in members]:
+        for guid in ways.keys() - set(members):
             addressPaths.release(ways.pop(guid))
         for guid in members:
             if guid not in ways:
