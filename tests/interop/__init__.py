@@ -1,5 +1,5 @@
 """
-Real Linux kernels as peers: Debian 12 guests in QEMU, with the kernel's software HCA (rxe) and its RDS.
+Real Linux kernels as peers: Debian guests in QEMU, with the kernel's software HCA (rxe) and its RDS.
 
 Build the images once (Debian's packages come through C{apt}, which installs none of them), then run::
 
@@ -8,7 +8,9 @@ Build the images once (Debian's packages come through C{apt}, which installs non
 
 Both need root, for a network namespace with a bridge; QEMU emulates the processor, so no C{/dev/kvm} is
 needed.  The images, half a GB, lie in the folder that C{TWISTED_IB_INTEROP_CACHE} names, else in
-C{twisted_ib/interop} of the user's cache folder.  A single scenario runs by its name::
+C{twisted_ib/interop} of the user's cache folder.  The guests are of the release of Debian, 12 or 13, whose
+sources C{apt} has here; where C{APT_CONFIG} names a configuration with other sources, of that.  A single
+scenario runs by its name::
 
     TWISTED_IB_INTEROP=1 python -m twisted.trial tests.interop.rping.RoundsTests.test_client64
 """

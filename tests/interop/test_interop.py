@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.interop.lab.lab import lacking
 
 #: The modules that have them.
-MODULES = ("plain", "rping", "examples", "pingpong", "rds")
+MODULES = ("plain", "rping", "examples", "pingpong", "verbs", "rds")
 
 
 class NoKernelTests(SynchronousTestCase):

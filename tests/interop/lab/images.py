@@ -20,12 +20,13 @@ HOST = ("qemu-system-x86", "kmod")
 #: Packages of a guest.
 GUEST = (
     "busybox-static dash coreutils procps util-linux mount grep sed iproute2 kmod python3 "
-    "rdma-core ibverbs-utils ibverbs-providers rdmacm-utils perftest"
+    "rdma-core ibverbs-utils ibverbs-providers rdmacm-utils python3-pyverbs perftest"
 ).split()
 #: Modules of the kernel, or folders of them; what they depend on follows.
 MODULES = (
     "drivers/infiniband/core drivers/infiniband/sw net/rds virtio_pci virtio_blk virtio_net virtio_console "
-    "virtio_rng ext4 crc32c_generic crc32c-intel crc32_pclmul sch_netem udp_tunnel ip6_udp_tunnel"
+    "virtio_rng ext4 crc32c_generic crc32c-intel crc32_pclmul sch_netem sch_prio cls_u32 udp_tunnel "
+    "ip6_udp_tunnel"
 ).split()
 #: Those that mount the root.
 EARLY = ("virtio_pci", "virtio_blk", "crc32c_generic", "crc32c-intel", "ext4")
