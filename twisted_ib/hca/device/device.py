@@ -179,10 +179,23 @@ class Device(Identity):
         self._numbers = RandomIndices(randomBits, GSI_QPN + 1, MULTICAST_QPN - 1)
         self._dirty: list[Any] = []
         if fabric is None:
-            self.fabric = openFabric(name, self, self.guid, clock, address=address)
+            self._join(openFabric(name, self, self.guid, clock, address=address))
         else:
-            self.fabric = fabric(self, self.guid, clock)
-        self.traits = traits = self.fabric.traits
+            self._join(fabric(self, self.guid, clock))
+        openAgents(self)
+        # Processes find each other through the run directory anyway; a device of packets needs an entry of
+        # its own for commands.
+        isUnlisted = self.traits.peers is not Peers.PROCESSES and fabric is None
+        self._queryServer = self._appear() if isUnlisted else None
+        if capture is None:
+            capture = os.environ.get("TWISTED_IB_CAPTURE", "")
+        #: The capture that its packets are written to, or L{None}.
+        self.capture = self._trace(capture) if capture else None
+        _devices.add(self)
+
+    def _join(self, fabric: Any) -> None:
+        self.fabric = fabric
+        self.traits = traits = fabric.traits
         #: The form of its datagrams' records.
         self.datagramForm = FORMS[traits.linkLayer]
         #: Its address resolution and multicast groups.
@@ -192,9 +205,9 @@ class Device(Identity):
         if traits.proof is Proof.ANSWER:
             self.cm.limitHalfOpen(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
         self.cm.lossless = traits.proof is Proof.DIRECTORY
-        self.address: str | None = self.fabric.address if traits.hasAddress else None
+        self.address: str | None = fabric.address if traits.hasAddress else None
         self.gid = gidNumber(self.address) if self.address else guidGID(self.guid)
-        self.pathMTU: int = self.fabric.pathMTU if traits.packets else limits.DATAGRAM_BYTES
+        self.pathMTU: int = fabric.pathMTU if traits.packets else limits.DATAGRAM_BYTES
         #: Its port; L{changePort} changes it.
         self.port = Port(
             linkLayer=traits.linkLayer,
@@ -204,16 +217,7 @@ class Device(Identity):
             counters=self.counters,
         )
         if traits.packets:
-            self.cm.transactions = CMTransactions(randomBits)
-        openAgents(self)
-        # Processes find each other through the run directory anyway; a device of packets needs an entry of
-        # its own for commands.
-        self._queryServer = self._appear() if traits.peers is not Peers.PROCESSES and fabric is None else None
-        if capture is None:
-            capture = os.environ.get("TWISTED_IB_CAPTURE", "")
-        #: The capture that its packets are written to, or L{None}.
-        self.capture = self._trace(capture) if capture else None
-        _devices.add(self)
+            self.cm.transactions = CMTransactions(self.randomBits)
 
     def _appear(self) -> QueryServer | None:
         # Optional: without a usable run directory the device works, but commands cannot find it.
