@@ -19,7 +19,13 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.waiting import HANG_SECONDS
-from twisted_ib.hca.base.interfaces import IHostDirectory, IPacketFabric, ISharedMemoryPath, ITwinPath
+from twisted_ib.hca.base.interfaces import (
+    IFabricOwner,
+    IHostDirectory,
+    IPacketFabric,
+    ISharedMemoryPath,
+    ITwinPath,
+)
 from twisted_ib.hca.device.registry import KINDS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,7 +51,7 @@ LONG_MODULES = {
 #: How a module is loaded, or found among the loaded ones, by a string.
 LOADS = re.compile(r"""import_module|__import__|runpy|modules(\.get\(|\[)["']twisted_ib""")
 
-#: What is called C{fabric} or C{path} in which modules, and all that they may ask of it.
+#: What is called C{fabric}, C{path} or C{owner} in which modules, and all that they may ask of it.
 SEAM = {
     "fabric": (
         "hca/capture hca/device hca/mad hca/queues hca/services hca/verbs internet rdma rds sdp",
@@ -55,6 +61,7 @@ SEAM = {
         "hca/device hca/mad hca/queues hca/services internet rdma sdp",
         {*ISharedMemoryPath, *ITwinPath},
     ),
+    "owner": ("hca/fabric", {*IFabricOwner}),
 }
 
 #: One line for each contract that breaks it: contract, module, statement.
@@ -400,15 +407,18 @@ class FolderTests(TreeTestCase):
 
     def test_seam(self) -> None:
         """
-        Nothing above asks of a fabric or of a path what their interfaces do not name; what does is found.
+        Nothing above asks of a fabric or of a path what their interfaces do not name, nor a fabric of its
+        device; what does is found.
         """
         self.assertEqual(unnamed(ROOT), [])
         root = self.copied()
         self.add(root, "hca/services/work", "lambda work: work.queuePair.path.table")
         self.add(root, "internet/channel", "lambda self: self.device.fabric.link.send()")
+        self.add(root, "hca/fabric/shm/shm", "lambda self: self._owner.services")
         expected = [
             "twisted_ib/internet/channel.py: fabric.link",
             "twisted_ib/hca/services/work.py: path.table",
+            "twisted_ib/hca/fabric/shm/shm.py: owner.services",
         ]
         self.assertEqual(unnamed(root), expected)
 

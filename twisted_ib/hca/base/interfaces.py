@@ -472,6 +472,8 @@ class IFabricOwner(Interface):
         "L{None}, or called without arguments when something was published and"
         " nothing may follow that ends the batch."
     )
+    queuePairs = Attribute("The queue pairs, by number.")
+    partitions = Attribute("The L{PartitionTable<twisted_ib.hca.base.partition.PartitionTable>}.")
 
     # Between processes, and from the agent of its class: a MAD of 256 octets without its header of 24
     # (IBTA vol. 1 13.4.3).
@@ -498,6 +500,11 @@ class IFabricOwner(Interface):
             data, perhaps solicited.
         @param number: the destination queue pair number.
         @param partition: the packet's P_Key; 0 if the medium has none, or its records have it.
+        """
+
+    def arrivedEarly(number, address, psn):  # type: ignore[no-untyped-def]
+        """
+        A connection's packet arrived, with this PSN, for the number of no queue pair.
         """
 
     def pathAccepted(path):  # type: ignore[no-untyped-def]
