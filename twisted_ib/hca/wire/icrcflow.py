@@ -91,7 +91,18 @@ class ICRCState:
     @ivar most: limit of C{states}.
     """
 
-    __slots__ = ("_port", "_source", "_target", "doubt", "expected", "isIPv4", "most", "states")
+    __slots__ = (
+        "_port",
+        "_registers",
+        "_size",
+        "_source",
+        "_target",
+        "doubt",
+        "expected",
+        "isIPv4",
+        "most",
+        "states",
+    )
 
     def __init__(self, source: bytes, target: bytes, port: int, most: int = limits.PACKET_SIZES) -> None:
         """
@@ -105,6 +116,8 @@ class ICRCState:
         self._source, self._target = (source[12:], target[12:]) if self.isIPv4 else (source, target)
         self._port = port
         self.states: dict[int, int] = {}
+        self._size = 0
+        self._registers: list[int] = []
         self.expected = self.doubt = 0
 
     def state(self, size: int, identification: int = 0) -> int:
@@ -122,6 +135,21 @@ class ICRCState:
                 self.states.clear()
             found = self.states[key] = self._state(size + _UDP_BYTES, identification)
         return found
+
+    def registers(self, size: int, count: int) -> list[int]:
+        """
+        The same as L{state} for the packets of a batch, which have one size.
+
+        @param count: of packets.
+        @return: by identification, at least C{count} of them; not to be changed.
+        """
+        # Kept for the latest size only: bulk transfer has one.
+        if size != self._size:
+            self._size, self._registers = size, []
+        registers = self._registers
+        while len(registers) < count:
+            registers.append(self._state(size + _UDP_BYTES, len(registers)))
+        return registers
 
     def _state(self, length: int, identification: int) -> int:
         # All masked fields as ones: TOS or traffic class and flow label, TTL or hop limit, both checksums

@@ -4,20 +4,29 @@ Packets of bulk, which come together and are looked at together.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from hypothesis import example
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
 from tests.hca.fabric.roce import test_streams
-from tests.hca.fabric.roce.test_devices import HERE
+from tests.hca.fabric.roce.test_devices import HERE, THERE
 from tests.hca.fabric.roce.test_hostile import packet
 from tests.hca.fabric.roce.test_streams import StreamTests
 from tests.hca.hcas import settle
 from tests.hca.memorylink import Datagram, MemoryLink
+from tests.support.generated import given
 from twisted_ib import limits
+from twisted_ib.hca.base.operation import SEND_MIDDLE
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
+from twisted_ib.hca.fabric.roce.receive import PacketReceiver
 from twisted_ib.hca.queues.queuepair import QueuePair
-from twisted_ib.hca.wire.icrcflow import ICRCState
+from twisted_ib.hca.wire.headers import BTH, ICRC, PSN_MASK
+from twisted_ib.hca.wire.icrcflow import ICRCState, crc32
 
 BURST = 15
 
@@ -246,6 +255,56 @@ class RunTests(StreamTests):
         self.assertTrue(acknowledgements)
         assert one.path is not None
         self.assertTrue(one.path.isDone)  # type: ignore[attr-defined]
+
+
+class PrefixTests(SynchronousTestCase):
+    """
+    Where a run ends.
+    """
+
+    @given(
+        st.lists(
+            st.tuples(
+                *(st.sampled_from(choice) for choice in ([0] * 9 + [1], [0] * 6 + [1, 2], [0] * 9 + [1]))
+            ),
+            min_size=1,
+            max_size=12,
+        ),
+        st.sampled_from([0, 5, 0xFFFFFD]),
+        st.integers(0, 3),
+        st.booleans(),
+    )
+    @example([(0, 0, 0), (0, 2, 0), (0, 0, 0), (0, 0, 0)], 5, 0, False)
+    @example([(0, 0, 0), (0, 0, 1), (0, 0, 0), (0, 0, 0)], 5, 0, False)
+    @example([(0, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 0)], 5, 1, True)
+    def test_any(self, rows: list[tuple[int, int, int]], psn: int, number: int, tail: bool) -> None:
+        """
+        Before the first packet for another queue pair, with another PSN than the next, or with a wrong ICRC:
+        so much is taken, and whether one of those asks for an acknowledgement is told.
+
+        @param rows: Of each packet: PSNs that are missing before it; 1 if it asks, 2 if it is for another
+            queue pair; whether it is corrupt.
+        """
+        size = BTH.size + 256 + ICRC.size
+        source, destination = gidOf(HERE), gidOf(THERE)
+        flow, octets, expected, asks, goesOn = ICRCState(source, destination, 0xC001), b"", 0, False, True
+        rows[0] = (0, rows[0][1] & 1, 0)  # It was checked before.
+        for index, (gap, kind, corrupt) in enumerate(rows):
+            asking, isOther = kind == 1, kind == 2
+            psn += gap
+            word = psn & PSN_MASK | asking << 31
+            body = BTH.pack(SEND_MIDDLE, 0, 0xFFFF, 0x11 + isOther, word) + bytes([index]) * 256
+            octets += body + ICRC.pack(crc32(body, flow.state(size, number + index)) ^ corrupt)
+            psn += 1
+            goesOn = goesOn and not (gap or isOther or corrupt)
+            if goesOn:
+                expected += 1
+                asks = asks or asking
+        octets += b"the last is shorter" * tail
+        device = SimpleNamespace(owner=None)
+        found, word = PacketReceiver(device, {})._run(flow, memoryview(octets), 0, len(octets), size, number)
+        self.assertEqual([bytes(part) for part in found], [bytes([n]) * 256 for n in range(expected)])
+        self.assertIs(word, asks)
 
 
 class _Lent(bytearray):
