@@ -61,6 +61,7 @@ class Mutation:
     One change of one expression or statement.
 
     @ivar line: Where it begins, from 1.
+    @ivar column: The byte of that line, from 1.
     @ivar operator: The name of the mutation operator.
     @ivar begin: The place in the module, in bytes of its UTF-8.
     @ivar end: The byte behind it.
@@ -68,6 +69,7 @@ class Mutation:
     """
 
     line: int
+    column: int
     operator: str
     before: str
     after: str
@@ -76,7 +78,7 @@ class Mutation:
 
     def __str__(self) -> str:
         before, after = (shorten(each, MOST_SHOWN) for each in (self.before, self.after))
-        return f"{self.line}: {self.operator}: {before}  ->  {after}"
+        return f"{self.line}:{self.column}: {self.operator}: {before}  ->  {after}"
 
     def applied(self, source: str) -> str:
         """
@@ -106,6 +108,11 @@ def _nodes(node: ast.AST) -> Iterator[ast.AST]:
                     yield from _nodes(child)
 
 
+def _shiftsByZero(node: ast.BinOp | ast.AugAssign) -> bool:
+    # The first of a list of flags: the same to the left and to the right.
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.LShift) and ast.unparse(node.right) == "0"
+
+
 def _replaced(node: ast.AST) -> Iterator[tuple[str, ast.AST, ast.AST]]:
     """
     @return: Names of operators, what is replaced and by what.
@@ -119,7 +126,7 @@ def _replaced(node: ast.AST) -> Iterator[tuple[str, ast.AST, ast.AST]]:
     elif isinstance(node, ast.BoolOp):
         new = ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)
         yield "logical connector replacement", node, new
-    elif isinstance(node, (ast.BinOp, ast.AugAssign)):
+    elif isinstance(node, (ast.BinOp, ast.AugAssign)) and not _shiftsByZero(node):
         for name, table in ("arithmetic", ARITHMETIC), ("logical", LOGICAL):
             if type(node.op) in table:
                 new = copy.copy(node)
@@ -160,7 +167,9 @@ def mutations(source: str) -> list[Mutation]:
             if not isinstance(new, (ast.stmt, ast.Constant, ast.Name)):
                 # The place may have been read by the precedence of its operator.
                 after = f"({after})"
-            found.append(Mutation(old.lineno, name, data[begin:end].decode(), after, begin, end))
+            found.append(
+                Mutation(old.lineno, old.col_offset + 1, name, data[begin:end].decode(), after, begin, end)
+            )
     return found
 
 

@@ -55,6 +55,7 @@ class MutationTests(SynchronousTestCase):
             ("a and b", ("logical connector replacement", "(a or b)")),
             ("a % b", ("arithmetic operator replacement", "(a // b)")),
             ("a << b", ("logical operator replacement", "(a >> b)")),
+            ("1 << 0", ("constant replacement", "2 << 0"), ("constant replacement", "1 << 1")),
             ("a += b", ("assignment operator replacement", "a -= b")),
             ("not a", ("conditional operator deletion", "a")),
             ("f(True)", ("constant replacement", "f(False)")),
@@ -88,7 +89,7 @@ class MutationTests(SynchronousTestCase):
         A mutation says where it is, on one line.
         """
         (found,) = mutations("\n\nx = (a +\n     b)")
-        self.assertEqual(str(found), "3: arithmetic operator replacement: a + b  ->  (a - b)")
+        self.assertEqual(str(found), "3:6: arithmetic operator replacement: a + b  ->  (a - b)")
 
     def test_unread(self) -> None:
         """

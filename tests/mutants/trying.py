@@ -17,13 +17,16 @@ from pathlib import Path
 from attrs import field, frozen
 
 from tests.mutants.mutations import Mutation
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 
 #: The parts that are changed, and the tests of each in their order: its own, then those of what is made
 #: of it.  A module's mirrored tests come before them all.
 PARTS: dict[str, tuple[str, ...]] = {
-    "twisted_ib/hca/base": ("tests/hca/base", "tests/hca/queues", "tests/hca/services", "tests/hca/memory"),
+    "twisted_ib/hca/base": (
+        *("tests/hca/base", "tests/hca/device", "tests/hca/queues", "tests/hca/services", "tests/hca/memory"),
+    ),
     "twisted_ib/hca/queues": ("tests/hca/queues", "tests/hca/services", "tests/hca/memory"),
     "twisted_ib/hca/services": ("tests/hca/services", "tests/hca/queues", "tests/hca/memory"),
     "twisted_ib/hca/memory": ("tests/hca/memory", "tests/hca/services", "tests/hca/queues"),
@@ -39,9 +42,9 @@ SLOW = ("test_contract", "test_processes")
 
 #: A mutant whose tests run so many times longer than those of the unchanged tree, and so many seconds, hangs.
 SLOWER = 3.0
-HANG_SECONDS = 20.0
+HANG_SECONDS = 20.0 * PATIENCE
 #: The tests of the unchanged tree may take so many seconds.
-BASELINE_SECONDS = 600.0
+BASELINE_SECONDS = 600.0 * PATIENCE
 
 #: The name of a test that failed, below its traceback.
 _FAILED = re.compile(r"^\w+(\.\w+)+$", re.MULTILINE)

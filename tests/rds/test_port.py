@@ -911,6 +911,8 @@ class PeerTests(PortCase):
         self.assertEqual(one._queued, 0)
         self.wire.advance(2 * pathsPath.RDS_GONE_SECONDS, 0.05)
         self.assertEqual(self.wire.clock.getDelayedCalls(), [])
+        one.stopListening()
+        self.assertEqual(one.cancel(("10.0.0.2", 5000)), 0)
 
     def test_pauses(self) -> None:
         """

@@ -7,7 +7,37 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib.hca.base.timers import Timers
+from twisted_ib.hca.base.timers import Timers, rnrSeconds, timeoutSeconds
+
+#: IBTA vol. 1 9.7.5.2.8: the delays of the RNR timer codes from 0, milliseconds.
+RNR_MILLISECONDS = (
+    *(655.36, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.24, 0.32, 0.48, 0.64, 0.96, 1.28, 1.92),
+    *(2.56, 3.84, 5.12, 7.68, 10.24, 15.36, 20.48, 30.72, 40.96, 61.44, 81.92, 122.88, 163.84, 245.76),
+    *(327.68, 491.52),
+)
+
+
+class CodeTests(SynchronousTestCase):
+    """
+    The timer codes of IBTA vol. 1.
+    """
+
+    def test_receiverNotReady(self) -> None:
+        """
+        Each code of an RNR NAK has the delay of the table, also as part of its syndrome.
+        """
+        for code, milliseconds in enumerate(RNR_MILLISECONDS):
+            self.assertAlmostEqual(rnrSeconds(code) * 1000, milliseconds)
+            self.assertAlmostEqual(rnrSeconds(0x20 | code) * 1000, milliseconds)
+
+    def test_timeout(self) -> None:
+        """
+        A timeout is 4.096 microseconds times two to the power of its code; code 0 is none.
+        """
+        self.assertIsNone(timeoutSeconds(0))
+        self.assertAlmostEqual(timeoutSeconds(1) or 0, 8.192e-6, 12)
+        self.assertAlmostEqual(timeoutSeconds(14) or 0, 0.067108864, 12)
+        self.assertAlmostEqual(timeoutSeconds(31) or 0, 8796.093022208, 9)
 
 
 class TimersTests(SynchronousTestCase):

@@ -106,3 +106,11 @@ class TraitTests(EveryKindTestCase):
         Only processes that share memory can map each other's.
         """
         self.assertEqual(self.each(lambda device: device.traits.zeroCopy), [False, True, False])
+
+    def test_runDirectory(self) -> None:
+        """
+        HCAs that share memory have entries in the run directory, where commands find them; that of packets
+        is asked through a socket of its own, and one within a process by nobody.
+        """
+        self.assertEqual(self.each(lambda device: device.traits.inRunDirectory), [False, True, False])
+        self.assertEqual(self.each(lambda device: device.isAsked), [False, True, True])
