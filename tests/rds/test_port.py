@@ -912,6 +912,8 @@ class PeerTests(PortCase):
         self.wire.advance(2 * pathsPath.RDS_GONE_SECONDS, 0.05)
         self.assertEqual(self.wire.clock.getDelayedCalls(), [])
         one.stopListening()
+        self.wire.advance(1, 0.05)
+        self.assertFalse(one.connected)
         self.assertEqual(one.cancel(("10.0.0.2", 5000)), 0)
 
     def test_pauses(self) -> None:

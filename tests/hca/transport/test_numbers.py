@@ -106,6 +106,13 @@ class PacingTests(SynchronousTestCase):
         self.assertAlmostEqual(pacing.roundTrip(), 0.1125)
         self.assertAlmostEqual(pacing.resendSeconds(), 0.1125 + 4 * 0.0625)
 
+    def test_room(self) -> None:
+        """
+        However long the round trip is, there is another attempt before the retries are used up.
+        """
+        for retries, seconds in ((7, 0.16), (3, 0.08), (0, 0.04)):
+            self.assertAlmostEqual(SendWindow(0.04, 0.2, retries).resendSeconds(), seconds)
+
     def test_undone(self) -> None:
         """
         If that was no silence, nor is the window small any more.

@@ -12,7 +12,7 @@ from twisted_ib.hca.base.operation import ABSENT, LATER, NAK_REMOTE_ACCESS, SOLI
 from twisted_ib.hca.transport import responder
 from twisted_ib.hca.transport.parameters import ConnectionParameters, Packet
 from twisted_ib.hca.transport.reliable import ReliableConnection
-from twisted_ib.hca.transport.responder import INVALID
+from twisted_ib.hca.transport.responder import INVALID, TRANSPORT_DEFERRED
 from twisted_ib.hca.wire.headers import ATOMIC, RETH
 from twisted_ib.hca.wire.opcodes import OPCODES, Kind
 
@@ -102,6 +102,19 @@ class RequestTests(ResponderCase):
         self.request(0x02, C, b"x")
         self.request(0x00, D, bytes(256), False)
         self.assertEqual(self.sent(), [acknowledge(0x1F, D, 2)])
+
+    def test_deferred(self) -> None:
+        """
+        A patient caller gets no acknowledgement before so many packets have come; any other at once.
+        """
+        for psn in range(A, A + TRANSPORT_DEFERRED):
+            self.assertEqual(self.connection.outputs(1000, 0.0, True), [], psn)
+            self.request(0x04, psn)
+        (found,) = self.connection.outputs(1000, 0.0, True)
+        self.assertEqual(found, acknowledge(0x1F, 13, 16))
+        self.request(0x04, A + TRANSPORT_DEFERRED)
+        self.assertEqual(self.connection.outputs(1000, 0.0, True), [])
+        self.assertEqual(self.sent(), [acknowledge(0x1F, 14, 17)])
 
     def test_notAsked(self) -> None:
         """

@@ -8,6 +8,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
+from twisted_ib.rds.media.rcsend import RDS_FRAGMENT
 from twisted_ib.rds.protocol import streammachine
 from twisted_ib.rds.protocol.frames import HEADER, HEADER_BYTES, MAGIC, VERSION, EndReason, FrameKind, frame
 from twisted_ib.rds.protocol.streammachine import StreamEvent, StreamMachine, StreamState
@@ -367,12 +368,14 @@ class SendingTests(SessionTestCase):
 
     def test_exact(self) -> None:
         """
-        A write of just a segment is one frame.
+        A write of just a segment is one frame, and that one fragment between processes of a host.
         """
         session = self.connected(1 << 40)
         session.write(bytes(streammachine.RDS_SEGMENT))
         session.write(b"x")
-        self.assertEqual([len(fields(session.nextOutput())[5]) for _ in "12"], [streammachine.RDS_SEGMENT, 1])
+        frames = [session.nextOutput() for _ in "12"]
+        self.assertEqual([len(fields(each)[5]) for each in frames], [streammachine.RDS_SEGMENT, 1])
+        self.assertEqual(len(frames[0]), RDS_FRAGMENT)
 
     def test_nothing(self) -> None:
         """

@@ -732,6 +732,7 @@ class DataTests(EndpointTestCase):
             client.transport.write(bytes(size))
             self.run_()
         self.assertIsInstance(pairs[1][0].reason, error.ConnectionLost)
+        self.assertEqual(pairs[1][1].transport.socket.streams.counters["stream_overheld"], 1)
         pairs[1][1].transport.resumeProducing()
         self.run_()
         self.assertIsInstance(pairs[1][1].reason, error.ConnectionLost)

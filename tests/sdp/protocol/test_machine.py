@@ -326,6 +326,7 @@ class ReceiveTests(SynchronousTestCase):
         for bit in range(3, 8):
             self.assertIn("flags", self.refused(message(flags=1 << bit, payload=b"a")))
             self.assertIn("flags", self.refused(message(flags=1 << bit, mid=MID.DISCONN)))
+            self.assertIn("flags", self.refused(message(flags=1 << bit, mid=MID.RDMA_RD_COMPL)))
 
     def test_flags(self) -> None:
         """
@@ -370,15 +371,19 @@ class ReceiveTests(SynchronousTestCase):
         and after the end it is ignored.  Updates are never an error.
         """
         for state in State:
-            machine = opened()
-            machine.state = state
-            self.assertEqual(receive(machine, message(1)), b"")
-            if state in (State.CLOSE_WAIT, State.LAST_ACK):
-                error = self.assertRaises(SDPError, receive, machine, message(2, payload=b"a"))
-                self.assertEqual(str(error), "data after the peer's DisConn")
-            else:
-                expected = b"a" if state in (State.ESTABLISHED, State.FIN_WAIT1) else b""
-                self.assertEqual(receive(machine, message(2, payload=b"a")), expected, state)
+            for flags in (0, Flags.OOB_PRES):
+                machine = opened()
+                machine.state = state
+                self.assertEqual(receive(machine, message(1)), b"")
+                data = message(2, payload=b"a", flags=flags)
+                if state in (State.CLOSE_WAIT, State.LAST_ACK):
+                    error = self.assertRaises(SDPError, receive, machine, data)
+                    self.assertEqual(str(error), "data after the peer's DisConn")
+                elif flags:
+                    self.assertIsNone(receive(machine, data), state)
+                else:
+                    expected = b"a" if state in (State.ESTABLISHED, State.FIN_WAIT1) else b""
+                    self.assertEqual(receive(machine, data), expected, state)
 
     @settings(max_examples=200, deadline=None)
     @given(st.binary(max_size=64))

@@ -651,7 +651,8 @@ class BoundTests(SynchronousTestCase):
 
             def machine(credits: int = credits) -> ZeroCopyMachine:
                 made = opened()
-                made.limit = credits
+                made.sequence = 7
+                made.limit = 7 + credits
                 made.zero.source.mode = made.zero.sink.mode = Mode.PIPELINED
                 return made
 

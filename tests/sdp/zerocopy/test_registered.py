@@ -17,6 +17,7 @@ from tests.sdp.stream.test_stream import ERRORS
 from tests.sdp.zerocopy.test_extensions import LEAST, Hearing, Places
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError, WrongThreadError
+from twisted_ib.hca.base.operation import ACKNOWLEDGE, NAK_INVALID_REQUEST, REFUSAL
 from twisted_ib.hca.services.operations import operation
 from twisted_ib.interfaces import ISDPTransport
 from twisted_ib.sdp import zerocopysend
@@ -88,8 +89,9 @@ class WriteTests(RegisteredTestCase):
         for k in range(3):
             one.writeRegistered(region, k, 200_000).addBoth(ends.append)
             one.write(b"between")
-        self.assertEqual(ends, [])
+        self.assertEqual((ends, one.unsent() > 600_000), ([], True))
         self.settle()
+        self.assertEqual(one.unsent(), 0)
         expected = b"before" + b"".join(BYTES[k : k + 200_000] + b"between" for k in range(3))
         self.assertEqual(two.heard.data == expected, True)
         self.assertEqual(ends, [None] * 3)
@@ -383,6 +385,20 @@ class ModeTests(RegisteredTestCase):
         self.settle()
         self.assertEqual((two.heard.data == BYTES, ends), (True, [None]))
         self.assertEqual(set(kinds), {"SRC_AVAIL", "DATA"})
+
+    def test_refusedMessage(self) -> None:
+        """
+        A NAK for a message of the stream ends the connection: messages have no retry.  One for a request that
+        is done says nothing.
+        """
+        _, two, _, _ = self.offering()
+        self.settle()
+        queuePair = two.queuePair
+        two.write(b"x")
+        for position, calls in ((1, []), (queuePair.path.position(), ["ConnectionLost"])):
+            body = REFUSAL.pack(NAK_INVALID_REQUEST, queuePair.number, position)
+            queuePair.work.delivered(ACKNOWLEDGE, body, 0, len(body))
+            self.assertEqual(two.heard.calls, calls)
 
     def test_bothClose(self) -> None:
         """

@@ -169,6 +169,15 @@ class SendTests(DatagramTestCase):
             self.assertRaises(QueuePairError, self.a.send, 7, SEND, destination=destination)
         self.assertEqual((self.a.statuses(), self.wire()), ([], []))
 
+    def test_anyDestination(self) -> None:
+        """
+        Every number of 24 bits and every Q_Key of 32 is one.
+        """
+        handle = self.a.handle(guidGID(0xB1))
+        for id, (number, key) in enumerate(((0, KEY), ((1 << 24) - 1, KEY), (18, 0), (18, (1 << 32) - 1))):
+            self.a.send(id, SEND, destination=Destination(handle, number, key))
+        self.assertEqual(self.a.statuses(), [(id, OK) for id in range(4)])
+
     def test_nobodyThere(self) -> None:
         """
         A datagram to an unreachable address is done, and counted.
