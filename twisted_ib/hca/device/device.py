@@ -688,18 +688,19 @@ class Device(Identity):
         # nobody of our end, a peer would wait for its own timeouts.
         if self.traits.packets:
             self.cm.abandonAll(self.clock())
-        try:
-            self.mads.close()
-        finally:
-            # The ends of its requests are calls of users, which may raise.
-            self._release()
+        # Against the order of dependence: first whatever could make new users of the rest, memory last.
+        steps = (self.mads.close, self.paths.close, self.addressPaths.close, self._disappear)
+        failure: Exception | None = None
+        for step in (*steps, self.fabric.close, self._release):
+            try:
+                step()
+            except Exception as error:
+                # A user's, who was told of the end; nothing stays open for that.
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def _release(self) -> None:
-        # Against the order of dependence: first whatever could make new users of the rest, memory last.
-        self.paths.close()
-        self.addressPaths.close()
-        self._disappear()
-        self.fabric.close()
         # Before the objects and the memory, which queue pairs hold references to
         # (twisted_ib.hca.base.refcount).
         for queuePair in list(self.queuePairs.values()):

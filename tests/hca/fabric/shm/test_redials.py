@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 from tests.hca.hcas import LISTENER, SDP, HCATestCase, User, settle
+from tests.support.descriptors import descriptors, descriptorsBefore
 from twisted_ib.errors import (
     BacklogFullError,
     HCAError,
@@ -23,6 +24,20 @@ from twisted_ib.errors import (
 from twisted_ib.hca.fabric.shm import redials
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.host import handshake, search
+
+
+class Raising(User):
+    """
+    A consumer that raises whatever it is told.
+    """
+
+    def pathReady(self, path: Any) -> None:
+        super().pathReady(path)
+        raise ZeroDivisionError
+
+    def connectFailed(self, error: Exception) -> None:
+        super().connectFailed(error)
+        raise ZeroDivisionError
 
 
 class RedialTests(HCATestCase):
@@ -150,6 +165,48 @@ class RedialTests(HCATestCase):
             settle(self.a, self.b)
             self.a.close()
         self.assertIsInstance(self.user.error, PathLostError)
+
+    def test_raising(self) -> None:
+        """
+        A consumer that raises keeps the path, or the news that there is none, from no other.
+        """
+        users = Raising(), User(), User()
+        with self.hungUp():
+            for user in users:
+                self.a.connect(SDP, "127.0.0.1", 7001, user)
+            settle(self.a, self.b)
+        self.assertRaises(ZeroDivisionError, self.later, 1.0)
+        path = users[0].path
+        self.assertIsNotNone(path)
+        self.assertEqual([user.path for user in users], [path] * 3)
+        self.a.fabric._lose(path.peerSocket, PathLostError("enough"))
+        with self.hungUp():
+            for user in users:
+                self.a.connect(SDP, "127.0.0.1", 7001, user)
+            settle(self.a, self.b)
+        self.b.close()
+        self.clock.advance(1.0)
+        self.assertRaises(ZeroDivisionError, self.a.tick, self.clock.seconds())
+        self.assertEqual([type(user.error) for user in users], [NoListenerError] * 3)
+
+    def test_closedByRaising(self) -> None:
+        """
+        Nor does one that is told of the device's end keep anything open.
+        """
+        before = descriptorsBefore()
+        for waits in (False, True):
+            device, users = self.device(), (Raising(), User())
+            device.createQueuePair(User())
+            with self.hungUp():
+                for user in users:
+                    device.connect(SDP, "127.0.0.1", 7001, user)
+                if waits:
+                    settle(device, self.b)
+                self.assertRaises(ZeroDivisionError, device.close)
+            self.assertEqual([type(user.error) for user in users], [PathLostError] * 2)
+            self.assertEqual(device.queuePairs, {})
+            settle(self.b)
+            self.assertEqual(descriptors(), before)
 
     def test_callersTime(self) -> None:
         """

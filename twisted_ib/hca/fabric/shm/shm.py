@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from zope.interface import implementer
@@ -287,8 +287,7 @@ class SharedMemoryFabric(HostDirectory):
         if peerSocket.guid == self.guid and twin is not None:
             path.twin, twin.twin = twin, path
         users, peerSocket.users = peerSocket.users, []
-        for user in users:
-            user.pathReady(path)
+        _tell(users, lambda user: user.pathReady(path))
 
     # -- death
 
@@ -331,8 +330,7 @@ class SharedMemoryFabric(HostDirectory):
 
     def _usersFailed(self, users: list[Any], reason: Exception) -> None:
         error = reason if isinstance(reason, HCAError) else HandshakeError(str(reason))
-        for user in users:
-            user.connectFailed(error)
+        _tell(users, lambda user: user.connectFailed(error))
 
     def _detach(self, peerSocket: PeerSocket, path: Any, reason: Exception) -> None:
         path.alive = False
@@ -559,12 +557,27 @@ class SharedMemoryFabric(HostDirectory):
         """
         gone = PathLostError("the device was closed")
         self._closing = True
-        self._usersFailed(self._redials.clear(), gone)
-        for peerSocket in tuple(self._pairs):
-            self._lose(peerSocket, gone)
-        self._clear()
-        if self.rendezvous.watch >= 0:
-            self._poller.unregister(self.rendezvous.watch)
-        self._listeners.close()
-        self._poller.close()
-        self._signal.close()
+        try:
+            self._usersFailed(self._redials.clear(), gone)
+        finally:
+            try:
+                _tell(tuple(self._pairs), lambda peerSocket: self._lose(peerSocket, gone))
+            finally:
+                self._clear()
+                if self.rendezvous.watch >= 0:
+                    self._poller.unregister(self.rendezvous.watch)
+                self._listeners.close()
+                self._poller.close()
+                self._signal.close()
+
+
+def _tell(users: Iterable[Any], call: Callable[[Any], object]) -> None:
+    # An exception of one consumer keeps the news from no other; the first is raised at the end.
+    failure: Exception | None = None
+    for user in users:
+        try:
+            call(user)
+        except Exception as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
