@@ -243,13 +243,13 @@ class ConnectTests(SynchronousTestCase):
         """
         C{sdp:}, with REQ, REP and RTU, a message and a DisConn each way.
         """
-        self.assertLessEqual(self.perConnection(listenSDP, connectSDP), 390)
+        self.assertLessEqual(self.perConnection(listenSDP, connectSDP), 372)
 
     def test_rdma(self) -> None:
         """
         C{ib:}, whose queue pairs have work queues.
         """
-        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 590)
+        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 582)
 
 
 class DatagramTests(ProcessesTestCase):

@@ -19,6 +19,7 @@ from twisted_ib.hca.base.traits import LOCAL
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.device.receivebudget import ReceiveBudget
 from twisted_ib.internet.addresses import addressOf
+from twisted_ib.internet.batchedcalls import batchedCallsOf
 from twisted_ib.internet.localports import LocalPorts
 from twisted_ib.sdp import handshake
 from twisted_ib.sdp.protocol import wire
@@ -360,6 +361,7 @@ class FakeChannel:
         """
         self.reactor = reactor
         self.localPorts = LocalPorts()
+        self.batchedCalls = batchedCallsOf(reactor)
         self.device = FakeDevice()
         self.users: list[Any] = []
         self.counters: dict[str, int] = {}

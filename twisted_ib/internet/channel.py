@@ -35,6 +35,7 @@ from twisted_ib.hca.device.receivebudget import pathOf
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, isPlacedByUser, place, watchDevices
 from twisted_ib.interfaces import IReactorCompletionChannels
 from twisted_ib.internet import readers
+from twisted_ib.internet.batchedcalls import batchedCallsOf
 from twisted_ib.internet.localports import LocalPorts
 from twisted_ib.internet.logcontext import callInContext
 from twisted_ib.internet.readers import Readers, readersOf
@@ -57,6 +58,7 @@ class DeviceChannel:
     @ivar users: Ports, connections and attempts that use it, in order of arrival.
     @ivar now: Returns the device's time, in seconds.
     @ivar localPorts: The numbers of active sides.
+    @ivar batchedCalls: The reactor's.
     @ivar polled: Whether the reactor polls the device by itself.
     @ivar polling: Where it does not: how long a turn polls for an answer.
     """
@@ -75,6 +77,7 @@ class DeviceChannel:
         self.device = device
         self.now = device.clock
         self.localPorts = LocalPorts()
+        self.batchedCalls = batchedCallsOf(reactor)
         self.users: dict[Any, None] = {}
         self._closing: dict[Any, float] = {}
         self.polling = AdaptivePolling(perf_counter, yieldCPU)
@@ -158,6 +161,8 @@ class DeviceChannel:
             self.device.markDirty(self)
         elif not self._inTurn:
             self._leave()
+            # If it stays: the device was looked at, and is armed again at the end of a turn.
+            self._wantTurn()
 
     def endOfBatch(self) -> None:
         """

@@ -119,7 +119,8 @@ class Attempt:
         literal = literalOf(connector.host)
         try:
             if literal is not None:
-                self._open(reachable(literal))
+                literal = reachable(literal)
+                self._open(literal)
             # A device placed by the user's address (RoCE) is chosen by the peer's address, which a name does
             # not tell yet.
             elif connector.bound[0] or not isPlacedByUser(connector.device or DEFAULT_DEVICE):
@@ -128,7 +129,7 @@ class Attempt:
             self.failIfNotConnected(failures.connectError(e, connector.where()))
             return
         if literal is not None:
-            self._addresses = [reachable(literal)]
+            self._addresses = [literal]
             self._tryNext(None)
             return
         found: Deferred[list[str]] = resolve(connector.reactor, connector.host)

@@ -13,7 +13,6 @@ from twisted.internet.protocol import Protocol
 from twisted.python.failure import Failure
 
 from twisted_ib.internet.addresses import Address, sharedAddress
-from twisted_ib.internet.batchedcalls import batchedCallsOf
 from twisted_ib.internet.endpoints import EndpointFactory
 from twisted_ib.internet.logcontext import upcalls
 from twisted_ib.internet.transport import Computed, Transport
@@ -58,9 +57,9 @@ class ConnectedTransport(Transport):
         # turn.
         if self.held is None:
             self.held = deque()
-        reactor = self.channel.reactor
-        self._settling = turns = batchedCallsOf(reactor)
-        turns.wait(reactor, self)
+        channel = self.channel
+        self._settling = turns = channel.batchedCalls
+        turns.wait(channel.reactor, self)
         return True
 
     def nextTurn(self, shared: dict[Any, Any]) -> None:

@@ -81,15 +81,17 @@ def extended(message: type[SDPMessage]) -> Callable[[_Extended], _Extended]:
 # -- the end
 
 
-def _checkBare(mid: MID, start: int, stop: int) -> None:
-    # Not parsed: every connection ends by one of these, and they have no field of their own.
-    if stop - start != BSDH_BYTES:
-        raise SDPError(f"message {mid:#04x} has a body of {stop - start - BSDH_BYTES} bytes")
+# Not parsed: every connection ends by one of these, and they have no field of their own.
+
+
+def _hasBody(mid: MID, start: int, stop: int) -> SDPError:
+    return SDPError(f"message {mid:#04x} has a body of {stop - start - BSDH_BYTES} bytes")
 
 
 @control(DisConn)
 def _disConn(stream: Stream, buffer: Any, start: int, stop: int) -> None:
-    _checkBare(MID.DISCONN, start, stop)
+    if stop - start != BSDH_BYTES:
+        raise _hasBody(MID.DISCONN, start, stop)
     # Revoke the SinkAvails first: the peer writes nothing after its DisConn, and a callback below may end the
     # connection.
     if stream.extensions is not None:
@@ -99,7 +101,8 @@ def _disConn(stream: Stream, buffer: Any, start: int, stop: int) -> None:
 
 @control(AbortConn)
 def _abortConn(stream: Stream, buffer: Any, start: int, stop: int) -> None:
-    _checkBare(MID.ABORT_CONN, start, stop)
+    if stop - start != BSDH_BYTES:
+        raise _hasBody(MID.ABORT_CONN, start, stop)
     stream.act(stream.machine.feed(Input.ABORTCONN))
 
 

@@ -529,7 +529,9 @@ class Stream(StreamSender):
         else:
             if state is _ESTABLISHED or state is _CLOSE_WAIT:
                 self.closeWrite()
-            self.channel.closing(self)
+            # Its DisConn may have been the last of both.
+            if self.queuePair.path is not None:
+                self.channel.closing(self)
 
     def destroy(self) -> None:
         """

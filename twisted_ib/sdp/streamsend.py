@@ -475,7 +475,11 @@ class StreamSender:
         """
         self.ending = True
         self.direct = False
-        self.cork()
+        if self.corked or self._unsent() or self.extensions is not None:
+            self.cork()
+        else:
+            # Nothing is to be sent before it, and no application can take the close back.
+            self.sendDisconn()
 
     def sendDisconn(self) -> None:
         """

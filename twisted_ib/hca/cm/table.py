@@ -365,7 +365,7 @@ class ConnectionTable:
             # IBTA vol. 1 12.6.7.2 reason 8: nobody listens. RDMA-CM applications see ECONNREFUSED.
             self._refuse(source, message, MessageKind.REQ, RejectReason.INVALID_SERVICE_ID)
             return
-        victim = self._halfOpenLimit.victim(peer)
+        victim = self._halfOpenLimit.victim(peer) if self.sourcesForgeable else None
         if victim is not None:
             self.counters["halfOpenReplaced"] += 1
             victim.feed(Input.EXHAUSTED, None, now)

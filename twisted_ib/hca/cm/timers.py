@@ -70,10 +70,15 @@ class Deadlines(Generic[Waits]):
         """
         The next deadline, or L{None}.
         """
-        heap = self._heap
-        while heap and not self._isMeant(heap[0]):
+        heap, waiting = self._heap, self._waiting
+        while heap:
+            deadline, localID = heap[0]
+            connection = waiting.get(localID)
+            # As _isMeant, without its call: each deadline comes up here, and nearly all are cancelled.
+            if connection is not None and connection.deadline == deadline:
+                return deadline
             heappop(heap)
-        return heap[0][0] if heap else None
+        return None
 
     def first(self) -> Waits | None:
         """

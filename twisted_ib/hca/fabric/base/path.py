@@ -226,7 +226,10 @@ class RecordPath(Waiters):
         """
         # IBTA vol. 1 9.6: HCAs compare a packet's source with the queue pair's peer.  Here a peer cannot
         # even name a queue pair that is bound to another path.
-        self._enter(queuePair)
+        if self.absent:
+            self._enter(queuePair)
+        else:
+            self.table[queuePair.number] = queuePair
         # A queue pair connected to itself sends from this end and receives at the other: its requests
         # arrive there, their refusals here.
         if self.twin is not None and queuePair.number == queuePair.remote:

@@ -95,7 +95,7 @@ class REQ(CMMessage):
             or self.transportServiceType >> 2
         ):
             self._check()
-        alternate, private = self.alternatePath, self.privateData
+        primary, alternate, private = self.primaryPath, self.alternatePath, self.privateData
         if len(private) > 92:
             raise ValueError("more than 92 octets of private data")
         try:
@@ -116,7 +116,7 @@ class REQ(CMMessage):
                 self.partitionKey,
                 self.pathMTU << 4 | self.rdcExists << 3 | self.rnrRetryCount,
                 retries << 4 | self.sharedReceiveQueue << 3 | self.extendedTransportType,
-                packPath(self.primaryPath),
+                _ANY_PATH if primary is ANY_PATH else packPath(primary),
                 NO_PATH if alternate is None else packPath(alternate),
                 private,
             )
@@ -178,6 +178,7 @@ class REQ(CMMessage):
         )
 
 
+_ANY_PATH = packPath(ANY_PATH)
 _packREQ = REQ._layout.pack
 _unpackREQ = REQ._layout.unpack_from
 _REQ_RESERVED = REQ._reservedMask
