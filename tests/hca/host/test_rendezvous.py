@@ -5,10 +5,12 @@ and L{twisted_ib.hca.host.entries}, several HCAs in one process.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
 import time
+from unittest import mock
 
 from tests.hca.host.test_rundirectory import UID, RunDirectoryTestCase
 from tests.support.descriptors import descriptors, descriptorsBefore
@@ -407,6 +409,19 @@ class EntryTests(RendezvousTestCase):
         for _ in range(20):
             self.guids(old, "::1", SERVICE + 1)
         self.assertEqual(descriptors(), before)
+
+    def test_exhausted(self) -> None:
+        """
+        Without a free descriptor for its socket the error is one of this package, and names the cause.
+        """
+        server = Rendezvous(1, self.environment)
+        self.addCleanup(server.close)
+        failure = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        with mock.patch.object(socket, "socket", side_effect=failure):
+            error = self.assertRaises(RunDirectoryError, server.bind)
+        self.assertIn("Too many open files", str(error))
+        self.assertIs(error.__cause__, failure)
+        server.bind()
 
     def test_lockHeld(self) -> None:
         """

@@ -91,8 +91,9 @@ class Rendezvous(Search):
             return self._listener
         home = self._home
         kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-        listener = socket.socket(socket.AF_UNIX, kind)
+        listener = None
         try:
+            listener = socket.socket(socket.AF_UNIX, kind)
             # reclaim() takes a link for dead if its socket is not in the same listing of the directory, so
             # nothing may be made between its look and our bind(2), here or in another process.
             with home.locked():
@@ -104,13 +105,12 @@ class Rendezvous(Search):
                 # unix(7): connecting needs write permission on the socket file.  Without a shared directory
                 # nobody else gets that far; in one, checkPeer decides.
                 os.chmod(self.name, 0o666 if home.shared else 0o600, dir_fd=home.fd)
+            self._listener = listener
         except OSError as error:
-            listener.close()
             raise RunDirectoryError(f"{home.path}/{self.name} cannot be made: {error}") from error
-        except BaseException:
-            listener.close()
-            raise
-        self._listener = listener
+        finally:
+            if listener is not None and self._listener is None:
+                listener.close()
         # The socket stays open when its file is removed, which changes the file's link count (inotify(7),
         # IN_ATTRIB); for a directory that is still open there is no such event.
         watches = (
