@@ -270,9 +270,10 @@ ROWS: tuple[Row, ...] = (
         _times("calls/s", split=1),
         needsReactor=True,
     ),
-    _packets("roce64", "RoCEv2: 64 B round trip", "roundTrip", 64, _times("p50", split=3)),
-    _packets("roce64-asleep", "RoCEv2: 64 B round trip, asleep", "spaced", 64, _times("p50", split=1)),
-    _packets("roce1m", "RoCEv2: stream, 1 MiB writes", "stream", MIB, _times("MB/s", split=0.7)),
+    _packets("roce64", "RoCEv2: 64 B round trip", "roundTrip", 64, _times("p50", split=2.5)),
+    _packets("roce64-asleep", "RoCEv2: 64 B round trip, asleep", "spaced", 64, _times("p50", split=0.6)),
+    # No less than it was: README.md says what keeps it from more.
+    _packets("roce1m", "RoCEv2: stream, 1 MiB writes", "stream", MIB, _times("MB/s", split=0.29)),
     Row(
         "dg64",
         "datagrams: 64 B round trip",

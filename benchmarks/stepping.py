@@ -135,7 +135,7 @@ class Both:
     """
     The two ends.
 
-    @ivar device: Of both.
+    @ivar device: The client's, mostly of both.
     """
 
     device: Any
@@ -147,13 +147,18 @@ class Both:
         """
         Let everything arrive that is on its way.
         """
-        while self.device.progress():
+        devices = {self.device, self.server.channel.device}
+        while any([device.progress() for device in devices]):
             pass
 
 
-def connected(reactor: Any) -> Deferred[Both]:
+def connected(reactor: Any, here: str = "", there: str = "127.0.0.1", name: str = "") -> Deferred[Both]:
     """
     Connect two ends; fires a little later, when both are read from.
+
+    @param here: The client's address, where it needs one of its own.
+    @param there: The server's.
+    @param name: The device's; the default if empty.
     """
     found: dict[str, Any] = {}
     ready: Deferred[Both] = Deferred()
@@ -175,8 +180,10 @@ def connected(reactor: Any) -> Deferred[Both]:
 
         return remember
 
-    port: Any = listenSDP(reactor, 0, _Ends(made("server")), interface="127.0.0.1")
-    connectSDP(reactor, "127.0.0.1", port.getHost().port, _Ends(made("client")))
+    device = {"device": name} if name else {}
+    bound = (here, 0) if here else None
+    port: Any = listenSDP(reactor, 0, _Ends(made("server")), interface=there, **device)
+    connectSDP(reactor, there, port.getHost().port, _Ends(made("client")), bindAddress=bound, **device)
     return ready
 
 

@@ -93,7 +93,7 @@ def run(runs: int) -> list[Table]:
     """
     from twisted.internet.protocol import Factory
 
-    from benchmarks import connectsteps, copysteps, messagesteps, verbssteps
+    from benchmarks import connectsteps, copysteps, messagesteps, packetsteps, verbssteps
 
     Factory.noisy = False
     bare = copysteps.acrossProcesses(runs)  # Before there is a device: this forks.
@@ -111,6 +111,8 @@ def run(runs: int) -> list[Table]:
         done.addCallback(lambda _: connectsteps.measure(reactor, runs))
         done.addCallback(tables.extend)
         done.addCallback(lambda _: tables.extend(verbssteps.measure(runs)))
+        done.addCallback(lambda _: packetsteps.measure(reactor, runs))
+        done.addCallback(tables.extend)
         return done.addCallback(lambda _: tables)
 
     found: list[Table] = _inReactor(measure)
