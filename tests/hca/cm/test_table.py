@@ -13,7 +13,8 @@ from twisted_ib.errors import ServiceInUseError
 from twisted_ib.hca.cm.machine import Event, State
 from twisted_ib.hca.cm.table import COUNTERS, ConnectionTable
 from twisted_ib.hca.connection import RejectReason
-from twisted_ib.hca.wire.cm import DREP, DREQ, REJ, REP, REQ, RTU
+from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REJ, REP, REQ, RTU
+from twisted_ib.hca.wire.cm.codes import MessageKind
 
 
 class OpenTests(SynchronousTestCase):
@@ -77,6 +78,24 @@ class OpenTests(SynchronousTestCase):
         net.pump()
         self.assertEqual(net.kinds("b"), [Event.ESTABLISHED])
         self.assertIsNone(net.b.deadline())
+
+    def test_unexpected(self) -> None:
+        """
+        An RTU before the REP and an MRA of a LAP, which was never sent, are counted and change nothing.  An
+        RTU that comes again is expected.
+        """
+        net = Net()
+        active, passive = net.request()
+        names = active.localID, passive.localID
+        send(net.b, RTU(*names), "a", 0.0)
+        send(net.b, MRA(*names, MessageKind.OTHER, 20), "a", 0.0)
+        self.assertEqual((net.b.counters["unexpected"], passive.state), (2, State.REQ_RCVD))
+        passive.accept(REP(), 0.0)
+        net.pump()
+        active.ready(0.0)
+        net.pump()
+        send(net.b, RTU(*names), "a", 0.0)
+        self.assertEqual((net.b.counters["unexpected"], passive.state), (2, State.ESTABLISHED))
 
     def test_disconnect(self) -> None:
         """

@@ -10,7 +10,7 @@ from tests.hca.device.everykind import ADDRESS, OTHER, EveryKindTestCase
 from twisted_ib import limits
 from twisted_ib.errors import NoRouteError, SharedGIDError
 from twisted_ib.hca.base.interfaces import IAddressDirectory, IFabric, IHostDirectory, IPacketFabric
-from twisted_ib.hca.base.traits import LOCAL, ROUTED, SHARED, Peers, Proof
+from twisted_ib.hca.base.traits import LOCAL, ROUTED, SHARED, NodeType, Peers, Proof, TransportType
 from twisted_ib.hca.connection.rdmacm import gidNumber
 from twisted_ib.hca.device.registry import KINDS, traitsOf
 from twisted_ib.hca.wire.grh import guidGID
@@ -37,6 +37,13 @@ class TraitTests(EveryKindTestCase):
         A fabric is named as its row of the registry.
         """
         self.assertEqual(self.each(lambda device: device.fabric.name), [kind.name for kind in KINDS])
+
+    def test_verbsNumbers(self) -> None:
+        """
+        The numbers are those of C{enum ibv_transport_type} and C{enum ibv_node_type}.
+        """
+        self.assertEqual({each.name: each.value for each in TransportType}, {"IB": 0, "IWARP": 1})
+        self.assertEqual({each.name: each.value for each in NodeType}, {"CA": 1, "RNIC": 4})
 
     def test_interfaces(self) -> None:
         """

@@ -57,10 +57,13 @@ class RefusalTests(RequesterTestCase):
         With rnr_retry 7 it is repeated until there is a receive.
         """
         self.post(1, SEND)
+        self.assertFalse(self.a.work.refused())
         self.assertRaises(AssertionError, self.p.settle)
+        self.assertTrue(self.a.work.refused())
         self.receives()
         self.p.settle()
         self.assertEqual(self.a.statuses(), [(1, OK)])
+        self.assertFalse(self.a.work.refused())
 
     def test_rnrOrder(self) -> None:
         """

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.trial.unittest import SynchronousTestCase
+
 from tests.hca.queues.keyed_cases import ResponderTestCase, bound
 from tests.hca.queues.keyed_pair import piece
 from twisted_ib import limits
@@ -17,6 +19,7 @@ from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import SGE, SendOpcode
 from twisted_ib.hca.services.operations import message
+from twisted_ib.hca.services.responses import ResponseScheduler
 from twisted_ib.hca.wire.headers import IMMEDIATE, REFERENCE, RETH
 
 SEND, SEND_IMM = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM
@@ -25,6 +28,36 @@ READ = SendOpcode.RDMA_READ
 OK, FLUSH = WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR
 RNR = 0x20 | 12
 INVALID, ACCESS, OPERATIONAL = 0x61, 0x62, 0x63
+
+
+class Turns:
+    """
+    Stands for a device.
+    """
+
+    def __init__(self, turns: int) -> None:
+        self.turns = turns
+
+
+class SchedulerTests(SynchronousTestCase):
+    """
+    L{ResponseScheduler}.
+    """
+
+    def test_left(self) -> None:
+        """
+        A peer gets the same number of response records in each turn of the device, the first included.
+        """
+        for turns in (0, 1):
+            device = Turns(turns)
+            scheduler = ResponseScheduler(device)
+            for _ in range(2):
+                self.assertEqual(scheduler.left(), limits.RECORDS_PER_TURN)
+                scheduler.used += limits.RECORDS_PER_TURN - 1
+                self.assertEqual(scheduler.left(), 1)
+                scheduler.used += 2
+                self.assertEqual(scheduler.left(), 0)
+                device.turns += 1
 
 
 class PostTests(ResponderTestCase):

@@ -416,6 +416,16 @@ class AnswerTests(ResponderCase):
         self.request(0x04, C)
         self.assertEqual(self.sent(), [acknowledge(0x1F, C, 2)])
 
+    def test_sharedBudget(self) -> None:
+        """
+        Requests and responses share the budget, and go first in turn; one packet is left for responses.
+        """
+        for position in range(1, 6):
+            self.connection.post(0x04, b"", b"x", 1, position, 0.0)
+        self.read(A, 1024)
+        for codes in ([0x04, 0x04, 0x0D], [0x0E, 0x0E, 0x0F], [0x04, 0x04]):
+            self.assertEqual([code for code, *_ in self.sent(3)], codes)
+
     def test_budget(self) -> None:
         """
         A long answer goes as far as it may, and on.

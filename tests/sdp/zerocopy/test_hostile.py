@@ -375,6 +375,29 @@ class OrderTests(HostileTestCase):
         self.settle()
         self.assertEqual(raw.kinds(), ["MODE_CHANGE", "RDMA_WR_COMPL", "DATA"])
 
+    def test_threeCredits(self) -> None:
+        """
+        A place is advertised with three credits, and not with two (CA4-82).
+        """
+        for credits, kinds in ((2, []), (3, ["SINK_AVAIL"])):
+            raw, stream = self.pair.raw(1000, Places())
+            raw.send(MID.MODE_CHANGE, PIPELINED, buffers=credits)
+            stream.machine.limit = stream.machine.sequence + credits
+            self.settle()
+            self.assertEqual(raw.kinds()[:1], kinds)
+
+    def test_sourceShort(self) -> None:
+        """
+        Registered bytes that nothing can be registered for go as Data.
+        """
+        raw, stream = self.source()
+        exchange = stream.openExtensions()
+        exchange.keyed = Short(exchange.openRDMA())
+        ends: list[Any] = []
+        stream.writeRegistered(stream.registerMemory(BYTES)).addBoth(ends.append)
+        self.settle()
+        self.assertEqual((set(raw.kinds()[1:]), ends), ({"DATA"}, [None]))
+
     def test_refusedWhileShort(self) -> None:
         """
         Data for which memory is short must come as Data, and before that nothing is read: not even SrcAvails
