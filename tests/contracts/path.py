@@ -9,6 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from tests.hca.hcas import HCATestCase, Taker, settle, turn
+from tests.support.calls import requireReplaceable
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import ABSENT, MANAGEMENT, RESUME, RNR, SEND_ONLY, word
 from twisted_ib.hca.base.states import QPState
@@ -513,6 +514,7 @@ class RefusalContract(Base):
         two.answers.append(RNR)
         positions = [one.postKept(b"%d" % n) for n in range(3)]
         kind = type(two.path)
+        requireReplaceable(kind, "postReserved")
         full = self.patch(kind, "postReserved", lambda *arguments: False)
         for _ in range(5):
             turn(a)

@@ -1,5 +1,5 @@
 """
-How often functions are called, for tests of what a message costs.
+How often functions are called, for tests of what a message costs; and what a test can put in their place.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 from twisted.trial.unittest import SkipTest
@@ -43,3 +43,13 @@ def called(act: Callable[[], object], under: str = "") -> Counter[str]:
     finally:
         sys.setprofile(None)
     return calls
+
+
+def requireReplaceable(kind: type, name: str) -> None:
+    """
+    Check that a test can put its own function in the place of a method.
+
+    @raise SkipTest: The method is compiled: the compiled methods that call it keep to it.
+    """
+    if not isinstance(getattr(kind, name), FunctionType):
+        raise SkipTest(f"{kind.__name__}.{name} is compiled and cannot be replaced")

@@ -6,7 +6,6 @@ paths there are.
 from __future__ import annotations
 
 from typing import Any
-from unittest import mock
 
 from tests.contracts.path import fill
 from tests.hca.hcas import LISTENER, SDP, HCATestCase, Taker, User, settle, turn
@@ -97,9 +96,19 @@ class SleepersTests(HCATestCase):
         @return: the paths that were asked whether they have work.
         """
         kind = type(self.paths[0])
-        with mock.patch.object(kind, "rouse", autospec=True, side_effect=kind.rouse) as rouse:
-            self.b.fabric.look()
-        return [call.args[0] for call in rouse.call_args_list]
+        rouse, asked = kind.rouse, []
+
+        def remembering(path: Any) -> Any:
+            """
+            Ask it.
+            """
+            asked.append(path)
+            return rouse(path)
+
+        patched = self.patch(kind, "rouse", remembering)
+        self.b.fabric.look()
+        patched.restore()
+        return asked
 
     def test_hotOnes(self) -> None:
         """

@@ -9,7 +9,7 @@ a refusal, or, for number 1, L{Management}.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from attrs import frozen
 from zope.interface import classImplements
@@ -37,7 +37,7 @@ from twisted_ib.hca.fabric.base.management import Management, takeMAD
 from twisted_ib.hca.wire.grh import guidGID
 
 #: Refused queue pair numbers, unknown here, that a path remembers.
-ABSENT_NUMBERS: Final = 1024
+ABSENT_NUMBERS = 1024
 
 
 @frozen
@@ -122,7 +122,7 @@ class Waiters:
     @ivar waiting: They, in order, connection management first; each has C{resume()}.
     """
 
-    __slots__ = ()
+    __slots__ = ("waiting",)
 
     waiting: OrderedDict[Any, None]
 
@@ -189,7 +189,6 @@ class RecordPath(Waiters):
         "track",
         "twin",
         "unacknowledged",
-        "waiting",
     )
 
     def __init__(self, fabric: Any, peer: Any) -> None:

@@ -122,7 +122,6 @@ class QueuePairPath(Waiters):
         "trafficClass",
         "unacknowledged",
         "until",
-        "waiting",
     )
 
     inPackets = True
