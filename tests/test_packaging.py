@@ -234,6 +234,9 @@ class PackagingTests(SynchronousTestCase):
         self.assertTrue(named)
         self.assertEqual(named, sorted(set(named)))
         self.assertLessEqual(set(named), self.modules)
+        # mypy looks closer at these.
+        checked = re.findall(r'^ {4}"(twisted_ib.*)",$', (ROOT / "pyproject.toml").read_text(), re.M)
+        self.assertEqual(named, [name.replace(".", "/") + ".py" for name in checked])
 
     def test_noNamespaceModules(self) -> None:
         """

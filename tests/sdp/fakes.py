@@ -18,6 +18,7 @@ from twisted_ib import limits
 from twisted_ib.hca.base.traits import LOCAL
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.device.receivebudget import ReceiveBudget
+from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.internet.addresses import addressOf
 from twisted_ib.internet.batchedcalls import batchedCallsOf
 from twisted_ib.internet.localports import LocalPorts
@@ -73,27 +74,17 @@ class FakeReactor(Clock):
         receiver.resolutionComplete()
 
 
-class FakeQueuePair:
+class FakeQueuePair(QueuePair):
     """
-    A queue pair with as much as a transport needs to open and close.
+    A queue pair that opens and closes, and sends nothing.
     """
 
     def __init__(self, number: int) -> None:
         """
         @param number: Its number.
         """
-        self.number = number
-        self.posted = 0
-        self.pending: Any = None
-        self.path: Any = None
-        self.remote = 0
+        super().__init__(number, None)
         self.closed = False
-
-    def postReceives(self, count: int) -> None:
-        """
-        Count them.
-        """
-        self.posted += count
 
     def connect(self, path: Any, remote: int, message: Any = None) -> None:
         """

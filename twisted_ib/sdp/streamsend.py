@@ -500,7 +500,8 @@ class StreamSender:
                 return
             self.disconnSent = True
             queuePair.postInline(message, b"", 0)
-            if queuePair.pending is not None:
+            # Asked anew: for type checkers, and so when compiled, a local's attribute is as it was found.
+            if self.queuePair.pending is not None:
                 return
         self.ending = False
         self.act(self.machine.feed(_DISCONN_SENT))
