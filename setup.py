@@ -8,6 +8,7 @@ import sys
 from setuptools import setup
 
 MODULES = [
+    "twisted_ib/hca/base/polling.py",
     "twisted_ib/hca/fabric/base/path.py",
     "twisted_ib/hca/fabric/shm/ring.py",
     "twisted_ib/hca/queues/queuepair.py",

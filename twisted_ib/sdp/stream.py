@@ -108,6 +108,11 @@ class Stream(StreamSender):
         length = stop - start
         data: bytes | None
         if length > BSDH_BYTES and self.extensions is None and machine.state is _ESTABLISHED:
+            kind: int
+            bufs: int
+            said: int
+            sequence: int
+            acknowledged: int
             kind, bufs, said, sequence, acknowledged = _unpack(buffer, start)
             received, sent = machine.received + 1, machine.sequence
             behind = (sent - acknowledged) & _M32

@@ -22,23 +22,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import repeat
+from typing import Final
 
 from twisted_ib import limits
 
 #: The longest time of polling, in seconds.
-SPIN_SECONDS = limits.ANSWER_SECONDS
+SPIN_SECONDS: Final = limits.ANSWER_SECONDS
 #: Polls without yielding.
-PURE_LOOKS = 60
+PURE_LOOKS: Final = 60
 #: Poll every so many times in spite of misses: otherwise a change for the better would go unnoticed.
-RARE = 64
-_PURE_RARE = 32
+RARE: Final = 64
+_PURE_RARE: Final = 32
 #: A yield this long, in seconds, went to another busy process: sched_yield(2) returns after a few
 #: microseconds if nobody else is runnable.
-CROWDED_SECONDS = 1e-3
+CROWDED_SECONDS: Final = 1e-3
 #: Above this share of such yields there are no more, for how long at first and at most, in seconds.
-CROWD = 0.25
-SHY_SECONDS = 0.1
-SHY_SECONDS_MOST = 1.6
+CROWD: Final = 0.25
+SHY_SECONDS: Final = 0.1
+SHY_SECONDS_MOST: Final = 1.6
 
 
 class AdaptivePolling:

@@ -311,6 +311,11 @@ class Machine:
         """
         if stop - start < _HEADER:
             raise SDPError(f"a message of {stop - start} bytes has no header")
+        kind: int
+        bufs: int
+        length: int
+        sequence: int
+        acknowledged: int
         kind, bufs, length, sequence, acknowledged = unpackHeader(buffer, start)
         received = self.received + 1
         if kind != PLAIN or length != stop - start or sequence != received & M32:
@@ -322,7 +327,7 @@ class Machine:
         behind = (sent - acknowledged) & M32
         if behind > WINDOW:
             raise SDPError(f"message {acknowledged} is acknowledged but was not sent")
-        limit: int = sent - behind + bufs
+        limit = sent - behind + bufs
         # Bufs is absolute, not an increment (OFED sdp_rx.c sdp_process_rx_skb).  A posted receive cannot be
         # withdrawn, so the sum never falls.
         if limit > self.limit:

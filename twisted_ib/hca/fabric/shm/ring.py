@@ -64,6 +64,7 @@ _WINDOW: Final = -_WINDOW_BYTES
 _BULK_ROOM: Final = limits.RING_BULK
 #: Records start at multiples of this, the size of a cache line; a refusal fits into one.
 _SLOT: Final = 64
+_RECORD: Final = limits.INLINE_RECORD
 #: On a path from an HCA to itself the accepting end numbers its offers from here on, so that a number is
 #: valid at one end only.
 _TWIN_OFFERS: Final = 1 << 31
@@ -323,6 +324,9 @@ class RingPath(RecordPath):
         peer, cells, source = self._peerCells, self._cells, self._peerMap
         get, waiting = self.taker, self.waiting
         n, enough, end = 0, head + size, head
+        length: int
+        word: int
+        syndrome: int
         try:
             while True:
                 # TAIL is the peer's to write: a value out of range would have us read bytes twice, or never
@@ -343,7 +347,7 @@ class RingPath(RecordPath):
                 if (end ^ head) & lap:
                     end = (head | mask) + 1
                 # Bounds every later index: pos + length stays within ring and slack.
-                if length > limits.INLINE_RECORD or end > tail:
+                if length > _RECORD or end > tail:
                     raise RingError(f"the peer wrote a record of {length} bytes")
                 pos += 8
                 # IBTA vol. 1 9.6: a packet counts only if it comes from the peer of its queue pair.  The
