@@ -249,7 +249,7 @@ class ConnectTests(SynchronousTestCase):
         """
         C{ib:}, whose queue pairs have work queues.
         """
-        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 582)
+        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 556)
 
 
 class DatagramTests(ProcessesTestCase):

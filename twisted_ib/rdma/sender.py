@@ -37,6 +37,8 @@ RDMA_SENDS = 128
 #: Waiting requests that are posted in one turn, before other connections get theirs.
 RDMA_SENDS_PER_FLUSH = 64
 
+_PLACES = Capabilities(RDMA_SENDS, 0, 1, 0, 0)
+
 
 class Sender:
     """
@@ -94,9 +96,8 @@ class Sender:
             self.queuePair.close()
             raise
         self._regions = Regions(device, self.pd, self.checkCaller)
-        places = Capabilities(RDMA_SENDS, 0, 1, 0, 0)
         queue: Any = self
-        self.work = WorkQueues(self.queuePair, self.pd, queue, queue, device.timers, places)
+        self.work = WorkQueues(self.queuePair, self.pd, queue, queue, device.timers, _PLACES)
 
     # -- implemented by the transport
 

@@ -280,6 +280,18 @@ class LosslessTests(SynchronousTestCase):
         net.wait(2.0)
         self.assertEqual((len(net.a), len(net.b), net.a.counters["retransmitted"]), (0, 0, 0))
 
+    def test_noTimewait(self) -> None:
+        """
+        A connection that has ended keeps no ids: nothing of it is on its way.
+        """
+        net = self.net
+        active, passive = net.open(7)
+        passive.disconnect(net.now)
+        net.pump()
+        self.assertEqual((active.state, passive.state), (State.TIMEWAIT, State.TIMEWAIT))
+        for table in (net.a, net.b):
+            self.assertEqual((len(table), len(table._timewait), table._peers), (0, 0, {}))
+
     def test_bothGiveUp(self) -> None:
         """
         A side whose time is over tells the other: neither keeps the connection.

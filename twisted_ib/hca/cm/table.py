@@ -339,10 +339,10 @@ class ConnectionTable:
             self.accepted.pop(connection.localQPN, None)
         elif state is _REP_SENT:
             self.accepted[connection.localQPN] = connection
-        if state is _TIMEWAIT:
-            self._startTimewait(connection, now)
-            self._forget(connection)
-        elif state is _IDLE:
+        if state is _TIMEWAIT or state is _IDLE:
+            # Where nothing is lost or repeated, nothing of the connection is on its way any more.
+            if state is _TIMEWAIT and not self.lossless:
+                self._startTimewait(connection, now)
             self._forget(connection)
 
     # Messages.

@@ -54,13 +54,16 @@ def _sendRequest(connection: Connection, message: REQ | REP | DREQ, now: float) 
 
 
 def _awaitAnswer(connection: Connection, now: float) -> None:
-    wait = connection.period
-    if connection.table.lossless:
+    table, wait = connection.table, connection.period
+    if table.lossless:
         # One wait, as long as all repeats would take: the peer will read the message, or its path is lost.
         # How many repeats it may ask for is kept.
-        wait = max(wait * (connection.retriesLeft + 1), limits.CM_ANSWER_SECONDS)
-        connection.maxRetries, connection.retriesLeft = connection.retriesLeft, 0
-    connection.table.arm(connection, now + wait)
+        connection.maxRetries = retries = connection.retriesLeft
+        connection.retriesLeft = 0
+        wait *= retries + 1
+        if wait < limits.CM_ANSWER_SECONDS:
+            wait = limits.CM_ANSWER_SECONDS
+    table.arm(connection, now + wait)
 
 
 def askAgain(table: ConnectionContext, destination: Any, localID: int, remoteID: int) -> None:

@@ -289,15 +289,16 @@ class WorkQueues:
         """
         The queue pair has a new state (C{queuePair.state}) or new attributes.
         """
-        for name, field in _ATTRIBUTES.items():
-            if name in attributes:
-                setattr(self.attributes, field, int(attributes[name]))
+        for name, value in attributes.items():
+            if name in _ATTRIBUTES:
+                setattr(self.attributes, _ATTRIBUTES[name], int(value))
         state = self.queuePair.state
         if state == QPState.RESET:
             self._reset()
         elif state == QPState.ERR:
             self._flush(WCStatus.WR_FLUSH_ERR)
-        else:
+        # Before RTS nothing can have been posted.
+        elif state >= QPState.RTS:
             self.requester.pump()
             if state == QPState.SQD and attributes.get("en_sqd_async_notify"):
                 self._awaitDrained()
