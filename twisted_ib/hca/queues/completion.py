@@ -156,6 +156,7 @@ class CompletionQueue(RefCounted):
     completion.  With moderation (L{modify}) that call waits until there are several.
 
     @ivar overflowed: whether a completion was ever lost.
+    @ivar completions: those that wait, the oldest first; the same object as long as the queue lives.
     @ivar onCompletion: L{None}, or the function to call with the queue, once per L{arm}.
     @ivar onEvent: L{None}, or the function to call with C{CQ_ERR} and the queue, once, when the first
         completion is lost.
@@ -165,12 +166,12 @@ class CompletionQueue(RefCounted):
 
     __slots__ = (
         "_any",
-        "_completions",
         "_depth",
         "_noticed",
         "_quiet",
         "_timer",
         "_timers",
+        "completions",
         "count",
         "onCompletion",
         "onEvent",
@@ -198,7 +199,7 @@ class CompletionQueue(RefCounted):
         self.onEvent: Callable[[EventType, object], None] | None = None
         self.count = 0
         self.period = 0
-        self._completions: deque[WorkCompletion] = deque()
+        self.completions: deque[WorkCompletion] = deque()
         # Armed for any completion, not only for solicited ones and errors.
         self._any = False
         # Completions since L{arm} that the notification is for.
@@ -207,7 +208,7 @@ class CompletionQueue(RefCounted):
         self._timers = timers
 
     def __len__(self) -> int:
-        return len(self._completions)
+        return len(self.completions)
 
     @property
     def depth(self) -> int:
@@ -224,16 +225,16 @@ class CompletionQueue(RefCounted):
 
         @return: whether there was room.
         """
-        if len(self._completions) >= self._quiet:
+        if len(self.completions) >= self._quiet:
             return self._pushArmed(completion, solicited)
-        self._completions.append(completion)
+        self.completions.append(completion)
         return True
 
     def poll(self, count: int = 1) -> list[WorkCompletion]:
         """
         Remove and return up to C{count} completions, the oldest first.
         """
-        completions = self._completions
+        completions = self.completions
         return [completions.popleft() for _ in range(min(count, len(completions)))]
 
     def discard(self, queuePairNumber: int) -> None:
@@ -242,9 +243,9 @@ class CompletionQueue(RefCounted):
         """
         # IBTA vol. 1 10.3.1: RESET discards its work requests; the same wr_ids may be in use again
         # soon, and a stale completion would be mistaken for a new one.
-        kept = [each for each in self._completions if each.queuePairNumber != queuePairNumber]
-        self._completions.clear()
-        self._completions.extend(kept)
+        kept = [each for each in self.completions if each.queuePairNumber != queuePairNumber]
+        self.completions.clear()
+        self.completions.extend(kept)
 
     def arm(self, solicitedOnly: bool = False) -> None:
         """
@@ -293,9 +294,9 @@ class CompletionQueue(RefCounted):
         _checkDepth(depth)
         # Linux rxe_cq.c rxe_cq_chk_attr() refuses the same; to drop completions would lose
         # results.
-        if depth < len(self._completions):
+        if depth < len(self.completions):
             raise ResourceLimitError(
-                f"{len(self._completions)} completions wait, which {depth} places do not hold"
+                f"{len(self.completions)} completions wait, which {depth} places do not hold"
             )
         self._depth = depth
         if self._quiet:
@@ -312,17 +313,17 @@ class CompletionQueue(RefCounted):
         self.checkFree()
         self._disarm()
         self.onCompletion = self.onEvent = None
-        self._completions.clear()
+        self.completions.clear()
 
     def _pushArmed(self, completion: WorkCompletion, solicited: bool) -> bool:
-        if len(self._completions) >= self._depth:
+        if len(self.completions) >= self._depth:
             # Once: a program that does not poll would otherwise get an event per lost completion.
             if not self.overflowed:
                 self.overflowed = True
                 if self.onEvent is not None:
                     self.onEvent(EventType.CQ_ERR, self)
             return False
-        self._completions.append(completion)
+        self.completions.append(completion)
         # IBTA vol. 1 11.4.2.2: an error counts as solicited.  Linux rxe_cq.c rxe_cq_post() looks
         # at the solicited flag only.
         if self._any or solicited or completion.status:
@@ -333,7 +334,7 @@ class CompletionQueue(RefCounted):
     def _moderate(self) -> None:
         # A full queue does not wait: the next completion would be lost before the program polls.
         enough = self._noticed >= self.count and (self.count or not self.period)
-        if enough or len(self._completions) >= self._depth:
+        if enough or len(self.completions) >= self._depth:
             self._tell()
         elif self.period and self._timer is None:
             assert self._timers is not None

@@ -506,7 +506,11 @@ class QueuePair:
         @param buffer: The medium's own buffer, whose slices are L{bytes}; valid during this call only.
         @return: 0, or the syndrome of a NAK.
         """
-        if opcode == SEND_ONLY and self.work is None:
+        work = self.work
+        if work is not None:
+            syndrome: int = work.delivered(opcode, buffer, start, stop)
+            return syndrome
+        if opcode == SEND_ONLY:
             posted = self.posted
             if posted and stop - start <= _RECORD:
                 self.posted = posted - 1
@@ -545,11 +549,11 @@ class QueuePair:
         return RNR | self.minRNRTimer if not posted else NAK_INVALID_REQUEST
 
     def _deliveredOther(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
-        if self.work is None and self.onRequest is not None and opcode not in RESPONSES:
+        if self.onRequest is not None and opcode not in RESPONSES:
             self.onRequest()
-        if self.work is not None:
-            answer: int = self.work.delivered(opcode, buffer, start, stop)
-            return answer
+            if self.work is not None:
+                answer: int = self.work.delivered(opcode, buffer, start, stop)
+                return answer
         if opcode == ACKNOWLEDGE:
             # A stream does not keep what it sent: a refusal cannot be repaired by sending again.
             if stop > start and buffer[start] == SILENT:

@@ -24,7 +24,7 @@ class Reassembly:
         # One bytes object for the first record: usually it is the whole message.
         self._bytes: bytes | bytearray = b""
 
-    def add(self, source: memoryview) -> None:
+    def add(self, source: bytes | memoryview) -> None:
         """
         Append a copy of a record's payload.
         """

@@ -71,7 +71,7 @@ def locate(
     return found
 
 
-def scatter(target: Sequence[memoryview], source: memoryview) -> None:
+def scatter(target: Sequence[memoryview], source: bytes | memoryview) -> None:
     """
     Copy bytes into what L{locate} found.
     """

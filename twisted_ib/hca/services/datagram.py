@@ -173,7 +173,8 @@ class DatagramRequester(SendQueue):
                 completion = WorkCompletion(
                     datagram.id or 0, status, WCOpcode.SEND, queuePair.number, datagram.length
                 )
-                work.complete(work.sendCompletions, completion)
+                if not work.sendCompletions.push(completion):
+                    work.completionLost()
         if self._awaited:
             self._tell()
 
@@ -321,7 +322,8 @@ class DatagramResponder:
         completion.workRequestID = receive.id
         completion.byteLength += size
         work.messagesReceived += 1
-        work.complete(work.receiveCompletions, completion, solicited)
+        if not work.receiveCompletions.push(completion, solicited):
+            work.completionLost()
         return ""
 
     # -- errors and flush

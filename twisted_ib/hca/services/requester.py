@@ -64,6 +64,7 @@ _EXHAUSTED = {
 _SIGNALED = int(SendFlags.SIGNALED)
 _FENCE = int(SendFlags.FENCE)
 _SUCCESS = WCStatus.SUCCESS
+_RTS = QPState.RTS
 
 
 class Requester(SendQueue):
@@ -122,33 +123,39 @@ class Requester(SendQueue):
         """
         Publish what the state, the medium and the number of outstanding READs permit.
         """
-        while self._pump():
-            pass
-
-    def _pump(self) -> bool:
-        # Returns whether to go on: a request waited for others that are done now.
-        work = self.work
-        if work is None or self._waiting or self._pausing:
-            return False
-        unsent, onTheWay, anyLocal = self._unsent, self._onTheWay, False
-        while unsent and self._mayGo(unsent[0], work):
-            operation = unsent[0]
-            if isinstance(operation, LocalOperation):
-                operation.execute(work)
-                anyLocal = True
-            elif not self._publish(operation, work):
-                break
-            unsent.popleft()
-            onTheWay.append(operation)
-            # Nothing is sent behind a request that failed here; those before it still complete.
-            if operation.status is not _SUCCESS:
-                anyLocal = True
-                break
-            if isinstance(operation, RespondedOperation):
-                self._asked.append(operation)
-        if anyLocal:
+        unsent, onTheWay = self._unsent, self._onTheWay
+        while unsent:
+            work = self.work
+            if work is None or self._waiting or self._pausing:
+                return
+            asked, anyDone = self._asked, False
+            while unsent:
+                operation = unsent[0]
+                asks = operation.asks
+                # Nearly always there is nothing that _mayGo could object to.
+                if (onTheWay or asks or asked or work.queuePair.state is not _RTS) and not self._mayGo(
+                    operation, work
+                ):
+                    break
+                if not operation.carriesData and isinstance(operation, LocalOperation):
+                    operation.execute(work)
+                    anyDone = True
+                elif not self._publish(operation, work):
+                    break
+                unsent.popleft()
+                onTheWay.append(operation)
+                # Nothing is sent behind a request that failed here; those before it still complete.
+                if operation.status is not _SUCCESS:
+                    anyDone = True
+                    break
+                if asks and isinstance(operation, RespondedOperation):
+                    asked.append(operation)
+            if not anyDone:
+                return
             self._complete()
-        return anyLocal and bool(unsent) and not onTheWay
+            if onTheWay:
+                return
+            # A request may have waited for others, which are done now.
 
     def _publish(self, operation: Operation, work: WorkQueues) -> bool:
         # Returns False if some records must wait.
@@ -178,16 +185,16 @@ class Requester(SendQueue):
             if not operation.publish(path, self.transport << 24 | remote, work.pd):
                 self._wait(path)
                 return False
+            path.track((operation.position, self))
         except MemoryAccessError:
             operation.status = WCStatus.LOC_PROT_ERR
-            return True
         finally:
-            if operation.records != before:
+            count = operation.records - before
+            if count:
+                work.recordsSent += count
                 if not self._isExpected:
                     self._isExpected = True
                     path.expect(queuePair)
-                work.recordsSent += operation.records - before
-        path.track((operation.position, self))
         return True
 
     def _mayGo(self, operation: Operation, work: WorkQueues) -> bool:
@@ -249,7 +256,8 @@ class Requester(SendQueue):
         have arrived.
         """
         if self.work is not None:
-            self._acknowledged = max(self._acknowledged, position)
+            if position > self._acknowledged:
+                self._acknowledged = position
             self._complete()
             if self._unsent or self._awaited:
                 self._go()
@@ -387,7 +395,7 @@ class Requester(SendQueue):
             if operation.status is not _SUCCESS:
                 self._fail(operation, operation.status)
                 return
-            if operation.position > self._acknowledged or (operation.asks and not operation.answered):
+            if operation.position > self._acknowledged or (not operation.answered and operation.asks):
                 return
             onTheWay.popleft()
             self._succeed(work, operation)
@@ -403,7 +411,8 @@ class Requester(SendQueue):
                 work.queuePair.number,
                 operation.length,
             )
-            work.complete(work.sendCompletions, completion)
+            if not work.sendCompletions.push(completion):
+                work.completionLost()
 
     def _fail(self, operation: Operation, status: WCStatus) -> None:
         # Everything before the operation is done: the peer refuses in order.  What is behind it is

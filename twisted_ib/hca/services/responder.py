@@ -23,6 +23,7 @@ from twisted_ib.hca.base.operation import (
     NAK_REMOTE_ACCESS,
     NAK_REMOTE_OPERATIONAL,
     OPERATION_MASK,
+    REFERENCE,
     RESUME,
     RNR,
     SEND_ONLY,
@@ -49,6 +50,10 @@ _EVENTS = {
     NAK_REMOTE_ACCESS: EventType.QP_ACCESS_ERR,
     NAK_REMOTE_OPERATIONAL: EventType.QP_FATAL,
 }
+
+_ERR = QPState.ERR
+#: Bytes that are copied by less than it costs to make a view of them.
+_SMALL = 1024
 
 
 class Responder:
@@ -85,7 +90,7 @@ class Responder:
         work = self.work
         assert work is not None
         self._receives.add(request)
-        if work.queuePair.state == QPState.ERR:
+        if work.queuePair.state is _ERR:
             self.flush()
 
     # -- from the peer
@@ -187,9 +192,16 @@ class Responder:
             (value,) = extra.unpack_from(buffer, start)
             start += extra.size
         # A reference to memory that is not shared, or that is too long, is the peer's fault.
-        source = payload(work.queuePair.path, opcode, buffer, start, stop)
-        if source is None:
-            raise Refused(NAK_REMOTE_OPERATIONAL)
+        source: Any
+        if opcode & REFERENCE:
+            found = payload(work.queuePair.path, opcode, buffer, start, stop)
+            if found is None:
+                raise Refused(NAK_REMOTE_OPERATIONAL)
+            source = found
+        elif stop - start < _SMALL:
+            source = buffer[start:stop]
+        else:
+            source = memoryview(buffer)[start:stop]
         if not source and not (ends and not message.done):
             # Linux rxe_resp.c rxe_resp_check_length(): a Last packet has at least one byte; only an Only
             # may be empty.

@@ -75,17 +75,19 @@ class SendQueue:
         """
         work = self.work
         assert work is not None
-        number = work.queuePair.number
         operation = work.operations.get(request.opcode)
         if operation is None:
-            raise QueuePairError(f"queue pair {number} does not do {request.opcode!r}")
-        operation.check(request, work.capabilities.inline)
+            raise QueuePairError(f"queue pair {work.queuePair.number} does not do {request.opcode!r}")
+        if operation.demands or request.inline is not None:
+            operation.check(request, work.capabilities.inline)
         made = operation(request)
         # max_rd_atomic is 0: refused when posted.  In SQE and ERR it is accepted and flushed like
         # any other, as a program that posts after an error awaits the completion (IBTA vol. 1
         # 10.3.1).
         if made.asks and not work.attributes.reads and work.queuePair.state not in _FLUSHING:
-            raise QueuePairError(f"queue pair {number} may not have READs or atomics on the way")
+            raise QueuePairError(
+                f"queue pair {work.queuePair.number} may not have READs or atomics on the way"
+            )
         if work.signalAll:
             made.flags |= _SIGNALED
         self._append(work, made)
@@ -110,13 +112,12 @@ class SendQueue:
         return True
 
     def _append(self, work: WorkQueues, operation: Operation) -> None:
-        queuePair, unsent = work.queuePair, self._unsent
         # A request occupies the queue until it completes, not only until it is sent:
         # libibverbs/verbs.h's max_send_wr counts outstanding requests.
-        if len(unsent) + len(self._onTheWay) >= work.capabilities.sends:
-            raise ResourceLimitError(f"the send queue of queue pair {queuePair.number} is full")
-        unsent.append(operation)
-        if queuePair.state in _FLUSHING:
+        if len(self._unsent) + len(self._onTheWay) >= work.capabilities.sends:
+            raise ResourceLimitError(f"the send queue of queue pair {work.queuePair.number} is full")
+        self._unsent.append(operation)
+        if work.queuePair.state in _FLUSHING:
             self.flush(WCStatus.WR_FLUSH_ERR)
         else:
             self.pump()

@@ -21,7 +21,7 @@ from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LOCAL
 from twisted_ib.hca.memory.memory import LOCAL_READ, ProtectionDomain
-from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus, WorkCompletion
+from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus
 from twisted_ib.hca.queues.requests import (
     Attributes,
     Capabilities,
@@ -62,6 +62,7 @@ _RANGES = {
     "port_num": (1, 1),
 }
 
+_RESET, _RTS = QPState.RESET, QPState.RTS
 _INLINE_FLAG = int(SendFlags.INLINE)
 # IBTA vol. 1 10.3.1: in SQD requests are queued and sent after the return to RTS.
 _POSTING = frozenset((QPState.RTS, QPState.SQD))
@@ -161,19 +162,21 @@ class WorkQueues:
 
     # -- verbs
 
-    def postSend(self, request: SendRequest) -> None:
+    def postSend(self, request: SendRequest, fits: bool = False) -> None:
         """
         Post a send request.
 
+        @param fits: whether its numbers are known to fit their fields, as those of verbs' work requests.
         @raise QueuePairError: the state forbids it, or the request is not valid.
         @raise MemoryAccessError: the bytes to send inline cannot be read.
         @raise ResourceLimitError: the send queue is full.
         """
         # IBTA vol. 1 10.3.1: refused before RTS; in SQE and ERR it is accepted and flushed at
         # once.
-        if self.queuePair.state < QPState.RTS:
+        if self.queuePair.state < _RTS:
             raise self._wrongState("send")
-        request.check(self.capabilities.pieces)
+        if not fits or len(request.pieces) > self.capabilities.pieces:
+            request.check(self.capabilities.pieces)
         if request.flags & _INLINE_FLAG and request.inline is None:
             request = self._gathered(request)
         self.requester.enqueue(request)
@@ -257,7 +260,7 @@ class WorkQueues:
         """
         # IBTA vol. 1 10.3.1: allowed from INIT on, so that receives are posted before the peer can
         # send.
-        if self.queuePair.state == QPState.RESET:
+        if self.queuePair.state is _RESET:
             raise self._wrongState("receive")
         if self.shared is not None:
             raise QueuePairError(
@@ -417,14 +420,13 @@ class WorkQueues:
         if queuePair.device is not None:
             queuePair.device.communicationEstablished(queuePair.number)
 
-    def complete(self, queue: CompletionQueue, completion: WorkCompletion, solicited: bool = False) -> None:
+    def completionLost(self) -> None:
         """
-        Queue a completion; if it is lost the queue pair fails.
+        A completion found its queue full: the queue pair fails.
         """
-        if not queue.push(completion, solicited):
-            # IBTA vol. 1 11.6.3.2: a CQ overrun is fatal for the queue pair.  Linux rxe_comp.c
-            # differs: it ignores that a send completion was lost.
-            self.queuePair.raiseEvent(EventType.QP_FATAL)
-            self.queuePair.fail(
-                QueuePairError(f"a completion of queue pair {self.queuePair.number} found its queue full")
-            )
+        # IBTA vol. 1 11.6.3.2: a CQ overrun is fatal for the queue pair.  Linux rxe_comp.c differs: it
+        # ignores that a send completion was lost.
+        self.queuePair.raiseEvent(EventType.QP_FATAL)
+        self.queuePair.fail(
+            QueuePairError(f"a completion of queue pair {self.queuePair.number} found its queue full")
+        )

@@ -164,6 +164,7 @@ class RecordPath(Waiters):
     @ivar table: The receivers of records, by queue pair number; C{taker} is its C{get}.
     @ivar bell: Whether something was published that the peer has not been notified of.
     @ivar busy: Whether records are being delivered: L{progress} does nothing then.
+    @ivar consumed: Whether the latest L{progress} may have read records, for which a peer without room waits.
     @ivar absent: Numbers that were refused as absent, whose requesters have not resumed yet.
     @ivar unacknowledged: What L{track} was given, in order: C{track} is its C{append}.
     @ivar requesters: What L{expect} was given, by the peer's queue pair number.
@@ -178,6 +179,7 @@ class RecordPath(Waiters):
         "alive",
         "bell",
         "busy",
+        "consumed",
         "fabric",
         "owed",
         "peer",
@@ -207,6 +209,7 @@ class RecordPath(Waiters):
         self.track: Any = self.unacknowledged.append
         self.owed: tuple[int, int, int] | None = None
         self.bell = self.busy = False
+        self.consumed = True
 
     # -- queue pairs
 

@@ -296,6 +296,7 @@ class RingPath(RecordPath):
         if self.waiting and peer[HEAD] >= self._target:
             n = self.resumeWaiting()
         tail = peer[TAIL]
+        self.consumed = tail != head
         if tail == head and not self.unacknowledged:
             return n
         self.busy = True
@@ -386,13 +387,15 @@ class RingPath(RecordPath):
         # 9.7.5.2 has NAK packets, which are ordered with ACKs).  So after reading HEAD, read the peer's
         # TAIL, and complete up to that HEAD only when everything before that TAIL is delivered.
         if self._head >= self._acknowledgedTail:
-            n = self.completeTo(self._acknowledgedHead)
+            waiting = self.unacknowledged
+            if waiting[0][0] <= self._acknowledgedHead:
+                n = self.completeTo(self._acknowledgedHead)
             head = self._peerCells[HEAD]
             tail = self._peerCells[TAIL]
             if not self._peerHead <= head <= self._tail:
                 raise RingError(f"the peer claims to have read up to {head}")
             self._peerHead = head
-            if self._head >= tail:
+            if self._head >= tail and waiting and waiting[0][0] <= head:
                 n += self.completeTo(head)
             self._acknowledgedHead, self._acknowledgedTail = head, tail
         return n

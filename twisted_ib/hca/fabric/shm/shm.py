@@ -403,7 +403,8 @@ class SharedMemoryFabric(HostDirectory):
                 k = 1
             if k:
                 n += k
-                if not path.bell and path.alive:
+                # Nothing is news to the peer if only its acknowledgements were seen.
+                if path.consumed and not path.bell and path.alive:
                     path.bell = False
                     self.bells.append(path)
         if self._over:

@@ -18,7 +18,7 @@ from twisted_ib.hca.memory.memory import LOCAL_READ, ProtectionDomain
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.receives import Receives
 from twisted_ib.hca.queues.requests import ReceiveRequest, SendFlags, SendRequest
-from twisted_ib.hca.queues.scatter import find, locate, total
+from twisted_ib.hca.queues.scatter import find, locate
 from twisted_ib.hca.services.operations.operation import Operation, WorkContext
 from twisted_ib.hca.wire import headers
 from twisted_ib.hca.wire.headers import INVALIDATE, RETH
@@ -28,6 +28,10 @@ from twisted_ib.hca.wire.opcodes import SEVERAL
 PULL_LEAST = 16 * 1024
 
 _SOLICITED_FLAG = int(SendFlags.SOLICITED)
+# Members of an enumeration are looked up once: that costs more than all else a message does with them.
+_SUCCESS = WCStatus.SUCCESS
+_RECV, _RECV_WRITE = WCOpcode.RECV, WCOpcode.RECV_RDMA_WITH_IMM
+_WITH_IMM, _WITH_INV = int(WCFlags.WITH_IMM), int(WCFlags.WITH_INV)
 
 
 class IncomingMessage:
@@ -57,7 +61,7 @@ class IncomingMessage:
         self.done = 0
         self.receive = None
 
-    def place(self, work: WorkContext, source: memoryview, ends: bool) -> None:
+    def place(self, work: WorkContext, source: bytes | memoryview, ends: bool) -> None:
         """
         Place a record's payload.
 
@@ -84,17 +88,18 @@ class IncomingMessage:
             return
         flags = 0
         if extra is not None:
-            flags = int(WCFlags.WITH_INV if extra is INVALIDATE else WCFlags.WITH_IMM)
+            flags = _WITH_INV if extra is INVALIDATE else _WITH_IMM
         completion = WorkCompletion(
             receive.id,
-            WCStatus.SUCCESS,
-            WCOpcode.RECV_RDMA_WITH_IMM if self.isWrite else WCOpcode.RECV,
+            _SUCCESS,
+            _RECV_WRITE if self.isWrite else _RECV,
             queuePair.number,
             self.done,
             flags,
             value,
         )
-        work.complete(work.receiveCompletions, completion, solicited)
+        if not work.receiveCompletions.push(completion, solicited):
+            work.completionLost()
 
     def hand(self, queuePair: Any, extra: Struct | None, value: int) -> None:
         """
@@ -131,16 +136,29 @@ class MessageOperation(Operation):
     __slots__ = ("inline", "request", "sent")
 
     carriesData = True
+    demands = False
     only: ClassVar[int]
     ending: Struct | None = None
     ended = ""
     incoming: ClassVar[type[IncomingMessage]]
 
     def __init__(self, request: SendRequest) -> None:
+        # Operation's constructor and rewind(), in line: there is one object of this for each message.
         self.request = request
+        self.id: int | None = request.id
+        flags = request.flags
+        self.flags = flags if flags.__class__ is int else int(flags)
         self.inline: Any = request.inline
-        length = total(request.pieces) if request.inline is None else len(request.inline)
-        super().__init__(request.id, int(request.flags), length)
+        length = 0
+        if request.inline is not None:
+            length = len(request.inline)
+        else:
+            for piece in request.pieces:
+                length += piece.length
+        self.length = length
+        self.status = _SUCCESS
+        self.rnrRefusals = self.absences = self.records = self.position = self.sent = 0
+        self.begun = self.answered = False
 
     def rewind(self) -> None:
         """
@@ -153,6 +171,26 @@ class MessageOperation(Operation):
         """
         See L{Operation.publish}.
         """
+        length = self.length
+        short = length < PULL_LEAST and length <= limits.INLINE_MESSAGE
+        if not short or self.inline is not None or len(self.request.pieces) != 1:
+            return self._publishParts(path, remote, pd)
+        # One record from one place: nearly all requests.
+        payload: Any = b""
+        if length:
+            [piece] = self.request.pieces
+            view, offset = pd.memory.check(piece.key, piece.address, length, LOCAL_READ, pd)
+            payload = view[offset : offset + length]
+        opcode, header = self._header(True)
+        if not path.post(opcode << 24 | remote, header, payload, length):
+            return False
+        self.begun = True
+        self.records += 1
+        self.sent = length
+        self.position = path.position()
+        return True
+
+    def _publishParts(self, path: Any, remote: int, pd: ProtectionDomain) -> bool:
         length = self.length
         while True:
             start = self.sent

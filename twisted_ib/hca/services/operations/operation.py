@@ -11,7 +11,7 @@ from twisted_ib.errors import MemoryAccessError, QueuePairError
 from twisted_ib.hca.base.operation import NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.memory.memory import LOCAL_WRITE, ProtectionDomain
-from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode, WCStatus, WorkCompletion
+from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import Attributes, SendOpcode, SendRequest
 from twisted_ib.hca.queues.scatter import locate, scatter, total
 from twisted_ib.hca.queues.sharedreceive import SharedReceiveQueue
@@ -40,9 +40,9 @@ class WorkContext(Protocol):
     receiveCompletions: CompletionQueue
     recordsSent: int
 
-    def complete(self, queue: CompletionQueue, completion: WorkCompletion, solicited: bool = False) -> None:
+    def completionLost(self) -> None:
         """
-        Queue a completion; if it is lost the queue pair fails.
+        A completion found its queue full: the queue pair fails.
         """
 
 
@@ -71,6 +71,7 @@ class Operation:
     @cvar services: the types of queue pairs that have it.
     @cvar capability: its bits of C{device_cap_flags_ex}.
     @cvar result: bytes that its list must have at least, for its result.
+    @cvar demands: whether L{check} looks at more than inline data.
     @cvar carriesData: whether its payload goes to the peer, and may be inline.
     @cvar asks: whether it completes only when its response has come (READ, atomic).
     @cvar isLast: whether it starts only when everything before it is done.
@@ -103,6 +104,7 @@ class Operation:
     completionOpcode: ClassVar[WCOpcode]
     services = CONNECTED
     capability = result = 0
+    demands = True
     carriesData = asks = isLast = False
 
     def __init__(self, id: int | None, flags: int, length: int) -> None:

@@ -47,7 +47,7 @@ class IncomingWrite(IncomingMessage):
         self.done = 0
         self.receive = None
 
-    def place(self, work: WorkContext, source: memoryview, ends: bool) -> None:
+    def place(self, work: WorkContext, source: bytes | memoryview, ends: bool) -> None:
         """
         See L{IncomingMessage.place}.
         """
