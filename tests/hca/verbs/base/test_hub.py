@@ -19,7 +19,7 @@ from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.errors import UnknownDeviceError, WrongThreadError
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.verbs.base.hub import Hub, hub, locked
+from twisted_ib.hca.verbs.base.hub import _TAKEN, Hub, hub, locked
 
 
 class HubTests(SynchronousTestCase):
@@ -93,6 +93,45 @@ class HubTests(SynchronousTestCase):
             self.near.drive()
         self.assertEqual(b.records, [b"hello"])
         self.assertEqual(a.said("acknowledged"), [position])
+
+    def test_driveEnds(self) -> None:
+        """
+        A drive ends when the completions that it is for are there.
+        """
+        found: list[int] = []
+
+        class Busy:
+            """
+            A device with a completion for each turn.
+            """
+
+            closed = False
+
+            def progress(self) -> int:
+                """
+                One more.
+                """
+                found.append(1)
+                return 1
+
+        self.near.devices = {Busy(): 1}  # type: ignore[dict-item]
+        # No look at descriptors and timers is due.
+        self.near._attended = float("inf")
+        self.near.drive(found, 2)
+        self.assertEqual(len(found), 2)
+        self.near.devices = {}
+
+    def test_takenWithoutDriving(self) -> None:
+        """
+        Polls take completions that are there without a drive, but only some in a row.
+        """
+        for _ in range(2):
+            drives = self.near.drives
+            for _ in range(_TAKEN):
+                self.assertEqual(self.near.drive([None]), 0)
+            self.assertEqual(self.near.drives, drives)
+            self.near.drive([None])
+            self.assertEqual(self.near.drives, drives + 1)
 
     def test_leavingTellsThePeer(self) -> None:
         """

@@ -322,6 +322,20 @@ class WorkRequestTests(SynchronousTestCase):
             self.assertEqual((copy.addr, copy.length, copy.lkey), (0x1000, 10, 0xAB))
             sge.length = 10
 
+    def test_changed(self) -> None:
+        """
+        Changes of a request's list, and of the number of its elements, count when it is posted.
+        """
+        for request in (RecvWR(1, 2, [SGE(1, 2, 3)] * 2), SendWR(1, num_sge=2, sg=[SGE(1, 2, 3)] * 2)):
+            self.assertEqual([piece.length for piece in request.pieces()], [2, 2])
+            request.sg_list[0].length = 5
+            self.assertEqual([piece.length for piece in request.pieces()], [5, 2])
+            request.num_sge = 1
+            self.assertEqual([piece.length for piece in request.pieces()], [5])
+        receive = RecvWR(1, 1, [SGE(1, 2, 3)])
+        receive.sg_list = [SGE(4, 6, 7)]
+        self.assertEqual([piece.address for piece in receive.pieces()], [4])
+
     def test_tooFew(self) -> None:
         """
         Fewer elements than C{num_sge}, or other things, are refused.

@@ -15,7 +15,7 @@ import atexit
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial, wraps
 from threading import RLock
@@ -29,10 +29,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: Rounds of one drive: where both ends are here, request, response and completion need one each.
 _ROUNDS = 4
-#: Seconds between two looks at descriptors and timers while a program polls; a look costs system calls.
-_ATTENTION = 50e-6
+#: Seconds between two looks at descriptors and timers while a program polls, in vain and otherwise; a look
+#: costs system calls.
+_ATTENTION, _BUSY_ATTENTION = 50e-6, 250e-6
 #: Empty drives after which a polling program yields the CPU: the peer that is to answer may need it.
 _PATIENCE = 60
+
+#: Polls in a row that may take completions without a drive.
+_TAKEN = 16
 
 _giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
@@ -97,6 +101,8 @@ class Hub:
         self.watchers: set[Any] = set()
         self.drives = 0
         self._attended = 0.0
+        # Polls since the last drive that found what they wanted.
+        self._taken = 0
         self._empty = 0
         self._polling = AdaptivePolling(time.perf_counter, _giveWay)
 
@@ -142,13 +148,21 @@ class Hub:
 
     # -- the lock
 
-    def __enter__(self) -> None:
+    def enter(self) -> None:
+        """
+        Take the lock; L{leave} must follow.  In a C{with} statement the hub does the same, at a higher cost.
+        """
         self.lock.acquire()
         self._depth += 1
 
+    __enter__ = enter
+
+    def __exit__(self, *exception: object) -> None:
+        self.leave()
+
     def enterIfFree(self) -> bool:
         """
-        Take the lock if no thread has it, not even this one; L{__exit__} releases it.
+        Take the lock if no thread has it, not even this one; L{leave} releases it.
 
         @return: whether it was free.
         """
@@ -161,12 +175,21 @@ class Hub:
         self._depth = 1
         return True
 
-    def __exit__(self, *exception: object) -> None:
+    def leave(self) -> None:
+        """
+        Ring the doorbells if this ends the outermost verb of the thread, and release the lock.
+        """
         try:
             # Doorbells once per verb, not once per request: a chain of posts wakes the peer a single time.
             if self._depth == 1:
-                if self._unrung:
-                    self._ring()
+                while self._unrung:
+                    device = self._unrung.pop()
+                    if not device.closed:
+                        device.fabric.ringBells()
+                        if (self._sleepers or self.watchers) and device.busy():
+                            # The rest goes with its next batch: some thread has to drive.
+                            self._wakeSleepers()
+                            self._wakeWatchers()
                 if self._armed and self._until and (self._sleepers or self.watchers):
                     self._rearm()
                 if self.watchers and not self._armed and not self._arm():
@@ -174,16 +197,6 @@ class Hub:
         finally:
             self._depth -= 1
             self.lock.release()
-
-    def _ring(self) -> None:
-        while self._unrung:
-            device = self._unrung.pop()
-            if not device.closed:
-                device.ringBells()
-                if device.busy():
-                    # The rest goes with its next batch: some thread has to drive.
-                    self._wakeSleepers()
-                    self._wakeWatchers()
 
     def _rearm(self) -> None:
         # Other threads sleep.  What this thread posted may have disarmed the doorbells, or brought a timer
@@ -203,12 +216,19 @@ class Hub:
 
     # -- progress
 
-    def drive(self) -> int:
+    def drive(self, completions: Collection[object] = (), count: int = 1) -> int:
         """
         Make progress on every device.  The lock is held.
 
+        @param completions: what the caller will take: progress ends when C{count} of them are there.
         @return: the number of events handled.
         """
+        # What is there already is taken without a look at every path; but not for ever, as a program may make
+        # its own completions, such as those of requests that are flushed, and never wait for any.
+        if len(completions) >= count and self._taken < _TAKEN:
+            self._taken += 1
+            return 0
+        self._taken = 0
         self.drives += 1
         if self._armed:
             self._disarm()
@@ -219,10 +239,10 @@ class Hub:
                 if not device.closed:
                     n += device.progress()
             total += n
-            if not n:
+            if not n or len(completions) >= count:
                 break
         now = time.perf_counter()
-        if now - self._attended >= _ATTENTION:
+        if now - self._attended >= (_BUSY_ATTENTION if total else _ATTENTION):
             self._attended = now
             total += self._attend()
         if total:

@@ -5,7 +5,7 @@ Conversion of verbs' work requests and their chains to those of the core.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.queues import requests
@@ -18,8 +18,6 @@ from twisted_ib.hca.verbs.base.mwbind import MWBindInfo
 from twisted_ib.hca.verbs.base.verb import invalid, unsupported
 from twisted_ib.hca.verbs.base.wr import SGE, RecvWR, SendWR, storedImmediate
 from twisted_ib.hca.verbs.enums.queues import ibv_send_flags, ibv_wr_opcode
-
-WR = TypeVar("WR", SendWR, RecvWR)
 
 # IBV_SEND_IP_CSUM is left out: a checksum offload, which no device here has.
 _FLAGS = int(
@@ -39,20 +37,16 @@ def pieces(sges: Iterable[SGE]) -> list[requests.SGE]:
     """
     @return: scatter/gather elements, as the core has them.
     """
-    # No comprehension, which is one more call for each request in Python 3.11.
-    found = []
-    for sge in sges:
-        found.append(requests.SGE(sge._addr, sge._length, sge._lkey))
-    return found
+    return [requests.SGE(sge.addr, sge.length, sge.lkey) for sge in sges]
 
 
-def gather(device: Any, sges: Iterable[SGE]) -> bytes:
+def gather(device: Any, pieces: Iterable[requests.SGE]) -> bytes:
     """
     @return: the octets of an inline request, read now.  They may be memory of the process.
     @raise PyverbsRDMAError: there is no such memory (EINVAL, EFAULT).
     """
     # man ibv_post_send(3): with IBV_SEND_INLINE the lkey is not checked and the buffer may be reused at once.
-    return b"".join([_octets(device, sge.addr, sge.length, sge.lkey) for sge in sges])
+    return b"".join([_octets(device, piece.address, piece.length, piece.key) for piece in pieces])
 
 
 def _octets(device: Any, address: int, length: int, key: int) -> memoryview | bytes:
@@ -95,13 +89,14 @@ def sendRequest(device: Any, wr: SendWR) -> SendRequest:
         if code not in _OPCODES:
             raise invalid(f"Failed to post send: there is no opcode {code}")
         raise unsupported("Failed to post send")
-    # As in C: num_sge decides, elements behind it are ignored.
-    sges = wr._sg_list[: wr._num_sge]
+    pieces = wr._pieces
+    if wr._sges is not None or len(pieces) != wr._num_sge:
+        pieces = wr.pieces()
     if flags & _INLINE:
         request = SendRequest(wr._wr_id, opcode, (), flags & _FLAGS)
-        request.inline = gather(device, sges)
+        request.inline = gather(device, pieces)
     else:
-        request = SendRequest(wr._wr_id, opcode, pieces(sges), flags & _FLAGS)
+        request = SendRequest(wr._wr_id, opcode, pieces, flags & _FLAGS)
     value = wr._imm_data
     if code in _INVALIDATING:
         request.invalidateKey = value
@@ -115,43 +110,32 @@ def sendRequest(device: Any, wr: SendWR) -> SendRequest:
     return request
 
 
-def _copy(wr: WR, bad: WR | None) -> None:
+def copyRequest(wr: Any, bad: Any) -> None:
+    """
+    Tell a program which request of a chain failed.
+
+    @param bad: is overwritten with C{wr}, unless it is L{None}.
+    """
     # In C bad_wr points into the caller's chain; a Python caller passes an object that is filled in.
     if bad is not None:
         vars(checked(bad, type(wr))).update(vars(wr))
 
 
-def postSends(device: Any, post: Callable[[SendRequest], object], wr: SendWR, bad: SendWR | None) -> None:
-    """
-    Post a chain of send requests.
-
-    @param post: posts one.
-    @param bad: is overwritten with the request that failed.
-    """
-    chain: SendWR | None = wr
-    while chain is not None:
-        try:
-            post(sendRequest(device, chain))
-        # man ibv_post_send(3): the chain stops at the first failure; bad_wr tells where, and the requests
-        # before it stay posted.
-        except (HCAError, PyverbsError):
-            _copy(chain, bad)
-            raise
-        chain = chain.next_wr
-
-
 def postReceives(post: Callable[[ReceiveRequest], object], wr: RecvWR, bad: RecvWR | None) -> None:
     """
-    Post a chain of receives; parameters as in L{postSends}.
+    Post a chain of receives.
+
+    @param post: posts one.
+    @param bad: is overwritten with the request that failed; those before it stay posted.
     """
     chain: RecvWR | None = wr
-    while chain is not None:
-        try:
-            post(ReceiveRequest(chain._wr_id, pieces(chain.sg_list[: chain._num_sge])))
-        except (HCAError, PyverbsError):
-            _copy(chain, bad)
-            raise
-        chain = chain.next_wr
+    try:
+        while chain is not None:
+            post(ReceiveRequest(chain._wr_id, chain.pieces()))
+            chain = chain.next_wr
+    except (HCAError, PyverbsError):
+        copyRequest(chain, bad)
+        raise
 
 
 def listed(sges: Sequence[SGE], num_sge: int) -> list[SGE]:

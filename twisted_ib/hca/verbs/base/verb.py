@@ -56,10 +56,12 @@ def invalid(message: str) -> PyverbsRDMAError:
 class DeferredCloses:
     """
     The objects that were dropped without being closed, until it is safe to close them.
+
+    @ivar dead: functions that close them.
     """
 
     def __init__(self) -> None:
-        self._dead: deque[Callable[[], None]] = deque()
+        self.dead: deque[Callable[[], None]] = deque()
 
     def closeLater(self, close: Callable[[], None]) -> None:
         """
@@ -69,23 +71,23 @@ class DeferredCloses:
         """
         # Runs from __del__, which may interrupt this very thread inside a verb with the lock held: an RLock
         # would let it in.  deque.append is atomic, so that even a thread without the lock can add to it.
-        self._dead.append(close)
+        self.dead.append(close)
         if hub.enterIfFree():
             try:
                 self.closePending()
             finally:
-                hub.__exit__()
+                hub.leave()
 
     def closePending(self) -> None:
         """
         Close the dropped objects; one that another still uses stays.  The lock is held.
         """
-        while self._dead:
+        while self.dead:
             # Garbage comes in no order: a PD may be found before its MRs.  Each pass closes what has become
             # free; a pass that closes nothing ends it.
-            dead = [self._dead.popleft() for _ in range(len(self._dead))]
+            dead = [self.dead.popleft() for _ in range(len(self.dead))]
             busy = [close for close in dead if not self._close(close)]
-            self._dead.extend(busy)
+            self.dead.extend(busy)
             if len(busy) == len(dead):
                 return
 
@@ -104,7 +106,7 @@ class DeferredCloses:
         """
         Drop everything, in a forked child: the objects are the parent's.
         """
-        self._dead.clear()
+        self.dead.clear()
 
 
 #: The dropped objects of this process.
@@ -142,7 +144,7 @@ def verb(message: str = "") -> Callable[[Function], Function]:
             with hub:
                 # First, so that what was dropped does not count against the limits of this verb, or keep it
                 # EBUSY.
-                if deferredCloses._dead:
+                if deferredCloses.dead:
                     deferredCloses.closePending()
                 try:
                     return function(*arguments, **keywords)

@@ -4,7 +4,7 @@ The work completion, a plain value.  Source: rdma-core 65, C{pyverbs/cq.pyx}, C{
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from twisted_ib.hca.queues.completion import WCFlags as CoreFlags
 from twisted_ib.hca.queues.completion import WorkCompletion
@@ -157,9 +157,9 @@ def workCompletion(completion: WorkCompletion) -> WC:
     @return: a completion of the core, with the names and numbers of verbs.
     """
     # Its fields fit: the constructor, which checks them, is for programs.
-    made = _new(WC)
+    made: Any = _new(WC)
     made._wr_id = completion.workRequestID
-    made._status = int(completion.status)
+    made._status = int(completion.status) if completion.status else 0
     made._opcode = int(completion.opcode)
     made._byte_len = completion.byteLength
     made._qp_num = completion.queuePairNumber
@@ -170,4 +170,4 @@ def workCompletion(completion: WorkCompletion) -> WC:
     made._slid = completion.sourceLID
     made._sl = completion.serviceLevel
     made._dlid_path_bits = completion.pathBits
-    return cast(WC, made)
+    return made

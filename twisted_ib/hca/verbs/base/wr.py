@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import attrs
 
+from twisted_ib.hca.queues import requests
 from twisted_ib.hca.queues.requests import Destination, SendRequest
 from twisted_ib.hca.verbs.base.base import PyverbsCM, PyverbsObject, flagged, inc_rkey, table, u32, unsigned
 from twisted_ib.hca.verbs.base.errors import PyverbsUserError
@@ -25,7 +26,6 @@ _NO_SGE = (ibv_wr_opcode.IBV_WR_LOCAL_INV, ibv_wr_opcode.IBV_WR_BIND_MW, ibv_wr_
 # Plain integers: members of an enumeration cost more to convert.
 _SEND = int(ibv_wr_opcode.IBV_WR_SEND)
 _SIGNALED = int(ibv_send_flags.IBV_SEND_SIGNALED)
-_new: Any = object.__new__
 
 
 def storedImmediate(value: int) -> int:
@@ -96,28 +96,47 @@ class SGE(PyverbsCM):
         return table([("Address", hex(self.addr)), ("Length", self.length), ("Key", hex(self.lkey))])
 
 
-def _copies(sg: Sequence[SGE] | None, count: int) -> list[SGE]:
+def _copied(sg: Sequence[SGE] | None, count: int) -> list[requests.SGE]:
     # Copies, as copy_sg_array in pyverbs/wr.pyx: the caller may use the elements again for another request.
-    chosen = list(sg or ())[:count]
-    copies = []
-    for sge in chosen:
+    pieces = []
+    for sge in list(sg or ())[:count]:
         if not isinstance(sge, SGE):
             break
-        copy = _new(SGE)
-        copy._addr, copy._length, copy._lkey = sge._addr, sge._length, sge._lkey
-        copies.append(copy)
-    if len(copies) < count:
+        pieces.append(requests.SGE(sge._addr, sge._length, sge._lkey))
+    if len(pieces) < count:
         raise PyverbsUserError(f"num_sge is {count}, but sg has not as many SGEs")
-    return copies
+    return pieces
 
 
-class RecvWR(PyverbsCM):
+class _WorkRequest(PyverbsCM):
+    # The scatter/gather list is kept as the core has it, which does not change it; elements of verbs are made
+    # when the program asks for them, and count from then on, as it may change them.
+    _pieces: list[requests.SGE]
+    _sges: list[SGE] | None = None
+    _num_sge: int
+
+    def _elements(self) -> list[SGE]:
+        if self._sges is None:
+            self._sges = [SGE(piece.address, piece.length, piece.key) for piece in self._pieces]
+        return self._sges
+
+    def pieces(self) -> list[requests.SGE]:
+        """
+        @return: the elements that count, as the core has them.
+        """
+        pieces, count = self._pieces, self._num_sge
+        if self._sges is not None:
+            pieces = [requests.SGE(sge.addr, sge.length, sge.lkey) for sge in self._sges]
+        # As in C: num_sge decides, elements behind it are ignored.
+        return pieces if len(pieces) == count else pieces[:count]
+
+
+class RecvWR(_WorkRequest):
     """
     A receive request.
 
     @ivar wr_id: the id of its completion.
     @ivar num_sge: how many elements of C{sg_list} count.
-    @ivar sg_list: the buffers, in copies of the elements given.
     @ivar next_wr: the next request of a chain, or None.
     """
 
@@ -138,8 +157,19 @@ class RecvWR(PyverbsCM):
         self._num_sge = num_sge = index(num_sge)
         if wr_id >> 64 or num_sge >> 32:
             self.wr_id, self.num_sge = wr_id, num_sge
-        self.sg_list = _copies(sg, num_sge)
+        self._pieces = _copied(sg, num_sge)
         self.next_wr = next_wr
+
+    @property
+    def sg_list(self) -> list[SGE]:
+        """
+        The buffers, in copies of the elements given.
+        """
+        return self._elements()
+
+    @sg_list.setter
+    def sg_list(self, val: list[SGE]) -> None:
+        self._sges = val
 
     def __str__(self) -> str:
         return table([("WR ID", self.wr_id), ("Num SGE", self.num_sge)])
@@ -235,7 +265,7 @@ class WindowBind:
     bind_info: MWBindInfo
 
 
-class SendWR(PyverbsCM):
+class SendWR(_WorkRequest):
     """
     A request for the send queue: SEND, RDMA READ or WRITE, atomic, invalidate or bind.
 
@@ -284,7 +314,7 @@ class SendWR(PyverbsCM):
         if wr_id >> 64 or (opcode | num_sge | imm_data | send_flags) >> 32:
             self.wr_id, self.opcode, self.num_sge = wr_id, opcode, num_sge
             self.imm_data, self.send_flags = imm_data, send_flags
-        self._sg_list = _copies(sg, num_sge)
+        self._pieces = _copied(sg, num_sge)
         self.next_wr = next_wr
         self.target: RDMATarget | DatagramTarget | None = None
         self.bind_mw: WindowBind | None = None
@@ -295,7 +325,7 @@ class SendWR(PyverbsCM):
         """
         Copies of the scatter/gather elements given.
         """
-        return self._sg_list
+        return self._elements()
 
     @sg_list.setter
     def sg_list(self, val: SGE) -> None:
@@ -303,7 +333,7 @@ class SendWR(PyverbsCM):
         Replace the elements by one.
         """
         # pyverbs/wr.pyx leaves num_sge as it is, too.
-        self._sg_list = _copies([val], 1)
+        self._pieces, self._sges = _copied([val], 1), None
 
     def set_wr_ud(self, ah: PyverbsObject, rqpn: int, rqkey: int) -> None:
         """

@@ -11,13 +11,21 @@ from collections import deque
 from typing import Any
 
 from twisted_ib import limits
-from twisted_ib.errors import ResourceLimitError
+from twisted_ib.errors import HCAError, ResourceLimitError
 from twisted_ib.hca.base import attributes
 from twisted_ib.hca.queues.completion import CompletionQueue
 from twisted_ib.hca.verbs.base.base import checked, table
-from twisted_ib.hca.verbs.base.errors import PyverbsRDMAError
+from twisted_ib.hca.verbs.base.errors import PyverbsError, PyverbsRDMAError
 from twisted_ib.hca.verbs.base.hub import hub
-from twisted_ib.hca.verbs.base.verb import VerbsObject, invalid, verb, waitFor, within
+from twisted_ib.hca.verbs.base.verb import (
+    VerbsObject,
+    deferredCloses,
+    failure,
+    invalid,
+    verb,
+    waitFor,
+    within,
+)
 from twisted_ib.hca.verbs.base.wc import WC, workCompletion
 from twisted_ib.hca.verbs.objects.device import Context
 
@@ -309,7 +317,6 @@ class CQ(PolledQueue):
         """
         return id(self)
 
-    @verb("Failed to poll CQ")
     def poll(self, num_entries: int = 1) -> tuple[int, list[WC]]:
         """
         Drive the devices, then fetch completions.
@@ -317,14 +324,30 @@ class CQ(PolledQueue):
         @param num_entries: how many at most.
         @return: their number, and the completions, the oldest first.
         """
-        self._check()
-        self._device.check()
-        if num_entries < 0:
-            raise invalid("Failed to poll CQ")
-        # Verbs have no thread: polling is what moves data, on this device and on all others.
-        hub.drive()
-        found = [workCompletion(completion) for completion in self._core.poll(num_entries)]
-        return len(found), found
+        # As the decorator of the other verbs, which would take a tenth of the time.
+        hub.enter()
+        try:
+            if deferredCloses.dead:
+                deferredCloses.closePending()
+            if self._closer is None:
+                self._check()
+            if self._device.closed:
+                self._device.check()
+            if num_entries < 0:
+                raise invalid("Failed to poll CQ")
+            completions = self._core.completions
+            # Verbs have no thread: polling is what moves data, on this device and on all others.
+            hub.drive(completions, num_entries or 1)
+            found: list[WC] = []
+            while completions and len(found) < num_entries:
+                found.append(workCompletion(completions.popleft()))
+            return len(found), found
+        except PyverbsError:
+            raise
+        except (HCAError, OSError) as error:
+            raise failure("Failed to poll CQ", error) from error
+        finally:
+            hub.leave()
 
     def __str__(self) -> str:
         return "CQ\n" + table([("Handle", self.handle), ("CQEs", self.cqe)])

@@ -135,7 +135,7 @@ class CQEX(PolledQueue):
         self._device.check()
         if attr is not None and checked(attr, PollCqAttr).comp_mask:
             return errno.EINVAL
-        hub.drive()
+        hub.drive(self._core.completions)
         found = self._next()
         # man ibv_create_cq_ex(3): after an error code end_poll shouldn't be called.
         self._polling = not found
@@ -154,7 +154,7 @@ class CQEX(PolledQueue):
         found = self._next()
         # Only when the queue is empty: a batch is read without a round of all devices for each completion.
         if found:
-            hub.drive()
+            hub.drive(self._core.completions)
             found = self._next()
         return found
 
