@@ -1,15 +1,18 @@
 """
-The processes of L{tests.soak.test_overload}: a server, and a client that connects many times at once.
+The processes of L{tests.soak.test_overload}: a server, a client that connects many times at once, and a crowd
+of processes that connect to many servers.
 
-Each answers every line that it reads with one line of JSON.
+A server and a client answer every line that they read with one line of JSON.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from twisted.internet import protocol
@@ -112,10 +115,61 @@ class Commands(LineOnlyReceiver):
         print(json.dumps({"live": End.live, **found}), flush=True)
 
 
+def visit(number: int, ports: list[str], told: int) -> None:
+    """
+    Connect to each port, one after the other, with the timeout that a program has by default.
+
+    @param told: a descriptor for the results, a line of JSON each.
+    """
+    ibreactor.install()
+    from twisted.internet import reactor as installed
+    from twisted.internet.defer import Deferred
+    from twisted.internet.endpoints import clientFromString
+
+    reactor: Any = installed
+    Random(number).shuffle(ports)
+    factory = protocol.Factory.forProtocol(End)
+
+    async def connectAll() -> None:
+        for port in ports:
+            how = "connected"
+            try:
+                await clientFromString(reactor, f"sdp:127.0.0.1:{port}").connect(factory)
+            except Exception as error:
+                how = f"{type(error).__name__}: {error}"
+            os.write(told, f"{json.dumps(how)}\n".encode())
+        reactor.stop()
+
+    reactor.callWhenRunning(lambda: Deferred.fromCoroutine(connectAll()))
+    reactor.run()
+
+
+def crowd(count: int, ports: list[str]) -> None:
+    """
+    Let so many processes L{visit} the ports, and print what became of that.
+    """
+    read, write = os.pipe()
+    for number in range(count):
+        if not os.fork():
+            try:
+                visit(number, ports, write)
+            finally:
+                os._exit(0)
+    os.close(write)
+    with open(read) as lines:
+        print(json.dumps(Counter(map(json.loads, lines))), flush=True)
+    for _ in range(count):
+        os.wait()
+
+
 def main(role: str, *arguments: str) -> None:
     """
-    Run a server; or a client that connects so many times to a port, and prints what became of that.
+    Run a server; or a client that connects so many times to a port, and prints what became of that; or a
+    crowd.
     """
+    if role == "crowd":
+        crowd(int(arguments[0]), list(arguments[1:]))
+        return
     # Before anything that imports a reactor.
     ibreactor.install()
     from twisted.internet import reactor as installed
