@@ -532,9 +532,9 @@ class TurnTests(ReactorTestCase):
         """
         A deadline at the end of a sleep is handled then, and nothing before; there is no delayed call.
         """
-        _, device = self.add()
+        channel, device = self.add()
         now = 50.0
-        self.reactor.seconds = device.clock = lambda: now
+        self.reactor.seconds = device.clock = channel.now = lambda: now
         device.due = now + 1.5
         self.reactor.doPoll(None)
         self.assertEqual((self.slept.pop(), device.ticks), (1.5, []))

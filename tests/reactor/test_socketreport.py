@@ -199,7 +199,8 @@ class AppearTests(VisibilityTestCase):
         [channel] = channelsOf(self.reactor)
         now = channel.device.clock()
         pair = self.call()
-        channel.device.clock = channel.device.fabric.clock = lambda: now + 2 * handshake.HANDSHAKE_SECONDS
+        channel.now = lambda: now + 2 * handshake.HANDSHAKE_SECONDS
+        channel.device.clock = channel.device.fabric.clock = channel.now
         self.turn()
         refusal = handshake.parse(pair.recv(limits.ANSWER_BYTES))
         assert isinstance(refusal, handshake.Refuse)
