@@ -319,6 +319,15 @@ class StaleTests(SynchronousTestCase):
         self.assertEqual(send(net.b, message, "a"), [])
         self.assertEqual((passive.state, len(net.b)), (State.ESTABLISHED, 2))
 
+    def test_zeroGUID(self) -> None:
+        """
+        So it is where the first CA says that its GUID is 0.
+        """
+        net = Net()
+        for guid in (0, 0xC, 0, 0xC):
+            send(net.b, ask(7, localCommunicationID=5, localCAGUID=guid), "a")
+        self.assertEqual(len(net.b), 2)
+
     def test_staleREP(self) -> None:
         """
         A REP from the queue pair of an open connection is refused.

@@ -259,6 +259,25 @@ class ComingAndGoingTests(ProcessesTestCase):
         self.write(b"4")
         self.assertEqual(again.data, [b"2", b"3", b"4"])
 
+    def test_onePathCloses(self) -> None:
+        """
+        Of two paths through one queue pair one may close: the other goes on, and hears of the peer's end.
+        """
+        b = self.process()
+        two = b.listen(5000)
+        six, there = self.a.listen(4000, "::1"), b.listen(5000, "::1")
+        self.write(b"1")
+        six.transport.write(b"six", ("::1", 5000))
+        self.settle()
+        self.assertEqual((there.data, self.a.queuePairs), ([b"six"], 1))
+        paths = {path.local: path for path in self.one.socket.network.paths.values()}
+        paths["::1"].close()
+        self.write(b"2")
+        self.assertEqual((two.data, self.a.queuePairs), ([b"1", b"2"], 1))
+        b.kill()
+        self.settle()
+        self.assertEqual((paths[HOST].carrier, self.a.queuePairs), (None, 0))
+
     def test_killedWithTheRest(self) -> None:
         """
         The budget of what was on its way to a process that was killed is there again.

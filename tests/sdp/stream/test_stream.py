@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 from tests.sdp.pair import Pair, PairTestCase
 from tests.support.generated import given, settings
 from twisted_ib import limits
-from twisted_ib.sdp.protocol.wire import MID, SrcAvail
+from twisted_ib.sdp.protocol.wire import MID, Flags, SrcAvail
 from twisted_ib.sdp.stream import SDP_RECEIVES_LOW
 
 ERRORS = "sdp_protocol_errors"
@@ -386,6 +386,20 @@ class ReceiveTests(PairTestCase):
         self.assertTrue(10 < len(raw.messages) < 40, len(raw.messages))
         self.assertGreaterEqual(raw.machine.credits(), limits.SDP_CREDITS_LOW - 1)
         self.assertLessEqual(stream.queuePair.posted, limits.SDP_RECEIVES)
+
+    def test_creditsForOtherMessages(self) -> None:
+        """
+        So it is where every message is one that tells of urgent data.
+        """
+        raw, stream = self.pair.raw()
+        for i in range(200):
+            raw.data(b"%03d" % i, flags=Flags.OOB_PEND)
+            self.assertGreaterEqual(raw.machine.credits(), 2)
+            if i % 8 == 0:
+                self.settle()
+        self.settle()
+        self.assertEqual(stream.heard.data, b"".join(b"%03d" % i for i in range(200)))
+        self.assertGreaterEqual(raw.machine.credits(), limits.SDP_CREDITS_LOW - 1)
 
     def test_idleEndsAreSilent(self) -> None:
         """
