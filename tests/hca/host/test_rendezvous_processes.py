@@ -11,7 +11,7 @@ import signal
 import socket
 from collections.abc import Callable
 from functools import partial
-from unittest import skipIf
+from unittest import mock, skipIf
 
 from tests.hca.host.test_rendezvous import SDP, SERVICE, RendezvousTestCase
 from tests.hca.host.test_rundirectory import NOBODY, UID
@@ -374,6 +374,23 @@ class OtherUserTests(RendezvousTestCase):
         self.assertEqual(len(probes), rendezvous.FOREIGN_TARGETS)
         server.publish(SERVICE, "127.0.0.1")
         server.publish(SERVICE + 1, "0.0.0.0")
+
+    def test_othersEntriesAside(self) -> None:
+        """
+        What an allowed user has left does not keep a new HCA from removing what we have; of his entries it
+        looks at so many.
+        """
+        self.patch(entries, "RECLAIMED_ENTRIES", 4)
+        for number in range(60):
+            path = os.path.join(self.run_, f"svc-{number:016x}-1-::")
+            os.symlink("hca-0000000000000009", path)
+            if number % 20:
+                os.lchown(path, NOBODY, NOBODY)
+        with mock.patch.object(entries, "targetsOf", wraps=entries.targetsOf) as read:
+            self.hca(1)
+        self.assertEqual(read.call_count, 7)
+        owners = [os.lstat(os.path.join(self.run_, name)).st_uid for name in self.names("svc-")]
+        self.assertEqual(owners, [NOBODY] * 53)
 
     def test_otherNamespace(self) -> None:
         """

@@ -23,8 +23,10 @@ Each membership in a multicast group is such a link too, with GROUP for the GID:
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+from collections.abc import Callable, Iterable
 
 import attrs
 
@@ -32,7 +34,7 @@ from twisted_ib.errors import PathLostError
 from twisted_ib.hca.host.liveness import Liveness
 from twisted_ib.hca.host.rundirectory import RunDirectory
 
-#: Entries of dead processes that one HCA removes when it opens.
+#: Entries of dead processes that one HCA removes when it opens, and those of other users that it looks at.
 RECLAIMED_ENTRIES = 256
 #: HCAs that share a service's entry.  A symbolic link's target has at most 4,095 bytes (PATH_MAX).
 SERVICE_TARGETS = 64
@@ -165,23 +167,34 @@ def reclaim(directory: RunDirectory) -> None:
     """
     Remove the entries of dead HCAs, a bounded number of them; the caller holds the directory's lock.
     """
-    names = directory.names()
+    # Other users' apart: in a sticky directory they stay, and must not keep ours from being removed.
+    left = {True: RECLAIMED_ENTRIES, False: RECLAIMED_ENTRIES}
+
+    def sift(names: Iterable[str], isDead: Callable[[str], bool]) -> list[str]:
+        found = []
+        for name in names:
+            isOurs = _isOurs(directory, name)
+            if left[isOurs] and isDead(name):
+                found.append(name)
+                left[isOurs] -= 1
+            elif left[isOurs] and not isOurs:
+                left[isOurs] -= 1  # Each look counts: there may be very many.
+        return found
+
+    names = set(directory.names())
     sockets = {name for name in names if HCA.match(name)}
-    budget = RECLAIMED_ENTRIES
-    dead = set()
-    for name in sockets:
-        # unix(7): a socket file stays after its process; bind(2) then fails with EADDRINUSE until it is
-        # unlinked.
-        if budget and not isBound(directory, name):
-            dead.add(name)
-            budget -= 1
-    living = sockets - dead
-    for name in names:
-        if budget and _isLeft(directory, name, living):
-            directory.remove(name)
-            budget -= 1
-    for name in dead:
+    # unix(7): a socket file stays after its process; bind(2) then fails with EADDRINUSE until it is unlinked.
+    dead = sift(sockets, lambda name: not isBound(directory, name))
+    living = sockets.difference(dead)
+    for name in (*sift(names - sockets, lambda name: _isLeft(directory, name, living)), *dead):
         directory.remove(name)
+
+
+def _isOurs(directory: RunDirectory, name: str) -> bool:
+    if not directory.shared:
+        return True
+    status = directory.status(name)
+    return status is not None and status.st_uid == os.geteuid()
 
 
 def _isLeft(directory: RunDirectory, name: str, living: set[str]) -> bool:
