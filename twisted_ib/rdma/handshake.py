@@ -86,7 +86,8 @@ def sourcePort(header: RDMACMHeader) -> int:
 def _depths(message: ConnectRequest | ConnectReply) -> tuple[int, int]:
     # (READs and atomics served, outstanding).  IBTA vol. 1 12.7: the peer's initiator depth bounds what it
     # wants of us, its responder resources bound what we may have outstanding.
-    return min(limits.RDMA_READS, message.initiatorDepth), min(limits.RDMA_READS, message.responderResources)
+    most, served, asked = limits.RDMA_READS, message.initiatorDepth, message.responderResources
+    return served if served < most else most, asked if asked < most else most
 
 
 def reply(messages: Messages, message: ConnectRequest, header: RDMACMHeader) -> ConnectReply:

@@ -225,11 +225,21 @@ class Capabilities:
         """
         @raise ResourceLimitError: one of them is too large.
         """
+        depth, elements = limits.WORK_QUEUE_DEPTH, limits.SCATTER_GATHER_ELEMENTS
+        # Each connection asks; the loop finds and names what is too large.
+        if (
+            0 <= self.sends <= depth
+            and 0 <= self.receives <= depth
+            and 0 <= self.pieces <= elements
+            and 0 <= self.receivePieces <= elements
+            and 0 <= self.inline <= limits.INLINE_DATA
+        ):
+            return
         for name, value, most in (
-            ("send requests", self.sends, limits.WORK_QUEUE_DEPTH),
-            ("receive requests", self.receives, limits.WORK_QUEUE_DEPTH),
-            ("elements of a list", self.pieces, limits.SCATTER_GATHER_ELEMENTS),
-            ("elements of a list", self.receivePieces, limits.SCATTER_GATHER_ELEMENTS),
+            ("send requests", self.sends, depth),
+            ("receive requests", self.receives, depth),
+            ("elements of a list", self.pieces, elements),
+            ("elements of a list", self.receivePieces, elements),
             ("bytes of inline data", self.inline, limits.INLINE_DATA),
         ):
             if not 0 <= value <= most:
