@@ -253,7 +253,7 @@ class ConnectTests(SynchronousTestCase):
         """
         C{ib:}, whose queue pairs have work queues.
         """
-        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 556)
+        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 548)
 
 
 class DatagramTests(ProcessesTestCase):
