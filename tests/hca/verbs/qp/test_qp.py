@@ -327,6 +327,22 @@ class RequestTests(VerbsTestCase):
         self.assertEqual(a.mr.read(8, 512), (12).to_bytes(8, "little"))
         self.assertEqual(b.mr.read(8, 256), (99).to_bytes(8, "little"))
 
+    def test_changedRequest(self) -> None:
+        """
+        What is sent is what a request has when it is posted, not when it was made.
+        """
+        a, b = connected(self)
+        request = SendWR(num_sge=2, sg=[a.sge(0, 10), a.sge(10, 20)])
+        for length in (30, 25, 5):
+            b.receive()
+            if length == 25:
+                request.sg_list[0].length = 5
+            if length == 5:
+                request.num_sge = 1
+            a.qp.post_send(request)
+            self.wait(a.cq)
+            self.assertEqual([wc.byte_len for wc in self.wait(b.cq)], [length])
+
     def test_badRequest(self) -> None:
         """
         A chain ends at the first request that cannot be posted, which is copied.
