@@ -74,9 +74,9 @@ class PacingTests(SynchronousTestCase):
         pacing = SendWindow(None, None)
         pacing.lost(20)
         self.assertEqual(pacing.window, 10)
-        for _ in range(3):
-            pacing.progressed(5, 0.0)
-        self.assertEqual(pacing.window, 11)
+        for packets_, window in ((9, 10), (1, 11), (10, 11), (1, 12)):
+            pacing.progressed(packets_, 0.0)
+            self.assertEqual(pacing.window, window)
         for _ in range(10):
             pacing.lost(pacing.window)
         self.assertEqual(pacing.window, 2)
@@ -89,7 +89,7 @@ class PacingTests(SynchronousTestCase):
         pacing.silent(32)
         pacing.silent(1)
         self.assertEqual(pacing.window, 1)
-        for packets_, window in ((1, 2), (2, 4), (4, 8), (8, 16), (8, 16), (8, 17)):
+        for packets_, window in ((1, 2), (2, 4), (4, 8), (8, 16), (8, 16), (7, 16), (1, 17)):
             pacing.progressed(packets_, 0.0)
             self.assertEqual(pacing.window, window)
 

@@ -367,7 +367,7 @@ class FormTests(AddressedTestCase):
         acks = [HEADER.unpack(data) for data in answers]
         self.assertTrue(acks)
         for fields in acks:
-            self.assertEqual((fields[0], fields[2:5], fields[5]), (0, (0, 0, 0), 0))
+            self.assertEqual((fields[0], fields[2:6], fields[7]), (0, (0, 0, 0, 0), NO_PADDING))
         self.assertLess(acks[-1][1], first + 8)
 
     def violate(self, *frames: bytes) -> None:
