@@ -90,8 +90,10 @@ class PackagingTests(SynchronousTestCase):
             raise SkipTest("setuptools is older than the build asks for")
         self.directory = Path(self.mktemp()).resolve()
         self.checkout = self.directory / "checkout"
+        # Not the shared objects of a compiled wheel that was unpacked here either.
+        ignored = shutil.ignore_patterns("__pycache__", "*.so")
         for name in FOLDERS:
-            shutil.copytree(ROOT / name, self.checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / name, self.checkout / name, ignore=ignored)
         for name in FILES:
             shutil.copy(ROOT / name, self.checkout)
         (self.checkout / "twisted" / "plugins" / "dropin.cache").write_bytes(b"")

@@ -53,14 +53,16 @@ class RegisteredTestCase(PairTestCase):
         @return: The ids of what an end sends from now on.
         """
         kinds: list[str] = []
-        original = end.queuePair.__class__.postInline
+        path, word = end.queuePair.path, end.queuePair.sends | end.queuePair.remote
+        original = path.__class__.post
 
-        def post(queuePair: Any, header: bytes, payload: Any, length: int) -> None:
-            if queuePair is end.queuePair:
+        def post(posting: Any, operation: int, header: bytes, payload: Any, length: int) -> bool:
+            accepted: bool = original(posting, operation, header, payload, length)
+            if accepted and posting is path and operation == word:
                 kinds.append(MID(header[0]).name)
-            original(queuePair, header, payload, length)
+            return accepted
 
-        self.patch(end.queuePair.__class__, "postInline", post)
+        self.patch(path.__class__, "post", post)
         return kinds
 
 
