@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 
+from attrs import define
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.cm.net import PERIOD, Net, ask, send
@@ -16,6 +17,16 @@ from twisted_ib.hca.cm.admission import HalfOpenLimit
 from twisted_ib.hca.cm.machine import Connection, Event, State
 from twisted_ib.hca.connection import PathRecord, RejectReason
 from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REJ, REP, REQ, RTU, timeoutSeconds
+
+
+@define
+class Waiting:
+    """
+    Something with a deadline.
+    """
+
+    localID: int
+    deadline: float | None = None
 
 
 class TimerTests(SynchronousTestCase):
@@ -201,6 +212,29 @@ class TimerTests(SynchronousTestCase):
         self.assertEqual(net.a.deadline(), PERIOD)
         held.abandon(0.0)
         self.assertEqual((len(net.a._deadlines), net.a.deadline()), (0, None))
+
+    def test_rarelyRebuilt(self) -> None:
+        """
+        With many that wait, looking at all of them is rare, whether they are due, move or are cancelled.
+        """
+        count = 20 * timers.CM_IDLE_DEADLINES
+        waiting = [Waiting(number) for number in range(count)]
+        deadlines: timers.Deadlines[Waiting] = timers.Deadlines()
+        for each in waiting:
+            deadlines.set(each, each.localID)
+        heap, rebuilt = deadlines._heap, 0
+        for each in waiting:
+            third = each.localID % 3
+            if not third:
+                self.assertEqual(deadlines.takeDue(each.localID), [each])
+            elif third == 1:
+                deadlines.set(each, count + each.localID)
+            else:
+                deadlines.clear(each)
+            rebuilt += deadlines._heap is not heap
+            heap = deadlines._heap
+        self.assertLess(rebuilt, 5)
+        self.assertLessEqual(len(deadlines), 2 * (count // 3 + 1) + timers.CM_IDLE_DEADLINES)
 
     def test_randomLoss(self) -> None:
         """

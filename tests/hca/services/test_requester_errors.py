@@ -10,7 +10,7 @@ from twisted_ib import limits
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.base import operation
 from twisted_ib.hca.base.states import QPState
-from twisted_ib.hca.base.timers import rnrSeconds, timeoutSeconds
+from twisted_ib.hca.base.timers import timeoutSeconds
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SGE, SendOpcode
@@ -26,17 +26,6 @@ class RefusalTests(RequesterTestCase):
     """
     Refusals: RNR, absence, NAKs.
     """
-
-    def test_timerCodes(self) -> None:
-        """
-        The table of IBTA vol. 1 9.7.5.2.8; codes above five bits are cut.
-        """
-        self.assertEqual(
-            [rnrSeconds(code) for code in (0, 1, 12, 18, 31, 0x20 | 14)],
-            [0.65536, 0.00001, 0.00064, 0.00512, 0.49152, 0.00128],
-        )
-        self.assertIsNone(timeoutSeconds(0))
-        self.assertEqual([timeoutSeconds(1), timeoutSeconds(31)], [8.192e-6, 4.096e-6 * 2**31])
 
     def test_rnrRetries(self) -> None:
         """

@@ -271,9 +271,13 @@ class SendTests(PairTestCase):
         self.settle()
         self.assertEqual(raw.kinds(), ["DATA", "CH_RCV_BUF_ACK"])
         self.assertEqual(len(stream.pendingControl), 2)
+        # Credits that come meanwhile are for what is owed.
+        stream.machine.limit += 10
+        stream.sendControl(MID.CH_RCV_BUF_ACK, bytes(4))
+        self.assertEqual((len(stream.pendingControl), len(raw.messages)), (3, 2))
         raw.data(buffers=100)
         self.settle()
-        self.assertEqual(raw.kinds(), ["DATA", *["CH_RCV_BUF_ACK"] * 3, "DATA"])
+        self.assertEqual(raw.kinds(), ["DATA", *["CH_RCV_BUF_ACK"] * 4, "DATA"])
         self.assertIsNone(stream.pendingControl)
 
     def test_answersNotTaken(self) -> None:
