@@ -135,7 +135,10 @@ class Stream(StreamSender):
                 self.hold(data)
         if machine.told - machine.received < _CREDITS_LOW:
             self._credit()
-        if (self.buffer is not None or self.ending or self.pendingControl is not None) and not self.corked:
+        # Nothing waits while the stream is direct, which is asked first as most messages find it so.
+        if self.direct or self.corked:
+            return
+        if self.buffer is not None or self.ending or self.pendingControl is not None:
             self.resume()
 
     def deliver(self, data: bytes) -> None:

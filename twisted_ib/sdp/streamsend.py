@@ -55,10 +55,11 @@ class StreamSender:
     @ivar longest: Payload of the longest message that the path carries well.
     @ivar reads: READs that the peer serves at a time, once connected.
     @ivar prompt: Whether the first write of a batch is sent without its buffer.
-    @ivar direct: Whether such a write needs nothing at the end of its batch: there is no producer, no close
-        and no C{extensions}.  Determined at the end of a batch that left nothing to do.
+    @ivar direct: Whether such a write needs nothing at the end of its batch: there is no producer, no close,
+        no C{extensions}, and nothing waits to be sent.  Determined at the end of a batch that left nothing to
+        do.
     @ivar batch: The batch of the last such write.
-    @ivar delivering: Whether L{deliver} will send it.
+    @ivar delivering: Whether L{Stream.deliver<twisted_ib.sdp.stream.Stream.deliver>} will send it.
     @ivar ending: Whether a DisConn is due and not in the medium yet.
     @ivar disconnSent: Whether the DisConn is numbered: nothing may follow it.
     @ivar reading: Whether the application reads.
@@ -215,10 +216,10 @@ class StreamSender:
 
     def write(self, data: bytes, _ident: Any = get_ident) -> None:
         """
-        Send C{data}: see L{interfaces.ITransport.write}.
+        Send C{data}: see C{ITransport.write} of Twisted.
 
-        The first write of a batch is sent by L{deliver} or L{postWritten}, when the application's callback
-        has returned.
+        The first write of a batch is sent by L{Stream.deliver<twisted_ib.sdp.stream.Stream.deliver>} or
+        L{postWritten}, when the application's callback has returned.
 
         @raise TypeError: C{data} is not L{bytes}.
         @raise WrongThreadError: Called outside the reactor's thread.
@@ -290,7 +291,6 @@ class StreamSender:
         if self.extensions is not None and self.extensions.zeroCopySend.takes(len(data)):
             self.extensions.zeroCopySend.queueBytes(data)
             return
-        self._sync()
         buffer = self._gathering()
         buffer.append(data)
         self._makeRoom(buffer)
@@ -303,6 +303,9 @@ class StreamSender:
             buffer = self.buffer = SendBuffer()
             self.append = buffer.pieces.append
             self.direct = False
+        elif self.room >= 0:
+            # As in _sync().
+            buffer.size = buffer.limit - self.room
         if self.written is not None:
             written, self.written = self.written, None
             buffer.append(written)
@@ -318,10 +321,9 @@ class StreamSender:
         """
         Let every write wait behind something other than bytes.
         """
-        self._sync()
+        self._gathering()
         # Below zero every write takes the slow path; with a buffer, every received message calls resume.
         self.room = -1
-        self._gathering()
 
     def cork(self) -> None:
         """
@@ -441,6 +443,7 @@ class StreamSender:
                 return
         if self.pendingControl is None:
             self.pendingControl = deque()
+            self.direct = False
         self.pendingControl.append((mid, body, flags))
         # Each receive yields one answer at most; more owed ones mean that the peer asks without granting
         # credits.

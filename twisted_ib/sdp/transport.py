@@ -430,7 +430,8 @@ class SDPTransport(Transport, Stream):
                 if protocol is not None:
                     self._tell(protocol.writeConnectionLost)
         elif producer is None and not self._writeDisconnecting:
-            self.direct = self.prompt and self.extensions is None and not self.disconnSent
+            idle = self.extensions is None and self.pendingControl is None and not self.disconnSent
+            self.direct = self.prompt and idle
 
     def _resumeProducer(self, producer: Any) -> None:
         # What a resumed producer has written is sent as soon as it returns, so that it writes on until the

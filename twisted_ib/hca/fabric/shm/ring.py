@@ -296,13 +296,15 @@ class RingPath(RecordPath):
         if self.waiting and peer[HEAD] >= self._target:
             n = self.resumeWaiting()
         tail = peer[TAIL]
-        self.consumed = tail != head
         if tail == head and not self.unacknowledged:
             return n
         self.busy = True
         try:
             if tail != head:
+                self.consumed = True
                 n += self._drain(head, tail, budget)
+            else:
+                self.consumed = False
             if self.unacknowledged:
                 n += self._acknowledge()
         finally:

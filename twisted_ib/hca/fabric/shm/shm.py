@@ -404,8 +404,7 @@ class SharedMemoryFabric(HostDirectory):
             if k:
                 n += k
                 # Nothing is news to the peer if only its acknowledgements were seen.
-                if path.consumed and not path.bell and path.alive:
-                    path.bell = False
+                if not path.bell and path.consumed and path.alive:
                     self.bells.append(path)
         if self._over:
             n += self._clear()
