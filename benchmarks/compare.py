@@ -17,11 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe
-from benchmarks.processes import PLACEMENTS, Neighbours, Pair, WorkerError, environmentFor, workloadOf
+from benchmarks.processes import (
+    PLACEMENTS,
+    Neighbours,
+    Pair,
+    WorkerError,
+    environmentFor,
+    isCompiled,
+    workloadOf,
+)
 from benchmarks.rows import ROWS, Row
 from benchmarks.rows import byName as rowByName
 from benchmarks.startup import StartError, start
-from benchmarks.subjects import BASELINE, BASELINES, SUBJECTS, Subject
+from benchmarks.subjects import BASELINE, BASELINES, BEFORE, COMPILED, SUBJECTS, Subject
 from benchmarks.subjects import byName as subjectByName
 from benchmarks.summary import Results
 from benchmarks.ucx import UCXPair
@@ -60,6 +68,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--placements", type=_listOf, help=",".join(PLACEMENTS))
     add("--all", action="store_true", help="every row in every placement")
     add("--before", type=Path, metavar="DIR", help="a checkout of another commit, run in the same rounds")
+    add("--compiled", type=Path, metavar="DIR", help="the compiled form, run in the same rounds")
     add("--json", type=Path, metavar="FILE", help="write everything measured")
     add("--markdown", type=Path, metavar="FILE", help="write the tables")
     options = parser.parse_args(arguments)
@@ -71,6 +80,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         for name in chosen or ():
             if name not in known:
                 parser.error(f"{name!r} is none of {', '.join(known)}")
+    if options.compiled and not isCompiled(str(options.compiled.resolve())):
+        parser.error(f"{options.compiled} has no compiled form: README.md says how to make one")
     return options
 
 
@@ -89,8 +100,9 @@ class Comparison:
         for each in SUBJECTS:
             if each.name in wanted and each.name not in absent:
                 self._subjects.append(each)
-                if options.before and each.isOurs:
-                    self._subjects.append(each.ofCommit(str(options.before)))
+                for mark, tree in ((BEFORE, options.before), (COMPILED, options.compiled)):
+                    if tree and each.isOurs:
+                        self._subjects.append(each.ofTree(mark, str(tree.resolve())))
         self._placements = options.placements or list(PLACEMENTS)
         self._options = options
         self._seconds: float = options.seconds or (QUICK_SECONDS if options.quick else FULL_SECONDS)
@@ -131,7 +143,7 @@ class Comparison:
         """
         with tempfile.TemporaryDirectory(prefix="compare-") as self._folder:
             cache = os.path.join(self._folder, "bytecode")
-            self._environments = {each.before: environmentFor(cache, each.before) for each in self._subjects}
+            self._environments = {each.tree: environmentFor(cache, each.tree) for each in self._subjects}
             for number in range(self._options.rounds):
                 begun = time.monotonic()
                 self._runRound(number)
@@ -170,7 +182,7 @@ class Comparison:
             for pair in self._pairs.values():
                 pair.place(placement)
             for row in rows:
-                # Whichever commit comes second meets warmer caches: they take turns.
+                # Whichever tree comes second meets warmer caches: they take turns.
                 for subject in subjects if number % 2 else reversed(subjects):
                     if self._runs(subject, row):
                         isAside = row.isFresh and subject.base not in (row.baseline, row.subject)
@@ -202,7 +214,7 @@ class Comparison:
         """
         try:
             if row.isStart:
-                return start(row.workload, subject, self._folder, self._environments[subject.before])
+                return start(row.workload, subject, self._folder, self._environments[subject.tree])
             if row.isFresh:
                 return self._runFresh(subject, row, placement)
             if subject.name not in self._pairs:
@@ -222,7 +234,7 @@ class Comparison:
         """
         One run in processes that nothing else uses.
         """
-        pair = Pair(subject, self._environments[subject.before])
+        pair = Pair(subject, self._environments[subject.tree])
         try:
             pair.place(PLACEMENTS[placement])
             return self._runIn(pair, row)
@@ -244,7 +256,7 @@ class Comparison:
             return
         try:
             kind: Any = Pair if subject.program else UCXPair
-            self._pairs[subject.name] = kind(subject, self._environments[subject.before])
+            self._pairs[subject.name] = kind(subject, self._environments[subject.tree])
         except WorkerError as error:
             self._hopeless.add(subject.name)
             self._fail(f"{subject.name} does not start: {error}")

@@ -1,7 +1,9 @@
 """
-The subject of another event loop: asyncio's C{BufferedProtocol} on uvloop, over TCP with NODELAY.
+The subjects of other event loops: asyncio's C{BufferedProtocol}, on its own loop or uvloop, over TCP with
+NODELAY.
 
-Talks to the driver as L{benchmarks.worker} does: C{python -m benchmarks.loops (server|client)}.
+Talks to the driver as L{benchmarks.worker} does:
+C{python -m benchmarks.loops (server|client) REACTOR (asyncio|uvloop)}, where the reactor is of no interest.
 """
 
 from __future__ import annotations
@@ -13,10 +15,9 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from importlib import import_module
 from time import perf_counter, perf_counter_ns
 from typing import Any
-
-import uvloop
 
 from benchmarks.footprint import IDLE_TIMES, REST_SECONDS, SETTLE_SECONDS, Idleness
 from benchmarks.measuring import (
@@ -351,7 +352,8 @@ async def serve() -> None:
 
 if __name__ == "__main__":
     manyDescriptors()
+    run = import_module(sys.argv[3]).run
     if sys.argv[1] == "server":
-        uvloop.run(serve())
+        run(serve())
     else:
-        answerRows(lambda command: uvloop.run(WORKLOADS[command["workload"]](Bench(command))))
+        answerRows(lambda command: run(WORKLOADS[command["workload"]](Bench(command))))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parent.parent
 #: Packages whose versions matter.
-_PACKAGES = ("twisted", "uvloop")
+_PACKAGES = ("twisted", "isal", "uvloop", "pyzmq", "iceoryx2")
 
 
 def describe() -> dict[str, object]:

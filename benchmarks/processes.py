@@ -57,21 +57,36 @@ PLACEMENTS: dict[str, Placement] = {
 }
 
 
-def environmentFor(cache: str | None = None, checkout: str = "") -> dict[str, str]:
+def environmentFor(cache: str | None = None, tree: str = "") -> dict[str, str]:
     """
     The environment of every process that is measured.
 
-    @param checkout: The folder whose code it runs; this one by default.
+    @param tree: The folder whose code it runs; this checkout by default, which also has what that one
+        has not.
     @param cache: A directory for files of byte code, which are written even where this process is
         told to write none: users have them.
     """
     environment = dict(os.environ)
-    paths = [checkout or str(ROOT), environment.get("PYTHONPATH", "")]
+    paths = [tree, str(ROOT), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     if cache is not None:
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         environment["PYTHONPYCACHEPREFIX"] = cache
     return environment
+
+
+def isCompiled(tree: str) -> bool:
+    """
+    Whether a folder has the compiled form of the modules that each message passes.
+    """
+    code = "import twisted_ib.sdp.stream; print(twisted_ib.sdp.stream.__file__)"
+    environment = environmentFor(tree=tree)
+    # Python looks into the current directory first.
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=os.sep, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    path = Path(ran.stdout.strip())
+    return path.suffix != ".py" and path.is_relative_to(tree)
 
 
 def cpusOf(index: int | None, available: list[int]) -> set[int]:

@@ -292,4 +292,21 @@ ROWS: tuple[Row, ...] = (
     _start("twistd", "twistd --reactor", "twistd"),
 )
 
+#: The targets of the compiled form, by row.
+COMPILED_TARGETS: dict[str, Targets] = {
+    "rt64": _times("p50", split=20, same=3, contended=8) | _times("p99", split=16),
+    "rt64k": _times("p50", split=9),
+    "rt1m": _times("p50", split=4),
+    "stream64": _times("MB/s", split=3.3),
+    "stream1k": _times("MB/s", split=4),
+    "stream16k": _times("MB/s", split=3.5),
+    "stream64k": _times("MB/s", split=6) | _times("CPU", split=5),
+    "stream1m": _times("MB/s", split=6) | _times("CPU", split=5),
+    "stream1m-cold": _times("MB/s", split=4.5),
+    "echo1000": _times("msg/s", split=8),
+    "echo10000": _times("msg/s", split=9),
+    "connects": _times("conn/s", split=2.5),
+    **{name: _times("msg/s", split=3) for name in ("dgs64", "dgs1k", "dgs16k", "dgs64k")},
+}
+
 byName: dict[str, Row] = {row.name: row for row in ROWS}

@@ -13,10 +13,11 @@ from importlib.util import find_spec
 
 from attrs import evolve, frozen
 
-#: Ends the names of subjects with another commit's code.
-BEFORE = "@before"
+#: Ends the names of subjects with another tree's code: another commit's, or the compiled form of this one.
+BEFORE, COMPILED = "@before", "@compiled"
 #: The workloads of each subject without Twisted, by its program.
 _LOOP = ("roundTrip", "stream", "cold", "crowd", "scale", "connects", "idle")
+_LINK = ("roundTrip", "stream", "cold")
 _UCX = ("roundTrip", "stream", "rdmaWrite", "rdmaRead")
 #: The workloads over packets.
 _PACKETS = ("roundTrip", "spaced", "stream")
@@ -38,7 +39,8 @@ class Subject:
     @ivar workloads: All that it can do; L{None} for everything.
     @ivar clientReactor: The client's reactor, C{""} if it is the server's.
     @ivar family: Which rows it runs: those of the same family.
-    @ivar before: The checkout of another commit whose code it runs; C{""} for this one.
+    @ivar package: The package that it needs, C{""} if none.
+    @ivar tree: The folder whose code it runs; C{""} for this checkout.
     """
 
     name: str
@@ -52,48 +54,51 @@ class Subject:
     workloads: tuple[str, ...] | None = None
     clientReactor: str = ""
     family: str = ""
-    before: str = ""
+    package: str = ""
+    tree: str = ""
 
     @property
     def isOurs(self) -> bool:
         """
-        Whether it runs code of this project, which another commit may have otherwise.
+        Whether it runs code of this project, which another tree may have otherwise.
         """
         return self.server.startswith(("sdp", "ib", "rds"))
 
     @property
     def base(self) -> str:
         """
-        The name, without the mark of another commit.
+        The name, without the mark of another tree.
         """
-        return self.name.removesuffix(BEFORE)
+        return self.name.partition("@")[0]
 
-    def ofCommit(self, checkout: str) -> Subject:
+    def ofTree(self, mark: str, tree: str) -> Subject:
         """
-        @param checkout: A folder with another commit of this project.
+        @param mark: L{BEFORE} or L{COMPILED}.
+        @param tree: A folder with another commit of this project, or its compiled form.
 
-        @return: The same subject with that commit's code.
+        @return: The same subject with that code.
         """
         # On packets each process has port 4791 of an address to itself.
+        network = "127.0.1." if mark == BEFORE else "127.0.2."
         server, client = (
-            each.replace("127.0.0.", "127.0.1.") if "roce" in each else each
+            each.replace("127.0.0.", network) if "roce" in each else each
             for each in (self.server, self.client)
         )
         return evolve(
             self,
-            name=self.name + BEFORE,
-            title=f"{self.title}, before",
+            name=self.name + mark,
+            title=f"{self.title}, {mark[1:]}",
             server=server,
             client=client,
-            before=checkout,
+            tree=tree,
         )
 
     def absence(self) -> str:
         """
         @return: Why it cannot run here, C{""} if it can.
         """
-        if self.program == "loops" and find_spec("uvloop") is None:
-            return "uvloop cannot be imported"
+        if self.package and find_spec(self.package) is None:
+            return f"{self.package} cannot be imported"
         if not self.program and shutil.which(UCX_PROGRAM) is None:
             return f"{UCX_PROGRAM} is not installed"
         return ""
@@ -113,6 +118,13 @@ def _ofMessages(name: str, title: str, reactor: str, server: str, client: str = 
         workloads=_DATAGRAMS,
         family="datagrams",
     )
+
+
+def _ofLibrary(name: str, title: str, package: str) -> Subject:
+    """
+    A subject of L{benchmarks.links}.
+    """
+    return Subject(name, title, "", package, "{path}", program="links", workloads=_LINK, package=package)
 
 
 _TCP = ("tcp:0:interface=127.0.0.1:backlog=1024", "tcp:127.0.0.1:{port}")
@@ -144,8 +156,12 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("sdp-asyncio", "sdp: on asyncio", "asyncio", *_SDP),
     Subject("tcp-nagle", "TCP, Nagle", "epoll", *_TCP),
     Subject("unix", "UNIX", "epoll", "unix:{path}:backlog=1024", "unix:{path}"),
-    Subject("uvloop", "uvloop", "", "", "{port}", program="loops", workloads=_LOOP),
+    Subject("asyncio", "asyncio", "", "asyncio", "{port}", program="loops", workloads=_LOOP),
+    Subject("uvloop", "uvloop", "", "uvloop", "{port}", program="loops", workloads=_LOOP, package="uvloop"),
     Subject("blocking", "blocking UNIX", "", "{path}", "{path}", program="blocking", workloads=_LOOP),
+    _ofLibrary("multiprocessing", "multiprocessing.connection", "multiprocessing"),
+    _ofLibrary("zmq", "pyzmq, ipc://", "zmq"),
+    _ofLibrary("iceoryx2", "iceoryx2, busy loops", "iceoryx2"),
     Subject("ucx", "UCX shared memory", "", "", "", program="", workloads=_UCX),
     Subject(
         name="blocking-tcp",

@@ -11,9 +11,15 @@ from typing import Any
 from attrs import define, field, frozen
 
 from benchmarks.machine import inWords
-from benchmarks.rows import BULK_CEILING, Row, Target
+from benchmarks.rows import BULK_CEILING, COMPILED_TARGETS, Row, Target
 from benchmarks.rows import byName as rowByName
-from benchmarks.subjects import BASELINES, BEFORE
+from benchmarks.subjects import BASELINES, BEFORE, COMPILED
+
+#: What is compared with the same subject of another tree, by the other's mark.
+_HEADINGS = {
+    BEFORE: "This commit against the one before, in the same rounds (above 1 is better)",
+    COMPILED: "The compiled form against the pure one, in the same rounds (above 1 is better)",
+}
 
 #: (placement, row) -> subject -> one dictionary of figures per round, None
 #: where the run failed.
@@ -25,6 +31,7 @@ class Verdict:
     """
     A target, and what was reached.
 
+    @ivar subject: The subject that it is for.
     @ivar reached: The median ratio, figure or difference, as the target's kind says; L{None} if
         it was not measured.
     @ivar isFast: The baseline was faster than the one that the target is for.
@@ -37,6 +44,7 @@ class Verdict:
     target: Target
     reached: float | None
     isFast: bool
+    subject: str
 
     @property
     def isMet(self) -> bool:
@@ -131,30 +139,42 @@ class Results:
             for metric, unit, more in row.metrics:
                 yield key, row, metric, unit, more
 
-    def verdict(self, key: tuple[str, str], row: Row, metric: str, unit: str, more: bool) -> Verdict | None:
+    def verdict(
+        self, key: tuple[str, str], row: Row, metric: str, unit: str, more: bool, isCompiled: bool = False
+    ) -> Verdict | None:
         """
         The verdict on a target, if the figure has one.
+
+        @param isCompiled: The target of the compiled form.
         """
-        target = row.targets.get((key[0], metric))
+        targets = COMPILED_TARGETS.get(row.name, {}) if isCompiled else row.targets
+        target = targets.get((key[0], metric))
         if target is None:
             return None
-        mine = self.values(key, row.subject, metric)
+        subject = row.subject + COMPILED * isCompiled
+        mine = self.values(key, subject, metric)
         base = self.values(key, row.baseline, metric)
         if target.kind == "times":
-            found = self.ratios(key, row.subject, metric, more)
+            found = self.ratios(key, subject, metric, more)
         elif target.kind == "most":
             found = mine
         else:
             found = [value - other for value, other in zip(mine, base, strict=False)]
         reached = statistics.median(found) if found else None
         isFast = not row.family and row.isBulk and metric == "MB/s" and _median(base) > BULK_CEILING
-        return Verdict(key[0], row, metric, unit, target, reached, isFast)
+        return Verdict(key[0], row, metric, unit, target, reached, isFast, subject)
 
     def verdicts(self) -> list[Verdict]:
         """
-        The verdicts on all targets of the rows that were run.
+        The verdicts on all targets of the rows that were run, and on those of the compiled form where it was
+        measured.
         """
-        return [found for found in (self.verdict(*line) for line in self.lines()) if found is not None]
+        found = (self.verdict(*line, isCompiled) for line in self.lines() for isCompiled in (False, True))
+        return [
+            each
+            for each in found
+            if each is not None and (each.subject == each.row.subject or each.reached is not None)
+        ]
 
     def asJSON(self) -> dict[str, Any]:
         """
@@ -184,7 +204,7 @@ class Results:
                 "placement": each.placement,
                 "row": each.row.name,
                 "metric": each.metric,
-                "subject": each.row.subject,
+                "subject": each.subject,
                 "kind": each.target.kind,
                 "bound": each.target.bound,
                 "reached": each.reached,
@@ -199,24 +219,29 @@ class Results:
             "baselines": BASELINES,
             "targets": targets,
             "summary": summary,
-            "before": [
-                {"placement": placement, "figure": label, "subject": subject, "ratios": ratios}
-                for placement, label, subject, ratios in self.changes()
-            ],
+            **{
+                mark[1:]: [
+                    {"placement": placement, "figure": label, "subject": subject, "ratios": ratios}
+                    for placement, label, subject, ratios in self.changes(mark)
+                ]
+                for mark in _HEADINGS
+            },
             "failures": self.failures,
             "raw": raw,
         }
 
     def asMarkdown(self) -> str:
         """
-        One table per placement, and one of the targets.
+        One table per placement and family, and one of the targets.
         """
         parts = [self._preface()]
         for placement in dict.fromkeys(key[0] for key in self.table):
-            parts.append(f"\n## {placement}\n")
-            parts.extend(self._tableOf(placement))
+            parts.append(f"\n## {placement}")
+            for family in BASELINES:
+                parts.extend(self._tableOf(placement, family))
         parts.extend(self._targetTable())
-        parts.extend(self._beforeTable())
+        for mark in _HEADINGS:
+            parts.extend(self._treeTable(mark))
         if self.failures:
             parts.append("\n## Runs that failed\n")
             parts.extend(f"- {line}" for line in self.failures)
@@ -243,20 +268,22 @@ class Results:
             lines += ["", f"Absent: {absent}."]
         return "\n".join(lines)
 
-    def _tableOf(self, placement: str) -> Iterator[str]:
+    def _tableOf(self, placement: str, family: str) -> Iterator[str]:
         """
-        The lines of one placement's table.
+        The lines of one table.
         """
-        subjects = list(
-            dict.fromkeys(
-                subject for key, cells in self.table.items() if key[0] == placement for subject in cells
-            )
-        )
+        keys = {key for key in self.table if key[0] == placement and rowByName[key[1]].family == family}
+        if not keys:
+            return
+        found = {subject for key in keys for subject in self.table[key]}
+        # In the order of the subjects: who is first takes turns.
+        subjects = sorted(found, key=[*self.titles, *sorted(found)].index)
         titles = [self.titles.get(name, name) for name in subjects]
+        yield ""
         yield "| | " + " | ".join([*titles, "target"]) + " |"
         yield "|---" * (len(subjects) + 2) + "|"
         for key, row, metric, unit, more in self.lines():
-            if key[0] != placement:
+            if key not in keys:
                 continue
             cells = [self._cell(key, name, metric, more) for name in subjects]
             found = self.verdict(key, row, metric, unit, more)
@@ -271,36 +298,40 @@ class Results:
         if not found:
             return
         yield f"\n## Targets: {sum(each.isMet for each in found)} of {len(found)} met\n"
-        yield "| | placement | TCP | " + "ours | reached | target |"
-        yield "|---" * 6 + "|"
+        yield "| | placement | TCP | ours | | reached | target |"
+        yield "|---" * 7 + "|"
         for each in found:
             key = (each.placement, each.row.name)
-            names = each.row.baseline, each.row.subject
+            names = each.row.baseline, each.subject
             base, mine = (_short(_median(self.values(key, name, each.metric))) for name in names)
             assert each.reached is not None
             reached = _short(each.reached) + ("x" if each.target.kind == "times" else "")
             label = _label(each.row, each.metric, each.unit)
-            yield f"| {label} | {each.placement} | {base} | {mine} | {reached} | {each.text} |"
+            form = "compiled" if each.subject.endswith(COMPILED) else "pure"
+            yield f"| {label} | {each.placement} | {base} | {mine} | {form} | {reached} | {each.text} |"
 
-    def changes(self) -> Iterator[tuple[str, str, str, list[float]]]:
+    def changes(self, mark: str) -> Iterator[tuple[str, str, str, list[float]]]:
         """
-        @return: Placement, label and subject of each figure that another commit has too, and for each round
-            how many times better this commit is.
+        @param mark: L{BEFORE} or L{COMPILED}.
+
+        @return: Placement, label and subject of each figure that the other tree has too, and for each round
+            how many times better this commit is than the one before, or the compiled form than this one.
         """
         for key, row, metric, unit, more in self.lines():
             for subject in self.table[key]:
-                found = self.against(key, subject, subject + BEFORE, metric, more)
+                pair = (subject, subject + mark) if mark == BEFORE else (subject + mark, subject)
+                found = self.against(key, *pair, metric, more)
                 if found:
                     yield key[0], _label(row, metric, unit), subject, found
 
-    def _beforeTable(self) -> Iterator[str]:
+    def _treeTable(self, mark: str) -> Iterator[str]:
         """
-        This commit against the other one.
+        This tree and another one.
         """
-        found = list(self.changes())
+        found = list(self.changes(mark))
         if not found:
             return
-        yield "\n## This commit against the one before, in the same rounds (above 1 is better)\n"
+        yield f"\n## {_HEADINGS[mark]}\n"
         yield "| | placement | subject | median | lowest-highest |"
         yield "|---" * 5 + "|"
         for placement, label, subject, ratios in found:

@@ -12,10 +12,12 @@ from __future__ import annotations
 import os
 import tempfile
 from argparse import ArgumentParser
+from pathlib import Path
 from statistics import median
 
 from attrs import evolve, frozen
 
+from benchmarks.machine import describe, inWords
 from benchmarks.processes import PLACEMENTS, Pair, environmentFor
 from benchmarks.rows import byName as rows
 from benchmarks.subjects import byName as subjects
@@ -86,6 +88,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.3)
     parser.add_argument("--placement", choices=PLACEMENTS, default="same")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table")
     options = parser.parse_args()
     figures: dict[tuple[str, str], list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="tib-") as folder:
@@ -103,8 +106,10 @@ def main() -> None:
                         figures.setdefault((name, case.title), []).append(found)
                 finally:
                     pair.end()
-    print("| | 64 B round trip (us) | added | connect, echo, close (us) | added |")
-    print("|---|---|---|---|---|")
+    lines = [
+        "| | 64 B round trip (us) | added | connect, echo, close (us) | added |",
+        "|---|---|---|---|---|",
+    ]
     for case in CASES:
         cells = [case.title]
         for name in ("rt64", "connects"):
@@ -112,7 +117,24 @@ def main() -> None:
             added = median(one / other - 1 for one, other in zip(mine, base, strict=True))
             verdict = f" ({'met' if added <= ADDED else 'NOT MET'})" if name in case.limited else ""
             cells += [f"{median(mine):.1f}", f"{added:+.1%}{verdict}"]
-        print("| " + " | ".join(cells) + " |")
+        lines.append("| " + " | ".join(cells) + " |")
+    print("\n".join(lines))
+    if options.markdown:
+        settings = f"rounds {options.rounds}, seconds {options.seconds}, placement {options.placement}"
+        options.markdown.write_text(
+            "\n".join(
+                [
+                    "# What the switch costs a connection that TCP carries",
+                    "",
+                    f"{inWords(describe())}; {settings}.",
+                    "",
+                    "Two pairs of processes of one kind differ by some per cent.",
+                    "",
+                    *lines,
+                    "",
+                ]
+            )
+        )
 
 
 if __name__ == "__main__":

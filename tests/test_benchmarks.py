@@ -14,11 +14,12 @@ import sys
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from benchmarks import compare, footprint, machine
+from benchmarks import compare, footprint, machine, subjects
 from benchmarks.measuring import COLD_BUFFERS, chunksOf, latencies, percentile
-from benchmarks.processes import ROOT, environmentFor, workloadOf
-from benchmarks.rows import ROWS, Target
+from benchmarks.processes import ROOT, environmentFor, isCompiled, workloadOf
+from benchmarks.rows import COMPILED_TARGETS, ROWS, Target
 from benchmarks.rows import byName as rowByName
+from benchmarks.subjects import BEFORE, COMPILED
 from benchmarks.subjects import byName as subjectByName
 from benchmarks.summary import Results, Verdict
 from benchmarks.workloads import WORKLOADS
@@ -167,14 +168,45 @@ class VerdictTests(SynchronousTestCase):
         """
         mine, before = [{"p50": 5.0}, {"p50": 6.0}], [{"p50": 10.0}, {"p50": 3.0}]
         results = self.results("rt64", **{"sdp_ib": mine, "sdp_ib@before": before})
-        [(placement, label, subject, ratios)] = results.changes()
+        [(placement, label, subject, ratios)] = results.changes(BEFORE)
         self.assertEqual((placement, subject, ratios), ("split", "sdp-ib", [2.0, 0.5]))
         self.assertIn("p50", label)
         self.assertIn("against the one before", results.asMarkdown())
-        other = subjectByName["sdp-roce"].ofCommit("/before")
-        self.assertEqual((other.base, other.before, other.isOurs), ("sdp-roce", "/before", True))
-        self.assertNotIn("127.0.0.", other.server + other.client)
+        mine = subjectByName["sdp-roce"]
+        others = [mine.ofTree(mark, "/tree") for mark in (BEFORE, COMPILED)]
+        for other in others:
+            self.assertEqual((other.base, other.tree, other.isOurs), ("sdp-roce", "/tree", True))
+        self.assertEqual(len({each.server for each in (mine, *others)}), 3)
+        self.assertEqual(len({each.client for each in (mine, *others)}), 3)
         self.assertFalse(subjectByName["tcp"].isOurs)
+
+    def test_compiled(self):
+        """
+        The compiled form has targets of its own, and is compared with the pure one of the same round.
+        """
+        tcp, pure, form = [{"p50": 80.0}], [{"p50": 8.0}], [{"p50": 4.0}]
+        results = self.results("rt64", tcp=tcp, sdp_ib=pure, **{"sdp_ib@compiled": form})
+        found = [each for each in results.verdicts() if each.metric == "p50"]
+        self.assertEqual([each.subject for each in found], ["sdp-ib", "sdp-ib@compiled"])
+        self.assertEqual([each.target.bound for each in found], [10, 20])
+        self.assertEqual([each.reached for each in found], [10.0, 20.0])
+        [(_, _, subject, ratios)] = results.changes(COMPILED)
+        self.assertEqual((subject, ratios), ("sdp-ib", [2.0]))
+        self.assertIn("| compiled | 20x |", results.asMarkdown())
+        # A pure tree is none.
+        self.assertFalse(isCompiled(str(ROOT)))
+        for name, targets in COMPILED_TARGETS.items():
+            self.assertLessEqual(set(targets), set(rowByName[name].targets), name)
+
+    def test_order(self):
+        """
+        Columns are in the order of the subjects, whoever ran first; each family has a table.
+        """
+        results = self.results("rt64", sdp_ib=[{"p50": 1.0}], tcp=[{"p50": 2.0}])
+        results.titles = {"tcp": "TCP", "int32": "strings", "sdp-ib": "SDP"}
+        results.add("split", "dg64", "int32", {"p50": 3.0})
+        heads = [line for line in results.asMarkdown().splitlines() if line.startswith("| | ")]
+        self.assertEqual(heads[:2], ["| | TCP | SDP | target |", "| | strings | target |"])
 
     def test_most(self):
         """
@@ -229,7 +261,8 @@ class VerdictTests(SynchronousTestCase):
         A bound in words has the unit.
         """
         row = rowByName["idle"]
-        found = Verdict("split", row, "CPU", "% of a CPU, 4000 of them", Target(0.25, "most"), 0.1, False)
+        target = Target(0.25, "most")
+        found = Verdict("split", row, "CPU", "% of a CPU, 4000 of them", target, 0.1, False, "sdp-ib")
         self.assertEqual(found.text, "<= 0.25 % of a CPU, met")
 
 
@@ -272,6 +305,8 @@ class MeasuringTests(SynchronousTestCase):
         self.patch(shutil, "which", lambda name: None)
         self.assertEqual(subjectByName["ucx"].absence(), "ucx_perftest is not installed")
         self.assertEqual(subjectByName["tcp"].absence(), "")
+        self.patch(subjects, "find_spec", lambda name: None)
+        self.assertEqual(subjectByName["zmq"].absence(), "zmq cannot be imported")
 
     def test_byteCode(self):
         """
@@ -294,8 +329,10 @@ class ProgramTests(SynchronousTestCase):
         status.
         """
         path = self.mktemp()
+        names = ["tcp", "sdp-ib", "blocking", "asyncio", "multiprocessing", "zmq", "iceoryx2"]
+        present = [name for name in names if not subjectByName[name].absence()]
         options = ["--rounds", "1", "--seconds", "0.01", "--rows", "rt64,stream64k,echo100,connects"]
-        options += ["--subjects", "tcp,sdp-ib,blocking", "--placements", "free", "--json", path]
+        options += ["--subjects", ",".join(present), "--placements", "free", "--json", path]
         said = io.StringIO()
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             status = compare.main(options)
@@ -306,7 +343,8 @@ class ProgramTests(SynchronousTestCase):
         wanted = {
             (row, subject)
             for row in ("rt64", "stream64k", "echo100", "connects")
-            for subject in ("tcp", "sdp-ib", "blocking")
+            for subject in present
+            if compare.Comparison._runs(subjectByName[subject], rowByName[row])
         }
         self.assertEqual(found, wanted)
         self.assertIn("| 64 B round trip, p50 (us) |", said.getvalue())

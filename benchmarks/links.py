@@ -1,0 +1,280 @@
+"""
+The subjects whose users move messages by blocking calls: C{multiprocessing.connection}, pyzmq over
+C{ipc://}, and iceoryx2, where both ends look in a busy loop.
+
+Talks to the driver as L{benchmarks.worker} does:
+C{python -m benchmarks.links (server|client) REACTOR LIBRARY}.  The two processes agree on what comes
+next by a connection of C{multiprocessing}, where a server sleeps while other subjects run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Client, Connection, Listener
+from time import perf_counter, perf_counter_ns
+from typing import Any
+
+from attrs import frozen
+
+from benchmarks.measuring import Figures, answerRows, chunksOf, cpuNanoseconds, latencies, pattern
+
+#: Bytes that may be under way in a stream of iceoryx2, and messages of any size.
+UNDER_WAY, LEAST_MESSAGES, MOST_MESSAGES = 4 << 20, 4, 256
+#: Bytes of the stream whose contents are compared.
+CHECKED_BYTES = 1 << 20
+
+
+@frozen
+class Link:
+    """
+    Messages of one size, both ways.
+
+    @ivar send: Takes L{bytes}; returns when the library has them.
+    @ivar receive: Waits for a message, and returns it as L{bytes}.
+    """
+
+    send: Callable[[bytes], object]
+    receive: Callable[[], bytes]
+    close: Callable[[], object]
+
+
+def _overConnection(control: Connection, place: str, size: int, isServer: bool) -> Link:
+    return Link(control.send_bytes, control.recv_bytes, lambda: None)
+
+
+def _overZMQ(control: Connection, place: str, size: int, isServer: bool) -> Link:
+    import zmq
+
+    context = zmq.Context()
+    socket = context.socket(zmq.PAIR)
+    if isServer:
+        socket.bind(f"ipc://{place}-zmq")
+    else:
+        socket.connect(f"ipc://{place}-zmq")
+    return Link(socket.send, socket.recv, context.destroy)
+
+
+def _overIceoryx(control: Connection, place: str, size: int, isServer: bool) -> Link:
+    """
+    As its users do: messages of a fixed type, loaned, filled and sent, looked for without a pause.
+    """
+    import iceoryx2
+
+    class Message(ctypes.Structure):
+        """
+        So many bytes.
+        """
+
+        _fields_ = [("data", ctypes.c_uint8 * size)]
+
+        @staticmethod
+        def type_name() -> str:
+            """
+            The name that both ends check.
+            """
+            return f"Message{size}"
+
+    iceoryx2.set_log_level(iceoryx2.LogLevel.Error)
+    node = iceoryx2.NodeBuilder.new().create(iceoryx2.ServiceType.Ipc)
+    depth = max(LEAST_MESSAGES, min(MOST_MESSAGES, UNDER_WAY // size))
+    up, down = (
+        node.service_builder(iceoryx2.ServiceName.new(f"{place}-{size}-{way}"))
+        .publish_subscribe(Message)
+        .enable_safe_overflow(False)
+        .subscriber_max_buffer_size(depth)
+        .open_or_create()
+        for way in ("up", "down")
+    )
+    mine, other = (down, up) if isServer else (up, down)
+    publisher: Any = (
+        mine.publisher_builder()
+        .backpressure_strategy(iceoryx2.BackpressureStrategy.RetryUntilDelivered)
+        .create()
+    )
+    subscriber: Any = other.subscriber_builder().create()
+    memmove, string_at = ctypes.memmove, ctypes.string_at
+    loan, look = publisher.loan_uninit, subscriber.receive
+
+    def send(data: bytes) -> None:
+        """
+        One copy, into the shared memory.
+        """
+        sample = loan()
+        memmove(sample.payload_ptr, data, size)
+        sample.assume_init().send()
+
+    def receive() -> bytes:
+        """
+        One copy, out of it.
+        """
+        while (sample := look()) is None:
+            pass
+        return string_at(sample.payload_ptr, size)
+
+    def close() -> None:
+        """
+        Give the shared memory back.
+        """
+        publisher.delete()
+        subscriber.delete()
+
+    return Link(send, receive, close)
+
+
+LIBRARIES: dict[str, Callable[[Connection, str, int, bool], Link]] = {
+    "multiprocessing": _overConnection,
+    "zmq": _overZMQ,
+    "iceoryx2": _overIceoryx,
+}
+
+
+def _echo(link: Link, size: int) -> None:
+    """
+    Send back what comes, up to a message of zeros.
+    """
+    last = bytes(size)
+    data = b""
+    while data != last:
+        data = link.receive()
+        link.send(data)
+
+
+def _sink(link: Link, size: int, count: int, isHashed: bool) -> None:
+    """
+    Swallow so many messages and acknowledge the last one.
+    """
+    digest = hashlib.sha256()
+    for _ in range(count):
+        data = link.receive()
+        if isHashed:
+            digest.update(data)
+    link.send(digest.digest().ljust(size, b"\0"))
+
+
+def _session(library: str, place: str, control: Connection) -> None:
+    """
+    Serve one client's row.
+    """
+    size = control.recv()
+    link = LIBRARIES[library](control, place, size, True)
+    control.send(None)
+    try:
+        while True:
+            service, *arguments = control.recv()
+            {"echo": _echo, "sink": _sink}[service](link, size, *arguments)
+    except EOFError:
+        link.close()
+
+
+def serve(library: str) -> None:
+    """
+    Listen, say so, end with standard input.
+    """
+    place = os.path.join(os.getcwd(), "link")
+    listener = Listener(place, "AF_UNIX")
+
+    def sessions() -> None:
+        """
+        One after the other.
+        """
+        while True:
+            with listener.accept() as control:
+                _session(library, place, control)
+
+    threading.Thread(target=sessions, daemon=True).start()
+    print(json.dumps({"link": 0}), flush=True)
+    sys.stdin.read()
+
+
+def roundTrip(link: Link, control: Connection, command: dict[str, Any]) -> Figures:
+    """
+    One message out and back, again and again.
+    """
+    send, receive, message = link.send, link.receive, pattern(command["size"])
+    control.send(["echo"])
+    send(message)
+    if receive() != message:
+        raise ValueError("an echo differs")
+    times: list[int] = []
+    for share in (0.25, 1):
+        times.clear()
+        now = perf_counter_ns()
+        end = now + int(command["seconds"] * share * 1e9)
+        while now < end:
+            begun = now
+            send(message)
+            receive()
+            now = perf_counter_ns()
+            times.append(now - begun)
+    send(bytes(len(message)))
+    receive()
+    return latencies(times)
+
+
+def _stream(link: Link, control: Connection, chunks: Sequence[bytes], count: int, isHashed: bool) -> bytes:
+    """
+    One whole stream.
+
+    @return: the acknowledgement of the last message.
+    """
+    control.send(["sink", count, isHashed])
+    send, length = link.send, len(chunks)
+    for number in range(count):
+        send(chunks[number % length])
+    return link.receive()
+
+
+def stream(link: Link, control: Connection, command: dict[str, Any]) -> Figures:
+    """
+    Send messages until the last one is acknowledged.
+    """
+    size, seconds = command["size"], command["seconds"]
+    chunks = chunksOf(size, command["workload"] == "cold")
+    processes = (os.getpid(), command["server"])
+    count, took = 8, 0.0
+    while took < seconds / 8:
+        count *= 2
+        begun = perf_counter()
+        _stream(link, control, chunks, count, False)
+        took = perf_counter() - begun
+    count = max(1, int(count * seconds / took))
+    used, begun = cpuNanoseconds(processes), perf_counter()
+    _stream(link, control, chunks, count, False)
+    took, used = perf_counter() - begun, cpuNanoseconds(processes) - used
+    checked = max(2, CHECKED_BYTES // size)
+    content = pattern(size + checked)
+    different = [content[at : at + size] for at in range(checked)]
+    if _stream(link, control, different, checked, True)[:32] != hashlib.sha256(b"".join(different)).digest():
+        raise ValueError("a stream differs")
+    return {"MB/s": size * count / took / 1e6, "CPU": used * 1024 / (size * count)}
+
+
+WORKLOADS = {"roundTrip": roundTrip, "stream": stream, "cold": stream}
+
+
+def run(library: str, command: dict[str, Any]) -> Figures:
+    """
+    One row.
+    """
+    place, size = command["link"], command["size"]
+    with Client(place, "AF_UNIX") as control:
+        control.send(size)
+        control.recv()
+        link = LIBRARIES[library](control, place, size, False)
+        try:
+            return WORKLOADS[command["workload"]](link, control, command)
+        finally:
+            link.close()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "server":
+        serve(sys.argv[3])
+    else:
+        answerRows(lambda command: run(sys.argv[3], command))
