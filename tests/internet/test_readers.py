@@ -77,17 +77,6 @@ class User:
         self.reading = False
 
 
-class Trying:
-    """
-    Tries to connect.
-    """
-
-    def failIfNotConnected(self, reason: Exception) -> None:
-        """
-        Try no more.
-        """
-
-
 class Channel:
     """
     A device in a reactor.
@@ -95,9 +84,9 @@ class Channel:
 
     def __init__(self, *users: Any) -> None:
         """
-        @param users: Its users.
+        @param users: Its users; there is an attempt to connect too.
         """
-        self.users = dict.fromkeys(users)
+        self.users, self.attempts = dict.fromkeys(users), {object(): None}
 
 
 class ReadersTests(SynchronousTestCase):
@@ -110,8 +99,9 @@ class ReadersTests(SynchronousTestCase):
         A reactor, and a device with a user that reads and one that does not.
         """
         self.reactor: Any = Reactor()
-        self.reads, self.paused, self.trying = User(True), User(False), Trying()
-        self.channel = Channel(self.reads, self.paused, self.trying)
+        self.reads, self.paused = User(True), User(False)
+        self.channel = Channel(self.reads, self.paused)
+        (self.trying,) = self.channel.attempts
 
     def test_patchedMeanwhile(self) -> None:
         """

@@ -369,6 +369,8 @@ class FakeChannel:
         """
         self.users.remove(user)
 
+    attempt, attempted = acquire, release
+
     def closed(self, stream: Any) -> None:
         """
         A stream has ended.

@@ -196,6 +196,28 @@ class ConnectionTests(EndpointTestCase):
         await self.finish(client)
         await server.made[0].lost
 
+    async def test_sharedFactory(self) -> None:
+        """
+        The connections of one endpoint to one factory of the user's have one object that stands for it, which
+        starts and stops the factory with each; another factory has its own.
+        """
+        port = await self.listen("sdp:0", Server())
+        text = f"sdp:127.0.0.1:{port.getHost().port}:device={self.device}"
+        endpoint = clientFromString(self.reactor, text)
+        here, there = Factory.forProtocol(Collector), Factory.forProtocol(Collector)
+        made: list[Any] = [await endpoint.connect(factory) for factory in (here, here, there)]
+        first, second, other = (each.transport.connector.factory for each in made)
+        self.assertIs(first, second)
+        self.assertIsNot(first, other)
+        self.assertEqual((here.numPorts, there.numPorts), (2, 1))
+        await self.finish(made[0])
+        # The connector is notified after the protocol.
+        await deferLater(self.reactor, 0)
+        self.assertEqual((here.numPorts, there.numPorts), (1, 1))
+        await self.finish(*made[1:])
+        await deferLater(self.reactor, 0)
+        self.assertEqual((here.numPorts, there.numPorts), (0, 0))
+
     async def test_protocolItself(self) -> None:
         """
         The transport has the protocol that the endpoint gives, and none between.

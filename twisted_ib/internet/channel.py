@@ -55,8 +55,9 @@ class DeviceChannel:
     """
     One device in one reactor.
 
-    @ivar users: Ports, connections and attempts that use it, in order of arrival.
+    @ivar users: Ports and connections that use it, in order of arrival.
     @ivar now: Returns the device's time, in seconds.
+    @ivar attempts: Attempts to connect, which have no transport yet.
     @ivar localPorts: The numbers of active sides.
     @ivar batchedCalls: The reactor's.
     @ivar polled: Whether the reactor polls the device by itself.
@@ -79,6 +80,7 @@ class DeviceChannel:
         self.localPorts = LocalPorts()
         self.batchedCalls = batchedCallsOf(reactor)
         self.users: dict[Any, None] = {}
+        self.attempts: dict[Any, None] = {}
         self._closing: dict[Any, float] = {}
         self.polling = AdaptivePolling(perf_counter, yieldCPU)
         self._timer: Any = None
@@ -123,11 +125,22 @@ class DeviceChannel:
         """
         self.users[user] = None
         if not self._registered:
-            self._registered = True
-            # Peers that ended while the device was not watched must be gone before a path to them is found
-            # again.
-            self.device.fabric.attend()
-            self._register()
+            self._begin()
+
+    def attempt(self, attempt: Any) -> None:
+        """
+        Add an attempt to connect, a user that has a transport soon or ends.
+        """
+        # A dictionary keeps room for entries that have gone: among the connections' they would double it.
+        self.attempts[attempt] = None
+        if not self._registered:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._registered = True
+        # Peers that ended while the device was not watched must be gone before a path to them is found again.
+        self.device.fabric.attend()
+        self._register()
 
     def _register(self) -> None:
         self._registered = True
@@ -153,7 +166,19 @@ class DeviceChannel:
         Remove a user.
         """
         self.users.pop(user, None)
-        if self.users or not self._registered:
+        if not self.users and not self.attempts:
+            self._unused()
+
+    def attempted(self, attempt: Any) -> None:
+        """
+        Remove an attempt.
+        """
+        self.attempts.pop(attempt, None)
+        if not self.users and not self.attempts:
+            self._unused()
+
+    def _unused(self) -> None:
+        if not self._registered:
             return
         self._cancelTimer()
         # Not in the call of a user: the channel leaves at the end of the batch, or of the turn.
@@ -168,7 +193,7 @@ class DeviceChannel:
         """
         On a reactor that polls: leave if the last user went in this batch.
         """
-        if self._registered and not self.users:
+        if self._registered and not self.users and not self.attempts:
             self._leave()
 
     def _leave(self) -> None:
@@ -177,7 +202,7 @@ class DeviceChannel:
         # A DisConn, DREQ or reset that does not fit into a full medium keeps the device in the reactor until
         # it has left: the peer would wait for its own timeout otherwise.  So do records that came and are not
         # consumed.
-        if self.users or self._needed():
+        if self.users or self.attempts or self._needed():
             return
         if not self.polled and self.device.busy():
             self._wantTurn()
@@ -252,7 +277,7 @@ class DeviceChannel:
 
         A reactor may add its own, and reasons, by the methods C{socketsBeside(channel)} and C{whyOf(user)}.
         """
-        users = [*self.users, *self._closing]
+        users = [*self.users, *self.attempts, *self._closing]
         yield from usersRows(users, self.device.name, getattr(self.reactor, "whyOf", noWhy))
         beside = getattr(self.reactor, "socketsBeside", None)
         if beside is not None:
@@ -281,7 +306,7 @@ class DeviceChannel:
         if not self.polled:
             self.turn()
             self.schedule()
-        elif not self.users:
+        elif not self.users and not self.attempts:
             if self._registered:
                 self._leave()
             elif self._needed():
@@ -298,7 +323,7 @@ class DeviceChannel:
         finally:
             self._inTurn = False
             if not self.device.closed:
-                if not self.users and self._registered:
+                if self._registered and not self.users and not self.attempts:
                     self._leave()
                 if self._registered:
                     # IBTA vol. 1 11.4.2.2: a completion that came between the last poll and the arming raises
@@ -371,7 +396,7 @@ class DeviceChannel:
             now = self.now()
             self._guarded(self._expireClosing, now)
             self._guarded(self.device.tick, now)
-            if self._registered and not self.users:
+            if self._registered and not self.users and not self.attempts:
                 self._leave()
 
     def schedule(self) -> None:
@@ -382,7 +407,7 @@ class DeviceChannel:
             return
         self._expireClosing(self.now())
         deadline = None
-        if self.users:
+        if self.users or self.attempts:
             # A delayed call shows in getDelayedCalls().  Half-closed connections that a program left behind,
             # which over TCP the kernel keeps, have one only while another connection reads.
             shows = self._closing and any(getattr(user, "reading", False) for user in self.users)
@@ -418,7 +443,7 @@ class DeviceChannel:
         The reactor closes: so do the users.
         """
         # A copy, as each user releases itself; one that raises must not spare the others.
-        for user in list(self.users):
+        for user in [*self.users, *self.attempts]:
             try:
                 user.connectionLost(reason)
             except BaseException:
@@ -533,9 +558,8 @@ def _remove(channel: DeviceChannel) -> None:
     gone = DeviceClosedError(f"device {channel.device.name} was removed")
     # First the attempts to connect, which may choose another device, then the connections, so that their
     # peers see them as lost, then the ports.
-    for user in list(channel.users):
-        if hasattr(user, "failIfNotConnected"):
-            user.failIfNotConnected(ConnectError(string=str(gone)))
+    for attempt in list(channel.attempts):
+        attempt.failIfNotConnected(ConnectError(string=str(gone)))
     channel.leave()
     channel.device.close()
     channel.connectionLost(Failure(ConnectionLost(str(gone))))

@@ -141,10 +141,10 @@ class Attempt:
         channel = channelFor(connector.reactor, connector.device, connector.bound[0], peer)
         if channel is not before:
             # The new channel first: a channel without a user leaves the reactor.
-            channel.acquire(self)
+            channel.attempt(self)
             self._channel = channel
             if before is not None:
-                before.release(self)
+                before.attempted(self)
         return channel
 
     def _resolved(self, addresses: list[str]) -> None:
@@ -341,7 +341,7 @@ class Attempt:
         connector.transport = transport
         # The connector has its transport before connectionMade(), as with TCP.
         transport.attach(protocol)
-        channel.release(self)
+        channel.attempted(self)
 
     def _forget(self) -> None:
         route, self._route = self._route, None
@@ -375,7 +375,7 @@ class Attempt:
         self._forget()
         channel, self._channel = self._channel, None
         if channel is not None:
-            channel.release(self)
+            channel.attempted(self)
         try:
             self._connector.connectionFailed(Failure(reason))
         except BaseException:

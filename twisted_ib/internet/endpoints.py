@@ -7,6 +7,7 @@ Nothing is opened before C{listen} or C{connect} is called.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from twisted.internet import error
 from twisted.internet.defer import Deferred, execute, fail
@@ -122,6 +123,7 @@ class ClientEndpoint:
         self._bindAddress = bindAddress
         self._device = device
         self._more = more
+        self._connected: ref[EndpointFactory] | None = None
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """
@@ -130,7 +132,7 @@ class ClientEndpoint:
         @return: Fires with the connected protocol, or fails; cancelling it ends the attempt.
         """
         try:
-            factory = EndpointFactory(protocolFactory)
+            factory = EndpointFactory(protocolFactory, self)
             type(self).connectCall(
                 self._reactor,
                 self._host,
@@ -147,6 +149,19 @@ class ClientEndpoint:
             # Endpoints report all errors by the Deferred, as twisted.internet.endpoints does.
             return fail()
 
+    def shared(self, factory: EndpointFactory) -> EndpointFactory:
+        """
+        Return what stands for the user's factory in all connections of this endpoint to it, once their
+        Deferreds have fired.
+
+        @param factory: That of a new connection.
+        """
+        found = None if self._connected is None else self._connected()
+        if found is None or found._wrappedFactory is not factory._wrappedFactory:
+            self._connected = ref(factory)
+            return factory
+        return found
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {withPort(self._host, self._port)}>"
 
@@ -161,8 +176,13 @@ class EndpointFactory(_WrappingFactory):
     # Twisted's _WrappingFactory puts another protocol between the transport and the user's, which costs a
     # call per message, and keeps references to the connector.  Here the transport has the user's protocol,
     # and the client transport calls protocolMade().
+    _wrappedFactory: Any
     _onConnection: Any
     _connector: Any
+
+    def __init__(self, wrappedFactory: IProtocolFactory, endpoint: ClientEndpoint) -> None:
+        super().__init__(wrappedFactory)
+        self._endpoint = endpoint
 
     def buildProtocol(self, addr: Any) -> Any:
         """
@@ -182,7 +202,9 @@ class EndpointFactory(_WrappingFactory):
         The protocol is connected.
         """
         made, self._onConnection = self._onConnection, None
-        self._connector = None
+        connector, self._connector = self._connector, None
+        # Nothing of this one connection is left in it, and there may be many.
+        connector.factory = self._endpoint.shared(self)
         made.callback(protocol)
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:

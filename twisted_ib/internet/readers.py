@@ -39,13 +39,12 @@ def takeUsers(channels: Iterable[Any]) -> list[Any]:
     taken = []
     for channel in channels:
         for user in list(channel.users):
-            # Over TCP an attempt to connect is a writer until it ends, so removeAll() returns it whether it
-            # reads or not.
-            if hasattr(user, "failIfNotConnected"):
-                taken.append(user)
-            elif getattr(user, "reading", False):
+            if getattr(user, "reading", False):
                 user.stopReading()
                 taken.append(user)
+        # Over TCP an attempt to connect is a writer until it ends, so removeAll() returns it whether it reads
+        # or not.
+        taken += channel.attempts
     return taken
 
 
