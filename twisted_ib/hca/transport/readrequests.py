@@ -4,7 +4,7 @@ Outstanding requests that a response answers, and where the packets of one belon
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final, final
 
 from twisted_ib import limits
 from twisted_ib.hca.transport.parameters import ACKNOWLEDGE_REQUEST, Packet
@@ -43,6 +43,7 @@ _ANSWER: Final = {
 }
 
 
+@final
 class ReadRequest:
     """
     A READ, an atomic or an ATOMIC WRITE; the counterpart of
@@ -56,8 +57,8 @@ class ReadRequest:
 
     __slots__ = ("asked", "code", "end", "header", "length", "position", "start")
 
-    asks = True
-    size = 0
+    asks: ClassVar = True
+    size: ClassVar = 0
 
     def __init__(self, code: int, header: bytes, position: int, start: int, mtu: int) -> None:
         """

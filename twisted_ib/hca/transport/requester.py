@@ -129,7 +129,7 @@ class Requester:
 
     # -- down
 
-    def post(self, code: int, solicited: int, header: bytes, body: bytes, position: int) -> bool:
+    def post(self, code: int, solicited: int, header: bytes, body: Any, position: int) -> bool:
         """
         Accept a request.
 

@@ -121,7 +121,7 @@ class Response:
         @param body: the bytes from there on.
         @param out: list to append the packets to.
         """
-        start, last, append = self.start, self.end - 1, out.append
+        start, last = self.start, self.end - 1
         view = body if stop - at == 1 and len(body) <= mtu else memoryview(body)
         offset = 0
         for number in range(at, stop):
@@ -129,9 +129,9 @@ class Response:
             offset += mtu
             # IBTA vol. 1 9.2.1: a Middle packet has no AETH.
             if start < number < last:
-                append((READ_RESPONSE_MIDDLE, 0, number & PSN_MASK, b"", data))
+                out.append((READ_RESPONSE_MIDDLE, 0, number & PSN_MASK, b"", data))
                 continue
             code = READ_RESPONSE_LAST
             if number == start:
                 code = READ_RESPONSE_ONLY if number == last else READ_RESPONSE_FIRST
-            append((code, 0, number & PSN_MASK, self.asked.header(), data))
+            out.append((code, 0, number & PSN_MASK, self.asked.header(), data))

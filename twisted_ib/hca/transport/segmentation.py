@@ -7,7 +7,7 @@ extended headers, and more bytes than fit into one.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final, final
 
 from twisted_ib.hca.transport.parameters import ACKNOWLEDGE_REQUEST, Packet
 from twisted_ib.hca.wire.headers import PSN_MASK, RETH
@@ -40,6 +40,7 @@ def joined(payload: Any) -> Any:
     return b"".join(payload) if payload.__class__ is list else bytes(payload)
 
 
+@final
 class Record:
     """
     A part of a message, to be sent as packets.
@@ -68,7 +69,7 @@ class Record:
         "start",
     )
 
-    asks = False
+    asks: ClassVar = False
 
     def __init__(
         self, code: int, solicited: int, header: bytes, body: Any, position: int, start: int, mtu: int
@@ -120,20 +121,20 @@ class Record:
         @param out: list to append them to.
         @param acknowledge: the PSN of a packet that gets AckReq, if it is a Middle one.
         """
-        start, end, body, append = self.start, self.end, self.body, out.append
+        start, end, body = self.start, self.end, self.body
         if end - start == 1:
-            append((self._code, self._solicited, start & PSN_MASK, self.head, body))
+            out.append((self._code, self._solicited, start & PSN_MASK, self.head, body))
             return
         first, middle, last = SEVERAL[self._code]
         if at == start:
-            append((first, 0, at & PSN_MASK, self.head, body[: mtu - self._lead]))
+            out.append((first, 0, at & PSN_MASK, self.head, body[: mtu - self._lead]))
             at += 1
         offset = (at - start) * mtu - self._lead
         for number in range(at, min(stop, end - 1)):
             flags = ACKNOWLEDGE_REQUEST if number == acknowledge else 0
             # SE and the pad are for the last packet only: Middle packets have the path MTU, a
             # multiple of 4.
-            append((middle, flags, number & PSN_MASK, b"", body[offset : offset + mtu]))
+            out.append((middle, flags, number & PSN_MASK, b"", body[offset : offset + mtu]))
             offset += mtu
         if stop == end and at < end:
-            append((last, self._solicited, end - 1 & PSN_MASK, self._tail, body[offset:]))
+            out.append((last, self._solicited, end - 1 & PSN_MASK, self._tail, body[offset:]))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from zope.interface import implementer
+from zope.interface import classImplements
 
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError
@@ -61,7 +61,6 @@ _LEAST: Final = BTH.size + ICRC.size
 _SENT_AGAIN: Final = "completer_retry_err"
 
 
-@implementer(IPath)
 class QueuePairPath(Waiters):
     """
     The path of one queue pair to its peer.
@@ -124,7 +123,7 @@ class QueuePairPath(Waiters):
         "until",
     )
 
-    inPackets = True
+    inPackets: ClassVar = True
 
     def __init__(self, way: PeerPath, queuePair: Any, message: Any) -> None:
         """
@@ -523,5 +522,7 @@ class QueuePairPath(Waiters):
         if queuePair is not None:
             queuePair.fail(reason)
 
+
+classImplements(QueuePairPath, IPath)
 
 __all__ = ["QueuePairPath"]

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from struct import Struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import (
@@ -41,6 +41,9 @@ from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, PSN_MASK
 from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, RIGHT, ICRCState, crc32
 from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
 from twisted_ib.hca.wire.opcodes import CONGESTION, OPCODES
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
 
 #: Sizes of packets whose ICRC state is cached for a flow without a connection, see L{limits.PACKET_SIZES}.
 PACKET_SIZES_UNCONNECTED = 8
@@ -61,7 +64,7 @@ _LEAST: Final = BTH.size + ICRC.size
 _STARTS: Final = {code: row.start for code, row in OPCODES.items()}
 _DATAGRAMS: Final = frozenset((UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE))
 #: The connections that multicast packets can reach: none.
-_NO_SESSIONS: Final[dict[int, Any]] = {}
+_NO_SESSIONS: Final[dict[int, QueuePairPath]] = {}
 #: The 40 octets in front of a received datagram, in place of a GRH: the IPv6 header, or 20 zero octets and
 #: the IPv4 header (Linux ib_verbs.h union rdma_network_hdr).
 _IPV4: Final = Struct(">20xBBHHHBBH4s4s")
@@ -89,7 +92,7 @@ class PacketReceiver:
 
     __slots__ = ("_fabric", "_flows", "_owner", "_sessions", "packets")
 
-    def __init__(self, fabric: Any, sessions: dict[int, Any]) -> None:
+    def __init__(self, fabric: Any, sessions: dict[int, QueuePairPath]) -> None:
         self._fabric = fabric
         self._owner = fabric.owner
         self._sessions = sessions
@@ -132,8 +135,13 @@ class PacketReceiver:
             self.packets += -(-(stop - start) // size)
         else:
             self.packets += 1
-        joining = None
+        joining: QueuePairPath | None = None
         number, end = -1, start
+        opcode: int
+        flags: int
+        partition: int
+        target: int
+        psn: int
         while end < stop:
             number += 1
             at = end

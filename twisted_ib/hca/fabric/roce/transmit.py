@@ -9,7 +9,7 @@ resolved delays no others.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import ACKNOWLEDGE as ACKNOWLEDGEMENT
@@ -19,6 +19,9 @@ from twisted_ib.hca.wire.headers import BTH, ICRC, PSN_MASK
 from twisted_ib.hca.wire.icrcflow import ICRCState, crc32
 from twisted_ib.hca.wire.opcodes import CONGESTION
 from twisted_ib.hca.wire.rocev2 import datagramPort
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
 
 #: How long packets that a socket had no room for wait, in seconds.
 PACKET_PAUSE_SECONDS = 0.001
@@ -60,7 +63,7 @@ class PacketTransmitter:
         self.again = 0.0
         self.packets = 0
 
-    def send(self, path: Any, packets: list[Packet]) -> None:
+    def send(self, path: QueuePairPath, packets: list[Packet]) -> None:
         """
         Send packets of one queue pair.
         """
@@ -111,7 +114,7 @@ class PacketTransmitter:
         if count:
             self._transmit(self._call(path, pieces, first), count)
 
-    def sendOne(self, path: Any, parts: Packet) -> None:
+    def sendOne(self, path: QueuePairPath, parts: Packet) -> None:
         """
         The same for one packet, which a queue pair mostly has.
         """
@@ -137,7 +140,7 @@ class PacketTransmitter:
             self._stall(self._call(path, pieces, size), 1)
 
     @staticmethod
-    def _call(path: Any, pieces: list[Any], size: int) -> tuple[Any, ...]:
+    def _call(path: QueuePairPath, pieces: list[Any], size: int) -> tuple[Any, ...]:
         return path.peer.address, path.port, pieces, size, path.trafficClass, path.hopLimit
 
     def _transmit(self, call: tuple[Any, ...], count: int) -> None:
@@ -184,7 +187,7 @@ class PacketTransmitter:
         """
         return any(call[0] == address for waiting in self.stalled.values() for call, _ in waiting)
 
-    def notify(self, session: Any, now: float) -> None:
+    def notify(self, session: QueuePairPath, now: float) -> None:
         """
         A packet arrived with a congestion mark: notify its sender, at a limited rate.
         """
