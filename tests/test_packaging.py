@@ -24,7 +24,18 @@ ROOT = Path(__file__).resolve().parent.parent
 
 #: All of the checkout.
 FOLDERS = (".ci", "benchmarks", "docs", "examples", "newsfragments", "tests", "twisted", "twisted_ib")
-FILES = (".gitignore", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.cfg", "setup.py")
+FILES = (
+    ".gitignore",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "MANIFEST.in",
+    "NEWS.md",
+    "README.md",
+    "SECURITY.md",
+    "pyproject.toml",
+    "setup.cfg",
+    "setup.py",
+)
 
 PLUGIN = "twisted/plugins/twisted_ib_plugin.py"
 
