@@ -2,7 +2,8 @@
 The mutation operators: small changes of a module that its tests should notice.
 
 The names are those of the field (Jia and Harman's survey; MutPy, PIT).  Not changed is what no test should
-depend on: texts for people, annotations, decorators, assertions and what only type checkers read.
+depend on: texts for people (of errors, logs, C{__repr__} and C{logPrefix}), annotations, unions of types,
+decorators, assertions and what only type checkers read.  All else is, also what turns out to be equivalent.
 """
 
 from __future__ import annotations
@@ -50,6 +51,10 @@ LOGICAL: dict[type[ast.operator], type[ast.operator]] = {
 UNREAD = ("annotation", "returns", "decorator_list")
 #: Arguments for people, or that only assert.
 UNREAD_ARGUMENTS = ("repr", "strict")
+#: Methods that make text for people.
+UNREAD_METHODS = ("__repr__", "__str__", "logPrefix")
+#: In a union these are types, and nobody reads the union when the program runs.
+TYPES = frozenset({"None", "bytearray", "bytes", "float", "int", "memoryview", "str"})
 
 #: So much of an expression is printed.
 MOST_SHOWN = 100
@@ -95,6 +100,10 @@ def _skipped(node: ast.AST) -> bool:
         return ast.unparse(node.func.value) in ("log", "_log")
     if isinstance(node, ast.keyword):
         return node.arg in UNREAD_ARGUMENTS
+    if isinstance(node, ast.FunctionDef):
+        return node.name in UNREAD_METHODS
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return not TYPES.isdisjoint(ast.unparse(node).split(" | "))
     # Most texts with expressions in them are of errors.
     return isinstance(node, (ast.Assert, ast.JoinedStr))
 

@@ -105,6 +105,8 @@ class MutationTests(SynchronousTestCase):
             "raise ValueError(f'{a + 1}')",
             "_log.info('x', a=1)",
             "zip(a, b, strict=True)",
+            "def __repr__(self): return self.name * 2",
+            "X = bytes | list[int | None] | None",
         ):
             self.assertEqual(self.changes(source), [], source)
 
