@@ -236,6 +236,57 @@ class TimerTests(SynchronousTestCase):
         self.assertLess(rebuilt, 5)
         self.assertLessEqual(len(deadlines), 2 * (count // 3 + 1) + timers.CM_IDLE_DEADLINES)
 
+    def test_moved(self) -> None:
+        """
+        A deadline that moves again and again leaves a bounded number of old entries, and keeps its last time.
+        """
+        deadlines: timers.Deadlines[Waiting] = timers.Deadlines()
+        one = Waiting(1)
+        for moves in range(1, 3 + timers.CM_IDLE_DEADLINES):
+            deadlines.set(one, moves)
+            self.assertEqual(len(deadlines), moves)
+        deadlines.set(one, 0.5)
+        self.assertEqual((len(deadlines), deadlines.soonest()), (1, 0.5))
+
+    def test_cancelled(self) -> None:
+        """
+        Of cancelled deadlines as many stay as are left, and some; with the last one all go.
+        """
+        count = 10 * timers.CM_IDLE_DEADLINES
+        waiting = [Waiting(number) for number in range(count)]
+        deadlines: timers.Deadlines[Waiting] = timers.Deadlines()
+        for each in waiting:
+            deadlines.set(each, each.localID)
+        while len(deadlines) == count:
+            deadlines.clear(waiting.pop())
+        left = len(waiting)
+        self.assertEqual((len(deadlines), 2 * left + 2 + timers.CM_IDLE_DEADLINES), (left, count))
+        while waiting:
+            deadlines.clear(waiting.pop())
+        self.assertEqual(len(deadlines), 0)
+
+    def test_due(self) -> None:
+        """
+        The same holds when deadlines have passed.
+        """
+        count = 10 * timers.CM_IDLE_DEADLINES
+        deadlines: timers.Deadlines[Waiting] = timers.Deadlines()
+        for number in range(count):
+            deadlines.set(Waiting(number), number)
+        moved = Waiting(count)
+        for deadline in range(count, count + count // 2):
+            deadlines.set(moved, deadline)
+        entries = len(deadlines)
+        for now in range(count):
+            self.assertEqual(len(deadlines.takeDue(now)), 1)
+            entries -= 1
+            if entries > 2 * (count - now) + timers.CM_IDLE_DEADLINES:
+                entries = count - now
+            self.assertEqual(len(deadlines), entries)
+        deadlines.set(moved, 3 * count)
+        deadlines.set(moved, 2 * count)
+        self.assertEqual((deadlines.takeDue(2 * count), len(deadlines)), ([moved], 0))
+
     def test_randomLoss(self) -> None:
         """
         With any loss, duplication or delay both ends reach matching final states, and nothing stays behind.

@@ -54,17 +54,19 @@ class Deadlines(Generic[Waits]):
         waiting[localID] = connection
         heappush(heap, (deadline, localID))
         if len(heap) > 2 * len(waiting) + _IDLE:
-            self._prune()
+            self._rebuild()
 
     def clear(self, connection: Waits) -> None:
         """
         Cancel a deadline.
         """
         connection.deadline = None
-        waiting = self._waiting
+        heap, waiting = self._heap, self._waiting
         del waiting[connection.localID]
-        if not waiting or len(self._heap) > 2 * len(waiting) + _IDLE:
-            self._prune()
+        if not waiting:
+            heap.clear()
+        elif len(heap) > 2 * len(waiting) + _IDLE:
+            self._rebuild()
 
     def soonest(self) -> float | None:
         """
@@ -98,7 +100,10 @@ class Deadlines(Generic[Waits]):
                 connection = self._waiting.pop(entry[1])
                 connection.deadline = None
                 due.append(connection)
-        self._prune()
+        if not self._waiting:
+            heap.clear()
+        elif len(heap) > 2 * len(self._waiting) + _IDLE:
+            self._rebuild()
         return due
 
     def _isMeant(self, entry: tuple[float, int]) -> bool:
@@ -106,13 +111,10 @@ class Deadlines(Generic[Waits]):
         # A deadline that was moved leaves its old entry behind, with another time.
         return connection is not None and connection.deadline == entry[0]
 
-    def _prune(self) -> None:
-        if not self._waiting:
-            self._heap.clear()
-        # Rebuilt only when most entries are stale, so the cost per set or clear is constant on average.
-        elif len(self._heap) > 2 * len(self._waiting) + _IDLE:
-            self._heap = [entry for entry in self._heap if self._isMeant(entry)]
-            heapify(self._heap)
+    def _rebuild(self) -> None:
+        # Only when most entries are stale, so the cost per set or clear is constant on average.
+        self._heap = [entry for entry in self._heap if self._isMeant(entry)]
+        heapify(self._heap)
 
 
 #: A connection in TIMEWAIT: expiry, local communication id, peer, key of the remote end in that peer, local
