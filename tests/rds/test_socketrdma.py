@@ -14,6 +14,7 @@ from zope.interface.verify import verifyObject
 
 from tests.rds.ends import HOST, ProcessesTestCase, Recorder
 from tests.rds.media.test_addressed import HERE, THERE, AddressedTestCase
+from tests.sdp.stream.test_reviewed import jam
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib import limits
 from twisted_ib.errors import (
@@ -528,6 +529,22 @@ class SharedTests(Operating, ProcessesTestCase):
         self.assertEqual(self.two.data, sent)
         self.assertEqual(self.a.network.counters["conn_reset"], 0)
 
+    def test_behindGathered(self) -> None:
+        """
+        The first operation does not overtake what the same turn wrote before it and there was no room for.
+        """
+        memory = self.owner.registerMemory(8)
+        seen: list[Any] = []
+        self.two.datagramReceived = lambda data, addr: seen.append((len(data), bytes(memory.view[:1])))
+        (session,) = self.a.medium.sessions.values()
+        for size in (5000, 10, 20, 30):
+            self.port.write(bytes(size), self.there)
+        jam(session.queuePair.path)
+        done = self.port.rdmaWrite(memory.cookie, b"x", self.there, 0, b"done")
+        self.assertEqual((session.work.canPost(), len(session._operations)), (True, 0))
+        self.result(done)
+        self.assertEqual(seen, [(5000, b"\0"), (10, b"\0"), (20, b"\0"), (30, b"\0"), (4, b"x")])
+
     def test_lost(self) -> None:
         """
         A connection that is lost drops operations, which are not repeated; messages are.
@@ -543,6 +560,22 @@ class SharedTests(Operating, ProcessesTestCase):
         self.assertIn(b"kept", self.two.data)
         self.result(self.port.rdmaWrite(memory.cookie, b"y", self.there))
         self.assertEqual(bytes(memory.view[:1]), b"y")
+
+    def test_absent(self) -> None:
+        """
+        An operation for a queue pair that is gone is repeated seven times, at each local ACK timeout; then
+        the connection is lost.
+        """
+        memory = self.owner.registerMemory(8)
+        self.result(self.port.rdmaWrite(memory.cookie, b"x", self.there))
+        (session,), (theirs,) = self.a.medium.sessions.values(), self.b.medium.sessions.values()
+        del theirs.queuePair.path.table[theirs.queuePair.number]
+        self.port.rdmaWrite(memory.cookie, b"y", self.there).addErrback(lambda reason: None)
+        wait = 7 * 4.096e-6 * 2**14
+        self.pass_(wait - 0.01, 0.001)
+        self.assertIsNone(session.loss)
+        self.pass_(0.02, 0.001)
+        self.assertTrue(session.closed)
 
     def test_canceled(self) -> None:
         """

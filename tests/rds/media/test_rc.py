@@ -22,6 +22,7 @@ from twisted_ib.rds import receiving
 from twisted_ib.rds.media import rc, rcaccept, rcconnect, rcconnection, rcsend
 from twisted_ib.rds.media.rcconnect import PORT_SPACE
 from twisted_ib.rds.media.rcconnection import CONTROL, RCConnection
+from twisted_ib.rds.media.rcsend import PAUSE, RESUME
 from twisted_ib.rds.protocol.private import packHello
 from twisted_ib.rds.protocol.wire import HEADER, NO_EXTENSIONS
 
@@ -605,6 +606,18 @@ class HostileTests(ProcessesTestCase):
                 self.settle()
         self.assertTrue(session.closed)
 
+    def test_pausedTwice(self) -> None:
+        """
+        PAUSE says that the first path of a connection has no memory, RESUME that the last one has some again.
+        """
+        session, said = self.session(self.b), []
+        control = session._control
+        self.patch(session, "_control", lambda *said_: (said.append(said_[1]), control(*said_)))
+        for count, kinds in ((1, [PAUSE]), (1, []), (-1, []), (1, []), (-1, []), (-1, [RESUME])):
+            session.pause(count)
+            self.assertEqual(said, kinds)
+            said.clear()
+
     def test_nobodyAndNoRoom(self) -> None:
         """
         A peer that sends to ports which nobody has, and reads nothing, is not told of each.
@@ -617,6 +630,27 @@ class HostileTests(ProcessesTestCase):
         self.assertLess(len(session.backlog), 10)
         self.assertLess(len(session.gathered), 200)
         self.assertEqual(self.b.network.counters["recv_drop_no_sock"], 1000)
+
+    def test_acknowledgementWaits(self) -> None:
+        """
+        While something waits for room acknowledgements wait too, however much comes: the peer's messages do
+        not fill the backlog.
+        """
+        session = self.session(self.b)
+        post = session._post
+        session._post = lambda *arguments: False  # type: ignore[method-assign]
+        self.two.transport.write(b"waits", (HOST, 4000))
+        sent = [bytes([index]) * 5000 for index in range(40)]
+        for data in sent:
+            self.one.transport.write(data, (HOST, 5000))
+            self.settle()
+        self.assertEqual((self.two.data[1:], len(session.backlog)), (sent, 1))
+        self.assertEqual(len(session.gathered), 0)
+        session._post = post  # type: ignore[method-assign]
+        session.resume()
+        self.settle()
+        self.assertEqual((self.one.data, len(session.backlog)), ([b"waits"], 0))
+        self.assertEqual((self.one.socket._queued, session.owing), (0, {}))
 
     def test_pauseIgnoredAgain(self) -> None:
         """

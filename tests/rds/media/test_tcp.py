@@ -522,6 +522,24 @@ class AcceptedTests(TCPCase):
                 carrier.transport.doWrite()
         await becomes(reactor, lambda: len(one.protocol.got) == 100)
 
+    async def test_closed(self) -> None:
+        """
+        A path that closes ends its connection if all is sent, and resets it otherwise: what was not sent is
+        kept for the next one.
+        """
+        self.patch(limits, "RDS_SEND_BUDGET", 1 << 30)
+        one, peer = await self.begun()
+        peer.send(RDSHeader(2, destinationPort=1, extensions=pathsExtensions(1, 9)).pack())
+        (path,) = one.network.paths.values()
+        for count, end in ((0, "end"), (8, "ConnectionResetError")):
+            await becomes(reactor, lambda: path.carrier is not None and path.machine.isOpen)
+            for _ in range(count):
+                one.write(bytes(1 << 20), (SMALL, 4000))
+            path.close()
+            await becomes(reactor, lambda peer=peer: peer.look() or peer.ended)
+            self.assertEqual(peer.ended, end)
+            peer = self.connectRaw(SMALL, LARGE)
+
     async def test_closedAndOpenAgain(self) -> None:
         """
         A socket is closed when what it had is gone, whatever is opened meanwhile.

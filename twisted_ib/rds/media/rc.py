@@ -319,11 +319,7 @@ class RCMedium:
         session = self.sessions.get(key)
         # Between processes another path may have connected the queue pair already.
         if session is not None and session.isUp and session.loss is None:
-            try:
-                carrier = session.carrier(path)
-            except ResourceLimitError as reason:
-                path.carrierFailed(reason)
-                return
+            carrier = session.carrier(path)
             if path.carrier is not carrier:
                 path.carrierUp(carrier, session.peerHas)
             return

@@ -113,15 +113,11 @@ class RCConnection(RCSender):
 
     def carrier(self, path: RDSPath) -> RCCarrier:
         """
-        Carry a path.  The caller notifies the path.
-
-        @raise ResourceLimitError: there are too many paths.
+        Carry a path, one of the network's, which bounds them.  The caller notifies the path.
         """
         for found in self.ours.values():
             if found.path is path:
                 return found
-        if len(self.ours) >= limits.RDS_PATHS:
-            raise ResourceLimitError("too many paths of RDS between two processes")
         self._next += 1
         carrier = self.ours[self._next] = RCCarrier(self, path, self._next if self.shared else 0)
         if self.shared:

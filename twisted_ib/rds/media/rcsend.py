@@ -330,10 +330,11 @@ class RCSender:
         @return: whether there was room.
         """
         self._makeWork()
-        # Messages written before the operation leave before it.
+        # Messages written before the operation leave before it.  If they got no room, something is pending on
+        # the queue pair, or its work queue is full.
         if self.gathered:
             self.flushGathered()
-        if self.backlog or self.queuePair.pending is not None:
+        if self.queuePair.pending is not None:
             return False
         if len(self._operations) >= RDS_OPERATIONS_POSTED or not self.work.canPost():
             return False

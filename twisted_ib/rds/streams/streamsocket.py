@@ -477,8 +477,9 @@ class StreamSocket(DatagramProtocol):
             self._giveUp(address)
 
     def _giveUp(self, address: tuple[str, int]) -> None:
-        outer, self._inCall = self._inCall, True
         try:
+            # The socket is paused: writes in these calls wait.  What is cancelled may end that, and a turn is
+            # due then.
             for session in self.streams.peerGone(address):
                 self._tellSession(session)
                 self._ready[session] = None
@@ -490,8 +491,6 @@ class StreamSocket(DatagramProtocol):
             self.destinationCleared(address)
         except _UNUSABLE as reason:
             log.err(reason)
-        finally:
-            self._inCall = outer
         self._wantTurn()
 
     def _cancel(self) -> None:
