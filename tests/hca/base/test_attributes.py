@@ -61,6 +61,9 @@ class AttributeTests(SynchronousTestCase):
             ("node_guid", GUID),
         ):
             self.assertEqual(found[name], limit, name)
+        # Completion moderation has fields of 16 bits: struct ibv_moderate_cq in libibverbs/verbs.h.
+        moderation = extendedAttributes()
+        self.assertEqual((moderation["max_cq_count"], moderation["max_cq_period"]), (0xFFFF, 0xFFFF))
 
     def test_capabilities(self) -> None:
         """

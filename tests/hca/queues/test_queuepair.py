@@ -440,6 +440,15 @@ class ReceiveTests(QueuePairTestCase):
         self.assertEqual(self.put(0x04, bytes(limits.INLINE_RECORD + 1)), operation.NAK_INVALID_REQUEST)
         self.assertEqual(self.b.state, QPState.ERR)
 
+    def test_streamed(self) -> None:
+        """
+        With work queues a stream's messages have the same bounds.
+        """
+        self.put = lambda opcode, data: self.b.streamed(data, 0, len(data))  # type: ignore[method-assign]
+        for test in (self.test_credits, self.test_tooLong, self.test_waits):
+            self.setUp()
+            test()
+
     def test_onRequest(self) -> None:
         """
         The consumer is asked for work queues when the peer's first request needs them: not for a message,

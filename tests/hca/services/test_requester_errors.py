@@ -54,6 +54,22 @@ class RefusalTests(RequesterTestCase):
         self.assertEqual(self.a.statuses(), [(1, OK)])
         self.assertFalse(self.a.work.refused())
 
+    def test_later(self) -> None:
+        """
+        A READ for which the peer has no responder resources yet is repeated every 0.1 ms, until it has.
+        """
+        self.connect(max_dest_rd_atomic=1)
+        self.b.path.capacity = 0
+        for id in (1, 2):
+            self.post(id, READ)
+        self.p.flow()
+        for repeats in range(1, 20):
+            self.assertAlmostEqual(self.a.timers.deadline(), repeats * 0.0001)
+            self.p.pass_(0.0001)
+        self.b.path.capacity = 1 << 18
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(1, OK), (2, OK)])
+
     def test_rnrOrder(self) -> None:
         """
         Requests behind a refused one are not done before it, although they need no receive; nothing

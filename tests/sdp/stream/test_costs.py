@@ -222,6 +222,20 @@ class DirectTests(CrowdTestCase):
         self.assertEqual(two.heard.data[1:], text)
         self.assertIsNone(one.buffer)
 
+    def test_threeCredits(self) -> None:
+        """
+        The first write of a batch needs three credits, as all data (IBTA vol. 1 annex A4 CA4-82); with fewer
+        it is queued.
+        """
+        one, _ = self.ready()
+        queued: list[bytes] = []
+        self.patch(one.__class__, "send", lambda stream, data: queued.append(data))
+        for credits_, expected in ((3, []), (2, [b"x"])):
+            one.machine.limit = one.machine.sequence + credits_
+            one.write(b"x")
+            one.channel.device.progress()
+            self.assertEqual(queued, expected)
+
     def test_creditsMeanwhile(self) -> None:
         """
         Credits that came, and are not used yet by what waits, are not for what is written now.

@@ -313,13 +313,17 @@ class WriteTests(RegisteredTestCase):
         Large plain writes go like it, if they shall.
         """
         one, two = self.pair.connected()
-        one.setZeroCopyThresholds(plain=100_000)
+        one.setZeroCopyThresholds(plain=50_000)
         kinds = self.sent(one)
         one.write(BYTES)
         one.write(b"x")
         self.settle()
         self.assertEqual(two.heard.data == BYTES + b"x", True)
         self.assertEqual(kinds, ["SRC_AVAIL", "DATA"])
+        for length in (49_999, 50_000):
+            one.write(bytes(length))
+            self.settle()
+        self.assertEqual(kinds[2:], ["DATA", "MODE_CHANGE", "SRC_AVAIL"])
         self.assertEqual(self.pair.a.device.inUse()["mr"], 0)
 
 

@@ -173,6 +173,14 @@ class FormTests(DatagramTestCase):
         refused(QueuePairError, self.post, b"x")
         self.assertEqual((self.wire(), self.ends[0].messagesSent), ([], 0))
 
+    def test_anyDestination(self) -> None:
+        """
+        Every number of 24 bits and every Q_Key of 32 can be sent to.
+        """
+        for number, key in ((0, KEY), ((1 << 24) - 1, KEY), (18, 0), (18, (1 << 32) - 1)):
+            self.post(b"x", key, number)
+        self.assertEqual(self.ends[0].messagesSent, 4)
+
     def test_made(self) -> None:
         """
         Only a UD queue pair without work queues can be one, and attributes have their ranges.
