@@ -5,6 +5,7 @@ Shared by all commands: starting the reactor, the exit status, errors of one lin
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -100,6 +101,21 @@ def installReactor() -> Any:
     return reactor
 
 
+def write(text: str) -> None:
+    """
+    Print lines to standard output.
+
+    @raise SystemExit: Standard output was closed.
+    """
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Without this the interpreter complains again, when it flushes what is left at exit (Python's signal
+        # documentation, "Note on SIGPIPE").
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+
+
 def runProgram(program: str, start: Callable[[Any], Deferred[int]]) -> int:
     """
     Run a command on the C{ib} reactor until it ends or is interrupted.
@@ -128,7 +144,7 @@ def runProgram(program: str, start: Callable[[Any], Deferred[int]]) -> int:
             # A signal ended the command: errors that follow from that are not worth reporting.
             return
         if isinstance(result, Failure):
-            # rich exits thus when standard output is a broken pipe.
+            # L{write} exits thus.
             if not result.check(SystemExit):
                 complain(program, result.value)
             status = 1

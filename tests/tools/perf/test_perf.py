@@ -9,6 +9,7 @@ import json
 import sys
 from collections import defaultdict
 from contextlib import redirect_stdout
+from importlib import import_module
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -828,6 +829,19 @@ class ReportTests(SynchronousTestCase):
         progress = Progress(stream, 2)
         progress.next("one")
         progress.show(lambda: 1 / 0)
+        progress.close()
+        self.assertEqual(stream.getvalue(), "")
+
+    def test_noRich(self) -> None:
+        """
+        On a terminal without rich the bar is nothing.
+        """
+        self.addCleanup(sys.modules.__setitem__, "rich", import_module("rich"))
+        sys.modules["rich"] = None  # type: ignore[assignment]
+        stream = io.StringIO()
+        stream.isatty = lambda: True  # type: ignore[method-assign]
+        progress = Progress(stream, 2)
+        progress.next("one")
         progress.close()
         self.assertEqual(stream.getvalue(), "")
 

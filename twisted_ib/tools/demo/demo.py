@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
-from rich.console import Console
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.error import CannotListenError
@@ -26,8 +25,8 @@ from twisted_ib.errors import HCAError
 from twisted_ib.tools.demo.children import Child, Children, pythonProgram
 from twisted_ib.tools.demo.echo import READY
 from twisted_ib.tools.demo.probe import CountedEndpoint, Fetched, fetchFiles, roundTrips
-from twisted_ib.tools.demo.report import Row, makeConsole, makeTable, progressBar
-from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram, sentence
+from twisted_ib.tools.demo.report import Row, makeTable, progressBar
+from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram, sentence, write
 
 PROGRAM = "ib-demo"
 
@@ -128,12 +127,11 @@ class Demonstration:
     One run of the demonstration.
     """
 
-    def __init__(self, reactor: Any, console: Console, directory: str) -> None:
+    def __init__(self, reactor: Any, directory: str) -> None:
         """
         @param directory: an empty directory.
         """
         self._reactor = reactor
-        self._console = console
         self._directory = directory
         self._children = Children(reactor)
         self._hashes: dict[str, str] = {}
@@ -161,10 +159,10 @@ class Demonstration:
 
     async def _measure(self) -> list[Row]:
         port = await checkSDP(self._reactor)
-        self._say(f"Writing {len(FILES)} files, {self._size >> 20} MiB, to serve them.")
+        write(f"Writing {len(FILES)} files, {self._size >> 20} MiB, to serve them.")
         self._hashes = makeFiles(self._directory)
         arguments = webArguments(port, self._directory)
-        self._say(f"Starting: {shlex.join(['twistd', *arguments])}")
+        write(f"Starting: {shlex.join(['twistd', *arguments])}")
         web = Child("twistd", f"starting on {port}", 2)
         twistd = pythonProgram("from twisted.scripts.twistd import run; run()", arguments)
         await self._children.start(web, twistd)
@@ -177,12 +175,9 @@ class Demonstration:
             await self._overTCP("TCP NODELAY", port, promptPort, True),
         ]
 
-    def _say(self, line: str) -> None:
-        self._console.print(line, soft_wrap=True, markup=False)
-
     async def _fetch(self, name: str, endpoint: IStreamClientEndpoint, port: int) -> Fetched:
         base = f"http://{HOST}:{port}/"
-        with progressBar(self._console, self._reactor, name, self._size) as advance:
+        with progressBar(self._reactor, name, self._size) as advance:
             fetched = await fetchFiles(self._reactor, endpoint, base, list(FILES), advance)
         checkHashes(name, fetched, self._hashes)
         return fetched
@@ -204,15 +199,15 @@ class Demonstration:
         return row
 
     def _report(self, rows: list[Row]) -> None:
-        self._console.print(makeTable(rows, self._console.is_terminal))
-        self._say("p50 and p99: round trips of 64 bytes to a Twisted echo server on a connection that stays.")
-        self._say("twisted.web sets TCP_NODELAY by itself, so it tells in the round trips only.")
-        self._say(f"All {len(FILES)} files came over SDP, and over TCP: hashes match.")
-        self._say("")
-        self._say("Try next, in two terminals:")
+        write(makeTable(rows))
+        write("p50 and p99: round trips of 64 bytes to a Twisted echo server on a connection that stays.")
+        write("twisted.web sets TCP_NODELAY by itself, so it tells in the round trips only.")
+        write(f"All {len(FILES)} files came over SDP, and over TCP: hashes match.")
+        write("")
+        write("Try next, in two terminals:")
         twistd, get = command("twistd"), command("ib-get")
-        self._say(f"  {twistd} --nodaemon --pidfile= --reactor=ib web --listen=sdp:8080 --path=.")
-        self._say(f"  {get} http://{HOST}:8080/ --endpoint sdp:{HOST}:8080 -o /tmp/listing.html")
+        write(f"  {twistd} --nodaemon --pidfile= --reactor=ib web --listen=sdp:8080 --path=.")
+        write(f"  {get} http://{HOST}:8080/ --endpoint sdp:{HOST}:8080 -o /tmp/listing.html")
 
 
 def command(name: str) -> str:
@@ -246,9 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix=PROGRAM) as directory:
             return runProgram(
                 PROGRAM,
-                lambda reactor: Deferred.fromCoroutine(
-                    Demonstration(reactor, makeConsole(), directory).run()
-                ),
+                lambda reactor: Deferred.fromCoroutine(Demonstration(reactor, directory).run()),
             )
     except OSError as error:
         complain(PROGRAM, error)

@@ -22,9 +22,9 @@ from twisted_ib.tools.perf.exchange import SDP, TCP, Send
 from twisted_ib.tools.perf.memory import Atomic, Read, Write
 from twisted_ib.tools.perf.method import Test
 from twisted_ib.tools.perf.parameters import Given
-from twisted_ib.tools.perf.report import Progress, Row, described, heading, write
+from twisted_ib.tools.perf.report import Progress, Row, described, heading
 from twisted_ib.tools.perf.server import Server
-from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram, secondsWithin
+from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram, secondsWithin, write
 
 PROGRAM = "ib-perf"
 #: The subcommands.

@@ -4,9 +4,8 @@ Output of C{ib-perf}: a table like perftest's, or JSON; and a progress bar on a 
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 from attrs import frozen
@@ -143,24 +142,9 @@ def described(test: Test, terms: Parameters, device: str | None) -> dict[str, An
     }
 
 
-def write(text: str) -> None:
-    """
-    Print lines to standard output.
-
-    @raise SystemExit: Standard output was closed.
-    """
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        # Without this the interpreter complains again, when it flushes what is left at exit (Python's signal
-        # documentation, "Note on SIGPIPE").
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(1) from None
-
-
 class Progress:
     """
-    A progress bar over all measurements of a test; nothing if the stream is not a terminal.
+    A progress bar over all measurements of a test; nothing if the stream is not a terminal, or without rich.
 
     @ivar interval: Seconds between two updates.
     """
@@ -171,8 +155,8 @@ class Progress:
         self._done = -1
         # Also without a bar: the same timer folds the latency samples into their histogram.
         self.interval = 1.0
-        if stream.isatty():
-            # Imported only for a terminal: rich is slow to import.
+        # Imported only for a terminal: rich is slow to import, and need not be installed.
+        if stream.isatty() and find_spec("rich"):
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
