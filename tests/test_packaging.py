@@ -25,13 +25,16 @@ ROOT = Path(__file__).resolve().parent.parent
 #: All of the checkout.
 FOLDERS = (".ci", "benchmarks", "docs", "examples", "newsfragments", "tests", "twisted", "twisted_ib")
 FILES = (
+    ".containerignore",
     ".gitignore",
     "CONTRIBUTING.md",
+    "Containerfile",
     "LICENSE",
     "MANIFEST.in",
     "NEWS.md",
     "README.md",
     "SECURITY.md",
+    "compose.yaml",
     "pyproject.toml",
     "setup.cfg",
     "setup.py",
