@@ -27,6 +27,7 @@ from twisted_ib.hca.base.interfaces import (
     ITwinPath,
 )
 from twisted_ib.hca.device.registry import KINDS
+from twisted_ib.hca.host.socketpage.page import IListed
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -55,7 +56,7 @@ LOADS = re.compile(r"""import_module|__import__|runpy|modules(\.get\(|\[)["']twi
 SEAM = {
     "fabric": (
         "hca/capture hca/device hca/mad hca/queues hca/services hca/verbs internet rdma rds sdp",
-        {*IPacketFabric, *IHostDirectory},
+        {*IPacketFabric, *IHostDirectory, *IListed},
     ),
     "path": (
         "hca/device hca/mad hca/queues hca/services internet rdma sdp",

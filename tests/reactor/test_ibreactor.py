@@ -71,7 +71,7 @@ class ScriptedDevice:
 
     name = "test"
     traits = LOCAL
-    closed = False
+    closed = isAsked = False
     pollingCounters: Any = None
 
     def __init__(self) -> None:

@@ -22,6 +22,7 @@ from twisted_ib.errors import RunDirectoryError
 from twisted_ib.hca.base.socketrows import COLUMNS, noWhy
 from twisted_ib.hca.device.registry import parseRules as parse
 from twisted_ib.hca.host import handshake
+from twisted_ib.hca.host.entries import HCA
 from twisted_ib.hca.host.search import Search
 from twisted_ib.internet.channel import channelFor
 from twisted_ib.internet.readers import channelsOf
@@ -99,7 +100,7 @@ class AppearTests(VisibilityTestCase):
         """
         @return: the HCAs in the run directory.
         """
-        return [name for name in os.listdir(self.directory) if name.startswith("hca-")]
+        return [name for name in os.listdir(self.directory) if HCA.match(name)]
 
     def test_quiet(self) -> None:
         """

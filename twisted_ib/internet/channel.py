@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from os import pwrite
 from threading import get_ident
 from time import perf_counter
 from typing import Any
@@ -33,6 +34,8 @@ from twisted_ib.hca.base.socketrows import noWhy, usersRows
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.device.receivebudget import pathOf
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, isPlacedByUser, place, watchDevices
+from twisted_ib.hca.host.socketpage.records import NOTHING
+from twisted_ib.hca.host.socketpage.shown import ShownSockets
 from twisted_ib.interfaces import IReactorCompletionChannels
 from twisted_ib.internet import readers
 from twisted_ib.internet.batchedcalls import batchedCallsOf
@@ -55,7 +58,8 @@ class DeviceChannel:
     """
     One device in one reactor.
 
-    @ivar users: Ports and connections that use it, in order of arrival.
+    @ivar users: Ports and connections that use it, in order of arrival; see L{ShownSockets}.
+    @ivar shown: Those that stand in the socket page; L{None} if commands do not find the device.
     @ivar now: Returns the device's time, in seconds.
     @ivar attempts: Attempts to connect, which have no transport yet.
     @ivar localPorts: The numbers of active sides.
@@ -79,7 +83,7 @@ class DeviceChannel:
         self.now = device.clock
         self.localPorts = LocalPorts()
         self.batchedCalls = batchedCallsOf(reactor)
-        self.users: dict[Any, None] = {}
+        self.users: dict[Any, int | None] = {}
         self.attempts: dict[Any, None] = {}
         self._closing: dict[Any, float] = {}
         self.polling = AdaptivePolling(perf_counter, yieldCPU)
@@ -91,6 +95,7 @@ class DeviceChannel:
         device.pollingCounters = getattr(polling, "counters", None)
         device.warn = self._warn  # type: ignore[method-assign]
         device.socketRows = self.socketRows
+        self.shown = ShownSockets(device.name, self.users, device.openSocketPage) if device.isAsked else None
         if self.polled:
             device.fabric.patient = True
         else:
@@ -165,7 +170,15 @@ class DeviceChannel:
         """
         Remove a user.
         """
-        self.users.pop(user, None)
+        offset = self.users.pop(user, None)
+        if offset is not None:
+            page: Any = self.shown.page  # type: ignore[union-attr]
+            # As SocketPage.remove(), but each close passes it.
+            page.free.append(offset)
+            try:
+                pwrite(page.fd, NOTHING, offset)
+            except OSError:
+                pass
         if not self.users and not self.attempts:
             self._unused()
 

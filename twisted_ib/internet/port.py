@@ -142,6 +142,8 @@ class Port(base.BasePort):
         number = self._realPortNumber = self._services[0].port
         self._address = addressOf(address, number)
         self._say(f"{self._getLogPrefix(self.factory)} starting on {number}")
+        if channel.shown is not None:
+            channel.shown.show([(self, self._address.host, number, "", 0)])
         self.factory.doStart()
         self.connected = True
         self.startReading()

@@ -59,6 +59,12 @@ class ConnectedTransport(Transport):
             self.held = deque()
         channel = self.channel
         self._settling = turns = channel.batchedCalls
+        shown = channel.shown
+        if shown is not None:
+            # Before this transport: ib-ss sees it before the application has its first data.
+            if not shown.unshown:
+                turns.wait(channel.reactor, shown)
+            shown.unshown.append((self, self._localHost, self._localPort, self._peerHost, self._peerPort))
         turns.wait(channel.reactor, self)
         return True
 

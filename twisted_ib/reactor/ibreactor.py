@@ -269,6 +269,14 @@ class IBReactor(_Base):
         """
         return self.socketReport.whyOf(user)
 
+    def showTCP(self, user: Any) -> None:
+        """
+        A port or client of the switch goes over TCP: see L{SocketReport.show
+        <twisted_ib.reactor.socketreport.SocketReport.show>}.
+        """
+        if self._socketReport is not None:
+            self._socketReport.show(user)
+
     def socketsBeside(self, channel: DeviceChannel) -> Any:
         """
         See L{SocketReport.rows<twisted_ib.reactor.socketreport.SocketReport.rows>}.

@@ -19,7 +19,9 @@ from twisted_ib.errors import HCAError
 from twisted_ib.reactor.switch.reason import Reason
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.host.socketpage.shown import ShownSockets
     from twisted_ib.internet.channel import DeviceChannel
+    from twisted_ib.reactor.tcpreasons import TCPReasons
 
 #: A turn that waited so many seconds was idle.
 QUIET = 0.05
@@ -39,6 +41,7 @@ class SocketReport:
         self.reactor = reactor
         self.channel: DeviceChannel | None = None
         self._latest = 0.0
+        self._reasons: TCPReasons | None = None
 
     # -- becoming visible
 
@@ -74,6 +77,27 @@ class SocketReport:
             # Only ib-ss misses something.
             return
         self.channel = channel
+        if channel.shown is not None:
+            self._begin(channel.shown)
+
+    def _begin(self, shown: ShownSockets) -> None:
+        from twisted_ib.reactor.tcpreasons import TCPReasons
+
+        self._reasons = TCPReasons(shown.openPage(), self._byPolicy("connect"))
+        switch = self.reactor.openSwitch
+        for each in (
+            *getattr(switch, "ports", ()),
+            *getattr(switch, "clients", ()),
+            *self.reactor.selectables(),
+        ):
+            self.show(each)
+
+    def show(self, user: Any) -> None:
+        """
+        Write the reason of a port or client over TCP into the socket page, if this process is visible.
+        """
+        if self._reasons is not None:
+            self._reasons.show(user, self.whyOf(user))
 
     # -- rows
 

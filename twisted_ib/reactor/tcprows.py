@@ -17,23 +17,9 @@ from typing import Any
 
 from twisted.internet import tcp
 
-from twisted_ib.hca.base.socketrows import CONNECTION, LISTEN, LISTENER, Row, WhyOf, values
+from twisted_ib.hca.base.socketrows import CONNECTION, LISTEN, LISTENER, TCP_STATES, Row, WhyOf, values
 from twisted_ib.internet.addresses import withPort
 
-#: The kernel's states by number and in its words (include/net/tcp_states.h); CLOSE, also of a socket that is
-#: only bound, is left out.
-_STATES = {
-    1: "ESTABLISHED",
-    2: "SYN_SENT",
-    3: "SYN_RECV",
-    4: "FIN_WAIT1",
-    5: "FIN_WAIT2",
-    6: "TIME_WAIT",
-    8: "CLOSE_WAIT",
-    9: "LAST_ACK",
-    10: LISTEN,
-    11: "CLOSING",
-}
 #: C{struct tcp_info} (include/uapi/linux/tcp.h): the first byte is the state, C{tcpi_total_retrans} is at
 #: this offset.
 _RETRANSMITS = 100
@@ -118,7 +104,7 @@ def _found(number: int, whyOf: WhyOf) -> list[Any] | None:
 def _row(skt: socket.socket, whyOf: WhyOf, owner: Any) -> list[Any] | None:
     # tcp(7), TCP_INFO: old kernels return a shorter structure, hence the check of the length below.
     info = skt.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-    state = _STATES.get(info[0])
+    state = TCP_STATES.get(info[0])
     if state is None:
         return None
     local = _address(skt.getsockname())

@@ -20,8 +20,9 @@ from twisted_ib.errors import NoListenerError, ResourceLimitError, RunDirectoryE
 from twisted_ib.hca.base.socketrows import COLUMNS
 from twisted_ib.hca.host.query import SocketsAnswer
 from twisted_ib.tools.show import ss
+from twisted_ib.tools.show.processes import UNKNOWN
 from twisted_ib.tools.show.sockets import order, socketsOf
-from twisted_ib.tools.show.sockettext import cut, reasons, table
+from twisted_ib.tools.show.sockettext import cut, reasons, table, total
 
 PROGRAM = programOf("show.ss")
 SERVER = PATH + (
@@ -194,8 +195,11 @@ class TextTests(SynchronousTestCase):
         Each column is as wide as what is in it; numbers stand at the right.
         """
         found = entries(row(kind="listener", remote=None, credits=None, state="LISTEN"), ROW)
+        titles, listener, connection = table(found)
+        bare = [line.split() for line in table(found, header=False)]
+        self.assertEqual(bare, [listener.split(), connection.split()])
         self.assertEqual(
-            table(found),
+            [titles, listener, connection],
             [
                 "Program  PID  Kind        Via  Device  State        Local         Remote       "
                 "Credits  InFlight  Retrans  Rule",
@@ -206,6 +210,33 @@ class TextTests(SynchronousTestCase):
             ],
         )
         self.assertEqual(len(table([])), 1)
+
+    def test_folded(self) -> None:
+        """
+        A column in which nothing stands is left out.
+        """
+        found = entries(row(kind="listener", remote=None, credits=None, in_flight=None, retransmits=None))
+        self.assertEqual(
+            table(found)[0].split(), ["Program", "PID", "Kind", "Via", "Device", "State", "Local", "Rule"]
+        )
+
+    def test_processes(self) -> None:
+        """
+        By process: a line names it, and its columns are left out.
+        """
+        found = [*entries(ROW, ROW), *entries(ROW, pid=9)]
+        lines = table(found, byProcess=True)
+        self.assertEqual(lines[0].split()[0], "Kind")
+        self.assertEqual((lines[1], lines[4]), ("twistd, process 8:", "twistd, process 9:"))
+        self.assertEqual(len(lines), 6)
+
+    def test_total(self) -> None:
+        """
+        How many, by provider.
+        """
+        self.assertEqual(total([]), "Total: 0 listeners, 0 connections, 0 processes")
+        found = entries(row(kind="listener", remote=None), ROW, row(provider="tcp"), ROW)
+        self.assertEqual(total(found), "Total: 1 listener (sdp 1), 3 connections (sdp 2, tcp 1), 1 process")
 
     def test_why(self) -> None:
         """
@@ -226,6 +257,8 @@ class TextTests(SynchronousTestCase):
         self.assertEqual(reasons(entry), ["sdp on shm0: no rule is about it"])
         [entry] = entries(row(rule="explicit", **unknown))
         self.assertEqual(reasons(entry), ["sdp on shm0: asked for by name, without the switch"])
+        [entry] = entries(row(rule=UNKNOWN, provider="tcp", device=None, **unknown))
+        self.assertEqual(reasons(entry), ["tcp: the process is busy, and has not said why before"])
         now = time.time()
         [entry] = entries(row(asked=now, decided=None, connected=None))
         self.assertNotIn("-", reasons(entry)[1])
@@ -323,7 +356,7 @@ class CommandTests(SynchronousTestCase):
                 Nothing.
                 """
 
-        def ask(search: Any, entry: Any) -> SocketsAnswer:
+        def ask(search: Any, entry: Any, page: float, all_: float) -> SocketsAnswer:
             """
             Answer.
             """
@@ -334,12 +367,75 @@ class CommandTests(SynchronousTestCase):
 
         self.patch(ss, "Search", Fake)
         self.patch(ss, "askSockets", ask)
-        found, silent = ss.sockets()
+        self.patch(ss, "pageOf", lambda entry: None)
+        found, notes = ss.sockets()
         self.assertEqual([entry["pid"] for entry in found], [5])
-        self.assertEqual(silent, [0, 6])
-        self.assertEqual(len(ss.notes(silent)), 2)
-        self.assertEqual(ss.notes([0]), ["a process does not answer"])
-        self.assertIn("process 6 (", ss.notes(silent)[1])
+        self.assertEqual(len(notes), 2)
+        self.assertEqual(notes[0], "a process does not answer")
+        self.assertIn("process 6 (", notes[1])
+
+    def test_standing(self) -> None:
+        """
+        Of a process that does not answer its page is shown, with the kernel's sockets of TCP if they can be
+        known, and the page's reasons.
+        """
+        tcp = row(provider="tcp", device=None, local="1.2.3.4:5", rule="/a:3")
+        ofKernel = row(provider="tcp", device=None, local="1.2.3.4:6")
+        asked: list[Any] = []
+
+        def kernel(pid: int, reasons: Any) -> Any:
+            """
+            Another one.
+            """
+            asked.append((pid, [each["rule"] for each in reasons]))
+            return [ofKernel]
+
+        entry: Any = None
+        self.patch(ss, "pageOf", lambda entry: page([ROW, tcp, row(provider="tcp", local=None)]))
+        self.patch(ss, "tcpRows", kernel)
+        found = ss.standing(entry, 7)
+        self.assertEqual([each["local"] for each in found.sockets], ["127.0.0.1:80", "1.2.3.4:6"])
+        self.assertEqual(asked, [(7, ["/a:3"])])
+        self.assertIn("does not answer in time", found.note)
+        self.patch(ss, "tcpRows", lambda pid, reasons: None)
+        self.assertEqual(len(ss.standing(entry, 7).sockets), 3)
+        self.assertEqual(len(ss.standing(entry, 0).sockets), 3)
+
+    def test_filters(self) -> None:
+        """
+        Options and a filter leave only what all of them want; of several states or processes one is enough.
+        """
+        found = [
+            *entries(row(kind="listener", remote=None, state="LISTEN"), ROW, row(provider="tcp")),
+            *entries(row(remote="10.0.0.1:99", state="CLOSE_WAIT"), pid=9),
+        ]
+        self.patch(ss, "sockets", lambda: (found, []))
+        for arguments, count in (
+            ([], 4),
+            (["-l"], 1),
+            (["-t"], 1),
+            (["--pid", "9"], 1),
+            (["--pid", "9", "--pid", "8"], 4),
+            (["--pid", "7"], 0),
+            (["--state", "established"], 2),
+            (["--state", "established", "--state", "close-wait"], 3),
+            (["--state", "established", "-t"], 1),
+            (["dport", "=", ":99"], 1),
+            (["sport = :80", "-t"], 1),
+            (["-t", "sport", "=", ":80", "and", "--state", "established", "dport = :9"], 1),
+        ):
+            output = self.output()
+            self.assertEqual(ss.main(["--json", *arguments]), 0)
+            self.assertEqual(len(json.loads(output.text)), count, arguments)
+        output = self.output()
+        ss.main(["-s", "-l"])
+        self.assertEqual(output.text, "Total: 1 listener (sdp 1), 0 connections, 1 process\n")
+        output = self.output()
+        ss.main(["-H"])
+        self.assertEqual(output.text.count("\n"), 4)
+        output = self.output()
+        ss.main(["-p"])
+        self.assertIn("twistd, process 9:\n", output.text)
 
     def test_watch(self) -> None:
         """
@@ -355,7 +451,7 @@ class CommandTests(SynchronousTestCase):
             if len(pauses) % 3 == 0:
                 raise KeyboardInterrupt
 
-        self.patch(ss, "sockets", lambda: (entries(ROW), [6]))
+        self.patch(ss, "sockets", lambda: (entries(ROW), ["process 6 does not answer"]))
         output = self.output()
         ss.watch(ss.parseArguments(["--watch"]), pause)
         self.assertEqual(pauses, [1.0] * 3)
@@ -367,12 +463,12 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(pauses[3:], [0.5] * 3)
         self.assertEqual([json.loads(line) for line in output.text.splitlines()], [entries(ROW)] * 3)
         output = self.output(True)
-        self.patch(ss.shutil, "get_terminal_size", lambda: os.terminal_size((40, 5)))
+        self.patch(ss.shutil, "get_terminal_size", lambda: os.terminal_size((40, 6)))
         ss.watch(ss.parseArguments(["--watch", "2", "--why"]), pause)
         pictures = output.text.split("\x1b[H")[1:]
         self.assertEqual(len(pictures), 3)
         for each in pictures:
-            self.assertEqual(each.count("\n"), 4)
+            self.assertEqual(each.count("\n"), 5)
             self.assertTrue(each.endswith("\x1b[J"))
 
     def test_errors(self) -> None:
@@ -394,7 +490,14 @@ class CommandTests(SynchronousTestCase):
             complaints.text = ""
             self.assertEqual(ss.main(arguments), 1)
             self.assertEqual(complaints.text, "ib-ss: /x will not do\n")
-        for arguments in (["--watch", "0"], ["--watch", "x"], ["--watch", "nan"], ["--nosuch"], ["x"]):
+        for arguments in (
+            ["--watch", "0"],
+            ["--watch", "x"],
+            ["--watch", "nan"],
+            ["--nosuch"],
+            ["x"],
+            ["--pid", "x"],
+        ):
             complaints.text = ""
             self.assertRaises(SystemExit, ss.main, arguments)
             self.assertEqual(complaints.text.count("\n"), 1, complaints.text)
@@ -524,16 +627,33 @@ class ProcessTests(CommandTestCase):
 
     def test_silent(self) -> None:
         """
-        A process that does not answer holds nobody up, and is named.
+        A process that does not answer holds nobody up, and is named: what it has is shown without figures.
         """
-        server = self.start(SERVER, "sdp:0")
-        self.until(server.pid, 1)
+        server = self.start(SERVER, "sdp:0:interface=127.0.0.1", "tcp:0:interface=127.0.0.1")
+        before = self.until(server.pid, 3)
+        client = self.start(CLIENT, *[f"sdp:{row['local']}" for row in before if row["rule"] == "explicit"])
+        self.until(server.pid, 4)
         server.send_signal(signal.SIGSTOP)
         self.addCleanup(server.send_signal, signal.SIGCONT)
-        self.assertEqual(self.list(), [])
+        found = [row for row in self.list() if row["pid"] == server.pid]
+        kinds = sorted((row["kind"], row["provider"], row["rule"], row["credits"]) for row in found)
+        self.assertEqual(
+            kinds,
+            [
+                ("connection", "sdp", "explicit", None),
+                ("listener", "sdp", "default", None),
+                ("listener", "sdp", "explicit", None),
+                ("listener", "tcp", "default", None),
+            ],
+        )
+        self.assertEqual({row["program"] for row in found}, {"server"})
+        self.assertEqual(
+            [row["local"] for row in found if row["kind"] == "listener"], [r["local"] for r in before]
+        )
         result = self.ended()
         self.assertEqual(result.returncode, 0)
         self.assertIn(f"ib-ss: process {server.pid} (", result.stderr)
+        client.kill()
 
     def test_interrupted(self) -> None:
         """

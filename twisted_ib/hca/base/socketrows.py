@@ -42,8 +42,27 @@ LISTENER, CONNECTION = "listener", "connection"
 #: States, named as those of TCP (RFC 9293 section 3.3.2; C{netstat(8)}), also while closing.
 LISTEN, CONNECTING, ESTABLISHED, CLOSING = "LISTEN", "SYN_SENT", "ESTABLISHED", "FIN_WAIT1"
 
+#: The same for the kernel's numbers (include/net/tcp_states.h); CLOSE, also of a socket that is only bound,
+#: is left out.
+TCP_STATES = {
+    1: ESTABLISHED,
+    2: CONNECTING,
+    3: "SYN_RECV",
+    4: CLOSING,
+    5: "FIN_WAIT2",
+    6: "TIME_WAIT",
+    8: "CLOSE_WAIT",
+    9: "LAST_ACK",
+    10: LISTEN,
+    11: "CLOSING",
+}
+
 #: The rule of a transport that was chosen explicitly, or made without the switch.
 EXPLICIT = "explicit"
+
+#: The host and port, on either side, of the row of a socket page whose reason is that of any TCP socket that
+#: no other row is about.
+ANY = ("*", 0)
 
 #: The attribute of a reactor that holds the sources of rows of sockets that use no device.  A table here
 #: would keep the reactor alive.
@@ -168,6 +187,7 @@ def rowOf(user: Any, device: str | None, whyOf: WhyOf) -> list[Any] | None:
 
 
 __all__ = [
+    "ANY",
     "CLOSING",
     "COLUMNS",
     "CONNECTING",
@@ -176,6 +196,7 @@ __all__ = [
     "EXPLICIT",
     "LISTEN",
     "LISTENER",
+    "TCP_STATES",
     "Row",
     "WhyOf",
     "addSource",

@@ -46,9 +46,11 @@ from twisted_ib.hca.device.counters import Traffic, counters
 from twisted_ib.hca.device.form import compiledModules
 from twisted_ib.hca.device.identity import Identity
 from twisted_ib.hca.device.objects import Objects
+from twisted_ib.hca.device.programname import programName
 from twisted_ib.hca.device.receivebudget import ReceiveBudget
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addDevice, openFabric, removeDevice
 from twisted_ib.hca.host.paging import Row, pages
+from twisted_ib.hca.host.socketpage.page import SocketPage
 from twisted_ib.hca.mad.agents import openAgents
 from twisted_ib.hca.mad.dispatch import Agents
 from twisted_ib.hca.memory.keys import RandomIndices
@@ -316,12 +318,19 @@ class Device(Identity):
         rows = () if self.socketRows is None else self.socketRows()
         return pages(self._identity(), COLUMNS, rows)
 
+    def openSocketPage(self) -> SocketPage:
+        """
+        @return: a new socket page, which commands find by this HCA's entry.
+        """
+        page = SocketPage(os.getpid(), _program())
+        if self._queryServer is not None:
+            self._queryServer.attach(page)
+        elif self.traits.inRunDirectory:
+            self.fabric.attachPage(page)
+        return page
+
     def _identity(self) -> dict[str, Any]:
-        return {
-            "hca_id": self.name,
-            "pid": os.getpid(),
-            "program": os.path.basename(sys.argv[0] or "python")[: limits.PROGRAM_BYTES],
-        }
+        return {"hca_id": self.name, "pid": os.getpid(), "program": _program()}
 
     def changePort(self, change: PortChange) -> None:
         """
@@ -716,6 +725,10 @@ class Device(Identity):
         self.reservedNumbers.clear()
         if self.capture is not None:
             self.capture.flush()
+
+
+def _program() -> str:
+    return programName([sys.argv[0] or "python", *sys.argv[1:]])
 
 
 _devices: weakref.WeakSet[Device] = weakref.WeakSet()

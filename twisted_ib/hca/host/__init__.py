@@ -5,5 +5,6 @@ over them.
 Each HCA publishes C{entries}, a Unix socket and links to it for its services, in a C{rundirectory};
 C{rendezvous} holds its own entries, C{search} finds those of others. C{handshake} has the messages,
 C{fdpassing} sends them with descriptors, C{liveness} identifies a peer and watches its process.  C{query} and
-C{queryserver} are how commands ask a process what it has in use.
+C{queryserver} are how commands ask a process what it has in use, and C{socketpage} is where they read what a
+busy one has.
 """

@@ -19,6 +19,8 @@ ADDRESS is the listener's.
 Each membership in a multicast group is such a link too, with GROUP for the GID::
 
     mcg-GROUP-GUID -> hca-GUID
+
+What C{ib-ss} shows of an HCA's process while it is busy is the file C{hca-GUID.sockets}.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ HCA = re.compile(r"hca-([0-9a-f]{16})\Z")
 SERVICE = re.compile(r"svc-([0-9a-f]{16})-(\d{1,20})-([0-9a-f.:%]{2,64})\Z", re.ASCII)
 #: One target of a service's link.
 TARGET = re.compile(r"(hca-[0-9a-f]{16})(?:\.tcp-([1-9]\d{0,19}))?\Z", re.ASCII)
-#: A link that will replace a service's.
-REPLACEMENT = re.compile(r"(hca-[0-9a-f]{16})\.new\Z")
+#: A link that will replace a service's, and the socket page (L{twisted_ib.hca.host.socketpage}).
+ATTACHED = re.compile(r"(hca-[0-9a-f]{16})\.(?:new|sockets)\Z")
 #: A multicast GID (IBTA vol. 1 4.1.1) and the GUID of a member.
 GROUP = re.compile(r"mcg-([0-9a-f]{32})-([0-9a-f]{16})\Z")
 
@@ -198,9 +200,9 @@ def _isOurs(directory: RunDirectory, name: str) -> bool:
 
 
 def _isLeft(directory: RunDirectory, name: str, living: set[str]) -> bool:
-    replacement = REPLACEMENT.match(name)
-    if replacement is not None:
-        return replacement[1] not in living
+    attached = ATTACHED.match(name)
+    if attached is not None:
+        return attached[1] not in living
     if not (SERVICE.match(name) or GROUP.match(name)):
         return False
     link = directory.readLink(name)

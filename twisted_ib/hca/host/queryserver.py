@@ -21,6 +21,7 @@ from twisted_ib.hca.host.fdpassing import receiveWithDescriptors, sendWithDescri
 from twisted_ib.hca.host.handshake import Query, QueryAnswer, Subject
 from twisted_ib.hca.host.liveness import checkPeer
 from twisted_ib.hca.host.rendezvous import Rendezvous
+from twisted_ib.hca.host.socketpage.page import SocketPage
 
 #: Commands that may be connected to one query server; the oldest is dropped for a new one.
 QUERY_CLIENTS = 16
@@ -70,12 +71,20 @@ class QueryServer:
             return
         for each in self._listener.fileno(), old.watch:
             self._poller.unregister(each)
-        old.close()
         # Optional, as at the beginning: without an entry commands do not find the device.
         with suppress(HCAError):
             self._rendezvous = old.reopened()
-            self._listener = self._rendezvous.bind()
-            self._watch()
+        old.close()
+        if self._rendezvous is not old:
+            with suppress(HCAError):
+                self._listener = self._rendezvous.bind()
+                self._watch()
+
+    def attach(self, page: SocketPage) -> None:
+        """
+        Have a socket page beside the entry.
+        """
+        self._rendezvous.attach(page)
 
     def fileno(self) -> int:
         """

@@ -40,6 +40,7 @@ from twisted_ib.hca.host.entries import (
 )
 from twisted_ib.hca.host.rundirectory import LOCK_ATTEMPTS, LOCK_PAUSE_SECONDS, RunDirectory
 from twisted_ib.hca.host.search import Search, searches
+from twisted_ib.hca.host.socketpage.page import SUFFIX, SocketPage
 
 #: Targets of other users' entries at one service, dead or alive, that L{Rendezvous.publish} looks for.
 FOREIGN_TARGETS = 256
@@ -72,6 +73,7 @@ class Rendezvous(Search):
         self._joined: dict[int, str] = {}
         self._wanted: tuple[dict[tuple[int, str], int], tuple[int, ...]] = {}, ()
         self._isSettled = False
+        self._page: SocketPage | None = None
         self.missing: list[HCAError] = []
         self._home = self._directories[0]
         self.watch = -1
@@ -106,6 +108,8 @@ class Rendezvous(Search):
                 # nobody else gets that far; in one, checkPeer decides.
                 os.chmod(self.name, 0o666 if home.shared else 0o600, dir_fd=home.fd)
             self._listener = listener
+            if self._page is not None:
+                self.attach(self._page)
         except OSError as error:
             raise RunDirectoryError(f"{home.path}/{self.name} cannot be made: {error}") from error
         finally:
@@ -120,6 +124,15 @@ class Rendezvous(Search):
         with suppress(OSError):  # No instance is free: each user has but 128.
             self.watch = libc.inotify(watches)
         return listener
+
+    def attach(self, page: SocketPage) -> None:
+        """
+        Have a socket page beside the HCA's socket, as long as that is there.
+        """
+        self._page = page
+        # Optional: without it ib-ss does not see what a busy process has.
+        with suppress(OSError):
+            page.make(self._home.fd, self.name + SUFFIX)
 
     def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
         """
@@ -352,6 +365,7 @@ class Rendezvous(Search):
         following = Rendezvous(self.guid, self._environment)
         services, groups = self._wanted  # Not empty if this one could not be bound.
         following._wanted = {**services, **self._inodes}, (*groups, *self._joined)
+        following._page, self._page = self._page, None
         return following
 
     def _resume(self) -> None:
@@ -405,6 +419,9 @@ class Rendezvous(Search):
         except BaseException:
             following.close()
             raise
+        page, self._page = self._page, None
+        if page is not None:
+            following.attach(page)
         return following
 
     def release(self) -> socket.socket | None:
@@ -433,6 +450,7 @@ class Rendezvous(Search):
             for name in self._joined.values():
                 self._unlink(name)
             if self._listener is not None:
+                self._home.remove(self.name + SUFFIX)
                 self._home.remove(self.name)
         self._services.clear()
         self._inodes.clear()
@@ -445,6 +463,8 @@ class Rendezvous(Search):
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
+        if self._page is not None:
+            self._page.close()
         super()._closeDescriptors()
 
 

@@ -135,6 +135,7 @@ class SwitchedClient(tcp.Client):
         switch = self.connector.switch
         switch.clients.add(self)
         switch.settled(CONNECT, why, *self.realAddress[:2])
+        switch.shown(self)
         super()._connectDone()
 
     def failIfNotConnected(self, err: Any) -> None:

@@ -126,6 +126,7 @@ class Switch:
         now = port.reactor.seconds()
         port.why = why = Reason(decision.where, decision.verdict, TCP, asked=now, decided=now, connected=now)
         self.settled(LISTEN, why, address.host, address.port)
+        self.shown(port)
 
     def whyDirect(self, host: Any, port: Any) -> Reason:
         """
@@ -333,6 +334,15 @@ class Switch:
         self.ports.add(port)
         address = port.getHost()
         self.settled(LISTEN, port.why, address.host, address.port)
+        self.shown(port)
+
+    def shown(self, user: Any) -> None:
+        """
+        Have C{ib-ss} show the reason of a port or connection over TCP.
+        """
+        show = getattr(user.reactor, "showTCP", None)
+        if show is not None:
+            show(user)
 
     def accepted(self, why: Reason, channel: Any) -> Reason:
         """

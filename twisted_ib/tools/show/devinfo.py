@@ -5,7 +5,6 @@ C{ib-devinfo}: the HCAs of this user's running processes, their attributes, and 
 from __future__ import annotations
 
 import json
-import os
 import socket
 import struct
 import sys
@@ -23,30 +22,13 @@ from twisted_ib.hca.host.query import ask
 from twisted_ib.hca.host.search import Search
 from twisted_ib.tools.program import ArgumentParser, complain, printable
 from twisted_ib.tools.show.devicetext import heading, present
+from twisted_ib.tools.show.processes import ASKED_AT_ONCE, programOf
 
 PROGRAM = "ib-devinfo"
 
 SHARED_MEMORY = "shm0"
 
-#: Processes asked at the same time.
-ASKED_AT_ONCE = 32
-
 _UCRED = struct.Struct("3i")
-
-
-def programOf(pid: int) -> str:
-    """
-    @return: the name of a process's program; C{""} if the process is gone.
-    """
-    try:
-        # proc(5): NUL-separated; the process may have changed it, so it is for display only.
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read().split(b"\0")
-    except OSError:
-        return ""
-    # A script is known by its own name, not by its interpreter's.
-    script = len(words) > 1 and b"python" in os.path.basename(words[0]) and not words[1].startswith(b"-")
-    return os.path.basename(words[1 if script else 0]).decode("utf-8", "replace")
 
 
 def processOf(search: Search, entry: Entry) -> int:

@@ -5,14 +5,18 @@ Listeners and connections for people: a table, and the reason for each choice of
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import compress
 from typing import Any
 
+from twisted_ib.hca.base.socketrows import CONNECTION, LISTENER
 from twisted_ib.tools.program import printable
+from twisted_ib.tools.show.processes import UNKNOWN
 
 #: The table's columns: title, key, and whether it is a number.  The words are those of ss(8) where it has
 #: them.
-_COLUMNS = (
+_COLUMNS: tuple[tuple[str, str, bool], ...] = (
     ("Program", "program", False),
     ("PID", "pid", True),
     ("Kind", "kind", False),
@@ -26,6 +30,7 @@ _COLUMNS = (
     ("Retrans", "retransmits", True),
     ("Rule", "rule", False),
 )
+_KINDS = (LISTENER, CONNECTION)
 _NOTHING = "-"
 _SPACE = "  "
 
@@ -37,29 +42,62 @@ def shown(value: object) -> str:
     return _NOTHING if value is None or value == "" else printable(str(value))
 
 
-def table(entries: Sequence[dict[str, Any]], why: bool = False) -> list[str]:
+def table(
+    entries: Sequence[dict[str, Any]], why: bool = False, byProcess: bool = False, header: bool = True
+) -> list[str]:
     """
+    A column in which nothing stands is left out.
+
     @param why: Whether to add the reason for each.
+    @param byProcess: Whether a line above the sockets of each process names it, instead of the first columns.
+    @param header: Whether the first line has the columns' names.
     @return: The lines of a table of listeners and connections.
     """
-    cells = [[shown(entry[name]) for _, name, _ in _COLUMNS] for entry in entries]
+    columns = _COLUMNS[2:] if byProcess else _COLUMNS
+    cells = [[shown(entry[name]) for _, name, _ in columns] for entry in entries]
+    used = [not cells or any(row[index] != _NOTHING for row in cells) for index in range(len(columns))]
+    columns = tuple(compress(columns, used))
+    cells = [list(compress(row, used)) for row in cells]
+    titles = [title for title, _, _ in columns]
     widths = [
-        max([len(title), *(len(row[index]) for row in cells)]) for index, (title, _, _) in enumerate(_COLUMNS)
+        max(map(len, each)) for each in zip(titles if header else [""] * len(titles), *cells, strict=True)
     ]
-    lines = [_line([title for title, _, _ in _COLUMNS], widths)]
+    numbers = [isNumber for _, _, isNumber in columns]
+    lines = [_line(titles, widths, numbers)] if header else []
+    process = None
     for entry, row in zip(entries, cells, strict=True):
-        lines.append(_line(row, widths))
+        if byProcess and (entry["pid"], entry["program"]) != process:
+            process = entry["pid"], entry["program"]
+            lines.append(f"{shown(entry['program'])}, process {shown(entry['pid'])}:")
+        lines.append(_line(row, widths, numbers))
         if why:
             lines += [f"    {line}" for line in reasons(entry)]
     return lines
 
 
-def _line(cells: Iterable[str], widths: Iterable[int]) -> str:
+def _line(cells: Iterable[str], widths: Iterable[int], numbers: Iterable[bool]) -> str:
     padded = [
         cell.rjust(width) if isNumber else cell.ljust(width)
-        for cell, width, (_, _, isNumber) in zip(cells, widths, _COLUMNS, strict=True)
+        for cell, width, isNumber in zip(cells, widths, numbers, strict=True)
     ]
     return _SPACE.join(padded).rstrip()
+
+
+def total(entries: Sequence[dict[str, Any]]) -> str:
+    """
+    @return: How many listeners and connections there are, by provider.
+    """
+    processes = len({(entry["pid"], entry["program"]) for entry in entries})
+    parts = []
+    for kind in _KINDS:
+        providers = Counter(shown(entry["provider"]) for entry in entries if entry["kind"] == kind)
+        each = ", ".join(f"{name} {count}" for name, count in sorted(providers.items()))
+        parts.append(_counted(providers.total(), kind) + (f" ({each})" if each else ""))
+    return f"Total: {', '.join(parts)}, {_counted(processes, 'process', 'es')}"
+
+
+def _counted(count: int, word: str, plural: str = "s") -> str:
+    return f"{count} {word}{'' if count == 1 else plural}"
 
 
 def reasons(entry: dict[str, Any]) -> list[str]:
@@ -85,6 +123,8 @@ def _byRule(entry: dict[str, Any]) -> str:
     if entry["device"] is not None:
         carried += f" on {shown(entry['device'])}"
     rule = entry["rule"]
+    if rule == UNKNOWN:
+        return f"{carried}: the process is busy, and has not said why before"
     if rule == "explicit":
         return f"{carried}: asked for by name, without the switch"
     if rule == "default":
@@ -117,4 +157,4 @@ def cut(lines: Sequence[str], columns: int, rows: int) -> list[str]:
     return [line[: max(columns - 1, 1)] for line in found]
 
 
-__all__ = ["cut", "moment", "reasons", "shown", "table"]
+__all__ = ["cut", "moment", "reasons", "shown", "table", "total"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 import time
 from argparse import Namespace
@@ -14,14 +15,26 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from attrs import define
+
 from twisted_ib.errors import HCAError, ResourceLimitError
+from twisted_ib.hca.base.socketrows import COLUMNS, LISTENER
 from twisted_ib.hca.host.entries import Entry
 from twisted_ib.hca.host.query import SocketsAnswer, askSockets
 from twisted_ib.hca.host.search import Search
+from twisted_ib.hca.host.socketpage.reading import readPage
 from twisted_ib.tools.program import ArgumentParser, complain, printable, secondsWithin
-from twisted_ib.tools.show.devinfo import ASKED_AT_ONCE, programOf
+from twisted_ib.tools.show.filters import FilterError, Test, expression, inState
+from twisted_ib.tools.show.processes import ASKED_AT_ONCE, programOf, tcpRows
 from twisted_ib.tools.show.sockets import order, socketsOf
-from twisted_ib.tools.show.sockettext import cut, table
+from twisted_ib.tools.show.sockettext import cut, table, total
+
+#: How long a process may take for one page of its answer, and for all of them, in seconds.  After that its
+#: socket page says what it has: the answer has figures besides.
+PAGE_SECONDS = 0.03
+ANSWER_SECONDS = 0.2
+
+TCP = "tcp"
 
 #: The shortest and the longest interval of C{--watch}, in seconds.
 WATCH_SECONDS_LEAST = 0.1
@@ -34,24 +47,70 @@ PROGRAM = "ib-ss"
 _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
-def told(search: Search, entry: Entry) -> SocketsAnswer | None:
+@define
+class Found:
     """
-    @return: the answer of an HCA's process about its sockets; L{None} if it is dead.
+    What one process has.
+
+    @ivar pid: The process, from the kernel; 0 if it is outside our pid namespace.
+    @ivar sockets: Its listeners and connections.
+    @ivar note: What is to be said about it, or C{""}.
+    """
+
+    pid: int
+    sockets: list[dict[str, Any]]
+    note: str = ""
+
+
+def told(search: Search, entry: Entry) -> Found | None:
+    """
+    @return: the sockets of an HCA's process, by its answer, or by its page if it is busy; L{None} if it is
+        dead.
     """
     try:
-        answer = askSockets(search, entry)
+        answer = askSockets(search, entry, PAGE_SECONDS, ANSWER_SECONDS)
     except ResourceLimitError:
         # Its backlog is full: the process is alive.
-        return SocketsAnswer(0)
+        answer = SocketsAnswer(0)
     except HCAError:
         return None
-    return None if answer.dead else answer
+    if answer.dead:
+        return None
+    if answer.complete:
+        return Found(answer.pid, socketsOf(answer, programOf))
+    return standing(entry, answer.pid)
 
 
-def sockets() -> tuple[list[dict[str, Any]], list[int]]:
+def pageOf(entry: Entry) -> dict[str, Any] | None:
     """
-    @return: the listeners and connections of this user's live processes, and the pids of those that did not
-        answer in full.
+    @return: the socket page of an HCA's process, if there is one.
+    """
+    socket = entry.directory.status(entry.name)
+    # In a directory of several users the page must be of the user whose socket it stands beside.
+    return None if socket is None else readPage(entry.directory.fd, entry.name, socket.st_uid)
+
+
+def standing(entry: Entry, pid: int) -> Found:
+    """
+    @return: the sockets that stand in the page of a process, with the kernel's of TCP.
+    """
+    who = f"process {pid} ({printable(programOf(pid))})" if pid else "a process"
+    page = pageOf(entry)
+    if page is None:
+        return Found(pid, [], f"{who} does not answer")
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in page["rows"]]
+    reasons = [row for row in rows if row["provider"] == TCP and row["local"] is not None]
+    ofKernel = tcpRows(pid, reasons) if pid else None
+    if ofKernel is not None:
+        others = [row for row in rows if row["provider"] != TCP]
+        page["rows"] = [list(row.values()) for row in others] + ofKernel
+    note = f"{who} does not answer in time: shown without its figures"
+    return Found(pid, socketsOf(SocketsAnswer(pid, [page], True), programOf), note)
+
+
+def sockets() -> tuple[list[dict[str, Any]], list[str]]:
+    """
+    @return: the listeners and connections of this user's live processes, and notes about some of these.
     @raise HCAError: there is a run directory, and it cannot be used.
     """
     search = Search()
@@ -62,18 +121,8 @@ def sockets() -> tuple[list[dict[str, Any]], list[int]]:
             answers = [answer for answer in pool.map(lambda entry: told(search, entry), entries) if answer]
     finally:
         search.close()
-    found = [each for answer in answers for each in socketsOf(answer, programOf)]
-    return sorted(found, key=order), sorted({answer.pid for answer in answers if not answer.complete})
-
-
-def notes(silent: Sequence[int]) -> list[str]:
-    """
-    @return: lines about processes that did not answer in full.
-    """
-    return [
-        f"process {pid} ({printable(programOf(pid))}) does not answer" if pid else "a process does not answer"
-        for pid in silent
-    ]
+    found = [each for answer in answers for each in answer.sockets]
+    return sorted(found, key=order), sorted({answer.note for answer in answers if answer.note})
 
 
 def parseArguments(arguments: Sequence[str]) -> Namespace:
@@ -84,6 +133,13 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
         prog=PROGRAM,
         description="List the listeners and connections of your running processes: over SDP, RDMA, and TCP.",
     )
+    parser.add_argument("-l", "--listening", action="store_true", help="only listeners")
+    parser.add_argument("-t", "--tcp", action="store_true", help="only what goes over TCP")
+    parser.add_argument("-p", "--processes", action="store_true", help="the sockets of each process together")
+    parser.add_argument("--pid", type=int, action="append", help="only of this process; may be repeated")
+    parser.add_argument("--state", action="append", help="only in this state, by its name in ss(8)")
+    parser.add_argument("-s", "--summary", action="store_true", help="only how many there are")
+    parser.add_argument("-H", "--no-header", action="store_true", help="no names of columns, no total")
     parser.add_argument("--why", action="store_true", help="say of each why it goes that way, and since when")
     parser.add_argument("--json", action="store_true", help="one JSON list, of everything")
     parser.add_argument(
@@ -94,19 +150,59 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
         const=1.0,
         help="again and again, until Ctrl-C; every second by default",
     )
-    return parser.parse_args(arguments)
+    parser.add_argument(
+        "filter", nargs="*", help="as of ss(8): 'sport = :80 and dst 10.0.0.0/8'; also src, dport, state"
+    )
+    # Options may stand between the words of a filter, as ss(8) has it.
+    options = parser.parse_intermixed_args(arguments)
+    try:
+        options.test = chosen(options)
+    except FilterError as error:
+        parser.error(str(error))
+    return options
+
+
+def chosen(options: Namespace) -> Test:
+    """
+    @return: the test of the options and of the filter together.
+    @raise FilterError: the filter is none.
+    """
+    tests: list[Test] = []
+    if options.listening:
+        tests.append(lambda row: row["kind"] == LISTENER)
+    if options.tcp:
+        tests.append(lambda row: row["provider"] == TCP)
+    if options.pid:
+        tests.append(lambda row: row["pid"] in options.pid)
+    if options.state:
+        states = [inState(name) for name in options.state]
+        tests.append(lambda row: any(test(row) for test in states))
+    if options.filter:
+        tests.append(expression(options.filter))
+    return lambda row: all(test(row) for test in tests)
+
+
+def lines(options: Namespace, found: list[dict[str, Any]]) -> list[str]:
+    """
+    @return: the list for people.
+    """
+    if options.summary:
+        return [total(found)]
+    listed = table(found, options.why, options.processes, not options.no_header)
+    return listed if options.no_header else [*listed, total(found)]
 
 
 def once(options: Namespace) -> None:
     """
     Print the list.
     """
-    found, silent = sockets()
+    found, notes = sockets()
+    found = [row for row in found if options.test(row)]
     if options.json:
         print(json.dumps(found, indent=2), flush=True)
         return
-    print("\n".join(table(found, options.why)), flush=True)
-    for note in notes(silent):
+    print("\n".join(lines(options, found)), flush=True)
+    for note in notes:
         print(f"{PROGRAM}: {note}", file=sys.stderr, flush=True)
 
 
@@ -115,16 +211,17 @@ def picture(options: Namespace) -> str:
     @return: the output of one interval of C{--watch}: on a terminal a screen, else the list and an empty
         line, or the JSON list in one line.
     """
-    found, silent = sockets()
+    found, notes = sockets()
+    found = [row for row in found if options.test(row)]
     if options.json:
         # One line per interval: JSON Lines, which a consumer can parse as it arrives.
         return json.dumps(found) + "\n"
-    lines = [*table(found, options.why), *notes(silent)]
+    listed = [*lines(options, found), *notes]
     if not sys.stdout.isatty():
-        return "\n".join(lines) + "\n\n"
+        return "\n".join(listed) + "\n\n"
     size = shutil.get_terminal_size()
     head = f"{PROGRAM}  {time.strftime('%H:%M:%S')}  {len(found)} sockets"
-    screen = cut([head, "", *lines], size.columns, size.lines)
+    screen = cut([head, "", *listed], size.columns, size.lines)
     return _HOME + "".join(f"{line}{_CLEAR_LINE}\n" for line in screen) + _CLEAR_REST
 
 
@@ -132,12 +229,23 @@ def watch(options: Namespace, pause: Callable[[float], object] = time.sleep) -> 
     """
     Print the list again and again, until Ctrl-C.
     """
+    isOver = False
+
+    def interrupt(*_: object) -> None:
+        nonlocal isOver
+        isOver = True
+        raise KeyboardInterrupt
+
+    # The interpreter drops an exception that is raised in a finalizer or a weak reference's callback.
+    before = signal.signal(signal.SIGINT, interrupt)
     try:
-        while True:
+        while not isOver:
             print(picture(options), end="", flush=True)
             pause(options.watch)
     except KeyboardInterrupt:
         pass
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,6 +18,7 @@ from twisted_ib.hca.fabric.shm.redials import Redials
 from twisted_ib.hca.host.addresses import checkLocal
 from twisted_ib.hca.host.rendezvous import Entry, Rendezvous
 from twisted_ib.hca.host.search import shared
+from twisted_ib.hca.host.socketpage.page import SocketPage
 
 #: How long the run directory is left alone when something has happened to it, in seconds.
 LOOK_PAUSE_SECONDS = 0.05
@@ -54,6 +55,12 @@ class HostDirectory(Fabric):
         except BaseException:
             self.rendezvous.close()
             raise
+
+    def attachPage(self, page: SocketPage) -> None:
+        """
+        See L{IListed}.
+        """
+        self.rendezvous.attach(page)
 
     def _watch(self) -> None:
         watch = self.rendezvous.watch

@@ -47,12 +47,13 @@ from twisted_ib.hca.fabric.shm.segment import Segment
 from twisted_ib.hca.fabric.shm.socketpath import SocketPath
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.rendezvous import Rendezvous
+from twisted_ib.hca.host.socketpage.page import IListed
 
 #: Descriptors of peers that one turn serves.
 DESCRIPTORS_PER_TURN = 64
 
 
-@implementer(IFabric, IHostDirectory)
+@implementer(IFabric, IHostDirectory, IListed)
 class SharedMemoryFabric(HostDirectory):
     """
     The shared-memory fabric of one HCA.

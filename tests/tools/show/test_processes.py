@@ -1,0 +1,100 @@
+"""
+Tests for L{twisted_ib.tools.show.processes}.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from twisted_ib.hca.base.socketrows import COLUMNS
+from twisted_ib.tools.show.processes import UNKNOWN, programOf, tcpRows
+
+NONE: dict[str, Any] = dict.fromkeys(COLUMNS)
+
+
+class TCPTests(SynchronousTestCase):
+    """
+    TCP sockets as the kernel shows them: those of this process.
+    """
+
+    def pair(self, host: str, family: int) -> tuple[socket.socket, socket.socket, socket.socket]:
+        """
+        @return: a listening socket, and the two ends of a connection to it.
+        """
+        listening = socket.create_server((host, 0), family=family)
+        self.addCleanup(listening.close)
+        near = socket.create_connection(listening.getsockname()[:2])
+        self.addCleanup(near.close)
+        far, _ = listening.accept()
+        self.addCleanup(far.close)
+        return listening, near, far
+
+    def rows(self, reasons: Any, *ports: int) -> list[dict[str, Any]]:
+        """
+        @return: the rows of sockets with one of these local ports.
+        """
+        found = [dict(zip(COLUMNS, row, strict=True)) for row in tcpRows(os.getpid(), reasons) or ()]
+        return [row for row in found if int(str(row["local"]).rpartition(":")[2]) in ports]
+
+    def test_sockets(self) -> None:
+        """
+        A listener and both ends of a connection, of IPv4 and of IPv6, with what waits in them.
+        """
+        for host, family, text in (
+            ("127.0.0.1", socket.AF_INET, "127.0.0.1"),
+            ("::1", socket.AF_INET6, "[::1]"),
+        ):
+            listening, near, _far = self.pair(host, family)
+            here, there = listening.getsockname()[1], near.getsockname()[1]
+            found = {
+                (row["kind"], row["local"], row["remote"], row["state"]) for row in self.rows([], here, there)
+            }
+            self.assertEqual(
+                found,
+                {
+                    ("listener", f"{text}:{here}", None, "LISTEN"),
+                    ("connection", f"{text}:{here}", f"{text}:{there}", "ESTABLISHED"),
+                    ("connection", f"{text}:{there}", f"{text}:{here}", "ESTABLISHED"),
+                },
+            )
+            self.assertEqual({row["rule"] for row in self.rows([], here)}, {UNKNOWN})
+
+    def test_reasons(self) -> None:
+        """
+        Each has the reason of its own row; an accepted connection that of its port, without the port's times;
+        others that of the row about the rest.
+        """
+        listening, near, _far = self.pair("127.0.0.1", socket.AF_INET)
+        here, there = listening.getsockname()[1], near.getsockname()[1]
+        port, client = f"127.0.0.1:{here}", f"127.0.0.1:{there}"
+        reasons = [
+            {**NONE, "kind": "listener", "local": port, "rule": "/a:1", "fallback": "f", "asked": 1.0},
+            {**NONE, "kind": "connection", "local": "*:0", "remote": "*:0", "rule": "/a:3"},
+        ]
+        rule = {
+            (row["kind"], row["local"]): (row["rule"], row["asked"])
+            for row in self.rows(reasons, here, there)
+        }
+        self.assertEqual(
+            rule,
+            {
+                ("listener", port): ("/a:1", 1.0),
+                ("connection", port): ("/a:1", None),
+                ("connection", client): ("/a:3", None),
+            },
+        )
+        reasons.append(
+            {**NONE, "kind": "connection", "local": client, "remote": port, "rule": "/a:2", "asked": 2.0}
+        )
+        self.assertEqual([(row["rule"], row["asked"]) for row in self.rows(reasons, there)], [("/a:2", 2.0)])
+
+    def test_gone(self) -> None:
+        """
+        A process that is not there has none, and no name.
+        """
+        self.assertIsNone(tcpRows(1 << 30, []))
+        self.assertEqual(programOf(1 << 30), "")

@@ -1,0 +1,194 @@
+"""
+The process's side of a socket page: rows are written when a listener or connection comes and goes.
+
+Each write is one C{pwrite(2)} of a record, so that a full file system is an error and not a signal, as it
+would be in mapped memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from zope.interface import Interface
+
+from twisted_ib.hca.base.socketrows import EXPLICIT
+from twisted_ib.hca.host.socketpage.records import (
+    CONNECTION,
+    FIRST_ROW,
+    LISTENER,
+    NEVER,
+    NO_TEXT,
+    NOTHING,
+    RECORD,
+    ROWS,
+    TEXT_BYTES,
+    TEXTS,
+    Header,
+    packHeader,
+    packRows,
+    packText,
+)
+
+#: The end of the name of a page, after that of its HCA's socket.
+SUFFIX = ".sockets"
+
+
+#: A listener or connection, an object with C{provider} and perhaps C{why}; its host and port, and the peer's,
+#: of a listener an empty host.
+Shown = tuple[Any, str, int, str, int]
+
+
+class IListed(Interface):
+    """
+    A fabric whose HCAs commands find by entries in the host's run directory.
+    """
+
+    def attachPage(page):  # type: ignore[no-untyped-def]
+        """
+        Keep a L{SocketPage} beside the HCA's entry.
+        """
+
+
+class SocketPage:
+    """
+    The socket page of one HCA.
+
+    @ivar fd: The file's descriptor, -1 without one.
+    @ivar free: The offsets of rows that were removed.
+    @ivar texts: The number of each text that rows name.
+    """
+
+    __slots__ = ("_end", "_header", "fd", "free", "texts")
+
+    def __init__(self, pid: int, program: str) -> None:
+        self.fd = -1
+        self._header = packHeader(Header(pid, program))
+        self._end = FIRST_ROW * RECORD
+        self.free: list[int] = []
+        self.texts: dict[str, int] = {}
+
+    # -- the file
+
+    def make(self, directory: int, name: str) -> None:
+        """
+        Make the file, in place of the one before, with the rows that there are.
+
+        @param directory: The descriptor of the run directory.
+        @param name: The file's name there.
+        @raise OSError: it cannot be made.
+        """
+        before = self.fd
+        # O_EXCL: in a sticky directory the name could be another user's file, or a link.
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self.fd = os.open(name, flags, 0o600, dir_fd=directory)
+        self._write(0, self._header)
+        if before >= 0:
+            self._copy(before)
+
+    def _copy(self, before: int) -> None:
+        size, chunk = os.fstat(before).st_size, 1 << 16
+        with suppress(OSError):
+            for start in range(RECORD, size, chunk):
+                os.pwrite(self.fd, os.pread(before, chunk, start), start)
+            # Who has the old file in sight must not take it for the present state.
+            os.ftruncate(before, 0)
+        os.close(before)
+
+    def _write(self, record: int, data: bytes) -> None:
+        # ENOSPC and EDQUOT: only ib-ss misses something.
+        with suppress(OSError):
+            os.pwrite(self.fd, data, record * RECORD)
+
+    def close(self) -> None:
+        """
+        Close the file; harmless when repeated.
+        """
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    # -- rows
+
+    def text(self, text: str | None, end: bool = False) -> int:
+        """
+        Give a text a number.
+
+        @param end: Whether the end of a text that is too long is kept.
+        @return: L{NO_TEXT} for L{None}, and when there are too many texts.
+        """
+        if text is None:
+            return NO_TEXT
+        text = text[-TEXT_BYTES:] if end else text[:TEXT_BYTES]
+        number = self.texts.get(text, NO_TEXT)
+        if number == NO_TEXT and len(self.texts) < TEXTS:
+            number = self.texts[text] = len(self.texts) + 1
+            self._write(number, packText(text, end))
+        return number
+
+    def add(self, device: str | None, entries: Sequence[Shown]) -> list[int | None]:
+        """
+        Write rows.
+
+        @param device: The device's name; L{None} for sockets of the operating system.
+        @return: The offset of each row; L{None} of one that has no place.
+        """
+        known, rows = self.texts, []
+        number = self.text(device)
+        # Loops that call no function of Python: each connect passes them.
+        for user, here, port, there, peer in entries:
+            why = getattr(user, "why", None)
+            rule, fallback, asked, decided, connected = EXPLICIT, None, None, None, None
+            if why is not None:
+                rule, fallback = why.rule, why.fallback
+                asked, decided, connected = why.asked, why.decided, why.connected
+            rows.append(
+                (
+                    CONNECTION if there else LISTENER,
+                    known.get(user.provider) or self.text(user.provider),
+                    number,
+                    known.get(rule) or self.text(rule, True),
+                    NO_TEXT if fallback is None else self.text(str(fallback)),
+                    NEVER if asked is None else asked,
+                    NEVER if decided is None else decided,
+                    NEVER if connected is None else connected,
+                    here,
+                    port,
+                    there,
+                    peer,
+                )
+            )
+        return self._put(packRows(rows))
+
+    def _put(self, records: list[bytes]) -> list[int | None]:
+        found: list[int | None] = []
+        free, fd = self.free, self.fd
+        for record in records:
+            if free:
+                offset = free.pop()
+            elif self._end < (FIRST_ROW + ROWS) * RECORD:
+                offset = self._end
+                self._end += RECORD
+            else:
+                found.append(None)
+                continue
+            found.append(offset)
+            try:
+                os.pwrite(fd, record, offset)
+            except OSError:
+                # As in _write(); the place is the row's all the same.
+                continue
+        return found
+
+    def remove(self, offset: int) -> None:
+        """
+        Remove a row.
+        """
+        self.free.append(offset)
+        with suppress(OSError):
+            os.pwrite(self.fd, NOTHING, offset)
+
+
+__all__ = ["SUFFIX", "IListed", "Shown", "SocketPage"]

@@ -1,0 +1,186 @@
+"""
+The layout of a socket page: a header, texts, and a row for each listener or connection.
+
+All of them are records of one size, little-endian, that begin with a CRC of the rest: who reads while a
+record is written sees that it is torn, and reads it again.  A row names its texts (provider, rule...) by
+number: few of them differ.
+
+Pure: values in, bytes out, and back.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from zlib import crc32
+
+from attrs import frozen
+
+#: Bytes of each record.
+RECORD = 160
+#: Texts of one page, from record 1 on; the rows follow.
+TEXTS = 1024
+#: The record of the first row.
+FIRST_ROW = 1 + TEXTS
+#: Rows of one page; further ones are not shown.
+ROWS = 1 << 16
+
+_MAGIC = b"IBSS"
+_VERSION = 1
+#: Kinds of records.
+LISTENER, CONNECTION, _TEXT = 1, 2, 3
+
+_CRC = struct.Struct("<I")
+#: Magic, version, process id, program.
+_HEADER = struct.Struct("<4sHxxI128s")
+#: As L{RowValues}, but with the ports before the hosts.
+_ROW = struct.Struct("<B4Hddd2H52s52s")
+_ROW_PADDING = bytes(RECORD - _CRC.size - _ROW.size)
+#: Kind, bytes.
+_SPOKEN = struct.Struct("<BB150s")
+#: The longest text, in bytes; of a rule's place the end is kept.
+TEXT_BYTES = 150
+#: A time that is not known.
+NEVER = -1.0
+#: A text that there is none of.
+NO_TEXT = 0
+#: How often a torn record is read again.
+ATTEMPTS = 3
+#: An empty place for a row.
+NOTHING = bytes(RECORD)
+
+
+@frozen
+class Header:
+    """
+    The head of a page.
+
+    @ivar pid: The process's own number.
+    @ivar program: The name of its program.
+    """
+
+    pid: int
+    program: str
+
+
+#: A row: kind; the numbers of the texts provider, device, rule and fallback; the times at which the
+#: application asked, a provider was chosen, and the connection was made; local host and port; the peer's.
+RowValues = tuple[int, int, int, int, int, float, float, float, str, int, str, int]
+
+
+def _sealed(body: bytes) -> bytes:
+    body = body.ljust(RECORD - _CRC.size, b"\0")
+    return _CRC.pack(crc32(body)) + body
+
+
+def _body(record: bytes) -> bytes | None:
+    if len(record) != RECORD:
+        return None
+    body = record[_CRC.size :]
+    return body if _CRC.unpack_from(record)[0] == crc32(body) else None
+
+
+def _cut(text: str, most: int, end: bool = False) -> bytes:
+    data = text.encode("utf-8", "replace")
+    return data[-most:] if end else data[:most]
+
+
+def _text(data: bytes) -> str:
+    return data.rstrip(b"\0").decode("utf-8", "replace")
+
+
+def packHeader(header: Header) -> bytes:
+    """
+    @return: The first record.
+    """
+    program = _cut(header.program, 128)
+    return _sealed(_HEADER.pack(_MAGIC, _VERSION, header.pid & 0xFFFFFFFF, program))
+
+
+def parseHeader(record: bytes) -> Header | None:
+    """
+    @return: L{None} if this is no page, or one of another version.
+    """
+    body = _body(record)
+    if body is None:
+        return None
+    magic, version, pid, program = _HEADER.unpack_from(body)
+    if magic != _MAGIC or version != _VERSION:
+        return None
+    return Header(pid, _text(program))
+
+
+def packText(text: str, end: bool = False) -> bytes:
+    """
+    @param end: Whether the end of a text that is too long is kept, not its beginning.
+    @return: The record of a text.
+    """
+    data = _cut(text, TEXT_BYTES, end)
+    return _sealed(_SPOKEN.pack(_TEXT, len(data), data))
+
+
+def parseText(record: bytes) -> str | None:
+    """
+    @return: The text, L{None} if the record has none.
+    """
+    body = _body(record)
+    if body is None or body[0] != _TEXT:
+        return None
+    return _text(_SPOKEN.unpack_from(body)[2])
+
+
+def packRows(rows: Iterable[RowValues]) -> list[bytes]:
+    """
+    @return: The record of each row.
+    """
+    records = []
+    # A loop that calls no function of Python: each connect passes it.
+    for row in rows:
+        body = _ROW.pack(*row[:8], row[9], row[11], row[8].encode()[:52], row[10].encode()[:52])
+        body += _ROW_PADDING
+        records.append(_CRC.pack(crc32(body)) + body)
+    return records
+
+
+def parseRows(data: bytes, readAgain: Callable[[int], bytes]) -> Iterator[RowValues]:
+    """
+    Yield the rows of a page, without empty places and those that stay torn.
+
+    @param data: All records from L{FIRST_ROW} on.
+    @param readAgain: Reads the record of a row by its number.
+    """
+    for number in range(len(data) // RECORD):
+        record = data[number * RECORD : (number + 1) * RECORD]
+        if record == NOTHING:
+            continue
+        body = _body(record)
+        for _ in range(ATTEMPTS):
+            if body is None:
+                body = _body(readAgain(number))
+        if body is None or body[0] not in (LISTENER, CONNECTION):
+            continue
+        values = _ROW.unpack_from(body)
+        yield (*values[:8], _text(values[10]), values[8], _text(values[11]), values[9])
+
+
+__all__ = [
+    "ATTEMPTS",
+    "CONNECTION",
+    "FIRST_ROW",
+    "LISTENER",
+    "NEVER",
+    "NOTHING",
+    "NO_TEXT",
+    "RECORD",
+    "ROWS",
+    "TEXTS",
+    "TEXT_BYTES",
+    "Header",
+    "RowValues",
+    "packHeader",
+    "packRows",
+    "packText",
+    "parseHeader",
+    "parseRows",
+    "parseText",
+]

@@ -1,0 +1,63 @@
+"""
+The reasons of a process's TCP ports and clients in its socket page.
+
+The kernel tells C{ib-ss} the rest of them, also while the process is busy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import ref
+
+from attrs import frozen
+from twisted.internet import tcp
+
+from twisted_ib.hca.base.socketrows import ANY
+from twisted_ib.hca.host.socketpage.page import SocketPage
+from twisted_ib.reactor.switch.reason import Reason
+from twisted_ib.reactor.tcprows import isTCP
+
+
+@frozen
+class _Entry:
+    why: Reason | None
+    provider: str = "tcp"
+
+
+class TCPReasons:
+    """
+    The rows of one socket page that are about TCP.  A row goes with its port or client.
+    """
+
+    def __init__(self, page: SocketPage, why: Reason | None) -> None:
+        """
+        @param page: The socket page.
+        @param why: The reason of TCP sockets that no other row is about.
+        """
+        self._page = page
+        self._offsets: dict[ref[Any], int] = {}
+        page.add(None, [(_Entry(why), *ANY, *ANY)])
+
+    def show(self, user: Any, why: Reason | None) -> None:
+        """
+        Write the reason of a port or client; harmless when repeated, and for anything else.
+
+        Connections that a port has accepted have the port's reason and need no row.
+        """
+        if ref(user) in self._offsets or not isTCP(user) or isinstance(user, tcp.Server):
+            return
+        try:
+            here = user.socket.getsockname()
+            there = ("", 0) if isinstance(user, tcp.Port) else user.socket.getpeername()
+        except OSError:
+            # Closed, or not connected yet.
+            return
+        [offset] = self._page.add(None, [(_Entry(why), *here[:2], *there[:2])])
+        if offset is not None:
+            self._offsets[ref(user, self._gone)] = offset
+
+    def _gone(self, user: ref[Any]) -> None:
+        self._page.remove(self._offsets.pop(user))
+
+
+__all__ = ["TCPReasons"]
