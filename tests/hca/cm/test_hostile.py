@@ -84,6 +84,15 @@ class HostileTests(SynchronousTestCase):
             self.assertEqual(send(net.b, unknown, "a"), [])
         self.assertEqual(passive.state, State.ESTABLISHED)
 
+    def test_repeatedID(self) -> None:
+        """
+        A REQ with the id of a half-open connection is its repetition, whatever queue pair it names.
+        """
+        net = Net()
+        for number in (0x11, 0x12, 0x11):
+            send(net.b, ask(number, localCommunicationID=5, localCAGUID=3), "x")
+        self.assertEqual((len(net.b), net.b.counters["repeatedREQ"]), (1, 2))
+
     def test_rejectWithoutID(self) -> None:
         """
         A REJ that is about the REQ may lack the id of its sender, as Linux writes it, while that is not

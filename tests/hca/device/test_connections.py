@@ -178,6 +178,30 @@ class ConnectionTests(EveryKindTestCase):
             self.assertFalse(here.disconnect(connection))
             self.assertEqual((user.told[1:], server.told[1:]), ([b""], [b"bye"]))
 
+    def test_numbers(self) -> None:
+        """
+        Between processes a connection has the number of its queue pair as its communication id, but a second
+        connection of the same queue pair has another; over packets ids tell nothing.
+        """
+        passive: list[Any] = []
+
+        def accept(connection: Any, request: ConnectRequest) -> None:
+            passive.append((connection, there.createQueuePair(User())))
+            connection.user = User()
+
+        for here, there, user, _, header in self.cases(PortSpace.TCP, accept):
+            queuePair, passive[:] = here.createQueuePair(User()), []
+            active = []
+            for _ in range(2):
+                request = ConnectRequest(PortSpace.TCP << 16 | PORT, header, queuePair.number, pathMTU=3)
+                active.append(here.sendRequest(user.path, request, user, 0.0))
+                active[-1].abandon(0.0)
+                settle(here, there)
+            same = [connection.localID == queuePair.number for connection in active]
+            same += [connection.localID == made.number for connection, made in passive]
+            self.assertEqual(same, [here.cm.lossless, False] + [there.cm.lossless] * 2)
+            self.assertNotEqual(there.createQueuePair(User()).number, passive[-1][0].localID)
+
     def test_rejected(self) -> None:
         """
         A refusal has its reason and private data; a port without a listener refuses too.

@@ -22,7 +22,7 @@ class HalfOpenLimit:
         it is dropped.
     """
 
-    __slots__ = ("_inAll", "_ofPeers", "_perSource", "halfOpen", "oldest")
+    __slots__ = ("_inAll", "_perSource", "halfOpen", "oldest")
 
     def __init__(self, perSource: int, inAll: int, replaces: bool = False) -> None:
         """
@@ -37,28 +37,27 @@ class HalfOpenLimit:
         # would let a flood of forged ones lock everybody out (RFC 4987 section 3.4, recycling the oldest
         # half-open TCB).
         self.oldest: dict[Connection, None] | None = {} if replaces else None
-        #: The same per peer.
-        self._ofPeers: dict[Peer, dict[Connection, None]] = {}
 
     def changed(self, connection: Connection, isHalfOpen: bool) -> None:
         """
         A connection has become half open, or is no longer.
         """
-        change = 1 if isHalfOpen else -1
-        self.halfOpen += change
-        connection.peer.halfOpen += change
-        if self.oldest is None:
-            return
         peer: Peer = connection.peer
+        guid, key = connection.remoteCAGUID, connection.remoteID
+        if guid != peer.guid:
+            key = peer.key(guid, key)
         if isHalfOpen:
-            self.oldest[connection] = None
-            self._ofPeers.setdefault(peer, {})[connection] = None
+            self.halfOpen += 1
+            if not peer.halfOpen:
+                peer.halfOpen = {}
+            peer.halfOpen[key] = connection
+            if self.oldest is not None:
+                self.oldest[connection] = None
         else:
-            del self.oldest[connection]
-            ofPeer = self._ofPeers[peer]
-            del ofPeer[connection]
-            if not ofPeer:
-                del self._ofPeers[peer]
+            self.halfOpen -= 1
+            del peer.halfOpen[key]
+            if self.oldest is not None:
+                del self.oldest[connection]
 
     def victim(self, peer: Peer | None) -> Connection | None:
         """
@@ -69,8 +68,8 @@ class HalfOpenLimit:
             return None
         # A peer over its own limit evicts one of its own, so that it cannot displace the connections of
         # others.
-        if peer is not None and peer.halfOpen >= self._perSource:
-            return next(iter(self._ofPeers[peer]))
+        if peer is not None and len(peer.halfOpen) >= self._perSource:
+            return next(iter(peer.halfOpen.values()))
         return next(iter(self.oldest)) if self.halfOpen >= self._inAll else None
 
     def lacks(self, peer: Peer | None, connections: int, events: int) -> str | None:
@@ -80,7 +79,7 @@ class HalfOpenLimit:
         @param events: how many wait for the consumer.
         @return: the name of the counter of the limit that is reached, or L{None}.
         """
-        ofPeer = 0 if peer is None else peer.halfOpen
+        ofPeer = 0 if peer is None else len(peer.halfOpen)
         known = 0 if peer is None else len(peer.connections)
         # A REQ over a limit is dropped without a REJ: the peer retransmits (IBTA vol. 1 12.6.5, Max CM
         # Retries), by when there may be room.

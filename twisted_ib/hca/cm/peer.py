@@ -20,24 +20,22 @@ class Peer:
 
     @ivar source: the medium's name of it: a path or an address.
     @ivar calling: local id -> our REQ that has no answer yet.
-    @ivar connections: L{key} of CA GUID and remote communication id -> connection.
-    @ivar queuePairs: L{key} of CA GUID and remote queue pair number -> connection.
+    @ivar connections: L{key} of CA GUID and remote queue pair number -> connection.
+    @ivar halfOpen: the same by remote communication id, of those that are half open.
     @ivar guid: the first CA GUID that it announced, normally the only one.
-    @ivar waiting: key as in C{connections} -> entries in TIMEWAIT.
-    @ivar halfOpen: its connections that are half open.
+    @ivar waiting: key as in C{halfOpen} -> entries in TIMEWAIT.
     """
 
     # Remote ids and GUIDs are looked up per source: they are the peer's claims, and must not match a
     # connection of somebody else.
-    __slots__ = ("calling", "connections", "guid", "halfOpen", "queuePairs", "source", "waiting")
+    __slots__ = ("calling", "connections", "guid", "halfOpen", "source", "waiting")
 
     def __init__(self, source: Any) -> None:
         self.source = source
         self.calling = _NO_CONNECTIONS
         self.connections: dict[int, Connection] = {}
-        self.queuePairs: dict[int, Connection] = {}
+        self.halfOpen = _NO_CONNECTIONS
         self.waiting = _NO_KEYS
-        self.halfOpen = 0
         self.guid = -1
 
     def key(self, guid: int, number: int) -> int:
@@ -63,16 +61,18 @@ class Peer:
         guid, remoteID, number = message.localCAGUID, message.localCommunicationID, message.localQPN
         if self.guid < 0:
             self.guid = guid
+        if number == remoteID:
+            # So it is between processes: one integer for both.
+            number = message.localQPN = remoteID
         connection.remoteID, connection.remoteQPN = remoteID, number
         if guid == self.guid:
             guid = self.guid
         else:
-            remoteID, number = self.key(guid, remoteID), self.key(guid, number)
+            number = self.key(guid, number)
         connection.remoteCAGUID = guid
         if self.calling:
             self.calling.pop(connection.localID, None)
-        self.connections[remoteID] = connection
-        self.queuePairs[number] = connection
+        self.connections[number] = connection
 
     def forget(self, connection: Connection) -> None:
         """
@@ -80,13 +80,10 @@ class Peer:
         """
         if self.calling:
             self.calling.pop(connection.localID, None)
-        remoteID, number, guid = connection.remoteID, connection.remoteQPN, connection.remoteCAGUID
-        # 0: no REP came, so it was never in these two dictionaries.
-        if remoteID:
-            if guid != self.guid:
-                remoteID, number = self.key(guid, remoteID), self.key(guid, number)
-            del self.connections[remoteID]
-            del self.queuePairs[number]
+        number, guid = connection.remoteQPN, connection.remoteCAGUID
+        # 0: no REP came, so it was never in the dictionary.
+        if connection.remoteID:
+            del self.connections[number if guid == self.guid else self.key(guid, number)]
 
     def startTimewait(self, key: int) -> None:
         """

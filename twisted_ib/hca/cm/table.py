@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from twisted_ib import limits
@@ -106,6 +106,7 @@ class ConnectionTable:
     @ivar counters: anomalies by name, see L{COUNTERS}.
     @ivar lossless: whether no message is lost while the peer lives: then one is repeated only if an MRA, or a
         SIDR_REP's NO_QP, says so.
+    @ivar draw: draws a communication id; where no stranger can send it is the number of a queue pair.
     @ivar lookups: SIDR exchanges.
     @ivar accepted: connections whose REP was sent and whose RTU is awaited, by their queue pair number.
     @ivar events: queue of L{nextEvent}.
@@ -129,7 +130,7 @@ class ConnectionTable:
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.outputs: deque[Output] = deque()
         self.events: deque[CMEvent] = deque()
-        self._randomBits = randomBits
+        self.draw: Callable[[], int] = partial(randomBits, 32)
         self._halfOpenLimit = HalfOpenLimit(halfOpenPerSource, halfOpenInAll)
         self._listeners: dict[int, Any] = {}
         self._connections: dict[int, Connection] = {}
@@ -187,11 +188,14 @@ class ConnectionTable:
         """
         self._listeners.pop(serviceID, None)
 
-    def connect(self, destination: Any, request: REQ, user: object, now: float) -> Connection:
+    def connect(
+        self, destination: Any, request: REQ, user: object, now: float, localID: int = 0
+    ) -> Connection:
         """
         Send a REQ.
 
         @param request: complete but for C{localCommunicationID} and C{localCAGUID}.
+        @param localID: its communication id, if it is not in use; 0 for any.
         @raise ResourceLimitError: there are too many connections.
         @raise ValueError: a field of the request does not fit.
         """
@@ -199,7 +203,8 @@ class ConnectionTable:
             raise ResourceLimitError(f"{limits.CM_CONNECTIONS} connections are open")
         if (ended := self._timewait.heap) and ended[0][0] <= now:
             self._expire(now)
-        localID = self._newID()
+        if not localID or localID in self._connections:
+            localID = self._newID()
         request.localCommunicationID = localID
         request.localCAGUID = self.caGUID
         # Entered only below: a request that does not pack must leave nothing behind.
@@ -395,13 +400,12 @@ class ConnectionTable:
         guid, key, number = message.localCAGUID, message.localCommunicationID, message.localQPN
         if guid != peer.guid:
             key, number = peer.key(guid, key), peer.key(guid, number)
-        known = peer.connections.get(key)
-        if known is not None:
+        known = peer.halfOpen.get(key) or peer.connections.get(number)
+        if known is not None and known.remoteID == message.localCommunicationID:
             self.counters["repeatedREQ"] += 1
             known.feed(Input.REPEATED_REQ, message, now)
             return True
         if key not in peer.waiting:
-            known = peer.queuePairs.get(number)
             if known is None:
                 return False
             if HALF_OPEN[known.state]:
@@ -431,17 +435,14 @@ class ConnectionTable:
             self.counters["invalidID"] += 1
             return
         peer: Peer = connection.peer
-        guid, key, number = message.localCAGUID, remoteID, message.localQPN
-        if guid != peer.guid:
-            key, number = peer.key(guid, key), peer.key(guid, number)
-        known = peer.queuePairs.get(number)
-        if known is not None or key in peer.connections:
+        guid, number = message.localCAGUID, message.localQPN
+        known = peer.connections.get(number if guid == peer.guid else peer.key(guid, number))
+        if known is not None:
             # IBTA vol. 1 12.6.7.2 reason 10: the queue pair of this REP belongs to a connection that we
             # still hold (Linux cm.c cm_rep_handler).
             self.counters["stale"] += 1
             self._refuse(source, message, MessageKind.REP, RejectReason.STALE_CONNECTION)
-            if known is not None:
-                known.feed(Input.STALE, None, now)
+            known.feed(Input.STALE, None, now)
             return
         peer.know(connection, message)
         if not connection.feed(_REP, message, now):
@@ -455,8 +456,8 @@ class ConnectionTable:
             peer = self._peers.get(source)
             connection = None
             if peer is not None:
-                connection = peer.connections.get(peer.key(guid, message.localCommunicationID))
-            if connection is None or not HALF_OPEN[connection.state]:
+                connection = peer.halfOpen.get(peer.key(guid, message.localCommunicationID))
+            if connection is None:
                 # A peer that has confirmed the connection knows our id and must use it.
                 self.counters["unknownID"] += 1
                 return
@@ -560,7 +561,7 @@ class ConnectionTable:
     def _newID(self) -> int:
         # Random: an off-path attacker cannot guess it (RFC 6528 for TCP's sequence numbers), and after a
         # restart ids do not repeat. Linux cm.c starts at a random number too.
-        localID = self._randomBits(32)
+        localID = self.draw()
         while not localID or localID in self._connections or localID in self._timewait.ids:
             localID = localID + 1 & 0xFFFFFFFF
         return localID

@@ -207,9 +207,14 @@ class Services:
         if self._device.traits.packets and request.primaryPath is ANY_PATH:
             path.prepareRequest(request)
         message, queuePair = requestMessage(request), self._device.queuePairs.get(request.localQPN)
-        table = self._device.partitions
-        message.partitionKey = table.key(0) if queuePair is None else queuePair.partition
-        return self.cm.connect(path, message, user, now)
+        device = self._device
+        message.partitionKey = device.partitions.key(0) if queuePair is None else queuePair.partition
+        localID = 0
+        if self.cm.lossless and device.newest == request.localQPN:
+            # One integer for both numbers.  Only once: messages about an earlier connection of this queue
+            # pair may be on their way.
+            localID, device.newest = request.localQPN, 0
+        return self.cm.connect(path, message, user, now, localID)
 
     def sendLookup(self, path: Any, request: LookupRequest, user: Any, now: float) -> Lookup:
         """
@@ -384,7 +389,11 @@ class Services:
                 # IBTA vol. 1 12.6.7.2, reason 26: packets of the MTU that the active side proposes would not
                 # reach it from here.  Unanswered, the connection would open and then lose all that is large.
                 request.unsupported = request.unsupported or RejectReason.INVALID_MTU
+            if self.cm.lossless:
+                # If it accepts at once, the same number serves its queue pair.
+                self._device.nextNumber = connection.localID
             listener.connectionRequested(connection, request)
+            self._device.nextNumber = 0
 
     def _takesMTU(self, path: Any, code: int) -> bool:
         if not 0 < code <= _LARGEST_MTU:

@@ -175,7 +175,10 @@ class Device(Identity):
         self.queuePairs: dict[int, QueuePair] = {}
         #: Number -> owner of a queue pair that will have it; see L{reserveNumber}.
         self.reservedNumbers: dict[int, Any] = {}
-        self._next: Any = None
+        #: The number of the next queue pair; 0 for any.
+        self.nextNumber = 0
+        #: That of the latest, until it was the communication id of a connection; then 0.
+        self.newest = 0
         # Queue pairs 0 and 1 are special and 0xFFFFFF is multicast (IBTA vol. 1 10.5.2).  The order is
         # secret: a restarted process must not reuse numbers that peers still have in timewait.
         self._numbers = RandomIndices(randomBits, GSI_QPN + 1, MULTICAST_QPN - 1)
@@ -207,6 +210,8 @@ class Device(Identity):
         if traits.proof is Proof.ANSWER:
             self.cm.limitHalfOpen(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
         self.cm.lossless = traits.proof is Proof.DIRECTORY
+        if self.cm.lossless:
+            self.cm.draw = self._draw
         self.address: str | None = fabric.address if traits.hasAddress else None
         self.gid = gidNumber(self.address) if self.address else guidGID(self.guid)
         self.pathMTU: int = fabric.pathMTU if traits.packets else limits.DATAGRAM_BYTES
@@ -411,11 +416,11 @@ class Device(Identity):
         queuePairs = self.queuePairs
         if len(queuePairs) >= limits.QUEUE_PAIRS:
             raise ResourceLimitError(f"{limits.QUEUE_PAIRS} queue pairs exist")
-        owner, self._next = self._next, None
-        number = self._draw() if owner is None else owner.number
+        number, self.nextNumber = self.nextNumber, 0
+        if not number or number in queuePairs:
+            number = self._draw()
+        self.newest = number
         queuePair = queuePairs[number] = QueuePair(number, consumer, self, type)
-        if owner is not None:
-            queuePair.proposal = owner.proposal
         if self.partitions.keys[0] != queuePair.partition:
             queuePair.joinPartition(0)
         if type is not _RC and type == QPType.UD:
@@ -452,11 +457,12 @@ class Device(Identity):
 
         @param owner: has C{number} and C{proposal}.
         """
-        self._next = owner
+        self.nextNumber = owner.number
         try:
             yield
         finally:
-            self._next = None
+            self.nextNumber = 0
+        self.queuePairs[owner.number].proposal = owner.proposal
 
     def arrivedEarly(self, number: int, address: str, psn: int) -> None:
         """
