@@ -15,7 +15,6 @@ from twisted.internet.abstract import _ConsumerMixin, _LogOwner
 from twisted.python import log
 from twisted.python.failure import Failure
 
-from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, HCAError, WrongThreadError
 from twisted_ib.hca.base.socketrows import CLOSING, CONNECTING, CONNECTION, ESTABLISHED, Row
 from twisted_ib.internet.addresses import addressOf, withPort
@@ -105,7 +104,6 @@ class Transport(_ConsumerMixin, _LogOwner):
         self._localHost, self._localPort = local.host, local.port
         self._peerHost, self._peerPort = peer.host, peer.port
         self._prefix = None
-        self.bufferSize = limits.SEND_BUFFER
         self.protocol: Any = None
         self.connected = 0
 

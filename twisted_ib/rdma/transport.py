@@ -49,9 +49,10 @@ class RDMATransport(Transport, Messages):
     @ivar immediate: The immediate data of the message being delivered, or L{None}.
     """
 
-    __slots__ = (*FIELDS, "_known", "_takesMessages", "bufferSize", "immediate", "protocol")
+    __slots__ = (*FIELDS, "_known", "_takesMessages", "immediate", "protocol")
 
     provider = "rdma"
+    bufferSize = limits.SEND_BUFFER
 
     #: The port or connector, with C{maxMessageSize} and C{privateData}.
     owner: Any

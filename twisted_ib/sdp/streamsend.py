@@ -63,6 +63,7 @@ class StreamSender:
     @ivar ending: Whether a DisConn is due and not in the medium yet.
     @ivar disconnSent: Whether the DisConn is numbered: nothing may follow it.
     @ivar reading: Whether the application reads.
+    @ivar bufferSize: As of L{SDPTransport<twisted_ib.sdp.transport.SDPTransport>}.
     @ivar held: Input that arrived while it did not: bytes, filled places, then perhaps the end of stream
         (L{None}) or the loss (an exception); L{None} if there is nothing.
     @ivar heldBytes: Bytes in C{held}.
@@ -75,7 +76,6 @@ class StreamSender:
         "append",
         "batch",
         "buffer",
-        "bufferSize",
         "channel",
         "connection",
         "corked",
@@ -84,10 +84,8 @@ class StreamSender:
         "ending",
         "extensions",
         "held",
-        "heldBytes",
         "machine",
         "pendingControl",
-        "prompt",
         "protocol",
         "queuePair",
         "reading",
@@ -102,11 +100,15 @@ class StreamSender:
     messageBytes = _MESSAGE
     reads = READ_DEPTH
     disconnSent = False
+    prompt = True
+    bufferSize = limits.SEND_BUFFER
+    heldBytes = 0
 
     def __init__(self, channel: DeviceChannel) -> None:
         self.channel = channel
         self.thread: int = channel.device.thread
-        self.prompt: bool = channel.polled
+        if not channel.polled:
+            self.prompt = False
         self.connection: Any = None
         self.queuePair: QueuePair = channel.device.createQueuePair(self)
         # Posted before the Hello or HelloAck that announces them: OFED treats one missing receive as fatal,
@@ -121,11 +123,9 @@ class StreamSender:
         self.pendingControl: deque[tuple[int, bytes, int]] | None = None
         self.extensions: Extensions | None = None
         self.held: deque[bytes | FilledBuffer | Exception | None] | None = None
-        self.heldBytes = 0
 
     # -- implemented by the transport
 
-    bufferSize: int
     protocol: Any
 
     def writing(self) -> bool:
