@@ -328,24 +328,25 @@ class PacketDatagramTests(AddressedTestCase):
 
 class WarmDatagramTests(SynchronousTestCase):
     """
-    What of that is one datagram's own, on the C{ib} reactor: from C{write} until the link has its packet, and
-    from the link until C{datagramReceived}.
+    What of that is one datagram's own, on the C{ib} reactor: from C{write} until the medium has it, and from
+    there until C{datagramReceived}.
     """
 
-    def test_calls(self) -> None:
+    def warm(self, device: str, here: str, there: str) -> tuple[Any, Recorder, Any]:
         """
-        32 to send and 19 to receive; 13 and 7 of them are those of a message of SDP.
+        Send some datagrams.
+
+        @return: Sends another one; the receiver; its HCA's fabric.
         """
-        onWire(self)
         sender, receiver = reactors = IBReactor(), IBReactor()
         for each in reactors:
             self.addCleanup(lambda each=each: [channel.close() for channel in list(channelsOf(each))])
         one, two = Recorder(), Recorder()
-        port = listenRDS(sender, 4000, one, "127.0.0.1", device="roce0")
-        listenRDS(receiver, 5000, two, "127.0.0.2", device="roce0")
+        port = listenRDS(sender, 4000, one, here, device=device)
+        listenRDS(receiver, 5000, two, there, device=device)
 
         def send() -> None:
-            port.write(DATA, ("127.0.0.2", 5000))
+            port.write(DATA, (there, 5000))
 
         def turn() -> None:
             for each in reactors:
@@ -360,7 +361,32 @@ class WarmDatagramTests(SynchronousTestCase):
             send()
             turn()
         (channel,) = channelsOf(receiver)
-        link = channel.device.fabric.link
+        return send, two, channel.device.fabric
+
+    def test_shared(self) -> None:
+        """
+        On shared memory 13 to send and 9 to receive, three of which are for its acknowledgement; one more
+        datagram of the turn takes 1 to send.
+        """
+        ownRunDirectory(self)
+        send, two, fabric = self.warm("shm0", "127.0.0.1", "127.0.0.1")
+        before = len(two.got)
+        counts = [called(send, PACKAGE)]
+        (path,) = fabric.hot
+        counts.append(called(lambda: path.progress(1), PACKAGE))
+        self.assertEqual(two.data, [DATA] * (before + 1))
+        # The second one opens a bundle.
+        send()
+        counts.append(called(send, PACKAGE))
+        self.assertTrue(all(map(le, (sum(count.values()) for count in counts), (13, 9, 1))), counts)
+
+    def test_calls(self) -> None:
+        """
+        32 to send and 19 to receive; 13 and 7 of them are those of a message of SDP.
+        """
+        onWire(self)
+        send, two, fabric = self.warm("roce0", "127.0.0.1", "127.0.0.2")
+        link = fabric.link
         before = len(two.got)
         self.assertFalse(link.queue)
         sent = called(send, PACKAGE)

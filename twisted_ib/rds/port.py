@@ -36,7 +36,7 @@ from twisted_ib.rds.networks import networkFor
 from twisted_ib.rds.paths.network import Network
 from twisted_ib.rds.paths.rdmaoperations import OperationMessage, RDMAStatus
 from twisted_ib.rds.ping import Ping
-from twisted_ib.rds.protocol.bundle import LONGEST, MOST, Bundle
+from twisted_ib.rds.protocol.bundle import LONGEST, MOST
 from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import LOWEST_PORT
 from twisted_ib.rds.receiving import ReceiveQueue
@@ -137,7 +137,6 @@ class RDSPort(SocketRDMA, ReceiveQueue):
         ReceiveQueue.__init__(self)
         self._network = network
         self._tells = IRDSProtocol.providedBy(protocol)
-        self._queued = 0
         self._heldBytes = 0
         self._held: dict[tuple[Any, int], _Held] = {}
         self._waiters: list[Deferred[None]] = []
@@ -145,7 +144,6 @@ class RDSPort(SocketRDMA, ReceiveQueue):
         self._pings: set[Ping] = set()
         self._routes: dict[tuple[str, int], Any] = {}
         self._epoch = -1
-        self._bundles: dict[Any, Bundle] = {}
 
     def __repr__(self) -> str:
         where = f"on {self._realPort}" if self.connected else "not connected"
@@ -171,6 +169,7 @@ class RDSPort(SocketRDMA, ReceiveQueue):
         """
         try:
             network = self.network
+            self._counters = network.counters
             addresses = self._bindAddresses(network)
             self._realPort = network.bind(addresses, self.port, self)
         except OSError as e:
@@ -276,25 +275,15 @@ class RDSPort(SocketRDMA, ReceiveQueue):
         self._pathTo((host, port))
         self._default = (host, port)
 
-    def write(self, datagram: bytes, addr: tuple[str, int] | None = None) -> Deferred[None] | None:
-        """
-        See L{IRDSTransport.write}.
-        """
-        # The fast path: the bundle was opened after all checks, and its room is part of the send budget.
-        bundle = self._bundles.get(addr)
-        if bundle is not None and datagram.__class__ is bytes:
-            room = bundle.room - len(datagram) - _OVERHEAD
-            if room >= 0:
-                bundle.room = room
-                bundle.append(datagram)
-                return None
+    def _writeSlowly(self, datagram: bytes, addr: tuple[str, int] | None) -> Deferred[None] | None:
         # Dropped and counted: a protocol may still write while its socket closes.
         if not self.connected or self._closing is not None:
             self.network.counters["send_drop_closed"] += 1
             return None
         data = datagram if type(datagram) is bytes else toBytes(datagram)
-        if len(data) > self.maxPacketSize:
-            raise DatagramTooLongError(f"a datagram has at most {self.maxPacketSize} bytes, not {len(data)}")
+        length = len(data)
+        if length > self.maxPacketSize:
+            raise DatagramTooLongError(f"a datagram has at most {self.maxPacketSize} bytes, not {length}")
         given = addr
         if addr is None:
             addr = self._default
@@ -303,44 +292,18 @@ class RDSPort(SocketRDMA, ReceiveQueue):
         path = self._routes.get(addr)
         if path is None or path.closed or self._epoch != self._network.epoch:  # type: ignore[union-attr]
             path = self._pathTo(addr)
-        if len(data) <= LONGEST and path.gathers() and self._mayBundle(path, addr[1]):
-            bundle = path.openBundle(self, given, addr[1])
-            self._bundles[given] = bundle
-            # Reserve the whole bundle; bundleClosed() returns the rest.
-            self._queued += MOST
-            bundle.room -= len(data) + _OVERHEAD
-            bundle.append(data)
+        # A bundle is checked once as a whole: its datagrams are then added without further checks.
+        if (
+            length <= LONGEST
+            and path.gathers()
+            and self._queued + MOST < limits.RDS_SEND_BUDGET
+            and self.maxPacketSize >= MOST
+            and not path.isCongested(addr[1])
+            and not (path.held and (path, addr[1]) in self._held)
+        ):
+            self._openBundle(path, given, addr[1], data)
             return None
         return self.place(path, addr, RDSMessage(self._realPort, addr[1], data, self))
-
-    def _mayBundle(self, path: Any, port: int) -> bool:
-        # Checked once for the whole bundle: its datagrams are then added without further checks.
-        return (
-            self._queued + MOST < limits.RDS_SEND_BUDGET
-            and self.maxPacketSize >= MOST
-            and not path.isCongested(port)
-            and not (path.held and (path, port) in self._held)
-        )
-
-    def bundleClosed(self, bundle: Bundle) -> RDSMessage:
-        """
-        A bundle is complete.
-
-        @return: the message to send.
-        """
-        del self._bundles[bundle.address]
-        message = bundle.message(self._realPort)
-        # Account for the bundle's real size instead of its reserved one: one object, and so one overhead,
-        # however many datagrams it has.
-        self._queued += len(message.payload) + message.overhead - MOST
-        return message
-
-    def closeBundles(self) -> None:
-        """
-        Send all open bundles.
-        """
-        for bundle in list(self._bundles.values()):
-            bundle.path.closeBundle()
 
     def place(self, path: Any, addr: tuple[str, int], message: RDSMessage) -> Deferred[None] | None:
         """
@@ -357,7 +320,7 @@ class RDSPort(SocketRDMA, ReceiveQueue):
         if self._queued >= limits.RDS_SEND_BUDGET:
             self.network.counters["send_queue_full"] += 1
             raise SendBudgetError(f"{self._queued} bytes wait to be sent already")
-        self._queued += len(message.payload) + _OVERHEAD
+        self._queued += message.size + _OVERHEAD
         path.send(message)
         if self._queued < limits.RDS_SEND_BUDGET:
             return None
@@ -415,7 +378,7 @@ class RDSPort(SocketRDMA, ReceiveQueue):
             held = self._held[key] = _Held((path.remote, addr[1]))
             path.hold()
         self.network.counters["cong_send_blocked"] += 1
-        size = len(message.payload) + _OVERHEAD
+        size = message.size + _OVERHEAD
         held.messages.append(message)
         held.bytes += size
         self._heldBytes += size
@@ -465,7 +428,7 @@ class RDSPort(SocketRDMA, ReceiveQueue):
         path = self._pathTo(addr)
         dropped = path.drop(self, addr[1])
         for message in dropped:
-            self._queued -= len(message.payload) + message.overhead
+            self._queued -= message.size + message.overhead
         held = self._held.pop((path, addr[1]), None)
         if held is not None:
             path.release()
@@ -488,7 +451,7 @@ class RDSPort(SocketRDMA, ReceiveQueue):
         for path in paths:
             for message in path.messages():
                 if message.owner is self:
-                    sizes[path.remote, message.destinationPort] += len(message.payload) + _OVERHEAD
+                    sizes[path.remote, message.destinationPort] += message.size + _OVERHEAD
         for (path, port), held in self._held.items():
             sizes[path.remote, port] += held.bytes
         most = max(sizes.values(), default=0)
@@ -498,7 +461,7 @@ class RDSPort(SocketRDMA, ReceiveQueue):
         """
         The peer has acknowledged a message.
         """
-        self._queued -= len(message.payload) + message.overhead
+        self._queued -= message.size + message.overhead
         if self._pausedBy or self._waiters or self._producer is not None or self._closing is not None:
             self._release()
 

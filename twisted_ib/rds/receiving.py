@@ -5,6 +5,7 @@ The receive side of a socket: the queue while its protocol does not read, and co
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -13,8 +14,9 @@ from twisted.logger import Logger
 from twisted_ib import limits
 from twisted_ib.interfaces import IRDSCookieProtocol
 from twisted_ib.rds.paths.network import Network
-from twisted_ib.rds.protocol.bundle import BUNDLE, lengthsOf
+from twisted_ib.rds.protocol.bundle import BUNDLE, MOST, datagramsOf
 from twisted_ib.rds.protocol.wire import NO_EXTENSIONS, Fields
+from twisted_ib.rds.sending import SendQueue
 
 #: Bytes that one socket accepts in any case: messages already on the way when its port is marked congested.
 #: Beyond that, connections with messages for it are not read.
@@ -24,10 +26,11 @@ _log = Logger()
 _OVERHEAD = limits.RDS_DATAGRAM_OVERHEAD
 
 
-class ReceiveQueue:
+class ReceiveQueue(SendQueue):
     """
     The receive side of a L{RDSPort<twisted_ib.rds.port.RDSPort>}.
 
+    @ivar _counters: those of the network, when the socket is open.
     @ivar _received: the queue: path, sender's port, payload, cookie.
     @ivar _receivedBytes: the bytes in it, with overhead.
     @ivar _congested: whether the port is marked congested.
@@ -47,6 +50,8 @@ class ReceiveQueue:
     _drain: Any = None
 
     def __init__(self) -> None:
+        super().__init__()
+        self._counters: dict[str, int] = {}
         self._received: deque[tuple[Any, int, bytes, int | None]] = deque()
         self._takesCookies = IRDSCookieProtocol.providedBy(self.protocol)
         self._receivedBytes = 0
@@ -82,55 +87,68 @@ class ReceiveQueue:
         """
         # Only from processes of this host: elsewhere the flag may get another meaning.
         if fields[5] & BUNDLE and path.bundles:
-            self._bundleReceived(path, fields, payload)
+            self.bundleReceived(path, fields[3], datagramsOf(payload, 0, len(payload)))
+        else:
+            isPlain = fields[9] == NO_EXTENSIONS or self._closing is not None
+            cookie = None if isPlain else self.extended(fields[9])
+            self.datagramReceived(path, fields[3], payload, cookie)
+
+    def datagramReceived(self, path: Any, port: int, payload: bytes, cookie: int | None = None) -> None:
+        """
+        Receive a datagram.
+
+        @param port: the sender's.
+        """
+        # Not while the socket closes.
+        if self._reading and not self._received:
+            self._deliver(path.remote, port, payload, cookie)
+        else:
+            self._queue(path, port, payload, cookie)
+
+    def bundleReceived(self, path: Any, port: int, datagrams: Sequence[bytes]) -> None:
+        """
+        Receive the datagrams of a bundle; none means that it was malformed.
+        """
+        counters = self._counters
+        if not datagrams:
+            counters["recv_bad_length"] += 1
             return
-        counters = self.network.counters
+        rest = iter(datagrams)
+        most = self.maxPacketSize
+        if not self._received and (most >= MOST or max(map(len, datagrams)) <= most):
+            receive, address = self.protocol.datagramReceived, (path.remote, port)
+            counters["recv_delivered"] += len(datagrams)
+            # The fast path ends when the protocol pauses reading, or closes: the rest takes the slow one.
+            while self._reading:
+                try:
+                    for datagram in rest:
+                        receive(datagram, address)
+                        if not self._reading:
+                            break
+                    else:
+                        return
+                except Exception:
+                    _log.failure("a datagram from {host}:{port}", host=address[0], port=port)
+            datagrams = list(rest)
+            counters["recv_delivered"] -= len(datagrams)
+        for datagram in datagrams:
+            self.datagramReceived(path, port, datagram)
+
+    def _queue(self, path: Any, port: int, payload: bytes, cookie: int | None) -> None:
+        counters = self._counters
         if self._closing is not None:
             counters["recv_drop_dead_sock"] += 1
             return
-        cookie = None if fields[9] == NO_EXTENSIONS else self.extended(fields[9])
-        if self._reading and not self._received:
-            self._deliver(path.remote, fields[3], payload, cookie)
-        else:
-            counters["recv_queued"] += 1
-            self._received.append((path, fields[3], payload, cookie))
-            self._receivedBytes += len(payload) + _OVERHEAD
-            if self._receivedBytes > limits.RDS_RECEIVE_BUDGET:
-                # Linux recv.c (rds_recv_rcvbuf_delta): marked above the budget, cleared below half of it,
-                # so that the map does not change with each message.  Messages on the way are still
-                # accepted.
-                self._mark(True)
-                if self._receivedBytes > RDS_RECEIVE_MOST:
-                    self._blocked.add(path)
-                    path.block(self)
-
-    def _bundleReceived(self, path: Any, fields: Fields, payload: bytes) -> None:
-        counters = self.network.counters
-        lengths = lengthsOf(payload)
-        if not lengths:
-            counters["recv_bad_length"] += 1
-            return
-        address = path.remote, fields[3]
-        plain = (*fields[:5], 0, *fields[6:9], NO_EXTENSIONS)
-        receive = self.protocol.datagramReceived
-        isSimple = not self._received and self._closing is None and max(lengths) <= self.maxPacketSize
-        at = len(payload) - sum(lengths)
-        delivered = 0
-        for length in lengths:
-            end = at + length
-            datagram = payload[at:end]
-            at = end
-            # The fast path ends when the protocol pauses reading: the rest of the bundle is queued.
-            if isSimple and self._reading:
-                delivered += 1
-                try:
-                    receive(datagram, address)
-                except Exception:
-                    _log.failure("a datagram from {host}:{port}", host=address[0], port=address[1])
-            else:
-                isSimple = False
-                self.messageReceived(path, plain, datagram)
-        counters["recv_delivered"] += delivered
+        counters["recv_queued"] += 1
+        self._received.append((path, port, payload, cookie))
+        self._receivedBytes += len(payload) + _OVERHEAD
+        if self._receivedBytes > limits.RDS_RECEIVE_BUDGET:
+            # Linux recv.c (rds_recv_rcvbuf_delta): marked above the budget, cleared below half of it, so that
+            # the map does not change with each message.  Messages on the way are still accepted.
+            self._mark(True)
+            if self._receivedBytes > RDS_RECEIVE_MOST:
+                self._blocked.add(path)
+                path.block(self)
 
     def extended(self, extensions: bytes) -> int | None:
         """
@@ -139,7 +157,7 @@ class ReceiveQueue:
         raise NotImplementedError
 
     def _deliver(self, host: str, port: int, payload: bytes, cookie: int | None = None) -> None:
-        self.network.counters["recv_delivered"] += 1
+        self._counters["recv_delivered"] += 1
         if len(payload) > self.maxPacketSize:
             # As recvmsg() truncates (MSG_TRUNC); the rest is lost.
             payload = payload[: self.maxPacketSize]

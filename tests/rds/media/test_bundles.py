@@ -15,7 +15,7 @@ from twisted_ib.errors import PathLostError
 from twisted_ib.rds import port as rdsPort
 from twisted_ib.rds.media import rcsend
 from twisted_ib.rds.protocol import bundle as protocolBundle
-from twisted_ib.rds.protocol.bundle import LONGEST, Bundle, lengthsOf
+from twisted_ib.rds.protocol.bundle import LONGEST, Bundle, datagramsOf
 from twisted_ib.rds.protocol.machine import RDSMessage
 
 
@@ -34,7 +34,22 @@ class FormTests(SynchronousTestCase):
         message = bundle.message(4)
         expected = bytes.fromhex("00000003 00000003 00000000 00000005") + b"onethree"
         self.assertEqual((message.payload, message.flags, message.count), (expected, 0x40, 3))
-        self.assertEqual(lengthsOf(message.payload), (3, 0, 5))
+        self.assertEqual(message.size, len(expected))
+        self.assertEqual(datagramsOf(b"?" + expected + b"?", 1, 1 + len(expected)), [b"one", b"", b"three"])
+
+    def test_long(self) -> None:
+        """
+        Long datagrams are not joined; datagrams of one length are taken apart as others are.
+        """
+        bundle = Bundle(None, None, (HOST, 5), 5)
+        data = [bytes([value]) * 3000 for value in range(3)]
+        for each in data:
+            bundle.append(each)
+        message = bundle.message(4)
+        expected = bytes.fromhex("00000003" + "00000bb8" * 3) + b"".join(data)
+        self.assertEqual(message.payload[1:], data)
+        self.assertEqual((b"".join(message.payload), message.size), (expected, len(expected)))
+        self.assertEqual(list(datagramsOf(memoryview(expected), 0, len(expected))), data)
 
     def test_one(self) -> None:
         """
@@ -59,10 +74,14 @@ class FormTests(SynchronousTestCase):
             "00000001 ffffffff 61",
             "00000002 00000001 61",
             "ffffffff 00000001 61",
-            "00000081" + "00000000" * 129,
+            "00000101" + "00000000" * 257,
         ):
-            self.assertEqual(lengthsOf(bytes.fromhex(text)), (), text)
-        self.assertEqual(len(lengthsOf(bytes.fromhex("00000080" + "00000000" * 128))), 128)
+            packed = bytes.fromhex(text)
+            self.assertEqual(datagramsOf(packed, 0, len(packed)), (), text)
+            # Nor with something behind it.
+            self.assertEqual(datagramsOf(packed + b"?", 0, len(packed)), (), text)
+        packed = bytes.fromhex("00000100" + "00000000" * 256)
+        self.assertEqual(list(datagramsOf(packed, 0, len(packed))), [b""] * 256)
 
 
 class _Stops(Recorder):
@@ -84,6 +103,27 @@ class _Stops(Recorder):
         super().datagramReceived(datagram, addr)
         if len(self.got) == 3:
             self._call(self)
+
+
+class _Answers(Recorder):
+    """
+    Sends back what comes, and keeps how many bundles are open then.
+    """
+
+    def __init__(self) -> None:
+        """
+        Nothing came.
+        """
+        super().__init__()
+        self.open: list[int] = []
+
+    def datagramReceived(self, datagram: bytes, addr: Any) -> None:
+        """
+        Keep it, and send it back.
+        """
+        super().datagramReceived(datagram, addr)
+        self.transport.write(datagram, addr)
+        self.open.append(len(self.transport._bundles))
 
 
 class BundleTests(ProcessesTestCase):
@@ -148,6 +188,27 @@ class BundleTests(ProcessesTestCase):
         self.assertEqual(self.machine.nextTransmit - number, 2)
         self.assertEqual(counters["send_queued"] - sent, 50)
         self.assertEqual(self.b.network.counters["recv_delivered"] - theirs, 50)
+
+    def test_answers(self) -> None:
+        """
+        The first answer of a turn is sent before its end, and acknowledges; further ones are bundled.
+        """
+        two = self.listen(_Answers())
+        self.one.got.clear()
+        (session,) = self.b.medium.sessions.values()
+        number = session.ours[1].path.machine.nextTransmit
+        texts = [b"alone", *[b"%d" % index for index in range(20)]]
+        self.write(texts[0])
+        for _ in range(10):
+            if not two.got:
+                self.a.turn()
+                self.b.turn()
+        self.assertEqual(session.owing, {})
+        self.write(*texts[1:])
+        self.rest()
+        self.assertEqual((two.data, self.one.data), (texts, texts))
+        self.assertEqual(two.open[1:], [0, 0] + [1] * 19)
+        self.assertEqual(session.ours[1].path.machine.nextTransmit - number, 3)
 
     def test_mixed(self) -> None:
         """

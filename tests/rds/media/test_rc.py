@@ -5,6 +5,7 @@ L{twisted_ib.rds.media.rcconnection} between processes of one host.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from twisted.internet.error import CannotListenError
@@ -624,6 +625,7 @@ class HostileTests(ProcessesTestCase):
         """
         session = self.session(self.b)
         self.patch(session, "_post", lambda *arguments: False)
+        session.queuePair.pending = deque()
         frame = self.header(0, to=7777)
         for _ in range(1000):
             session.received(frame, 0, len(frame))
@@ -639,6 +641,8 @@ class HostileTests(ProcessesTestCase):
         session = self.session(self.b)
         post = session._post
         session._post = lambda *arguments: False  # type: ignore[method-assign]
+        # As if a message waited in the queue pair: others take the slow path.
+        session.queuePair.pending = deque()
         self.two.transport.write(b"waits", (HOST, 4000))
         sent = [bytes([index]) * 5000 for index in range(40)]
         for data in sent:
@@ -646,7 +650,7 @@ class HostileTests(ProcessesTestCase):
             self.settle()
         self.assertEqual((self.two.data[1:], len(session.backlog)), (sent, 1))
         self.assertEqual(len(session.gathered), 0)
-        session._post = post  # type: ignore[method-assign]
+        session._post, session.queuePair.pending = post, None  # type: ignore[method-assign]
         session.resume()
         self.settle()
         self.assertEqual((self.one.data, len(session.backlog)), ([b"waits"], 0))

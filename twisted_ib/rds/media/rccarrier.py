@@ -66,7 +66,7 @@ class RCCarrier:
             if message.silent:
                 return True
         payload = message.payload
-        length = len(payload)
+        length = message.size
         # The header acknowledges too, as Linux ib_send.c piggybacks it (rds_ib_piggyb_ack).
         self.owing = 0
         if session.shared:
@@ -114,13 +114,14 @@ class RCCarrier:
             return False
         if session.stuck or session.peerPaused or session.backlog:
             session.cork()
-        return session.corked
+        return session.batch == session.channel.device.batch or bool(session.gathered)
 
     def bundleOpened(self) -> None:
         """
         Have the path's bundle closed at the end of the turn.
         """
         self.session.bundling[self] = None
+        self.session.cork()
 
     def flush(self) -> None:
         """

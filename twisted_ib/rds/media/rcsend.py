@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, QueuePairError, ResourceLimitError
+from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.memory.memory import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.queuepair import SEND_SOLICITED
@@ -58,6 +59,7 @@ ADDRESSES, PORT_UNBOUND, PAUSE, RESUME = 1, 2, 3, 4
 _ACCESS = int(REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC)
 #: The local ACK timeout between processes: code 14, 67 ms (4.096 us * 2^14).
 _TIMEOUT = 14
+_RTS = QPState.RTS
 
 
 class RCSender:
@@ -77,6 +79,7 @@ class RCSender:
     @ivar stuck: whether the medium is full, or the connection over.
     @ivar peerPaused: whether the peer has sent PAUSE.
     @ivar corked: whether C{endOfBatch} will be called.
+    @ivar batch: the device's batch in which a message was sent: further small ones wait for its end.
     @ivar backlog: fragments that the medium had no room for.
     @ivar gathered: headers and payloads to be sent together.
     @ivar wanting: carriers whose C{send} was refused.
@@ -108,6 +111,8 @@ class RCSender:
         self.ackCall: Any = None
         self.loss: Exception | None = None
         self._gatheredBytes = self._quiet = 0
+        self.batch = -1
+        self._device = device
         self.queuePair = device.createQueuePair(self)
         self.queuePair.maxMessage = HEADER_BYTES + self.fragment
         self.domain: Any = None
@@ -163,34 +168,40 @@ class RCSender:
         """
         Send a message between processes: the first of a turn at once, further small ones together.
         """
+        device = self._device
         size = HEADER_BYTES + length
-        if size > _SMALL:
-            # Order: what was gathered was written before.
-            if self.gathered:
-                self.flushGathered()
-            elif not self.corked:
-                self.corked = True
-                self.channel.device.markDirty(self)
-            if length > self.fragment:
-                self.postFragments(header, payload)
-            else:
-                self.post(header, payload, length)
-            self._quiet += size
-            if self._quiet > DUE:
-                # A sleeping peer should begin while the rest is being written.
-                self._quiet = 0
-                self.channel.device.ringBells()
-        elif not self.corked:
-            self.corked = True
-            self.channel.device.markDirty(self)
-            self.post(header, payload, length)
-        else:
+        if size <= _SMALL and (self.batch == device.batch or self.gathered):
             self.gathered.append(header)
             if length:
                 self.gathered.append(payload)
             self._gatheredBytes += size
             if self._gatheredBytes > _ENOUGH:
                 self.flushGathered()
+            else:
+                self.cork()
+            return
+        self.batch = device.batch
+        # Order: what was gathered was written before.
+        if self.gathered:
+            self.flushGathered()
+        queuePair = self.queuePair
+        if length > self.fragment:
+            self.postFragments(header, payload)
+        # What post() does, without its calls.
+        elif (
+            self.backlog
+            or self._keyed
+            or queuePair.pending is not None
+            or queuePair.state is not _RTS
+            or not queuePair.path.post(queuePair.sends | queuePair.remote, header, payload, length)
+        ):
+            self.post(header, payload, length)
+        if size > _SMALL:
+            self._quiet += size
+            if self._quiet > DUE:
+                # A sleeping peer should begin while the rest is being written.
+                self._quiet = 0
+                device.ringBells()
 
     def flushGathered(self) -> None:
         """

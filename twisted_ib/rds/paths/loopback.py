@@ -108,7 +108,10 @@ class RDSLoopbackPath:
                 # A pong: loopback has no state machine that would answer.
                 opposite.send(RDSMessage(PING_PORT, message.sourcePort))
             else:
-                network.deliver(opposite, self._fields(message), message.payload)
+                payload = message.payload
+                # A bundle's pieces may not be joined yet.
+                whole = payload if isinstance(payload, bytes) else b"".join(payload)
+                network.deliver(opposite, self._fields(message), whole)
             if message.owner is not None:
                 message.owner.messageDone(message)
         if not network.dormant:
@@ -118,7 +121,7 @@ class RDSLoopbackPath:
         return (
             0,
             0,
-            len(message.payload),
+            message.size,
             message.sourcePort,
             message.destinationPort,
             # RETRANSMITTED and the like are left over from another path.

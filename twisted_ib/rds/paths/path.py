@@ -49,6 +49,7 @@ class RDSPath:
     @ivar closed: whether it was forgotten.
     @ivar bundles: whether the peer understands bundles (L{twisted_ib.rds.protocol.bundle}).
     @ivar bundle: the one being filled, or L{None}.
+    @ivar pause: the next pause between connection attempts, in seconds.
     @ivar since: when the connection was first missed, in seconds; L{None} if it is not.
     """
 
@@ -62,7 +63,7 @@ class RDSPath:
     _retry: Any = None
     _tick: Any = None
     _watch: Any = None
-    _pause = 0.0
+    pause = 0.0
     _told = False
     _pumping = False
     #: Whether the carrier is full; it calls C{resume}.
@@ -90,7 +91,8 @@ class RDSPath:
         """
         @return: whether a port of the peer is congested.
         """
-        return port in self.machine.peerMap
+        peerMap = self.machine.peerMap
+        return peerMap.marked and port in peerMap
 
     def send(self, message: RDSMessage) -> None:
         """
@@ -107,19 +109,22 @@ class RDSPath:
         elif self._full or self._pumping or not machine.sendAtOnce(message):
             machine.send(message)
             self._pump()
-        elif carrier.send(message):
-            machine.sentAtOnce(message)
-            carrier.flush()
-        else:
+        elif not carrier.send(message):
             machine.refused(message)
             self._full = True
+            carrier.flush()
+        # Bundling carriers hold nothing back, and their messages request no acknowledgements.
+        elif not self.bundles:
+            if machine.acknowledges:
+                machine.sentAtOnce(message)
             carrier.flush()
 
     def gathers(self) -> bool:
         """
         @return: whether small datagrams may be bundled at the end of the turn.
         """
-        return self.bundles and self.carrier is not None and bool(self.carrier.gathers())
+        carrier = self.carrier
+        return self.bundles and carrier is not None and carrier.gathers()
 
     def openBundle(self, socket: Any, address: Any, port: int) -> Bundle:
         """
@@ -281,8 +286,8 @@ class RDSPath:
         elif gone and not self._told:
             self._told = True
             network.peerGone(self, PeerGoneError(f"{self.remote} cannot be reached"))
-        pause = self._pause
-        self._pause = min(max(pause * 2, RDS_RECONNECT_SECONDS), RDS_RECONNECT_SECONDS_MOST)
+        pause = self.pause
+        self.pause = min(max(pause * 2, RDS_RECONNECT_SECONDS), RDS_RECONNECT_SECONDS_MOST)
         # At random, or two ends that connect at once would do so for ever (Linux threads.c,
         # rds_queue_reconnect).
         pause *= network.random()
@@ -386,7 +391,7 @@ class RDSPath:
             return
         machine = self.machine
         # A connection that carries messages is good: the next loss begins with short pauses again.
-        self._pause = 0.0
+        self.pause = 0.0
         outcome = machine.received(fields, payload, 0.0)
         if outcome is Outcome.DELIVER:
             self.network.deliver(self, fields, payload)

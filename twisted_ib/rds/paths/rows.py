@@ -40,5 +40,5 @@ def _pathRow(path: Any) -> Row:
     state = DOWN if path.since is None else CONNECTING
     if path.carrier is not None:
         state = CONGESTED if path.held else UP
-    flight = sum(len(each.payload) for queue in (machine.waiting, machine.unacknowledged) for each in queue)
+    flight = sum(each.size for queue in (machine.waiting, machine.unacknowledged) for each in queue)
     return Row(CONNECTION, PROVIDER, path.local, path.remote, state, None, flight, machine.repeated)

@@ -11,32 +11,42 @@ of them or none.  The payload, big endian::
      4      4n  bytes of each
             the datagrams, one behind the other
 
+A bundle fills one record at most, so that it is never cut into fragments.
+
 Linux does not know bundles and is never sent one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from struct import Struct
-from typing import Any
+from typing import Any, Final
 
 from twisted_ib import limits
 from twisted_ib.rds.protocol.machine import RDSMessage
 
 #: Size limit of a bundle; each datagram counts for its bytes and its overhead.
-RDS_BUNDLE = 32 * 1024
+RDS_BUNDLE: Final = limits.INLINE_MESSAGE
 
 #: The flag of a bundle.
-BUNDLE = 0x40
+BUNDLE: Final = 0x40
 #: The same, as other modules know it.
-MOST = RDS_BUNDLE
+MOST: Final = RDS_BUNDLE
 #: Longer datagrams are sent alone: they cost more than the header that gathering would save.
-LONGEST = MOST // 4
+LONGEST: Final = MOST // 3
 #: Datagrams in one bundle: even empty ones count for their overhead.
-_COUNT = MOST // limits.RDS_DATAGRAM_OVERHEAD
+_COUNT: Final = MOST // limits.RDS_DATAGRAM_OVERHEAD
+#: Datagrams that are this long on average are not joined: a copy of them costs more than to put each into the
+#: medium.
+_PIECE: Final = 2048
+#: Forms of bundles that are remembered: bytes of each datagram, and how many.
+_FORMS: Final = 64
 
-_NUMBER = 4
+_NUMBER: Final = 4
+_unpackNumber: Final = Struct(">I").unpack_from
 # Precompiled: the cache of the struct module holds fewer formats than there are counts.
-_TABLES = [Struct(f">{count + 1}I") for count in range(_COUNT + 1)]
+_TABLES: Final = [Struct(f">{count + 1}I") for count in range(_COUNT + 1)]
 
 
 class Bundled(RDSMessage):
@@ -51,7 +61,11 @@ class Bundled(RDSMessage):
     def __init__(self, ports: tuple[int, int], owner: Any, pieces: list[bytes]) -> None:
         count = len(pieces)
         table = _TABLES[count].pack(count, *map(len, pieces))
-        super().__init__(ports[0], ports[1], b"".join((table, *pieces)), owner, flags=BUNDLE)
+        pieces.insert(0, table)
+        size = sum(map(len, pieces))
+        payload = pieces if size > count * _PIECE else b"".join(pieces)
+        RDSMessage.__init__(self, ports[0], ports[1], payload, owner, flags=BUNDLE)
+        self.size = size
         self.count = count
 
 
@@ -77,7 +91,7 @@ class Bundle:
         self.address = address
         self.port = port
         self._pieces: list[bytes] = []
-        self.append = self._pieces.append
+        self.append: Callable[[bytes], None] = self._pieces.append
 
     def message(self, port: int) -> RDSMessage:
         """
@@ -90,16 +104,34 @@ class Bundle:
         return Bundled((port, self.port), self.socket, pieces)
 
 
-def lengthsOf(payload: bytes) -> tuple[int, ...]:
+@lru_cache(_FORMS)
+def _form(length: int, count: int) -> Callable[[Any, int], tuple[Any, ...]]:
+    # Unpacks datagrams of one length, which is faster than a slice for each.
+    return Struct(f"{length}s" * count).unpack_from
+
+
+def datagramsOf(buffer: Any, start: int, stop: int) -> Sequence[bytes]:
     """
-    @return: the length of each datagram of a bundle, which fill the end of the payload; empty if it is
-        malformed.
+    @param buffer: the medium's own, or C{bytes}: has a bundle from C{start} to C{stop}.
+    @return: its datagrams; empty if it is malformed.
     """
-    count = int.from_bytes(payload[:_NUMBER], "big")
-    start = _NUMBER * (count + 1)
-    # The count comes from the peer: it is checked before it selects a table or is multiplied into an
-    # offset.
-    if not 0 < count <= _COUNT or len(payload) < start:
+    if stop - start < _NUMBER:
         return ()
-    lengths = _TABLES[count].unpack_from(payload)[1:]
-    return lengths if start + sum(lengths) == len(payload) else ()
+    # Each number is read once: a peer can still change them in the medium.
+    count: int = _unpackNumber(buffer, start)[0]
+    at = start + _NUMBER * (count + 1)
+    # The count comes from the peer: it is checked before it selects a table.
+    if not 0 < count <= _COUNT or at > stop:
+        return ()
+    lengths: tuple[int, ...] = _TABLES[count].unpack_from(buffer, start)[1:]
+    if at + sum(lengths) != stop:
+        return ()
+    length = lengths[0]
+    if lengths.count(length) == count:
+        return _form(length, count)(buffer, at)
+    datagrams = []
+    for length in lengths:
+        end = at + length
+        datagrams.append(bytes(buffer[at:end]))
+        at = end
+    return datagrams

@@ -20,13 +20,15 @@ class CongestionMap:
     The congestion map of one address.
 
     @ivar version: the number of changes so far.
+    @ivar marked: whether there may be a congested port.
     """
 
-    __slots__ = ("_bits", "version")
+    __slots__ = ("_bits", "marked", "version")
 
     def __init__(self) -> None:
         self._bits = bytearray(MAP_BYTES)
         self.version = 0
+        self.marked = False
 
     def __contains__(self, port: int) -> bool:
         # Linux cong.c: little-endian bit order (test_bit_le), whatever the host's byte order.
@@ -52,6 +54,7 @@ class CongestionMap:
         if (port in self) is congested:
             return False
         self._bits[port >> 3] ^= 1 << (port & 7)
+        self.marked = True
         self.version += 1
         return True
 
@@ -74,5 +77,6 @@ class CongestionMap:
         if new == self._bits:
             return False
         self._bits = new
+        self.marked = new.count(0) < MAP_BYTES
         self.version += 1
         return True

@@ -81,7 +81,8 @@ class RDSMessage:
     @ivar sequence: its number; 0 until one is assigned.
     @ivar flags: header flags.
     @ivar extensions: extension headers, 16 bytes.
-    @ivar payload: C{bytes}.
+    @ivar payload: C{bytes}, or for a bundle a list of C{bytes}.
+    @ivar size: the bytes in it.
     @ivar owner: gets C{messageDone(message)} or C{messageDropped(message)}; L{None} for the machine's
         own.
     @ivar once: whether it must not be retransmitted, because it carries an RDMA operation.
@@ -95,6 +96,7 @@ class RDSMessage:
         "owner",
         "payload",
         "sequence",
+        "size",
         "sourcePort",
     )
 
@@ -108,7 +110,7 @@ class RDSMessage:
         self,
         sourcePort: int,
         destinationPort: int,
-        payload: bytes = b"",
+        payload: Any = b"",
         owner: Any = None,
         extensions: bytes = NO_EXTENSIONS,
         flags: int = 0,
@@ -120,6 +122,7 @@ class RDSMessage:
         self.flags = flags
         self.extensions = extensions
         self.payload = payload
+        self.size = len(payload)
         self.owner = owner
         self.once = once
 
@@ -373,27 +376,31 @@ class PathMachine:
         """
         The fast path of L{send} and L{nextOutput}: admit a message if nothing is queued before it.
 
-        @return: whether it was admitted: then give it to the carrier, and call L{sentAtOnce} if the
-            carrier accepts it, else L{refused}.
+        @return: whether it was admitted: then give it to the carrier.  If that refuses it, call
+            L{refused}; if it accepts it, and messages have to request acknowledgements, L{sentAtOnce}.
         """
         if self.waiting or not self.isOpen or not self.isUp or self._mapVersion != self.ownMap.version:
             return False
         self.counters["send_queued"] += message.count
-        self._numbered(message)
+        if self.acknowledges:
+            self._numbered(message)
+        else:
+            message.sequence = self.nextTransmit
+            self.nextTransmit += 1
+        self.unacknowledged.append(message)
         return True
 
     def sentAtOnce(self, message: RDSMessage) -> None:
         """
         The carrier has accepted the message of L{sendAtOnce}.
         """
-        if self.acknowledges:
-            self._asks(message)
-        self.unacknowledged.append(message)
+        self._asks(message)
 
     def refused(self, message: RDSMessage) -> None:
         """
         The carrier has not accepted the message of L{sendAtOnce}: queue it.
         """
+        self.unacknowledged.pop()
         self.waiting.append(message)
 
     def _asks(self, message: RDSMessage) -> None:
@@ -403,7 +410,7 @@ class PathMachine:
             self._askedBytes = RDS_UNACKNOWLEDGED_BYTES
         elif self.acknowledges and self._asked:
             self._asked -= 1
-            self._askedBytes -= len(message.payload)
+            self._askedBytes -= message.size
             if self._askedBytes <= 0:
                 self._asked = 0
 
