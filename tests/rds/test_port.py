@@ -7,7 +7,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import CannotListenError, InvalidAddressError
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.protocol import DatagramProtocol
@@ -324,6 +324,8 @@ class OpeningTests(PortCase):
             self.assertRaises(ValueError, RDSPort, port, Recorder())
         for size in (-1, (1 << 20) + 1, None):
             self.assertRaises(ValueError, RDSPort, 0, Recorder(), "", size)
+        for port, size in ((0, 0), (2, 1 << 20), (65535, 1)):
+            RDSPort(port, Recorder(), "", size)
         self.assertRaises(ValueError, RDSPort, 0, Recorder(), None)
         for interface in ("nowhere", "10.0.0.300"):
             port = RDSPort(0, Recorder(), interface, reactor=self.wire.clock, network=self.here.network)
@@ -352,6 +354,43 @@ class OpeningTests(PortCase):
         self.assertEqual([one.protocol.got[0][1][0] for one in (two, three)], ["10.1.0.1", "10.0.0.1"])
         none = RDSPort(7000, Told(), "::", reactor=self.wire.clock, network=self.here.network)
         self.assertRaises(CannotListenError, none.startListening)
+
+    def test_versions(self) -> None:
+        """
+        C{0.0.0.0} stands for the IPv4 addresses, C{::} for those of IPv6.
+        """
+        addresses = ["10.0.0.1", "2001:db8::1", "10.1.0.1"]
+        self.patch(self.here.network.medium, "localAddresses", lambda: addresses)
+        for interface, expected in (("", addresses), ("0.0.0.0", addresses[::2]), ("::", addresses[1:2])):
+            port = RDSPort(0, Recorder(), interface, reactor=self.wire.clock, network=self.here.network)
+            port.startListening()
+            self.sockets.append(port)
+            self.assertEqual(port.addresses, expected)
+            self.assertEqual(port.getHost().host, interface or "0.0.0.0")
+
+    def test_localhost(self) -> None:
+        """
+        A host is an address once it is bound.
+        """
+        for interface, host in (("localhost", "127.0.0.1"), ("2001:DB8:0::1", "2001:db8::1")):
+            port = RDSPort(0, Recorder(), interface, reactor=self.wire.clock, network=self.here.network)
+            self.assertEqual(port.getHost().host, interface)
+            port.startListening()
+            self.sockets.append(port)
+            self.assertEqual(port.getHost().host, host)
+
+    def test_quiet(self) -> None:
+        """
+        The last socket is closed when the medium has nothing in the reactor; others do not wait for that.
+        """
+        quiet: Deferred[None] = Deferred()
+        self.patch(self.here.network.medium, "whenQuiet", lambda: quiet)
+        one, last = self.socket(self.here), self.socket(self.here)
+        closed = [one.stopListening(), last.stopListening()]
+        self.wire.advance(0.1)
+        self.assertEqual([each.called for each in closed], [True, False])
+        quiet.callback(None)
+        self.successResultOf(closed[1])
 
     def test_tooManySockets(self) -> None:
         """
@@ -383,13 +422,13 @@ class OpeningTests(PortCase):
         """
         self.patch(limits, "RDS_ROUTES", 3)
         one, two = self.pair()
-        for port in (*range(6000, 6010), 5000, 5000):
+        for count, port in enumerate((0, *range(6000, 6010), 65535, 5000, 5000)):
             one.write(b"", ("10.0.0.2", port))
+            routes = min(count, 12) % 3 + 1
+            self.assertEqual((len(one._routes), len(self.here.network._routes)), (routes, routes))
         self.wire.advance(0.1)
         self.assertEqual(len(two.protocol.got), 2)
-        self.assertLessEqual(len(self.here.network._routes), 3)
-        self.assertLessEqual(len(one._routes), 3)
-        self.assertEqual(one.counters()["send_queued"], 12)
+        self.assertEqual(one.counters()["send_queued"], 14)
         self.assertEqual(list(one.counters())[:2], ["conn_reset", "recv_drop_bad_checksum"])
 
     def test_linger(self) -> None:
@@ -406,6 +445,22 @@ class OpeningTests(PortCase):
         self.assertEqual([data for data, _ in two.protocol.got], [b"%d" % i for i in range(100)])
         self.assertEqual(one.protocol.got, [])
         self.assertEqual(self.here.network.counters["recv_drop_dead_sock"], 1)
+
+    def test_lingerNoLonger(self) -> None:
+        """
+        It is closed when the last of that is acknowledged.
+        """
+        one = self.socket(self.here)
+        for _ in range(2):
+            one.write(b"x", ("10.0.0.2", 5000))
+        closed = one.stopListening()
+        (path,) = self.here.network.paths.values()
+        for message in [message for message in path.messages() if message.owner is one]:
+            self.wire.clock.advance(0)
+            self.assertNoResult(closed)
+            one.messageDone(message)
+        self.wire.clock.advance(0)
+        self.successResultOf(closed)
 
     def test_lingerEnds(self) -> None:
         """
@@ -614,6 +669,17 @@ class CongestionTests(PortCase):
         self.wire.advance(2 * pathsPath.RDS_HELD_SECONDS, 0.1)
         self.assertEqual(path.machine.nextTransmit, sent)
 
+    def test_producerTooLate(self) -> None:
+        """
+        A producer of a socket that closes is stopped at once.
+        """
+        one = self.socket(self.here)
+        one.write(b"x", ("10.0.0.2", 5000))
+        one.stopListening()
+        producer = Producer(one, ("10.0.0.2", 5000))
+        one.registerProducer(producer, True)
+        self.assertEqual((producer.stopped, one._producer), (True, None))
+
     def test_raisingProducer(self) -> None:
         """
         An exception of a producer is logged; the other acknowledgements are processed all the same.
@@ -695,15 +761,116 @@ class CongestionTests(PortCase):
         self.assertLess(count * SIZE, rdsPort.RDS_CONGESTED_BUDGET + SIZE)
         self.assertIsNone(one.write(b"", ("10.0.0.2", 5001)))
 
+    def test_heldExactly(self) -> None:
+        """
+        1 MiB is held for one destination, overhead included, and 16 MiB for all; the producer is paused by
+        the message that reaches the first bound.
+        """
+        self.patch(limits, "RDS_SEND_BUDGET", 1 << 30)
+        one, two = self.pair()
+        self.fill(one, two)
+        producer = Producer(one, ("10.0.0.2", 5000))
+        one.registerProducer(producer, True)
+        (path,) = self.here.network.paths.values()
+        self.patch(path, "isCongested", lambda port: True)
+        part = bytes(0x4000 - limits.RDS_DATAGRAM_OVERHEAD)
+        for port in range(5000, 5016):
+            for _ in range(64):
+                self.assertEqual(one._producerPaused, port > 5000)
+                one.write(part, ("10.0.0.2", port))
+            self.assertTrue(one._producerPaused)
+            self.assertRaises(DestinationCongestedError, one.write, b"", ("10.0.0.2", port))
+        self.assertEqual(one._heldBytes, 16 << 20)
+        self.assertRaises(DestinationCongestedError, one.write, b"", ("10.0.0.2", 5016))
+
+    def test_budgetExactly(self) -> None:
+        """
+        The message that uses up the send budget is taken, its writer is told to wait, and the next is not.
+        """
+        size = 100 + limits.RDS_DATAGRAM_OVERHEAD
+        self.patch(limits, "RDS_SEND_BUDGET", 4 * size)
+        one = self.socket(self.here)
+        rooms = [one.write(bytes(100), ("10.0.0.2", 5000)) for _ in range(4)]
+        self.assertEqual([room is None for room in rooms], [True, True, True, False])
+        self.assertRaises(SendBudgetError, one.write, b"", ("10.0.0.2", 5000))
+        self.assertEqual(one.queued(), 4 * size)
+
+    def test_clearedExactly(self) -> None:
+        """
+        What was held counts as queued when its port is cleared: its writers go on, unless it uses up the
+        budget.
+        """
+        size = 100 + limits.RDS_DATAGRAM_OVERHEAD
+        self.patch(limits, "RDS_SEND_BUDGET", 4 * size)
+        for count, released in ((3, True), (4, False)):
+            one = self.socket(self.here)
+            path = self.here.network.route("10.0.0.1", "10.0.0.2", 5000)
+            self.patch(path, "isCongested", lambda port: True)
+            rooms = [one.write(bytes(100), ("10.0.0.2", 5000)) for _ in range(count)]
+            self.patch(path, "isCongested", lambda port: False)
+            one.portsCleared(path)
+            self.assertEqual([room.called for room in rooms], [released] * count)
+            self.assertEqual((one._queued, one._heldBytes), (count * size, 0))
+
+    def test_halfBudget(self) -> None:
+        """
+        A writer, or a pull producer, goes on when half of the budget is free again.
+        """
+        self.patch(limits, "RDS_SEND_BUDGET", 4 * (100 + limits.RDS_DATAGRAM_OVERHEAD))
+        one = self.socket(self.here)
+        *_, room = [one.write(bytes(100), ("10.0.0.2", 5000)) for _ in range(4)]
+        (path,) = self.here.network.paths.values()
+        first, second, *_ = [message for message in path.messages() if message.owner is one]
+        producer = Producer(one, ("10.0.0.2", 5000), count=0)
+        resumed: list[int] = []
+        self.patch(producer, "resumeProducing", lambda: resumed.append(one._queued))
+        one.registerProducer(producer, False)
+        resumed.clear()
+        one.messageDone(first)
+        self.assertNoResult(room)
+        self.assertEqual(resumed, [])
+        one.messageDone(second)
+        self.successResultOf(room)
+        self.assertEqual(resumed, [one._queued])
+
+    def test_heldAndGone(self) -> None:
+        """
+        A peer's end is told to a socket that holds messages for it, and to no other.
+        """
+        one = self.socket(self.here)
+        path, other = (self.here.network.route("10.0.0.1", f"10.0.0.{n}", 5000) for n in (2, 3))
+        self.patch(path, "isCongested", lambda port: True)
+        one.write(b"held", ("10.0.0.2", 5000))
+        one.protocol.events.clear()
+        for each in (other, path):
+            one.peerGone(each, PeerGoneError("gone"))
+        self.assertEqual(one.protocol.events, ["gone 10.0.0.2"])
+
+    def test_largestBacklogs(self) -> None:
+        """
+        Where most of a socket's own bytes go, and at least half as many.
+        """
+        one, other = self.socket(self.here), self.socket(self.here)
+        overhead = limits.RDS_DATAGRAM_OVERHEAD
+        for port, length in ((5000, 2000), (5001, 1000), (5002, 999)):
+            one.write(bytes(length - overhead), ("10.0.0.2", port))
+        other.write(bytes(10_000), ("10.0.0.2", 5003))
+        self.assertEqual(one.largestBacklogs(), [("10.0.0.2", 5000), ("10.0.0.2", 5001)])
+        self.assertEqual(other.largestBacklogs(), [("10.0.0.2", 5003)])
+
     def test_allHeldBounded(self) -> None:
         """
         As is what waits for all congested destinations of a socket.
         """
         self.patch(rdsPort, "RDS_HELD_BUDGET", 3 * SIZE)
+        self.patch(limits, "RDS_SEND_BUDGET", 1 << 30)
         one, two = self.pair()
         self.fill(one, two)
+        one.registerProducer(Producer(one, ("10.0.0.2", 5000)), True)
         for _ in range(3):
-            one.write(bytes(SIZE), ("10.0.0.2", 5000))
+            self.assertFalse(one._producerPaused)
+            one.write(bytes(SIZE - limits.RDS_DATAGRAM_OVERHEAD), ("10.0.0.2", 5000))
+        self.assertTrue(one._producerPaused)
         self.assertRaises(DestinationCongestedError, one.write, b"", ("10.0.0.2", 5000))
 
     def test_producer(self) -> None:

@@ -236,6 +236,34 @@ class BundleTests(ProcessesTestCase):
             self.assertEqual(self.machine.nextTransmit - number, messages, length)
         self.assertEqual(len(two.data), 6)
 
+    def test_full(self) -> None:
+        """
+        A bundle is filled to its last byte.
+        """
+        self.listen()
+        overhead = limits.RDS_DATAGRAM_OVERHEAD
+        for missing, messages in ((0, 2), (1, 2), (-1, 3)):
+            number = self.machine.nextTransmit
+            self.write(b"first", b"opens")
+            (bundle,) = self.one.socket._bundles.values()
+            while bundle.room > 2 * (LONGEST + overhead):
+                self.write(bytes(LONGEST))
+            self.write(bytes((bundle.room - 2 * overhead) // 2))
+            self.write(bytes(bundle.room - overhead - missing))
+            self.rest()
+            self.assertEqual(self.machine.nextTransmit - number, messages)
+
+    def test_maxPacketSize(self) -> None:
+        """
+        A socket whose datagrams are shorter than a bundle sends none.
+        """
+        self.listen()
+        for size, bundles in ((protocolBundle.RDS_BUNDLE, 1), (protocolBundle.RDS_BUNDLE - 1, 0)):
+            self.one.transport.maxPacketSize = size
+            self.write(b"first", b"second")
+            self.assertEqual(len(self.one.socket._bundles), bundles)
+            self.rest()
+
     def test_held(self) -> None:
         """
         While a message is held for one port, datagrams to others are bundled; those to that port wait behind

@@ -201,6 +201,67 @@ class ShmDeliveryTests(DeliveryTests):
         super().setUp()
 
 
+class FormTests(ProcessesTestCase):
+    """
+    The form between processes.
+    """
+
+    def test_literal(self) -> None:
+        """
+        Each kind of frame: messages, which acknowledge, ack-only frames and control frames.
+        """
+        said: list[str] = []
+        received = RCConnection.received
+
+        def record(session: RCConnection, buffer: Any, start: int, stop: int) -> None:
+            said.append(bytes(buffer[start:stop]).hex())
+            received(session, buffer, start, stop)
+
+        self.patch(RCConnection, "received", record)
+        a, b = self.process(), self.process()
+        one, two, other = a.listen(4000), b.listen(5000), b.listen(5001)
+
+        def expect(*frames: str) -> None:
+            self.settle()
+            self.pass_(2 * rcsend.RDS_ACK_SECONDS)
+            self.assertEqual(said, ["".join(frame.split()) for frame in frames])
+            said.clear()
+
+        for port in (5000, 5001):
+            one.transport.write(b"x", (HOST, port))
+        self.settle()
+        self.pass_(2 * rcsend.RDS_ACK_SECONDS)
+        addresses = "0000000000000000 0000000000000000 00000014 0000 0000 80 00 00000001 0000" + "00" * 16
+        self.assertEqual(said[0], "".join(addresses.split()) + b"\x01127.0.0.1 127.0.0.1".hex())
+        said.clear()
+        end = "00000001 0000" + "00" * 16
+        one.transport.write(b"there", (HOST, 5000))
+        expect(
+            f"0000000000000005 0000000000000002 00000005 0fa0 1388 00 00 {end} 7468657265",
+            f"0000000000000000 0000000000000005 00000000 0000 0000 00 00 {end}",
+        )
+        two.transport.write(b"back", (HOST, 4000))
+        expect(
+            f"0000000000000003 0000000000000005 00000004 1388 0fa0 00 00 {end} 6261636b",
+            f"0000000000000000 0000000000000003 00000000 0000 0000 00 00 {end}",
+        )
+        (session,) = b.medium.sessions.values()
+        session.pause(1)
+        session.pause(-1)
+        expect(
+            f"0000000000000000 0000000000000000 00000001 0000 0000 80 00 {end} 03",
+            f"0000000000000000 0000000000000000 00000001 0000 0000 80 00 {end} 04",
+        )
+        other.socket.stopListening()
+        self.settle()
+        one.transport.write(b"!", (HOST, 5001))
+        expect(
+            f"0000000000000006 0000000000000003 00000001 0fa0 1389 00 00 {end} 21",
+            f"0000000000000000 0000000000000000 00000003 0000 0000 80 00 {end} 02 1389",
+            f"0000000000000000 0000000000000006 00000000 0000 0000 00 00 {end}",
+        )
+
+
 class ComingAndGoingTests(ProcessesTestCase):
     """
     Sockets and processes come, go and move.
@@ -606,6 +667,20 @@ class HostileTests(ProcessesTestCase):
                 session.queuePair.postInline(frame, b"", 0)
                 self.settle()
         self.assertTrue(session.closed)
+
+    def test_pauseBound(self) -> None:
+        """
+        After PAUSE 16 MiB are taken, as may have been on the way, and no more.
+        """
+        session = self.session(self.b)
+        session.pause(1)
+        frame = self.header(0xFFD0, sequence=1) + bytes(0xFFD0)
+        for _ in range(256):
+            session.received(frame, 0, len(frame))
+        self.assertIsNone(session.loss)
+        acknowledgement = self.header(sequence=0)
+        session.received(acknowledgement, 0, len(acknowledgement))
+        self.assertIsNotNone(session.loss)
 
     def test_pausedTwice(self) -> None:
         """

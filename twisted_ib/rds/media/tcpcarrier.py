@@ -60,7 +60,7 @@ class _Counted(tcp.Connection):
 
     def writeSomeData(self, data: bytes) -> Any:
         count = tcp.Connection.writeSomeData(self, data)
-        if type(count) is int and count > 0:
+        if type(count) is int:
             self.written += count
         return count
 
