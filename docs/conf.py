@@ -37,7 +37,7 @@ html_theme = "furo"
 html_title = f"{project} {release}"
 html_copy_source = False
 
-pydoctor_args = ["--html-output={outdir}/api", "--quiet"]
+pydoctor_args = ["--html-output={outdir}/api", "--project-url=../index.html", "--quiet"]
 #: Set, it would name the address of the site for links from pages to the reference.
 pydoctor_url_path = ""
 
@@ -48,10 +48,10 @@ def addUnreleased(app: Sphinx, page: str, source: list[str]) -> None:
     """
     if page != "news":
         return
-    command = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", "after this release"]
+    command = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", "next"]
     made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    lines = made.stdout.splitlines()
-    source[0] += "\n" + "\n".join("#" + line if line.startswith("#") else line for line in lines) + "\n"
+    # Without the title, which has the release and the date.
+    source[0] += made.stdout.partition("\n")[2]
 
 
 def setup(app: Sphinx) -> None:
