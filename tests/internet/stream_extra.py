@@ -9,13 +9,12 @@ from hashlib import sha256
 from twisted.internet import interfaces
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.protocol import Factory, Protocol, connectionDone
-from twisted.internet.test.connectionmixins import (
-    ConnectableProtocol,
-    runProtocolsWithReactor,
-)
+from twisted.internet.test.connectionmixins import ConnectableProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
+
+from tests.internet.twistedapi import runProtocolsQuietly
 
 
 class Tail(ConnectableProtocol):
@@ -76,16 +75,12 @@ class ExtraStreamTestsMixin:
     Checks which Twisted's mixins leave out.
     """
 
-    # These tests forbid the extra write which runProtocolsWithReactor makes to
-    # the end which still is open: over TCP it provokes a reset, and a reset
-    # discards what the receiver has not read yet.
-
     def test_bulkWithPushProducer(self) -> None:
         """
         Four megabytes arrive whole and in order, and the producer was paused.
         """
         tail, pump = Tail(), Pump()
-        runProtocolsWithReactor(self, tail, pump, self.endpoints, False)
+        runProtocolsQuietly(self, tail, pump)
         self.assertEqual(tail.length, pump.total)
         self.assertEqual(tail.digest.digest(), pump.sent.digest())
         self.assertGreater(pump.pauses, 0)
@@ -111,7 +106,7 @@ class ExtraStreamTestsMixin:
                         seen.append(e)
                 inner.transport.loseConnection()
 
-        runProtocolsWithReactor(self, Check(), Check(), self.endpoints, False)
+        runProtocolsQuietly(self, Check(), Check())
         self.assertEqual(seen, [])
 
     def test_halfCloseByClient(self) -> None:
@@ -145,7 +140,7 @@ class ExtraStreamTestsMixin:
             def writeConnectionLost(self) -> None:
                 pass
 
-        runProtocolsWithReactor(self, Answer(), Half(), self.endpoints, False)
+        runProtocolsQuietly(self, Answer(), Half())
         self.assertEqual(events, ["write side closed", b"answer", "read side closed"])
 
     def test_addresses(self) -> None:
@@ -154,7 +149,7 @@ class ExtraStreamTestsMixin:
         """
         client, server = Tail(), Pump()
         server.total = 1
-        runProtocolsWithReactor(self, server, client, self.endpoints, False)
+        runProtocolsQuietly(self, server, client)
         self.assertEqual(client.peerAddress, server.host)
         self.assertTrue(interfaces.IAddress.providedBy(server.peerAddress))
         hash(client.peerAddress)

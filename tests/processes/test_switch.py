@@ -8,6 +8,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from twisted.trial.unittest import SkipTest
+
+from tests.internet.twistedapi import NO_BINDINGS, makeBinding
 from tests.processes.processes import Child, ChildError, ProcessTestCase
 from tests.support.waiting import PATIENCE, waitUntil
 
@@ -186,6 +189,8 @@ class WrongServerTests(SwitchTestCase):
         """
         A listener on an address precedes one on the wildcard, whichever transport they have.
         """
+        if makeBinding is None:
+            raise SkipTest(NO_BINDINGS)
         wide, narrow, client = self.start(), self.start("epoll"), self.start()
         port = wide.ask("listen", name="wide", interface="0.0.0.0", reusePort=True)["port"]
         narrow.ask("listen", name="narrow", port=port, reusePort=True)
@@ -198,6 +203,8 @@ class WrongServerTests(SwitchTestCase):
         """
         IPv4's listener on all addresses comes before IPv6's.
         """
+        if makeBinding is None:
+            raise SkipTest(NO_BINDINGS)
         six, four, client = self.start(), self.start("epoll"), self.start()
         port = six.ask("listen", name="six", interface="::", reusePort=True)["port"]
         self.assertCarried(client.ask("connect", port=port), "sdp", "six")
@@ -211,6 +218,8 @@ class WrongServerTests(SwitchTestCase):
         clients over SDP as over TCP; those of one that stops or is killed go to the others (issue 16, point
         3).
         """
+        if makeBinding is None:
+            raise SkipTest(NO_BINDINGS)
         servers = {name: self.start() for name in ("one", "two", "three")}
         client, port = self.start(), 0
         for name, server in servers.items():

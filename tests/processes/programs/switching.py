@@ -15,10 +15,10 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.protocol import ClientFactory, Factory, Protocol
-from twisted.internet.tcp import makeBinding
 from twisted.python.failure import Failure
 
 import twisted_ib
+from tests.internet.twistedapi import makeBinding
 from tests.processes.programs.child import Program
 
 _CLONE_NEWNET = 0x40000000

@@ -53,8 +53,9 @@ class SwitchedPort(tcp.Port):
     """
 
     reactor: Any
-    _reuseAddress: bool
-    _reusePort: bool
+    # As before IReactorTCP2 (Twisted 26), whose constructor sets them: SO_REUSEADDR on each port.
+    _reuseAddress = True
+    _reusePort = False
     _log = Logger()
 
     def __init__(
