@@ -313,7 +313,7 @@ class FakeDevice:
         self.requests.append((request, connection))
         return connection
 
-    def createQueuePair(self, consumer: Any) -> FakeQueuePair:
+    def createStreamQueuePair(self, consumer: Any) -> FakeQueuePair:
         """
         Make one, or fail with C{error}.
         """

@@ -23,7 +23,6 @@ from twisted_ib.internet.logcontext import upcalls
 if TYPE_CHECKING:
     from twisted.internet.address import IPv4Address, IPv6Address
 
-    from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.internet.channel import DeviceChannel
 
 
@@ -89,7 +88,7 @@ class Transport(_ConsumerMixin, _LogOwner):
     _aborting = False
 
     channel: DeviceChannel
-    queuePair: QueuePair
+    queuePair: Any
     thread: int
     reading: bool
     attached: bool

@@ -14,7 +14,7 @@ from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import SDPError
 from twisted_ib.hca.base.states import QPState
-from twisted_ib.hca.queues.queuepair import SEND, QueuePair
+from twisted_ib.hca.queues.queuepair import SEND, StreamQueuePair
 from twisted_ib.sdp.pendingsends import SendBuffer
 from twisted_ib.sdp.protocol.machine import M32, Action, Input, Machine, State
 from twisted_ib.sdp.protocol.wire import BSDH, MID
@@ -110,7 +110,7 @@ class StreamSender:
         if not channel.polled:
             self.prompt = False
         self.connection: Any = None
-        self.queuePair: QueuePair = channel.device.createQueuePair(self)
+        self.queuePair: StreamQueuePair = channel.device.createStreamQueuePair(self)
         # Posted before the Hello or HelloAck that announces them: OFED treats one missing receive as fatal,
         # since it leaves rnr_retry 0 (sdp_cma.c sdp_cma_handler).
         self.queuePair.posted = limits.SDP_RECEIVES

@@ -55,7 +55,7 @@ from twisted_ib.hca.mad.agents import openAgents
 from twisted_ib.hca.mad.dispatch import Agents
 from twisted_ib.hca.memory.keys import RandomIndices
 from twisted_ib.hca.memory.memory import Memory, MemoryRegion, ProtectionDomain
-from twisted_ib.hca.queues.queuepair import QueuePair
+from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
 from twisted_ib.hca.services.address import AddressPaths
 from twisted_ib.hca.services.datagramform import FORMS
 from twisted_ib.hca.services.support import capabilitiesOf
@@ -172,7 +172,7 @@ class Device(Identity):
         self.receiveBudget = ReceiveBudget(self.count)
         #: See L{ReceiveBudget.hold}.
         self.hold = self.receiveBudget.hold
-        self.queuePairs: dict[int, QueuePair] = {}
+        self.queuePairs: dict[int, StreamQueuePair] = {}
         #: Number -> owner of a queue pair that will have it; see L{reserveNumber}.
         self.reservedNumbers: dict[int, Any] = {}
         #: The number of the next queue pair; 0 for any.
@@ -413,14 +413,8 @@ class Device(Identity):
         @param consumer: an L{IConsumer<twisted_ib.hca.base.interfaces.IConsumer>}.
         @raise ResourceLimitError: there are too many.
         """
-        queuePairs = self.queuePairs
-        if len(queuePairs) >= limits.QUEUE_PAIRS:
-            raise ResourceLimitError(f"{limits.QUEUE_PAIRS} queue pairs exist")
-        number, self.nextNumber = self.nextNumber, 0
-        if not number or number in queuePairs:
-            number = self._draw()
-        self.newest = number
-        queuePair = queuePairs[number] = QueuePair(number, consumer, self, type)
+        number = self._newNumber()
+        queuePair = self.queuePairs[number] = QueuePair(number, consumer, self, type)
         if self.partitions.keys[0] != queuePair.partition:
             queuePair.joinPartition(0)
         if type is not _RC and type == QPType.UD:
@@ -428,6 +422,31 @@ class Device(Identity):
             # without UD spares that.
             self.paths.takesDatagrams = True
         return queuePair
+
+    def createStreamQueuePair(self, consumer: Any) -> StreamQueuePair:
+        """
+        Create one that does nothing but carry a stream's messages, as L{createQueuePair}.
+        """
+        # Its path across a network negotiates attributes for it.
+        if self.traits.packets:
+            return self.createQueuePair(consumer)
+        number = self._newNumber()
+        queuePair = self.queuePairs[number] = StreamQueuePair(number, consumer, self)
+        if self.partitions.keys[0] != queuePair.partition:
+            queuePair.joinPartition(0)
+        return queuePair
+
+    def _newNumber(self) -> int:
+        queuePairs = self.queuePairs
+        if len(queuePairs) >= limits.QUEUE_PAIRS:
+            raise ResourceLimitError(f"{limits.QUEUE_PAIRS} queue pairs exist")
+        number, self.nextNumber = self.nextNumber, 0
+        if not number or number in queuePairs:
+            number = self._numbers.draw(queuePairs)
+            if number in self.reservedNumbers:
+                number = self._draw()
+        self.newest = number
+        return number
 
     def _draw(self) -> int:
         number = self._numbers.draw(self.queuePairs)
@@ -481,7 +500,7 @@ class Device(Identity):
         if (psn - owner.proposal.expectedPSN) & PSN_MASK < limits.TRANSPORT_WINDOW:
             self.communicationEstablished(number)
 
-    def queuePairClosed(self, queuePair: QueuePair) -> None:
+    def queuePairClosed(self, queuePair: StreamQueuePair) -> None:
         """
         Forget a destroyed queue pair.
         """

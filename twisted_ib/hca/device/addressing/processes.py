@@ -38,7 +38,7 @@ from twisted_ib.hca.services.address import AddressPath
 from twisted_ib.hca.wire.grh import guidGID, isMulticast
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.queues.queuepair import QueuePair
+    from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
 
 #: HCAs whose paths are being resolved at a time for one device.
 PENDING_PATHS = 4096
@@ -130,7 +130,7 @@ class ProcessResolution(Resolution):
         self.guid: int = device.guid
         self.timers = device.timers
         self._pendingPaths: dict[int, PendingPaths] = {}
-        self._met: dict[QueuePair, PendingPaths] = {}
+        self._met: dict[StreamQueuePair, PendingPaths] = {}
         #: Paths dialled by HCAs with a lower GUID, as they claim; the latest is last.
         self._callers: dict[int, list[Any]] = {}
         #: Whether the fabric has proven the claim of a path's caller.
@@ -206,7 +206,7 @@ class ProcessResolution(Resolution):
             if len(self._pendingPaths) >= PENDING_PATHS:
                 raise ResourceLimitError(f"{PENDING_PATHS} HCAs are waited for already")
 
-    def leave(self, queuePair: QueuePair) -> None:
+    def leave(self, queuePair: StreamQueuePair) -> None:
         """
         Stop the resolution for a queue pair, if there is one.
         """
@@ -216,7 +216,7 @@ class ProcessResolution(Resolution):
             if not pendingPaths.waiting:
                 pendingPaths.end()
 
-    def ended(self, pendingPaths: PendingPaths, waiting: dict[QueuePair, Any]) -> None:
+    def ended(self, pendingPaths: PendingPaths, waiting: dict[Any, Any]) -> None:
         """
         Forget a resolution that ended.
         """
@@ -309,7 +309,7 @@ class ProcessResolution(Resolution):
 
     # -- ends
 
-    def queuePairClosed(self, queuePair: QueuePair) -> None:
+    def queuePairClosed(self, queuePair: StreamQueuePair) -> None:
         """
         Forget a destroyed queue pair.
         """
@@ -344,7 +344,7 @@ class PendingPaths:
         self._paths = paths
         self.guid = guid
         #: Queue pair -> the address vector that it waits for.
-        self.waiting: dict[QueuePair, Any] = {}
+        self.waiting: dict[Any, Any] = {}
         self._pause = PENDING_PATH_SECONDS
         self._search: Any = None
         self._timer: Timer | None = None
@@ -422,7 +422,7 @@ class PendingPaths:
             if not isWaiting(queuePair, vector):
                 self._paths.leave(queuePair)
 
-    def end(self) -> dict[QueuePair, Any]:
+    def end(self) -> dict[Any, Any]:
         """
         End the resolution.
 

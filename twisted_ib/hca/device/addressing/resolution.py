@@ -17,7 +17,7 @@ from twisted_ib.hca.wire.grh import DETH_BYTES, isMulticast
 from twisted_ib.hca.wire.headers import IMMEDIATE
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.queues.queuepair import QueuePair
+    from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
 
 #: Bytes from the DETH on, at most.
 _LONGEST = DETH_BYTES + IMMEDIATE.size + limits.DATAGRAM_BYTES
@@ -33,7 +33,7 @@ class Resolution:
     def __init__(self, device: Any) -> None:
         self.takesDatagrams = False
         self._device = device
-        self._attached: dict[int, dict[QueuePair, None]] = {}
+        self._attached: dict[int, dict[StreamQueuePair, None]] = {}
 
     # -- paths
 
@@ -75,7 +75,7 @@ class Resolution:
         """
         raise NotImplementedError
 
-    def leave(self, queuePair: QueuePair) -> None:
+    def leave(self, queuePair: StreamQueuePair) -> None:
         """
         Stop the resolution for a queue pair, if there is one.
         """
@@ -158,7 +158,7 @@ class Resolution:
             raise ResourceLimitError(f"{limits.MULTICAST_QUEUE_PAIRS} queue pairs are in that group")
         members[queuePair] = None
 
-    def detach(self, queuePair: QueuePair, gid: int) -> None:
+    def detach(self, queuePair: StreamQueuePair, gid: int) -> None:
         """
         Undo L{attach}.
 
@@ -172,7 +172,7 @@ class Resolution:
             del self._attached[gid]
             self._device.fabric.leave(gid)
 
-    def groupsOf(self, queuePair: QueuePair) -> list[int]:
+    def groupsOf(self, queuePair: StreamQueuePair) -> list[int]:
         """
         The multicast GIDs that a queue pair is attached to.
         """
@@ -180,7 +180,7 @@ class Resolution:
 
     # -- ends
 
-    def queuePairClosed(self, queuePair: QueuePair) -> None:
+    def queuePairClosed(self, queuePair: StreamQueuePair) -> None:
         """
         Forget a destroyed queue pair.
         """
