@@ -249,9 +249,9 @@ class ConnectTests(SynchronousTestCase):
 
     def test_sdp(self) -> None:
         """
-        C{sdp:}, with REQ, REP and RTU, a message and a DisConn each way.
+        C{sdp:}, with REQ and REP, a message and a DisConn each way.
         """
-        self.assertLessEqual(self.perConnection(listenSDP, connectSDP), 372)
+        self.assertLessEqual(self.perConnection(listenSDP, connectSDP), 345)
 
     def test_rdma(self) -> None:
         """

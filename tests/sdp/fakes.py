@@ -139,7 +139,7 @@ class FakeConnection:
         self.reason = 0
         self.answer = True
 
-    def accept(self, reply: ConnectReply, now: float) -> bool:
+    def accept(self, reply: ConnectReply, now: float, isConfirmed: bool = True) -> bool:
         """
         Remember the REP.
         """
@@ -169,7 +169,7 @@ class FakeConnection:
         self.done.append("ignore")
         return True
 
-    def ready(self, now: float) -> bool:
+    def ready(self, now: float, privateData: bytes = b"", isConfirmed: bool = True) -> bool:
         """
         Remember.
         """

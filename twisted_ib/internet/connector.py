@@ -269,9 +269,9 @@ class Attempt:
             self._connection = None
             self._failed(e)
             return
-        # RTU before connectionMade(): the protocol may write at once, and a passive side that has not seen
-        # the RTU would take the data for it (IBTA vol. 1 12.9.8).
-        connection.ready(channel.now())
+        # RTU, if there is one, before connectionMade(): the protocol may write at once, and a passive side
+        # that has not seen the RTU would take the data for it (IBTA vol. 1 12.9.8).
+        connection.ready(channel.now(), isConfirmed=self._connector.handshake.IS_CONFIRMED)
         self._succeed(channel, transport)
 
     def rejected(self, connection: Any, rejection: Rejection) -> None:
@@ -408,7 +408,7 @@ class Connector(Destination):
     """
     The connector that a connecting call returns.
 
-    @cvar handshake: The protocol's module for requests and replies: C{PORT_SPACE},
+    @cvar handshake: The protocol's module for requests and replies: C{PORT_SPACE}, C{IS_CONFIRMED},
         C{request(transport, local, peer)}, C{replied(transport, connection, reply)}.
     @cvar transportClass: The class of its transports.
     """

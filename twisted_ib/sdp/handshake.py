@@ -39,6 +39,8 @@ from twisted_ib.sdp.streamrdma import READ_DEPTH
 # value from RDMA_PS_SDP (cma.c cma_get_service_id), a port space apart from TCP's, which upstream Linux has
 # removed.
 PORT_SPACE = 0x0001
+#: Whether the passive side needs an RTU where no message is lost: to a stream the REP is enough.
+IS_CONFIRMED = False
 
 #: CM response timeout code: 0.54 s.
 CM_RESPONSE_TIMEOUT = 17

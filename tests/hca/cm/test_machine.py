@@ -99,6 +99,7 @@ INPUTS: dict[Input, Callable[[], Any]] = {
     Input.STALE: lambda: None,
     Input.PATH_LOST: lambda: None,
     Input.FINISH: lambda: None,
+    Input.OPEN: lambda: REP(localQPN=LOCAL_QPN, privateData=b"yes"),
 }
 
 #: How to come to a state.
@@ -131,6 +132,7 @@ _CALLING: dict[Input, Effect] = {
 }
 _ANSWERED: dict[Input, Effect] = {
     I_.READY: (S.ESTABLISHED, "RTU", None, None),
+    I_.OPEN: (S.ESTABLISHED, None, None, None),
     I_.REJECT: (S.IDLE, "REJ", None, None),
     I_.REJ: (S.TIMEWAIT, None, E.REJECTED, None),
     I_.REJ_STALE: (S.TIMEWAIT, None, E.REJECTED, None),
@@ -139,6 +141,7 @@ _ANSWERED: dict[Input, Effect] = {
 }
 _CALLED: dict[Input, Effect] = {
     I_.ACCEPT: (S.REP_SENT, "REP", None, PERIOD),
+    I_.OPEN: (S.ESTABLISHED, "REP", None, None),
     I_.REJECT: (S.IDLE, "REJ", None, None),
     I_.IGNORE: (S.IDLE, None, None, None),
     I_.REJ: (S.IDLE, None, E.REJECTED, None),

@@ -377,6 +377,53 @@ class LosslessTests(SynchronousTestCase):
         for table in (net.a, net.b):
             self.assertEqual((len(table), len(table._timewait), table._peers), (0, 0, {}))
 
+    def test_withoutRTU(self) -> None:
+        """
+        If both sides say so, REQ and REP open a connection, of which neither waits for anything.
+        """
+        net = self.net
+        active, passive = net.request()
+        passive.accept(REP(localQPN=9), net.now, isConfirmed=False)
+        self.assertEqual((passive.state, passive.localQPN, passive.deadline), (State.ESTABLISHED, 9, None))
+        net.pump()
+        active.ready(net.now, isConfirmed=False)
+        net.wait(limits.CM_ANSWER_SECONDS * 2)
+        self.assertEqual([kind for _, kind in net.carried], [REQ, REP])
+        self.assertEqual((active.state, active.remoteQPN), (State.ESTABLISHED, 9))
+        self.assertEqual((active.deadline, passive.output, active.output), (None, None, None))
+
+    def test_withoutRTUAbandoned(self) -> None:
+        """
+        A passive side that awaits no RTU learns of an active side that has given up by its REJ of the REP, as
+        of one that refuses it.
+        """
+        net = self.net
+        active, passive = net.request()
+        passive.accept(REP(localQPN=9), net.now, isConfirmed=False)
+        active.abandon(net.now)
+        net.pump()
+        self.assertEqual([kind for _, kind in net.carried], [REQ, REJ, REP, REJ])
+        self.assertEqual(net.kinds("b"), [Event.DISCONNECTED])
+        active, passive = net.request(2)
+        passive.accept(REP(localQPN=10), net.now, isConfirmed=False)
+        net.pump()
+        active.reject(28, b"", net.now)
+        net.pump()
+        self.assertEqual(net.kinds("b"), [Event.DISCONNECTED])
+        self.assertEqual((len(net.a), len(net.b)), (0, 0))
+
+    def test_withRTU(self) -> None:
+        """
+        A medium that may lose messages has the RTU, whatever the sides say.
+        """
+        net = Net()
+        active, passive = net.request()
+        passive.accept(REP(localQPN=9), net.now, isConfirmed=False)
+        net.pump()
+        active.ready(net.now, isConfirmed=False)
+        net.pump()
+        self.assertEqual([kind for _, kind in net.carried], [REQ, REP, RTU])
+
     def test_bothGiveUp(self) -> None:
         """
         A side whose time is over tells the other: neither keeps the connection.

@@ -24,6 +24,7 @@ from twisted_ib.hca.host import handshake, libc
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
 from twisted_ib.hca.host.handshake import (
     HANDSHAKE_BYTES,
+    LAYOUT_VERSION,
     MAGIC,
     Handshake,
     HandshakeFlags,
@@ -48,14 +49,14 @@ HELLO = Hello(
 )
 
 HELLO_BYTES = bytes.fromhex(
-    "545753 54445f4942 0001 01 00 00000020"  # magic, version, kind, reserved, length
+    "545753 54445f4942 0002 01 00 00000020"  # magic, version, kind, reserved, length
     "0123456789abcdef 00001122 00040000 00022000 00000003 0006"
     "747769737464"
 )
-REFUSE_BYTES = bytes.fromhex("54575354445f4942 0001 02 00 00000006 0002 0002 6e6f")
-QUERY_BYTES = bytes.fromhex("54575354445f4942 0001 03 00 00000000")
-SOCKETS_BYTES = bytes.fromhex("54575354445f4942 0001 03 00 00000007") + b"sockets"
-ANSWER_BYTES = bytes.fromhex("54575354445f4942 0001 04 00 00000008") + b'{"a": 1}'
+REFUSE_BYTES = bytes.fromhex("54575354445f4942 0002 02 00 00000006 0002 0002 6e6f")
+QUERY_BYTES = bytes.fromhex("54575354445f4942 0002 03 00 00000000")
+SOCKETS_BYTES = bytes.fromhex("54575354445f4942 0002 03 00 00000007") + b"sockets"
+ANSWER_BYTES = bytes.fromhex("54575354445f4942 0002 04 00 00000008") + b'{"a": 1}'
 
 SAMPLES: tuple[tuple[Message, bytes], ...] = (
     (HELLO, HELLO_BYTES),
@@ -106,7 +107,7 @@ class CodecTests(SynchronousTestCase):
         Another version of the layout is refused by that name, whatever the
         rest of the message is; a refusal is understood from every version.
         """
-        for version in (0, 2, 0xFFFF):
+        for version in (0, 1, 0xFFFF):
             stamp = MAGIC + struct.pack(">H", version)
             for data in (HELLO_BYTES, QUERY_BYTES, HELLO_BYTES[:10] + b"\x63" + HELLO_BYTES[11:]):
                 error = self.assertRaises(LayoutError, parse, stamp + data[10:])
@@ -188,7 +189,7 @@ class CodecTests(SynchronousTestCase):
         """
         Whatever comes is a message or a HandshakeError.
         """
-        data = MAGIC + struct.pack(">HBBI", 1, kind, 0, len(body)) + body if whole else body
+        data = MAGIC + struct.pack(">HBBI", LAYOUT_VERSION, kind, 0, len(body)) + body if whole else body
         try:
             message = parse(data)
         except HandshakeError:

@@ -28,6 +28,7 @@ Output = tuple[Any, int, bytes]
 
 # Module globals: looking a member up on an enumeration is much slower.
 _IDLE, _ACCEPT, _READY, _CLOSE = State.IDLE, Input.ACCEPT, Input.READY, Input.CLOSE
+_OPEN = Input.OPEN
 
 
 class ConnectionContext(Protocol):
@@ -142,13 +143,15 @@ class Connection:
         """
         return self.state is State.MRA_REQ_RCVD
 
-    def accept(self, reply: ConnectReply, now: float) -> bool:
+    def accept(self, reply: ConnectReply, now: float, isConfirmed: bool = True) -> bool:
         """
         Passive: answer REQUEST with a REP.
 
+        @param isConfirmed: whether an RTU confirms it, even where no message is lost: the same at both ends.
         @return: whether the peer still waits for it.
         """
-        return self.feed(_ACCEPT, replyMessage(reply), now) or self._missed(Input.ACCEPT)
+        given = _ACCEPT if isConfirmed or not self.table.lossless else _OPEN
+        return self.feed(given, replyMessage(reply), now) or self._missed(Input.ACCEPT)
 
     def reject(self, reason: int, privateData: bytes, now: float) -> bool:
         """
@@ -172,10 +175,14 @@ class Connection:
         message = MRA(serviceTimeout=serviceTimeout, privateData=privateData)
         return self.feed(Input.SEND_MRA, message, now) or self._missed(Input.SEND_MRA)
 
-    def ready(self, now: float, privateData: bytes = b"") -> bool:
+    def ready(self, now: float, privateData: bytes = b"", isConfirmed: bool = True) -> bool:
         """
         Active: answer REPLY with an RTU.
+
+        @param isConfirmed: see L{accept}.
         """
+        if not isConfirmed and self.table.lossless:
+            return self.feed(_OPEN, None, now) or self._missed(Input.READY)
         message = RTU(privateData=privateData)
         return self.feed(_READY, message, now) or self._missed(Input.READY)
 

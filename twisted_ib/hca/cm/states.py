@@ -67,6 +67,8 @@ class Input(IntEnum):
     PATH_LOST = 22
     #: Both consumers know of the end from their own messages, on a medium that loses none.
     FINISH = 23
+    #: As ACCEPT or READY on such a medium, for consumers that have no use for an RTU.
+    OPEN = 24
 
 
 class Event(IntEnum):

@@ -68,13 +68,7 @@ _CONNECT, _REQ, _REP, _RTU = Input.CONNECT, Input.REQ, Input.REP, Input.RTU
 _DREQ, _DREP, _TIMEWAIT_EXIT = Input.DREQ, Input.DREP, Event.TIMEWAIT_EXIT
 
 COUNTERS = (
-    "malformed",
-    "unknownAttribute",
-    "invalidID",
-    "unknownID",
-    "foreignSource",
-    "wrongQPN",
-    "unexpected",
+    *("malformed", "unknownAttribute", "invalidID", "unknownID", "foreignSource", "wrongQPN", "unexpected"),
     "noListener",
     "repeatedREQ",
     "stale",
@@ -425,6 +419,10 @@ class ConnectionTable:
     def _takeREP(self, source: Any, message: REP, now: float) -> None:
         connection = self._find(source, message)
         if connection is None:
+            if self.lossless and message.remoteCommunicationID not in self._connections:
+                # Linux cm.c cm_rep_handler does so too.  A passive side that awaits no RTU has no other way
+                # to learn that we gave up before its REP came.
+                self._refuse(source, message, MessageKind.REP, RejectReason.INVALID_COMMUNICATION_ID)
             return
         # A repeated REP: the state machine repeats the RTU or MRA.
         if connection.remoteID:

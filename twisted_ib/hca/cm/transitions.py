@@ -97,6 +97,17 @@ def _reply(connection: Connection, reply: REP, now: float) -> None:
     connection.localQPN = reply.localQPN
 
 
+def _replyOnly(connection: Connection, reply: REP, now: float) -> None:
+    # IBTA vol. 1 12.9.8: the RTU tells the passive side that its REP has arrived and the peer's queue pair is
+    # ready.  A medium that loses nothing and keeps the order lets no message be late for it.
+    reply.localCommunicationID = connection.localID
+    reply.remoteCommunicationID = connection.remoteID
+    reply.localCAGUID = connection.table.caGUID
+    connection.table.send((connection.destination, reply.attribute, reply.pack()))
+    connection.output = None
+    connection.localQPN = reply.localQPN
+
+
 def _replied(connection: Connection, reply: REP, now: float) -> None:
     connection.output = None
     connection.table.report(_REPLY, connection, reply)
@@ -309,7 +320,7 @@ Row = tuple[Action, State]
 #   |     |         MRA: MRA_REP_RCVD
 #   |     | ready:         | RTU, or first data
 #   |     | send RTU       |     |
-#   |     +-> ESTABLISHED <+     |   repeated REP: RTU again
+#   |     +-> ESTABLISHED <+     |   repeated REP: RTU again; without RTU from REQ_RCVD at once
 #   |        disconnect: |       |
 #   |        send DREQ   v       |   DREQ: send DREP
 #   |             DREQ_SENT -> TIMEWAIT -> (the ids stay reserved for a while)
@@ -332,6 +343,7 @@ _ACTIVE: dict[Input, Row] = {
 _ANSWERED: dict[Input, Row] = {
     **_ENDED,
     Input.READY: (_sendReady, State.ESTABLISHED),
+    Input.OPEN: (_drop, State.ESTABLISHED),
     Input.REJECT: (_rejectReply, State.IDLE),
     # The peer's queue pair was ready before its REP and may have sent, so the ids stay reserved as Linux cm.c
     # cm_rej_handler has it in REP_RCVD.
@@ -342,6 +354,7 @@ _ANSWERED: dict[Input, Row] = {
 _PASSIVE: dict[Input, Row] = {
     **_ENDED,
     Input.ACCEPT: (_reply, State.REP_SENT),
+    Input.OPEN: (_replyOnly, State.ESTABLISHED),
     Input.REJECT: (_rejectRequest, State.IDLE),
     Input.IGNORE: (_ignore, State.IDLE),
     Input.REJ: (_rejected, State.IDLE),

@@ -44,11 +44,13 @@ class IConnection(Interface):
     ackSeconds = Attribute("For how long packets of a connection that has ended may be on their way.")
     isDelayed = Attribute("Active: whether the peer has asked for time (MRA), which is not over.")
 
-    def accept(reply, now):  # type: ignore[no-untyped-def]
+    def accept(reply, now, isConfirmed=True):  # type: ignore[no-untyped-def]
         """
         Passive: accept.
 
         @param reply: a L{ConnectReply<twisted_ib.hca.connection.request.ConnectReply>}.
+        @param isConfirmed: whether the active side's C{ready} is told to this side even where no message is
+            lost: a protocol whose two sides have no use for that says so at both.
         """
 
     def reject(reason, privateData, now):  # type: ignore[no-untyped-def]
@@ -68,9 +70,11 @@ class IConnection(Interface):
         Keep the peer from giving up: the answer will be late (IBTA vol. 1 12.6.6).
         """
 
-    def ready(now):  # type: ignore[no-untyped-def]
+    def ready(now, privateData=b"", isConfirmed=True):  # type: ignore[no-untyped-def]
         """
         Active: the reply is good, and the queue pair takes data.
+
+        @param isConfirmed: see C{accept}.
         """
 
     def abandon(now):  # type: ignore[no-untyped-def]

@@ -46,7 +46,9 @@ HANDSHAKE_SECONDS = 5.0
 DIAL_SECONDS = 128.0
 
 MAGIC = b"TWSTD_IB"
-LAYOUT_VERSION = 1
+#: Of the segments, and of what processes send each other over them: 2 ends streams without DREQ and DREP, and
+#: opens them without RTU.
+LAYOUT_VERSION = 2
 
 _HEAD = struct.Struct(">8sHBxI")  # magic, layout version, kind, reserved, body length
 _HELLO = struct.Struct(">QIIIIH")  # guid, pid, ring, slack, offers, program's length
