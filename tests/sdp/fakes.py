@@ -355,6 +355,7 @@ class FakeChannel:
         self.batchedCalls = batchedCallsOf(reactor)
         self.device = FakeDevice()
         self.users: list[Any] = []
+        self.shown = None
         self.counters: dict[str, int] = {}
 
     def acquire(self, user: Any) -> None:
