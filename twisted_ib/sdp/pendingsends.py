@@ -83,7 +83,7 @@ class SendBuffer:
             pieces.clear()
             return payload, n
         # One copy of all costs less than a step for each.
-        if len(pieces) > _JOIN and self.size < 2 * most:
+        if len(pieces) > _JOIN and self.size <= 2 * most:
             self.append(self.takeAll())
         first = pieces[0]
         if len(first) - self._offset >= most:
@@ -108,23 +108,22 @@ class SendBuffer:
     def _gather(self, most: int) -> tuple[Payload, int]:
         pieces = self.pieces
         taken: list[bytes | memoryview] = []
-        n = 0
-        while pieces and n < most:
-            piece = pieces[0]
-            left = len(piece) - self._offset
-            k = most - n
-            if left <= k and left == len(piece):
-                taken.append(pieces.popleft())
-                self.size -= left
-                n += left
-                continue
-            k = min(left, k)
-            # Splitting a piece would add a fragment to this message and to the next: not for a few bytes, nor
-            # where it fits into the next one.
-            if n and k < left and (k < _SMALL or left <= most):
+        n = start = 0
+        if self._offset:
+            n = start = len(pieces[0]) - self._offset
+            taken.append(self._slice(pieces[0], n))
+        while pieces:
+            end = n + len(pieces[0])
+            if end > most:
                 break
-            taken.append(self._slice(piece, k))
-            n += k
+            taken.append(pieces.popleft())
+            n = end
+        self.size -= n - start
+        # Splitting a piece adds a fragment to this message and to the next: not for a few bytes, nor where it
+        # fits into the next one.
+        if most - n >= _SMALL and pieces and len(pieces[0]) > most:
+            taken.append(self._slice(pieces[0], most - n))
+            n = most
         if len(taken) == 1:
             return taken[0], n
         if len(taken) > _JOIN:

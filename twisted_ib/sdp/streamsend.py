@@ -52,6 +52,7 @@ class StreamSender:
     @ivar corked: Whether this turn's C{endOfBatch} is still to come.
     @ivar pendingControl: Control messages waiting for credits: (id, body, flags); L{None} if there are none.
     @ivar extensions: Zero copy, modes and urgent data, or L{None} if unused.
+    @ivar ahead: Bytes that a producer may write beyond C{bufferSize}: one message while it is resumed.
     @ivar longest: Payload of the longest message that the path carries well.
     @ivar reads: READs that the peer serves at a time, once connected.
     @ivar prompt: Whether the first write of a batch is sent without its buffer.
@@ -103,6 +104,7 @@ class StreamSender:
     prompt = True
     bufferSize = limits.SEND_BUFFER
     heldBytes = 0
+    ahead = 0
 
     def __init__(self, channel: DeviceChannel) -> None:
         self.channel = channel
@@ -293,6 +295,14 @@ class StreamSender:
             return
         buffer = self._gathering()
         buffer.append(data)
+        if self.ahead:
+            # Paused by the last write of this length that fits, a producer fills the messages in which all of
+            # it is sent as soon as it returns.
+            left = self.bufferSize + self.ahead - buffer.size - len(data)
+            if left >= 0:
+                self.room = left + GATHER_LEFT + 1
+                buffer.limit = buffer.size + self.room
+                return
         self._makeRoom(buffer)
         if buffer.size > self.bufferSize:
             self.filled()

@@ -438,7 +438,9 @@ class SDPTransport(Transport, Stream):
         # medium is full, as over TCP until the socket's buffer is.
         for _ in range(limits.PRODUCER_TURNS):
             self.producerPaused = False
+            self.ahead = limits.INLINE_MESSAGE
             self._tell(producer.resumeProducing)
+            self.ahead = 0
             if self.producer is not producer or (self.streamingProducer and not self.producerPaused):
                 return
             buffer = self.buffer

@@ -248,6 +248,34 @@ class FlushTests(ReviewedTestCase):
                 one.unregisterProducer()
                 pair.settle()
 
+    def test_resumedFills(self) -> None:
+        """
+        A resumed producer is paused when what it has written fills two messages as well as writes of its size
+        can, and all of it leaves at once.
+        """
+        self.patch(limits, "PRODUCER_TURNS", 1)
+        for size, most in ((64, 131072), (1000, 131000), (9000, 126000), (16384, 131072), (20000, 120000)):
+            for pair in self.pairs():
+                one, two = pair.connected()
+                producer = Producer()
+
+                def resumed(one: Any = one, producer: Producer = producer, size: int = size) -> None:
+                    while producer.log[-1] == "resume":
+                        one.write(bytes(size))
+
+                one.registerProducer(producer, True)
+                one.write(bytes(70_000))
+                self.assertEqual(producer.log, ["pause"])
+                producer.hook = resumed
+                pair.a.device.wanted = None
+                pair.a.device._endOfBatch()
+                self.assertEqual(producer.log, ["pause", "resume", "pause"])
+                self.assertEqual((one.machine.sequence, one.unsent()), (4, 0))
+                producer.hook = None
+                one.unregisterProducer()
+                pair.settle()
+                self.assertEqual(len(two.heard.data), 70_000 + most)
+
     def test_abortOfResumed(self) -> None:
         """
         A producer that is resumed again in the same batch and aborts takes back what it has written in that

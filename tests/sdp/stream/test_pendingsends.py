@@ -131,16 +131,16 @@ class SendBufferTests(SynchronousTestCase):
 
     def test_joinedOnce(self) -> None:
         """
-        Many small pieces of hardly more than a message are joined once, and not taken one by one; a longer
-        queue is not copied whole.
+        Many small pieces of up to two messages are joined once, and not taken one by one; a longer queue is
+        not copied whole.
         """
-        for count, most in ((1025, 65536), (2048, 65536), (1025, 40000)):
+        for count, most in ((1025, 65536), (2048, 65536), (2049, 65536), (1025, 40000)):
             buffer = SendBuffer()
             for number in range(count):
                 buffer.append(number.to_bytes(2, "big") * 32)
             taken: list[Any] = []
             calls = called(lambda buffer=buffer, taken=taken, most=most: taken.append(buffer.take(most)))
-            self.assertEqual((taken[0][1], calls["_slice"]), (most, int(count * 64 < 2 * most)))
+            self.assertEqual((taken[0][1], calls["_slice"]), (most, int(count * 64 <= 2 * most)))
             self.assertEqual(buffer.size, count * 64 - most)
 
     def test_noSmallSlices(self) -> None:
