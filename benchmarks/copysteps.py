@@ -30,7 +30,7 @@ _LEAD = PAGE + 2048
 _STEP = RECORD + PAGE
 _NUMBER = 0xFFFFF1
 #: Cells, of eight bytes each, in lines of their own.
-_TAIL, _HEAD = 0, 8
+TAIL, HEAD = 0, 8
 
 
 def measure(reactor: Any, runs: int) -> Deferred[list[Table]]:
@@ -75,14 +75,14 @@ def _inProcess(both: Both, runs: int) -> list[Table]:
     return [table]
 
 
-def _positions(ring: int) -> list[int]:
+def positionsOf(ring: int) -> list[int]:
     """
     Where records begin, in a ring and the room behind it.
     """
     return [_LEAD + at for at in range(0, ring, _STEP)]
 
 
-def _memory(ring: int) -> mmap.mmap:
+def memoryOf(ring: int) -> mmap.mmap:
     """
     Shared memory for a ring.
     """
@@ -93,10 +93,10 @@ def _bare(ring: int, data: bytes, runs: int) -> tuple[float, float]:
     """
     @return: ns of a copy in and of a copy out, the medians.
     """
-    memory = _memory(ring)
+    memory = memoryOf(ring)
     found = []
     for _ in range(max(2, runs)):
-        for at in _positions(ring):
+        for at in positionsOf(ring):
             begun = perf_counter_ns()
             memory[at : at + RECORD] = data
             middle = perf_counter_ns()
@@ -136,7 +136,7 @@ def _across(ring: int, chunks: list[bytes], length: int) -> tuple[float, float]:
     @param length: Bytes that are moved.
     @return: MB/s, and ns of CPU time for each KiB.
     """
-    memory, cells = _memory(ring), memoryview(mmap.mmap(-1, PAGE)).cast("Q")
+    memory, cells = memoryOf(ring), memoryview(mmap.mmap(-1, PAGE)).cast("Q")
     count = length // RECORD
     cpus = sorted(os.sched_getaffinity(0))
     before = os.times()
@@ -160,7 +160,7 @@ def _across(ring: int, chunks: list[bytes], length: int) -> tuple[float, float]:
     return length / took * 1e3, (used + children * 1e9) * 1024 / length
 
 
-def _await(cells: memoryview, index: int, least: int) -> None:
+def awaitCell(cells: memoryview, index: int, least: int) -> None:
     """
     Wait until a cell has reached a number; give way to others now and then.
     """
@@ -175,24 +175,24 @@ def _put(memory: mmap.mmap, cells: memoryview, ring: int, count: int, chunks: li
     """
     The writer: so many records, and wait until the last is taken.
     """
-    positions = _positions(ring)
+    positions = positionsOf(ring)
     places, per = len(positions), len(chunks[0]) // RECORD
     for number in range(count):
-        _await(cells, _HEAD, number - places + 1)
+        awaitCell(cells, HEAD, number - places + 1)
         at, start = positions[number % places], number % per * RECORD
         memory[at : at + RECORD] = chunks[number // per % len(chunks)][start : start + RECORD]
-        cells[_TAIL] = number + 1
-    _await(cells, _HEAD, count)
+        cells[TAIL] = number + 1
+    awaitCell(cells, HEAD, count)
 
 
 def _take(memory: mmap.mmap, cells: memoryview, ring: int, count: int) -> None:
     """
     The reader.
     """
-    positions = _positions(ring)
+    positions = positionsOf(ring)
     places = len(positions)
     for number in range(count):
-        _await(cells, _TAIL, number + 1)
+        awaitCell(cells, TAIL, number + 1)
         at = positions[number % places]
         memory[at : at + RECORD]
-        cells[_HEAD] = number + 1
+        cells[HEAD] = number + 1

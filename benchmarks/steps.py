@@ -93,10 +93,11 @@ def run(runs: int) -> list[Table]:
     """
     from twisted.internet.protocol import Factory
 
-    from benchmarks import connectsteps, copysteps, messagesteps, packetsteps, verbssteps
+    from benchmarks import bulksteps, connectsteps, copysteps, messagesteps, packetsteps, verbssteps
 
     Factory.noisy = False
-    bare = copysteps.acrossProcesses(runs)  # Before there is a device: this forks.
+    # Before there is a device: these fork.
+    bare = [copysteps.acrossProcesses(runs), *bulksteps.measure(runs)]
 
     def measure(reactor: Any) -> Any:
         """
@@ -107,7 +108,7 @@ def run(runs: int) -> list[Table]:
         done.addCallback(tables.extend)
         done.addCallback(lambda _: copysteps.measure(reactor, runs))
         done.addCallback(tables.extend)
-        done.addCallback(lambda _: tables.append(bare))
+        done.addCallback(lambda _: tables.extend(bare))
         done.addCallback(lambda _: connectsteps.measure(reactor, runs))
         done.addCallback(tables.extend)
         done.addCallback(lambda _: tables.extend(verbssteps.measure(runs)))

@@ -372,6 +372,8 @@ class ProgramTests(SynchronousTestCase):
                 "Receive 64 B",
                 "One record of 64 KiB",
                 "The bound: a bare ring between two processes",
+                "A bytes object",
+                "The copies of a 64 KiB record",
                 "One connection",
                 "Verbs on lo0",
                 "Verbs on shm0",
