@@ -17,7 +17,7 @@ from twisted_ib.errors import RulesError
 from twisted_ib.hca.device.registry import builtInDevices, parseRules
 from twisted_ib.reactor.rules.configuration import Configuration
 from twisted_ib.reactor.rules.policy import Policy
-from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, printable
+from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, printable, write
 
 PROGRAM = "ib-policy"
 
@@ -99,10 +99,10 @@ def check(options: Namespace) -> int:
             "port": port,
             "devices": list(policy.devicesFor(address)),
         }
-        print(json.dumps(answer, indent=2))
+        write(json.dumps(answer, indent=2))
     else:
         # The rule's place begins with a file name, which may contain anything but NUL and a slash.
-        print(decision.verdict, printable(decision.where))
+        write(f"{decision.verdict} {printable(decision.where)}")
     return 0
 
 
@@ -118,10 +118,10 @@ def test(options: Namespace) -> int:
     except RulesError as error:
         # FILE:LINE:COLUMN, as compilers print it, so that editors find the place.
         for line in error.errors:
-            print(printable(line))
+            write(printable(line))
         return 1
     for line in warnings:
-        print(printable(line))
+        write(printable(line))
     return 0
 
 

@@ -8,7 +8,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -26,16 +26,46 @@ class ProgramError(Exception):
     """
 
 
+class _Version(argparse.Action):
+    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, default=argparse.SUPPRESS, **options)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        # Imported here: commands that look at processes start faster without it.
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            number = version("twisted-ib")
+        except PackageNotFoundError:
+            number = "of a checkout that is not installed"
+        write(f"{parser.prog} {number}")
+        parser.exit()
+
+
 class ArgumentParser(argparse.ArgumentParser):
     """
     A parser of command lines whose errors are one line.
     """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        # A parser without --help only takes some words out for another one.
+        if self.add_help:
+            self.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
 
     def error(self, message: str) -> NoReturn:
         """
         Print an error without the usage, and exit with status 2.
         """
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """
+        Exit, also if nobody reads the help any more.
+        """
+        if status == 0:
+            write("", end="")
+        super().exit(status, message)
 
 
 def secondsWithin(least: float, most: float) -> Callable[[str], float]:
@@ -101,15 +131,17 @@ def installReactor() -> Any:
     return reactor
 
 
-def write(text: str) -> None:
+def write(text: str, end: str = "\n") -> None:
     """
     Print lines to standard output.
 
-    @raise SystemExit: Standard output was closed.
+    @raise SystemExit: Nothing can be written there; silently if it was closed.
     """
     try:
-        print(text, flush=True)
-    except BrokenPipeError:
+        print(text, end=end, flush=True)
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            print(f"standard output: {sentence(error)}", file=sys.stderr, flush=True)
         # Without this the interpreter complains again, when it flushes what is left at exit (Python's signal
         # documentation, "Note on SIGPIPE").
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

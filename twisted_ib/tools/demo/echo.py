@@ -17,7 +17,7 @@ from twisted.internet.interfaces import ITCPTransport
 from twisted.internet.protocol import Factory
 from twisted.protocols.wire import Echo
 
-from twisted_ib.tools.program import runProgram
+from twisted_ib.tools.program import runProgram, write
 
 PROGRAM = "ib-echo"
 
@@ -51,7 +51,7 @@ async def serve(reactor: Any, arguments: Sequence[str]) -> int:
             continue
         await serverFromString(reactor, argument).listen(Factory.forProtocol(protocol))
     # Standard output is a pipe here, which Python buffers in blocks.
-    print(READY, flush=True)
+    write(READY)
     forever: Deferred[int] = Deferred()
     return await forever
 

@@ -29,7 +29,7 @@ from twisted_ib.tools.perf.load import HEADER_BYTES, TERMS, StressParameters, Ta
 from twisted_ib.tools.ping.device import addressOf
 from twisted_ib.tools.ping.rdsoptions import addDeviceOptions, openSocket, ownAddress, runOverRDS
 from twisted_ib.tools.ping.station import whole
-from twisted_ib.tools.program import ArgumentParser, ProgramError, secondsWithin, sentence
+from twisted_ib.tools.program import ArgumentParser, ProgramError, secondsWithin, sentence, write
 
 #: Seconds for which the tasks still answer after the end.
 PERF_SETTLE_SECONDS = 0.2
@@ -218,7 +218,7 @@ class Stress:
             self._calls.append(self._reactor.callLater(terms.seconds, self._end))
         began, cpu = perf_counter(), process_time()
         if not self._options.json:
-            print(_COLUMNS, flush=True)
+            write(_COLUMNS)
             self._tick(terms, (began, cpu, 0, 0, 0, 0, 0.0))
         await self._done
         for task in self.tasks:
@@ -258,13 +258,13 @@ class Stress:
         # The first call comes at once and has nothing to show.
         if now[0] - before[0] > 0.5:
             differences = [after - each for after, each in zip(now, before, strict=True)]
-            print(self._line(terms, differences[0], differences[1], differences[2:]), flush=True)
+            write(self._line(terms, differences[0], differences[1], differences[2:]))
         self._calls[1:] = [self._reactor.callLater(1.0, self._tick, terms, now)]
 
     def _summary(self, terms: StressParameters, seconds: float, cpu: float) -> None:
         sent, came, acks, size, waited = self._sums()
         if not self._options.json:
-            print(self._line(terms, seconds, cpu, (sent, came, acks, size, waited)), "(average)", flush=True)
+            write(f"{self._line(terms, seconds, cpu, (sent, came, acks, size, waited))} (average)")
             return
         figures = {
             "test": NAME,
@@ -277,7 +277,7 @@ class Stress:
             "rtt_usec": waited / acks * 1e6 if acks else None,
             "cpu_percent": 100 * cpu / seconds,
         }
-        print(json.dumps(figures, indent=2), flush=True)
+        write(json.dumps(figures, indent=2))
 
     def _fail(self, error: ProgramError) -> None:
         if self._error is None:

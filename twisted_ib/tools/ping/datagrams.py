@@ -15,7 +15,7 @@ from twisted_ib.hca.verbs import AH, CMID, WC, AddrInfo, JoinMCAttrEx, PyverbsEr
 from twisted_ib.tools.ping.line import PingConnection
 from twisted_ib.tools.ping.messages import PingProgram, checkMemory, content
 from twisted_ib.tools.ping.station import PEER_SILENCE, Steps, VerbsSession, reason
-from twisted_ib.tools.program import ProgramError
+from twisted_ib.tools.program import ProgramError, write
 
 # IBTA vol. 1 9.8.3: a datagram's receive buffer begins with 40 octets for the GRH.
 _GRH_BYTES = 40
@@ -221,7 +221,7 @@ class Mckey:
             self._join(line)
         (self._send if options.sender else self._receive)()
         what = "sent" if options.sender else "received"
-        print(f"{options.count} datagrams of {options.size} bytes {what}", flush=True)
+        write(f"{options.count} datagrams of {options.size} bytes {what}")
 
     def _join(self, line: DatagramConnection) -> None:
         options = self._options
@@ -249,7 +249,7 @@ class Mckey:
             self._station.finish(line, line.sent())
 
     def _receive(self) -> None:
-        print(f"joined {self._options.group}", flush=True)
+        write(f"joined {self._options.group}")
         # No timeout: nothing tells when somebody begins to send, and mckey.c waits for ever, too.
         for line in self._lines:
             self._station.finish(line, line.received(), None)

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from twisted_ib.hca.verbs import CMID, ConnParam, enums
 from twisted_ib.tools.ping.line import PeerEnded, PingConnection
 from twisted_ib.tools.ping.station import CONNECTING, Listener, Steps, VerbsSession
-from twisted_ib.tools.program import ProgramError
+from twisted_ib.tools.program import ProgramError, write
 
 # cmatose.c allocates whatever the command line asks for; this bounds a typing error.
 PING_MEMORY = 1024 * 1024 * 1024
@@ -119,7 +119,7 @@ class PingProgram(Generic[OneLine]):
         options = self._options
         (self._serve if options.peer is None else self._ask)()
         each = f"{options.count} {self.what} of {options.size} bytes each way"
-        print(f"{options.connections} connections, {each}", flush=True)
+        write(f"{options.connections} connections, {each}")
 
     def _serve(self) -> None:
         raise NotImplementedError

@@ -21,7 +21,7 @@ from twisted_ib.errors import HCAError
 from twisted_ib.tools.ping.device import addressOf
 from twisted_ib.tools.ping.rdsoptions import addDeviceOptions, openSocket, ownAddress, runOverRDS
 from twisted_ib.tools.ping.station import PROGRAM, RDS, whole
-from twisted_ib.tools.program import ArgumentParser, ProgramError, secondsWithin, sentence
+from twisted_ib.tools.program import ArgumentParser, ProgramError, secondsWithin, sentence, write
 
 #: The least time between two pings, and how long the last answer is awaited, in seconds.
 RDS_PING_INTERVAL = 0.001
@@ -136,7 +136,7 @@ class Pinger:
         socket, port = self._sockets[index], self._ports[index]
         # RDS retries for ever: a late answer is still counted.
         if socket.waiting:
-            print(f"{socket.waiting[0][0]:4}: no answer yet", flush=True)
+            write(f"{socket.waiting[0][0]:4}: no answer yet")
         self.sent += 1
         socket.waiting.append((self.sent, self._reactor.seconds()))
         try:
@@ -159,7 +159,7 @@ class Pinger:
         @param began: when it was sent, in the reactor's seconds.
         """
         self.received += 1
-        print(f"{number:4}: {round((self._reactor.seconds() - began) * 1e6)} usec", flush=True)
+        write(f"{number:4}: {round((self._reactor.seconds() - began) * 1e6)} usec")
         if self.received == self._count and not self._done.called:
             self._done.callback(0)
 

@@ -13,7 +13,7 @@ from struct import Struct
 from twisted_ib.hca.verbs import CMID, MR, ConnParam, enums
 from twisted_ib.tools.ping.line import PeerEnded, PingConnection
 from twisted_ib.tools.ping.station import Steps, VerbsSession
-from twisted_ib.tools.program import ProgramError, printable
+from twisted_ib.tools.program import ProgramError, printable, write
 
 #: rping.c RPING_MIN_BUFSIZE (sizeof "INT_MAX" and sizeof the format) and RPING_BUFSIZE - 1: the text
 #: "rdma-ping-2147483647: " fits, and 64 KiB do not.
@@ -162,7 +162,7 @@ class Client(RPing):
             self.isWithin = False
             self.count += 1
             if verbose:
-                print("ping data:", back[:-1].decode(), flush=True)
+                write(f"ping data: {back[:-1].decode()}")
 
     def _offer(self, region: MR) -> Steps[None]:
         # rping.c: the server's reply says that it has read, or written; the memory may be used again from
@@ -199,7 +199,7 @@ class Server(RPing):
             if validate and data != text(self.count, len(data)):
                 raise ProgramError(f"{self.peer} has other data than due in round {self.count + 1}")
             if verbose:
-                print("server ping data:", printable(data[:-1].decode("latin-1")), flush=True)
+                write(f"server ping data: {printable(data[:-1].decode('latin-1'))}")
             # rping.c: the server never fills its send_buf, and the client looks at nothing but its length.
             self.tell(_DONE)
             address, key, _ = yield from self.hearNote()

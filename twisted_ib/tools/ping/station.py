@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.verbs import CMID, PD, AddrInfo, CMEvent, CMEventChannel, Context, PyverbsError, enums
 from twisted_ib.hca.verbs.base.hub import hub
-from twisted_ib.tools.program import ProgramError, printable, sentence
+from twisted_ib.tools.program import ProgramError, printable, sentence, write
 
 if TYPE_CHECKING:
     from twisted_ib.tools.ping.line import PingConnection
@@ -116,7 +116,7 @@ class VerbsSession:
         Print what goes on, with C{-d}.
         """
         if self.debug:
-            print(text, flush=True)
+            write(text)
 
     def wait(self, ready: Callable[[], bool], seconds: float | None = None) -> bool:
         """

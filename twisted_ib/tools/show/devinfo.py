@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from twisted_ib.errors import DeviceError, HCAError, ResourceLimitError, UnknownDeviceError
+from twisted_ib.errors import HCAError, ResourceLimitError, UnknownDeviceError
 from twisted_ib.hca.base.attributes import PORT
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.device.registry import place, traitsOf
+from twisted_ib.hca.device.registry import traitsOf
 from twisted_ib.hca.host.entries import Entry
 from twisted_ib.hca.host.query import ask
 from twisted_ib.hca.host.search import Search
-from twisted_ib.tools.program import ArgumentParser, complain, printable
+from twisted_ib.tools.program import ArgumentParser, complain, printable, write
 from twisted_ib.tools.show.devicetext import heading, present
 from twisted_ib.tools.show.processes import ASKED_AT_ONCE, programOf
 
@@ -86,67 +86,55 @@ def writable(answer: dict[str, Any]) -> bool:
     return True
 
 
-def others(search: Search, guid: int) -> list[dict[str, Any]]:
+def running() -> list[dict[str, Any]]:
     """
-    @return: every HCA of this user's live processes but the one with C{guid}.
-    """
-    entries = [entry for entry in search.hcas() if entry.guid != guid]
-    # At the same time, so that many silent processes take no longer than one.  Threads: ask() blocks in
-    # poll(2).
-    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
-        answers = pool.map(lambda entry: describe(search, entry), entries)
-        return [answer for answer in answers if answer is not None]
-
-
-def devices(name: str = SHARED_MEMORY) -> list[dict[str, Any]]:
-    """
-    @param name: the devices' name.
-    @return: our own HCA of this name, opened for this, and every other one of this user's live processes;
-        of C{lo0} only our own, which others cannot see.
-    @raise UnknownDeviceError: there is no such device.
+    @return: every HCA of this user's live processes.
     @raise HCAError: no run directory can be used.
     """
-    if traitsOf(name).hasAddress:
-        return withAddress(name)
-    device = Device(name)
+    search = Search()
     try:
-        if name != SHARED_MEMORY:
-            return [device.describe()]
-        search = Search()
-        try:
-            return [device.describe(), *others(search, device.guid)]
-        finally:
-            search.close()
+        entries = search.hcas()
+        # At the same time, so that many silent processes take no longer than one.  Threads: ask() blocks in
+        # poll(2).
+        with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+            answers = pool.map(lambda entry: describe(search, entry), entries)
+            return [answer for answer in answers if answer is not None]
+    finally:
+        search.close()
+
+
+def devices(name: str | None = None) -> list[dict[str, Any]]:
+    """
+    @param name: the devices' name, L{None} for all.
+    @return: those of this user's live processes.  Where there is none, and of C{lo0}, which others cannot
+        see, the device as a process would have it, opened for this.
+    @raise UnknownDeviceError: there is no such device.
+    @raise HCAError: no run directory can be used, or it cannot be opened.
+    """
+    traits = traitsOf(SHARED_MEMORY if name is None else name)
+    if traits.inRunDirectory or traits.hasAddress:
+        found = [each for each in running() if name is None or each["hca_id"] == name]
+        if found:
+            return found
+    device = Device(SHARED_MEMORY if name is None else name)
+    try:
+        return [device.describe()]
     finally:
         device.close()
 
 
-def withAddress(name: str) -> list[dict[str, Any]]:
+def short(found: Sequence[dict[str, Any]]) -> list[str]:
     """
-    @param name: the name of devices that have an address.
-    @return: those of this user's live processes, and our own, opened for this, if none of them has its
-        address.
-    @raise HCAError: there is none, and our own cannot be opened.
+    @return: a line for each HCA: its name, its process, and how many queue pairs it has.
     """
-    search = Search()
-    try:
-        found = [answer for answer in others(search, 0) if answer["hca_id"] == name]
-    finally:
-        search.close()
-    try:
-        # One UDP port 4791 per address (IBTA vol. 1 annex A17): if a live process has it, opening our own
-        # would fail.
-        address = place(name)
-        if not any(address in (answer.get("gids") or ()) for answer in found):
-            device = Device(name)
-            try:
-                found.insert(0, device.describe())
-            finally:
-                device.close()
-    except DeviceError:
-        if not found:
-            raise
-    return found
+    rows: list[tuple[str, ...]] = [("Device", "PID", "Program", "QPs")]
+    for entry in found:
+        inUse = entry.get("in_use")
+        count = inUse.get("qp") if isinstance(inUse, dict) else None
+        values = (entry["hca_id"], entry.get("pid"), entry.get("program"), count)
+        rows.append(tuple("-" if value is None else printable(str(value)) for value in values))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def parseArguments(arguments: Sequence[str]) -> Namespace:
@@ -156,11 +144,9 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
     parser = ArgumentParser(
         prog=PROGRAM, description="List the HCAs of your running processes, and what each has in use."
     )
-    parser.add_argument(
-        "-d", "--ib-dev", metavar="DEV", default=SHARED_MEMORY, help="the device, by default shm0"
-    )
+    parser.add_argument("-d", "--ib-dev", metavar="DEV", help="only devices of this name, such as shm0")
     parser.add_argument("-i", "--ib-port", metavar="PORT", type=int, default=PORT, help="the port, only 1")
-    parser.add_argument("-l", "--list", action="store_true", help="only the names")
+    parser.add_argument("-l", "--list", action="store_true", help="a line for each")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="limits, GIDs, what is in use and counters too"
     )
@@ -179,16 +165,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         found = devices(options.ib_dev)
         if options.ib_port != PORT:
-            raise UnknownDeviceError(f"device {options.ib_dev} has no port {options.ib_port}")
+            raise UnknownDeviceError(
+                f"device {options.ib_dev or SHARED_MEMORY} has no port {options.ib_port}"
+            )
     except (HCAError, OSError) as error:
         complain(PROGRAM, error)
         return 1
     if options.json:
-        print(json.dumps([present(entry) for entry in found], indent=2))
+        write(json.dumps([present(entry) for entry in found], indent=2))
     elif options.list:
-        print("\n".join(printable(str(entry["hca_id"])) for entry in found))
+        write("\n".join(short(found)))
     else:
-        print("\n\n".join("\n".join(heading(entry, options.verbose)) for entry in found))
+        write("\n\n".join("\n".join(heading(entry, options.verbose)) for entry in found))
     return 0
 
 

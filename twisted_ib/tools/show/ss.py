@@ -5,7 +5,6 @@ C{ib-ss}: the listeners and connections of this user's running processes, and wh
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import sys
@@ -23,7 +22,7 @@ from twisted_ib.hca.host.entries import Entry
 from twisted_ib.hca.host.query import SocketsAnswer, askSockets
 from twisted_ib.hca.host.search import Search
 from twisted_ib.hca.host.socketpage.reading import readPage
-from twisted_ib.tools.program import ArgumentParser, complain, printable, secondsWithin
+from twisted_ib.tools.program import ArgumentParser, complain, printable, secondsWithin, write
 from twisted_ib.tools.show.filters import FilterError, Test, expression, inState
 from twisted_ib.tools.show.processes import ASKED_AT_ONCE, programOf, tcpRows
 from twisted_ib.tools.show.sockets import order, socketsOf
@@ -199,9 +198,9 @@ def once(options: Namespace) -> None:
     found, notes = sockets()
     found = [row for row in found if options.test(row)]
     if options.json:
-        print(json.dumps(found, indent=2), flush=True)
+        write(json.dumps(found, indent=2))
         return
-    print("\n".join(lines(options, found)), flush=True)
+    write("\n".join(lines(options, found)))
     for note in notes:
         print(f"{PROGRAM}: {note}", file=sys.stderr, flush=True)
 
@@ -240,7 +239,7 @@ def watch(options: Namespace, pause: Callable[[float], object] = time.sleep) -> 
     before = signal.signal(signal.SIGINT, interrupt)
     try:
         while not isOver:
-            print(picture(options), end="", flush=True)
+            write(picture(options), end="")
             pause(options.watch)
     except KeyboardInterrupt:
         pass
@@ -261,11 +260,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             once(options)
         else:
             watch(options)
-    except BrokenPipeError:
-        # Python's signal documentation, note on SIGPIPE: the interpreter flushes standard output once more
-        # when it exits, and would report the error again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except KeyboardInterrupt:
         return 130
     except (HCAError, OSError) as error:

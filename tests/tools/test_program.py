@@ -1,0 +1,76 @@
+"""
+Tests for L{twisted_ib.tools.program}: what all commands have.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+
+from tests.support.commands import CommandTestCase, programOf
+from tests.support.waiting import HANG_SECONDS
+
+#: The commands, each with a call that prints something and needs nothing else.
+COMMANDS = {
+    "demo.demo": ["--help"],
+    "get": ["--help"],
+    "perf.perf": ["--help"],
+    "ping.ping": ["--help"],
+    "policy": ["check", "connect", "127.0.0.1:1"],
+    "show.devinfo": ["-v"],
+    "show.ss": [],
+}
+
+
+class CommandsTests(CommandTestCase):
+    """
+    Each of the commands.
+    """
+
+    def outcome(self, command: str, *arguments: str, output: int | None) -> tuple[int, str]:
+        """
+        @param output: the descriptor of its standard output.
+        @return: its status, and its complaints.
+        """
+        line = [sys.executable, "-c", programOf(command), *arguments]
+        ended = subprocess.run(
+            line, stdout=output, stderr=subprocess.PIPE, env=self.environment, text=True, timeout=HANG_SECONDS
+        )
+        return ended.returncode, ended.stderr
+
+    def test_version(self) -> None:
+        """
+        C{--version} is one line with the version of the package.
+        """
+        for command in COMMANDS:
+            line = [sys.executable, "-c", programOf(command), "--version"]
+            said = subprocess.run(line, capture_output=True, text=True, timeout=HANG_SECONDS)
+            name, number = said.stdout.split()
+            self.assertTrue(name.startswith("ib-"))
+            self.assertEqual((said.returncode, number, said.stderr), (0, version("twisted-ib"), ""))
+
+    def test_closed(self) -> None:
+        """
+        A command whose output nobody reads any more ends without a word.
+        """
+        # With it argparse drops the error of its help, and the status is 0.
+        self.environment.pop("PYTHONUNBUFFERED", None)
+        for command, arguments in COMMANDS.items():
+            reading, writing = os.pipe()
+            os.close(reading)
+            try:
+                status, complaints = self.outcome(command, *arguments, output=writing)
+            finally:
+                os.close(writing)
+            self.assertEqual((status, complaints), (1, ""), command)
+
+    def test_full(self) -> None:
+        """
+        One whose output cannot be written says so in one line.
+        """
+        full = os.open("/dev/full", os.O_WRONLY)
+        self.addCleanup(os.close, full)
+        status, complaints = self.outcome("show.devinfo", output=full)
+        self.assertEqual((status, complaints), (1, "standard output: No space left on device\n"))
