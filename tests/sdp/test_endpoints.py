@@ -489,6 +489,21 @@ class ErrorTests(EndpointTestCase):
         for text in ["sdp:host", "sdp:host:1:backlog=5", "sdp:port=1", "sdp:host:1:5:b:d:x"]:
             self.assertRaises((TypeError, ValueError), clientFromString, self.reactor, text)
 
+    def test_nearly(self) -> None:
+        """
+        The error of a word that is nearly one of the known says so; that of another word does not.
+        """
+        for parse, text, word in (
+            (serverFromString, "sdp:1:backlogg=5", "backlog="),
+            (serverFromString, "sdp:1:devise=roce0", "device="),
+            (clientFromString, "sdp:host:1:timout=5", "timeout="),
+            (clientFromString, "sdp:host:1:bindAdress=127.0.0.1", "bindAddress="),
+        ):
+            failure = self.assertRaises(TypeError, parse, self.reactor, text)
+            self.assertTrue(str(failure).endswith(f"; did you mean {word}?"), str(failure))
+        failure = self.assertRaises(TypeError, clientFromString, self.reactor, "sdp:host:1:colour=red")
+        self.assertNotIn("did you mean", str(failure))
+
     def test_constructors(self) -> None:
         """
         The same in code.

@@ -279,6 +279,7 @@ class GetTests(TestCase):
             ("sdp:127.0.0.1:7000:colour=red", "got an unexpected keyword argument 'colour'"),
             ("sdp:127.0.0.1", "missing a required argument: 'port'"),
             ("nosuch:127.0.0.1:7000", "Unknown endpoint type: 'nosuch'"),
+            ("sdpp:127.0.0.1:7000", "Unknown endpoint type: 'sdpp'; did you mean sdp:?"),
         ):
             # The endpoint stands there once.
             said = f"ib-get: endpoint {endpoint}: {word}\n"

@@ -13,7 +13,7 @@ is found each time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,24 @@ def _seconds(what: str, text: str) -> float:
     if not 0 <= seconds < float("inf"):
         raise ValueError(f"{what} {text} is out of range (0 seconds or more)")
     return seconds
+
+
+def nearest(word: str, words: Iterable[str]) -> str:
+    """
+    Return the end of an error's text about a word that is none of these, but nearly one.
+
+    @return: C{; did you mean WORD?}, or nothing if it is one of them or like none.
+    """
+    # Imported here: most strings are right.
+    from difflib import get_close_matches
+
+    known = list(words)
+    near = [] if word in known else get_close_matches(word, known, 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _named(parse: Callable[..., Any]) -> list[str]:
+    return [f"{name}=" for name in signature(parse).parameters]
 
 
 def _serverArguments(factory: object, /, *args: str, **kwargs: str) -> Any:
@@ -138,7 +156,8 @@ class EndpointParser:
                 signature(parse).bind(reactor, *args, **kwargs)
             except TypeError as error:
                 parts = [self.prefix, *args, *(f"{name}={value}" for name, value in kwargs.items())]
-                raise TypeError(f"{':'.join(parts)}: {error}") from None
+                hint = "".join(nearest(f"{name}=", _named(parse)) for name in kwargs)
+                raise TypeError(f"{':'.join(parts)}: {error}{hint}") from None
             raise
         except ValueError as error:
             raise ValueError(f"{self.prefix}: {error}") from None

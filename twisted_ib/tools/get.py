@@ -30,9 +30,13 @@ from twisted.web.http import PotentialDataLoss
 from twisted.web.iweb import UNKNOWN_LENGTH, IAgentEndpointFactory, IResponse
 from zope.interface import implementer
 
+from twisted_ib.internet.strings import nearest
 from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram, sentence
 
 PROGRAM = "ib-get"
+
+#: The first words of client endpoints, for the error of one that is none: Twisted's and ours.
+ENDPOINTS = ("sdp:", "ib:", "rds:", "direct:", "tcp:", "tls:", "ssl:", "unix:", "haproxy:")
 
 
 class Output:
@@ -236,7 +240,9 @@ def parseEndpoint(reactor: Any, description: str | None, uri: URI) -> IStreamCli
         text = str(error).removeprefix("sdp: ")
         # Some error texts begin with the description already.
         where = "" if text.startswith("sdp:") else f"{description}: "
-        raise ProgramError(f"endpoint {where}{text}") from None
+        kind, colon, _ = description.partition(":")
+        hint = nearest(f"{kind}:", ENDPOINTS) if colon else ""
+        raise ProgramError(f"endpoint {where}{text}{hint}") from None
 
 
 def checkWhole(url: str, response: IResponse, body: Body, ended: BaseException, lost: Failure | None) -> None:
