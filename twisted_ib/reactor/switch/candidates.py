@@ -27,8 +27,6 @@ OFFLOADS_REMEMBERED = 1024
 
 #: The service id of SDP's port 0 (IBTA vol. 1 annex A4; L{twisted_ib.sdp.handshake.serviceID}).
 _SDP = 0x10000
-#: Fallbacks where nobody would expect SDP: error texts do not mention them.
-UNASKED = frozenset(("mapped", "remote", "no_port"))
 _NO_PORT = Fallback("no_port", "there is no port 0")
 
 
@@ -196,4 +194,4 @@ def _isLocal(address: str, second: int) -> bool:
         return False
 
 
-__all__ = ["UNASKED", "Candidate", "Candidates", "Failures"]
+__all__ = ["Candidate", "Candidates", "Failures"]

@@ -16,8 +16,7 @@ from twisted.internet import error, tcp
 from twisted.python.failure import Failure
 
 from twisted_ib.configuration.parser import CONNECT, SDP, TCP
-from twisted_ib.reactor.switch.candidates import UNASKED
-from twisted_ib.reactor.switch.reason import Fallback, Reason
+from twisted_ib.reactor.switch.reason import UNASKED, Fallback, Reason
 
 if TYPE_CHECKING:
     from twisted_ib.reactor.switch.offload import Offload
@@ -83,7 +82,7 @@ class SwitchedClient(tcp.Client):
             super().doConnect()
 
     def _goOn(self, fallback: Fallback, reason: Exception | None = None) -> None:
-        self.connector.switch.fellBack(self.why, fallback)
+        self.connector.switch.fellBack(self.why, fallback, *self.realAddress[:2])
         if self.why.verdict == SDP and fallback.kind in UNASKED:
             # SDP was not even tried, as nothing can listen there: the error is TCP's for that.
             self.failIfNotConnected(error.getConnectError((ECONNREFUSED, os.strerror(ECONNREFUSED))))

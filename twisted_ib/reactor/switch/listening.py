@@ -218,7 +218,8 @@ class SwitchedPort(tcp.Port):
                 handle.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, self._reusePort)
             return handle
         if refused and not self.sdpListeners:
-            self.switch.fellBack(why, Fallback("listen", f"SDP: {refused[0].socketError}"))
+            fallback = Fallback("listen", f"SDP: {refused[0].socketError}")
+            self.switch.fellBack(why, fallback, self.interface or "*", self.port or 0)
         return skt
 
     def _mayGoOn(self, busy: list[CannotListenError]) -> bool:

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import attrs
 
+#: Fallbacks where nobody would expect SDP: neither error texts nor the log mention them.
+UNASKED = frozenset(("mapped", "remote", "no_port"))
+
 #: C{rule} of connections and ports that the program asked for by name: C{sdp:}, C{ib:} and C{direct:}.
 EXPLICIT = "explicit"
 
@@ -58,4 +61,4 @@ class Reason:
         return text if self.fallback is None else f"{text}: {self.fallback}"
 
 
-__all__ = ["EXPLICIT", "Fallback", "Reason"]
+__all__ = ["EXPLICIT", "UNASKED", "Fallback", "Reason"]

@@ -21,7 +21,7 @@ from twisted_ib.errors import DeviceError, HCAError, WrongThreadError
 from twisted_ib.hca.device.registry import addDevice, addedDevices, fabricOf, removeDevice, watchDevices
 from twisted_ib.internet.addresses import withPort
 from twisted_ib.internet.readers import channelsOf
-from twisted_ib.reactor.switch.reason import EXPLICIT, Fallback, Reason
+from twisted_ib.reactor.switch.reason import EXPLICIT, UNASKED, Fallback, Reason
 
 if TYPE_CHECKING:
     from twisted_ib.hca.device.tcpcounterparts import Counterpart
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 #: Characters of a rule's place in the name of its counter.
 SWITCH_COUNTER_NAME = 96
+
+#: Fallbacks, by peer and kind, that are not logged again; beyond it the oldest is forgotten.
+FALLBACKS_LOGGED = 1024
 
 #: libsdp's log level of a finished listen or connect.
 _SUMMARY = 7
@@ -62,6 +65,7 @@ class Switch:
         self.clients: WeakSet[SwitchedClient] = WeakSet()
         self.beginning: set[SwitchedClient] = set()
         self._candidates: Candidates | None = None
+        self._logged: dict[tuple[str, int, str], None] = {}
         self._applied: Policy | None = None
         self._direct: Reason | None = None
         self._directBy: Policy | None = None
@@ -169,12 +173,19 @@ class Switch:
         self.counters[f"switch_rule_{where[-SWITCH_COUNTER_NAME:]}"] += 1
         return decision
 
-    def fellBack(self, why: Reason, fallback: Fallback) -> None:
+    def fellBack(self, why: Reason, fallback: Fallback, host: str, port: int) -> None:
         """
-        Record why SDP does not carry a connection, and count.
+        Record why SDP does not carry a connection, and count; log it once for a peer and kind of reason.
         """
         why.fallback = fallback
         self.counters[f"switch_fallback_{fallback.kind}"] += 1
+        key = host, port, fallback.kind
+        if why.verdict == SDP or fallback.kind in UNASKED or key in self._logged:
+            return
+        if len(self._logged) == FALLBACKS_LOGGED:
+            del self._logged[next(iter(self._logged))]
+        self._logged[key] = None
+        self._log.info("{where} goes over TCP: {reason}", where=withPort(host, port), reason=fallback.text)
 
     def settled(self, role: str, why: Reason, host: str, port: int) -> None:
         """
