@@ -59,6 +59,14 @@ class PolicyTests(SynchronousTestCase):
         )
         return ended.returncode, ended.stdout.decode(), ended.stderr.decode()
 
+    def verdict(self, *arguments: str, **environment: str) -> str:
+        """
+        @return: the first of the two lines that a check prints.
+        """
+        status, said, errors = self.run_(*arguments, **environment)
+        self.assertEqual((status, said.count("\n"), errors), (0, 2, ""), arguments)
+        return said.splitlines()[0]
+
     def test_check(self) -> None:
         """
         The verdict, and the line that gives it.
@@ -75,17 +83,44 @@ class PolicyTests(SynchronousTestCase):
             ("connect", "[::1]:80", "x", "tcp rules:4"),
         ):
             arguments = ("check", role, target, "--program", program, "--config", "rules")
-            self.assertEqual(self.run_(*arguments), (0, said + "\n", ""), arguments)
+            self.assertEqual(self.verdict(*arguments), said, arguments)
+
+    def test_outcome(self) -> None:
+        """
+        The second line says what would happen now, by the rules, the devices, the routes and who is there.
+        """
+        self.file.write_text(
+            "use tcp connect * *:1\nuse sdp connect * *:2\nuse both connect * *:3\nuse sdp listen * *:4\n"
+            "device roce7 roce 127.0.0.9\nroute 198.51.100.0/24 roce7\nroute 0.0.0.0/0 shm0\n"
+        )
+        for role, target, said in (
+            ("connect", "127.0.0.1:1", "TCP: so says the rule"),
+            ("connect", "127.0.0.1:2", "SDP on shm0, or an error if nobody answers there"),
+            ("connect", "198.51.100.7:2", "SDP on roce7, or an error if nobody answers there"),
+            ("connect", "192.0.2.5:2", "an error: 192.0.2.5 is not this host and no route leads there"),
+            ("connect", "192.0.2.5:3", "TCP: 192.0.2.5 is not this host and no route leads there"),
+            (
+                "connect",
+                "198.51.100.7:3",
+                "TCP: 198.51.100.7 is not this host and the route to roce7 counts for 'use sdp' alone",
+            ),
+            ("connect", "127.0.0.1:3", "TCP: nobody offers SDP on 127.0.0.1:3"),
+            ("listen", "127.0.0.1:4", "SDP on shm0"),
+            ("listen", "*:5", "TCP, and SDP on shm0"),
+            ("listen", "192.0.2.5:5", "an error: 192.0.2.5 is not an address of this host"),
+        ):
+            status, out, err = self.run_("check", role, target, "--config", "rules")
+            self.assertEqual((status, out.splitlines()[1:], err), (0, [said], ""), target)
 
     def test_default(self) -> None:
         """
         Without rules, and with a file that has none.
         """
         check = ("check", "listen", "127.0.0.1:80")
-        self.assertEqual(self.run_(*check), (0, "both default\n", ""))
-        self.assertEqual(self.run_(*check, "--config", "/dev/null"), (0, "sdp default\n", ""))
-        self.assertEqual(self.run_(*check, TWISTED_IB_CONFIG="/dev/null"), (0, "sdp default\n", ""))
-        self.assertEqual(self.run_(*check, SIMPLE_LIBSDP=""), (0, "sdp default\n", ""))
+        self.assertEqual(self.verdict(*check), "both default")
+        self.assertEqual(self.verdict(*check, "--config", "/dev/null"), "sdp default")
+        self.assertEqual(self.verdict(*check, TWISTED_IB_CONFIG="/dev/null"), "sdp default")
+        self.assertEqual(self.verdict(*check, SIMPLE_LIBSDP=""), "sdp default")
 
     def test_search(self) -> None:
         """
@@ -94,9 +129,9 @@ class PolicyTests(SynchronousTestCase):
         (self.folder / "twisted_ib").mkdir()
         own = self.folder / "twisted_ib" / "ib.conf"
         own.write_text("use tcp connect * *:*")
-        self.assertEqual(self.run_("check", "connect", "1.2.3.4:1"), (0, f"tcp {own}:1\n", ""))
-        other = self.run_("check", "connect", "192.168.1.1:1", TWISTED_IB_CONFIG=str(self.file))
-        self.assertEqual(other, (0, f"sdp {self.file}:2\n", ""))
+        self.assertEqual(self.verdict("check", "connect", "1.2.3.4:1"), f"tcp {own}:1")
+        other = self.verdict("check", "connect", "192.168.1.1:1", TWISTED_IB_CONFIG=str(self.file))
+        self.assertEqual(other, f"sdp {self.file}:2")
 
     def test_json(self) -> None:
         """
@@ -116,6 +151,7 @@ class PolicyTests(SynchronousTestCase):
                 "address": "192.168.1.9",
                 "port": 80,
                 "devices": ["lo0"],
+                "outcome": "an error: 192.168.1.9 is not this host and no route leads there",
             },
         )
         answer = json.loads(self.run_("check", "listen", "*:80", "--json", SIMPLE_LIBSDP="1")[1])
@@ -129,9 +165,7 @@ class PolicyTests(SynchronousTestCase):
         A host's name stands for its address.
         """
         self.file.write_text("use tcp connect * 127.0.0.0/8:*")
-        self.assertEqual(
-            self.run_("check", "connect", "localhost:80", "--config", "rules"), (0, "tcp rules:1\n", "")
-        )
+        self.assertEqual(self.verdict("check", "connect", "localhost:80", "--config", "rules"), "tcp rules:1")
 
     def test_checkErrors(self) -> None:
         """

@@ -9,14 +9,27 @@ import os
 import socket
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from twisted_ib.configuration.file import VARIABLE, readRules
+from twisted_ib.configuration.parser import LISTEN, SDP, TCP
 from twisted_ib.configuration.syntax import parseAddress
-from twisted_ib.errors import RulesError
-from twisted_ib.hca.device.registry import builtInDevices, parseRules
+from twisted_ib.errors import HCAError, RulesError
+from twisted_ib.hca.device.registry import (
+    addDevice,
+    builtInDevices,
+    fabricOf,
+    parseRules,
+    removeDevice,
+    traitsOf,
+)
+from twisted_ib.hca.host.addresses import isLocalAddress
+from twisted_ib.internet.addresses import withPort
 from twisted_ib.reactor.rules.configuration import Configuration
 from twisted_ib.reactor.rules.policy import Policy
+from twisted_ib.reactor.switch.candidates import Candidates
+from twisted_ib.reactor.switch.reason import Fallback
 from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, printable, write
 
 PROGRAM = "ib-policy"
@@ -80,6 +93,54 @@ def policyFor(config: str | None) -> Policy:
     return Configuration(environ).read()
 
 
+@contextmanager
+def devicesOf(policy: Policy) -> Iterator[None]:
+    """
+    Have the devices of the rules, as a program that uses them has.
+    """
+    added = []
+    try:
+        for device in policy.devices:
+            if fabricOf(device.name) is None:
+                addDevice(device.name, device.fabric, device.address)
+                added.append(device.name)
+        yield
+    finally:
+        for name in added:
+            removeDevice(name)
+
+
+def outcome(policy: Policy, role: str, verdict: str, address: str, port: int) -> str:
+    """
+    @param role: C{listen} or C{connect}.
+    @return: what would happen now, in a program with these rules.
+    """
+    if verdict == TCP:
+        return "TCP: so says the rule"
+    local = isLocalAddress(address)
+    where = withPort(address, port)
+    with devicesOf(policy):
+        devices = tuple(name for name in policy.devicesFor(address) if fabricOf(name) is not None)
+        far = [name for name in devices if traitsOf(name).hasAddress]
+        if role == LISTEN:
+            if not local:
+                return f"an error: {address} is not an address of this host"
+            return f"{'SDP' if verdict == SDP else 'TCP, and SDP'} on {', '.join(devices)}"
+        if verdict == SDP:
+            chosen = devices if local else far
+            if not chosen:
+                return f"an error: {address} is not this host and no route leads there"
+            return f"SDP on {chosen[0]}, or an error if nobody answers there"
+        # Only "use sdp" leaves this host: TCP's server there cannot be compared with SDP's.
+        if not local:
+            route = f"the route to {far[0]} counts for 'use sdp' alone" if far else "no route leads there"
+            return f"TCP: {address} is not this host and {route}"
+        found = Candidates().here(devices, address, port, 0.0, 0.0)
+        if isinstance(found, Fallback):
+            return f"TCP: {found}"
+        return f"SDP on {found[0].device}, where {where} is served; TCP if that fails"
+
+
 def check(options: Namespace) -> int:
     """
     Print how one port or connection is carried; return the exit status.
@@ -87,6 +148,7 @@ def check(options: Namespace) -> int:
     address, port = parseTarget(options.target)
     policy = policyFor(options.config)
     decision = policy.decide(options.role, options.program, address, port)
+    happens = outcome(policy, options.role, decision.verdict, address, port)
     if options.json:
         answer = {
             "verdict": decision.verdict,
@@ -98,11 +160,12 @@ def check(options: Namespace) -> int:
             "address": address,
             "port": port,
             "devices": list(policy.devicesFor(address)),
+            "outcome": happens,
         }
         write(json.dumps(answer, indent=2))
     else:
         # The rule's place begins with a file name, which may contain anything but NUL and a slash.
-        write(f"{decision.verdict} {printable(decision.where)}")
+        write(f"{decision.verdict} {printable(decision.where)}\n{printable(happens)}")
     return 0
 
 
@@ -134,7 +197,8 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
     checking = commands.add_parser(
         "check",
         help="which way one listening port or connection goes",
-        description="Print sdp, tcp or both for a port or connection, and FILE:LINE of the rule or default.",
+        description="Print sdp, tcp or both for a port or connection, and FILE:LINE of the rule or default; "
+        "then what would happen now.",
     )
     checking.add_argument("role", choices=("listen", "connect"), metavar="listen|connect")
     checking.add_argument(
@@ -178,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for line in error.errors:
             complain(PROGRAM, ProgramError(printable(line)))
         return 1
-    except (OSError, ProgramError) as error:
+    except (HCAError, OSError, ProgramError) as error:
         complain(PROGRAM, error)
         return 1
 
