@@ -93,14 +93,11 @@ class RDSPort(SocketRDMA, ReceiveQueue):
     @ivar network: the state shared with the other sockets of the process.
     """
 
-    connected = False
     #: For protocols made for UDP, which may ask.
     _broadcast = False
 
-    _closing: Deferred[None] | None = None
     _linger: Any = None
     _default: tuple[str, int] | None = None
-    _realPort = 0
     _producer: Any = None
     _streaming = False
     _producerPaused = False
@@ -127,14 +124,10 @@ class RDSPort(SocketRDMA, ReceiveQueue):
             raise ValueError(f"maxPacketSize is 0 to {limits.RDS_MESSAGE}, not {maxPacketSize!r}")
         if not isinstance(interface, str):
             raise ValueError(f"interface {interface!r} is not an address")
+        ReceiveQueue.__init__(self, reactor, protocol, maxPacketSize)
         self.port = port
-        self.protocol = protocol
         self.interface = interface
-        self.maxPacketSize = maxPacketSize
-        self.reactor = reactor
         self.device = device
-        self.addresses = []
-        ReceiveQueue.__init__(self)
         self._network = network
         self._tells = IRDSProtocol.providedBy(protocol)
         self._heldBytes = 0
@@ -263,6 +256,10 @@ class RDSPort(SocketRDMA, ReceiveQueue):
         quiet = network.medium.whenQuiet() if network.dormant else succeed(None)
         quiet.addCallback(lambda result: closing.callback(None))
 
+    def _congestionChanged(self, congested: bool) -> None:
+        for address in self.addresses:
+            self.network.setCongested(address, self._realPort, congested)
+
     # -- sending
 
     def connect(self, host: str, port: int) -> None:
@@ -275,7 +272,7 @@ class RDSPort(SocketRDMA, ReceiveQueue):
         self._pathTo((host, port))
         self._default = (host, port)
 
-    def _writeSlowly(self, datagram: bytes, addr: tuple[str, int] | None) -> Deferred[None] | None:
+    def _writeSlowly(self, datagram: Any, addr: Any) -> Deferred[None] | None:
         # Dropped and counted: a protocol may still write while its socket closes.
         if not self.connected or self._closing is not None:
             self.network.counters["send_drop_closed"] += 1
@@ -428,7 +425,7 @@ class RDSPort(SocketRDMA, ReceiveQueue):
         path = self._pathTo(addr)
         dropped = path.drop(self, addr[1])
         for message in dropped:
-            self._queued -= message.size + message.overhead
+            self._queued -= message.size + _OVERHEAD
         held = self._held.pop((path, addr[1]), None)
         if held is not None:
             path.release()
@@ -461,7 +458,7 @@ class RDSPort(SocketRDMA, ReceiveQueue):
         """
         The peer has acknowledged a message.
         """
-        self._queued -= message.size + message.overhead
+        self._queued -= message.size + _OVERHEAD
         if self._pausedBy or self._waiters or self._producer is not None or self._closing is not None:
             self._release()
 

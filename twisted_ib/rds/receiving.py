@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from twisted_ib import limits
+from twisted_ib.compilation import mypyc_attr
 from twisted_ib.interfaces import IRDSCookieProtocol
-from twisted_ib.rds.paths.network import Network
 from twisted_ib.rds.protocol.bundle import BUNDLE, MOST, datagramsOf
 from twisted_ib.rds.protocol.wire import NO_EXTENSIONS, Fields
 from twisted_ib.rds.sending import SendQueue
@@ -23,9 +23,10 @@ from twisted_ib.rds.sending import SendQueue
 RDS_RECEIVE_MOST = 16 * 1024 * 1024
 
 _log = Logger()
-_OVERHEAD = limits.RDS_DATAGRAM_OVERHEAD
+_OVERHEAD: Final = limits.RDS_DATAGRAM_OVERHEAD
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ReceiveQueue(SendQueue):
     """
     The receive side of a L{RDSPort<twisted_ib.rds.port.RDSPort>}.
@@ -37,32 +38,22 @@ class ReceiveQueue(SendQueue):
     @ivar _blocked: paths whose connections are not read.
     """
 
-    reactor: Any
-    protocol: Any
-    maxPacketSize: int
-    addresses: list[str]
-    connected: bool
-    _closing: Deferred[None] | None
-    _realPort: int
-
-    _reading = True
-    _congested = False
-    _drain: Any = None
-
-    def __init__(self) -> None:
+    def __init__(self, reactor: Any, protocol: Any, maxPacketSize: int) -> None:
         super().__init__()
+        self.reactor = reactor
+        self.protocol = protocol
+        self.maxPacketSize = maxPacketSize
+        self.addresses: list[str] = []
+        self.connected = False
+        self._closing: Deferred[None] | None = None
         self._counters: dict[str, int] = {}
         self._received: deque[tuple[Any, int, bytes, int | None]] = deque()
-        self._takesCookies = IRDSCookieProtocol.providedBy(self.protocol)
+        self._takesCookies: bool = IRDSCookieProtocol.providedBy(protocol)
         self._receivedBytes = 0
         self._blocked: set[Any] = set()
-
-    @property
-    def network(self) -> Network:
-        """
-        The state shared by all sockets of the process on the device.
-        """
-        raise NotImplementedError
+        self._reading = True
+        self._congested = False
+        self._drain: Any = None
 
     def pauseProducing(self) -> None:
         """
@@ -78,8 +69,17 @@ class ReceiveQueue(SendQueue):
             self._reading = True
             self._wantDrain()
 
-    stopReading = pauseProducing
-    startReading = resumeProducing
+    def stopReading(self) -> None:
+        """
+        See C{pauseProducing}.
+        """
+        self.pauseProducing()
+
+    def startReading(self) -> None:
+        """
+        See C{resumeProducing}.
+        """
+        self.resumeProducing()
 
     def messageReceived(self, path: Any, fields: Fields, payload: bytes) -> None:
         """
@@ -193,8 +193,10 @@ class ReceiveQueue(SendQueue):
     def _mark(self, congested: bool) -> None:
         if self._congested is not congested:
             self._congested = congested
-            for address in self.addresses:
-                self.network.setCongested(address, self._realPort, congested)
+            self._congestionChanged(congested)
+
+    def _congestionChanged(self, congested: bool) -> None:
+        raise NotImplementedError
 
     def isFull(self) -> bool:
         """

@@ -9,6 +9,7 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred
 
 from twisted_ib import limits
+from twisted_ib.compilation import mypyc_attr
 from twisted_ib.rds.protocol.bundle import MOST, Bundle
 from twisted_ib.rds.protocol.machine import RDSMessage
 
@@ -19,6 +20,7 @@ NO_BUNDLE: Final = Bundle(None, None, object(), 0)
 NO_BUNDLE.room = -1
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SendQueue:
     """
     The send side of a L{RDSPort<twisted_ib.rds.port.RDSPort>}.
@@ -28,14 +30,13 @@ class SendQueue:
     @ivar _bundle: the one that was written to last, or L{NO_BUNDLE}.
     """
 
-    _realPort: int
-
     def __init__(self) -> None:
+        self._realPort = 0
         self._queued = 0
         self._bundles: dict[Any, Bundle] = {}
         self._bundle = NO_BUNDLE
 
-    def write(self, datagram: bytes, addr: tuple[str, int] | None = None) -> Deferred[None] | None:
+    def write(self, datagram: Any, addr: Any = None) -> Deferred[None] | None:
         """
         See L{IRDSTransport.write<twisted_ib.interfaces.IRDSTransport.write>}.
         """
@@ -49,11 +50,11 @@ class SendQueue:
             room -= len(datagram) + _OVERHEAD
             if room >= 0:
                 bundle.room = room
-                bundle.append(datagram)
+                bundle.pieces.append(datagram)
                 return None
         return self._writeSlowly(datagram, addr)
 
-    def _writeSlowly(self, datagram: bytes, addr: tuple[str, int] | None) -> Deferred[None] | None:
+    def _writeSlowly(self, datagram: Any, addr: Any) -> Deferred[None] | None:
         raise NotImplementedError
 
     def _openBundle(self, path: Any, given: Any, port: int, data: bytes) -> None:
@@ -62,7 +63,7 @@ class SendQueue:
         # Reserve the whole bundle; bundleClosed() returns the rest.
         self._queued += MOST
         bundle.room -= len(data) + _OVERHEAD
-        bundle.append(data)
+        bundle.pieces.append(data)
 
     def bundleClosed(self, bundle: Bundle) -> RDSMessage:
         """
@@ -76,7 +77,7 @@ class SendQueue:
         message = bundle.message(self._realPort)
         # Account for the bundle's real size instead of its reserved one: one object, and so one overhead,
         # however many datagrams it has.
-        self._queued += message.size + message.overhead - MOST
+        self._queued += message.size + _OVERHEAD - MOST
         return message
 
     def closeBundles(self) -> None:

@@ -30,7 +30,7 @@ class FormTests(SynchronousTestCase):
         """
         bundle = Bundle(None, None, (HOST, 5), 5)
         for data in (b"one", b"", b"three"):
-            bundle.append(data)
+            bundle.pieces.append(data)
         message = bundle.message(4)
         expected = bytes.fromhex("00000003 00000003 00000000 00000005") + b"onethree"
         self.assertEqual((message.payload, message.flags, message.count), (expected, 0x40, 3))
@@ -44,7 +44,7 @@ class FormTests(SynchronousTestCase):
         bundle = Bundle(None, None, (HOST, 5), 5)
         data = [bytes([value]) * 3000 for value in range(3)]
         for each in data:
-            bundle.append(each)
+            bundle.pieces.append(each)
         message = bundle.message(4)
         expected = bytes.fromhex("00000003" + "00000bb8" * 3) + b"".join(data)
         self.assertEqual(message.payload[1:], data)
@@ -56,7 +56,7 @@ class FormTests(SynchronousTestCase):
         One datagram is a message like others.
         """
         bundle = Bundle(None, None, (HOST, 5), 5)
-        bundle.append(b"one")
+        bundle.pieces.append(b"one")
         message = bundle.message(4)
         self.assertEqual((message.payload, message.flags, message.count), (b"one", 0, 1))
 

@@ -23,7 +23,6 @@ from twisted_ib.rds import receiving
 from twisted_ib.rds.media import rc, rcaccept, rcconnect, rcconnection, rcsend
 from twisted_ib.rds.media.rcconnect import PORT_SPACE
 from twisted_ib.rds.media.rcconnection import CONTROL, RCConnection
-from twisted_ib.rds.media.rcsend import PAUSE, RESUME
 from twisted_ib.rds.protocol.private import packHello
 from twisted_ib.rds.protocol.wire import HEADER, NO_EXTENSIONS
 
@@ -566,6 +565,13 @@ class HostileTests(ProcessesTestCase):
         assert isinstance(found, RCConnection)
         return found
 
+    def fill(self, session: RCConnection) -> None:
+        """
+        Have its queue pair full, as if messages waited in it.
+        """
+        self.patch(limits, "INLINE_SENDS", 0)
+        session.queuePair.pending = deque()
+
     def header(self, length: int = 0, **fields: Any) -> bytes:
         """
         @return: A header of a message from port 4000 to port 5000, on the path that there is.
@@ -686,21 +692,22 @@ class HostileTests(ProcessesTestCase):
         """
         PAUSE says that the first path of a connection has no memory, RESUME that the last one has some again.
         """
-        session, said = self.session(self.b), []
-        control = session._control
-        self.patch(session, "_control", lambda *said_: (said.append(said_[1]), control(*said_)))
-        for count, kinds in ((1, [PAUSE]), (1, []), (-1, []), (1, []), (-1, []), (-1, [RESUME])):
+        session, peer = self.session(self.b), self.session(self.a)
+        path: Any = session.queuePair.path
+        self.settle()
+        for count, isSaid in ((1, True), (1, False), (-1, False), (1, False), (-1, False), (-1, True)):
+            before = path.position(), peer.peerPaused
             session.pause(count)
-            self.assertEqual(said, kinds)
-            said.clear()
+            self.settle()
+            after = path.position(), peer.peerPaused
+            self.assertEqual([one != other for one, other in zip(before, after, strict=True)], [isSaid] * 2)
 
     def test_nobodyAndNoRoom(self) -> None:
         """
         A peer that sends to ports which nobody has, and reads nothing, is not told of each.
         """
         session = self.session(self.b)
-        self.patch(session, "_post", lambda *arguments: False)
-        session.queuePair.pending = deque()
+        self.fill(session)
         frame = self.header(0, to=7777)
         for _ in range(1000):
             session.received(frame, 0, len(frame))
@@ -714,10 +721,7 @@ class HostileTests(ProcessesTestCase):
         not fill the backlog.
         """
         session = self.session(self.b)
-        post = session._post
-        session._post = lambda *arguments: False  # type: ignore[method-assign]
-        # As if a message waited in the queue pair: others take the slow path.
-        session.queuePair.pending = deque()
+        self.fill(session)
         self.two.transport.write(b"waits", (HOST, 4000))
         sent = [bytes([index]) * 5000 for index in range(40)]
         for data in sent:
@@ -725,7 +729,7 @@ class HostileTests(ProcessesTestCase):
             self.settle()
         self.assertEqual((self.two.data[1:], len(session.backlog)), (sent, 1))
         self.assertEqual(len(session.gathered), 0)
-        session._post, session.queuePair.pending = post, None  # type: ignore[method-assign]
+        session.queuePair.pending = None
         session.resume()
         self.settle()
         self.assertEqual((self.one.data, len(session.backlog)), ([b"waits"], 0))

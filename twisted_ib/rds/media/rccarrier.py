@@ -6,9 +6,9 @@ L{twisted_ib.rds.media.rcconnection} documents the messages on the queue pair.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from zope.interface import implementer
+from zope.interface import classImplements
 
 from twisted_ib.rds.paths.carrier import IRDSBundlingCarrier
 from twisted_ib.rds.protocol.machine import RDSMessage
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from twisted_ib.rds.media.rcconnection import RCConnection
     from twisted_ib.rds.paths.path import RDSPath
 
-_pack = HEADER.pack
+_pack: Final = HEADER.pack
 
 
-@implementer(IRDSBundlingCarrier)
 class RCCarrier:
     """
     One path on a queue pair.
@@ -178,3 +177,6 @@ class RCCarrier:
                 session.gather(_pack(*fields), b"", 0)
             else:
                 session.post(packChecksummed(*fields), b"", 0)
+
+
+classImplements(RCCarrier, IRDSBundlingCarrier)

@@ -29,7 +29,7 @@ Source: Linux 6.1 C{net/rds/ib_recv.c}, C{net/rds/ib_send.c}.
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, RDSWireError, ResourceLimitError
@@ -67,12 +67,12 @@ RDS_SESSION_PATHS = limits.RDS_PATHS // 4
 #: Bytes accepted from a process after PAUSE: a ring's worth, and what was sent before.
 RDS_PAUSED = 16 * 1024 * 1024
 
-_unpack = HEADER.unpack_from
-_pack = HEADER.pack
+_unpack: Final = HEADER.unpack_from
+_pack: Final = HEADER.pack
 
-_PORT = Struct(">H")
+_PORT: Final = Struct(">H")
 #: The flags of messages that are not for the fast path.
-_UNUSUAL = 0xFF & ~BUNDLE
+_UNUSUAL: Final = 0xFF & ~BUNDLE
 
 
 # The value of C{_last} before any carrier: has a C{path} of None, so the data path needs no further check.
@@ -80,7 +80,7 @@ class _Nobody:
     path = None
 
 
-_NOBODY = _Nobody()
+_NOBODY: Final = _Nobody()
 
 
 class RCConnection(RCSender):

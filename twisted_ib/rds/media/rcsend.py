@@ -8,7 +8,7 @@ L{twisted_ib.rds.media.rcconnection} documents the messages on the queue pair.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, QueuePairError, ResourceLimitError
@@ -26,40 +26,43 @@ if TYPE_CHECKING:
 
 #: Payload bytes of one fragment between processes of a host; receives and sends of one queue pair (Linux
 #: ib.h has 1024 and 256 by default).
-RDS_FRAGMENT = limits.INLINE_MESSAGE
-RDS_RECEIVES = 256
-RDS_SENDS = 256
+RDS_FRAGMENT: Final = limits.INLINE_MESSAGE
+RDS_RECEIVES: Final = 256
+RDS_SENDS: Final = 256
 #: How long an acknowledgement between processes of a host is delayed to be merged with others, in seconds.
 RDS_ACK_SECONDS = 0.005
 #: RDMA operations outstanding on one queue pair; further ones wait on their paths.
-RDS_OPERATIONS_POSTED = 64
+RDS_OPERATIONS_POSTED: Final = 64
 
-RECEIVES = RDS_RECEIVES
+RECEIVES: Final = RDS_RECEIVES
 
 #: The RNR timer code, 0.32 ms as in Linux ib_cm.c (rds_ib_tune_rnr).
-_RNR_TIMER = 10
-_RETRIES = 7
+_RNR_TIMER: Final = 10
+_RETRIES: Final = 7
 #: Messages longer than this, with their headers, are not gathered; and a batch of this size is sent: the
 #: peer processes the first messages while the last are being written.
-_SMALL = 4 * 1024
-_ENOUGH = 4 * 1024
+_SMALL: Final = 4 * 1024
+_ENOUGH: Final = 4 * 1024
 #: The most pieces of a gather list.
-_PIECES = 16
+_PIECES: Final = 16
 #: An acknowledgement is due after so much was received, each message counting for C{EACH} and its bytes; a
 #: sleeping peer is woken after so much was sent.
-DUE = 64 * 1024
+DUE: Final = 64 * 1024
 #: After so much an acknowledgement is sent at once, not at the end of the batch.
-MUCH = 256 * 1024
-EACH = 4 * 1024
+MUCH: Final = 256 * 1024
+EACH: Final = 4 * 1024
 #: The flags of a control frame.  Linux has no such flag and is never sent one.
-CONTROL = 0x80
+CONTROL: Final = 0x80
 #: The kinds of control frames.
-ADDRESSES, PORT_UNBOUND, PAUSE, RESUME = 1, 2, 3, 4
+ADDRESSES: Final = 1
+PORT_UNBOUND: Final = 2
+PAUSE: Final = 3
+RESUME: Final = 4
 #: The rights of a peer that has a cookie; each memory region restricts them further.
-_ACCESS = int(REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC)
+_ACCESS: Final = int(REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC)
 #: The local ACK timeout between processes: code 14, 67 ms (4.096 us * 2^14).
-_TIMEOUT = 14
-_RTS = QPState.RTS
+_TIMEOUT: Final = 14
+_RTS: Final = QPState.RTS
 
 
 class RCSender:
@@ -164,9 +167,11 @@ class RCSender:
 
     # -- sending
 
-    def gather(self, header: bytes, payload: bytes, length: int) -> None:
+    def gather(self, header: bytes, payload: Any, length: int) -> None:
         """
         Send a message between processes: the first of a turn at once, further small ones together.
+
+        @param payload: C{bytes}; of a message that is not small also a list of them.
         """
         device = self._device
         size = HEADER_BYTES + length

@@ -237,7 +237,6 @@ class OperationMessage(RDSMessage):
         "key",
         "length",
         "opcode",
-        "silent",
         "swap",
     )
 

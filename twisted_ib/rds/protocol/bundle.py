@@ -52,11 +52,9 @@ _TABLES: Final = [Struct(f">{count + 1}I") for count in range(_COUNT + 1)]
 class Bundled(RDSMessage):
     """
     A bundle as a message to send.
-
-    @ivar count: the number of datagrams.
     """
 
-    __slots__ = ("count",)
+    __slots__ = ()
 
     def __init__(self, ports: tuple[int, int], owner: Any, pieces: list[bytes]) -> None:
         count = len(pieces)
@@ -75,14 +73,14 @@ class Bundle:
 
     @ivar room: the bytes left, each datagram counting for its bytes and
         L{RDS_DATAGRAM_OVERHEAD<limits.RDS_DATAGRAM_OVERHEAD>}.
-    @ivar append: adds a datagram; the caller has checked C{room}.
+    @ivar pieces: the datagrams; who adds one has checked C{room}.
     @ivar path: the path that will carry it.
     @ivar socket: the sending socket.
     @ivar address: the address that was given to C{write}.
     @ivar port: the receiving socket's port.
     """
 
-    __slots__ = ("_pieces", "address", "append", "path", "port", "room", "socket")
+    __slots__ = ("address", "path", "pieces", "port", "room", "socket")
 
     def __init__(self, path: Any, socket: Any, address: Any, port: int) -> None:
         self.path = path
@@ -90,15 +88,14 @@ class Bundle:
         self.socket = socket
         self.address = address
         self.port = port
-        self._pieces: list[bytes] = []
-        self.append: Callable[[bytes], None] = self._pieces.append
+        self.pieces: list[bytes] = []
 
     def message(self, port: int) -> RDSMessage:
         """
         @param port: the sending socket's port.
         @return: the message to send; an ordinary one if there is one datagram only.
         """
-        pieces = self._pieces
+        pieces = self.pieces
         if len(pieces) == 1:
             return RDSMessage(port, self.port, pieces[0], self.socket)
         return Bundled((port, self.port), self.socket, pieces)

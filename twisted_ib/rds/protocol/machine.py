@@ -27,9 +27,9 @@ from __future__ import annotations
 
 from collections import deque
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
-from twisted_ib import limits
+from twisted_ib.compilation import mypyc_attr
 from twisted_ib.rds.protocol.congestion import MAP_BYTES, CongestionMap
 from twisted_ib.rds.protocol.wire import (
     ACK_REQUIRED,
@@ -56,7 +56,7 @@ RDS_PROBE_SECONDS = 1.0
 RDS_UNACKNOWLEDGED = 8
 RDS_UNACKNOWLEDGED_BYTES = 16 * 1024 * 1024
 
-_REPEATED = RETRANSMITTED | ACK_REQUIRED
+_REPEATED: Final = RETRANSMITTED | ACK_REQUIRED
 
 
 class Outcome(IntEnum):
@@ -74,6 +74,7 @@ class Outcome(IntEnum):
     RESTARTED = 3
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RDSMessage:
     """
     A message from C{send} until it is acknowledged.
@@ -86,9 +87,13 @@ class RDSMessage:
     @ivar owner: gets C{messageDone(message)} or C{messageDropped(message)}; L{None} for the machine's
         own.
     @ivar once: whether it must not be retransmitted, because it carries an RDMA operation.
+    @ivar silent: whether there is an RDMA operation only, and no message (RDS_RDMA_SILENT in Linux
+        uapi/linux/rds.h).
+    @ivar count: the number of datagrams in it.
     """
 
     __slots__ = (
+        "count",
         "destinationPort",
         "extensions",
         "flags",
@@ -96,15 +101,10 @@ class RDSMessage:
         "owner",
         "payload",
         "sequence",
+        "silent",
         "size",
         "sourcePort",
     )
-
-    #: Whether there is an RDMA operation only, and no message (RDS_RDMA_SILENT in Linux uapi/linux/rds.h).
-    silent = False
-    #: The number of datagrams in it, and their accounting overhead besides the bytes of the payload.
-    count = 1
-    overhead = limits.RDS_DATAGRAM_OVERHEAD
 
     def __init__(
         self,
@@ -125,6 +125,8 @@ class RDSMessage:
         self.size = len(payload)
         self.owner = owner
         self.once = once
+        self.silent = False
+        self.count = 1
 
 
 class PathMachine:
@@ -314,10 +316,10 @@ class PathMachine:
 
         dropped = [message for message in self.waiting if isMeant(message)]
         if dropped:
-            self.waiting = deque(message for message in self.waiting if not isMeant(message))
+            self.waiting = deque([message for message in self.waiting if not isMeant(message)])
         sent = [message for message in self.unacknowledged if isMeant(message)]
         if sent:
-            self.unacknowledged = deque(message for message in self.unacknowledged if not isMeant(message))
+            self.unacknowledged = deque([message for message in self.unacknowledged if not isMeant(message)])
         return dropped + sent
 
     def finished(self, message: RDSMessage) -> bool:
