@@ -396,7 +396,7 @@ class Attempt:
 
     def cancel(self) -> None:
         """
-        Cancel the timeout: to C{BaseConnector} the attempt is also its C{timeoutID}.
+        Cancel the timeout.
         """
         connector = self._connector
         if connector.timeout is not None:
@@ -432,12 +432,18 @@ class Connector(Destination):
             self.factoryStarted = 1
         self.transport = attempt = self._makeTransport()
         if self.timeout is not None:
-            self.timeoutID = attempt
             batchedCallsOf(self.reactor).limit(self.reactor, self.timeout, attempt)
         self.factory.startedConnecting(self)
 
     def _makeTransport(self) -> Any:
         return Attempt(self)
+
+    def cancelTimeout(self) -> None:
+        """
+        Cancel the timeout of the attempt, which needs no C{timeoutID}.
+        """
+        if isinstance(self.transport, Attempt):
+            self.transport.cancel()
 
     def makeTransport(self, channel: DeviceChannel, host: Address, peer: Address) -> Any:
         """

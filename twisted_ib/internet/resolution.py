@@ -48,6 +48,10 @@ class Destination(base.BaseConnector):
 
     protocolName: str
     transport: Any
+    # Class attributes, as most connectors differ in none of them and there may be many.
+    bindAddress: Any = None
+    bound: tuple[str, int] = ("", 0)
+    device: str | None = None
 
     def __init__(
         self,
@@ -72,9 +76,11 @@ class Destination(base.BaseConnector):
         """
         self.host = checkHost(host)
         self.port = checkPort(servicePort(port), 1)
-        self.bindAddress = bindAddress
-        self.bound = parseBindAddress(bindAddress)
-        self.device = device
+        if bindAddress is not None:
+            self.bindAddress = bindAddress
+            self.bound = parseBindAddress(bindAddress)
+        if device is not None:
+            self.device = device
         checkTimeout(timeout)
         base.BaseConnector.__init__(self, factory, timeout, reactor)  # type: ignore[arg-type]
 
