@@ -342,9 +342,11 @@ class FakeChannel:
     @ivar users: Its holders.
     @ivar counters: What was counted.
     @cvar polled: Whether the reactor looks at the device by itself.
+    @cvar shown: There is no page on which C{ib-ss} finds connections.
     """
 
     polled = False
+    shown = None
 
     def __init__(self, reactor: FakeReactor) -> None:
         """
