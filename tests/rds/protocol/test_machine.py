@@ -161,17 +161,20 @@ class BeginningTests(MachineCase):
         """
         self.machine.send(self.message())
         self.machine.connected(0.0)
+        self.machine.probeAcknowledged(0, 5.0)
         self.outputs()
         self.assertIsNone(self.machine.deadline())
         self.machine.probeAcknowledged(0, 5.0)
         self.machine.probeAcknowledged(2, 5.0)
         self.assertIsNone(self.machine.deadline())
-        self.machine.probeAcknowledged(1, 5.0)
-        self.assertEqual(self.machine.deadline(), 5.0 + machine.RDS_PROBE_SECONDS)
+        for now in (5.0, 5.2):
+            self.machine.probeAcknowledged(1, now)
+            self.assertEqual(self.machine.deadline(), 5.0 + machine.RDS_PROBE_SECONDS)
         self.machine.tick(5.5)
         self.assertEqual(self.sent(), [])
         self.machine.tick(5.0 + machine.RDS_PROBE_SECONDS)
         self.assertEqual(self.sent(), [(2, 5000, 4000, 0)])
+        self.machine.probeAcknowledged(1, 7.0)
         self.assertIsNone(self.machine.deadline())
 
     def test_silentPeerLost(self) -> None:
@@ -202,7 +205,12 @@ class SendingTests(MachineCase):
         self.assertEqual(self.machine.acknowledged(3), messages[:2])
         self.assertEqual(self.machine.acknowledged(3), [])
         self.assertFalse(self.machine.isIdle())
+        unsent = self.message(13)
+        self.machine.send(unsent)
         self.assertEqual(self.machine.acknowledged(4), messages[2:])
+        self.assertEqual([*self.machine.waiting], [unsent])
+        self.sent()
+        self.assertEqual(self.machine.acknowledged(5), [unsent])
         self.assertTrue(self.machine.isIdle())
 
     def test_impossibleAcknowledgement(self) -> None:
@@ -307,10 +315,12 @@ class SendingTests(MachineCase):
         self.open()
         self.machine.send(self.message())
         self.map.mark(9)
+        self.assertFalse(self.machine.sendAtOnce(self.message()))
         first, second = self.outputs()
         self.assertEqual((first.flags, first.payload[1]), (CONG_BITMAP, 2))
         self.assertEqual(second.destinationPort, 4000)
         self.assertEqual(self.sent(), [])
+        self.assertTrue(self.machine.sendAtOnce(self.message()))
 
 
 class AcknowledgingTests(MachineCase):
@@ -372,11 +382,13 @@ class AcknowledgingTests(MachineCase):
         """
         Many bytes ask too.
         """
-        self.patch(machine, "RDS_UNACKNOWLEDGED_BYTES", 2500)
-        self.open()
-        for _ in range(6):
-            self.machine.send(self.message(payload=bytes(1000)))
-        self.assertEqual([n for n, _, _, flags in self.sent() if flags], [5])
+        for limit, expected in ((2500, 5), (3000, 5), (3001, 6)):
+            self.setUp()
+            self.patch(machine, "RDS_UNACKNOWLEDGED_BYTES", limit)
+            self.open()
+            for _ in range(6):
+                self.machine.send(self.message(payload=bytes(1000)))
+            self.assertEqual([n for n, _, _, flags in self.sent() if flags], [expected])
 
 
 class ReceivingTests(MachineCase):
@@ -390,8 +402,8 @@ class ReceivingTests(MachineCase):
         """
         self.open()
         self.assertEqual(self.receive(2, 1, 5, payload=b"x"), Outcome.DELIVER)
-        self.assertEqual(self.receive(9, 0, 5), Outcome.DELIVER)
-        self.assertEqual(self.machine.nextReceive, 10)
+        self.assertEqual(self.receive(9, 0, 5, ACK_REQUIRED), Outcome.DELIVER)
+        self.assertEqual((self.machine.nextReceive, self.counters["recv_ack_required"]), (10, 1))
 
     def test_repeatedAreDropped(self) -> None:
         """
