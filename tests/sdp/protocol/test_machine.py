@@ -178,6 +178,39 @@ class SendTests(SynchronousTestCase):
         self.assertIsNone(machine.update(10))
         self.assertEqual(machine.sequence, 1)
 
+    def test_owesUpdate(self) -> None:
+        """
+        Two new receives are announced, or a single one to a peer that knows of fewer than three; but not by
+        an update that answers the answer to an update, unless the peer knows of none.
+        """
+        for known, receives, alone, answering in (
+            (0, 0, False, False),
+            (0, 1, True, True),
+            (1, 0, False, False),
+            (1, 2, True, False),
+            (1, 3, True, False),
+            (1, 4, True, True),
+            (2, 2, False, False),
+            (2, 3, True, False),
+            (2, 4, True, True),
+            (3, 3, False, False),
+            (3, 4, False, False),
+            (3, 5, True, True),
+            (30, 31, False, False),
+            (30, 32, True, True),
+        ):
+            machine = opened()
+            machine.received, machine.sequence = 100, 200
+            machine.told = 100 + known
+            for updated, updating, expected in (
+                (100, 200, answering),
+                (99, 200, alone),
+                (100, 199, alone),
+                (99, 199, alone),
+            ):
+                machine._updated, machine._updating = updated, updating
+                self.assertEqual(machine.owesUpdate(receives), expected, (known, receives, updated, updating))
+
     def test_everyMessageTells(self) -> None:
         """
         Each message tells the peer of the receives, whatever it is for.
