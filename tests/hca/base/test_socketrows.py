@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.sdp.pair import HandReactor
 from twisted_ib import limits
 from twisted_ib.hca.base import socketrows
-from twisted_ib.hca.base.socketrows import COLUMNS, Row, noWhy, rowOf, usersRows, values
+from twisted_ib.hca.base.socketrows import COLUMNS, TCP_STATES, Row, noWhy, rowOf, usersRows, values
 from twisted_ib.internet.channel import channelFor
 from twisted_ib.rdma.port import connectRDMA, listenRDMA
 from twisted_ib.sdp.port import connectSDP, listenSDP
@@ -49,6 +49,15 @@ class RowTests(SynchronousTestCase):
                 "rule": "explicit",
             },
         )
+
+    def test_states(self) -> None:
+        """
+        The kernel's numbers of TCP's states, as C{include/net/tcp_states.h} counts them; CLOSE is no row.
+        """
+        names = "ESTABLISHED SYN_SENT SYN_RECV FIN_WAIT1 FIN_WAIT2 TIME_WAIT CLOSE CLOSE_WAIT LAST_ACK LISTEN"
+        expected = dict(enumerate([*names.split(), "CLOSING"], 1))
+        del expected[7]
+        self.assertEqual(TCP_STATES, expected)
 
     def test_why(self) -> None:
         """

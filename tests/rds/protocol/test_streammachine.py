@@ -484,6 +484,7 @@ class EndingTests(SessionTestCase):
             session = self.connected()
             session.close()
             session.close()
+            session.finish()
             self.assertEqual(kinds(session), [FrameKind.CLOSE])
             self.assertIs(session.state, StreamState.OPEN)
             self.say(session, answer)
@@ -553,6 +554,7 @@ class EndingTests(SessionTestCase):
         session = self.connected()
         self.say(session, FrameKind.DATA, data=b"abc")
         self.say(session, FrameKind.CLOSE, offset=3)
+        session.close()
         self.assertEqual((session.state, session.take()), (StreamState.CLOSED, b"abc"))
 
     def test_abort(self) -> None:
@@ -567,6 +569,15 @@ class EndingTests(SessionTestCase):
         self.assertEqual((session.queuedBytes, session.arrivedBytes, self.owner.held), (0, 0, 0))
         self.assertEqual(kinds(session), [FrameKind.RESET])
         self.assertEqual(list(session.events), [(StreamEvent.CLOSED, EndReason.ABORTED)])
+
+    def test_abortOfTheFirst(self) -> None:
+        """
+        0 is a number of a peer's stream like any other.
+        """
+        session = self.opening()
+        self.say(session, FrameKind.ACCEPT, offset=0, window=1000)
+        session.abort()
+        self.assertEqual(kinds(session), [FrameKind.RESET])
 
     def test_abortBeforeTheAnswer(self) -> None:
         """
