@@ -449,6 +449,18 @@ class ReceiveTests(QueuePairTestCase):
             self.setUp()
             test()
 
+    def test_partitionsChanged(self) -> None:
+        """
+        When the port's table changes the path of a queue pair that receives learns its partition anew.
+        """
+        told: list[Any] = []
+        self.patch(MemoryPath, "modified", lambda path, queuePair: told.append((path, queuePair)))
+        self.a.partitionsChanged()
+        self.connect()
+        told.clear()
+        self.a.partitionsChanged()
+        self.assertEqual(told, [(self.pathA, self.a)])
+
     def test_onRequest(self) -> None:
         """
         The consumer is asked for work queues when the peer's first request needs them: not for a message,

@@ -224,16 +224,18 @@ class SendingTests(RequesterCase):
 
     def test_postNow(self) -> None:
         """
-        A small message that may leave at once is its packet at once; it is numbered, kept and acknowledged as
-        others are.
+        A small message that may leave at once is its packet at once; it is numbered, kept, acknowledged and
+        timed as others are.
         """
         connection = self.connection
         found = connection.requester.postNow(SEND_ONLY, b"head", b"data", 1, self.now)
         self.assertEqual(found, (0x04, ASK, A, b"head", b"data"))
         self.assertFalse(connection.pending())
         self.assertIsNotNone(connection.deadline())
+        self.now += 0.25
         self.acknowledge(ACK, A)
         self.assertEqual(self.end.done, [1])
+        self.assertEqual(connection.requester._pacing.roundTrip(), 0.25)
         self.assertIsNone(connection.requester.postNow(SEND_ONLY, b"", bytes(257), 2, self.now))
         self.position = 1
         self.post(SEND_ONLY, b"first")

@@ -78,8 +78,6 @@ class Streams:
 
     def _make(self, address: tuple[str, int], now: float) -> StreamMachine | None:
         if len(self.sessions) >= limits.RDS_STREAMS or self._perPeer[address] >= limits.RDS_STREAMS_PER_PEER:
-            if not self._perPeer[address]:
-                del self._perPeer[address]
             return None
         if not self.sessions:
             self._watched = now
