@@ -211,13 +211,17 @@ class ServerDatagrams(DatagramProtocol):
         @param service: takes messages.
         """
         self._service = service
+        self._peer: Any = None
+        self._send: Send | None = None
 
     def datagramReceived(self, datagram: bytes, addr: Any) -> None:
         """
         A message came.
         """
-        write = self.transport.write  # type: ignore[union-attr]
-        self._service(datagram, lambda data: write(data, addr))
+        if self._send is None or addr != self._peer:
+            self._peer, write = addr, self.transport.write  # type: ignore[union-attr]
+            self._send = lambda data: write(data, addr)
+        self._service(datagram, self._send)
 
 
 class ServerEcho(DatagramProtocol):
