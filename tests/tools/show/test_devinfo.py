@@ -69,6 +69,10 @@ class DevinfoTests(CommandTestCase):
         found = self.list()
         self.assertEqual({entry["pid"] for entry in found}, {server.pid for server in servers})
         self.assertEqual(len(self.said("-l").splitlines()), 3)
+        ups = [line for line in self.said("--prometheus").splitlines() if line.startswith("twisted_ib_up{")]
+        self.assertEqual([line.endswith(" 1") for line in ups], [True, True])
+        for server in servers:
+            self.assertEqual(sum(f'pid="{server.pid}"' in line for line in ups), 1)
         for server in servers:
             [entry] = [entry for entry in found if entry["pid"] == server.pid]
             self.assertEqual(entry["hca_id"], "shm0")

@@ -21,7 +21,7 @@ from twisted_ib.hca.host.entries import Entry
 from twisted_ib.hca.host.query import ask
 from twisted_ib.hca.host.search import Search
 from twisted_ib.tools.program import ArgumentParser, complain, printable, write
-from twisted_ib.tools.show.devicetext import heading, present
+from twisted_ib.tools.show.devicetext import guid, heading, present
 from twisted_ib.tools.show.processes import ASKED_AT_ONCE, programOf
 
 PROGRAM = "ib-devinfo"
@@ -137,6 +137,26 @@ def short(found: Sequence[dict[str, Any]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
+def metrics(name: str | None) -> str:
+    """
+    @param name: the devices' name, L{None} for all.
+    @return: the HCAs of this user's live processes in Prometheus' text format.
+    @raise HCAError: no run directory can be used.
+    """
+    # Imported here: it loads Twisted.
+    from twisted_ib.metrics import exposition, families
+
+    found = [each for each in running() if name is None or each["hca_id"] == name]
+    names = {"device": "hca_id", "pid": "pid", "program": "program"}
+    labels = [{label: printable(str(entry.get(key))) for label, key in names.items()} for entry in found]
+    for each, entry in zip(labels, found, strict=True):
+        attributes = entry.get("attributes")
+        number = attributes.get("node_guid") if isinstance(attributes, dict) else None
+        # A process may have several devices of one name, each on an address.
+        each["guid"] = guid(number) if isinstance(number, int) else ""
+    return exposition(families(zip(labels, found, strict=True)))
+
+
 def parseArguments(arguments: Sequence[str]) -> Namespace:
     """
     @return: the parsed command line.
@@ -149,6 +169,9 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
     parser.add_argument("-l", "--list", action="store_true", help="a line for each")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="limits, GIDs, what is in use and counters too"
+    )
+    parser.add_argument(
+        "--prometheus", action="store_true", help="metrics, for the textfile collector of the node exporter"
     )
     parser.add_argument("--json", action="store_true", help="one JSON list, of everything")
     return parser.parse_args(arguments)
@@ -163,6 +186,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = parseArguments(sys.argv[1:] if arguments is None else arguments)
     try:
+        if options.prometheus:
+            write(metrics(options.ib_dev), end="")
+            return 0
         found = devices(options.ib_dev)
         if options.ib_port != PORT:
             raise UnknownDeviceError(

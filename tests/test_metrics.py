@@ -1,0 +1,121 @@
+"""
+Tests for L{twisted_ib.metrics}.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.parser import text_string_to_metric_families as parsed
+from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.test.requesthelper import DummyRequest
+
+from tests.sdp.pair import HandReactor
+from twisted_ib.internet.channel import channelFor
+from twisted_ib.metrics import MetricsResource, exposition, families
+
+
+class FormatTests(SynchronousTestCase):
+    """
+    From descriptions of HCAs to Prometheus' text.
+    """
+
+    def test_text(self) -> None:
+        """
+        Counts are gauges, counters are counters; rules and kinds become labels.
+        """
+        counters = {"sent_pkts": 3, 'switch_rule_/a "b"\\n:1': 2, "switch_fallback_refused": 1}
+        description = {"in_use": {"qp": 5}, "counters": counters}
+        self.assertEqual(
+            exposition(families([({"device": "shm0"}, description)])),
+            "# HELP twisted_ib_in_use Objects of verbs that exist.\n"
+            "# TYPE twisted_ib_in_use gauge\n"
+            'twisted_ib_in_use{device="shm0",kind="qp"} 5\n'
+            "# HELP twisted_ib_sent_pkts_total The counter sent_pkts of ib-devinfo.\n"
+            "# TYPE twisted_ib_sent_pkts_total counter\n"
+            'twisted_ib_sent_pkts_total{device="shm0"} 3\n'
+            "# HELP twisted_ib_switch_fallback_total Decisions of the switch.\n"
+            "# TYPE twisted_ib_switch_fallback_total counter\n"
+            'twisted_ib_switch_fallback_total{device="shm0",kind="refused"} 1\n'
+            "# HELP twisted_ib_switch_rule_total Decisions of the switch.\n"
+            "# TYPE twisted_ib_switch_rule_total counter\n"
+            'twisted_ib_switch_rule_total{device="shm0",rule="/a \\"b\\"\\\\n:1"} 2\n'
+            "# HELP twisted_ib_up Whether the process answers.\n"
+            "# TYPE twisted_ib_up gauge\n"
+            'twisted_ib_up{device="shm0"} 1\n',
+        )
+
+    def test_silent(self) -> None:
+        """
+        A process that does not answer is not up, and has nothing else.
+        """
+        [up] = families([({"pid": "7"}, {"in_use": None})])
+        self.assertEqual((up.name, up.samples), ("twisted_ib_up", {(("pid", "7"),): 0}))
+
+    def test_nonsense(self) -> None:
+        """
+        What another process says, whatever it is, leaves a page that Prometheus reads: names and values that
+        are none are left out, and of two with the same labels one stays.
+        """
+        odd = {
+            "a b": 1,
+            "x{": 1,
+            "": 1,
+            "n\n": 1,
+            "text": "5",
+            "real": 1.5,
+            "true": True,
+            "none": None,
+            "good": 2,
+        }
+        descriptions: list[Any] = [
+            ({"device": 'd"\n\\'}, {"in_use": {"q\n": 1, "r": "x"}, "counters": odd}),
+            ({"device": 'd"\n\\'}, {"in_use": {"q\n": 3}, "counters": {"good": 4}}),
+            ({"device": "e"}, {"in_use": [], "counters": 7}),
+            ({"device": "f"}, {}),
+        ]
+        found = {family.name: family for family in parsed(exposition(families(descriptions)))}
+        self.assertEqual(set(found), {"twisted_ib_up", "twisted_ib_in_use", "twisted_ib_good"})
+        [sample] = found["twisted_ib_good"].samples
+        self.assertEqual((sample.labels, sample.value), ({"device": 'd"\n\\'}, 2.0))
+        self.assertEqual([sample.value for sample in found["twisted_ib_up"].samples], [1.0, 0.0, 0.0])
+
+
+class ResourceTests(SynchronousTestCase):
+    """
+    The page of a process.
+    """
+
+    def page(self, resource: MetricsResource) -> dict[str, Any]:
+        """
+        @return: the families on the page.
+        """
+        request: Any = DummyRequest([b"metrics"])
+        body = resource.render_GET(request)
+        [kind] = request.responseHeaders.getRawHeaders(b"content-type")
+        self.assertTrue(kind.startswith(b"text/plain"))
+        return {family.name: family for family in parsed(body.decode())}
+
+    def test_page(self) -> None:
+        """
+        The devices that the reactor has open now, with the metrics that the application has beside.
+        """
+        reactor = HandReactor()
+        registry = CollectorRegistry()
+        Counter("mine", "The application's.", registry=registry).inc()
+        resource = MetricsResource(reactor, registry)
+        self.assertEqual(set(self.page(resource)) - {"mine_created"}, {"mine"})
+        channel = channelFor(reactor, "lo0")
+        self.addCleanup(channel.close)
+        channel.count("bad_hello")
+        found = self.page(resource)
+        self.assertIn("mine", found)
+        [sample] = found["twisted_ib_bad_hello"].samples
+        self.assertEqual((sample.labels, sample.value), ({"device": "lo0", "address": ""}, 1.0))
+        self.assertEqual(
+            {sample.labels["kind"] for sample in found["twisted_ib_in_use"].samples},
+            {"pd", "mr", "cq", "qp", "srq", "ah", "mw"},
+        )
+        channel.close()
+        self.assertNotIn("twisted_ib_up", self.page(MetricsResource(reactor)))
