@@ -5,12 +5,19 @@ Tests for L{twisted_ib.tools.program}: what all commands have.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from configparser import ConfigParser
+from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import CommandTestCase, programOf
 from tests.support.waiting import HANG_SECONDS
+from twisted_ib.tools.program import ArgumentParser
 
 #: The commands, each with a call that prints something and needs nothing else.
 COMMANDS = {
@@ -22,6 +29,25 @@ COMMANDS = {
     "show.devinfo": ["-v"],
     "show.ss": [],
 }
+
+
+class CommandLineTests(SynchronousTestCase):
+    """
+    The parsers.
+    """
+
+    def test_parsers(self) -> None:
+        """
+        The module of each command makes its parser, from which others make manual pages and completions.
+        """
+        metadata = ConfigParser()
+        metadata.read(Path(__file__).parents[2] / "setup.cfg")
+        scripts = metadata["options.entry_points"]["console_scripts"].strip().splitlines()
+        for name, module, _ in (re.split(" = |:", line) for line in scripts):
+            parser = import_module(module).commandLine()
+            self.assertIsInstance(parser, ArgumentParser)
+            self.assertEqual(parser.prog, name)
+            self.assertIn("--version", parser.format_help())
 
 
 class CommandsTests(CommandTestCase):

@@ -295,9 +295,9 @@ async def fetch(reactor: Any, options: Namespace, output: Output) -> int:
     return 0
 
 
-def parseArguments(arguments: Sequence[str]) -> Namespace:
+def commandLine() -> ArgumentParser:
     """
-    @return: the parsed command line.
+    @return: the parser of the command line; the manual page and the completion of shells are made from it.
     """
     parser = ArgumentParser(prog=PROGRAM, description="Fetch a URL over SDP to a file.")
     parser.add_argument("url", metavar="URL", help="an http: or https: URL")
@@ -309,7 +309,14 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
     parser.add_argument(
         "-o", "--output", metavar="FILE", required=True, help="where the body goes; - is standard output"
     )
-    return parser.parse_args(arguments)
+    return parser
+
+
+def parseArguments(arguments: Sequence[str]) -> Namespace:
+    """
+    @return: the parsed command line.
+    """
+    return commandLine().parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -188,9 +188,9 @@ def test(options: Namespace) -> int:
     return 0
 
 
-def parseArguments(arguments: Sequence[str]) -> Namespace:
+def commandLine() -> ArgumentParser:
     """
-    @return: the parsed command line.
+    @return: the parser of the command line; the manual page and the completion of shells are made from it.
     """
     parser = ArgumentParser(prog=PROGRAM, description="What the ib reactor's rules say of connections.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -224,7 +224,14 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
     )
     testing.add_argument("file", metavar="FILE", help="the rules")
     testing.set_defaults(run=test)
-    return parser.parse_args(arguments)
+    return parser
+
+
+def parseArguments(arguments: Sequence[str]) -> Namespace:
+    """
+    @return: the parsed command line.
+    """
+    return commandLine().parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -221,12 +221,19 @@ def command(name: str) -> str:
     return nearer if len(nearer) < len(beside) else beside
 
 
+def commandLine() -> ArgumentParser:
+    """
+    @return: the parser of the command line; the manual page and the completion of shells are made from it.
+    """
+    description = "Fetch files from a Twisted web server over SDP, and over TCP beside it."
+    return ArgumentParser(prog=PROGRAM, description=description)
+
+
 def parseArguments(arguments: Sequence[str]) -> Namespace:
     """
     @return: the parsed command line, which has no options.
     """
-    description = "Fetch files from a Twisted web server over SDP, and over TCP beside it."
-    return ArgumentParser(prog=PROGRAM, description=description).parse_args(arguments)
+    return commandLine().parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

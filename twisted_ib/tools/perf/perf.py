@@ -78,9 +78,9 @@ def size(text: str) -> int:
     return value
 
 
-def parseArguments(arguments: Sequence[str]) -> Namespace:
+def commandLine() -> ArgumentParser:
     """
-    Parse the command line without the command.
+    @return: the parser of the command line; the manual page and the completion of shells are made from it.
     """
     parser = ArgumentParser(
         prog=PROGRAM,
@@ -95,7 +95,14 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
     # L{main} passes its arguments on: it has a dialogue and options of its own.
     summary = "requests and acknowledgements over RDS, as rds-stress"
     tests.add_parser(rds.NAME, help=summary, add_help=False)
-    return parser.parse_args(arguments)
+    return parser
+
+
+def parseArguments(arguments: Sequence[str]) -> Namespace:
+    """
+    Parse the command line without the command.
+    """
+    return commandLine().parse_args(arguments)
 
 
 def _addOptions(parser: Any, test: Test) -> None:

@@ -43,10 +43,9 @@ speaks that program's protocol, with its options: ib-ping --as ucmatose --help l
 is rds-ping: ib-ping --rds --help lists its options."""
 
 
-def parseArguments(arguments: Sequence[str]) -> Namespace:
+def commandLine() -> ArgumentParser:
     """
-    @param arguments: the command line without the command.
-    @return: the options.
+    @return: the parser of the command line; the manual page and the completion of shells are made from it.
     """
     parser = ArgumentParser(
         prog=PROGRAM,
@@ -81,7 +80,15 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
     add("-v", dest="verbose", action="store_true", help="print the data")
     add("-P", dest="persistent", action="store_true", help="have the server take many clients")
     add("-d", dest="debug", action="store_true", help="print what goes on")
-    return parser.parse_args(arguments)
+    return parser
+
+
+def parseArguments(arguments: Sequence[str]) -> Namespace:
+    """
+    @param arguments: the command line without the command.
+    @return: the options.
+    """
+    return commandLine().parse_args(arguments)
 
 
 def ping(station: VerbsSession, options: Namespace) -> int:

@@ -157,9 +157,9 @@ def metrics(name: str | None) -> str:
     return exposition(families(zip(labels, found, strict=True)))
 
 
-def parseArguments(arguments: Sequence[str]) -> Namespace:
+def commandLine() -> ArgumentParser:
     """
-    @return: the parsed command line.
+    @return: the parser of the command line; the manual page and the completion of shells are made from it.
     """
     parser = ArgumentParser(
         prog=PROGRAM, description="List the HCAs of your running processes, and what each has in use."
@@ -174,7 +174,14 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
         "--prometheus", action="store_true", help="metrics, for the textfile collector of the node exporter"
     )
     parser.add_argument("--json", action="store_true", help="one JSON list, of everything")
-    return parser.parse_args(arguments)
+    return parser
+
+
+def parseArguments(arguments: Sequence[str]) -> Namespace:
+    """
+    @return: the parsed command line.
+    """
+    return commandLine().parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

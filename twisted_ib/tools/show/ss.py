@@ -124,9 +124,9 @@ def sockets() -> tuple[list[dict[str, Any]], list[str]]:
     return sorted(found, key=order), sorted({answer.note for answer in answers if answer.note})
 
 
-def parseArguments(arguments: Sequence[str]) -> Namespace:
+def commandLine() -> ArgumentParser:
     """
-    @return: the parsed command line.
+    @return: the parser of the command line; the manual page and the completion of shells are made from it.
     """
     parser = ArgumentParser(
         prog=PROGRAM,
@@ -152,6 +152,14 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
     parser.add_argument(
         "filter", nargs="*", help="as of ss(8): 'sport = :80 and dst 10.0.0.0/8'; also src, dport, state"
     )
+    return parser
+
+
+def parseArguments(arguments: Sequence[str]) -> Namespace:
+    """
+    @return: the parsed command line.
+    """
+    parser = commandLine()
     # Options may stand between the words of a filter, as ss(8) has it.
     options = parser.parse_intermixed_args(arguments)
     try:
