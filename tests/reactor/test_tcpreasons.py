@@ -8,7 +8,7 @@ import gc
 import os
 from typing import Any
 
-from twisted.internet.protocol import ClientFactory, Factory, Protocol
+from twisted.internet.protocol import ClientFactory, DatagramProtocol, Factory, Protocol
 
 from tests.reactor.test_socketreport import VisibilityTestCase
 from tests.sdp.pair import HandReactor
@@ -112,6 +112,19 @@ class ConnectionTests(VisibilityTestCase):
         reactor = HandReactor()
         self.addCleanup(lambda: [channel.close() for channel in channelsOf(reactor)])
         self.ends(listenSDP, connectSDP, reactor, reactor.turn)
+
+    def test_rds(self) -> None:
+        """
+        A socket of RDS, as long as it is bound.
+        """
+        port = self.reactor.listenRDS(0, DatagramProtocol(), interface="127.0.0.1")
+        [row] = pageRows()
+        self.assertEqual(
+            [row[name] for name in ("kind", "provider", "device", "local", "remote")],
+            ["listener", "rds", "shm0", f"127.0.0.1:{port.getHost().port}", None],
+        )
+        port.stopListening()
+        waitUntil(lambda: not pageRows(), self.turn)
 
     def test_invisible(self) -> None:
         """

@@ -50,13 +50,14 @@ from twisted_ib.rds.media.rcconnection import RCConnection
 from twisted_ib.rds.paths.carrier import IRDSMedium
 from twisted_ib.rds.paths.path import RDSPath
 from twisted_ib.rds.paths.rdmaoperations import DeviceMemory
-from twisted_ib.rds.paths.rows import networkRows
+from twisted_ib.rds.paths.rows import PROVIDER, networkRows
 from twisted_ib.rds.protocol.bundle import BUNDLE
 from twisted_ib.rds.protocol.congestion import CongestionMap
 from twisted_ib.rds.protocol.private import servicePort
 from twisted_ib.rds.protocol.wire import PING_PORT
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.host.socketpage.page import SocketPage
     from twisted_ib.rds.paths.network import Network
 
 #: Queue pairs of one process and device.
@@ -83,7 +84,10 @@ class RCMedium:
     @ivar expected: queue pairs whose REP was sent and whose RTU is awaited, by the same keys; only where
         peers are IP addresses, as anybody can forge the addresses of a REQ.
     @ivar calls: connection attempts, by the same keys.
+    @cvar provider: the provider's name, for C{ib-ss}.
     """
+
+    provider = PROVIDER
 
     def __init__(self, network: Network, device: str | None = None) -> None:
         self.network = network
@@ -98,6 +102,7 @@ class RCMedium:
         self._domains: dict[Any, DeviceMemory] = {}
         self._laters: dict[RDSPath, PendingCall] = {}
         self._bound: dict[str, dict[int, Any]] = {}
+        self._rows: dict[tuple[str, int], tuple[SocketPage, int | None]] = {}
         self._services: dict[Any, Any] = {}
         self._dead: dict[int, float] = {}
         self._listener = RequestListener(self)
@@ -164,6 +169,10 @@ class RCMedium:
             raise
         ports[port] = service
         channel.acquire(self)
+        if channel.shown is not None:
+            page = channel.shown.openPage()
+            [offset] = page.add(self.name, [(self, address, port, "", 0)])
+            self._rows[address, port] = page, offset
         channel.device.counting["rds"] = self.counters
 
     def unbind(self, address: str, port: int) -> None:
@@ -175,6 +184,9 @@ class RCMedium:
         service = ports.pop(port)
         if service is not None:
             service.close()
+        page, offset = self._rows.pop((address, port), (None, None))
+        if page is not None and offset is not None:
+            page.remove(offset)
         if not ports:
             del self._bound[address]
             if self.traits.hasAddress:
