@@ -5,6 +5,7 @@ Tests of the mutation analysis itself.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -191,9 +192,26 @@ class TreeTests(SynchronousTestCase):
         self.assertEqual((survivor.status, survivor.caught), ("survived", False))
         self.assertEqual(self.module.read_text(), TOY)
 
+    def test_failingOnce(self) -> None:
+        """
+        A test of the unchanged tree that fails once is forgiven.
+        """
+        test = self.module.with_name("test_clamped.py")
+        test.write_text(TOY_TEST.replace(", 9)\n", ", 8)\n"))
+        tree = Tree(self.module.parent.parent)
+        run = Tree._run
+
+        def runAgain(*arguments: Any) -> Outcome:
+            outcome = run(*arguments)
+            test.write_text(TOY_TEST)
+            return outcome
+
+        self.patch(Tree, "_run", runAgain)
+        self.assertEqual(self.outcome(tree, "relational").status, "killed")
+
     def test_failing(self) -> None:
         """
-        Where the unchanged tree fails its tests nothing is said about mutants.
+        Where the unchanged tree fails its tests, twice, nothing is said about mutants.
         """
         self.module.write_text("")
         failure = self.assertRaises(RuntimeError, self.outcome, Tree(self.module.parent.parent), "return")
