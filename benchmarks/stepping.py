@@ -12,6 +12,7 @@ from attrs import define
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import ClientFactory, Protocol
 
+from twisted_ib.hca.queues.receiver import RecordReceiver
 from twisted_ib.sdp.port import connectSDP, listenSDP
 
 #: Calls of one run.
@@ -187,7 +188,7 @@ def connected(reactor: Any, here: str = "", there: str = "127.0.0.1", name: str 
     return ready
 
 
-class Swallow:
+class Swallow(RecordReceiver):
     """
     Stands in a path's table for a queue pair, and takes records.
 

@@ -21,6 +21,7 @@ _RUN = "from twisted.internet import reactor as r; r.callWhenRunning(r.stop); r.
 #: All that the reactor may import before somebody uses a device or a switch.
 REACTOR = {
     "twisted_ib",
+    "twisted_ib.compilation",
     "twisted_ib.errors",
     "twisted_ib.hca",
     "twisted_ib.hca.base",
@@ -33,6 +34,7 @@ REACTOR = {
     "twisted_ib.limits",
     "twisted_ib.reactor",
     "twisted_ib.reactor.ibreactor",
+    "twisted_ib.reactor.loop",
     "twisted_ib.reactor.rules",
     "twisted_ib.reactor.rules.sighup",
     "twisted_ib.reactor.socketreport",

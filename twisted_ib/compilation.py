@@ -2,6 +2,9 @@
 Marks for mypyc on classes that may be compiled; without it they say nothing.
 
 C{mypy_extensions} is needed where mypyc is, and not at run time.
+
+If an object's class is interpreted, compiled code looks up its methods as Python does.  So the compiled bases
+of such classes call methods that nobody overrides through the class, C{Base.method(self)}: a call of C.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from twisted_ib.hca.connection import SIDRStatus
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.memory.memory import MemoryRegion, MemoryWindow, WindowType
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
+from twisted_ib.hca.queues.receiver import RecordReceiver
 from twisted_ib.hca.queues.requests import ReceiveRequest, SendOpcode
 from twisted_ib.hca.wire import cm
 from twisted_ib.hca.wire.headers import RETH
@@ -183,7 +184,7 @@ class Listener:
         """
 
 
-class Sink:
+class Sink(RecordReceiver):
     """
     The liar's queue pair: takes what comes, or refuses it.
     """

@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.hca.base.operation import ACKNOWLEDGE, REFUSAL, SEND_ONLY, word
 from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.queues.receiver import RecordReceiver
 
 SDP = 0x0001
 #: Listens, and is never asked.
@@ -23,7 +24,7 @@ LISTENER = object()
 FabricFactory = Callable[[Any, int, Callable[[], float]], Any]
 
 
-class Taker:
+class Taker(RecordReceiver):
     """
     A stand-in for a queue pair and its requester, as a path sees them.
 

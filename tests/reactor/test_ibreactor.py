@@ -24,6 +24,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.sdp.pair import Keeper
+from tests.support.calls import requireReplaceable
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.base.polling import SPIN_SECONDS, AdaptivePolling
 from twisted_ib.hca.base.traits import LOCAL
@@ -257,7 +258,7 @@ class TurnTests(ReactorTestCase):
         device.log.clear()
         self.reactor.doIteration(2.5)
         self.assertEqual((self.slept[3:], device.log), ([2.5], []))
-        self.assertEqual((self.reactor.polling.turns, self.reactor._turns), (0, 0))
+        self.assertEqual((self.reactor.polling.turns, self.reactor._loop.turns), (0, 0))
 
     def test_sleeps(self) -> None:
         """
@@ -421,6 +422,7 @@ class TurnTests(ReactorTestCase):
         """
         Nor does the look for a next batch last longer than until a timed call is due.
         """
+        requireReplaceable(AdaptivePolling, "spin")
         self.running()
         _, device = self.add()
         device.hot = (HotPath(),)
@@ -432,7 +434,7 @@ class TurnTests(ReactorTestCase):
             self.reactor._insertNewDelayedCalls()
             device.work = [1]
             self.reactor.doPoll(delay)
-            self.reactor._quiet = False
+            self.reactor._loop.quiet = False
             self.assertAlmostEqual(asked.pop(), delay)
             self.assertEqual(asked, [])
         for call in self.reactor.getDelayedCalls():
@@ -584,6 +586,7 @@ class TurnTests(ReactorTestCase):
         """
         A spin is no longer than the time to the next timed call.
         """
+        requireReplaceable(AdaptivePolling, "spin")
         _, device = self.add()
         device.hot = (HotPath(),)
         asked: list[float] = []
@@ -603,6 +606,7 @@ class TurnTests(ReactorTestCase):
         """
         With one path the spin looks at it alone, else at all devices.
         """
+        requireReplaceable(AdaptivePolling, "spin")
         _, one = self.add()
         looked: list[Any] = []
         self.patch(

@@ -2,8 +2,8 @@
 The C{ib} reactor: epoll, with devices polled between its turns.
 
 Without a device it is C{EPollReactor} (the kqueue or select reactor where there is no epoll).  With one, each
-turn processes what the device has received; if that is nothing, L{AdaptivePolling} decides whether to poll
-again, and at last the device's event is armed and epoll sleeps.
+turn processes what the device has received; if that is nothing, adaptive polling decides whether to poll
+again (L{twisted_ib.reactor.loop}), and at last the device's event is armed and epoll sleeps.
 
 Install it with C{twistd --reactor=ib} or L{install}.  It imports of this package only what a reactor without
 a device needs; the rest is imported when it is first used.
@@ -13,18 +13,16 @@ from __future__ import annotations
 
 from math import inf
 from socket import AF_INET, AF_INET6
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from twisted.logger import Logger
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.interfaces import IReactorCompletionChannels, IReactorRDMA, IReactorRDS
 from twisted_ib.internet.logcontext import callInContext
 from twisted_ib.internet.readers import readingUsers, takeUsers
-from twisted_ib.internet.waiting import threadsNeedInterpreter, yieldCPU
+from twisted_ib.reactor.loop import DeviceLoop, isDue, progress
 from twisted_ib.reactor.rules.sighup import reloadingOnHangup, startFolder
 from twisted_ib.reactor.waker import Waker
 
@@ -41,8 +39,6 @@ else:
         except ImportError:
             from twisted.internet.selectreactor import SelectReactor as _Base
 
-#: Turns after which epoll is called however busy the devices are; a power of two.
-_EPOLL_EVERY = 16
 #: Errors of an import without a free descriptor, which its file needs, or without memory.
 _EXHAUSTED = (OSError, MemoryError)
 _basePoll = _Base.doIteration
@@ -54,10 +50,9 @@ class IBReactor(_Base):
     """
     A reactor that polls completion channels, and has messages, RDMA and reliable datagrams beside streams.
 
-    @ivar polling: The L{AdaptivePolling} that decides when to sleep.
-    @ivar _threadsWait: The result of L{threadsNeedInterpreter} after the last batch with traffic.
+    @ivar polling: The L{AdaptivePolling<twisted_ib.hca.base.polling.AdaptivePolling>} that decides when to
+        sleep.
     @ivar _switchless: Whether the switch could not be loaded, so that all TCP is the operating system's.
-    @ivar _quiet: Whether the devices have just been polled in vain.
     @ivar _deadline: The earliest deadline of a device, as known before the last sleep.
     """
 
@@ -65,14 +60,13 @@ class IBReactor(_Base):
         self._channels: tuple[DeviceChannel, ...] = ()
         self._watched: tuple[DeviceChannel, ...] = ()
         self._socketReport: Any = None
-        self._turns = 0
         self._switch: Any = None
         self._switchless = False
         # Relative names in the configuration begin at the folder of the start, which a daemon leaves later.
         self._folder = startFolder()
         self._deadline = inf
-        self._quiet = self._threadsWait = False
-        self.polling = AdaptivePolling(perf_counter, yieldCPU)
+        self._loop = DeviceLoop()
+        self.polling = self._loop.polling
         _Base.__init__(self)
 
     # -- channels
@@ -139,23 +133,23 @@ class IBReactor(_Base):
 
         @param timeout: Seconds until the next delayed call; L{None} without one.
         """
-        channels = self._channels
+        channels, loop = self._channels, self._loop
         if not channels:
             _basePoll(self, timeout)
             return
-        worked: object = self._progress(channels)
+        worked: object = progress(channels)
         # As in librdmacm/rsocket.c (polling_time), polling for a few microseconds is cheaper than a sleep and
         # a wake-up if the peer answers at once.
-        if not worked and timeout != 0 and not self._quiet and self._spin(channels, timeout):
-            self._progress(channels)
+        if not worked and timeout != 0 and not loop.quiet and loop.spin(self, channels, timeout):
+            progress(channels)
             worked = True
         if worked:
-            if self._stay(channels):
+            if loop.stay(self, channels):
                 return
-            timeout = self.timeout() if self._threadsWait and not self._isDue() else 0
+            timeout = self.timeout() if loop.threadsWait and not isDue(self) else 0
         if timeout != 0:
             timeout = self._sooner(channels, timeout) if self._arm(channels) else 0
-        self._quiet = False
+        loop.quiet = False
         _basePoll(self, timeout)
         expire = timeout == 0 or self.seconds() >= self._deadline
         hot = False
@@ -166,38 +160,10 @@ class IBReactor(_Base):
                 channel.expire()
         # The traffic that woke epoll is served in the same turn, as readable descriptors are.
         if hot and not worked:
-            self._progress(self._channels)
-            self._turns += 1
+            progress(self._channels)
+            loop.turns += 1
 
     doIteration = doPoll
-
-    def _stay(self, channels: tuple[DeviceChannel, ...]) -> bool:
-        # After a batch with traffic others are served as long as they come at once and nothing else is due,
-        # so that an answer does not wait for the reactor's loop.  All of this is between a message and its
-        # answer, so it calls little.  False means that epoll must be called now.
-        while True:
-            self._turns = turns = self._turns + 1
-            if self.threadpool is not None:
-                self._threadsWait = threadsNeedInterpreter(self)
-                if self._threadsWait:
-                    return False
-            if not turns & (_EPOLL_EVERY - 1):
-                return False
-            if channels is not self._channels or self._isDue():
-                return True
-            calls = self._pendingTimedCalls
-            # A call that was delayed again still has its earlier time here: too soon, which is safe.
-            calm = calls[0].time - self.seconds() if calls else None
-            if calm is not None and calm <= 0:
-                return True
-            found = self._spin(channels, calm)
-            if not self._progress(channels) and not found:
-                # This was the poll that would precede the sleep.
-                self._quiet = True
-                return True
-
-    def _isDue(self) -> bool:
-        return bool(self.threadCallQueue or self._newTimedCalls or self._justStopped or not self._started)
 
     def _sooner(self, channels: tuple[DeviceChannel, ...], timeout: float | None) -> float | None:
         # Deadlines of devices have no DelayedCall here: applications and trial would find it in
@@ -212,33 +178,6 @@ class IBReactor(_Base):
             return timeout
         self._deadline = self.seconds() + soonest
         return max(0.0, soonest if timeout is None else min(soonest, timeout))
-
-    def _progress(self, channels: tuple[DeviceChannel, ...]) -> int:
-        n = 0
-        for channel in channels:
-            n += channel.device.progress()
-        return n
-
-    def _spin(self, channels: tuple[DeviceChannel, ...], timeout: float | None) -> bool:
-        for channel in channels:
-            fabric = channel.device.fabric
-            hot = fabric.hot
-            if hot:
-                # Polling keeps the interpreter lock, which a call in a thread needs.
-                if threadsNeedInterpreter(self):
-                    return False
-                answer = fabric.answerSeconds
-                most = answer if timeout is None else timeout
-                if len(hot) == 1 and len(channels) == 1:
-                    return self.polling.spin(hot[0].pending, most, answer)
-                return self.polling.spin(self._pending, most, answer)
-        return False
-
-    def _pending(self) -> bool:
-        for channel in self._channels:
-            if channel.device.fabric.pending():
-                return True
-        return False
 
     def _arm(self, channels: tuple[DeviceChannel, ...]) -> bool:
         armed = True

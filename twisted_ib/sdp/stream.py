@@ -130,7 +130,7 @@ class Stream(StreamSender):
             return
         if data:
             if self.reading and self.held is None:
-                self.deliver(data)
+                Stream.deliver(self, data)
             else:
                 self.hold(data)
         if machine.told - machine.received < _CREDITS_LOW:

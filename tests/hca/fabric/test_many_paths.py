@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.contracts.path import fill
 from tests.hca.hcas import LISTENER, SDP, HCATestCase, Taker, User, settle, turn
+from tests.support.calls import requireReplaceable
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
@@ -96,6 +97,7 @@ class SleepersTests(HCATestCase):
         @return: the paths that were asked whether they have work.
         """
         kind = type(self.paths[0])
+        requireReplaceable(kind, "rouse")
         rouse, asked = kind.rouse, []
 
         def remembering(path: Any) -> Any:

@@ -36,6 +36,7 @@ from twisted_ib.hca.capture.flow import Flow
 from twisted_ib.hca.capture.linktrace import TracedLink
 from twisted_ib.hca.fabric.base.link import IFabricObserver
 from twisted_ib.hca.fabric.base.path import Refusing
+from twisted_ib.hca.queues.receiver import RecordReceiver
 from twisted_ib.hca.queues.scatter import payload
 from twisted_ib.hca.services.datagramform import FORMS
 from twisted_ib.hca.wire import headers
@@ -328,7 +329,7 @@ class PathTrace:
         return None if segment is None else bytes(segment.map[offset : offset + count])
 
 
-class _Tap:
+class _Tap(RecordReceiver):
     """
     Stands in front of a path's receivers, and shows records before they process them.
     """

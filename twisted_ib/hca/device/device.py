@@ -47,6 +47,7 @@ from twisted_ib.hca.device.form import compiledModules
 from twisted_ib.hca.device.identity import Identity
 from twisted_ib.hca.device.objects import Objects
 from twisted_ib.hca.device.programname import programName
+from twisted_ib.hca.device.progress import DeviceProgress
 from twisted_ib.hca.device.receivebudget import ReceiveBudget
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addDevice, openFabric, removeDevice
 from twisted_ib.hca.host.paging import Row, pages
@@ -80,14 +81,9 @@ RESOLUTIONS: dict[Peers, Callable[[Any], Resolution]] = {
 
 
 @implementer(IFabricOwner)
-class Device(Identity):
+class Device(DeviceProgress, Identity):
     """
     One software HCA.
-
-    @ivar writers: streams that wrote in this batch and are to send that: each has C{postWritten(writers)},
-        which sends for all, and C{cork()}.
-    @ivar batch: an 8-bit epoch: different before, within and after L{progress}.  It wraps, so that a stale
-        holder may match.
     """
 
     def __init__(
@@ -116,6 +112,7 @@ class Device(Identity):
         @raise DeviceError: its address is in use.
         @raise RunDirectoryError: the run directory is unusable.
         """
+        super().__init__()
         #: C{"shm0"} or another of L{twisted_ib.hca.device.registry}.
         self.name = name
         #: Returns its time, seconds.
@@ -134,13 +131,7 @@ class Device(Identity):
         self.countersBeside: Mapping[str, int] = {}
         #: The traffic of closed queue pairs.
         self.traffic = Traffic()
-        #: Calls of L{progress}.
-        self.turns = 0
-        self.batch = 0
-        self.writers: list[Any] = []
         self.closed = False
-        #: Called when there is something to do outside of L{progress}.
-        self.wanted: Callable[[], None] | None = None
         #: The counters of the driver's polling and sleeping.
         self.pollingCounters: Callable[[], dict[str, int]] | None = None
         #: Called with an L{EventType} and this device, or L{None} (IBTA vol. 1 11.6.3).
@@ -182,7 +173,6 @@ class Device(Identity):
         # Queue pairs 0 and 1 are special and 0xFFFFFF is multicast (IBTA vol. 1 10.5.2).  The order is
         # secret: a restarted process must not reuse numbers that peers still have in timewait.
         self._numbers = RandomIndices(randomBits, GSI_QPN + 1, MULTICAST_QPN - 1)
-        self._dirty: list[Any] = []
         if fabric is None:
             self._join(openFabric(name, self, self.guid, clock, address=address))
         else:
@@ -562,87 +552,7 @@ class Device(Identity):
             path.withdraw(segment)
         segment.close()
 
-    # -- batches and progress
-
-    def markDirty(self, owner: Any) -> None:
-        """
-        Have C{owner.endOfBatch()} called at the end of this batch.
-        """
-        self._dirty.append(owner)
-        if self.wanted is not None:
-            self.wanted()
-
-    def progress(self, budget: int = limits.RECORDS_PER_TURN) -> int:
-        """
-        Send what is pending and process what has arrived.
-
-        @param budget: records per path at most.
-        @return: how much was done; 0 if there was nothing to do.
-        """
-        self.turns += 1
-        # Eight bits suffice to tell neighbouring batches apart, and keep the number one of Python's cached
-        # small integers.
-        self.batch = self.batch + 1 & 0xFF
-        n = 0
-        if self.writers:
-            n = self._postWritten()
-        if self._dirty:
-            n += self._endOfBatch()
-        n += self.fabric.progress(budget)
-        self.batch = self.batch + 1 & 0xFF
-        if self.writers:
-            n += self._postWritten()
-        if self._dirty:
-            n += self._endOfBatch()
-        # Once for all that was published: a doorbell is a system call and wakes a process.
-        self.fabric.ringBells()
-        return n
-
-    def _postWritten(self) -> int:
-        writers, self.writers = self.writers, []
-        try:
-            writers[0].postWritten(writers)
-        except BaseException:
-            # One writer's exception must not lose the others' sends.
-            for writer in writers:
-                writer.cork()
-            raise
-        return len(writers)
-
-    def _endOfBatch(self) -> int:
-        # Swapped first: an owner that becomes dirty meanwhile belongs to the next batch.
-        owners, self._dirty = self._dirty, []
-        k = 0
-        try:
-            for owner in owners:
-                k += 1
-                owner.endOfBatch()
-        except BaseException:
-            # One owner's exception must not lose the others' sends.
-            self._dirty = owners[k:] + self._dirty
-            raise
-        return len(owners)
-
-    def ringBells(self) -> None:
-        """
-        Wake the peers in the middle of a large batch.
-        """
-        self.fabric.ringBells()
-
-    def busy(self) -> bool:
-        """
-        Whether L{progress} has something to do.
-        """
-        return bool(self._dirty or self.writers) or self.fabric.pending()
-
-    def arm(self) -> bool:
-        """
-        Ask to be woken through the descriptor.
-
-        @return: False if there is work after all.
-        """
-        # With sends pending there is no sleep to prepare for.
-        return not (self._dirty or self.writers) and self.fabric.arm()
+    # -- time
 
     def deadline(self) -> float | None:
         """

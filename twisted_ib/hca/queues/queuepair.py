@@ -37,6 +37,7 @@ from twisted_ib.hca.base.operation import (
 )
 from twisted_ib.hca.base.partition import DEFAULT_PKEY, PartitionTable, isValid
 from twisted_ib.hca.base.states import RECEIVING, QPState, QPType, checkTransition
+from twisted_ib.hca.queues.receiver import RecordReceiver
 from twisted_ib.hca.wire.headers import RETH
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ SEND_SOLICITED: Final = (SEND_ONLY | SOLICITED) << 24
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class StreamQueuePair:
+class StreamQueuePair(RecordReceiver):
     """
     A queue pair that carries messages: all that a stream needs.
 

@@ -4,10 +4,11 @@ The base of all fabrics, whatever carries their records.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from twisted_ib import limits
-from twisted_ib.hca.base.traits import LOCAL
+from twisted_ib.compilation import mypyc_attr
+from twisted_ib.hca.base.traits import LOCAL, Traits
 
 
 class CompletedSearch:
@@ -21,6 +22,7 @@ class CompletedSearch:
         """
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Fabric:
     """
     A base of fabrics: what holds for one that shares no memory, waits for no time and has one descriptor.
@@ -35,13 +37,12 @@ class Fabric:
     @cvar answerSeconds: How long polling for an answer pays, even if the peer has slept.
     @cvar name: The kind of fabric.
     @cvar traits: The facts of this kind of fabric.
-    @cvar pathClass: Makes its paths.
+    @cvar pathClass: Makes its paths; of those fabrics whose paths carry records.
     """
 
-    name: str
-    traits = LOCAL
-    pathClass: Any
-    answerSeconds = limits.ANSWER_SECONDS
+    name: ClassVar[str]
+    traits: ClassVar[Traits] = LOCAL
+    answerSeconds: ClassVar[float] = limits.ANSWER_SECONDS
 
     def __init__(self, owner: Any, guid: int) -> None:
         self.owner = owner
@@ -72,7 +73,9 @@ class Fabric:
         """
         See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>}.
         """
-        self.pathClass = observer.tracedPaths(self.pathClass)
+        # Not an attribute of this class: one that is compiled would not see that of an interpreted fabric.
+        fabric: Any = self
+        fabric.pathClass = observer.tracedPaths(fabric.pathClass)
 
     def unsent(self) -> bool:
         """

@@ -22,6 +22,7 @@ from twisted_ib.hca.base.operation import (
     SOLICITED,
     UD_SEND_ONLY,
 )
+from twisted_ib.hca.queues.receiver import RecordReceiver
 from twisted_ib.hca.wire import headers
 from twisted_ib.hca.wire.cm import BODY_BYTES
 from twisted_ib.hca.wire.grh import GRH_BYTES, HEADER_BYTES, ends
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 _SHORT_BYTES: Final = MANAGEMENT_HEADER.size + BODY_BYTES
 
 
-class Management:
+class Management(RecordReceiver):
     """
     Queue pair 1 of a path: passes management to the device.
 

@@ -97,6 +97,7 @@ class ThreadDirectory(Fabric):
     """
 
     hot: tuple[Any, ...] = ()
+    pathClass: Any
 
     def __init__(self, owner: Any, guid: int, neighbours: Neighbours | None = None) -> None:
         """

@@ -34,6 +34,7 @@ from twisted_ib.hca.base.operation import (
     isDatagram,
 )
 from twisted_ib.hca.fabric.base.management import Management, takeMAD
+from twisted_ib.hca.queues.receiver import RecordReceiver
 from twisted_ib.hca.wire.grh import guidGID
 
 #: Refused queue pair numbers, unknown here, that a path remembers.
@@ -64,7 +65,7 @@ class PeerIdentity:
         return guidGID(self.guid)
 
 
-class Refusing:
+class Refusing(RecordReceiver):
     """
     Stands in a path's table for a queue pair that refused a request: later requests are dropped until the
     requester resumes.

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from twisted_ib.errors import BacklogFullError, HandshakeError, HCAError, HiddenListenerError, NoListenerError
-from twisted_ib.hca.fabric.base.fabric import Fabric
+from twisted_ib.hca.fabric.shm.hotpaths import HotPaths
 from twisted_ib.hca.fabric.shm.listeners import ListeningSockets
 from twisted_ib.hca.fabric.shm.peersockets import PathRequest, PeerSockets
 from twisted_ib.hca.fabric.shm.redials import Redials
@@ -26,7 +26,7 @@ LOOK_PAUSE_SECONDS = 0.05
 LOOK_SECONDS = 10.0
 
 
-class HostDirectory(Fabric):
+class HostDirectory(HotPaths):
     """
     The directory of a fabric between processes: the half that deals with the host's run directories.
 

@@ -30,7 +30,6 @@ needs a full fence, which an uncontended lock is.
 
 from __future__ import annotations
 
-import threading
 from struct import Struct
 from typing import Any, Final
 
@@ -40,7 +39,9 @@ from twisted_ib.errors import PathLostError, RingError
 from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.base.path import RecordPath
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
+from twisted_ib.hca.fabric.shm.hotpaths import HostPath, fence
 from twisted_ib.hca.fabric.shm.sharedregions import SharedRegions
+from twisted_ib.hca.queues.receiver import RecordReceiver
 
 PAGE: Final = 4096
 #: Cell numbers, in units of eight bytes.
@@ -74,7 +75,6 @@ NEVER: Final = 1 << 62
 _HEADER: Final = Struct("<II")
 _pack: Final = _HEADER.pack_into
 _unpack: Final = _HEADER.unpack_from
-_fence: Final = threading.Lock()
 
 
 def segmentSize(ring: int) -> int:
@@ -86,14 +86,13 @@ def segmentSize(ring: int) -> int:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class RingPath(RecordPath):
+class RingPath(HostPath):
     """
     A path to a peer's HCA through two rings.
 
     @ivar mine: The segment that this side writes.
     @ivar theirs: The segment that the peer writes.
     @ivar doorbell: Wakes the peer; C{ring()} never blocks.
-    @ivar asleep: Whether our SLEEP cell is odd, so that the peer must ring.
     """
 
     __slots__ = (
@@ -117,7 +116,6 @@ class RingPath(RecordPath):
         "_size",
         "_tail",
         "_target",
-        "asleep",
         "doorbell",
         "mine",
         "theirs",
@@ -145,7 +143,6 @@ class RingPath(RecordPath):
         self._rung = self._owedEnd = 0
         self._acknowledgedHead = self._acknowledgedTail = 0
         self._offers: SharedRegions | None = None
-        self.asleep = False
 
     # -- down
 
@@ -329,7 +326,7 @@ class RingPath(RecordPath):
         n, enough, end = 0, head + size, head
         length: int
         word: int
-        syndrome: int
+        entry: RecordReceiver | None
         try:
             while True:
                 # TAIL is the peer's to write: a value out of range would have us read bytes twice, or never
@@ -566,13 +563,3 @@ class RingPath(RecordPath):
         self.mine.close()
         self.theirs.close()
         self.doorbell.close()
-
-
-def fence(_acquire: Any = _fence.acquire, _release: Any = _fence.release) -> None:
-    """
-    Make every store of this thread visible before its later loads.
-    """
-    # x86-64 may move a load before an earlier store to another address, and Python has no fence.  Taking a
-    # lock is an atomic read-modify-write, which is a full barrier (Intel SDM vol. 3, "Memory Ordering").
-    _acquire()
-    _release()

@@ -7,9 +7,6 @@ over paths that it dialled: a peer that dials claims its GUID without proof, unt
 L{SharedMemoryFabric.proves} has asked which process listens under it.  So two HCAs that both dial have two
 paths.
 
-A path is I{hot} while it is polled each turn, and I{asleep} otherwise: then the peer rings a doorbell when
-it publishes something.  C{arm} puts paths to sleep; C{look} finds the sleeping ones that have work.
-
 The doorbells are edge-triggered and never read.  On the C{ib} reactor they are in its own epoll object;
 elsewhere they and the sockets are in an epoll object of the fabric, whose descriptor is readable when there
 is work.
@@ -25,7 +22,6 @@ from typing import Any
 
 from zope.interface import implementer
 
-from twisted_ib import limits
 from twisted_ib.errors import (
     BacklogFullError,
     HandshakeError,
@@ -42,7 +38,7 @@ from twisted_ib.hca.fabric.shm.listeners import ListeningSockets, checkCaller, c
 from twisted_ib.hca.fabric.shm.peersocket import PeerSocket, refuse
 from twisted_ib.hca.fabric.shm.peersockets import PeerSockets
 from twisted_ib.hca.fabric.shm.redials import Redials
-from twisted_ib.hca.fabric.shm.ring import RingPath, fence
+from twisted_ib.hca.fabric.shm.ring import RingPath
 from twisted_ib.hca.fabric.shm.segment import Segment
 from twisted_ib.hca.fabric.shm.socketpath import SocketPath
 from twisted_ib.hca.host import libc
@@ -58,7 +54,6 @@ class SharedMemoryFabric(HostDirectory):
     """
     The shared-memory fabric of one HCA.
 
-    @ivar hot: The paths that are polled each turn.
     @ivar rings: Whether shared memory is used; if not, sockets carry all records.
     """
 
@@ -80,20 +75,13 @@ class SharedMemoryFabric(HostDirectory):
         self.program = os.path.basename(sys.argv[0] or "python")
         self.clock = clock
         self.rings = rings and not libc.available()
-        self.hot: tuple[Any, ...] = ()
         #: Segments offered by peers that are mapped now.
         self.offeredSegments = 0
         #: The paths that this side dialled, by GUID.
         self._paths: dict[int, Any] = {}
         #: The accepting end of the latest path from this HCA to itself.
         self._ownCall: Any = None
-        self._asleep: dict[Any, None] = {}
         self._detached: list[Any] = []
-        #: Paths found broken while bells were rung.  They are closed in progress(): ringing may happen
-        #: within an application's call, which must not run other consumers' failure callbacks.
-        self._brokenPaths: dict[Any, RingError] = {}
-        #: Whether a broken path, or a lost one that an upcall still uses, is still to be closed.
-        self._over = False
         self._closing = False
         self._reactorPoller: Any = None
         self._appear()
@@ -383,34 +371,6 @@ class SharedMemoryFabric(HostDirectory):
         self._over = bool(self._detached)
         return n
 
-    # -- progress
-
-    def progress(self, budget: int = limits.RECORDS_PER_TURN) -> int:
-        """
-        Deliver what has arrived.
-
-        @param budget: Records per path at most, so that a fast sender cannot starve others.
-        @return: How many records were consumed.
-        """
-        n = 0
-        for path in self.hot:
-            if not path.alive:
-                # An upcall of an earlier path has closed the device.
-                continue
-            try:
-                k = path.progress(budget)
-            except RingError as error:
-                self._broken(path, error)
-                k = 1
-            if k:
-                n += k
-                # Nothing is news to the peer if only its acknowledgements were seen.
-                if not path.bell and path.consumed and path.alive:
-                    self.bells.append(path)
-        if self._over:
-            n += self._clear()
-        return n
-
     def _closeBroken(self) -> int:
         n = 0
         while self._brokenPaths:
@@ -420,88 +380,14 @@ class SharedMemoryFabric(HostDirectory):
                 n += 1
         return n
 
-    def ringBells(self) -> None:
-        """
-        End the batch: wake peers that sleep and have something to consume.
-        """
-        bells = self.bells
-        if not bells:
-            return
-        self.bells = []
-        # One fence for the whole batch.  Store TAIL, fence, load the peer's SLEEP here; store SLEEP, fence,
-        # load TAIL in arm(): at least one side sees the other's store (Dekker's algorithm), so no wake-up
-        # is lost.
-        fence()
-        for path in bells:
-            if not path.alive:
-                continue
-            try:
-                if path.ring():
-                    self.rung += 1
-            except RingError as error:
-                self._brokenPaths[path] = error
-                self._over = True
-                if self.owner.wanted is not None:
-                    self.owner.wanted()
-                continue
-            if path.asleep:
-                self._wake(path)
-
-    def _wake(self, path: Any) -> None:
-        path.wake()
-        del self._asleep[path]
-        self.hot += (path,)
-
-    def pending(self) -> bool:
-        """
-        @return: Whether a hot path has something to deliver, or one is broken.
-        """
-        if self._brokenPaths:
-            return True
-        for path in self.hot:
-            if path.pending():
-                return True
-        return False
-
     def arm(self) -> bool:
         """
-        Put every hot path to sleep.
-
-        @return: False if one has work after all; that path is hot again.
+        See L{HotPaths.arm<twisted_ib.hca.fabric.shm.hotpaths.HotPaths.arm>}.
         """
-        hot = self.hot
         # Here because it is off the data path, yet runs before every wait.
         if os.geteuid() != self._user:
             self._follow()
-        if self._brokenPaths:
-            return False
-        if not hot:
-            return True
-        for path in hot:
-            path.arm()
-            self._asleep[path] = None
-        self.hot = ()
-        # See ringBells(): a record published before this fence is found by pending(), a later one rings the
-        # bell.
-        fence()
-        for path in hot:
-            if path.pending():
-                self._wake(path)
-        self.sleeps += 1
-        return not self.hot
-
-    def look(self) -> bool:
-        """
-        Wake the sleeping paths that have work.
-
-        @return: Whether any path is hot.
-        """
-        if self._asleep:
-            # Edge-triggered bells do not name their path here, so each sleeping path's cells are read: a
-            # few loads each, no system call.
-            for path in [path for path in self._asleep if path.rouse()]:
-                self._wake(path)
-        return bool(self.hot)
+        return super().arm()
 
     # -- time and the end
 

@@ -31,7 +31,7 @@ from typing import Any
 from twisted_ib import limits
 from twisted_ib.errors import HandshakeError, PathLostError, RingError
 from twisted_ib.hca.fabric.base.forked import Forked
-from twisted_ib.hca.fabric.base.path import RecordPath
+from twisted_ib.hca.fabric.shm.hotpaths import HostPath
 
 #: SO_SNDBUF of a socket that carries records, in bytes; Linux doubles it for its bookkeeping (socket(7)).
 CARRIER_BUFFER = 256 * 1024
@@ -67,11 +67,10 @@ def sendBuffer(pair: socket.socket) -> int:
     return size
 
 
-class SocketPath(RecordPath):
+class SocketPath(HostPath):
     """
     A path to a peer's HCA through a socket.
 
-    @ivar asleep: Whether the fabric polls this path only when epoll reports its socket.
     """
 
     __slots__ = (
@@ -93,7 +92,6 @@ class SocketPath(RecordPath):
         "_used",
         "_wanted",
         "_writable",
-        "asleep",
     )
 
     def __init__(self, fabric: Any, peer: Any, peerSocket: Any) -> None:
@@ -120,7 +118,7 @@ class SocketPath(RecordPath):
         self._posted = self._acknowledged = self._asked = 0
         # Records consumed; those acknowledged to the peer; those that it wants acknowledged.
         self._taken = self._told = self._wanted = 0
-        self._ended = self._late = self._held = self.asleep = False
+        self._ended = self._late = self._held = False
 
     # -- down
 

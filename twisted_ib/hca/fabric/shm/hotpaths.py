@@ -1,0 +1,206 @@
+"""
+The progress of paths between processes: which are polled, which sleep, and whose peers are to be woken.
+
+A path is I{hot} while it is polled each turn, and I{asleep} otherwise: then the peer rings a doorbell when
+it publishes something.  C{arm} puts paths to sleep; C{look} finds the sleeping ones that have work.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final
+
+from twisted_ib import limits
+from twisted_ib.compilation import mypyc_attr
+from twisted_ib.errors import RingError
+from twisted_ib.hca.fabric.base.fabric import Fabric
+from twisted_ib.hca.fabric.base.path import RecordPath
+
+_fence: Final = threading.Lock()
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class HostPath(RecordPath):
+    """
+    A path between processes of one host, which can sleep.
+
+    @ivar asleep: Whether it is not polled, so that the peer must ring.
+    """
+
+    __slots__ = ("asleep",)
+
+    def __init__(self, fabric: Any, peer: Any) -> None:
+        super().__init__(fabric, peer)
+        self.asleep = False
+
+    def arm(self) -> None:
+        """
+        Go to sleep: from now on the peer rings when there is something to do.  A L{fence} and C{pending} must
+        follow.
+        """
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """
+        Wake up: the peer need not ring any more.
+        """
+        raise NotImplementedError
+
+    def ring(self) -> bool:
+        """
+        End the batch: wake the peer if it sleeps and something concerns it.  A L{fence} must precede.
+
+        @return: Whether the doorbell was rung.
+        @raise RingError: the peer broke the layout.
+        """
+        raise NotImplementedError
+
+
+# Not a bare (): type checkers, and so the compiled form, would take what follows to have no paths either.
+_NONE: Final[tuple[HostPath, ...]] = ()
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class HotPaths(Fabric):
+    """
+    The half of a fabric between processes that makes progress.
+
+    @ivar hot: The paths that are polled each turn.
+    """
+
+    def __init__(self, owner: Any, guid: int) -> None:
+        super().__init__(owner, guid)
+        self.hot = _NONE
+        self._asleep: dict[HostPath, None] = {}
+        #: Paths found broken while bells were rung.  They are closed in progress(): ringing may happen
+        #: within an application's call, which must not run other consumers' failure callbacks.
+        self._brokenPaths: dict[HostPath, RingError] = {}
+        #: Whether a broken path, or a lost one that an upcall still uses, is still to be closed.
+        self._over = False
+
+    # -- implemented by the fabric
+
+    def _broken(self, path: HostPath, error: RingError) -> None:
+        raise NotImplementedError
+
+    def _clear(self) -> int:
+        raise NotImplementedError
+
+    # -- progress
+
+    def progress(self, budget: int = limits.RECORDS_PER_TURN) -> int:
+        """
+        Deliver what has arrived.
+
+        @param budget: Records per path at most, so that a fast sender cannot starve others.
+        @return: How many records were consumed.
+        """
+        n = 0
+        for path in self.hot:
+            if not path.alive:
+                # An upcall of an earlier path has closed the device.
+                continue
+            try:
+                k = path.progress(budget)
+            except RingError as error:
+                self._broken(path, error)
+                k = 1
+            if k:
+                n += k
+                # Nothing is news to the peer if only its acknowledgements were seen.
+                if not path.bell and path.consumed and path.alive:
+                    self.bells.append(path)
+        if self._over:
+            n += self._clear()
+        return n
+
+    def ringBells(self) -> None:
+        """
+        End the batch: wake peers that sleep and have something to consume.
+        """
+        bells = self.bells
+        if not bells:
+            return
+        self.bells = []
+        # One fence for the whole batch.  Store TAIL, fence, load the peer's SLEEP here; store SLEEP, fence,
+        # load TAIL in arm(): at least one side sees the other's store (Dekker's algorithm), so no wake-up
+        # is lost.
+        fence()
+        path: HostPath
+        for path in bells:
+            if not path.alive:
+                continue
+            try:
+                if path.ring():
+                    self.rung += 1
+            except RingError as error:
+                self._brokenPaths[path] = error
+                self._over = True
+                if self.owner.wanted is not None:
+                    self.owner.wanted()
+                continue
+            if path.asleep:
+                self._wake(path)
+
+    def _wake(self, path: HostPath) -> None:
+        path.wake()
+        del self._asleep[path]
+        self.hot += (path,)
+
+    def pending(self) -> bool:
+        """
+        @return: Whether a hot path has something to deliver, or one is broken.
+        """
+        if self._brokenPaths:
+            return True
+        for path in self.hot:
+            if path.pending():
+                return True
+        return False
+
+    def arm(self) -> bool:
+        """
+        Put every hot path to sleep.
+
+        @return: False if one has work after all; that path is hot again.
+        """
+        hot = self.hot
+        if self._brokenPaths:
+            return False
+        if not hot:
+            return True
+        for path in hot:
+            path.arm()
+            self._asleep[path] = None
+        self.hot = _NONE
+        # See ringBells(): a record published before this fence is found by pending(), a later one rings the
+        # bell.
+        fence()
+        for path in hot:
+            if path.pending():
+                self._wake(path)
+        self.sleeps += 1
+        return not self.hot
+
+    def look(self) -> bool:
+        """
+        Wake the sleeping paths that have work.
+
+        @return: Whether any path is hot.
+        """
+        if self._asleep:
+            # Edge-triggered bells do not name their path here, so each sleeping path's cells are read: a
+            # few loads each, no system call.
+            for path in [path for path in self._asleep if path.rouse()]:
+                self._wake(path)
+        return bool(self.hot)
+
+
+def fence(_acquire: Any = _fence.acquire, _release: Any = _fence.release) -> None:
+    """
+    Make every store of this thread visible before its later loads.
+    """
+    # x86-64 may move a load before an earlier store to another address, and Python has no fence.  Taking a
+    # lock is an atomic read-modify-write, which is a full barrier (Intel SDM vol. 3, "Memory Ordering").
+    _acquire()
+    _release()

@@ -1,0 +1,31 @@
+"""
+The base class of what takes a path's records.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted_ib.compilation import mypyc_attr
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class RecordReceiver:
+    """
+    An entry of a path's table: a queue pair, or what stands there for one.
+    """
+
+    # One base class for all: between compiled classes C{delivered} is then a call of C, not of Python.
+    __slots__ = ()
+
+    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+        """
+        A record arrived.
+
+        @param buffer: The medium's own buffer, whose slices are L{bytes}; valid during this call only.
+        @return: 0, or the syndrome of a NAK.
+        """
+        raise NotImplementedError
+
+
+__all__ = ["RecordReceiver"]

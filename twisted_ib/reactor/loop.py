@@ -1,0 +1,116 @@
+"""
+The C{ib} reactor's loop between a message and its answer.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any, Final
+
+from twisted_ib.hca.base.polling import AdaptivePolling
+from twisted_ib.internet.waiting import threadsNeedInterpreter, yieldCPU
+
+#: Turns after which epoll is called however busy the devices are; a power of two.
+_EPOLL_EVERY: Final = 16
+
+
+class DeviceLoop:
+    """
+    The part of an L{IBReactor<twisted_ib.reactor.ibreactor.IBReactor>} that each message passes.
+
+    An object beside the reactor and no base class of it: Twisted's tests assign to a reactor's C{__class__}
+    and C{__dict__}, which those with a compiled base do not allow.
+
+    @ivar polling: The L{AdaptivePolling} that decides when to sleep.
+    @ivar turns: Batches with traffic.
+    @ivar quiet: Whether the devices have just been polled in vain.
+    @ivar threadsWait: The result of L{threadsNeedInterpreter} after the last batch with traffic.
+    """
+
+    __slots__ = ("polling", "quiet", "threadsWait", "turns")
+
+    def __init__(self) -> None:
+        self.polling = AdaptivePolling(perf_counter, yieldCPU)
+        self.turns = 0
+        self.quiet = self.threadsWait = False
+
+    def stay(self, reactor: Any, channels: tuple[Any, ...]) -> bool:
+        """
+        After a batch with traffic serve others as long as they come at once and nothing else is due, so that
+        an answer does not wait for the reactor's loop.
+
+        @return: False if epoll must be called now.
+        """
+        # All of this is between a message and its answer, so it calls little.
+        while True:
+            self.turns = turns = self.turns + 1
+            if reactor.threadpool is not None:
+                self.threadsWait = threadsNeedInterpreter(reactor)
+                if self.threadsWait:
+                    return False
+            if not turns & (_EPOLL_EVERY - 1):
+                return False
+            if channels is not reactor._channels or isDue(reactor):
+                return True
+            calls = reactor._pendingTimedCalls
+            # A call that was delayed again still has its earlier time here: too soon, which is safe.
+            calm = calls[0].time - reactor.seconds() if calls else None
+            if calm is not None and calm <= 0:
+                return True
+            found = self.spin(reactor, channels, calm)
+            if not progress(channels) and not found:
+                # This was the poll that would precede the sleep.
+                self.quiet = True
+                return True
+
+    def spin(self, reactor: Any, channels: tuple[Any, ...], timeout: float | None) -> bool:
+        """
+        Poll for a while, if that pays.
+
+        @param timeout: Seconds until the next delayed call; L{None} without one.
+        @return: Whether there is something to do.
+        """
+        for channel in channels:
+            fabric = channel.device.fabric
+            hot = fabric.hot
+            if hot:
+                # Polling keeps the interpreter lock, which a call in a thread needs.
+                if reactor.threadpool is not None and threadsNeedInterpreter(reactor):
+                    return False
+                answer = fabric.answerSeconds
+                most = answer if timeout is None else timeout
+                if len(hot) == 1 and len(channels) == 1:
+                    return self.polling.spin(hot[0].pending, most, answer)
+                return self.polling.spin(lambda: _pending(channels), most, answer)
+        return False
+
+
+def progress(channels: tuple[Any, ...]) -> int:
+    """
+    Serve the devices once.
+
+    @return: How much was done; 0 if there was nothing to do.
+    """
+    n = 0
+    for channel in channels:
+        n += channel.device.progress()
+    return n
+
+
+def isDue(reactor: Any) -> bool:
+    """
+    Return whether the reactor has something else to do than to serve devices.
+    """
+    return bool(
+        reactor.threadCallQueue or reactor._newTimedCalls or reactor._justStopped or not reactor._started
+    )
+
+
+def _pending(channels: tuple[Any, ...]) -> bool:
+    for channel in channels:
+        if channel.device.fabric.pending():
+            return True
+    return False
+
+
+__all__ = ["DeviceLoop", "isDue", "progress"]
