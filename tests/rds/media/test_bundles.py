@@ -205,10 +205,18 @@ class BundleTests(ProcessesTestCase):
                 self.b.turn()
         self.assertEqual(session.owing, {})
         self.write(*texts[1:])
+        for _ in range(10):
+            if len(two.got) < len(texts):
+                self.a.turn()
+                self.b.turn()
+        # The bundle has left, so that this one need not wait.
+        self.assertEqual(session.batch, -1)
+        two.transport.write(b"later", (HOST, 4000))
+        self.assertEqual(two.transport._bundles, {})
         self.rest()
-        self.assertEqual((two.data, self.one.data), (texts, texts))
+        self.assertEqual((two.data, self.one.data), (texts, [*texts, b"later"]))
         self.assertEqual(two.open[1:], [0, 0] + [1] * 19)
-        self.assertEqual(session.ours[1].path.machine.nextTransmit - number, 3)
+        self.assertEqual(session.ours[1].path.machine.nextTransmit - number, 4)
 
     def test_mixed(self) -> None:
         """
@@ -423,11 +431,13 @@ class BundleTests(ProcessesTestCase):
         """
         self.listen()
         self.b.kill()
-        self.write(b"1", b"2", b"3")
+        # The last two are a bundle that is not joined.
+        texts = [b"1", bytes(3000), b"3" * 3000]
+        self.write(*texts)
         own = self.a.listen(5000)
         self.settle()
         self.pass_(3.0)
-        self.assertEqual(own.data, [b"1", b"2", b"3"])
+        self.assertEqual(own.data, texts)
 
     def test_bad(self) -> None:
         """

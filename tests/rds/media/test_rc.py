@@ -735,6 +735,23 @@ class HostileTests(ProcessesTestCase):
         self.assertEqual((self.one.data, len(session.backlog)), ([b"waits"], 0))
         self.assertEqual((self.one.socket._queued, session.owing), (0, {}))
 
+    def test_much(self) -> None:
+        """
+        Much that comes in one batch is acknowledged before its end; and a connection that carries messages is
+        good, so that the next pause between attempts is short.
+        """
+        session = self.session(self.b)
+        carrier = session.ours[1]
+        carrier.path.pause, carrier.owing = 1.0, 0
+        count = rcsend.MUCH // rcsend.EACH
+        for number in range(count - 1):
+            frame = self.header(sequence=number + 9)
+            session.received(frame, 0, len(frame))
+        self.assertGreater(carrier.owing, rcsend.MUCH - 2 * rcsend.EACH)
+        session.received(frame, 0, len(frame))
+        self.assertLess(carrier.owing, rcsend.EACH)
+        self.assertEqual((carrier.path.pause, len(self.two.got)), (0.0, 1 + count))
+
     def test_pauseIgnoredAgain(self) -> None:
         """
         Nor does it help to connect again.

@@ -113,7 +113,7 @@ class RCCarrier:
             return False
         if session.stuck or session.peerPaused or session.backlog:
             session.cork()
-        return session.batch == session.channel.device.batch or bool(session.gathered)
+        return session.batch == session.channel.device.batch
 
     def bundleOpened(self) -> None:
         """

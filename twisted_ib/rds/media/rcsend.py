@@ -175,7 +175,7 @@ class RCSender:
         """
         device = self._device
         size = HEADER_BYTES + length
-        if size <= _SMALL and (self.batch == device.batch or self.gathered):
+        if size <= _SMALL and self.batch == device.batch:
             self.gathered.append(header)
             if length:
                 self.gathered.append(payload)
