@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakValueDictionary
 
+from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import NoRouteError, ServiceInUseError
 from twisted_ib.hca.connection.rdmacm import gidNumber, gidText
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch, Fabric
@@ -17,6 +18,7 @@ from twisted_ib.hca.host.addresses import conflict, freePort, normalise, wildcar
 from twisted_ib.hca.wire.grh import isMulticast
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class AddressDirectory(Fabric):
     """
     The half of a fabric that deals with services and peers.

@@ -11,15 +11,15 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from math import inf
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from zope.interface import implementer
+from zope.interface import classImplements
 
 from twisted_ib import limits
 from twisted_ib.errors import NoRouteError, PathLostError
 from twisted_ib.hca.base.interfaces import IPacketFabric
 from twisted_ib.hca.base.operation import GSI_QPN, QPN_MASK, UD_SEND_ONLY
-from twisted_ib.hca.base.traits import ROUTED
+from twisted_ib.hca.base.traits import ROUTED, Traits
 from twisted_ib.hca.connection.rdmacm import gidOf, gidText
 from twisted_ib.hca.fabric.base.addressdirectory import AddressDirectory
 from twisted_ib.hca.fabric.roce.connparams import sending
@@ -48,7 +48,6 @@ _HOP_LIMIT: Final = 64
 _HOP_LIMIT_OFFSET: Final = 7
 
 
-@implementer(IPacketFabric)
 class PacketFabric(AddressDirectory):
     """
     The fabric of one HCA over one link.
@@ -67,10 +66,10 @@ class PacketFabric(AddressDirectory):
         again at once then.
     """
 
-    name = "roce"
-    traits = ROUTED
-    icrc = CRC32_LIBRARY
-    answerSeconds = PACKET_ANSWER_SECONDS
+    name: ClassVar[str] = "roce"
+    traits: ClassVar[Traits] = ROUTED
+    icrc: ClassVar[str] = CRC32_LIBRARY
+    answerSeconds: ClassVar[float] = PACKET_ANSWER_SECONDS
 
     def __init__(
         self,
@@ -492,5 +491,7 @@ class PacketFabric(AddressDirectory):
         if failure is not None:
             raise failure
 
+
+classImplements(PacketFabric, IPacketFabric)
 
 __all__ = ["PacketFabric"]

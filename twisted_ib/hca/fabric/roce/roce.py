@@ -16,7 +16,7 @@ import socket
 import struct
 from typing import Any, Final
 
-from zope.interface import implementer
+from zope.interface import classImplements
 
 from twisted_ib.errors import DeviceError, NoRouteError, ResourceLimitError
 from twisted_ib.hca.base.attributes import MTU_CODES
@@ -115,7 +115,6 @@ def _enlarge(made: socket.socket, forced: int, plain: int) -> None:
             pass  # Only the privileged may force it.
 
 
-@implementer(ILink)
 class RoCELink:
     """
     The UDP sockets of one address.
@@ -465,5 +464,7 @@ class RoCELink:
         except BufferError:
             pass  # Closed during a batch, whose slices still refer to it: freed with them.
 
+
+classImplements(RoCELink, ILink)
 
 __all__ = ["RoCELink", "mtuOf", "pathMTUOf"]
