@@ -435,7 +435,8 @@ class SDPTransport(Transport, Stream):
 
     def _resumeProducer(self, producer: Any) -> None:
         # What a resumed producer has written is sent as soon as it returns, so that it writes on until the
-        # medium is full, as over TCP until the socket's buffer is.
+        # medium is full, as over TCP until the socket's buffer is.  The single writes of a pull producer are
+        # sent when another one would not fit into their message.
         for _ in range(limits.PRODUCER_TURNS):
             self.producerPaused = False
             self.ahead = limits.INLINE_MESSAGE
@@ -446,6 +447,10 @@ class SDPTransport(Transport, Stream):
             buffer = self.buffer
             if buffer is None or not self.corked or self.extensions is not None:
                 return
+            if not self.streamingProducer:
+                pieces = buffer.pieces
+                if pieces and buffer.limit - self.room + len(pieces[-1]) <= limits.INLINE_MESSAGE:
+                    continue
             self.flush()
             if buffer.size or self.queuePair.pending is not None:
                 return

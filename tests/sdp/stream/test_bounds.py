@@ -276,6 +276,38 @@ class FlushTests(ReviewedTestCase):
                 pair.settle()
                 self.assertEqual(len(two.heard.data), 70_000 + most)
 
+    def test_pulledFill(self) -> None:
+        """
+        Of what a pull producer writes, one piece each time, full messages leave before the end of the batch,
+        and the rest with it.
+        """
+        self.patch(limits, "PRODUCER_TURNS", 9)
+        for size, messages in ((1000, 0), (16384, 2), (20000, 3), (40000, 9)):
+            for pair in self.pairs():
+                one, two = pair.connected()
+                producer = Producer()
+                sent: list[int] = []
+
+                def resumed(one: Any = one, sent: list[int] = sent, size: int = size) -> None:
+                    sent.append(one.machine.sequence)
+                    one.write(bytes([len(sent)]) * size)
+
+                producer.hook = resumed
+                wanted, pair.a.device.wanted = pair.a.device.wanted, None
+                one.registerProducer(producer, False)
+                for _ in range(2):
+                    if len(sent) < 9:
+                        sent.clear()
+                        pair.a.device._endOfBatch()
+                self.assertEqual((len(sent), one.machine.sequence - sent[0]), (9, messages))
+                producer.hook = None
+                one.unregisterProducer()
+                pair.a.device.wanted = wanted
+                if wanted is not None:
+                    wanted()
+                pair.settle()
+                self.assertTrue(two.heard.data.endswith(b"".join(bytes([n]) * size for n in range(1, 10))))
+
     def test_abortOfResumed(self) -> None:
         """
         A producer that is resumed again in the same batch and aborts takes back what it has written in that
