@@ -257,6 +257,20 @@ class ProducerTests(PairTestCase):
             self.assertEqual(producer.log, ["pause", "resume"] * (size > limits.SEND_BUFFER))
             self.assertEqual(len(two.heard.data), size)
 
+    def test_pausedByOneByteMore(self) -> None:
+        """
+        Writes of together C{bufferSize} bytes do not pause it, and the next byte does.
+        """
+        for size in (1024, limits.SEND_BUFFER):
+            one, _ = self.pair.connected()
+            producer = Producer()
+            one.registerProducer(producer, True)
+            for _ in range(limits.SEND_BUFFER // size):
+                one.write(bytes(size))
+            self.assertEqual(producer.log, [])
+            one.write(b"x")
+            self.assertEqual(producer.log, ["pause"])
+
     def test_pausedBefore(self) -> None:
         """
         One that follows a producer which was paused when it left is paused too.

@@ -322,9 +322,9 @@ class StreamSender:
         return buffer
 
     def _makeRoom(self, buffer: SendBuffer) -> None:
-        # The write that exceeds bufferSize takes the slow path, which pauses a producer.
+        # The write that exceeds bufferSize takes the slow path, which pauses a producer, and none before it.
         left = self.bufferSize - buffer.size
-        self.room = left + GATHER_LEFT if left > 0 else _MESSAGE
+        self.room = left + GATHER_LEFT + 1 if left >= 0 else _MESSAGE
         buffer.limit = buffer.size + self.room
 
     def block(self) -> None:
