@@ -1,0 +1,5 @@
+"""
+Management attributes, each a class with its layout: C{node}, C{port}, C{switch} and C{manager} of subnet
+management (IBTA vol. 1 14.2.5), C{notice} with the details of traps, C{classportinfo} of all classes, and
+C{performance} (IBTA vol. 1 16.1.3).
+"""

@@ -1,0 +1,240 @@
+"""
+Layouts of management attributes as data: where each field is, in octets and bits.
+
+An attribute is an L{Attribute}: a frozen class whose fields are declared in the order and by the numbers of
+the standard's table, with L{bits}, L{table}, L{octets} and L{nested}.  The same declaration parses, packs,
+names the fields, and tells which bits of a record a component mask of subnet administration selects (IBTA
+vol. 1 15.4.4).  Field names are those of libibmad, whose tools print them (rdma-core C{fields.c}).
+
+Reserved bits are ignored by who reads and 0 from who writes (IBTA vol. 1 3.2).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
+
+from attrs import field, fields
+
+from twisted_ib.errors import HeaderError, LengthError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_FIELD: Final = "twisted_ib.field"
+_OCTET: Final = 8
+
+
+class Field(NamedTuple):
+    """
+    One field of a layout.
+
+    @ivar name: the attribute of the class.
+    @ivar offset: of its first bit, from the attribute's start.
+    @ivar width: bits of each entry.
+    @ivar entries: how many; those of a table are a tuple.
+    @ivar stride: bits from entry to entry.
+    @ivar kind: L{int}, L{tuple} of them, L{bytes}, or the L{Attribute} that is nested.
+    @ivar skip: reserved components before it.
+    @ivar components: how many bits of a component mask it has.
+    """
+
+    name: str
+    offset: int
+    width: int
+    entries: int
+    stride: int
+    kind: type
+    skip: int
+    components: int
+
+    def offsets(self) -> list[int]:
+        """
+        @return: of the first bit of each entry.
+        """
+        return [self.offset + index * self.stride for index in range(self.entries)]
+
+
+def bits(
+    octet: int, width: int, first: int = 7, *, default: int = 0, skip: int = 0, components: int = 1
+) -> Any:
+    """
+    An unsigned number.
+
+    @param octet: where it begins.
+    @param width: its bits, which may go on in the octets that follow.
+    @param first: its highest bit in the first octet; 7 is the octet's highest.
+    @param default: its value unless told otherwise.
+    @param skip: reserved components in front of it.
+    @param components: the bits of a component mask that select it.
+    """
+    place = Field("", octet * _OCTET + 7 - first, width, 1, width, int, skip, components)
+    return field(default=default, metadata={_FIELD: place})
+
+
+def table(octet: int, count: int, width: int, first: int = 7, stride: int = 0, *, skip: int = 0) -> Any:
+    """
+    A table of unsigned numbers, which is a tuple.
+
+    @param stride: bits from one to the next, if there is anything between them.
+    """
+    place = Field("", octet * _OCTET + 7 - first, width, count, stride or width, tuple, skip, count)
+    return field(default=(0,) * count, metadata={_FIELD: place})
+
+
+def octets(octet: int, size: int, *, skip: int = 0) -> Any:
+    """
+    Octets, padded with zeros.
+    """
+    place = Field("", octet * _OCTET, size * _OCTET, 1, size * _OCTET, bytes, skip, 1)
+    return field(default=bytes(size), metadata={_FIELD: place})
+
+
+def nested(octet: int, kind: type[Attribute], *, skip: int = 0) -> Any:
+    """
+    Another attribute, inside a record of subnet administration.
+    """
+    width = kind.OCTETS * _OCTET
+    place = Field("", octet * _OCTET, width, 1, width, kind, skip, 0)
+    return field(factory=kind, metadata={_FIELD: place})
+
+
+class Layout:
+    """
+    The layout of one attribute.
+
+    @ivar size: octets.
+    @ivar fields: in the order of the table.
+    @ivar components: for each bit of a component mask, which bits of the record it selects, as a number of
+        C{size} octets; 0 for a reserved one.
+    """
+
+    __slots__ = ("_shifts", "components", "fields", "size")
+    components: tuple[int, ...]
+
+    def __init__(self, kind: type[Attribute]) -> None:
+        self.size = kind.OCTETS
+        self.fields = tuple(
+            each.metadata[_FIELD]._replace(name=each.name)
+            for each in fields(cast("Any", kind))
+            if _FIELD in each.metadata
+        )
+        last = self.size * _OCTET
+        self._shifts = tuple(
+            (each, tuple(last - offset - each.width for offset in each.offsets()), (1 << each.width) - 1)
+            for each in self.fields
+        )
+        components: list[int] = []
+        for each, shifts, mask in self._shifts:
+            components += [0] * each.skip
+            if issubclass(each.kind, Attribute):
+                components += [inner << shifts[0] for inner in layoutOf(each.kind).components]
+            elif each.entries > 1:
+                components += [mask << shift for shift in shifts]
+            else:
+                components += [mask << shifts[0]] * each.components
+        self.components = tuple(components)
+
+    def decode(self, data: bytes | memoryview) -> dict[str, Any]:
+        """
+        @param data: begin with the attribute.
+        @return: the value of each field.
+        @raise LengthError: there are too few octets.
+        """
+        if len(data) < self.size:
+            raise LengthError(f"an attribute of {self.size} octets is not in {len(data)}")
+        number = int.from_bytes(data[: self.size], "big")
+        found: dict[str, Any] = {}
+        for (name, _, width, _, _, kind, _, _), shifts, mask in self._shifts:
+            if kind is int:
+                found[name] = number >> shifts[0] & mask
+            elif kind is tuple:
+                found[name] = tuple([number >> shift & mask for shift in shifts])
+            else:
+                inner = (number >> shifts[0] & mask).to_bytes(width // _OCTET, "big")
+                found[name] = inner if kind is bytes else kind.parse(inner)
+        return found
+
+    def encode(self, values: Any) -> bytes:
+        """
+        @param values: has the fields as attributes.
+        @return: C{size} octets.
+        @raise HeaderError: a value does not fit.
+        """
+        packed = 0
+        for each, shifts, mask in self._shifts:
+            value = getattr(values, each.name)
+            if each.kind is int:
+                numbers = (value,)
+            elif each.kind is tuple:
+                numbers = value
+            else:
+                inner = value if each.kind is bytes else value.pack()
+                if len(inner) > each.width // _OCTET:
+                    raise HeaderError(f"{each.name} has at most {each.width // _OCTET} octets")
+                numbers = (int.from_bytes(inner.ljust(each.width // _OCTET, b"\0"), "big"),)
+            if len(numbers) != each.entries:
+                raise HeaderError(f"{each.name} has {each.entries} entries, not {len(numbers)}")
+            for number, shift in zip(numbers, shifts, strict=True):
+                if not 0 <= number <= mask:
+                    raise HeaderError(f"{each.name} has {each.width} bits: {number:#x} does not fit")
+                packed |= number << shift
+        return packed.to_bytes(self.size, "big")
+
+    def selected(self, componentMask: int) -> int | None:
+        """
+        Which bits of a record a query compares: a record matches if it has the query's bits there.
+
+        @return: a number of C{size} octets; L{None} if the mask has bits beyond the record's components.
+        """
+        if componentMask >> len(self.components):
+            return None
+        chosen = 0
+        for index, mask in enumerate(self.components):
+            if componentMask >> index & 1:
+                chosen |= mask
+        return chosen
+
+
+class Attribute:
+    """
+    Base class of attributes.
+
+    @cvar ID: the attribute id.
+    @cvar OCTETS: how many it has.
+    """
+
+    __slots__ = ()
+    ID: ClassVar[int]
+    OCTETS: ClassVar[int]
+
+    @classmethod
+    def parse(cls, data: bytes | memoryview) -> Self:
+        """
+        @param data: begin with the attribute; what follows is ignored.
+        @raise LengthError: there are too few octets.
+        """
+        return cls(**layoutOf(cls).decode(data))
+
+    def pack(self) -> bytes:
+        """
+        @return: L{OCTETS} octets.
+        @raise HeaderError: a field does not fit.
+        """
+        return layoutOf(type(self)).encode(self)
+
+
+# One for each class of the package.
+_LAYOUTS: Final[dict[type[Attribute], Layout]] = {}
+
+
+def layoutOf(kind: type[Attribute]) -> Layout:
+    """
+    @return: the layout of an attribute.
+    """
+    layout = _LAYOUTS.get(kind)
+    if layout is None:
+        layout = _LAYOUTS[kind] = Layout(kind)
+    return layout
+
+
+__all__ = ["Attribute", "Field", "Layout", "bits", "layoutOf", "nested", "octets", "table"]
