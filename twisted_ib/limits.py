@@ -107,10 +107,9 @@ SDP_LEAST_PAYLOAD = 1024
 MESSAGES_PER_FLUSH = 64
 #: Times that one producer is resumed before others have their turn.
 PRODUCER_TURNS = 16
-#: A producer is paused while more bytes wait (C{twisted.internet.abstract.FileDescriptor}, C{bufferSize}).
+#: A producer is paused while more bytes wait (C{twisted.internet.abstract.FileDescriptor}, C{bufferSize});
+#: one that is resumed may write one message more, which leaves as soon as it returns.
 SEND_BUFFER = 64 * 1024
-#: Bytes that a resumed producer may write beyond that: they leave as soon as it returns.
-PRODUCER_AHEAD = 3 * INLINE_MESSAGE
 #: Bytes that one process holds for paused readers.  From half of it on connections get L{SDP_RECEIVES_LEAST}
 #: receives; beyond it the connection that holds most is aborted.  TCP never aborts for that, so it is enough
 #: for all receives of 256 connections.
@@ -276,13 +275,6 @@ TRANSPORT_BYTES = 1024 * 1024
 #: The shortest time, in seconds, until unacknowledged packets are sent again (RFC 6298 section 2.4 has a
 #: minimum for TCP too).
 TRANSPORT_RESEND_LEAST = 0.01
-
-# -- subnets
-
-#: Nodes of a topology file, its lines, and the characters of a line.
-TOPOLOGY_NODES = 8192
-TOPOLOGY_LINES = 262144
-TOPOLOGY_LINE = 1024
 
 # -- ib-perf
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from os import pwrite
 from threading import get_ident
 from time import perf_counter
 from typing import Any
@@ -34,7 +33,6 @@ from twisted_ib.hca.base.socketrows import noWhy, usersRows
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.device.receivebudget import pathOf
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, isPlacedByUser, place, watchDevices
-from twisted_ib.hca.host.socketpage.records import NOTHING
 from twisted_ib.hca.host.socketpage.shown import ShownSockets
 from twisted_ib.interfaces import IReactorCompletionChannels
 from twisted_ib.internet import readers
@@ -172,13 +170,10 @@ class DeviceChannel:
         """
         offset = self.users.pop(user, None)
         if offset is not None:
-            page: Any = self.shown.page  # type: ignore[union-attr]
-            # As SocketPage.remove(), but each close passes it.
-            page.free.append(offset)
-            try:
-                pwrite(page.fd, NOTHING, offset)
-            except OSError:
-                pass
+            shown: Any = self.shown
+            if not (shown.gone or shown.unshown):
+                self.device.markDirty(shown)
+            shown.gone.append(offset)
         if not self.users and not self.attempts:
             self._unused()
 

@@ -61,9 +61,9 @@ class ConnectedTransport(Transport):
         self._settling = turns = channel.batchedCalls
         shown = channel.shown
         if shown is not None:
-            # Before this transport: ib-ss sees it before the application has its first data.
-            if not shown.unshown:
-                turns.wait(channel.reactor, shown)
+            # At the end of the batch: ib-ss sees it before the application has its first data.
+            if not (shown.unshown or shown.gone):
+                channel.device.markDirty(shown)
             shown.unshown.append((self, self._localHost, self._localPort, self._peerHost, self._peerPort))
         turns.wait(channel.reactor, self)
         return True

@@ -120,6 +120,27 @@ class PageTests(PageTestCase):
         self.assertEqual(self.page.add("shm0", [CONNECTION, CONNECTION]), [first, second + RECORD])
         self.assertEqual(len(self.rows()), 3)
 
+    def test_together(self) -> None:
+        """
+        Rows that are added take the places of those that go, and neighbours are written by one call.
+        """
+        offsets: Any = self.page.add("shm0", [CONNECTION] * 5)
+        written: list[tuple[int, int]] = []
+        pwrite = os.pwrite
+
+        def write(fd: int, data: bytes, offset: int) -> int:
+            written.append((offset, len(data) // RECORD))
+            return pwrite(fd, data, offset)
+
+        self.patch(pages.os, "pwrite", write)
+        first, second, _, _, fifth = offsets
+        self.assertEqual(self.page.add("shm0", [LISTENER] * 2, [first, second, fifth]), [fifth, second])
+        self.assertEqual(written, [(first, 2), (fifth, 1)])
+        self.assertEqual(
+            [row["kind"] for row in self.rows()], ["listener", "connection", "connection", "listener"]
+        )
+        self.assertEqual(self.page.add("shm0", [CONNECTION] * 2), [first, fifth + RECORD])
+
     def test_full(self) -> None:
         """
         A page has so many rows; further ones are not shown, until one is removed.

@@ -1,8 +1,8 @@
 """
 The process's side of a socket page: rows are written when a listener or connection comes and goes.
 
-Each write is one C{pwrite(2)} of a record, so that a full file system is an error and not a signal, as it
-would be in mapped memory.
+Rows are written by C{pwrite(2)}, neighbours together, so that a full file system is an error and not a
+signal, as it would be in mapped memory.
 """
 
 from __future__ import annotations
@@ -128,11 +128,12 @@ class SocketPage:
             self._write(number, packText(text, end))
         return number
 
-    def add(self, device: str | None, entries: Sequence[Shown]) -> list[int | None]:
+    def add(self, device: str | None, entries: Sequence[Shown], gone: Sequence[int] = ()) -> list[int | None]:
         """
         Write rows.
 
         @param device: The device's name; L{None} for sockets of the operating system.
+        @param gone: Offsets of rows to remove, whose places are used first.
         @return: The offset of each row; L{None} of one that has no place.
         """
         known, rows = self.texts, []
@@ -160,11 +161,13 @@ class SocketPage:
                     peer,
                 )
             )
-        return self._put(packRows(rows))
+        return self._put(packRows(rows), gone)
 
-    def _put(self, records: list[bytes]) -> list[int | None]:
+    def _put(self, records: list[bytes], gone: Sequence[int]) -> list[int | None]:
         found: list[int | None] = []
-        free, fd = self.free, self.fd
+        free = self.free
+        free += gone
+        written = dict.fromkeys(gone, NOTHING)
         for record in records:
             if free:
                 offset = free.pop()
@@ -175,20 +178,24 @@ class SocketPage:
                 found.append(None)
                 continue
             found.append(offset)
-            try:
-                os.pwrite(fd, record, offset)
-            except OSError:
-                # As in _write(); the place is the row's all the same.
-                continue
+            written[offset] = record
+        start = 0
+        pieces: list[bytes] = []
+        for offset in sorted(written):
+            if offset != start + len(pieces) * RECORD:
+                if pieces:
+                    self._write(start // RECORD, b"".join(pieces))
+                start, pieces = offset, []
+            pieces.append(written[offset])
+        if pieces:
+            self._write(start // RECORD, b"".join(pieces))
         return found
 
     def remove(self, offset: int) -> None:
         """
         Remove a row.
         """
-        self.free.append(offset)
-        with suppress(OSError):
-            os.pwrite(self.fd, NOTHING, offset)
+        self._put([], (offset,))
 
 
 __all__ = ["SUFFIX", "IListed", "Shown", "SocketPage"]

@@ -33,9 +33,8 @@ LISTENER, CONNECTION, _TEXT = 1, 2, 3
 _CRC = struct.Struct("<I")
 #: Magic, version, process id, program.
 _HEADER = struct.Struct("<4sHxxI128s")
-#: As L{RowValues}, but with the ports before the hosts.
-_ROW = struct.Struct("<B4Hddd2H52s52s")
-_ROW_PADDING = bytes(RECORD - _CRC.size - _ROW.size)
+#: As L{RowValues}, but with the ports before the hosts, and as long as a record without its CRC.
+_ROW = struct.Struct("<B4Hddd2H52s52s15x")
 #: Kind, bytes.
 _SPOKEN = struct.Struct("<BB150s")
 #: The longest text, in bytes; of a rule's place the end is kept.
@@ -136,8 +135,7 @@ def packRows(rows: Iterable[RowValues]) -> list[bytes]:
     records = []
     # A loop that calls no function of Python: each connect passes it.
     for row in rows:
-        body = _ROW.pack(*row[:8], row[9], row[11], row[8].encode()[:52], row[10].encode()[:52])
-        body += _ROW_PADDING
+        body = _ROW.pack(*row[:8], row[9], row[11], row[8].encode(), row[10].encode())
         records.append(_CRC.pack(crc32(body)) + body)
     return records
 

@@ -16,16 +16,18 @@ class ShownSockets:
 
     @ivar name: The device's name.
     @ivar users: The device's users, each with the offset of its row.
-    @ivar unshown: Connections that have been made in this turn and have no row yet.
+    @ivar unshown: Connections that have been made in this batch and have no row yet.
+    @ivar gone: The rows of those that have ended in this batch.
     @ivar page: The page, once there is one.
     """
 
-    __slots__ = ("_open", "name", "page", "unshown", "users")
+    __slots__ = ("_open", "gone", "name", "page", "unshown", "users")
 
     def __init__(self, name: str, users: dict[Any, int | None], openPage: Callable[[], SocketPage]) -> None:
         self.name = name
         self.users = users
         self.unshown: list[Shown] = []
+        self.gone: list[int] = []
         self.page: SocketPage | None = None
         self._open = openPage
 
@@ -42,12 +44,14 @@ class ShownSockets:
         """
         Write listeners and connections into the page, where they stand until the device is released.
         """
-        for (user, *_), offset in zip(entries, self.openPage().add(self.name, entries), strict=True):
+        gone, self.gone = self.gone, []
+        offsets = self.openPage().add(self.name, entries, gone)
+        for (user, *_), offset in zip(entries, offsets, strict=True):
             self.users[user] = offset
 
-    def nextTurn(self, shared: dict[Any, Any]) -> None:
+    def endOfBatch(self) -> None:
         """
-        Show the connections of the last turn, but for those that are over.
+        Show the connections of this batch, but for those that are over, and remove those that have ended.
         """
         unshown, self.unshown = self.unshown, []
         users = self.users
