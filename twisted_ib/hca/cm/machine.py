@@ -65,7 +65,8 @@ class ConnectionContext(Protocol):
 
     def moved(self, connection: Connection, old: State, now: float) -> None:
         """
-        The connection's state has changed from C{old}.
+        The connection's state has changed from C{old}: it has ended, sent a REP, or become half open or
+        ceased to be.
         """
 
 
@@ -229,7 +230,7 @@ class Connection:
         row = ROWS[old][given]
         if row is None:
             return False
-        action, state, timed = row
+        action, state, timed, isFollowed = row
         # The action runs in the old state: _prepareMRA and _rejectRequest look at it.
         action(self, message, now)
         if state is not old:
@@ -238,7 +239,8 @@ class Connection:
             # there.
             if not timed and self.deadline is not None:
                 self.table.disarm(self)
-            self.table.moved(self, old, now)
+            if isFollowed:
+                self.table.moved(self, old, now)
         return True
 
     def _missed(self, given: Input) -> bool:

@@ -449,19 +449,23 @@ TRANSITIONS: dict[State, dict[Input, Row]] = {
     State.TIMEWAIT: {},
 }
 
-#: Action, next state, and whether the next state may have a timer.
-Step = tuple[Action, State, bool]
-
-
-def _step(row: Row | None) -> Step | None:
-    return None if row is None else (*row, Input.RETRY in TRANSITIONS[row[1]])
-
-
-# The same as lists, for speed: hashing an enumeration member costs a Python call.
-ROWS = [[_step(TRANSITIONS[state].get(given)) for given in Input] for state in State]
-
 # Passive states in which the peer has proved nothing: the REQ's source may be forged (RFC 4987 for TCP's
 # SYN).
 HALF_OPEN = [
     state in (State.REQ_RCVD, State.MRA_REQ_SENT, State.REP_SENT, State.MRA_REP_RCVD) for state in State
 ]
+
+#: Action, next state, whether the next state may have a timer, and whether the table follows the change.
+Step = tuple[Action, State, bool, bool]
+
+
+def _step(old: State, row: Row | None) -> Step | None:
+    if row is None:
+        return None
+    action, state = row
+    isFollowed = HALF_OPEN[state] != HALF_OPEN[old] or state in (State.REP_SENT, State.IDLE, State.TIMEWAIT)
+    return action, state, Input.RETRY in TRANSITIONS[state], isFollowed
+
+
+# The same as lists, for speed: hashing an enumeration member costs a Python call.
+ROWS = [[_step(state, TRANSITIONS[state].get(given)) for given in Input] for state in State]

@@ -13,6 +13,7 @@ so the lower 8 are random too, except in the keys of type 2 memory windows, wher
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Container
 from hashlib import shake_128
 
@@ -83,7 +84,7 @@ class RandomIndices:
         self._counter = 0
         self._secret = randomBits(_SECRET_BITS).to_bytes(_SECRET_BITS // 8, "big")
         # Made on first use: a device without memory regions needs none.
-        self._tables: tuple[memoryview, ...] = ()
+        self._tables: tuple[array[int], ...] = ()
 
     def draw(self, inUse: Container[int]) -> int:
         """
@@ -104,18 +105,24 @@ class RandomIndices:
     def _permute(self, number: int) -> int:
         # A balanced Feistel network is a permutation whatever its round functions are; four rounds of
         # pseudorandom functions cannot be told from a random one (Luby and Rackoff).
+        # Unrolled, two rounds exchange the halves twice, so that nothing is exchanged.
+        first, second, third, fourth = self._tables or self._makeTables()
         left, right = number >> _HALF_BITS, number & _HALF_MASK
-        for table in self._tables or self._makeTables():
-            left, right = right, left ^ (table[right] & _HALF_MASK)
-        return left << _HALF_BITS | right
+        left ^= first[right]
+        right ^= second[left]
+        left ^= third[right]
+        return left << _HALF_BITS | right ^ fourth[left]
 
-    def _makeTables(self) -> tuple[memoryview, ...]:
+    def _makeTables(self) -> tuple[array[int], ...]:
         # All 4096 values of each round function at once: a draw then hashes nothing.
         self._tables = tuple(
-            memoryview(shake_128(bytes((turn,)) + self._secret).digest(2 << _HALF_BITS)).cast("H")
+            array("H", [value & _HALF_MASK for value in memoryview(self._digest(turn)).cast("H")])
             for turn in range(_ROUNDS)
         )
         return self._tables
+
+    def _digest(self, turn: int) -> bytes:
+        return shake_128(bytes((turn,)) + self._secret).digest(2 << _HALF_BITS)
 
 
 class MemoryKeys:
