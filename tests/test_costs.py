@@ -255,13 +255,13 @@ class ConnectTests(SynchronousTestCase):
         """
         C{sdp:}, with REQ and REP, a message and a DisConn each way.
         """
-        self.assertLessEqual(self.perConnection(listenSDP, connectSDP), 345)
+        self.assertLessEqual(self.perConnection(listenSDP, connectSDP), 330)
 
     def test_rdma(self) -> None:
         """
         C{ib:}, whose queue pairs have work queues.
         """
-        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 548)
+        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 535)
 
 
 class DatagramTests(ProcessesTestCase):

@@ -117,6 +117,7 @@ class FakePath(str):
     """
 
     messageBytes = limits.INLINE_RECORD
+    alive = True
 
 
 class FakeConnection:

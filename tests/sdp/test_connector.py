@@ -161,6 +161,26 @@ class SuccessTests(ConnectorTestCase):
             ports.add(handshake.requested(self.device.requests[-1][0]).localPort)
         self.assertGreater(len(ports), 10)
 
+    def test_together(self) -> None:
+        """
+        Connects of one turn to one service look for its path once, while that is alive; each has its own
+        port number.
+        """
+        self.device.paths.add("127.0.0.1")
+        for wanted in ((5001, None), (5001, None), (5002, None), (5001, ("127.0.0.2", 0))):
+            connectSDP(self.reactor, "127.0.0.1", wanted[0], self.factory, bindAddress=wanted[1])
+        self.reactor.advance(0)
+        self.assertEqual([route.port for route in self.device.routes], [5001, 5002, 5001])
+        requests = [handshake.requested(request) for request, _ in self.device.requests]
+        self.assertEqual(len({request.localPort for request in requests}), 4)
+        sources = [handshake.addresses(request)[1] for request in requests]
+        self.assertEqual(sources, ["127.0.0.1", "127.0.0.1", "127.0.0.1", "127.0.0.2"])
+        self.patch(FakePath, "alive", False)
+        for _ in range(2):
+            connectSDP(self.reactor, "127.0.0.1", 5001, self.factory)
+        self.reactor.advance(0)
+        self.assertEqual(len(self.device.routes), 5)
+
     def test_bindAddress(self) -> None:
         """
         The address that the user has bound is the local end.

@@ -42,9 +42,9 @@ class Attempt:
 
     @ivar _channel: Set, and acquired, once the device is open.
     @ivar _turns: The reactor's shared calls while the attempt waits to begin; else L{None}.
-    @ivar _shared: While it begins: the paths that attempts of the same turn have found.
+    @ivar _shared: While it begins: what attempts of the same turn have found, by service.
     @ivar _addresses: The host's addresses not yet tried.
-    @ivar _peer: The address that is being tried.
+    @ivar _peer: The address that is being tried; C{_here} is the one of this end.
     @ivar _route: The address resolution in progress.
     @ivar _path: The path, once resolved.
     @ivar _transport: The transport to be, once a path is searched for.
@@ -54,42 +54,27 @@ class Attempt:
     @cvar logstr: As of a TCP transport before it is connected.
     """
 
-    __slots__ = (
-        "_addresses",
-        "_channel",
-        "_connection",
-        "_connector",
-        "_local",
-        "_numbers",
-        "_over",
-        "_path",
-        "_peer",
-        "_rounds",
-        "_route",
-        "_shared",
-        "_transport",
-        "_turns",
-    )
-
     logstr = "Uninitialized"
+
+    # Class attributes: an attempt is short, and most change few of them.
+    _channel: DeviceChannel | None = None
+    _turns: BatchedCalls | None = None
+    _shared: dict[Any, Any] | None = None
+    _peer = _here = ""
+    _local: Any = None
+    _route: Any = None
+    _path: Any = None
+    _transport: Any = None
+    _connection: Any = None
+    _rounds = _numbers = 0
+    _over = False
 
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
-        self._channel: DeviceChannel | None = None
         self._addresses: list[str] = []
-        self._peer = ""
-        self._local: Any = None
-        self._shared: dict[Any, Any] | None = None
-        self._route: Any = None
-        self._path: Any = None
-        self._transport: Any | None = None
-        self._connection: Any = None
-        self._rounds = self._numbers = 0
-        self._over = False
         # A connecting call never calls the factory before it returns: programs set attributes of the factory
         # after it.
-        turns = batchedCallsOf(connector.reactor)
-        self._turns: BatchedCalls | None = turns
+        turns = self._turns = batchedCallsOf(connector.reactor)
         turns.wait(connector.reactor, self)
 
     def logPrefix(self) -> str:
@@ -109,11 +94,31 @@ class Attempt:
         if self._over:
             return
         self._turns = None
+        found = shared.get(self._service())
+        # Connects of one turn to one service share the path: a thousand of them resolve it once.
+        if found is not None and getattr(found[3], "alive", False):
+            self._beginAs(*found)
+            return
         self._shared = shared
         try:
             self._begin(self._connector)
         finally:
             self._shared = None
+
+    def _service(self) -> Any:
+        connector = self._connector
+        space = connector.handshake.PORT_SPACE
+        return connector.device, connector.bound, connector.host, connector.port, space
+
+    def _beginAs(self, channel: DeviceChannel, peer: str, here: str, path: Any) -> None:
+        channel.attempt(self)
+        self._channel, self._peer = channel, peer
+        try:
+            self._prepare(channel, here)
+            self.pathReady(path)
+        except (HCAError, ValueError, error.ConnectError) as e:
+            self._forget()
+            self.failIfNotConnected(failures.connectError(e, self._connector.where(peer)))
 
     def _begin(self, connector: Connector) -> None:
         literal = literalOf(connector.host)
@@ -168,13 +173,36 @@ class Attempt:
         self.failIfNotConnected(reason)
 
     def _try(self) -> None:
-        connector = self._connector
         channel = self._channel
         if channel is None or channel.device.traits.hasAddress:
             # With several interfaces the device depends on the route to the address.
             channel = self._open(self._peer)
-        peer = sharedAddress(self._peer, connector.port)
-        local = self._local = self._localAddress(peer)
+        self._prepare(channel, self._addressHere(channel))
+        transport = self._transport
+        route = self._search(channel)
+        # connect() may have called pathReady() or connectFailed() already; then there is no search to cancel.
+        if self._transport is transport and self._path is None:
+            self._route = route
+
+    def _addressHere(self, channel: DeviceChannel) -> str:
+        host = self._connector.bound[0]
+        try:
+            here: str = channel.device.localAddressFor(self._peer, host)
+        except (HCAError, ValueError):
+            raise failures.notOurs(host) from None
+        # Hello and IP CM header have one IP version for both addresses (IBTA vol. 1 annex A4, annex A11).
+        if (":" in here) != (":" in self._peer):
+            raise failures.notOurs(host or here)
+        return here
+
+    def _prepare(self, channel: DeviceChannel, here: str) -> None:
+        connector = self._connector
+        peer, port = sharedAddress(self._peer, connector.port), connector.bound[1]
+        number = channel.localPorts.take(here, port, peer)
+        if number is None:
+            raise failures.localPortInUse(here, port)
+        self._here = here
+        local = self._local = addressOf(here, number)
         try:
             transport = connector.makeTransport(channel, local, peer)
         except BaseException:
@@ -183,36 +211,10 @@ class Attempt:
             raise
         channel.acquire(transport)
         self._transport = transport
-        route = self._search(channel)
-        # connect() may have called pathReady() or connectFailed() already; then there is no search to cancel.
-        if self._transport is transport and self._path is None:
-            self._route = route
 
     def _search(self, channel: DeviceChannel) -> Any:
-        connector, shared = self._connector, self._shared
-        if shared is not None:
-            path = shared.get((channel, connector.handshake.PORT_SPACE, self._peer, connector.port))
-            # Connects of one turn to one service share the path: a thousand of them resolve it once.
-            if path is not None and getattr(path, "alive", False):
-                self.pathReady(path)
-                return None
+        connector = self._connector
         return channel.device.connect(connector.handshake.PORT_SPACE, self._peer, connector.port, self)
-
-    def _localAddress(self, peer: Address) -> Address:
-        channel = self._channel
-        assert channel is not None
-        host, port = self._connector.bound
-        try:
-            here = channel.device.localAddressFor(self._peer, host)
-        except (HCAError, ValueError):
-            raise failures.notOurs(host) from None
-        # Hello and IP CM header have one IP version for both addresses (IBTA vol. 1 annex A4, annex A11).
-        if (":" in here) != (":" in self._peer):
-            raise failures.notOurs(host or here)
-        number = channel.localPorts.take(here, port, peer)
-        if number is None:
-            raise failures.localPortInUse(here, port)
-        return addressOf(here, number)
 
     def connectFailed(self, reason: HCAError) -> None:
         """
@@ -232,10 +234,9 @@ class Attempt:
         if not self._over:
             self._route = None
             self._path = path
-            if self._shared is not None:
-                connector = self._connector
-                service = self._channel, connector.handshake.PORT_SPACE, self._peer, connector.port
-                self._shared[service] = path
+            # The next connect would try this address, and no other.
+            if self._shared is not None and not self._addresses:
+                self._shared[self._service()] = self._channel, self._peer, self._here, path
             self._ask()
 
     def _ask(self) -> None:

@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib.internet.addresses import (
+    HIGHEST_PORT,
     Address,
     addressOf,
     canonical,
@@ -74,14 +75,19 @@ class Destination(base.BaseConnector):
         @raise ValueError: an argument makes no sense.
         @raise ServiceNameUnknownError: there is no such service.
         """
-        self.host = checkHost(host)
-        self.port = checkPort(servicePort(port), 1)
+        # The usual arguments need no call to be right.
+        self.host: str = host if host.__class__ is str else checkHost(host)
+        if port.__class__ is int and 0 < port <= HIGHEST_PORT:
+            self.port = port
+        else:
+            self.port = checkPort(servicePort(port), 1)
         if bindAddress is not None:
             self.bindAddress = bindAddress
             self.bound = parseBindAddress(bindAddress)
         if device is not None:
             self.device = device
-        checkTimeout(timeout)
+        if timeout is not None:
+            checkTimeout(timeout)
         base.BaseConnector.__init__(self, factory, timeout, reactor)  # type: ignore[arg-type]
 
     def connectionLost(self, reason: Failure) -> None:

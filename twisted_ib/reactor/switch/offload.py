@@ -48,11 +48,14 @@ class _SwitchedAttempt(Attempt):
             text = f"{self._connector.where()}: {failures.oneLine(e)}"
             self.failIfNotConnected(error.ConnectError(string=text))
 
+    def _service(self) -> Any:
+        # By GUID and not by service id, which another process may serve too.
+        return super()._service(), self._connector.candidate.counterpart
+
     def _search(self, channel: DeviceChannel) -> Any:
         counterpart = self._connector.candidate.counterpart
         if counterpart is None:
             return super()._search(channel)
-        # By GUID and not by service id, which another process may serve too.
         return channel.device.fabric.reach(counterpart.guid, self)
 
     def _ask(self) -> None:
