@@ -1,5 +1,5 @@
 """
-A process with an HCA on shared memory and the agent of a toy class: C{python -m tests.hca.mad.responder}.
+A process with an HCA on shared memory and the agents of toy classes: C{python -m tests.hca.mad.responder}.
 
 It prints its GUID, and serves until it is killed.
 """
@@ -10,6 +10,7 @@ import select
 
 from tests.hca.hcas import turn
 from tests.hca.mad.toys.echo import EchoAgent
+from tests.hca.mad.toys.table import TableAgent
 from twisted_ib.hca.device.device import Device
 
 
@@ -19,6 +20,7 @@ def main() -> None:
     """
     device = Device("shm0")
     EchoAgent(device)
+    TableAgent(device)
     print(device.guid, flush=True)
     while True:
         if not turn(device) and device.arm():

@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.hcas import turn
 from tests.hca.mad.toys.echo import EchoAgent
+from tests.hca.mad.toys.table import TableAgent, table
 from tests.support.commands import running
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import waitUntil
@@ -31,7 +32,7 @@ class ProcessTests(SynchronousTestCase):
 
     def test_response(self) -> None:
         """
-        The agent of another process answers.
+        The agents of another process answer, with one MAD and with many.
         """
         ownRunDirectory(self)
         child = running(self, "-m", "tests.hca.mad.responder", cwd=Path(__file__).resolve().parents[3])
@@ -40,10 +41,16 @@ class ProcessTests(SynchronousTestCase):
         device = Device("shm0")
         self.addCleanup(device.close)
         echo = EchoAgent(device)
-        responses: list[ReceivedMAD | None] = []
-        echo.agent.send(AddressVector(guidGID(guid)), echo.question(), responses.append, MAD_TIMEOUT_SECONDS)
-        waitUntil(lambda: responses, lambda: turn(device))
-        (response,) = responses
-        assert response is not None
-        self.assertEqual(response.mad.data, bytes(range(232))[::-1])
-        self.assertEqual(response.path.peer.pid, child.pid)
+        tables = TableAgent(device)
+        for agent, question, answer in (
+            (echo.agent, echo.question(), bytes(range(232))[::-1]),
+            (tables.agent, tables.question(5000), table(5000)),
+            (tables.agent, tables.exchange(table(5000)), table(5000)),
+        ):
+            responses: list[ReceivedMAD | None] = []
+            agent.send(AddressVector(guidGID(guid)), question, responses.append, MAD_TIMEOUT_SECONDS)
+            waitUntil(lambda: responses, lambda: turn(device))  # noqa: B023
+            (response,) = responses
+            assert response is not None
+            self.assertTrue(response.mad.data == answer)
+            self.assertEqual(response.path.peer.pid, child.pid)

@@ -17,25 +17,37 @@ that were not answered, C{management_dropped} responses for which the path has n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import evolve
 
-from twisted_ib.errors import DeviceError, ResourceLimitError, ServiceInUseError
+from twisted_ib.errors import DeviceError, LengthError, ResourceLimitError, ServiceInUseError
 from twisted_ib.hca.base.operation import GSI_QPN, SMI_QPN, UD_SEND_ONLY
 from twisted_ib.hca.base.traits import Peers
+from twisted_ib.hca.mad.requests import Answered, Received, ReceivedMAD, Request
+from twisted_ib.hca.mad.rmpp.segments import ACTIVE, RMPP_VERSION, dataAt, isSegment
+from twisted_ib.hca.mad.transfers import Transfers
 from twisted_ib.hca.wire.grh import DETH, GRH, length
-from twisted_ib.hca.wire.mad.classes import COMMUNICATION, SUBNET, SUBNET_DIRECTED
+from twisted_ib.hca.wire.mad.classes import (
+    COMMUNICATION,
+    SUBNET,
+    SUBNET_DIRECTED,
+    TRANSFER_HEADERS,
+    RMPPHeader,
+)
 from twisted_ib.hca.wire.mad.mad import (
     BAD_VERSION,
     BASE_VERSION,
+    CLASS_AT,
     CLASS_PORT_INFO,
     DIRECTION,
     GET,
     GET_RESPONSE,
     HEADER,
     MAD_BYTES,
+    METHOD_AT,
     QUEUE_KEY,
     RESPONSE,
     SEND,
@@ -44,11 +56,9 @@ from twisted_ib.hca.wire.mad.mad import (
     UNSUPPORTED_METHOD,
     UNSUPPORTED_METHOD_ATTRIBUTE,
     Mad,
-    decodeMAD,
 )
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.base.timers import Timer
     from twisted_ib.hca.services.address import AddressVector
 
 #: Triples of class, version and method that agents of one device have.
@@ -69,59 +79,28 @@ _TRANSACTION_BITS: Final = 64
 _SUBNET: Final = frozenset((SUBNET, SUBNET_DIRECTED))
 
 
-class ReceivedMAD(NamedTuple):
-    """
-    A MAD that arrived.
-
-    @ivar path: the path that it came by; its C{peer} is the sender, by the sender's own account where the
-        path cannot know.
-    @ivar number: the queue pair that it came to, 0 or 1.
-    @ivar source: the sender's queue pair.
-    @ivar method: its method.
-    @ivar transaction: its transaction id.
-    @ivar attribute: its attribute id.
-    @ivar data: its 256 octets.
-    @ivar partition: its P_Key; 0 if the medium has none.
-    """
-
-    path: Any
-    number: int
-    source: int
-    method: int
-    transaction: int
-    attribute: int
-    data: bytes
-    partition: int = 0
-
-    @property
-    def mad(self) -> Mad:
-        """
-        All its fields.
-        """
-        return decodeMAD(self.data)
-
-
-#: Takes a request of a peer.
-Received = Callable[[ReceivedMAD], object]
-#: Takes the response to a request, or L{None} if there is none.
-Answered = Callable[["ReceivedMAD | None"], object]
-
-
 class Agent:
     """
     The methods of one version of a management class (Linux C{struct ib_mad_agent}).
     """
 
-    __slots__ = ("_agents", "managementClass", "methods", "received", "version")
+    __slots__ = ("_agents", "hasRMPP", "managementClass", "methods", "received", "version")
 
     def __init__(
-        self, agents: Agents, managementClass: int, version: int, methods: frozenset[int], received: Received
+        self,
+        agents: Agents,
+        managementClass: int,
+        version: int,
+        methods: frozenset[int],
+        received: Received,
+        hasRMPP: bool = False,
     ) -> None:
         self._agents = agents
         self.managementClass = managementClass
         self.version = version
         self.methods = methods
         self.received = received
+        self.hasRMPP = hasRMPP
 
     @property
     def number(self) -> int:
@@ -141,13 +120,16 @@ class Agent:
         """
         Send a MAD to the agents of another HCA.
 
-        @param mad: class and version become the agent's, the transaction id one that nobody can guess.
+        @param mad: class and version become the agent's, the transaction id one that nobody can guess.  Its
+            data may be as long as L{RMPP_TABLE_BYTES<twisted_ib.hca.mad.rmpp.receiver.RMPP_TABLE_BYTES>} if
+            its RMPP header is L{TABLE<twisted_ib.hca.mad.rmpp.segments.TABLE>} and the agent has RMPP.
         @param answered: called once, with the response, or with L{None} if there is none in time or the
             device is closed; without it no response is expected.
         @param timeout: how long each attempt waits, seconds, at most L{MAD_TIMEOUT_SECONDS}.
-        @param retries: how often it is repeated, at most L{MAD_RETRIES}.
-        @return: the request, which can be cancelled, if a response is expected.
-        @raise ResourceLimitError: L{MAD_REQUESTS} wait already.
+        @param retries: how often it is repeated, at most L{MAD_RETRIES}.  A response of several MADs has the
+            time of all attempts again with each MAD that arrives in order.
+        @return: the request, which can be cancelled, if a response is expected or its data is a transfer.
+        @raise ResourceLimitError: L{MAD_REQUESTS} wait already, or there is no room for a transfer.
         @raise QueuePairError: the address is not valid.
         @raise WireError: a field does not fit.
         @raise ValueError: C{timeout} or C{retries} is out of range.
@@ -158,8 +140,9 @@ class Agent:
         """
         Answer a request, on the path that it came by; the response may be lost.
 
-        @param mad: its transaction id and method are replaced by those of the response.
-        @raise WireError: a field does not fit.
+        @param mad: its transaction id and method are replaced by those of the response.  Its data may be
+            long as in L{send}.
+        @raise WireError: a field does not fit, or the data is too long.
         """
         self._agents.reply(request, mad)
 
@@ -168,73 +151,6 @@ class Agent:
         Take no more MADs.  Idempotent; requests that were sent go on.
         """
         self._agents.remove(self)
-
-
-class Request:
-    """
-    A MAD that waits for its response.
-    """
-
-    __slots__ = ("_agents", "_answered", "_left", "_record", "_timeout", "_timer", "_way", "gid", "key")
-
-    def __init__(
-        self,
-        agents: Agents,
-        key: tuple[int, int, int],
-        gid: int,
-        record: tuple[int, bytes],
-        answered: Answered,
-    ) -> None:
-        self._agents = agents
-        self._record = record
-        self._answered: Answered | None = answered
-        self._way: Any = agents.device.addressPaths.hold(gid)
-        self._timer: Timer | None = None
-        self._timeout, self._left = 0.0, 0
-        #: Queue pair, class and transaction id, as its response has them.
-        self.key = key
-        #: The port that it was sent to.
-        self.gid = gid
-
-    def begin(self, timeout: float, retries: int) -> None:
-        """
-        Send it, and again until it is answered.
-        """
-        self._timeout, self._left = timeout, retries
-        self._send()
-
-    def _send(self) -> None:
-        word, record = self._record
-        self._timer = self._agents.device.timers.start(self._timeout, self._expired)
-        self._way.send(word, record, b"", 0)
-
-    def _expired(self) -> None:
-        if self._left:
-            self._left -= 1
-            self._send()
-        else:
-            self._agents.device.count("management_timeouts")
-            self.end(None)
-
-    def end(self, response: ReceivedMAD | None) -> None:
-        """
-        Report its response, or that there is none.
-        """
-        answered = self._answered
-        self.cancel()
-        if answered is not None:
-            answered(response)
-
-    def cancel(self) -> None:
-        """
-        Wait no longer; nothing is reported.  Idempotent.
-        """
-        if self._timer is None:
-            return
-        self._timer.cancel()
-        self._timer = self._answered = None
-        self._agents.forget(self)
-        self._agents.device.addressPaths.release(self._way)
 
 
 class Agents:
@@ -251,6 +167,9 @@ class Agents:
         #: Class -> version -> method -> agent.
         self._classes: dict[int, dict[int, dict[int, Agent]]] = {}
         self._requests: dict[tuple[int, int, int], Request] = {}
+        #: Classes and versions that have agents with RMPP.
+        self._segmented: set[tuple[int, int]] = set()
+        self.transfers = Transfers(self)
 
     # -- registration
 
@@ -262,18 +181,28 @@ class Agents:
         return number != SMI_QPN or self.device.traits.peers is not Peers.ADDRESSES
 
     def register(
-        self, managementClass: int, version: int, methods: Iterable[int], received: Received
+        self,
+        managementClass: int,
+        version: int,
+        methods: Iterable[int],
+        received: Received,
+        rmppVersion: int = 0,
     ) -> Agent:
         """
         Take the MADs of a class.
 
         @param methods: those of requests, at least one; responses go to the request that they answer.
         @param received: called with each L{ReceivedMAD}.
+        @param rmppVersion: 1 for an agent that sends and takes data of many MADs (as C{rmpp_version} of
+            Linux's C{ib_register_mad_agent}); it gets each transfer whole.  0 for one that gets the MADs.
         @raise ServiceInUseError: another agent has one of these methods.
         @raise ResourceLimitError: there are L{MAD_REGISTRATIONS}.
         @raise DeviceError: the class is on queue pair 0, which this device does not have.
+        @raise ValueError: the class has no RMPP, or not of this version.
         """
-        agent = Agent(self, managementClass, version, frozenset(methods), received)
+        if rmppVersion and (rmppVersion != RMPP_VERSION or dataAt(managementClass) is None):
+            raise ValueError(f"class {managementClass:#04x} has no version {rmppVersion} of RMPP")
+        agent = Agent(self, managementClass, version, frozenset(methods), received, bool(rmppVersion))
         if not self.has(agent.number):
             raise DeviceError(f"class {managementClass:#04x} needs queue pair 0, which RoCE does not have")
         found = self._classes.get(managementClass, {}).get(version, {})
@@ -284,6 +213,8 @@ class Agents:
             raise ResourceLimitError(f"{MAD_REGISTRATIONS} methods have agents")
         table = self._classes.setdefault(managementClass, {}).setdefault(version, {})
         table.update(dict.fromkeys(agent.methods, agent))
+        if agent.hasRMPP:
+            self._segmented.add((managementClass, version))
         return agent
 
     def remove(self, agent: Agent) -> None:
@@ -294,6 +225,8 @@ class Agents:
         methods = versions.get(agent.version, {})
         for method in [method for method, each in methods.items() if each is agent]:
             del methods[method]
+        if not any(each.hasRMPP for each in methods.values()):
+            self._segmented.discard((agent.managementClass, agent.version))
         if not methods:
             versions.pop(agent.version, None)
         if not versions:
@@ -321,23 +254,51 @@ class Agents:
         # Linux mad.c validate_mad: CM messages have method Send, and anything else is dropped unanswered.
         elif class_ == COMMUNICATION and method != SEND and attribute != CLASS_PORT_INFO:
             count("management_unsupported")
-        elif method & RESPONSE or method == TRAP_REPRESS:
-            request = self._requests.get((number, class_, transaction))
-            # The transaction id is random, so that a process which only claims the peer's GUID, or a forged
-            # source address, cannot answer in its place.
-            if request is None or request.gid != path.peer.gid:
-                count("management_unmatched")
-            else:
-                request.end(
-                    ReceivedMAD(path, number, source, method, transaction, attribute, data, partition)
-                )
         else:
             received = ReceivedMAD(path, number, source, method, transaction, attribute, data, partition)
-            agent = self._classes.get(class_, {}).get(version, {}).get(method)
-            if agent is not None:
-                agent.received(received)
+            if (class_, version) in self._segmented and isSegment(data):
+                self.transfers.received(received, class_, version)
+            elif method & RESPONSE or method == TRAP_REPRESS:
+                request = self.requestOf(received)
+                if request is None:
+                    count("management_unmatched")
+                else:
+                    request.end(received)
             else:
-                self._refuse(received, class_, version)
+                self.deliver(received)
+
+    def requestOf(self, received: ReceivedMAD) -> Request | None:
+        """
+        @return: the request that a response belongs to, if there is one.
+        """
+        request = self._requests.get((received.number, received.data[CLASS_AT], received.transaction))
+        # The transaction id is random, so that a process which only claims the peer's GUID, or a forged
+        # source address, cannot answer in its place.
+        return None if request is None or request.gid != received.path.peer.gid else request
+
+    def deliver(self, received: ReceivedMAD) -> None:
+        """
+        Give a request to its agent, or refuse it.
+        """
+        agent = self._agentOf(received)
+        if agent is not None:
+            agent.received(received)
+        else:
+            self._refuse(received, *received.data[CLASS_AT:METHOD_AT])
+
+    def takesTransfer(self, received: ReceivedMAD) -> bool:
+        """
+        @return: whether the agent of a request takes transfers; else it has got this MAD.
+        """
+        agent = self._agentOf(received)
+        if agent is not None and agent.hasRMPP:
+            return True
+        self.deliver(received)
+        return False
+
+    def _agentOf(self, received: ReceivedMAD) -> Agent | None:
+        class_, version = received.data[CLASS_AT:METHOD_AT]
+        return self._classes.get(class_, {}).get(version, {}).get(received.method)
 
     def _refuse(self, received: ReceivedMAD, class_: int, version: int) -> None:
         self.device.count("management_unsupported")
@@ -348,7 +309,11 @@ class Agents:
             status = UNSUPPORTED_METHOD_ATTRIBUTE
         else:
             status = UNSUPPORTED_METHOD if version in versions else BAD_VERSION
-        self.reply(received, evolve(received.mad, status=status))
+        mad, header = received.mad, received.mad.header
+        # A segment that is refused is answered by a plain MAD.
+        if isinstance(header, TRANSFER_HEADERS) and isSegment(received.data):
+            header = header._replace(transfer=RMPPHeader())
+        self.reply(received, evolve(mad, status=status, header=header))
 
     # -- sending
 
@@ -360,7 +325,36 @@ class Agents:
         status = mad.status
         if mad.managementClass == SUBNET_DIRECTED:
             status |= DIRECTION
-        octets = evolve(mad, method=method, transaction=request.transaction, status=status).pack()
+        mad = evolve(mad, method=method, transaction=request.transaction, status=status)
+        data = self._table(mad)
+        if data is None:
+            self.respond(request, mad.pack())
+            return
+        octets = evolve(mad, data=b"").pack()
+        key = (
+            *(request.path.peer.gid, request.number, mad.managementClass, mad.classVersion),
+            *(mad.transaction, method),
+        )
+        if self.transfers.repeated(key):
+            return
+        post = partial(self.respond, request)
+        try:
+            self.transfers.send(key, octets[: dataAt(mad.managementClass)], data, post, isResponse=True)
+        except ResourceLimitError:
+            # The peer repeats its request.
+            self.device.count("management_dropped")
+
+    def _table(self, mad: Mad) -> bytes | None:
+        header = mad.header
+        isActive = isinstance(header, TRANSFER_HEADERS) and header.transfer.flags & ACTIVE
+        if not isActive or (mad.managementClass, mad.classVersion) not in self._segmented:
+            return None
+        return mad.data if isinstance(mad.data, bytes) else None
+
+    def respond(self, request: ReceivedMAD, octets: bytes) -> None:
+        """
+        Send a MAD on the path that another came by, to its sender; it may be lost.
+        """
         path = request.path
         header = self._header(request.number, path.peer.gid, _HOP_LIMIT)
         # On the path of the request, whoever the peer says it is: nobody else is disturbed.
@@ -396,19 +390,26 @@ class Agents:
             raise ResourceLimitError(f"{MAD_REQUESTS} requests wait for their responses")
         key = self._draw(agent)
         number, class_, transaction = key
-        octets = evolve(
-            mad, managementClass=class_, classVersion=agent.version, transaction=transaction
-        ).pack()
+        mad = evolve(mad, managementClass=class_, classVersion=agent.version, transaction=transaction)
+        data = self._table(mad) if agent.hasRMPP else None
+        octets = (mad if data is None else evolve(mad, data=b"")).pack()
         gid = address.gid
         header = self._header(number, gid, address.hopLimit, address.trafficClass, address.flowLabel)
-        record = UD_SEND_ONLY << 24 | number, header + octets
-        if answered is None:
+        word = UD_SEND_ONLY << 24 | number
+        if answered is None and data is None:
             way = device.addressPaths.hold(gid)
-            way.send(*record, b"", 0)
+            way.send(word, header + octets, b"", 0)
             device.addressPaths.release(way)
             return None
-        request = self._requests[key] = Request(self, key, gid, record, answered)
-        request.begin(timeout, retries)
+        request = self._requests[key] = Request(self, key, gid, (word, header), answered)
+        if data is None:
+            request.begin(octets, timeout, retries)
+            return request
+        try:
+            request.beginTransfer(agent.version, octets, data, timeout, retries)
+        except (LengthError, ResourceLimitError):
+            request.cancel()
+            raise
         return request
 
     def _draw(self, agent: Agent) -> tuple[int, int, int]:
@@ -434,6 +435,7 @@ class Agents:
                 request.end(None)
             except Exception as error:
                 failure = failure or error
+        self.transfers.close()
         if failure is not None:
             raise failure
 

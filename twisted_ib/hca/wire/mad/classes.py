@@ -254,6 +254,9 @@ ClassHeader = (
     SubnetHeader | DirectedHeader | AdministrationHeader | OrganizationHeader | SegmentedHeader | KeyedHeader
 )
 
+#: Headers that begin with that of RMPP, which is C{transfer}.
+TRANSFER_HEADERS: Final = (AdministrationHeader, OrganizationHeader, SegmentedHeader)
+
 #: Header class, octets between the common header and the attribute, octets of the attribute.
 _Row = tuple["type[ClassHeader]", int, int]
 _ORGANIZATION: Final[_Row] = (OrganizationHeader, 16, 216)

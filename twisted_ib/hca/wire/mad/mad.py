@@ -22,6 +22,9 @@ from twisted_ib.hca.wire.mad.classes import COMMUNICATION, ClassHeader, classHea
 HEADER: Final = Struct(">BBBBHHQHHI")
 
 HEADER_BYTES: Final = HEADER.size
+#: Offsets of the class, which the version follows, and of the method.
+CLASS_AT: Final = 1
+METHOD_AT: Final = 3
 MAD_BYTES: Final = 256
 DATA_BYTES: Final = MAD_BYTES - HEADER_BYTES
 #: The well-known Q_Key of queue pair 1 (Linux ib_mad.h IB_QP1_QKEY).

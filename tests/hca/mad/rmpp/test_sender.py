@@ -1,0 +1,228 @@
+"""
+The sending end of a transfer, input by input.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hca.mad.rmpp.segmented import AT, HEAD, METHOD, SIZE, answer, data, seen
+from twisted_ib.hca.mad.rmpp import segments, sender
+from twisted_ib.hca.mad.rmpp.segments import ABORT, ACK, DATA, STOP, TransferStatus
+from twisted_ib.hca.mad.rmpp.sender import RMPP_ACK_SECONDS, RMPP_RETRIES, Sender
+from twisted_ib.hca.wire.mad.mad import METHOD_AT
+
+#: As C{seen} shows an ABORT.
+FAILED = {status: [(ABORT, status, 0, 0)] for status in TransferStatus}
+
+
+class SenderTestCase(SynchronousTestCase):
+    """
+    A table of 1,000 octets: five segments.
+    """
+
+    def begun(self, size: int = 5 * SIZE, **changes: Any) -> Sender:
+        """
+        @return: a sender that has sent its first segment.
+        """
+        machine = Sender(HEAD, bytes(size), 0.0, **changes)
+        self.assertEqual(seen(machine.begin(0.0))[0][:3], (DATA, 0, 1))
+        return machine
+
+    def acked(self, machine: Sender, number: int, window: int, now: float = 0.0) -> list[int]:
+        """
+        @return: the segments that an ACK draws.
+        """
+        mads = machine.received(answer(ACK, 0, number, window), now)
+        self.assertTrue(all(mad[METHOD_AT] == METHOD for mad in mads))
+        return [header[2] for header in seen(mads)]
+
+
+class WindowTests(SenderTestCase):
+    """
+    ACKs and windows.
+    """
+
+    def test_all(self) -> None:
+        """
+        As much is sent as the window has room for, and the ACK of all is the end.
+        """
+        machine = self.begun()
+        self.assertEqual(self.acked(machine, 1, 3), [2, 3])
+        self.assertEqual(self.acked(machine, 3, 100), [4, 5])
+        self.assertIsNone(machine.status)
+        self.assertEqual(self.acked(machine, 5, 100), [])
+        self.assertEqual((machine.status, machine.deadline), (TransferStatus.SUCCESS, None))
+
+    def test_old(self) -> None:
+        """
+        An ACK that a later one has overtaken changes nothing, nor does a window that shrinks.
+        """
+        machine = self.begun()
+        self.acked(machine, 1, 3)
+        self.acked(machine, 2, 4)
+        for number, window in ((1, 3), (1, 9), (2, 3), (3, 3)):
+            self.assertEqual(self.acked(machine, number, window), [])
+            self.assertEqual(machine.acknowledged, 2)
+        self.assertEqual(self.acked(machine, 2, 5), [5])
+
+    def test_bound(self) -> None:
+        """
+        Whatever the window, so many are on their way at most.
+        """
+        self.patch(sender, "RMPP_SEGMENTS_SENT", 3)
+        machine = self.begun(20 * SIZE)
+        self.assertEqual(self.acked(machine, 1, 0xFFFFFFFF), [2, 3, 4])
+        self.assertEqual(self.acked(machine, 2, 0xFFFFFFFF), [5])
+
+    def test_turned(self) -> None:
+        """
+        If a response of many segments is expected, the end of the request gives it the first window.
+        """
+        machine = self.begun(SIZE, expectsResponse=True)
+        (ack,) = machine.received(answer(ACK, 0, 1, 1), 0.0)
+        self.assertEqual((seen([ack]), ack[METHOD_AT]), ([(ACK, 0, 0, 1)], METHOD))
+        self.assertIs(machine.status, TransferStatus.SUCCESS)
+
+    def test_faults(self) -> None:
+        """
+        An ABORT for each way in which an answer is wrong.
+        """
+        for mad, expected in (
+            (answer(ACK, 0, 3, 2), TransferStatus.WINDOW_TOO_SMALL),
+            (answer(ACK, 0, 2, 2), TransferStatus.SEGMENT_TOO_BIG),
+            (answer(ACK, 0, 6, 0xFFFFFFFF), TransferStatus.SEGMENT_TOO_BIG),
+            (answer(ACK, 1, 1, 1), TransferStatus.ILLEGAL_STATUS),
+            (answer(ACK, 0, 1, 1, version=2), TransferStatus.UNSUPPORTED_VERSION),
+            (answer(9), TransferStatus.BAD_TYPE),
+            (answer(0), TransferStatus.BAD_TYPE),
+        ):
+            machine = self.begun()
+            self.assertEqual(seen(machine.received(mad, 0.0)), FAILED[expected])
+            self.assertEqual((machine.status, machine.deadline), (expected, None))
+
+    def test_ends(self) -> None:
+        """
+        A STOP or ABORT ends it; neither is answered, not even a wrong one.
+        """
+        illegal = TransferStatus.ILLEGAL_STATUS
+        for mad, expected in (
+            (answer(STOP, 1), TransferStatus.RESOURCES_EXHAUSTED),
+            (answer(STOP, 0), illegal),
+            (answer(STOP, 126), illegal),
+            (answer(ABORT, 0), illegal),
+            (answer(ABORT, 1), illegal),
+            *((answer(ABORT, status), TransferStatus(status)) for status in range(118, 128)),
+        ):
+            machine = self.begun()
+            self.assertEqual((machine.received(mad, 0.0), machine.status), ([], expected))
+
+    def test_ended(self) -> None:
+        """
+        Nothing happens after the end, however it came about, and a DATA segment is not for a sender.
+        """
+        inputs = [data(1), answer(0), answer(ACK, 0, 5, 9), answer(STOP, 1), answer(ABORT, 127)]
+        for end in (answer(ACK, 0, 1, 1), answer(STOP, 1), answer(ABORT, 118), answer(9)):
+            machine = self.begun(SIZE)
+            machine.received(end, 0.0)
+            status = machine.status
+            for mad in inputs:
+                self.assertEqual(machine.received(mad, 1.0), [])
+            self.assertEqual((machine.expired(1e6), machine.repeat(), machine.status), ([], [], status))
+        machine = self.begun()
+        self.assertEqual((machine.received(data(1), 0.0), machine.status), ([], None))
+
+
+class TimerTests(SenderTestCase):
+    """
+    Time.
+    """
+
+    def passed(self, machine: Sender) -> list[int]:
+        """
+        Let its deadline pass.
+
+        @return: the segments that it sends.
+        """
+        assert machine.deadline is not None
+        self.assertEqual(machine.expired(machine.deadline - 0.001), [])
+        return [header[2] for header in seen(machine.expired(machine.deadline))]
+
+    def test_again(self) -> None:
+        """
+        What is not acknowledged in time is sent again, so often without any progress, and no more.
+        """
+        machine = self.begun()
+        self.acked(machine, 1, 4)
+        self.assertEqual(machine.deadline, RMPP_ACK_SECONDS)
+        for _ in range(RMPP_RETRIES - 1):
+            self.assertEqual(self.passed(machine), [2, 3, 4])
+        assert machine.deadline is not None
+        self.acked(machine, 2, 4, machine.deadline)
+        for _ in range(RMPP_RETRIES):
+            self.assertEqual(self.passed(machine), [3, 4])
+        mads = machine.expired(machine.deadline)
+        self.assertEqual(seen(mads), FAILED[TransferStatus.TOO_MANY_RETRIES])
+        self.assertIs(machine.status, TransferStatus.TOO_MANY_RETRIES)
+
+    def test_unproven(self) -> None:
+        """
+        Who never answered gets no more than asked for, and no ABORT: the request may have been forged.
+        """
+        machine = self.begun(unproven=1)
+        self.assertEqual(self.passed(machine), [1])
+        self.assertEqual(self.passed(machine), [])
+        self.assertIs(machine.status, TransferStatus.TOO_MANY_RETRIES)
+
+    def test_repeated(self) -> None:
+        """
+        A repeated request draws the first segment, once, and nothing when that has arrived.
+        """
+        machine = self.begun(unproven=1)
+        self.assertEqual(seen(machine.repeat())[0][:3], (DATA, 0, 1))
+        self.acked(machine, 1, 4)
+        self.assertEqual(machine.repeat(), [])
+
+    def test_responseTime(self) -> None:
+        """
+        A receiver may ask for more time (code 20: 4.3 s), but not for less; a code of no meaning is ignored.
+        """
+        machine = self.begun()
+        for code, number, seconds in ((31, 1, 2.0), (0, 2, 2.0), (5, 3, 2.0), (20, 4, 4.294967296)):
+            machine.received(answer(ACK, 0, number, 5, responseTime=code), 1.0)
+            self.assertEqual(machine.deadline, 1.0 + seconds)
+
+    def test_idle(self) -> None:
+        """
+        However long a receiver asks to be waited for, without progress it ends after a time.
+        """
+        machine = self.begun()
+        machine.received(answer(ACK, 0, 1, 5, responseTime=30), 1.0)
+        self.assertEqual(machine.deadline, 1.0 + segments.RMPP_IDLE_SECONDS)
+        self.assertEqual(seen(machine.expired(41.0)), FAILED[TransferStatus.TIME_TOO_LONG])
+
+    def test_total(self) -> None:
+        """
+        A receiver that is slow on purpose does not keep a table for ever.
+        """
+        machine = self.begun(400 * SIZE)
+        now = 0.0
+        for number in range(1, 400):
+            self.acked(machine, number, number + 1, now)
+            assert machine.deadline is not None
+            if machine.deadline < now + RMPP_ACK_SECONDS:
+                break
+            now += 1.9
+        self.assertEqual(machine.deadline, segments.RMPP_SECONDS)
+        self.assertEqual(seen(machine.expired(segments.RMPP_SECONDS)), FAILED[TransferStatus.TIME_TOO_LONG])
+
+    def test_cancelled(self) -> None:
+        """
+        Whoever owns it may end it.
+        """
+        machine = self.begun()
+        (mad,) = machine.abort(TransferStatus.UNSPECIFIED)
+        self.assertEqual((seen([mad]), mad[METHOD_AT]), (FAILED[TransferStatus.UNSPECIFIED], METHOD))
+        self.assertEqual(mad[:AT][:24], HEAD[:24])

@@ -1,0 +1,15 @@
+"""
+The simulation of C{tests.hca.mad.rmpp} with the large number of seeds.
+"""
+
+from __future__ import annotations
+
+from tests.hca.mad.rmpp import test_simulated
+
+
+class SimulationTests(test_simulated.SimulationTests):
+    """
+    400 tables.
+    """
+
+    seeds = 400

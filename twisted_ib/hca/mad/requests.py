@@ -1,0 +1,190 @@
+"""
+A management datagram that arrived, and a request that waits for its response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from attrs import evolve
+
+from twisted_ib.hca.mad.rmpp.segments import TransferStatus, dataAt
+from twisted_ib.hca.wire.mad.mad import METHOD_AT, Mad, decodeMAD
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.base.timers import Timer
+    from twisted_ib.hca.mad.dispatch import Agents
+    from twisted_ib.hca.mad.transfers import Transfer
+
+
+class ReceivedMAD(NamedTuple):
+    """
+    A MAD that arrived.
+
+    @ivar path: the path that it came by; its C{peer} is the sender, by the sender's own account where the
+        path cannot know.
+    @ivar number: the queue pair that it came to, 0 or 1.
+    @ivar source: the sender's queue pair.
+    @ivar method: its method.
+    @ivar transaction: its transaction id.
+    @ivar attribute: its attribute id.
+    @ivar data: its 256 octets.
+    @ivar partition: its P_Key; 0 if the medium has none.
+    @ivar table: the data of all MADs of a transfer, of which this is the first; L{None} of a plain one.
+    """
+
+    path: Any
+    number: int
+    source: int
+    method: int
+    transaction: int
+    attribute: int
+    data: bytes
+    partition: int = 0
+    table: bytes | None = None
+
+    @property
+    def mad(self) -> Mad:
+        """
+        All its fields; the data of a transfer is that of all its MADs.
+        """
+        mad = decodeMAD(self.data)
+        return mad if self.table is None else evolve(mad, data=self.table)
+
+
+#: Takes a request of a peer.
+Received = Callable[[ReceivedMAD], object]
+#: Takes the response to a request, or L{None} if there is none.
+Answered = Callable[["ReceivedMAD | None"], object]
+
+
+class Request:
+    """
+    A MAD, or a transfer of MADs, that waits for its response.
+    """
+
+    __slots__ = (
+        "_agents",
+        "_answered",
+        "_header",
+        "_left",
+        "_octets",
+        "_timeout",
+        "_timer",
+        "_way",
+        "_word",
+        "gid",
+        "key",
+        "patience",
+        "transfer",
+    )
+
+    def __init__(
+        self,
+        agents: Agents,
+        key: tuple[int, int, int],
+        gid: int,
+        record: tuple[int, bytes],
+        answered: Answered | None,
+    ) -> None:
+        self._agents = agents
+        self._word, self._header = record
+        self._octets = b""
+        self._answered = answered
+        self._way: Any = agents.device.addressPaths.hold(gid)
+        self._timer: Timer | None = None
+        self._timeout, self._left = 0.0, 0
+        #: Queue pair, class and transaction id, as its response has them.
+        self.key = key
+        #: The port that it was sent to.
+        self.gid = gid
+        #: The time of all its attempts, seconds.
+        self.patience = 0.0
+        #: The transfer that it is, or that its response is, while it is under way.
+        self.transfer: Transfer | None = None
+
+    def begin(self, octets: bytes, timeout: float, retries: int) -> None:
+        """
+        Send it, and again until it is answered.
+        """
+        self._octets, self._timeout, self._left = octets, timeout, retries
+        self.patience = timeout * (retries + 1)
+        self._send()
+
+    def beginTransfer(self, version: int, octets: bytes, data: bytes, timeout: float, retries: int) -> None:
+        """
+        Send it as a transfer.  It is not repeated as a whole: its segments are.
+
+        @raise ResourceLimitError: there is no room for one.
+        @raise LengthError: it is too long.
+        """
+        self._timeout, self.patience = timeout, timeout * (retries + 1)
+        self.transfer = self._agents.transfers.send(
+            (self.gid, *self.key[:2], version, self.key[2], octets[METHOD_AT]),
+            octets[: dataAt(self.key[1])],
+            data,
+            self._post,
+            self._transferred,
+            expectsResponse=self._answered is not None,
+        )
+
+    def _transferred(self, status: TransferStatus) -> None:
+        self.transfer = None
+        if status is TransferStatus.SUCCESS and self._answered is not None:
+            self._timer = self._agents.device.timers.start(self.patience, self._expired)
+        else:
+            self.end(None)
+
+    def transferring(self, transfer: Transfer) -> None:
+        """
+        Its response has begun to arrive: that sets the time from now on.
+        """
+        if self._timer is not None:
+            self._timer.cancel()
+        before, self.transfer = self.transfer, transfer
+        if before is not None:
+            before.cancel()
+
+    def _post(self, octets: bytes) -> None:
+        if self._way is not None:
+            self._way.send(self._word, self._header + octets, b"", 0)
+
+    def _send(self) -> None:
+        self._timer = self._agents.device.timers.start(self._timeout, self._expired)
+        self._post(self._octets)
+
+    def _expired(self) -> None:
+        if self._left:
+            self._left -= 1
+            self._send()
+        else:
+            self._agents.device.count("management_timeouts")
+            self.end(None)
+
+    def end(self, response: ReceivedMAD | None) -> None:
+        """
+        Report its response, or that there is none.
+        """
+        answered = self._answered
+        self.cancel()
+        if answered is not None:
+            answered(response)
+
+    def cancel(self) -> None:
+        """
+        Wait no longer; nothing is reported.  Idempotent.
+        """
+        if self._way is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        transfer, self.transfer = self.transfer, None
+        if transfer is not None:
+            transfer.cancel()
+        way, self._way, self._answered = self._way, None, None
+        self._agents.forget(self)
+        self._agents.device.addressPaths.release(way)
+
+
+__all__ = ["Answered", "Received", "ReceivedMAD", "Request"]

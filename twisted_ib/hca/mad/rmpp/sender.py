@@ -1,0 +1,228 @@
+"""
+The sending end of one RMPP transfer (IBTA vol. 1 13.6.3; Linux C{mad_rmpp.c}).
+
+Inputs of a transfer that is under way; when it has ended nothing happens::
+
+    an ACK of all             it ends, SUCCESS; sends the ACK of segment 0 if a transfer is the response
+    an ACK                    sends what its window has room for
+    no ACK in time            sends again what is not acknowledged
+    that after all retries    it ends, TOO_MANY_RETRIES; sends ABORT
+    no progress for long      it ends, TIME_TOO_LONG; sends ABORT
+    a STOP or an ABORT        it ends with its status
+    what is wrong             it ends with the fault; sends ABORT
+"""
+
+from __future__ import annotations
+
+from twisted_ib.hca.base.timers import timeoutSeconds
+from twisted_ib.hca.mad.rmpp import segments
+from twisted_ib.hca.mad.rmpp.segments import (
+    ABORT,
+    ACK,
+    ACTIVE,
+    BODY_AT,
+    DATA,
+    FIRST,
+    LAST,
+    NO_RESPONSE_TIME,
+    RMPP_VERSION,
+    STOP,
+    TransferStatus,
+    control,
+    fault,
+    headerOf,
+    segment,
+)
+from twisted_ib.hca.wire.mad.classes import RMPPHeader
+from twisted_ib.hca.wire.mad.mad import MAD_BYTES
+
+#: Segments that are not acknowledged, whatever the receiver's window.
+RMPP_SEGMENTS_SENT = 256
+#: How long a sender waits for an ACK before it repeats segments (Linux mad_rmpp.c send_next_seg: 2 s).
+RMPP_ACK_SECONDS = 2.0
+#: Repetitions without an ACK of anything new.
+RMPP_RETRIES = 7
+#: The same until the first ACK: a request with a forged source draws two packets and no more.
+RMPP_RETRIES_UNPROVEN = 1
+
+
+class Sender:
+    """
+    One transfer that is sent.
+
+    @ivar status: L{TransferStatus} when it has ended, else L{None}.
+    @ivar deadline: when L{expired} is to be called; L{None} when it has ended.
+    @ivar acknowledged: segments that the receiver has.
+    @ivar count: segments of all.
+    """
+
+    __slots__ = (
+        "_at",
+        "_data",
+        "_end",
+        "_head",
+        "_idleAt",
+        "_left",
+        "_retries",
+        "_sent",
+        "_timeout",
+        "_turns",
+        "_window",
+        "acknowledged",
+        "count",
+        "deadline",
+        "status",
+    )
+
+    def __init__(
+        self,
+        head: bytes,
+        data: bytes,
+        now: float,
+        *,
+        timeout: float = RMPP_ACK_SECONDS,
+        retries: int = RMPP_RETRIES,
+        unproven: int = RMPP_RETRIES,
+        expectsResponse: bool = False,
+    ) -> None:
+        """
+        @param head: all octets in front of the data, which each segment begins with.
+        @param data: its data, of any length.
+        @param timeout: how long to wait for an ACK, seconds.
+        @param retries: repetitions after that without an ACK of anything new.
+        @param unproven: the same until the first ACK.
+        @param expectsResponse: whether the receiver answers with a transfer (a double-sided one).
+        """
+        self._head, self._data, self._at = head, data, len(head)
+        self.count = max(1, -(-len(data) // (MAD_BYTES - self._at)))
+        self._window = 1
+        self._timeout, self._retries, self._left = timeout, retries, unproven
+        self._turns = expectsResponse
+        self._sent = self.acknowledged = 0
+        self._end = now + segments.RMPP_SECONDS
+        self._idleAt = now + segments.RMPP_IDLE_SECONDS
+        self.status: TransferStatus | None = None
+        self.deadline: float | None = now
+
+    def begin(self, now: float) -> list[bytes]:
+        """
+        @return: the first segments.
+        """
+        return self._more(now)
+
+    def received(self, mad: bytes, now: float) -> list[bytes]:
+        """
+        An ACK, STOP or ABORT arrived.
+
+        @return: MADs to send.
+        """
+        if self.status is not None:
+            return []
+        header = headerOf(mad)
+        wrong = fault(header)
+        if header.type in (STOP, ABORT):
+            # Not answered by an ABORT, even if it is wrong: two ends could do so for ever.
+            self._finish(wrong or TransferStatus(header.status))
+            return []
+        if wrong is not None:
+            return self.abort(wrong)
+        return self._acknowledged(header, now) if header.type == ACK else []
+
+    def _acknowledged(self, header: RMPPHeader, now: float) -> list[bytes]:
+        number, window = header.segment, header.length
+        if window < number:
+            return self.abort(TransferStatus.WINDOW_TOO_SMALL)
+        if number > self._sent:
+            return self.abort(TransferStatus.SEGMENT_TOO_BIG)
+        # An ACK that was overtaken by a later one.
+        if number < self.acknowledged or window < self._window:
+            return []
+        if header.responseTime not in (0, NO_RESPONSE_TIME):
+            # IBTA vol. 1 13.6.3.1: how long the receiver may take until it acknowledges.
+            self._timeout = max(self._timeout, timeoutSeconds(header.responseTime) or 0.0)
+        if number > self.acknowledged:
+            self.acknowledged = number
+            self._left = self._retries
+            self._idleAt = now + segments.RMPP_IDLE_SECONDS
+            self._wait(now)
+        self._window = window
+        if number == self.count:
+            self._finish(TransferStatus.SUCCESS)
+            # IBTA vol. 1 13.6.3.3: this ACK gives the response its window.
+            return [control(self._head, self._at, ACK, window=1, responds=False)] if self._turns else []
+        return self._more(now) if self._sent < self.count else []
+
+    def expired(self, now: float) -> list[bytes]:
+        """
+        The deadline is over.
+
+        @return: MADs to send.
+        """
+        if self.deadline is None or now < self.deadline:
+            return []
+        isLate = now >= min(self._end, self._idleAt)
+        if isLate or not self._left:
+            reason = TransferStatus.TIME_TOO_LONG if isLate else TransferStatus.TOO_MANY_RETRIES
+            abort = self.abort(reason)
+            # A receiver that never showed itself may not exist: it gets no third packet.
+            return abort if self.acknowledged else []
+        self._left -= 1
+        # From the first that is not acknowledged, as Linux mad_rmpp.c ib_retry_rmpp: its receiver
+        # acknowledges nothing while there is a gap.
+        self._sent = self.acknowledged
+        return self._more(now)
+
+    def repeat(self) -> list[bytes]:
+        """
+        The request that this transfer answers came again.
+
+        @return: the first segment, if nothing of this is known to have arrived.
+        """
+        return [] if self.acknowledged or self.status is not None else [self._segment(1)]
+
+    def abort(self, status: TransferStatus) -> list[bytes]:
+        """
+        End it.
+
+        @return: the ABORT.
+        """
+        self._finish(status)
+        return [control(self._head, self._at, ABORT, status, responds=False)]
+
+    def _finish(self, status: TransferStatus) -> None:
+        self.status = status
+        self.deadline = None
+
+    def _more(self, now: float) -> list[bytes]:
+        stop = min(self._window, self.count, self.acknowledged + RMPP_SEGMENTS_SENT)
+        found = [self._segment(number) for number in range(self._sent + 1, stop + 1)]
+        if found:
+            self._sent = stop
+            self._wait(now)
+        return found
+
+    def _wait(self, now: float) -> None:
+        self.deadline = min(now + self._timeout, self._end, self._idleAt)
+
+    def _segment(self, number: int) -> bytes:
+        size = MAD_BYTES - self._at
+        start = (number - 1) * size
+        data = self._data[start : start + size]
+        flags, length = ACTIVE, 0
+        if number == 1:
+            flags |= FIRST
+            length = self.count * (self._at - BODY_AT) + len(self._data)
+        if number == self.count:
+            flags |= LAST
+            length = self._at - BODY_AT + len(data)
+        header = RMPPHeader(RMPP_VERSION, DATA, NO_RESPONSE_TIME, flags, 0, number, length)
+        return segment((self._head + data).ljust(MAD_BYTES, b"\0"), header)
+
+
+__all__ = [
+    "RMPP_ACK_SECONDS",
+    "RMPP_RETRIES",
+    "RMPP_RETRIES_UNPROVEN",
+    "RMPP_SEGMENTS_SENT",
+    "Sender",
+]

@@ -1,0 +1,370 @@
+"""
+The RMPP transfers of one device: which segment is of which transfer, their timers and their bounds.
+
+C{management_aborted} counts transfers that ended without success.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from twisted_ib.errors import LengthError, ResourceLimitError
+from twisted_ib.hca.mad.rmpp import receiver
+from twisted_ib.hca.mad.rmpp.receiver import Receiver
+from twisted_ib.hca.mad.rmpp.segments import (
+    ABORT,
+    DATA,
+    FIRST,
+    STOP,
+    TransferStatus,
+    control,
+    dataAt,
+    fault,
+    headerOf,
+)
+from twisted_ib.hca.mad.rmpp.sender import RMPP_RETRIES, RMPP_RETRIES_UNPROVEN, Sender
+from twisted_ib.hca.wire.mad.mad import RESPONSE
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.base.timers import Timer
+    from twisted_ib.hca.mad.requests import ReceivedMAD, Request
+
+#: Transfers of one device that are sent, and as many that peers send without having been asked.
+RMPP_TRANSFERS = 256
+#: Bytes of those that are sent, and of all that are received.
+RMPP_BYTES = 16 << 20
+#: Complete transfers whose repeated segments are acknowledged; over it the oldest is forgotten.
+RMPP_COMPLETED = 1024
+
+#: Peer's GID, queue pair, class, version, transaction, and method of the DATA.
+Key = tuple[int, int, int, int, int, int]
+#: Sends one MAD.
+Post = Callable[[bytes], object]
+
+
+class Transfer:
+    """
+    One transfer, either way: a machine and its timer.
+    """
+
+    __slots__ = ("_timer", "key", "machine", "transfers")
+
+    machine: Any
+
+    def __init__(self, transfers: Transfers, key: Key) -> None:
+        self.transfers, self.key = transfers, key
+        self._timer: Timer | None = None
+
+    def watch(self) -> None:
+        """
+        Start the timer.  Whatever moves the deadline leaves it: it is started anew when it is over.
+        """
+        device = self.transfers.device
+        left = max(0.0, self.machine.deadline - device.clock())
+        self._timer = device.timers.start(left, self._expired)
+
+    def _expired(self) -> None:
+        self.step(self.machine.expired, self.transfers.device.clock())
+        if self.machine.deadline is not None:
+            self.watch()
+
+    def step(self, take: Callable[..., list[bytes]], *arguments: Any) -> None:
+        """
+        Give the machine an input, send what comes of it, and report the end if it has ended.
+
+        @param take: a method of the machine.
+        """
+        raise NotImplementedError
+
+    def cancel(self) -> None:
+        """
+        End it; nothing is reported.
+        """
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """
+        Stop its timer.
+        """
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class Sending(Transfer):
+    """
+    A transfer that is sent.
+    """
+
+    __slots__ = ("_ended", "_post", "size")
+
+    machine: Sender
+
+    def __init__(
+        self,
+        transfers: Transfers,
+        key: Key,
+        machine: Sender,
+        size: int,
+        post: Post,
+        ended: Callable[[TransferStatus], object] | None,
+    ) -> None:
+        super().__init__(transfers, key)
+        self.machine, self.size = machine, size
+        self._post, self._ended = post, ended
+
+    def step(self, take: Callable[..., list[bytes]], *arguments: Any) -> None:
+        """
+        See L{Transfer.step}.
+        """
+        for mad in take(*arguments):
+            self._post(mad)
+        status = self.machine.status
+        if status is not None and self.transfers.sent(self):
+            ended, self._ended = self._ended, None
+            if ended is not None:
+                ended(status)
+
+    def cancel(self) -> None:
+        """
+        See L{Transfer.cancel}.
+        """
+        self._ended = None
+        if self.machine.status is None:
+            self.step(self.machine.abort, TransferStatus.UNSPECIFIED)
+
+
+class Receiving(Transfer):
+    """
+    A transfer that is received.
+
+    @ivar first: its first segment; the path of C{latest} is where answers go.
+    @ivar request: the request that it answers; L{None} for one that a peer sends by itself, and at its end.
+    """
+
+    __slots__ = ("first", "latest", "request")
+
+    machine: Receiver
+
+    def __init__(
+        self, transfers: Transfers, key: Key, machine: Receiver, first: ReceivedMAD, request: Request | None
+    ) -> None:
+        super().__init__(transfers, key)
+        self.machine, self.request = machine, request
+        self.first = self.latest = first
+
+    def step(self, take: Callable[..., list[bytes]], *arguments: Any) -> None:
+        """
+        See L{Transfer.step}.
+        """
+        transfers, machine = self.transfers, self.machine
+        before = machine.held
+        mads = take(*arguments)
+        if not transfers.hold(machine.held - before) and machine.status is None:
+            before = machine.held
+            mads = machine.stop()
+            transfers.hold(-before)
+        for mad in mads:
+            transfers.agents.respond(self.latest, mad)
+        if machine.status is not None:
+            transfers.ended(self)
+
+    def cancel(self) -> None:
+        """
+        See L{Transfer.cancel}.
+        """
+        self.request = None
+        if self.machine.status is None:
+            self.step(self.machine.abort, TransferStatus.UNSPECIFIED)
+
+
+class Transfers:
+    """
+    The transfers of the agents of one device.
+    """
+
+    def __init__(self, agents: Any) -> None:
+        """
+        @param agents: L{Agents<twisted_ib.hca.mad.dispatch.Agents>}.
+        """
+        self.agents = agents
+        self.device = agents.device
+        self._sending: dict[Key, Sending] = {}
+        self._receiving: dict[Key, Receiving] = {}
+        self._complete: OrderedDict[Key, Receiving] = OrderedDict()
+        #: Bytes of transfers that are sent, and of those that are received.
+        self._bytesSent = self._bytesHeld = 0
+        #: How many of those that are received answer no request.
+        self._unasked = 0
+
+    def __len__(self) -> int:
+        return len(self._sending) + len(self._receiving)
+
+    # -- sending
+
+    def send(
+        self,
+        key: Key,
+        head: bytes,
+        data: bytes,
+        post: Post,
+        ended: Callable[[TransferStatus], object] | None = None,
+        *,
+        isResponse: bool = False,
+        expectsResponse: bool = False,
+    ) -> Sending:
+        """
+        Send a transfer.
+
+        @param head: the octets in front of the data.
+        @param ended: called once at its end, unless it is cancelled.
+        @raise LengthError: it is too long.
+        @raise ResourceLimitError: there are L{RMPP_TRANSFERS}, or they have L{RMPP_BYTES}.
+        """
+        if len(data) > receiver.RMPP_TABLE_BYTES:
+            raise LengthError(f"a transfer has {receiver.RMPP_TABLE_BYTES} bytes at most, not {len(data)}")
+        if len(self._sending) >= RMPP_TRANSFERS or self._bytesSent + len(data) > RMPP_BYTES:
+            raise ResourceLimitError(f"{len(self._sending)} transfers are sent already")
+        now = self.device.clock()
+        unproven = RMPP_RETRIES_UNPROVEN if isResponse else RMPP_RETRIES
+        machine = Sender(head, data, now, unproven=unproven, expectsResponse=expectsResponse)
+        sending = self._sending[key] = Sending(self, key, machine, len(data), post, ended)
+        self._bytesSent += len(data)
+        sending.step(machine.begin, now)
+        sending.watch()
+        return sending
+
+    def repeated(self, key: Key) -> bool:
+        """
+        A request came again.
+
+        @return: whether a transfer is its response already.
+        """
+        sending = self._sending.get(key)
+        if sending is not None:
+            sending.step(sending.machine.repeat)
+        return sending is not None
+
+    def sent(self, sending: Sending) -> bool:
+        """
+        One that is sent has ended.
+
+        @return: whether that is news.
+        """
+        if self._sending.get(sending.key) is not sending:
+            return False
+        del self._sending[sending.key]
+        sending.stop()
+        self._bytesSent -= sending.size
+        if sending.machine.status is not TransferStatus.SUCCESS:
+            self.device.count("management_aborted")
+        return True
+
+    # -- receiving
+
+    def received(self, mad: ReceivedMAD, class_: int, version: int) -> None:
+        """
+        A segment arrived, for a class and version that has an agent with RMPP.
+        """
+        key = mad.path.peer.gid, mad.number, class_, version, mad.transaction, mad.method
+        if headerOf(mad.data).type != DATA:
+            # What a receiver sends has the response bit of the DATA turned round.
+            sending = self._sending.get((*key[:5], mad.method ^ RESPONSE))
+            if sending is not None:
+                sending.step(sending.machine.received, mad.data, self.device.clock())
+                return
+        receiving = self._receiving.get(key) or self._complete.get(key) or self._open(key, mad)
+        if receiving is not None:
+            receiving.latest = mad
+            receiving.step(receiving.machine.received, mad.data, self.device.clock())
+
+    def hold(self, size: int) -> bool:
+        """
+        A machine holds so many bytes more.
+
+        @return: whether there is room for them.
+        """
+        self._bytesHeld += size
+        return self._bytesHeld <= RMPP_BYTES
+
+    def _open(self, key: Key, mad: ReceivedMAD) -> Receiving | None:
+        isResponse = bool(mad.method & RESPONSE)
+        request: Request | None = self.agents.requestOf(mad) if isResponse else None
+        if not isResponse and not self.agents.takesTransfer(mad):
+            return None
+        if request is not None and isinstance(request.transfer, Receiving):
+            request = None
+        header = headerOf(mad.data)
+        isWrong = fault(header) in (TransferStatus.BAD_TYPE, TransferStatus.UNSUPPORTED_VERSION)
+        begins = header.type == DATA and (header.segment <= 1 or bool(header.flags & FIRST))
+        at = dataAt(key[2]) or 0
+        if request is not None and header.type in (STOP, ABORT):
+            self.device.count("management_aborted")
+            request.end(None)
+        elif (isResponse and request is None) or not (isWrong or begins):
+            self.device.count("management_unmatched")
+        elif request is None and self._unasked >= RMPP_TRANSFERS:
+            self.device.count("management_dropped")
+            self.agents.respond(mad, control(mad.data, at, STOP, TransferStatus.RESOURCES_EXHAUSTED))
+        else:
+            return self._begin(key, mad, at, request)
+        return None
+
+    def _begin(self, key: Key, mad: ReceivedMAD, at: int, request: Request | None) -> Receiving:
+        now = self.device.clock()
+        if request is None:
+            machine = Receiver(at, now)
+            self._unasked += 1
+        else:
+            machine = Receiver(at, now, request.patience)
+        receiving = self._receiving[key] = Receiving(self, key, machine, mad, request)
+        if request is not None:
+            request.transferring(receiving)
+        receiving.watch()
+        return receiving
+
+    def ended(self, receiving: Receiving) -> None:
+        """
+        One that is received is complete or has ended, now or before.
+        """
+        machine, key = receiving.machine, receiving.key
+        if machine.deadline is None:
+            receiving.stop()
+            if self._complete.get(key) is receiving:
+                del self._complete[key]
+        if self._receiving.get(key) is not receiving:
+            return
+        del self._receiving[key]
+        request, receiving.request = receiving.request, None
+        isResponse = bool(key[5] & RESPONSE)
+        if not isResponse:
+            self._unasked -= 1
+        if machine.status is not TransferStatus.SUCCESS:
+            self.device.count("management_aborted")
+            if request is not None:
+                request.end(None)
+            return
+        self._complete[key] = receiving
+        if len(self._complete) > RMPP_COMPLETED:
+            self._complete.popitem(last=False)[1].stop()
+        self._bytesHeld -= machine.held
+        received = receiving.first._replace(table=machine.take())
+        if request is not None:
+            request.end(received)
+        elif not isResponse:
+            self.agents.deliver(received)
+
+    def close(self) -> None:
+        """
+        The device closes.
+        """
+        for each in (*self._sending.values(), *self._receiving.values(), *self._complete.values()):
+            each.stop()
+        self._sending.clear()
+        self._receiving.clear()
+        self._complete.clear()
+        self._bytesSent = self._bytesHeld = self._unasked = 0
+
+
+__all__ = ["RMPP_BYTES", "RMPP_COMPLETED", "RMPP_TRANSFERS", "Transfers"]
