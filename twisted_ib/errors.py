@@ -343,3 +343,9 @@ class RulesError(HCAError):
         #: Lines C{FILE:LINE:COLUMN: expected ...}, at least one and at most
         #: L{POLICY_ERRORS<twisted_ib.limits.POLICY_ERRORS>}; the exception's text is the first.
         self.errors = errors
+
+
+class TopologyError(HCAError):
+    """
+    A topology file is not valid; the text begins with the file and the line.
+    """

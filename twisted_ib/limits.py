@@ -276,6 +276,13 @@ TRANSPORT_BYTES = 1024 * 1024
 #: minimum for TCP too).
 TRANSPORT_RESEND_LEAST = 0.01
 
+# -- subnets
+
+#: Nodes of a topology file, its lines, and the characters of a line.
+TOPOLOGY_NODES = 8192
+TOPOLOGY_LINES = 262144
+TOPOLOGY_LINE = 1024
+
 # -- ib-perf
 
 #: The longest message, as of perftest's C{-a}.

@@ -1,0 +1,3 @@
+"""
+An InfiniBand subnet, without I/O: its nodes and links, the way of a datagram through it, and its clients.
+"""
