@@ -46,6 +46,20 @@ class FormatTests(SynchronousTestCase):
             'twisted_ib_up{device="shm0"} 1\n',
         )
 
+    def test_unprintable(self) -> None:
+        """
+        What another process says does not command a terminal, and can be written in any encoding's place.
+        """
+        counters = {"switch_rule_\x1b]0;x\a": 1, "switch_fallback_\u202e": 2}
+        description = {"in_use": {"\ud800": 3}, "counters": counters}
+        text = exposition(families([({"device": "\x1b[2J"}, description)]))
+        self.assertTrue(text.encode().decode().replace("\n", "").isprintable())
+        labels = [sample.labels for family in parsed(text) for sample in family.samples]
+        device = {"device": r"\x1b[2J"}
+        self.assertIn({**device, "rule": r"\x1b]0;x\x07"}, labels)
+        self.assertIn({**device, "kind": r"\u202e"}, labels)
+        self.assertIn({**device, "kind": r"\ud800"}, labels)
+
     def test_silent(self) -> None:
         """
         A process that does not answer is not up, and has nothing else.

@@ -98,7 +98,11 @@ def _lines(family: Family) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    return "".join(_ESCAPES.get(character, character) for character in text)
+    # Another process may have chosen the text: nothing in it commands a terminal, and it can be encoded.
+    return "".join(
+        _ESCAPES.get(each) or (each if each.isprintable() else ascii(each)[1:-1].replace("\\", r"\\"))
+        for each in text
+    )
 
 
 class HCACollector:

@@ -72,6 +72,16 @@ class Ping:
         else:
             self._network.counters["recv_drop_no_sock"] += 1
 
+    def datagramReceived(self, path: Any, port: int, payload: bytes) -> None:
+        """
+        Drop what is no pong: see
+        L{ReceiveQueue.datagramReceived<twisted_ib.rds.receiving.ReceiveQueue.datagramReceived>}.
+        """
+        self._network.counters["recv_drop_no_sock"] += 1
+
+    # A bundle is one message.
+    bundleReceived = datagramReceived
+
     def messageDone(self, message: RDSMessage) -> None:
         """
         The peer has acknowledged the ping.

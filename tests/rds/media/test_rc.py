@@ -23,6 +23,7 @@ from twisted_ib.rds import receiving
 from twisted_ib.rds.media import rc, rcaccept, rcconnect, rcconnection, rcsend
 from twisted_ib.rds.media.rcconnect import PORT_SPACE
 from twisted_ib.rds.media.rcconnection import CONTROL, RCConnection
+from twisted_ib.rds.protocol.bundle import BUNDLE
 from twisted_ib.rds.protocol.private import packHello
 from twisted_ib.rds.protocol.wire import HEADER, NO_EXTENSIONS
 
@@ -714,6 +715,25 @@ class HostileTests(ProcessesTestCase):
         self.assertLess(len(session.backlog), 10)
         self.assertLess(len(session.gathered), 200)
         self.assertEqual(self.b.network.counters["recv_drop_no_sock"], 1000)
+
+    def test_pinging(self) -> None:
+        """
+        What is no pong is dropped at the port of a ping, and what follows is delivered.
+        """
+        session = self.session(self.b)
+        answer = self.two.transport.ping(HOST)
+        ((_, port),) = [place for place in self.b.network.sockets if place[1] != 5000]
+        frames = [
+            self.header(4, to=port, sequence=10) + bytes(4),
+            self.header(4, to=port, sequence=11, flags=BUNDLE) + bytes(4),
+            self.header(2, to=5000, sequence=12) + b"on",
+        ]
+        session.received(b"".join(frames), 0, sum(map(len, frames)))
+        self.assertEqual(self.two.data, [b"x", b"on"])
+        self.assertEqual(self.b.network.counters["recv_drop_no_sock"], 2)
+        self.assertNoResult(answer)
+        self.settle()
+        self.successResultOf(answer)
 
     def test_acknowledgementWaits(self) -> None:
         """

@@ -284,6 +284,22 @@ class TextTests(SynchronousTestCase):
         names = heading({"hca_id": "x", "\x1b": 1, "in_use": {"\x1b": 2}}, True)
         self.assertNotIn("\x1b", "".join(names))
 
+    def test_nameless(self) -> None:
+        """
+        An answer without a device's name is none: lists by name and metrics have the others all the same.
+        """
+        good = {"hca_id": "shm0", "pid": 7, "in_use": {}}
+        known = {"hca_id": "shm0", "pid": 8, "in_use": None}
+        self.patch(devinfo, "ask", lambda search, entry: entry)
+        self.patch(devinfo, "silent", lambda search, entry: known)
+        nobody: Any = None
+        bad: list[Any] = [{"in_use": {}}, {"hca_id": 5, "in_use": {}}, {"hca_id": "shm0"}]
+        found = [devinfo.describe(nobody, each) for each in (good, *bad)]
+        self.assertEqual(found, [good, known, known, known])
+        self.patch(devinfo, "running", lambda: found)
+        self.assertEqual(len(devinfo.short(devinfo.devices("shm0"))), 5)
+        self.assertIn('pid="7"', devinfo.metrics("shm0"))
+
     def test_deep(self) -> None:
         """
         An answer that is nested too deep to be written is none.
@@ -293,12 +309,12 @@ class TextTests(SynchronousTestCase):
             deep = [deep]
         self.assertFalse(writable({"in_use": {}, "deep": deep}))
         self.assertTrue(writable(self.entry))
-        answer = {"in_use": {}, "deep": deep}
+        answer = {"hca_id": "shm0", "in_use": {}, "deep": deep}
         self.patch(devinfo, "ask", lambda search, entry: answer)
         self.patch(devinfo, "silent", lambda search, entry: {"in_use": None})
         nobody: Any = None
         self.assertEqual(devinfo.describe(nobody, nobody), {"in_use": None})
         del answer["deep"]
-        self.assertEqual(devinfo.describe(nobody, nobody), {"in_use": {}})
+        self.assertEqual(devinfo.describe(nobody, nobody), answer)
         while deep:
             deep = deep.pop()

@@ -103,6 +103,8 @@ class FilterTests(SynchronousTestCase):
             ("sport =", "ends where a port"),
             ("sport = :nosuchservice", "'nosuchservice' is no port"),
             ("sport = :70000", "'70000' is no port"),
+            ("sport = " + "1" * 5000, "is no port"),
+            ("sport = \udcff", "is no port"),
             ("dst 300.0.0.1", "'300.0.0.1' is no IP address"),
             ("fwmark = 1", "'fwmark' is no test"),
             ("( sport = :1", "ends where ')'"),

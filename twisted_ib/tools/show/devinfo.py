@@ -69,9 +69,16 @@ def describe(search: Search, entry: Entry) -> dict[str, Any] | None:
         answer = None
     except HCAError:
         return None
-    if answer is None or not isinstance(answer.get("in_use"), dict) or not writable(answer):
+    if answer is None or not isAnswer(answer) or not writable(answer):
         return silent(search, entry)
     return answer
+
+
+def isAnswer(answer: dict[str, Any]) -> bool:
+    """
+    @return: whether an answer has a device's name, and what is in use.
+    """
+    return isinstance(answer.get("hca_id"), str) and isinstance(answer.get("in_use"), dict)
 
 
 def writable(answer: dict[str, Any]) -> bool:

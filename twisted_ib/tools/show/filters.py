@@ -137,11 +137,12 @@ class _Parser:
 
 
 def _number(text: str) -> int:
-    if text.isascii() and text.isdigit() and int(text) < 1 << 16:
-        return int(text)
     try:
+        if text.isascii() and text.isdigit() and int(text) < 1 << 16:
+            return int(text)
         return socket.getservbyname(text)
-    except OSError:
+    # ValueError: thousands of digits, or bytes that are no UTF-8.
+    except (OSError, ValueError):
         raise FilterError(f"{text!r} is no port and no service of services(5)") from None
 
 

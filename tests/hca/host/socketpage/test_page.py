@@ -15,7 +15,7 @@ from tests.support.descriptors import descriptors, descriptorsBefore
 from twisted_ib.hca.base.socketrows import COLUMNS
 from twisted_ib.hca.host.rendezvous import Rendezvous
 from twisted_ib.hca.host.socketpage import page as pages
-from twisted_ib.hca.host.socketpage.page import SocketPage
+from twisted_ib.hca.host.socketpage.page import FALLBACKS, SocketPage
 from twisted_ib.hca.host.socketpage.reading import readPage
 from twisted_ib.hca.host.socketpage.records import FIRST_ROW, RECORD, TEXTS
 
@@ -166,6 +166,24 @@ class PageTests(PageTestCase):
         self.assertEqual(len(self.page.texts), TEXTS)
         self.page.add("shm0", [(SimpleNamespace(provider="sdp", why=why), *LISTENER[1:])])
         self.assertEqual([(row["provider"], row["rule"]) for row in self.rows()], [("sdp", None)])
+
+    def test_fallbacks(self) -> None:
+        """
+        However many reasons a program has had against SDP, its rules and providers are shown.
+        """
+        why = SimpleNamespace(rule="/a:1", asked=None, decided=None, connected=None)
+        for number in range(FALLBACKS + 3):
+            why.fallback = f"192.0.2.{number} is not an address of this host"
+            [offset] = self.page.add(None, [(SimpleNamespace(provider="tcp", why=why), *CONNECTION[1:])])
+            assert offset is not None
+            self.page.remove(offset)
+        self.assertEqual(len(self.page.texts), FALLBACKS)
+        why.rule = "/a:2"
+        self.page.add("shm0", [(SimpleNamespace(provider="sdp", why=why), *CONNECTION[1:])])
+        [row] = self.rows()
+        self.assertEqual(
+            [row[name] for name in ("provider", "device", "rule", "fallback")], ["sdp", "shm0", "/a:2", None]
+        )
 
     def test_noSpace(self) -> None:
         """

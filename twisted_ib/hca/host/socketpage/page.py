@@ -34,6 +34,9 @@ from twisted_ib.hca.host.socketpage.records import (
 
 #: The end of the name of a page, after that of its HCA's socket.
 SUFFIX = ".sockets"
+#: The texts of one page until which fallbacks get a number.  Most of these name an address: a program that
+#: connects to many would leave no number to its rules and providers, without which no row is shown.
+FALLBACKS = TEXTS // 2
 
 
 #: A listener or connection, an object with C{provider} and perhaps C{why}; its host and port, and the peer's,
@@ -112,18 +115,19 @@ class SocketPage:
 
     # -- rows
 
-    def text(self, text: str | None, end: bool = False) -> int:
+    def text(self, text: str | None, end: bool = False, most: int = TEXTS) -> int:
         """
         Give a text a number.
 
         @param end: Whether the end of a text that is too long is kept.
+        @param most: How many texts there may be.
         @return: L{NO_TEXT} for L{None}, and when there are too many texts.
         """
         if text is None:
             return NO_TEXT
         text = text[-TEXT_BYTES:] if end else text[:TEXT_BYTES]
         number = self.texts.get(text, NO_TEXT)
-        if number == NO_TEXT and len(self.texts) < TEXTS:
+        if number == NO_TEXT and len(self.texts) < most:
             number = self.texts[text] = len(self.texts) + 1
             self._write(number, packText(text, end))
         return number
@@ -151,7 +155,7 @@ class SocketPage:
                     known.get(user.provider) or self.text(user.provider),
                     number,
                     known.get(rule) or self.text(rule, True),
-                    NO_TEXT if fallback is None else self.text(str(fallback)),
+                    NO_TEXT if fallback is None else self.text(str(fallback), False, FALLBACKS),
                     NEVER if asked is None else asked,
                     NEVER if decided is None else decided,
                     NEVER if connected is None else connected,
