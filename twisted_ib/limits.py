@@ -107,9 +107,10 @@ SDP_LEAST_PAYLOAD = 1024
 MESSAGES_PER_FLUSH = 64
 #: Times that one producer is resumed before others have their turn.
 PRODUCER_TURNS = 16
-#: A producer is paused while more bytes wait (C{twisted.internet.abstract.FileDescriptor}, C{bufferSize});
-#: one that is resumed may write one message more, which leaves as soon as it returns.
+#: A producer is paused while more bytes wait (C{twisted.internet.abstract.FileDescriptor}, C{bufferSize}).
 SEND_BUFFER = 64 * 1024
+#: Bytes that a resumed producer may write beyond that: they leave as soon as it returns.
+PRODUCER_AHEAD = 3 * INLINE_MESSAGE
 #: Bytes that one process holds for paused readers.  From half of it on connections get L{SDP_RECEIVES_LEAST}
 #: receives; beyond it the connection that holds most is aborted.  TCP never aborts for that, so it is enough
 #: for all receives of 256 connections.

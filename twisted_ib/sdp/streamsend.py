@@ -52,7 +52,7 @@ class StreamSender:
     @ivar corked: Whether this turn's C{endOfBatch} is still to come.
     @ivar pendingControl: Control messages waiting for credits: (id, body, flags); L{None} if there are none.
     @ivar extensions: Zero copy, modes and urgent data, or L{None} if unused.
-    @ivar ahead: Bytes that a producer may write beyond C{bufferSize}: one message while it is resumed.
+    @ivar ahead: Bytes that a producer may write beyond C{bufferSize}, which is while it is resumed.
     @ivar longest: Payload of the longest message that the path carries well.
     @ivar reads: READs that the peer serves at a time, once connected.
     @ivar prompt: Whether the first write of a batch is sent without its buffer.

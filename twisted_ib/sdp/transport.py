@@ -439,7 +439,7 @@ class SDPTransport(Transport, Stream):
         # sent when another one would not fit into their message.
         for _ in range(limits.PRODUCER_TURNS):
             self.producerPaused = False
-            self.ahead = limits.INLINE_MESSAGE
+            self.ahead = limits.PRODUCER_AHEAD
             self._tell(producer.resumeProducing)
             self.ahead = 0
             if self.producer is not producer or (self.streamingProducer and not self.producerPaused):
