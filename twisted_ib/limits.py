@@ -279,6 +279,8 @@ TRANSPORT_RESEND_LEAST = 0.01
 
 # -- subnets
 
+#: Nodes of a subnet.
+SUBNET_NODES = 8192
 #: Nodes of a topology file, its lines, and the characters of a line.
 TOPOLOGY_NODES = 8192
 TOPOLOGY_LINES = 262144

@@ -43,7 +43,9 @@ class TraitTests(EveryKindTestCase):
         The numbers are those of C{enum ibv_transport_type} and C{enum ibv_node_type}.
         """
         self.assertEqual({each.name: each.value for each in TransportType}, {"IB": 0, "IWARP": 1})
-        self.assertEqual({each.name: each.value for each in NodeType}, {"CA": 1, "RNIC": 4})
+        self.assertEqual(
+            {each.name: each.value for each in NodeType}, {"CA": 1, "SWITCH": 2, "ROUTER": 3, "RNIC": 4}
+        )
 
     def test_interfaces(self) -> None:
         """

@@ -7,7 +7,7 @@ change above it.
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, IntEnum
 
 from attrs import evolve, field, frozen
 
@@ -51,12 +51,15 @@ class TransportType(Enum):
     IWARP = 1
 
 
-class NodeType(Enum):
+class NodeType(IntEnum):
     """
-    The kind of an HCA in its network, with C{enum ibv_node_type}'s values.
+    The kind of a node in its network, with C{enum ibv_node_type}'s values, which are those of NodeInfo (IBTA
+    vol. 1 14.2.5.3).
     """
 
     CA = 1
+    SWITCH = 2
+    ROUTER = 3
     RNIC = 4
 
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.generated import given
+from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.mad.attributes.classportinfo import ClassPortInfo
 from twisted_ib.hca.mad.attributes.manager import SMInfo, SMState
-from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo, NodeType
+from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo
 from twisted_ib.hca.mad.attributes.notice import (
     BadMKeyDetails,
     Details,

@@ -4,22 +4,11 @@ Subnet management attributes of a node (IBTA vol. 1 14.2.5.2, 14.2.5.3).
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import ClassVar
 
 from attrs import frozen
 
 from twisted_ib.hca.mad.layouts import Attribute, bits, octets
-
-
-class NodeType(IntEnum):
-    """
-    NodeInfo's NodeType, with C{enum ibv_node_type}'s values.
-    """
-
-    CA = 1
-    SWITCH = 2
-    ROUTER = 3
 
 
 @frozen(kw_only=True)
@@ -68,4 +57,4 @@ class NodeDescription(Attribute):
         return self.description.split(b"\0", 1)[0].decode("utf-8", "replace")
 
 
-__all__ = ["NodeDescription", "NodeInfo", "NodeType"]
+__all__ = ["NodeDescription", "NodeInfo"]

@@ -1,0 +1,447 @@
+"""
+The nodes, ports and links of a subnet, and the state machine of a link (IBTA vol. 1 7.2.7, 14.2.5.6).
+
+A link is trained when both its ends may: it is then up, and both ports are in Init until a subnet manager
+arms and activates them.  Training takes no time here.  Changes are returned, not called back: the owner of
+the graph tells devices, sends traps and compiles routes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from twisted_ib import limits
+from twisted_ib.errors import ResourceLimitError
+from twisted_ib.hca.base.partition import DEFAULT_PKEY, PartitionTable
+from twisted_ib.hca.base.port import DEFAULT_PREFIX, PhysicalState, PortChange, PortState
+from twisted_ib.hca.base.traits import NodeType
+from twisted_ib.hca.subnet.switch import Switch
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.subnet.topology import Topology
+
+#: Entries of the P_Key table of a port, and of the GUID tables of a CA's port and of a switch.
+PARTITION_ENTRIES: Final = 64
+GUID_ENTRIES: Final = 32
+SWITCH_GUID_ENTRIES: Final = 1
+#: Entries of each VL arbitration table.
+ARBITRATION_ENTRIES: Final = 8
+#: PortInfo's codes of VL0 to VL7, of an MTU of 2048, of all widths and of 4 lanes, of speeds up to QDR and of
+#: SDR, and of the longest SubnetTimeout.
+_VIRTUAL_LANES: Final = 4
+_MTU: Final = 4
+_WIDTHS, _WIDTH = 0x1F, 2
+_SPEEDS, _SPEED = 7, 1
+_TIMEOUT: Final = 31
+#: Width codes from the widest on; that of 2 lanes came last.
+_WIDTH_ORDER: Final = (8, 4, 2, 16, 1)
+
+
+class Change(NamedTuple):
+    """
+    A port is not what it was.
+
+    @ivar byLink: its link went up or down by itself: a switch reports it (trap 128).
+    @ivar reregister: a subnet manager asks the port's clients to register again.
+    """
+
+    port: Port
+    byLink: bool = False
+    reregister: bool = False
+
+
+class LinkInput(Enum):
+    """
+    What happens to the state of a port.
+    """
+
+    TRAINED = "the link was trained"
+    LOST = "the link is down"
+    DOWN = "a subnet manager sets Down"
+    ARM = "a subnet manager sets Armed"
+    ACTIVATE = "a subnet manager sets Active"
+
+
+#: The link state machine, IBTA vol. 1 7.2.7; a Set of what is not here is refused (14.2.5.6, PortState).
+TRANSITIONS: Final = {
+    (PortState.DOWN, LinkInput.TRAINED): PortState.INIT,
+    (PortState.DOWN, LinkInput.DOWN): PortState.DOWN,
+    (PortState.INIT, LinkInput.LOST): PortState.DOWN,
+    (PortState.INIT, LinkInput.DOWN): PortState.DOWN,
+    (PortState.INIT, LinkInput.ARM): PortState.ARMED,
+    (PortState.ARMED, LinkInput.LOST): PortState.DOWN,
+    (PortState.ARMED, LinkInput.DOWN): PortState.DOWN,
+    # A repeated Set, whose answer was lost, changes nothing.
+    (PortState.ARMED, LinkInput.ARM): PortState.ARMED,
+    (PortState.ARMED, LinkInput.ACTIVATE): PortState.ACTIVE,
+    (PortState.ACTIVE, LinkInput.LOST): PortState.DOWN,
+    (PortState.ACTIVE, LinkInput.DOWN): PortState.DOWN,
+    (PortState.ACTIVE, LinkInput.ACTIVATE): PortState.ACTIVE,
+}
+_SETTINGS: Final = {
+    PortState.DOWN: LinkInput.DOWN,
+    PortState.ARMED: LinkInput.ARM,
+    PortState.ACTIVE: LinkInput.ACTIVATE,
+}
+
+
+class Port:
+    """
+    One port of a node; port 0 of a switch is the switch's own, and has no link.
+
+    Fields without a line here are those of
+    L{PortInfo<twisted_ib.hca.mad.attributes.port.PortInfo>} with the same name.
+
+    @ivar peer: the port at the other end of its cable.
+    @ivar partitions: the P_Key table, of L{PARTITION_ENTRIES}.
+    @ivar guids: the GUID table; the first is the port's own.  An external port of a switch has none.
+    @ivar mapping: the virtual lane of each service level; that of a switch is L{Switch.mappings}.
+    @ivar arbitration: the VL arbitration tables of low and of high priority: virtual lane and weight of each
+        entry.
+    @ivar downDefault: the physical state that it has when its link is down (LinkDownDefaultState).
+    """
+
+    __slots__ = (
+        "arbitration",
+        "capMask",
+        "capabilityMask2",
+        "downDefault",
+        "filterRawInb",
+        "filterRawOutb",
+        "guid",
+        "guids",
+        "hoqLife",
+        "initType",
+        "lid",
+        "linkSpeedActive",
+        "linkSpeedEnabled",
+        "linkSpeedSupported",
+        "linkWidthActive",
+        "linkWidthEnabled",
+        "linkWidthSupported",
+        "lmc",
+        "localPhysErr",
+        "mapping",
+        "mkey",
+        "mkeyLeasePeriod",
+        "mkeyViolations",
+        "mtuCap",
+        "neighborMTU",
+        "node",
+        "number",
+        "operVLs",
+        "overrunErr",
+        "partEnforceInb",
+        "partEnforceOutb",
+        "partitions",
+        "peer",
+        "physicalState",
+        "pkeyViolations",
+        "protectBits",
+        "qkeyViolations",
+        "respTimeVal",
+        "smLID",
+        "smSL",
+        "state",
+        "subnetPrefix",
+        "subnetTimeout",
+        "vlCap",
+        "vlHighLimit",
+        "vlStallCount",
+    )
+
+    def __init__(self, node: Node, number: int, guid: int) -> None:
+        self.node = node
+        self.number = number
+        self.guid = guid
+        self.peer: Port | None = None
+        self.linkWidthSupported, self.linkWidthEnabled, self.linkWidthActive = _WIDTHS, _WIDTH, _WIDTH
+        self.linkSpeedSupported, self.linkSpeedEnabled, self.linkSpeedActive = _SPEEDS, _SPEED, _SPEED
+        self.capMask = self.capabilityMask2 = self.respTimeVal = 0
+        self.mtuCap, self.vlCap = _MTU, _VIRTUAL_LANES
+        self.reset()
+
+    def reset(self) -> None:
+        """
+        Become as after power on: without LID and M_Key, the link down.
+        """
+        own = self.isManagement
+        # Port 0 of a switch has no link that could be down.
+        self.state = PortState.ACTIVE if own else PortState.DOWN
+        self.physicalState = PhysicalState.LINK_UP if own else PhysicalState.POLLING
+        self.downDefault = PhysicalState.POLLING
+        self.lid = self.lmc = self.smLID = self.smSL = 0
+        self.subnetPrefix = DEFAULT_PREFIX
+        self.mkey = self.protectBits = self.mkeyLeasePeriod = 0
+        self.mkeyViolations = self.pkeyViolations = self.qkeyViolations = 0
+        self.subnetTimeout = _TIMEOUT if self.isEnd else 0
+        self.neighborMTU, self.operVLs = _MTU, _VIRTUAL_LANES
+        self.vlHighLimit = self.vlStallCount = self.hoqLife = 0
+        self.initType = self.localPhysErr = self.overrunErr = 0
+        self.partEnforceInb = self.partEnforceOutb = self.filterRawInb = self.filterRawOutb = 0
+        self.partitions = PartitionTable((DEFAULT_PKEY, *(0,) * (PARTITION_ENTRIES - 1)))
+        entries = SWITCH_GUID_ENTRIES if own else GUID_ENTRIES if self.isEnd else 0
+        self.guids = [self.guid, *(0,) * (entries - 1)] if entries else []
+        self.mapping: tuple[int, ...] = tuple(range(16))
+        self.arbitration = [[(lane, 1) for lane in range(ARBITRATION_ENTRIES)] for _ in range(2)]
+
+    @property
+    def isManagement(self) -> bool:
+        """
+        Whether it is port 0 of a switch.
+        """
+        return self.number == 0
+
+    @property
+    def isEnd(self) -> bool:
+        """
+        Whether it can have a LID: not an external port of a switch.
+        """
+        return self.isManagement or self.node.switch is None
+
+    def hasLID(self, lid: int) -> bool:
+        """
+        @return: whether a LID is one of this port's, whatever its path bits.
+        """
+        return bool(self.lid) and lid >> self.lmc == self.lid >> self.lmc
+
+    def settings(self, reregister: bool = False) -> PortChange:
+        """
+        @return: what the device of this port, which has a LID, has to know.
+        """
+        prefix = self.subnetPrefix << 64
+        return PortChange(
+            state=self.state,
+            physicalState=self.physicalState,
+            lid=self.lid,
+            lmc=self.lmc,
+            smLID=self.smLID,
+            smSL=self.smSL,
+            gids=tuple(prefix | guid for guid in self.guids if guid),
+            partitions=self.partitions.keys,
+            reregister=reregister,
+        )
+
+    # -- the link
+
+    def setState(self, state: int) -> list[Change] | None:
+        """
+        A subnet manager sets PortState.
+
+        @return: the changes; L{None} if the state cannot follow on what it is.
+        """
+        given = _SETTINGS.get(state)  # type: ignore[call-overload]
+        if given is None or self.isManagement or (self.state, given) not in TRANSITIONS:
+            return None
+        if given is LinkInput.DOWN:
+            return self.setPhysicalState(self.downDefault)
+        changes: list[Change] = []
+        self._enter(TRANSITIONS[self.state, given], self.physicalState, False, changes)
+        return changes
+
+    def setPhysicalState(self, state: PhysicalState) -> list[Change]:
+        """
+        A subnet manager sets PortPhysicalState to Sleep, Polling or Disabled: the link goes down, and is
+        trained again if both ends may.
+        """
+        changes: list[Change] = []
+        self._enter(TRANSITIONS[self.state, LinkInput.DOWN], state, False, changes)
+        if self.peer is not None:
+            self.peer.lose(changes)
+        self.train(changes)
+        return changes
+
+    def lose(self, changes: list[Change]) -> None:
+        """
+        The other end is gone.
+
+        @param changes: where the change is added to.
+        """
+        if self.physicalState is PhysicalState.LINK_UP:
+            self._enter(TRANSITIONS[self.state, LinkInput.LOST], self.downDefault, True, changes)
+
+    def train(self, changes: list[Change]) -> None:
+        """
+        The link comes up, if both ends are there, and agree on width and speed.
+
+        @param changes: where the changes of both are added to.
+        """
+        peer = self.peer
+        if peer is None or PhysicalState.LINK_UP in (self.physicalState, peer.physicalState):
+            return
+        physical = self.physicalState, peer.physicalState
+        # A sleeping port answers one that polls; of two that sleep neither begins.
+        if PhysicalState.POLLING not in physical or PhysicalState.DISABLED in physical:
+            return
+        width = self.linkWidthEnabled & peer.linkWidthEnabled
+        speed = self.linkSpeedEnabled & peer.linkSpeedEnabled
+        if not width or not speed:
+            return
+        for port in (self, peer):
+            port.linkWidthActive = next((each for each in _WIDTH_ORDER if each & width), width)
+            port.linkSpeedActive = 1 << speed.bit_length() - 1
+            state = TRANSITIONS[port.state, LinkInput.TRAINED]
+            port._enter(state, PhysicalState.LINK_UP, True, changes)
+
+    def _enter(
+        self, state: PortState, physicalState: PhysicalState, byLink: bool, changes: list[Change]
+    ) -> None:
+        if (state, physicalState) == (self.state, self.physicalState):
+            return
+        # IBTA vol. 1 14.2.5.4: PortStateChange is of the link's own transitions, not of those that were set.
+        reported = byLink and state is not self.state
+        self.state, self.physicalState = state, physicalState
+        changes.append(Change(self, reported))
+        if reported and self.node.switch is not None:
+            self.node.switch.stateChange = True
+
+
+class Node:
+    """
+    A CA, a switch or a router.
+
+    @ivar ports: by number; the first of a CA or router is L{None}, as they have no port 0.
+    @ivar switch: its forwarding tables, if it is a switch.
+    """
+
+    __slots__ = (
+        *("description", "deviceID", "guid", "kind", "ports", "revision", "switch", "systemGUID"),
+        "vendorID",
+    )
+
+    def __init__(self, kind: NodeType, guid: int, numberOfPorts: int, description: str) -> None:
+        """
+        @param guid: the node's; port I{n} of a CA or router has the one I{n} above it, all ports of a switch
+            have it.
+        @param numberOfPorts: not counting port 0 of a switch.
+        @param description: NodeDescription, of which 64 octets of UTF-8 are kept.
+        """
+        self.kind = kind
+        self.guid = self.systemGUID = guid
+        self.description = description
+        self.vendorID = self.deviceID = self.revision = 0
+        self.switch = Switch() if kind is NodeType.SWITCH else None
+        self.ports: list[Port | None] = [None if self.switch is None else Port(self, 0, guid)]
+        for number in range(1, numberOfPorts + 1):
+            self.ports.append(Port(self, number, guid + number if self.switch is None else guid))
+
+    def each(self) -> Iterator[Port]:
+        """
+        @return: all its ports, port 0 of a switch first.
+        """
+        return (port for port in self.ports if port is not None)
+
+    def port(self, number: int) -> Port | None:
+        """
+        @return: a port, if there is one with this number.
+        """
+        return self.ports[number] if 0 <= number < len(self.ports) else None
+
+    def end(self, arrival: Port) -> Port:
+        """
+        @param arrival: the port that a MAD came in by.
+        @return: the port that it is for: of a switch always port 0.
+        """
+        return self.ports[0] or arrival
+
+
+class Graph:
+    """
+    The nodes of a subnet.
+
+    @ivar nodes: by GUID, in the order in which they came.
+    """
+
+    __slots__ = ("nodes",)
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, Node] = {}
+
+    def add(self, node: Node) -> None:
+        """
+        Add a node without links.
+
+        @raise ResourceLimitError: there are L{limits.SUBNET_NODES}.
+        @raise ValueError: another node has its GUID.
+        """
+        if node.guid in self.nodes:
+            raise ValueError(f"two nodes have GUID {node.guid:#018x}")
+        if len(self.nodes) >= limits.SUBNET_NODES:
+            raise ResourceLimitError(f"a subnet has at most {limits.SUBNET_NODES} nodes")
+        self.nodes[node.guid] = node
+
+    def remove(self, node: Node) -> list[Change]:
+        """
+        A node is gone, with its links.  Idempotent.
+
+        @return: the changes of its ports and of those that they were linked with.
+        """
+        self.nodes.pop(node.guid, None)
+        return [change for port in node.each() for change in self.unlink(port)]
+
+    def link(self, one: Port, other: Port) -> list[Change]:
+        """
+        Plug a cable in.
+
+        @raise ValueError: a port has a cable already, or cannot have one.
+        """
+        for port in (one, other):
+            if port.peer is not None or port.isManagement or one is other:
+                raise ValueError(f"port {port.number} of {port.node.description} cannot be linked")
+        one.peer, other.peer = other, one
+        changes: list[Change] = []
+        one.train(changes)
+        return changes
+
+    def unlink(self, port: Port) -> list[Change]:
+        """
+        Pull a port's cable out.  Idempotent.
+        """
+        peer = port.peer
+        if peer is None:
+            return []
+        port.peer = peer.peer = None
+        changes: list[Change] = []
+        port.lose(changes)
+        peer.lose(changes)
+        return changes
+
+    def ports(self) -> Iterator[Port]:
+        """
+        @return: all ports of all nodes.
+        """
+        return (port for node in self.nodes.values() for port in node.each())
+
+
+def build(topology: Topology) -> tuple[Graph, dict[str, Node]]:
+    """
+    Make the nodes and links of a topology.
+
+    @return: the graph, and its nodes by their names in the topology.
+    @raise ResourceLimitError: it has too many nodes.
+    @raise ValueError: two nodes have one GUID.
+    """
+    graph = Graph()
+    nodes: dict[str, Node] = {}
+    for each in topology.nodes:
+        node = nodes[each.name] = Node(NodeType(each.kind), each.guid, each.numberOfPorts, each.description)
+        node.vendorID, node.deviceID = each.vendid, each.devid
+        node.systemGUID = each.sysimgguid or each.guid
+        graph.add(node)
+    links = []
+    for each in topology.nodes:
+        for number, end in each.ports.items():
+            one, other = nodes[each.name].port(number), nodes[end.node].port(end.port)
+            if one is not None and other is not None:
+                one.linkWidthEnabled, one.linkSpeedEnabled = end.width, end.speed
+                links.append((one, other))
+    # When both ends have their widths and speeds.  Each link has two ends, and is made once.
+    for one, other in links:
+        if one.peer is None:
+            graph.link(one, other)
+    return graph, nodes
+
+
+__all__ = ["TRANSITIONS", "Change", "Graph", "LinkInput", "Node", "Port", "build"]
