@@ -18,7 +18,7 @@ from twisted_ib.errors import DeviceError
 from twisted_ib.hca.base.operation import UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
 from twisted_ib.hca.wire.cm import REQ, RTU
 from twisted_ib.hca.wire.mad import cm
-from twisted_ib.hca.wire.mad.classes import COMMUNICATION, PERFORMANCE, SUBNET, SUBNET_DIRECTED
+from twisted_ib.hca.wire.mad.classes import COMMUNICATION, DEVICE_MANAGEMENT, SUBNET, SUBNET_DIRECTED
 from twisted_ib.hca.wire.mad.mad import (
     BAD_VERSION,
     CM_VERSION,
@@ -103,7 +103,7 @@ class AgentContract:
         """
         came: list[Any] = []
         for device, received in ((self.a, print), (self.b, came.append)):
-            agent = device.mads.register(PERFORMANCE, 1, (TRAP,), received)
+            agent = device.mads.register(DEVICE_MANAGEMENT, 1, (TRAP,), received)
             if device is self.a:
                 sender = agent
         mad = Mad(0, 0, TRAP, 0, 2, b"notice")
@@ -151,12 +151,12 @@ class AgentContract:
         """
         own = self.of(EchoAgent, self.a).agent
         for class_, version, method, status in (
-            (PERFORMANCE, 1, GET, UNSUPPORTED_METHOD_ATTRIBUTE),
-            (PERFORMANCE, 1, SET, UNSUPPORTED_METHOD_ATTRIBUTE),
+            (DEVICE_MANAGEMENT, 1, GET, UNSUPPORTED_METHOD_ATTRIBUTE),
+            (DEVICE_MANAGEMENT, 1, SET, UNSUPPORTED_METHOD_ATTRIBUTE),
             (CLASS, 2, SET, BAD_VERSION),
             (CLASS, 1, GET, UNSUPPORTED_METHOD),
             (COMMUNICATION, CM_VERSION, GET, UNSUPPORTED_METHOD),
-            (PERFORMANCE, 1, TRAP, None),
+            (DEVICE_MANAGEMENT, 1, TRAP, None),
             (CLASS, 1, TRAP, None),
             (0, 0, 0, None),
             (255, 255, 0x7F, None),

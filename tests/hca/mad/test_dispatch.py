@@ -58,7 +58,8 @@ class RegistrationTests(MADTestCase):
         There is a bound for all classes together.
         """
         mads = self.a.mads
-        self.patch(dispatch, "MAD_REGISTRATIONS", 6)
+        used = sum(len(methods) for versions in mads._classes.values() for methods in versions.values())
+        self.patch(dispatch, "MAD_REGISTRATIONS", used + 3)
         mads.register(FREE, 1, range(1, 4), print)
         self.assertRaises(ResourceLimitError, mads.register, FREE, 2, (GET,), print)
         self.assertNotIn(2, mads._classes[FREE])

@@ -3,5 +3,6 @@ Management datagrams (MADs) and the agents that serve them (IBTA vol. 1 chapter 
 
 C{dispatch} finds the agent of a MAD; C{requests} are those that wait for a response, and C{transfers} those
 of many MADs, by the machines of C{rmpp}.  C{agents} lists the agents that every device begins with: a
-management class is a module here and a row there.  C{gsi} is connection management.
+management class is a module here and a row there.  C{gsi} is connection management, C{pma} performance
+management, C{vendor} OpenIB's ping.
 """

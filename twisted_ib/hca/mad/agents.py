@@ -9,9 +9,15 @@ from typing import Any
 
 from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.mad.gsi import CMAgent
+from twisted_ib.hca.mad.pma import PerformanceAgent
+from twisted_ib.hca.mad.vendor import PingAgent
 
 #: Queue pair, and what is called with the device and registers with its C{mads}.
-AGENTS: tuple[tuple[int, Callable[[Any], object]], ...] = ((GSI_QPN, CMAgent),)
+AGENTS: tuple[tuple[int, Callable[[Any], object]], ...] = (
+    (GSI_QPN, CMAgent),
+    (GSI_QPN, PerformanceAgent),
+    (GSI_QPN, PingAgent),
+)
 
 
 def openAgents(device: Any) -> None:

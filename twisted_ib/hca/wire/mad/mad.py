@@ -44,6 +44,7 @@ RESPONSE: Final = 0x80
 BAD_VERSION: Final = 0x04
 UNSUPPORTED_METHOD: Final = 0x08
 UNSUPPORTED_METHOD_ATTRIBUTE: Final = 0x0C
+INVALID_ATTRIBUTE_VALUE: Final = 0x1C
 #: The direction bit in the status of a directed route SMP: it returns (Linux ib_smi.h IB_SMP_DIRECTION).
 DIRECTION: Final = 0x8000
 #: The attribute that every class has.

@@ -1,0 +1,253 @@
+"""
+The performance management agent (PMA): counters of ports (IBTA vol. 1 16.1).
+
+The counters themselves are somebody else's and are never changed: a Set is remembered here, as the difference
+from then on.  The 32-bit counters and those of 64 bits are set apart, as in adapters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from attrs import evolve
+
+from twisted_ib.errors import WireError
+from twisted_ib.hca.base.attributes import PORT
+from twisted_ib.hca.mad.attributes.classportinfo import ClassPortInfo
+from twisted_ib.hca.mad.attributes.performance import (
+    ALL_PORTS,
+    PortCounters,
+    PortCountersExtended,
+    PortSamplesControl,
+)
+from twisted_ib.hca.mad.layouts import layoutOf
+from twisted_ib.hca.mad.requests import ReceivedMAD
+from twisted_ib.hca.wire.mad.classes import PERFORMANCE
+from twisted_ib.hca.wire.mad.mad import (
+    BAD_VERSION,
+    GET,
+    GET_RESPONSE,
+    INVALID_ATTRIBUTE_VALUE,
+    RESPONSE,
+    SET,
+    UNSUPPORTED_METHOD,
+    UNSUPPORTED_METHOD_ATTRIBUTE,
+    Mad,
+    decodeMAD,
+)
+
+VERSION: Final = 1
+#: Bits of ClassPortInfo's CapabilityMask: PortSelect may be all ports; PortCountersExtended, and the same
+#: without its counters of multicast; PortXmitWait (Linux ib_pma.h IB_PMA_CLASS_CAP_*).
+ALL_PORT_SELECT: Final = 0x0100
+EXTENDED_WIDTH: Final = 0x0200
+EXTENDED_WIDTH_NO_MULTICAST: Final = 0x0400
+XMIT_WAIT: Final = 0x1000
+#: Answers take 1.07 s at most (ibsim 0.10).
+_RESPONSE_TIME: Final = 0x12
+#: For so long the counters of a device are those that were read: reading visits every queue pair, and anybody
+#: may ask.  In seconds.
+PMA_COUNTERS_SECONDS = 0.02
+
+#: Reads the counters of a port since ever: by the names of the fields of L{PortCounters} and
+#: L{PortCountersExtended}; those without a name are 0.
+Read = Callable[[], Mapping[str, int]]
+
+
+class _Kind:
+    """
+    An attribute of counters.
+
+    @ivar selected: the counters of each bit of CounterSelect, and of CounterSelect2 from bit 16 on.
+    @ivar sticks: whether counters stay at their maxima; else they wrap.
+    @ivar maxima: of all its counters.
+    """
+
+    def __init__(
+        self, attribute: type[PortCounters | PortCountersExtended], selected: tuple[str, ...], sticks: bool
+    ) -> None:
+        self.attribute, self.selected, self.sticks = attribute, selected, sticks
+        self.maxima = {
+            each.name: (1 << each.width) - 1
+            for each in layoutOf(attribute).fields
+            if each.name in (*selected, "qp1Dropped")
+        }
+
+
+_KINDS: Final = {
+    PortCounters.ID: _Kind(
+        PortCounters,
+        (
+            *("symbolErrorCounter", "linkErrorRecoveryCounter", "linkDownedCounter", "portRcvErrors"),
+            *("portRcvRemotePhysicalErrors", "portRcvSwitchRelayErrors", "portXmitDiscards"),
+            *("portXmitConstraintErrors", "portRcvConstraintErrors", "localLinkIntegrityErrors"),
+            *("excessiveBufferOverrunErrors", "vl15Dropped", "portXmitData", "portRcvData"),
+            *("portXmitPkts", "portRcvPkts", "portXmitWait"),
+        ),
+        True,
+    ),
+    PortCountersExtended.ID: _Kind(
+        PortCountersExtended,
+        (
+            *("portXmitData", "portRcvData", "portXmitPkts", "portRcvPkts"),
+            *("portUnicastXmitPkts", "portUnicastRcvPkts", "portMulticastXmitPkts", "portMulticastRcvPkts"),
+        ),
+        False,
+    ),
+}
+
+
+class PMA:
+    """
+    The PMA of one node.
+    """
+
+    def __init__(
+        self,
+        ports: Mapping[int, Read],
+        isSwitch: bool = False,
+        capabilities: int = EXTENDED_WIDTH | XMIT_WAIT,
+    ) -> None:
+        """
+        @param ports: by their numbers.
+        @param isSwitch: whether any port, or all, may be asked for; else the one that the request came to.
+        @param capabilities: of L{ClassPortInfo}.
+        """
+        self._ports = ports
+        self._isSwitch = isSwitch
+        self._capabilities = capabilities | (ALL_PORT_SELECT if isSwitch else 0)
+        #: Attribute, port and counter -> what is subtracted since it was set.
+        self._set: dict[tuple[int, int, str], int] = {}
+
+    def respond(self, octets: bytes, arrival: int) -> bytes | None:
+        """
+        Answer a MAD of 256 octets.
+
+        @param arrival: the port that it came to.
+        @return: the response; L{None} if it is none that is answered.
+        """
+        try:
+            mad = decodeMAD(octets)
+        except WireError:
+            return None
+        if mad.managementClass != PERFORMANCE or mad.method & RESPONSE:
+            return None
+        if mad.classVersion != VERSION:
+            mad = evolve(mad, status=BAD_VERSION)
+        elif mad.method not in (GET, SET):
+            mad = evolve(mad, status=UNSUPPORTED_METHOD)
+        else:
+            mad = self.answer(mad, arrival)
+        return evolve(mad, method=GET_RESPONSE).pack()
+
+    def answer(self, mad: Mad, arrival: int) -> Mad:
+        """
+        Answer a Get or Set.
+
+        @return: the response, but for its method.
+        """
+        data = mad.data
+        assert isinstance(data, bytes)
+        kind = _KINDS.get(mad.attribute)
+        if kind is not None:
+            return self._counters(mad, kind, data, arrival)
+        if mad.method != GET:
+            return evolve(mad, status=UNSUPPORTED_METHOD_ATTRIBUTE)
+        if mad.attribute == ClassPortInfo.ID:
+            found = ClassPortInfo(
+                classVersion=VERSION, capabilityMask=self._capabilities, respTimeVal=_RESPONSE_TIME
+            )
+            return evolve(mad, data=found.pack(), status=0)
+        if mad.attribute == PortSamplesControl.ID:
+            # There is nothing that samples: SampleMechanisms 0, nothing to count, and no sample runs.
+            number = PortSamplesControl.parse(data).portSelect
+            if not self._chosen(number, arrival):
+                return evolve(mad, status=INVALID_ATTRIBUTE_VALUE)
+            return evolve(mad, data=PortSamplesControl(portSelect=number).pack(), status=0)
+        return evolve(mad, status=UNSUPPORTED_METHOD_ATTRIBUTE)
+
+    def _chosen(self, number: int, arrival: int) -> list[int]:
+        if self._isSwitch:
+            return list(self._ports) if number == ALL_PORTS else [number] if number in self._ports else []
+        return [number] if number == arrival and number in self._ports else []
+
+    def _counters(self, mad: Mad, kind: _Kind, data: bytes, arrival: int) -> Mad:
+        asked = kind.attribute.parse(data)
+        chosen = self._chosen(asked.portSelect, arrival)
+        if not chosen:
+            return evolve(mad, status=INVALID_ATTRIBUTE_VALUE)
+        found = dict.fromkeys(kind.maxima, 0)
+        for number in chosen:
+            counts = self._ports[number]()
+            if mad.method == SET:
+                self._write(kind, number, asked, counts)
+            for name in found:
+                found[name] += self._value(kind, number, name, counts)
+        values = {name: min(value, kind.maxima[name]) for name, value in found.items()}
+        return evolve(mad, data=evolve(asked, **values).pack(), status=0)
+
+    def _value(self, kind: _Kind, number: int, name: str, counts: Mapping[str, int]) -> int:
+        value = counts.get(name, 0) - self._set.get((kind.attribute.ID, number, name), 0)
+        return value if kind.sticks else value & kind.maxima[name]
+
+    def _write(self, kind: _Kind, number: int, asked: Any, counts: Mapping[str, int]) -> None:
+        select = asked.counterSelect | getattr(asked, "counterSelect2", 0) << 16
+        for bit, name in enumerate(kind.selected):
+            if select >> bit & 1:
+                self._set[kind.attribute.ID, number, name] = counts.get(name, 0) - getattr(asked, name)
+
+
+class PerformanceAgent:
+    """
+    The PMA of a device with one port, whose counters are those that C{ib-devinfo} shows.
+
+    The data path counts no octets, so PortXmitData and PortRcvData are 0.
+    """
+
+    def __init__(self, device: Any) -> None:
+        """
+        @param device: has C{mads}, C{clock} and C{statistics}.
+        """
+        self._device = device
+        self._read: Mapping[str, int] = {}
+        self._readAt = float("-inf")
+        self._pma = PMA({PORT: self._counts}, capabilities=EXTENDED_WIDTH_NO_MULTICAST)
+        self.agent = device.mads.register(PERFORMANCE, VERSION, (GET, SET), self.received)
+
+    def received(self, request: ReceivedMAD) -> None:
+        """
+        A peer asks.
+        """
+        self.agent.reply(request, self._pma.answer(request.mad, PORT))
+
+    def _counts(self) -> Mapping[str, int]:
+        now = self._device.clock()
+        if now >= self._readAt + PMA_COUNTERS_SECONDS:
+            statistics = self._device.statistics()
+            self._readAt = now
+            self._read = {
+                name: sum(statistics.get(each, 0) for each in same) for name, same in _STATISTICS.items()
+            }
+        return self._read
+
+
+#: The counters of a device that are those of a port.
+_STATISTICS: Final = {
+    "linkDownedCounter": ("link_downed",),
+    "portRcvErrors": ("packets_malformed", "packets_bad_icrc", "packets_bad_opcode", "ring_errors"),
+    "portRcvConstraintErrors": ("packets_bad_pkey",),
+    "portXmitDiscards": ("send_err", "datagrams_lost"),
+    "portXmitPkts": ("sent_pkts",),
+    "portRcvPkts": ("rcvd_pkts",),
+}
+
+__all__ = [
+    "ALL_PORT_SELECT",
+    "EXTENDED_WIDTH",
+    "EXTENDED_WIDTH_NO_MULTICAST",
+    "PMA",
+    "PMA_COUNTERS_SECONDS",
+    "XMIT_WAIT",
+    "PerformanceAgent",
+]
