@@ -15,13 +15,13 @@ from attrs import evolve
 from twisted_ib.errors import WireError
 from twisted_ib.hca.base.attributes import PORT
 from twisted_ib.hca.mad.attributes.classportinfo import ClassPortInfo
+from twisted_ib.hca.mad.attributes.layouts import layoutOf
 from twisted_ib.hca.mad.attributes.performance import (
     ALL_PORTS,
     PortCounters,
     PortCountersExtended,
     PortSamplesControl,
 )
-from twisted_ib.hca.mad.layouts import layoutOf
 from twisted_ib.hca.mad.requests import ReceivedMAD
 from twisted_ib.hca.wire.mad.classes import PERFORMANCE
 from twisted_ib.hca.wire.mad.mad import (

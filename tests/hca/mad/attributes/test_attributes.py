@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.support.generated import given
 from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.mad.attributes.classportinfo import ClassPortInfo
+from twisted_ib.hca.mad.attributes.layouts import Attribute, layoutOf
 from twisted_ib.hca.mad.attributes.manager import SMInfo, SMState
 from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo
 from twisted_ib.hca.mad.attributes.notice import (
@@ -44,7 +45,6 @@ from twisted_ib.hca.mad.attributes.switch import (
     MulticastForwardingTable,
     SwitchInfo,
 )
-from twisted_ib.hca.mad.layouts import Attribute, layoutOf
 
 #: C{smpquery portinfo} of a CA's port: what it prints that is not 0.
 CA_PORT = PortInfo(

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from attrs import frozen
 
-from twisted_ib.hca.mad.layouts import Attribute, bits
+from twisted_ib.hca.mad.attributes.layouts import Attribute, bits
 
 
 class SMState(IntEnum):

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from attrs import frozen
 
-from twisted_ib.hca.mad.layouts import Attribute, bits, octets
+from twisted_ib.hca.mad.attributes.layouts import Attribute, bits, octets
 
 
 @frozen(kw_only=True)

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from attrs import frozen
 
-from twisted_ib.hca.mad.layouts import Attribute, bits, table
+from twisted_ib.hca.mad.attributes.layouts import Attribute, bits, table
 
 #: PortSelect of all ports together.
 ALL_PORTS = 0xFF

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from attrs import frozen
 
-from twisted_ib.hca.mad.layouts import Attribute, bits, table
+from twisted_ib.hca.mad.attributes.layouts import Attribute, bits, table
 
 #: Entries of one block of GUIDInfo and of P_KeyTable.
 GUIDS_PER_BLOCK = 8

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from attrs import frozen
 
-from twisted_ib.hca.mad.layouts import Attribute, bits, table
+from twisted_ib.hca.mad.attributes.layouts import Attribute, bits, table
 
 #: LIDs of one block of LinearForwardingTable, and multicast LIDs of one of MulticastForwardingTable.
 LIDS_PER_BLOCK = 64

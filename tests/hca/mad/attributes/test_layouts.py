@@ -1,5 +1,5 @@
 """
-Tests of L{twisted_ib.hca.mad.layouts}.
+Tests of L{twisted_ib.hca.mad.attributes.layouts}.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from attrs import evolve, frozen
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.errors import HeaderError, LengthError
-from twisted_ib.hca.mad.layouts import Attribute, bits, layoutOf, nested, octets, table
+from twisted_ib.hca.mad.attributes.layouts import Attribute, bits, layoutOf, nested, octets, table
 
 
 @frozen(kw_only=True)
