@@ -13,7 +13,7 @@ from twisted.internet.error import CannotListenError
 from tests.rds.ends import HOST, Process, ProcessesTestCase
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib import limits
-from twisted_ib.errors import ResourceLimitError
+from twisted_ib.errors import RDSWireError, ResourceLimitError
 from twisted_ib.hca.connection import ConnectRequest
 from twisted_ib.hca.connection.rdmacm import RDMACMHeader
 from twisted_ib.internet.channel import channelFor
@@ -645,6 +645,17 @@ class HostileTests(ProcessesTestCase):
         ]
         for case in cases:
             self.violate(*case)
+
+    def test_behindBad(self) -> None:
+        """
+        What stands behind a bad message in one SEND is not read.
+        """
+        session = self.session(self.b)
+        bad, good = self.header(index=7), self.header(2, sequence=10) + b"no"
+        session.received(bad + good, 0, len(bad) + len(good))
+        self.assertIsInstance(session.loss, RDSWireError)
+        self.assertEqual(self.two.data, [b"x"])
+        self.assertEqual(self.b.network.counters["recv_bad_frame"], 1)
 
     def test_paths(self) -> None:
         """

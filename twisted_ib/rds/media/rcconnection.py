@@ -170,7 +170,9 @@ class RCConnection(RCSender):
         """
         Process a SEND of the peer (consumer of the queue pair).
         """
-        if self.loss is not None:
+        # By its truth: after "is not None" mypy would take it for None below, whatever is called there, and
+        # mypyc's code would insist on that.
+        if self.loss:
             # Not acknowledged, so the peer retransmits this and the bad message before it.
             return
         if self._pauses and not self._mayArrive(stop - start):
