@@ -285,6 +285,10 @@ SUBNET_NODES = 8192
 TOPOLOGY_NODES = 8192
 TOPOLOGY_LINES = 262144
 TOPOLOGY_LINE = 1024
+#: A topology file, in octets.
+TOPOLOGY_BYTES = 16 * 1024 * 1024
+#: Links that a LID-routed packet passes at most: a wrong forwarding table may have made a loop.
+SUBNET_HOPS = 64
 
 # -- ib-perf
 

@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.errors import TopologyError
+from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.subnet.topology import (
-    CA,
-    ROUTER,
-    SWITCH,
     NodeSpecification,
     PortSpecification,
     parse,
@@ -26,6 +24,14 @@ Ca 2 "a"
 
 Hca 2 "b"
 [2] "a"[1]
+"""
+
+BACK_TO_BACK = """\
+Ca\t1 "a"
+[1](100001) \t"b"[1] (100003) \t\t# lid 1 lmc 0 "b" lid 2 4xSDR
+
+Ca\t1 "b"
+[1](100003) \t"a"[1] (100001)
 """
 
 #: As ibnetdiscover of infiniband-diags 44.0 writes one switch with two CAs.
@@ -65,8 +71,8 @@ class ReadTests(SynchronousTestCase):
         """
         Nodes have the GUIDs that ibsim gives them, and their names as descriptions.
         """
-        a = NodeSpecification(CA, "a", 2, 0x100000, "a", {1: PortSpecification("b", 2)})
-        b = NodeSpecification(CA, "b", 2, 0x100003, "b", {2: PortSpecification("a", 1)})
+        a = NodeSpecification(NodeType.CA, "a", 2, 0x100000, "a", {1: PortSpecification("b", 2)})
+        b = NodeSpecification(NodeType.CA, "b", 2, 0x100003, "b", {2: PortSpecification("a", 1)})
         self.assertEqual(parse(PAIR, "pair").nodes, (a, b))
 
     def test_discovered(self) -> None:
@@ -77,7 +83,7 @@ class ReadTests(SynchronousTestCase):
         self.assertEqual(
             switch,
             NodeSpecification(
-                *(SWITCH, "S-0000000000200000", 8, 0x200000, "Switch1"),
+                *(NodeType.SWITCH, "S-0000000000200000", 8, 0x200000, "Switch1"),
                 {
                     1: PortSpecification("H-0000000000100000", 1, 3, 7, 0),
                     2: PortSpecification("H-0000000000100003", 1, 11, 7, 3),
@@ -98,13 +104,21 @@ class ReadTests(SynchronousTestCase):
             node.ports, {1: PortSpecification("s", 2, 9, 7, 1), 2: PortSpecification("s", 1, 8, 7, 0)}
         )
 
+    def test_backToBack(self) -> None:
+        """
+        ibnetdiscover writes a space in front of the port GUID of two linked CAs.
+        """
+        text = BACK_TO_BACK.replace("[1] (100001)", "[1] (100001)\tw=3")
+        first, _ = parse(text, "pair").nodes
+        self.assertEqual(first.ports, {1: PortSpecification("b", 1, 3)})
+
     def test_defaultPort(self) -> None:
         """
         A link without a port number leads to port 1; routers have GUIDs of their own.
         """
         first, second = parse('Rt 1 "r"\n[1] "a"\n\nCa 1 "a"\n[1] "r"\n', "router").nodes
         self.assertEqual(
-            (first.kind, first.guid, first.ports), (ROUTER, 0x300000, {1: PortSpecification("a", 1)})
+            (first.kind, first.guid, first.ports), (NodeType.ROUTER, 0x300000, {1: PortSpecification("a", 1)})
         )
         self.assertEqual(second.ports, {1: PortSpecification("r", 1)})
 

@@ -26,12 +26,8 @@ from typing import Any, Final, NoReturn
 from attrs import evolve, field, frozen
 
 from twisted_ib.errors import TopologyError
+from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.limits import TOPOLOGY_LINE, TOPOLOGY_LINES, TOPOLOGY_NODES
-
-# NodeInfo.NodeType (IBTA vol. 1 14.2.5.3).
-CA: Final = 1
-SWITCH: Final = 2
-ROUTER: Final = 3
 
 #: PortInfo's 8 bits of a port number, without 0xFF, which means all ports or none.
 MOST_PORTS: Final = 254
@@ -41,13 +37,18 @@ DESCRIPTION_BYTES: Final = 64
 NAME_BYTES: Final = 64
 
 #: The words of the language and their types of node; the first of each type is written.
-_TYPES: Final = {"Switch": SWITCH, "Ca": CA, "Hca": CA, "Rt": ROUTER}
-_WORDS: Final = {SWITCH: "Switch", CA: "Ca", ROUTER: "Rt"}
+_TYPES: Final = {"Switch": NodeType.SWITCH, "Ca": NodeType.CA, "Hca": NodeType.CA, "Rt": NodeType.ROUTER}
+_WORDS: Final = {NodeType.SWITCH: "Switch", NodeType.CA: "Ca", NodeType.ROUTER: "Rt"}
 #: Whose GUID it is; the first of each type is written.
-_GUIDS: Final = {"switchguid": SWITCH, "caguid": CA, "hcaguids": CA, "rtguid": ROUTER}
-_GUID_WORDS: Final = {SWITCH: "switchguid", CA: "caguid", ROUTER: "rtguid"}
+_GUIDS: Final = {
+    "switchguid": NodeType.SWITCH,
+    "caguid": NodeType.CA,
+    "hcaguids": NodeType.CA,
+    "rtguid": NodeType.ROUTER,
+}
+_GUID_WORDS: Final = {NodeType.SWITCH: "switchguid", NodeType.CA: "caguid", NodeType.ROUTER: "rtguid"}
 #: The GUIDs that ibsim begins with; its routers begin with 0, which is no GUID.
-_FIRST: Final = {CA: 0x100000, SWITCH: 0x200000, ROUTER: 0x300000}
+_FIRST: Final = {NodeType.CA: 0x100000, NodeType.SWITCH: 0x200000, NodeType.ROUTER: 0x300000}
 _GUID: Final = range(1, 1 << 64)
 
 #: Of one node: name, its values.
@@ -72,7 +73,7 @@ _WIDTHS: Final = {"1": 1, "2": 16, "4": 3, "8": 4, "12": 11}
 
 _NODE: Final = re.compile(r'(Switch|Ca|Hca|Rt)\s+(\d{1,5})\s+"([^"]*)"\s*(?:#\s*(.*))?')
 _PORT: Final = re.compile(
-    r'\[(\d{1,5})\](?:\([0-9a-fA-F]*\))?\s*"([^"]*)"(?:\[(\d{1,5})\])?(?:\([0-9a-fA-F]*\))?\s*([^#]*)(?:#(.*))?'
+    r'\[(\d{1,5})\](?:\([0-9a-fA-F]*\))?\s*"([^"]*)"(?:\[(\d{1,5})\])?\s*(?:\([0-9a-fA-F]*\))?\s*([^#]*)(?:#(.*))?'
 )
 _OPTION: Final = re.compile(r"([wse])=(\w{1,10})")
 _VALUE: Final = re.compile(
@@ -108,7 +109,7 @@ class NodeSpecification:
     """
     A node.
 
-    @ivar kind: L{CA}, L{SWITCH} or L{ROUTER}.
+    @ivar kind: CA, SWITCH or ROUTER.
     @ivar name: its name in the file, unique there.
     @ivar numberOfPorts: not counting port 0 of a switch.
     @ivar guid: the node's GUID; port I{n} of a CA or router has the one I{n} above it.
@@ -119,7 +120,7 @@ class NodeSpecification:
     @ivar sysimgguid: NodeInfo.SystemImageGUID; 0 for the node's own GUID.
     """
 
-    kind: int
+    kind: NodeType
     name: str
     numberOfPorts: int
     guid: int
@@ -256,7 +257,7 @@ class _Parser:
             self._fail(f"more than {TOPOLOGY_NODES} nodes")
         guid = self._guids[kind]
         # A switch has one GUID, a CA one more for each port.
-        own = range(guid, guid + 1 + (0 if kind == SWITCH else ports))
+        own = range(guid, guid + 1 + (0 if kind == NodeType.SWITCH else ports))
         self._guids[kind] = own.stop
         if own.stop not in _GUID or not self._taken.isdisjoint(own):
             self._fail(f"GUID {guid:#x} or one of the node's ports is taken, or beyond 64 bits")
@@ -302,12 +303,9 @@ class _Parser:
 
 
 __all__ = [
-    "CA",
     "DESCRIPTION_BYTES",
     "MOST_PORTS",
     "NAME_BYTES",
-    "ROUTER",
-    "SWITCH",
     "NodeSpecification",
     "PortSpecification",
     "Topology",
