@@ -22,19 +22,32 @@ from twisted_ib.hca.subnet.switch import Switch
 if TYPE_CHECKING:
     from twisted_ib.hca.subnet.topology import Topology
 
-#: Entries of the P_Key table of a port, and of the GUID tables of a CA's port and of a switch.
+#: Entries of the P_Key table of a port and of port 0 of a switch, and of their GUID tables.  These, and the
+#: values of a port after power on, are those of ibsim's nodes, so that tools print the same.
 PARTITION_ENTRIES: Final = 64
+SWITCH_PARTITION_ENTRIES: Final = 8
 GUID_ENTRIES: Final = 32
 SWITCH_GUID_ENTRIES: Final = 1
-#: Entries of each VL arbitration table.
-ARBITRATION_ENTRIES: Final = 8
-#: PortInfo's codes of VL0 to VL7, of an MTU of 2048, of all widths and of 4 lanes, of speeds up to QDR and of
-#: SDR, and of the longest SubnetTimeout.
+#: PortInfo's CapabilityMask of a CA's port and of port 0 of a switch: traps, SLtoVL mapping, extended speeds
+#: and CapabilityMask2; a CA has vendor classes and tells of changes of its mask too.
+_SWITCH_CAPABILITIES: Final = 0xC048
+_CA_CAPABILITIES: Final = 0x50C048
+#: CapabilityMask2: width 2x and speed HDR have codes.
+_CAPABILITIES_2: Final = 0x30
+#: PortInfo's codes of VL0 to VL7, of an MTU of 2048 and of 1024, of all widths and of 4 lanes, of speeds up
+#: to QDR and of SDR, and of the longest SubnetTimeout.
 _VIRTUAL_LANES: Final = 4
-_MTU: Final = 4
+_MTU, _SWITCH_MTU = 4, 3
 _WIDTHS, _WIDTH = 0x1F, 2
 _SPEEDS, _SPEED = 7, 1
 _TIMEOUT: Final = 31
+_STALL_COUNT: Final = 7
+_SWITCH_RESPONSE_TIME: Final = 8
+_LEASE: Final = 4089
+#: Virtual lane of each service level; virtual lane and weight of each entry of the arbitration tables.
+_MAPPING: Final = (*range(15), 7)
+_LOW: Final = ((0, 0), *((lane, 4) for lane in range(1, 8)))
+_HIGH: Final = ((0, 4), *((lane, 0) for lane in range(1, 8)))
 #: Width codes from the widest on; that of 2 lanes came last.
 _WIDTH_ORDER: Final = (8, 4, 2, 16, 1)
 
@@ -95,7 +108,7 @@ class Port:
     L{PortInfo<twisted_ib.hca.mad.attributes.port.PortInfo>} with the same name.
 
     @ivar peer: the port at the other end of its cable.
-    @ivar partitions: the P_Key table, of L{PARTITION_ENTRIES}.
+    @ivar partitions: the P_Key table.
     @ivar guids: the GUID table; the first is the port's own.  An external port of a switch has none.
     @ivar mapping: the virtual lane of each service level; that of a switch is L{Switch.mappings}.
     @ivar arbitration: the VL arbitration tables of low and of high priority: virtual lane and weight of each
@@ -157,35 +170,41 @@ class Port:
         self.number = number
         self.guid = guid
         self.peer: Port | None = None
+        own, end = self.isManagement, self.isEnd
         self.linkWidthSupported, self.linkWidthEnabled, self.linkWidthActive = _WIDTHS, _WIDTH, _WIDTH
         self.linkSpeedSupported, self.linkSpeedEnabled, self.linkSpeedActive = _SPEEDS, _SPEED, _SPEED
-        self.capMask = self.capabilityMask2 = self.respTimeVal = 0
-        self.mtuCap, self.vlCap = _MTU, _VIRTUAL_LANES
+        self.capMask = _SWITCH_CAPABILITIES if own else _CA_CAPABILITIES if end else 0
+        self.capabilityMask2 = _CAPABILITIES_2 if end else 0
+        self.mtuCap, self.vlCap = _SWITCH_MTU if own else _MTU, _VIRTUAL_LANES
+        self.respTimeVal = _SWITCH_RESPONSE_TIME if own else 0
         self.reset()
 
     def reset(self) -> None:
         """
         Become as after power on: without LID and M_Key, the link down.
         """
-        own = self.isManagement
+        own, end = self.isManagement, self.isEnd
         # Port 0 of a switch has no link that could be down.
         self.state = PortState.ACTIVE if own else PortState.DOWN
         self.physicalState = PhysicalState.LINK_UP if own else PhysicalState.POLLING
         self.downDefault = PhysicalState.POLLING
         self.lid = self.lmc = self.smLID = self.smSL = 0
         self.subnetPrefix = DEFAULT_PREFIX
-        self.mkey = self.protectBits = self.mkeyLeasePeriod = 0
+        self.mkey = self.protectBits = 0
+        self.mkeyLeasePeriod = _LEASE if end else 0
         self.mkeyViolations = self.pkeyViolations = self.qkeyViolations = 0
-        self.subnetTimeout = _TIMEOUT if self.isEnd else 0
-        self.neighborMTU, self.operVLs = _MTU, _VIRTUAL_LANES
-        self.vlHighLimit = self.vlStallCount = self.hoqLife = 0
+        self.subnetTimeout = _TIMEOUT if end else 0
+        self.neighborMTU, self.operVLs = 1 if own else _MTU, _VIRTUAL_LANES
+        self.vlHighLimit = self.hoqLife = 0
+        self.vlStallCount = 0 if own else _STALL_COUNT
         self.initType = self.localPhysErr = self.overrunErr = 0
         self.partEnforceInb = self.partEnforceOutb = self.filterRawInb = self.filterRawOutb = 0
-        self.partitions = PartitionTable((DEFAULT_PKEY, *(0,) * (PARTITION_ENTRIES - 1)))
-        entries = SWITCH_GUID_ENTRIES if own else GUID_ENTRIES if self.isEnd else 0
+        entries = SWITCH_PARTITION_ENTRIES if own else PARTITION_ENTRIES
+        self.partitions = PartitionTable((DEFAULT_PKEY, *(0,) * (entries - 1)))
+        entries = SWITCH_GUID_ENTRIES if own else GUID_ENTRIES if end else 0
         self.guids = [self.guid, *(0,) * (entries - 1)] if entries else []
-        self.mapping: tuple[int, ...] = tuple(range(16))
-        self.arbitration = [[(lane, 1) for lane in range(ARBITRATION_ENTRIES)] for _ in range(2)]
+        self.mapping: tuple[int, ...] = _MAPPING
+        self.arbitration = [list(_LOW), list(_HIGH)]
 
     @property
     def isManagement(self) -> bool:

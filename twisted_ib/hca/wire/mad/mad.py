@@ -35,6 +35,8 @@ BASE_VERSION: Final = 1
 GET: Final = 0x01
 SET: Final = 0x02
 GET_RESPONSE: Final = 0x81
+TRAP: Final = 0x05
+REPORT: Final = 0x06
 TRAP_REPRESS: Final = 0x07
 #: The response bit of a method. TrapRepress lacks it, though Linux mad.c ib_response_mad counts that as a
 #: response.

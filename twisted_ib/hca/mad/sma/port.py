@@ -1,0 +1,279 @@
+"""
+Attributes of a port (IBTA vol. 1 14.2.5.5 to 14.2.5.9).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twisted_ib.hca.base.port import LARGEST_UNICAST_LID, PhysicalState
+from twisted_ib.hca.mad.attributes.layouts import Attribute
+from twisted_ib.hca.mad.attributes.port import (
+    GUIDS_PER_BLOCK,
+    PARTITIONS_PER_BLOCK,
+    GUIDInfo,
+    PKeyTable,
+    PortInfo,
+    SLtoVLMappingTable,
+    VLArbitrationTable,
+)
+from twisted_ib.hca.mad.sma.request import PORT_NUMBER, Request, Row
+from twisted_ib.hca.subnet.graph import Change, Port
+
+#: The value of a field that stands for all that is supported (IBTA vol. 1 14.2.5.6).
+_ALL_WIDTHS: Final = 0xFF
+_ALL_SPEEDS: Final = 0xF
+_PHYSICAL: Final = {each.value: each for each in (PhysicalState.SLEEP, PhysicalState.POLLING)}
+_SETTABLE: Final = {**_PHYSICAL, PhysicalState.DISABLED.value: PhysicalState.DISABLED}
+#: Fields that every Set of PortInfo writes to a port that can have a LID, and to every port (IBTA vol. 1
+#: 14.2.5.6).
+_END_FIELDS: Final = (
+    *("mkey", "mkeyLeasePeriod", "protectBits", "smSL", "subnetTimeout", "localPhysErr", "overrunErr"),
+)
+_LINK_FIELDS: Final = ("vlHighLimit", "initType")
+_SWITCH_FIELDS: Final = (
+    *("vlStallCount", "hoqLife", "partEnforceInb", "partEnforceOutb", "filterRawInb", "filterRawOutb"),
+)
+_VIOLATIONS: Final = ("mkeyViolations", "pkeyViolations", "qkeyViolations")
+#: Fields that the port has by the same name.
+_COPIED: Final = (
+    *_END_FIELDS,
+    *_LINK_FIELDS,
+    *_SWITCH_FIELDS,
+    *_VIOLATIONS,
+    *("lid", "lmc", "smLID", "capMask", "capabilityMask2", "respTimeVal", "neighborMTU", "mtuCap"),
+    *("operVLs", "vlCap", "linkWidthSupported", "linkWidthEnabled", "linkWidthActive"),
+    *("linkSpeedSupported", "linkSpeedEnabled", "linkSpeedActive"),
+)
+
+
+def _portOf(request: Request) -> Port | None:
+    # Bit 31 says that the manager knows extended speeds, the others are reserved.
+    number = request.modifier & PORT_NUMBER
+    if number == 0:
+        return request.end
+    return request.node.port(number)
+
+
+def _getPortInfo(request: Request) -> Attribute | None:
+    port = _portOf(request)
+    if port is None:
+        return None
+    values = {name: getattr(port, name) for name in _COPIED}
+    # IBTA vol. 1 14.2.4: with these protect bits the M_Key is read by who knows it.
+    if port.protectBits and request.key != port.mkey:
+        values["mkey"] = 0
+    # External ports of a switch have no prefix, nor what else belongs to a LID.
+    if port.isEnd:
+        values["gidPrefix"] = port.subnetPrefix
+    tables = len(port.arbitration[0])
+    return PortInfo(
+        **values,
+        localPort=request.arrival.number,
+        linkState=port.state,
+        physLinkState=port.physicalState,
+        linkDownDefState=port.downDefault,
+        vlArbHighCap=tables,
+        vlArbLowCap=tables,
+        guidCap=len(port.guids),
+        clientReregister=request.reregister,
+    )
+
+
+def _setPortInfo(request: Request) -> None:
+    port = _portOf(request)
+    # A CA's port is managed through itself alone: its other ports may be on other subnets.
+    if port is None or (port.isEnd and port is not request.end):
+        request.invalid()
+        return
+    info = PortInfo.parse(request.data)
+    before = port.settings() if port.isEnd else None
+    if port.isEnd:
+        _setEnd(request, port, info)
+    _setLink(request, port, info)
+    _setStates(request, port, info)
+    request.reregister = bool(info.clientReregister) and port.isEnd
+    if before is not None and (request.reregister or port.settings() != before):
+        request.changes.append(Change(port, reregister=request.reregister))
+
+
+def _setEnd(request: Request, port: Port, info: PortInfo) -> None:
+    # IBTA vol. 1 14.2.5.6: a LID is assigned, never taken back; one with path bits is a multiple.
+    if (info.lid, info.lmc) != (port.lid, port.lmc):
+        if 0 < info.lid <= LARGEST_UNICAST_LID and not info.lid & ((1 << info.lmc) - 1):
+            port.lid, port.lmc = info.lid, info.lmc
+        else:
+            request.invalid()
+    if info.smLID != port.smLID:
+        if 0 < info.smLID <= LARGEST_UNICAST_LID:
+            port.smLID = info.smLID
+        else:
+            request.invalid()
+    # 0 would be no prefix; managers that do not care send it.
+    port.subnetPrefix = info.gidPrefix or port.subnetPrefix
+    for name in _END_FIELDS:
+        setattr(port, name, getattr(info, name))
+    for name in _VIOLATIONS:
+        # Only 0 can be written.
+        if getattr(info, name) == 0:
+            setattr(port, name, 0)
+
+
+def _setLink(request: Request, port: Port, info: PortInfo) -> None:
+    for name in _LINK_FIELDS:
+        setattr(port, name, getattr(info, name))
+    if not port.isEnd:
+        for name in _SWITCH_FIELDS:
+            setattr(port, name, getattr(info, name))
+    for name, value, everything in (
+        ("linkWidth", info.linkWidthEnabled, _ALL_WIDTHS),
+        ("linkSpeed", info.linkSpeedEnabled, _ALL_SPEEDS),
+    ):
+        supported = getattr(port, f"{name}Supported")
+        if value == everything:
+            setattr(port, f"{name}Enabled", supported)
+        elif value & ~supported:
+            request.invalid()
+        elif value:
+            setattr(port, f"{name}Enabled", value)
+    for name, value, most in (
+        ("neighborMTU", info.neighborMTU, port.mtuCap),
+        ("operVLs", info.operVLs, port.vlCap),
+    ):
+        if value > most:
+            request.invalid()
+        elif value:
+            setattr(port, name, value)
+    if info.linkDownDefState in _PHYSICAL:
+        port.downDefault = _PHYSICAL[info.linkDownDefState]
+    elif info.linkDownDefState:
+        request.invalid()
+
+
+def _setStates(request: Request, port: Port, info: PortInfo) -> None:
+    state, physical = info.linkState, info.physLinkState
+    changes: list[Change] | None = []
+    if physical:
+        # IBTA vol. 1 14.2.5.6: PortPhysicalState is changed with PortState No Change or Down alone.
+        chosen = _SETTABLE.get(physical)
+        if state > 1 or chosen is None or port.isManagement:
+            changes = None
+        else:
+            changes = port.setPhysicalState(chosen)
+    elif state:
+        changes = port.setState(state)
+    if changes is None:
+        request.invalid()
+    else:
+        request.changes += changes
+
+
+def _getGUIDInfo(request: Request) -> Attribute | None:
+    guids, start = request.end.guids, request.modifier * GUIDS_PER_BLOCK
+    if start >= len(guids):
+        return None
+    block = guids[start : start + GUIDS_PER_BLOCK]
+    return GUIDInfo(guids=(*block, *(0,) * (GUIDS_PER_BLOCK - len(block))))
+
+
+def _setGUIDInfo(request: Request) -> None:
+    port, start = request.end, request.modifier * GUIDS_PER_BLOCK
+    guids = port.guids
+    if start >= len(guids):
+        request.invalid()
+        return
+    block = list(GUIDInfo.parse(request.data).guids)
+    if start == 0:
+        # IBTA vol. 1 14.2.5.5: the port's own GUID cannot be written.
+        block[0] = port.guid
+    new = [*guids[:start], *block, *guids[start + len(block) :]][: len(guids)]
+    if new != guids:
+        port.guids = new
+        request.changed(port)
+
+
+def _getPartitions(request: Request) -> Attribute | None:
+    port = request.port(request.modifier >> 16)
+    start = (request.modifier & 0xFFFF) * PARTITIONS_PER_BLOCK
+    if port is None or start >= len(port.partitions):
+        return None
+    block = port.partitions.keys[start : start + PARTITIONS_PER_BLOCK]
+    return PKeyTable(keys=(*block, *(0,) * (PARTITIONS_PER_BLOCK - len(block))))
+
+
+def _setPartitions(request: Request) -> None:
+    port = request.port(request.modifier >> 16)
+    start = (request.modifier & 0xFFFF) * PARTITIONS_PER_BLOCK
+    if port is None or start >= len(port.partitions):
+        request.invalid()
+        return
+    keys = port.partitions.keys
+    block = PKeyTable.parse(request.data).keys
+    new = (*keys[:start], *block, *keys[start + len(block) :])[: len(keys)]
+    if new != keys:
+        port.partitions.replace(new)
+        request.changed(port)
+
+
+def _mappingOf(request: Request) -> tuple[int, int] | None:
+    # A switch has a table for each pair of ports, a CA one.
+    number, other = request.modifier >> 8 & PORT_NUMBER, request.modifier & PORT_NUMBER
+    last = len(request.node.ports) - 1
+    return (number, other) if max(number, other) <= last else None
+
+
+def _getMapping(request: Request) -> Attribute | None:
+    if request.node.switch is None:
+        return SLtoVLMappingTable(vls=request.arrival.mapping)
+    pair = _mappingOf(request)
+    if pair is None:
+        return None
+    return SLtoVLMappingTable(vls=request.switch.mappings.get(pair, request.end.mapping))
+
+
+def _setMapping(request: Request) -> None:
+    lanes = SLtoVLMappingTable.parse(request.data).vls
+    if request.node.switch is None:
+        request.arrival.mapping = lanes
+        return
+    pair = _mappingOf(request)
+    if pair is None:
+        request.invalid()
+    else:
+        request.switch.mappings[pair] = lanes
+
+
+def _arbitrationOf(request: Request) -> list[tuple[int, int]] | None:
+    port = request.port(request.modifier & 0xFFFF)
+    # 1 and 2 are halves of the table of low priority, 3 and 4 of that of high priority; with so few entries
+    # there is no second half.
+    index = {1: 0, 3: 1}.get(request.modifier >> 16)
+    return None if port is None or index is None else port.arbitration[index]
+
+
+def _getArbitration(request: Request) -> Attribute | None:
+    table = _arbitrationOf(request)
+    if table is None:
+        return None
+    rest = (0,) * (len(VLArbitrationTable().vls) - len(table))
+    return VLArbitrationTable(
+        vls=(*(lane for lane, _ in table), *rest), weights=(*(weight for _, weight in table), *rest)
+    )
+
+
+def _setArbitration(request: Request) -> None:
+    table = _arbitrationOf(request)
+    if table is None:
+        request.invalid()
+        return
+    given = VLArbitrationTable.parse(request.data)
+    table[:] = list(zip(given.vls, given.weights, strict=True))[: len(table)]
+
+
+ROWS: Final = {
+    GUIDInfo.ID: Row(_getGUIDInfo, _setGUIDInfo),
+    PortInfo.ID: Row(_getPortInfo, _setPortInfo),
+    PKeyTable.ID: Row(_getPartitions, _setPartitions),
+    SLtoVLMappingTable.ID: Row(_getMapping, _setMapping),
+    VLArbitrationTable.ID: Row(_getArbitration, _setArbitration),
+}
