@@ -279,8 +279,9 @@ TRANSPORT_RESEND_LEAST = 0.01
 
 # -- subnets
 
-#: Nodes of a subnet.
+#: Nodes of a subnet, and traps of their ports that are sent or were sent just now.
 SUBNET_NODES = 8192
+SUBNET_TRAPS = 16384
 #: Nodes of a topology file, its lines, and the characters of a line.
 TOPOLOGY_NODES = 8192
 TOPOLOGY_LINES = 262144
