@@ -126,6 +126,7 @@ class TrapTests(SMATestCase):
         self.traps.add(self.source, self.event(), 0.0)
         (first,) = self.traps.due(0.0)
         self.assertTrue(self.repress(first.octets))
+        self.assertEqual(self.sent(0.05), [])
         self.traps.add(self.source, self.event(), 0.1)
         self.assertEqual(self.sent(0.1), [])
         self.assertEqual(self.traps.deadline(), INTERVAL)

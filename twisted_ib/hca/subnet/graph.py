@@ -310,10 +310,9 @@ class Port:
         if (state, physicalState) == (self.state, self.physicalState):
             return
         # IBTA vol. 1 14.2.5.4: PortStateChange is of the link's own transitions, not of those that were set.
-        reported = byLink and state is not self.state
         self.state, self.physicalState = state, physicalState
-        changes.append(Change(self, reported))
-        if reported and self.node.switch is not None:
+        changes.append(Change(self, byLink))
+        if byLink and self.node.switch is not None:
             self.node.switch.stateChange = True
 
 
