@@ -71,11 +71,11 @@ class Subnet:
             return self.ports["b" if port.node.name == "a" else "a"]
         return next((each for each in self.ports.values() if each.lid == packet.dlid), None)
 
-    def answer(self, port: Any, octets: bytes) -> bytes | None:
+    def answer(self, port: Any, packet: Packet) -> bytes | None:
         """
         See L{umad.ISubnet}.
         """
-        self.asked.append((port.node.name, octets))
+        self.asked.append((port.node.name, bytes(packet.octets)))
         return self.response
 
     def nodeInfo(self, port: Any) -> bytes:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import define
 
 from twisted_ib.hca.base.port import PhysicalState, PortState
+from twisted_ib.hca.subnet.counters import Counters
 from twisted_ib.hca.subnet.switch import NO_PORT
 from twisted_ib.hca.wire.mad.classes import SUBNET, SUBNET_DIRECTED
 from twisted_ib.hca.wire.mad.mad import MAD_BYTES
@@ -153,6 +154,8 @@ class Carrier:
         @param count: called with the name of each loss.
         """
         self._count = count
+        #: Of the ports that they pass.
+        self.counters = Counters()
 
     def carry(self, port: Port, packet: Packet) -> Port | None:
         """
@@ -199,11 +202,15 @@ class Carrier:
         far = None if port is None else port.peer
         if port is None or far is None or port.physicalState is not PhysicalState.LINK_UP:
             self._count("mad_no_link")
+            if port is not None:
+                self.counters.add(port, "portXmitDiscards")
             return None
         # IBTA vol. 1 7.2.7: before Active a link carries subnet management alone; Armed ports receive all.
         if not management and (port.state is not PortState.ACTIVE or far.state < PortState.ARMED):
             self._count("mad_not_active")
+            self.counters.add(port, "portXmitDiscards")
             return None
+        self.counters.passed(port, far)
         return far
 
     def _routed(self, port: Port, packet: Packet, lid: int) -> Port | None:
@@ -223,6 +230,8 @@ class Carrier:
                 number = port.number if ingress is None else NO_PORT
             if number in (0, NO_PORT):
                 self._count("mad_no_route")
+                if switch is not None and ingress is not None:
+                    self.counters.add(ingress, "portRcvSwitchRelayErrors")
                 return None
             far = self._cross(node, number, management)
             if far is None:

@@ -25,7 +25,7 @@ from twisted_ib.hca.wire.mad.classes import (
 from twisted_ib.hca.wire.mad.mad import BASE_VERSION, HEADER, MAD_BYTES, RESPONSE, TRAP_REPRESS
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.subnet.graph import Port
+    from twisted_ib.hca.subnet.graph import Node, Port
 
 #: Clients of one server.  Their numbers are the upper 16 bits of transaction ids.
 UMAD_CLIENTS = 10
@@ -117,10 +117,11 @@ class ISubnet(Protocol):
         See L{Carrier.carry<twisted_ib.hca.subnet.smi.Carrier.carry>}.
         """
 
-    def answer(self, port: Port, octets: bytes) -> bytes | None:
+    def answer(self, port: Port, packet: Packet) -> bytes | None:
         """
         Let the port's own agents process a request, a trap's repression among them.
 
+        @param port: the one that it arrived at.
         @return: the response.
         """
 
@@ -295,6 +296,14 @@ class UmadServer:
             self._setManager(client, False)
             self._wire.detach(number)
 
+    def removed(self, node: Node) -> None:
+        """
+        A node is no longer there: its clients are detached.
+        """
+        for client in list(self._clients.values()):
+            if client.port.node is node:
+                self.gone(client.number)
+
     # -- MADs
 
     def received(self, number: int, octets: bytes) -> None:
@@ -380,13 +389,13 @@ class UmadServer:
         mad = packet.octets
         method = mad[_METHOD]
         if method == TRAP_REPRESS:
-            self._subnet.answer(port, bytes(mad))
+            self._subnet.answer(port, packet)
             return None
         client = next(self._takers(port.node.end(port), packet), None)
         if client is not None:
             return None if self._deliver(client, packet) else b""
         if not method & RESPONSE:
-            response = self._subnet.answer(port, bytes(mad))
+            response = self._subnet.answer(port, packet)
             if response is not None:
                 return response
         self._count("umad_unclaimed")

@@ -1,0 +1,110 @@
+"""
+Diagnostic commands print on a subnet of this package what they print on ibsim, for the same topology file.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.opensm.lab import Programs, lab
+from tests.opensm.topologies import TOPOLOGIES
+from tests.support.waiting import HANG_SECONDS
+
+#: With two switches and two links between them, LIDs 1 and 5 are CAs, 2 and 3 switches.
+TOPOLOGY = TOPOLOGIES["trunks"]
+#: The node that they are attached to.
+HOST = "Hca3"
+COMMANDS = (
+    "ibnetdiscover",
+    "iblinkinfo",
+    "ibroute 2",
+    "ibtracert 1 4",
+    "ibaddr",
+    "ibstat",
+    "sminfo",
+    "ibhosts",
+    "ibswitches",
+    "smpquery nodeinfo 1",
+    "smpquery nodedesc 2",
+    "smpquery portinfo 1 1",
+    "smpquery switchinfo 2",
+    "smpquery pkeys 1",
+    "smpquery sl2vl 1",
+    "smpquery vlarb 1",
+    "smpquery guidinfo 1",
+    "perfquery 1 1",
+    "perfquery -x 1 1",
+    "ibqueryerrors",
+    "ibportstate 1 1 query",
+    "saquery -c",
+    "saquery -s",
+    "saquery -g",
+    "saquery --src-to-dst 1:4",
+)
+#: Fields that OpenSM sets, and that ibsim leaves as they were.
+IGNORED = "MkeyLeasePeriod|LinkWidthEnabled|LinkSpeedEnabled|SubnetTimeout|LocalPhysErr|OverrunErr"
+#: What may differ: the time of day, counters, the activity of the subnet manager, versions.
+MASKS = (
+    (re.compile(r"generated on .*"), "generated on TIME"),
+    (re.compile(r"(activity count) \d+"), r"\1 N"),
+    (re.compile(r"(Revision:\.+|Hardware version: )\w+"), r"\1N"),
+    (re.compile(rf"((?:{IGNORED}):\.+).+"), r"\1N"),
+    (re.compile(r"((?:Xmit|Rcv)(?:Data|Pkts):\.+)\d+"), r"\1N"),
+)
+
+
+def masked(text: str) -> str:
+    """
+    @return: an output without what may differ.
+    """
+    for pattern, replacement in MASKS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+class CommandTests(SynchronousTestCase):
+    """
+    25 commands.
+    """
+
+    def simulated(self) -> dict[str, tuple[int, str]]:
+        """
+        @return: what the commands print on ibsim.
+        """
+        programs = Programs(Path(self.mktemp()).resolve())
+        self.addCleanup(programs.stop)
+        programs.simulator(TOPOLOGY)
+        programs.opensm()
+        listed = programs.directory / "opensm-subnet.lst"
+        programs.until(listed.exists)
+        found = {}
+        for command in COMMANDS:
+            ended = subprocess.run(
+                command.split(),
+                cwd=programs.directory,
+                env=programs.environment(HOST),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=HANG_SECONDS,
+            )
+            found[command] = ended.returncode, masked(ended.stdout.decode())
+        return found
+
+    def test_commands(self) -> None:
+        """
+        Each command has the same exit status and output.
+        """
+        expected = self.simulated()
+        found = {}
+        with lab(TOPOLOGY, Path(self.mktemp()).resolve()) as made:
+            made.opensm()
+            made.until((made.directory / "opensm-subnet.lst").exists)
+            for command in COMMANDS:
+                status, output = made.run(HOST, *command.split())
+                found[command] = status, masked(output)
+        self.assertEqual([command for command in COMMANDS if found[command] != expected[command]], [])
+        self.assertEqual({status for status, _ in expected.values()}, {0})

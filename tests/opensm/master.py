@@ -1,0 +1,151 @@
+"""
+OpenSM as the master of a subnet: what it says of the subnet is what the subnet's objects have.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.opensm import dumps
+from tests.opensm.lab import Lab, lab
+from tests.opensm.topologies import TOPOLOGIES
+from twisted_ib.hca.base.port import PortState
+from twisted_ib.hca.subnet.smi import Packet
+
+#: ff12:401b:ffff::ffff:ffff, the broadcast group of IPoIB (RFC 4391 section 4), and its MLID in OpenSM.
+BROADCAST = bytes.fromhex("ff12401bffff000000000000ffffffff")
+MLID = 0xC000
+#: How often a link goes down and comes back.
+ROUNDS = 20
+
+
+def linked(lab: Lab) -> list[Any]:
+    """
+    @return: all ports that have links.
+    """
+    return [port for port in lab.subnet.graph.ports() if port.peer is not None]
+
+
+def active(lab: Lab) -> bool:
+    """
+    @return: whether all links are up and Active.
+    """
+    return all(port.state is PortState.ACTIVE for port in linked(lab))
+
+
+def join(port: Any, manager: int, transaction: int) -> Packet:
+    """
+    @param manager: LID of subnet administration.
+    @return: a port's request to be a full member of the broadcast group (IBTA vol. 1 15.2.5.17).
+    """
+    mad = bytearray(256)
+    mad[:4] = 1, 0x03, 2, 0x02
+    mad[8:16] = transaction.to_bytes(8, "big")
+    mad[16:18] = b"\0\x38"
+    # MGID, PortGID, P_Key, JoinState.
+    mad[48:56] = (1 << 0 | 1 << 1 | 1 << 7 | 1 << 16).to_bytes(8, "big")
+    mad[56:72] = BROADCAST
+    mad[72:88] = bytes.fromhex("fe80000000000000") + port.guid.to_bytes(8, "big")
+    mad[96:98] = b"\xff\xff"
+    mad[104] = 0x01
+    return Packet(port.lid, manager, 1, 1, mad)
+
+
+class MasterTests(SynchronousTestCase):
+    """
+    Six topologies.
+    """
+
+    def compare(self, made: Lab) -> None:
+        """
+        Compare all LIDs, links, port states, LFTs and MFTs with OpenSM's dumps.
+        """
+        expected = {
+            dumps.End(near.node.guid, near.number, near.node.end(near).lid): (
+                dumps.End(far.node.guid, far.number, far.node.end(far).lid),
+                "ACT",
+            )
+            for near in linked(made)
+            for far in (near.peer,)
+        }
+        self.assertEqual(dumps.subnet(made.directory), expected)
+        switches = [node for node in made.subnet.graph.nodes.values() if node.switch is not None]
+        unicast, multicast = dumps.unicast(made.directory), dumps.multicast(made.directory)
+        self.assertEqual(set(unicast), {node.guid for node in switches})
+        lids = {end.lid for end in expected}
+        for node in switches:
+            self.assertEqual(set(unicast[node.guid]), lids, node.description)
+            self.assertEqual(
+                {lid: node.switch.lookup(lid) for lid in lids}, unicast[node.guid], node.description
+            )
+            ports = multicast.get(node.guid, {}).get(MLID, set())
+            self.assertEqual(set(node.switch.replicated(MLID, -1)), ports, node.description)
+
+    def isMember(self, port: Any) -> bool:
+        """
+        @return: whether the switch of a CA's port sends it the group's packets.
+        """
+        switch = port.peer.node.switch
+        return switch is None or port.peer.number in switch.replicated(MLID, -1)
+
+    def bringUp(self, name: str) -> None:
+        """
+        Bring a topology up, let all CAs join a group, and compare.
+        """
+        with lab(TOPOLOGIES[name], Path(self.mktemp()).resolve()) as made:
+            opensm = made.opensm()
+            # Before it has swept the subnet it does not answer; at the end it writes this file.
+            listed = made.directory / "opensm-subnet.lst"
+            made.until(lambda: active(made) and listed.exists())
+            manager = made.subnet.find("Hca1").lid
+            adapters = [node.ports[1] for node in made.subnet.graph.nodes.values() if node.switch is None]
+            for number, port in enumerate(adapters):
+                self.assertTrue(made.subnet.consumer.send(port, join(port, manager, number)))
+            # It sets all MFT entries: what it then writes down has them.
+            made.until(lambda: all(self.isMember(port) for port in adapters))
+            listed.unlink()
+            os.kill(opensm.pid, signal.SIGHUP)
+            # It writes this file last, and a line for each port that has a link.
+            made.until(lambda: listed.exists() and len(dumps.subnet(made.directory)) == len(linked(made)))
+            self.compare(made)
+
+    def test_pair(self) -> None:
+        """
+        Two CAs.
+        """
+        self.bringUp("pair")
+
+    def test_star2(self) -> None:
+        """
+        A switch with two CAs.
+        """
+        self.bringUp("star2")
+
+    def test_star8(self) -> None:
+        """
+        A switch with eight CAs.
+        """
+        self.bringUp("star8")
+
+    def test_star64(self) -> None:
+        """
+        A switch with 64 CAs.
+        """
+        self.bringUp("star64")
+
+    def test_trunks(self) -> None:
+        """
+        Two switches with two links between them.
+        """
+        self.bringUp("trunks")
+
+    def test_fatTree(self) -> None:
+        """
+        Four leaves under two spines.
+        """
+        self.bringUp("fatTree")

@@ -1,0 +1,133 @@
+"""
+Tests for C{ib-fabric}, run as a user runs it: as a process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.commands import programOf, running
+from tests.support.waiting import HANG_SECONDS
+from twisted_ib.hca.subnet.umad import CLIENT, CONNECT, CONTROL, ERROR, MAGIC
+from twisted_ib.tools.fabric import SOCKET_NAME_BYTES, commandLine
+
+RUN = programOf("fabric")
+
+PAIR = """\
+Ca 2 "left"
+[1] "right"[1]
+
+Ca 2 "right"
+[1] "left"[1]
+"""
+
+
+class FabricTests(SynchronousTestCase):
+    """
+    What C{ib-fabric} does.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make a file, and a name of nobody else.
+        """
+        self.folder = Path(self.mktemp()).resolve()
+        self.folder.mkdir()
+        self.file = self.folder / "pair.net"
+        self.file.write_text(PAIR)
+        self.name = f"fabrictest{os.getpid()}.{self.id().rpartition('.')[2]}"
+
+    def begin(self, *arguments: str) -> Any:
+        """
+        @return: the process.
+        """
+        return running(
+            self, "-c", RUN, "--ibsim", self.name, *arguments, stderr=subprocess.PIPE, cwd=self.folder
+        )
+
+    def attach(self, node: str) -> int:
+        """
+        @return: the type of the answer to a client that attaches to a node.
+        """
+        names = [f"\0{self.name}:{each}\0".encode() for each in ("ctl", "ctl1", "in1")]
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as control:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as data:
+                control.settimeout(HANG_SECONDS)
+                control.bind(names[1])
+                data.bind(names[2])
+                control.connect(names[0])
+                request = CLIENT.pack(1, 0, 0, node.encode())
+                control.send(CONTROL.pack(MAGIC, 0, CONNECT, len(request), request))
+                kind: int = CONTROL.unpack(control.recv(CONTROL.size))[2]
+                return kind
+
+    def test_served(self) -> None:
+        """
+        It says what it hosts, serves clients, reads its file again on SIGUSR1 even if it is not valid, and
+        ends on SIGINT with the names of what was lost.
+        """
+        process = self.begin("--topology", str(self.file))
+        self.assertEqual(process.stdout.readline(), "nodes: 2, links: 1\n")
+        self.assertEqual((self.attach("right"), self.attach("middle")), (CONNECT, ERROR))
+        self.file.write_text(PAIR.replace("right", "middle"))
+        process.send_signal(signal.SIGUSR1)
+        self.assertEqual(process.stdout.readline(), "nodes: 2, links: 1\n")
+        self.assertEqual((self.attach("right"), self.attach("middle")), (ERROR, CONNECT))
+        self.file.write_text("nonsense")
+        process.send_signal(signal.SIGUSR1)
+        self.assertIn(f"ib-fabric: {self.file}:1: ", process.stderr.readline())
+        self.assertEqual(self.attach("middle"), CONNECT)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=HANG_SECONDS)
+        self.assertEqual((output, errors, process.returncode), ("umad_refused 2\n", "", 130))
+
+    def test_alone(self) -> None:
+        """
+        Without a file it has two CAs at one switch; a second one of its name is refused.
+        """
+        first = self.begin()
+        self.assertEqual(first.stdout.readline(), "nodes: 3, links: 2\n")
+        second = self.begin()
+        output, errors = second.communicate(timeout=HANG_SECONDS)
+        self.assertEqual((output, second.returncode), ("", 1))
+        self.assertEqual(errors, f"ib-fabric: --ibsim {self.name}: Address already in use\n")
+
+    def refused(self, *arguments: str) -> tuple[int, str]:
+        """
+        @return: exit status and errors.
+        """
+        ended = subprocess.run(
+            [sys.executable, "-c", RUN, *arguments], capture_output=True, text=True, timeout=HANG_SECONDS
+        )
+        return ended.returncode, ended.stderr
+
+    def test_errors(self) -> None:
+        """
+        A file that is not there or not valid, and a name that is too long, are one line.
+        """
+        self.file.write_text('Ca 2 "left"\n[1] "right"[1]\n')
+        self.assertEqual(
+            self.refused("--topology", str(self.file)),
+            (1, f'ib-fabric: {self.file}:2: there is no node "right"\n'),
+        )
+        missing = str(self.folder / "missing")
+        self.assertEqual(
+            self.refused("--topology", missing), (1, f"ib-fabric: {missing}: No such file or directory\n")
+        )
+        status, errors = self.refused("--ibsim", "x" * (SOCKET_NAME_BYTES + 1))
+        self.assertEqual(status, 2)
+        self.assertIn("ib-fabric: argument --ibsim: invalid name of a socket value", errors)
+
+    def test_commandLine(self) -> None:
+        """
+        The default name is ibsim's.
+        """
+        self.assertEqual(vars(commandLine().parse_args([])), {"ibsim": "sim", "topology": None})

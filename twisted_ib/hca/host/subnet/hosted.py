@@ -1,0 +1,223 @@
+"""
+A subnet in one process: its graph, the agents of its nodes, and the traps of its switches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final
+
+from twisted_ib.hca.base.port import PortState
+from twisted_ib.hca.mad.attributes.node import NodeInfo
+from twisted_ib.hca.mad.attributes.notice import LinkStateDetails, Notice, NoticeType, Trap
+from twisted_ib.hca.mad.attributes.port import PKeyTable, PortInfo
+from twisted_ib.hca.mad.pma import PMA
+from twisted_ib.hca.mad.sma import SM_VERSION, SMA, Answer, notice, setSM
+from twisted_ib.hca.mad.vendor import PING, respond
+from twisted_ib.hca.subnet.graph import Change, Node, Port, build
+from twisted_ib.hca.subnet.smi import Carrier, Packet
+from twisted_ib.hca.subnet.topology import Topology
+from twisted_ib.hca.subnet.umad import UmadServer
+from twisted_ib.hca.wire.mad.classes import PERFORMANCE, SUBNET, SUBNET_DIRECTED
+from twisted_ib.hca.wire.mad.mad import BASE_VERSION, GET, HEADER, MAD_BYTES, TRAP
+
+_SUBNET: Final = frozenset((SUBNET, SUBNET_DIRECTED))
+_MKEY: Final = slice(24, 32)
+_ATTRIBUTE: Final = slice(64, 128)
+
+
+class HostedSubnet:
+    """
+    The nodes and links of a topology, with what real ones have in firmware.
+
+    @ivar graph: its nodes.
+    @ivar consumer: takes the MADs that the agents do not answer.
+    """
+
+    def __init__(self, topology: Topology, count: Callable[[str], object], clock: Any) -> None:
+        """
+        @param count: called with the name of each loss.
+        @param clock: has C{seconds} and C{callLater}.
+        @raise HCAError: there are too many nodes.
+        """
+        self._topology = topology
+        self._clock = clock
+        self._carrier = Carrier(count)
+        self._sma = SMA()
+        self._pmas: dict[Node, PMA] = {}
+        self.consumer: UmadServer | None = None
+        self.graph, self._nodes = build(topology)
+
+    def summary(self) -> str:
+        """
+        @return: how much there is.
+        """
+        ports = sum(port.peer is not None for port in self.graph.ports())
+        return f"nodes: {len(self.graph.nodes)}, links: {ports // 2}"
+
+    # -- ISubnet
+
+    def find(self, name: str) -> Port | None:
+        """
+        See L{ISubnet<twisted_ib.hca.subnet.umad.ISubnet>}.
+        """
+        node = next(iter(self._nodes.values())) if not name else self._nodes.get(name)
+        if node is None:
+            node = next((each for each in self._nodes.values() if each.description == name), None)
+        return None if node is None else next(node.each())
+
+    def name(self, port: Port) -> str:
+        """
+        See L{ISubnet<twisted_ib.hca.subnet.umad.ISubnet>}.
+        """
+        return next((name for name, node in self._nodes.items() if node is port.node), "")
+
+    def carry(self, port: Port, packet: Packet) -> Port | None:
+        """
+        See L{ISubnet<twisted_ib.hca.subnet.umad.ISubnet>}.
+        """
+        return self._carrier.carry(port, packet)
+
+    def answer(self, port: Port, packet: Packet) -> bytes | None:
+        """
+        See L{ISubnet<twisted_ib.hca.subnet.umad.ISubnet>}.
+        """
+        octets = bytes(packet.octets)
+        class_ = octets[1]
+        if class_ in _SUBNET:
+            answer = self._sma.respond(port, octets, self._clock.seconds(), packet.slid)
+            self._changed(answer)
+            return answer.octets
+        if class_ == PERFORMANCE:
+            return self._pma(port.node).respond(octets, port.number)
+        if class_ == PING:
+            return respond(octets, port.node.description.encode())
+        return None
+
+    def nodeInfo(self, port: Port) -> bytes:
+        """
+        See L{ISubnet<twisted_ib.hca.subnet.umad.ISubnet>}.
+        """
+        return self._get(port, NodeInfo.ID)
+
+    def portInfo(self, port: Port, number: int) -> bytes:
+        """
+        See L{ISubnet<twisted_ib.hca.subnet.umad.ISubnet>}.
+        """
+        other = port.node.port(number) if number else None
+        return self._get(port, PortInfo.ID, 0 if other is None else number)
+
+    def partitions(self, port: Port) -> bytes:
+        """
+        See L{ISubnet<twisted_ib.hca.subnet.umad.ISubnet>}.
+        """
+        return self._get(port, PKeyTable.ID)
+
+    def setSM(self, port: Port, isSM: bool) -> None:
+        """
+        See L{ISubnet<twisted_ib.hca.subnet.umad.ISubnet>}.
+        """
+        for sender, told in setSM(port, isSM):
+            self._report(sender, told)
+
+    def _get(self, port: Port, attribute: int, modifier: int = 0) -> bytes:
+        smp = bytearray(MAD_BYTES)
+        HEADER.pack_into(smp, 0, BASE_VERSION, SUBNET, SM_VERSION, GET, 0, 0, 0, attribute, 0, modifier)
+        smp[_MKEY] = port.mkey.to_bytes(8, "big")
+        octets = self._sma.respond(port, bytes(smp), self._clock.seconds()).octets
+        assert octets is not None
+        return octets[_ATTRIBUTE]
+
+    def _pma(self, node: Node) -> PMA:
+        found = self._pmas.get(node)
+        if found is None:
+            counters = self._carrier.counters
+            ports = {port.number: partial(counters.of, port) for port in node.each()}
+            found = self._pmas[node] = PMA(ports, node.switch is not None)
+        return found
+
+    # -- changes
+
+    def _changed(self, answer: Answer) -> None:
+        for sender, told in answer.notices:
+            self._report(sender, told)
+        self._linksChanged(answer.changes)
+
+    def _linksChanged(self, changes: Iterable[Change]) -> None:
+        switches = {}
+        for change in changes:
+            if change.byLink:
+                if change.port.state is PortState.DOWN:
+                    self._carrier.counters.add(change.port, "linkDownedCounter")
+                if change.port.node.switch is not None:
+                    switches[change.port.node] = change.port.node.end(change.port)
+        for port in switches.values():
+            details = LinkStateDetails(lid=port.lid)
+            self._report(port, notice(port, NoticeType.URGENT, Trap.LINK_STATE_CHANGED, details))
+
+    def _report(self, port: Port, told: Notice) -> None:
+        # IBTA vol. 1 14.3.11: nobody is told before a subnet manager has given its LID.
+        if port.smLID == 0 or port.lid == 0 or self.consumer is None:
+            return
+        trap = bytearray(MAD_BYTES)
+        HEADER.pack_into(trap, 0, BASE_VERSION, SUBNET, SM_VERSION, TRAP, 0, 0, 0, Notice.ID, 0, 0)
+        trap[_ATTRIBUTE] = told.pack()
+        self.consumer.send(port, Packet(port.lid, port.smLID, 0, 0, trap))
+
+    def load(self, topology: Topology) -> None:
+        """
+        Become another topology.  What is in both stays as it is; switches report what has changed.
+
+        @raise HCAError: there are too many nodes; nothing has changed.
+        """
+        fresh, new = build(topology)
+        old, self._nodes = self._nodes, {}
+        changes: list[Change] = []
+        for port in fresh.ports():
+            fresh.unlink(port)
+        for name, node in old.items():
+            if name not in new or _identity(node) != _identity(new[name]):
+                changes += self._removed(node)
+        for name, node in new.items():
+            kept = old.get(name)
+            if kept is not None and kept.guid in self.graph.nodes:
+                self._nodes[name] = kept
+            else:
+                self._nodes[name] = node
+                self.graph.add(node)
+        changes += self._link(topology)
+        self._linksChanged(changes)
+
+    def _removed(self, node: Node) -> list[Change]:
+        self._pmas.pop(node, None)
+        self._carrier.counters.forget(node)
+        if self.consumer is not None:
+            self.consumer.removed(node)
+        return self.graph.remove(node)
+
+    def _link(self, topology: Topology) -> list[Change]:
+        changes: list[Change] = []
+        missing = []
+        for each in topology.nodes:
+            for port in self._nodes[each.name].each():
+                end = each.ports.get(port.number)
+                peer = None if end is None else self._nodes[end.node].port(end.port)
+                if port.peer is peer:
+                    continue
+                changes += self.graph.unlink(port)
+                if peer is not None and end is not None:
+                    port.linkWidthEnabled, port.linkSpeedEnabled = end.width, end.speed
+                    missing.append((port, peer))
+        # When all that is gone is gone.  Each link has two ends, and is made once.
+        for port, peer in missing:
+            if port.peer is None:
+                changes += self.graph.link(port, peer)
+        return changes
+
+
+def _identity(node: Node) -> tuple[object, ...]:
+    return node.kind, node.guid, len(node.ports), node.description
+
+
+__all__ = ["HostedSubnet"]

@@ -1,0 +1,181 @@
+"""
+C{ib-fabric}: an InfiniBand subnet in one process, for OpenSM and infiniband-diags.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import Any
+
+from twisted.internet.defer import Deferred, maybeDeferred
+
+from twisted_ib.errors import HCAError, TopologyError
+from twisted_ib.hca.host.rundirectory import allowedUids
+from twisted_ib.hca.host.subnet.hosted import HostedSubnet
+from twisted_ib.hca.host.subnet.umadsockets import UmadSockets
+from twisted_ib.hca.subnet.topology import Topology, parse
+from twisted_ib.limits import TOPOLOGY_BYTES
+from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram, write
+
+PROGRAM = "ib-fabric"
+
+#: ibsim's own, when C{IBSIM_SOCKNAME} is not set.
+SOCKET_NAME = "sim"
+#: unix(7), sun_path: with the longest of the names that follow, C{:ctl} and a process number.
+SOCKET_NAME_BYTES = 80
+#: Two CAs at one switch.
+TOPOLOGY = """\
+Switch 8 "Switch1"
+[1] "Hca1"[1]
+[2] "Hca2"[1]
+
+Ca 2 "Hca1"
+[1] "Switch1"[1]
+
+Ca 2 "Hca2"
+[1] "Switch1"[2]
+"""
+
+
+def read(name: str | None) -> Topology:
+    """
+    @param name: a file, or L{None} for L{TOPOLOGY}.
+    @return: its topology.
+    @raise TopologyError: it is not valid.
+    @raise OSError: it cannot be read.
+    """
+    if name is None:
+        return parse(TOPOLOGY, PROGRAM)
+    with open(name, "rb") as file:
+        octets = file.read(TOPOLOGY_BYTES + 1)
+    if len(octets) > TOPOLOGY_BYTES:
+        raise TopologyError(f"{name}:1: a file of more than {TOPOLOGY_BYTES} octets")
+    return parse(octets.decode("utf-8", "replace"), name)
+
+
+def users() -> frozenset[int]:
+    """
+    @return: who may attach.
+    @raise HCAError: C{TWISTED_IB_ALLOW_UIDS} is not valid.
+    """
+    return allowedUids(os.environ) | {0, os.geteuid()}
+
+
+class Host:
+    """
+    A subnet, attached to a reactor.
+    """
+
+    def __init__(self, reactor: Any, topology: Topology, options: Namespace) -> None:
+        """
+        @raise OSError: the name is taken.
+        """
+        self._file = options.topology
+        self._lost: dict[str, int] = {}
+        self.subnet = HostedSubnet(topology, self._count, reactor)
+        self.sockets = UmadSockets(
+            *(self.subnet, options.ibsim, reactor.addReader, reactor.removeReader, self._count),
+            users().__contains__,
+        )
+        self.subnet.consumer = self.sockets.server
+        reactor.addSystemEventTrigger("during", "shutdown", self.close)
+
+    def _count(self, name: str) -> None:
+        self._lost[name] = self._lost.get(name, 0) + 1
+
+    def reload(self) -> None:
+        """
+        Read the topology again; one that is not valid changes nothing.
+        """
+        try:
+            self.subnet.load(read(self._file))
+        except (TopologyError, OSError) as error:
+            complain(PROGRAM, error)
+        else:
+            write(self.subnet.summary())
+
+    def close(self) -> None:
+        """
+        End, and tell what was lost.
+        """
+        self.sockets.close()
+        for name, number in sorted(self._lost.items()):
+            write(f"{name} {number}")
+
+
+def serve(reactor: Any, topology: Topology, options: Namespace) -> Deferred[int]:
+    """
+    @return: what fires when it cannot go on.
+    """
+    try:
+        host = Host(reactor, topology, options)
+    except OSError as error:
+        raise ProgramError(f"--ibsim {options.ibsim}: {error.strerror}") from None
+    signal.signal(signal.SIGUSR1, lambda *_: reactor.callFromThread(host.reload))
+    write(host.subnet.summary())
+    return Deferred()
+
+
+def _socketName(text: str) -> str:
+    if not 0 < len(text.encode("utf-8", "replace")) <= SOCKET_NAME_BYTES or "\0" in text:
+        raise ValueError
+    return text
+
+
+_socketName.__name__ = "name of a socket"
+
+
+def commandLine() -> ArgumentParser:
+    """
+    @return: the parser of the command line; the manual page and the completion of shells are made from it.
+    """
+    parser = ArgumentParser(
+        prog=PROGRAM,
+        description="Host an InfiniBand subnet, to which OpenSM and infiniband-diags attach by libumad2sim.",
+        epilog="SIGUSR1 makes it read the file again: links come and go, and switches report it.",
+    )
+    parser.add_argument(
+        "--topology",
+        metavar="FILE",
+        help="nodes and links, in the language of ibnetdiscover and ibsim (default: two CAs at one switch)",
+    )
+    parser.add_argument(
+        "--ibsim",
+        metavar="NAME",
+        type=_socketName,
+        default=SOCKET_NAME,
+        help="the IBSIM_SOCKNAME of programs that attach (default: %(default)s)",
+    )
+    return parser
+
+
+def parseArguments(arguments: Sequence[str]) -> Namespace:
+    """
+    @return: the parsed command line.
+    """
+    return commandLine().parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """
+    Run C{ib-fabric}.
+
+    @param arguments: the command line, by default this process's.
+    @return: the exit status.
+    """
+    options = parseArguments(sys.argv[1:] if arguments is None else arguments)
+    try:
+        topology = read(options.topology)
+        users()
+    except (HCAError, OSError) as error:
+        complain(PROGRAM, error)
+        return 1
+    return runProgram(PROGRAM, lambda reactor: maybeDeferred(serve, reactor, topology, options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
