@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.hca.base.socketrows import COLUMNS
+from twisted_ib.tools.show import processes
 from twisted_ib.tools.show.processes import UNKNOWN, programOf, tcpRows
 
 NONE: dict[str, Any] = dict.fromkeys(COLUMNS)
@@ -98,3 +100,18 @@ class TCPTests(SynchronousTestCase):
         """
         self.assertIsNone(tcpRows(1 << 30, []))
         self.assertEqual(programOf(1 << 30), "")
+
+    def test_commandLine(self) -> None:
+        """
+        No more is read of a command line than is needed for a name: the process chooses its length.
+        """
+        child = subprocess.Popen(["cat", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.addCleanup(child.communicate)
+        assert child.stdin is not None and child.stdout is not None
+        # It has its own name when it answers, and not yet when Popen returns.
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+        child.stdout.readline()
+        self.assertEqual(programOf(child.pid), "cat")
+        self.patch(processes, "COMMAND_LINE", 2)
+        self.assertEqual(programOf(child.pid), "ca")

@@ -17,6 +17,9 @@ from twisted_ib.hca.device.programname import programName
 ASKED_AT_ONCE = 32
 #: Lines that are read of a process's table of TCP sockets, and descriptors that are looked at.
 TABLE_LINES = 1 << 16
+#: Bytes that are read of a process's command line, which may be any memory of that process, however large
+#: (C{prctl(2)}, PR_SET_MM_MAP).
+COMMAND_LINE = 4096
 #: The rule of a TCP socket of which nothing is known: the process is busy and has not said it before.
 UNKNOWN = ""
 
@@ -32,7 +35,7 @@ def programOf(pid: int) -> str:
     try:
         # proc(5): NUL-separated; the process may have changed it, so it is for display only.
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read().decode("utf-8", "replace").rstrip("\0").split("\0")
+            words = file.read(COMMAND_LINE).decode("utf-8", "replace").rstrip("\0").split("\0")
     except OSError:
         return ""
     # A script is known by its own name, not by its interpreter's.
