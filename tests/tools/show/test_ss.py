@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from typing import Any
@@ -535,6 +536,22 @@ class ProcessTests(CommandTestCase):
         self.rules = self.directory.parent / "rules"
         self.environment["XDG_CONFIG_HOME"] = str(self.directory)
         self.environment.pop("TWISTED_IB_CONFIG", None)
+
+    def said(self, *arguments: str) -> str:
+        """
+        Repeat the command until each process has answered in time, which on a busy machine one may not.
+
+        @return: what it prints.
+        """
+        results: list[subprocess.CompletedProcess[str]] = []
+
+        def answered() -> bool:
+            results[:] = [self.ended(*arguments)]
+            return "does not answer in time" not in results[0].stderr
+
+        waitUntil(answered)
+        self.assertEqual((results[0].returncode, results[0].stderr), (0, ""))
+        return results[0].stdout
 
     def list(self) -> list[dict[str, Any]]:
         """
