@@ -270,6 +270,10 @@ class RDSPort(SocketRDMA, ReceiveQueue):
         @raise InvalidAddressError: C{host} is not an IP address.
         """
         self._pathTo((host, port))
+        # What was written to the destination before leaves for it.
+        bundle = self._bundles.get(None)
+        if bundle is not None:
+            bundle.path.closeBundle()
         self._default = (host, port)
 
     def _writeSlowly(self, datagram: Any, addr: Any) -> Deferred[None] | None:

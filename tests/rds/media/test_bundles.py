@@ -304,6 +304,18 @@ class BundleTests(ProcessesTestCase):
         self.rest()
         self.assertEqual(two.data, [b"%d" % index for index in range(30)])
 
+    def test_defaultChanges(self) -> None:
+        """
+        C{connect} to another destination counts for what is written after it, in the same turn too.
+        """
+        two, three = self.listen(), self.b.listen(6000)
+        for port, texts in ((5000, b"abc"), (6000, b"def"), (5000, b"ghi")):
+            self.one.transport.connect(HOST, port)
+            for text in texts:
+                self.one.transport.write(bytes([text]))
+        self.rest()
+        self.assertEqual((b"".join(two.data), b"".join(three.data)), (b"abcghi", b"def"))
+
     def test_paused(self) -> None:
         """
         A protocol that stops reading in the middle gets the rest later.
