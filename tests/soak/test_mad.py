@@ -1,5 +1,5 @@
 """
-The hostile test of C{tests.hca.mad.test_agents} with the large number.
+The hostile tests of C{tests.hca.mad} with the large number.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.hca.mad.cases import MADTestCase, OnPackets, OnRings, OnSockets
 from tests.hca.mad.test_agents import AgentContract
+from tests.hca.mad.test_mutated import MutationContract
 
 COUNT = 30_000
 #: Bytes that all that hostile datagrams leave may take.
@@ -54,6 +55,36 @@ class SocketTests(OnSockets, Hostile, MADTestCase):
 
 
 class PacketTests(OnPackets, Hostile, MADTestCase):
+    """
+    C{roce0}.
+    """
+
+
+class Mutated(MutationContract):
+    """
+    MADs of every class that are almost right.
+    """
+
+    count = COUNT
+
+    def attack(self: Any, count: int) -> None:
+        """
+        Little is kept, while they come and after it.
+        """
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        super().attack(count)
+        gc.collect()
+        self.assertLess(tracemalloc.get_traced_memory()[1], MOST)
+
+
+class MutatedRingTests(OnRings, Mutated, MADTestCase):
+    """
+    C{shm0} over rings.
+    """
+
+
+class MutatedPacketTests(OnPackets, Mutated, MADTestCase):
     """
     C{roce0}.
     """

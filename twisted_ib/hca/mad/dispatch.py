@@ -26,7 +26,8 @@ from attrs import evolve
 from twisted_ib.errors import DeviceError, LengthError, ResourceLimitError, ServiceInUseError
 from twisted_ib.hca.base.operation import GSI_QPN, SMI_QPN, UD_SEND_ONLY
 from twisted_ib.hca.base.traits import Peers
-from twisted_ib.hca.mad.requests import Answered, Received, ReceivedMAD, Request
+from twisted_ib.hca.mad.redirect import Redirection, Redirections, redirecting, redirectionOf
+from twisted_ib.hca.mad.requests import Answered, Received, ReceivedMAD, Request, Target
 from twisted_ib.hca.mad.rmpp.segments import ACTIVE, RMPP_VERSION, dataAt, isSegment
 from twisted_ib.hca.mad.transfers import Transfers
 from twisted_ib.hca.wire.grh import DETH, GRH, length
@@ -49,9 +50,12 @@ from twisted_ib.hca.wire.mad.mad import (
     MAD_BYTES,
     METHOD_AT,
     QUEUE_KEY,
+    REDIRECTED,
     RESPONSE,
     SEND,
     SET,
+    STATUS_AT,
+    TRAP,
     TRAP_REPRESS,
     UNSUPPORTED_METHOD,
     UNSUPPORTED_METHOD_ATTRIBUTE,
@@ -76,6 +80,8 @@ _RETRIES: Final = 3
 #: A response travels as far as its request may have.
 _HOP_LIMIT: Final = 64
 _TRANSACTION_BITS: Final = 64
+#: Methods without a response, which says that it is redirected: Send, Trap.
+_UNANSWERED: Final = frozenset((SEND, TRAP))
 _SUBNET: Final = frozenset((SUBNET, SUBNET_DIRECTED))
 
 
@@ -84,7 +90,7 @@ class Agent:
     The methods of one version of a management class (Linux C{struct ib_mad_agent}).
     """
 
-    __slots__ = ("_agents", "hasRMPP", "managementClass", "methods", "received", "version")
+    __slots__ = ("_agents", "hasRMPP", "managementClass", "methods", "received", "redirection", "version")
 
     def __init__(
         self,
@@ -101,6 +107,8 @@ class Agent:
         self.methods = methods
         self.received = received
         self.hasRMPP = hasRMPP
+        #: See L{redirectTo}.
+        self.redirection: tuple[Any, int] | None = None
 
     @property
     def number(self) -> int:
@@ -146,6 +154,17 @@ class Agent:
         """
         self._agents.reply(request, mad)
 
+    def redirectTo(self, queuePair: Any, capabilities: int = 0) -> None:
+        """
+        Have peers send their requests to another queue pair of this device: they are answered with status
+        0x0002 and ClassPortInfo (IBTA vol. 1 13.5.2).  What serves them there answers from it to queue
+        pair 1.
+
+        @param queuePair: a UD queue pair with a Q_Key; L{None} to serve them here again.
+        @param capabilities: CapabilityMask of the class.
+        """
+        self.redirection = None if queuePair is None else (queuePair, capabilities)
+
     def close(self) -> None:
         """
         Take no more MADs.  Idempotent; requests that were sent go on.
@@ -170,6 +189,8 @@ class Agents:
         #: Classes and versions that have agents with RMPP.
         self._segmented: set[tuple[int, int]] = set()
         self.transfers = Transfers(self)
+        #: Those that peers have told.
+        self.redirections = Redirections()
 
     # -- registration
 
@@ -262,10 +283,22 @@ class Agents:
                 request = self.requestOf(received)
                 if request is None:
                     count("management_unmatched")
-                else:
+                elif not self._redirected(request, received):
                     request.end(received)
             else:
                 self.deliver(received)
+
+    def _redirected(self, request: Request, received: ReceivedMAD) -> bool:
+        status = int.from_bytes(received.data[STATUS_AT : STATUS_AT + 2], "big")
+        isInfo = received.attribute == CLASS_PORT_INFO and not status
+        if status != REDIRECTED and not isInfo:
+            return False
+        # ClassPortInfo that was asked for redirects too, but has been answered.
+        found = redirectionOf(received.mad, request.gid)
+        if found is None:
+            return False
+        self.redirections.learn(request.asked, found)
+        return not isInfo and request.redirect(self._target(GSI_QPN, found))
 
     def requestOf(self, received: ReceivedMAD) -> Request | None:
         """
@@ -281,7 +314,9 @@ class Agents:
         Give a request to its agent, or refuse it.
         """
         agent = self._agentOf(received)
-        if agent is not None:
+        if agent is not None and agent.redirection is not None and received.method not in _UNANSWERED:
+            self.reply(received, redirecting(received.mad, self.device, *agent.redirection))
+        elif agent is not None:
             agent.received(received)
         else:
             self._refuse(received, *received.data[CLASS_AT:METHOD_AT])
@@ -291,7 +326,7 @@ class Agents:
         @return: whether the agent of a request takes transfers; else it has got this MAD.
         """
         agent = self._agentOf(received)
-        if agent is not None and agent.hasRMPP:
+        if agent is not None and agent.hasRMPP and agent.redirection is None:
             return True
         self.deliver(received)
         return False
@@ -363,11 +398,21 @@ class Agents:
             self.device.count("management_dropped")
 
     def _header(
-        self, number: int, gid: int, hopLimit: int, trafficClass: int = 0, flowLabel: int = 0
+        self,
+        number: int,
+        gid: int,
+        hopLimit: int,
+        trafficClass: int = 0,
+        flowLabel: int = 0,
+        queueKey: int = QUEUE_KEY,
     ) -> bytes:
         grh = GRH(trafficClass, flowLabel, length(MAD_BYTES), hopLimit, self.device.gid, gid)
         # Queue pair 0 has no Q_Key to check (Linux mad.c posts SMPs with 0).
-        return grh.pack() + DETH(QUEUE_KEY if number else 0, number).pack()
+        return grh.pack() + DETH(queueKey if number else 0, number).pack()
+
+    def _target(self, number: int, to: Redirection) -> Target:
+        header = self._header(number, to.key, _HOP_LIMIT, to.trafficClass, to.flowLabel, to.queueKey)
+        return Target(to.key, UD_SEND_ONLY << 24 | to.number, header)
 
     def send(
         self,
@@ -394,14 +439,18 @@ class Agents:
         data = self._table(mad) if agent.hasRMPP else None
         octets = (mad if data is None else evolve(mad, data=b"")).pack()
         gid = address.gid
-        header = self._header(number, gid, address.hopLimit, address.trafficClass, address.flowLabel)
-        word = UD_SEND_ONLY << 24 | number
+        found = self.redirections.find((gid, class_))
+        if found is None:
+            header = self._header(number, gid, address.hopLimit, address.trafficClass, address.flowLabel)
+            target = Target(gid, UD_SEND_ONLY << 24 | number, header)
+        else:
+            target = self._target(number, found)
         if answered is None and data is None:
-            way = device.addressPaths.hold(gid)
-            way.send(word, header + octets, b"", 0)
+            way = device.addressPaths.hold(target.gid)
+            way.send(target.word, target.header + octets, b"", 0)
             device.addressPaths.release(way)
             return None
-        request = self._requests[key] = Request(self, key, gid, (word, header), answered)
+        request = self._requests[key] = Request(self, key, gid, target, answered)
         if data is None:
             request.begin(octets, timeout, retries)
             return request

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attrs import evolve
 
+from twisted_ib.hca.mad import redirect
 from twisted_ib.hca.mad.rmpp.segments import TransferStatus, dataAt
 from twisted_ib.hca.wire.mad.mad import METHOD_AT, Mad, decodeMAD
 
@@ -16,6 +17,20 @@ if TYPE_CHECKING:
     from twisted_ib.hca.base.timers import Timer
     from twisted_ib.hca.mad.dispatch import Agents
     from twisted_ib.hca.mad.transfers import Transfer
+
+
+class Target(NamedTuple):
+    """
+    Where a request is sent.
+
+    @ivar gid: the port; the device's responses come from it.
+    @ivar word: operation and queue pair.
+    @ivar header: GRH and DETH.
+    """
+
+    gid: int
+    word: int
+    header: bytes
 
 
 class ReceivedMAD(NamedTuple):
@@ -67,6 +82,7 @@ class Request:
     __slots__ = (
         "_agents",
         "_answered",
+        "_followed",
         "_header",
         "_left",
         "_octets",
@@ -74,6 +90,7 @@ class Request:
         "_timer",
         "_way",
         "_word",
+        "asked",
         "gid",
         "key",
         "patience",
@@ -84,21 +101,26 @@ class Request:
         self,
         agents: Agents,
         key: tuple[int, int, int],
-        gid: int,
-        record: tuple[int, bytes],
+        asked: int,
+        target: Target,
         answered: Answered | None,
     ) -> None:
+        """
+        @param asked: the address that it was meant for.
+        @param target: where it is sent.
+        """
         self._agents = agents
-        self._word, self._header = record
+        self.gid, self._word, self._header = target
         self._octets = b""
+        self._followed = 0
         self._answered = answered
-        self._way: Any = agents.device.addressPaths.hold(gid)
+        self._way: Any = agents.device.addressPaths.hold(self.gid)
         self._timer: Timer | None = None
         self._timeout, self._left = 0.0, 0
         #: Queue pair, class and transaction id, as its response has them.
         self.key = key
-        #: The port that it was sent to.
-        self.gid = gid
+        #: The port that was meant, and the class.
+        self.asked = asked, key[1]
         #: The time of all its attempts, seconds.
         self.patience = 0.0
         #: The transfer that it is, or that its response is, while it is under way.
@@ -146,6 +168,24 @@ class Request:
         if before is not None:
             before.cancel()
 
+    def redirect(self, target: Target) -> bool:
+        """
+        Send it elsewhere.
+
+        @return: whether it can be: it was not redirected too often, and is one MAD.
+        """
+        if not self._octets or self._followed >= redirect.MAD_REDIRECTIONS_FOLLOWED:
+            return False
+        self._followed += 1
+        if self._timer is not None:
+            self._timer.cancel()
+        paths, way = self._agents.device.addressPaths, self._way
+        self.gid, self._word, self._header = target
+        self._way = paths.hold(self.gid)
+        paths.release(way)
+        self._send()
+        return True
+
     def _post(self, octets: bytes) -> None:
         if self._way is not None:
             self._way.send(self._word, self._header + octets, b"", 0)
@@ -167,6 +207,8 @@ class Request:
         Report its response, or that there is none.
         """
         answered = self._answered
+        if response is None:
+            self._agents.redirections.forget(self.asked)
         self.cancel()
         if answered is not None:
             answered(response)
@@ -187,4 +229,4 @@ class Request:
         self._agents.device.addressPaths.release(way)
 
 
-__all__ = ["Answered", "Received", "ReceivedMAD", "Request"]
+__all__ = ["Answered", "Received", "ReceivedMAD", "Request", "Target"]

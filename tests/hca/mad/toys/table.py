@@ -17,6 +17,7 @@ CLASS = SUBNET_ADMINISTRATION
 VERSION = 2
 GET_TABLE, GET_MULTI = 0x12, 0x14
 RECORD_BYTES = 112
+MOST = 5000
 _HEADER = AdministrationHeader(TABLE, attributeOffset=RECORD_BYTES // 8)
 
 
@@ -45,7 +46,7 @@ class TableAgent:
         """
         self.requests.append(request)
         mad = request.mad
-        data = table(mad.modifier) if request.table is None else request.table
+        data = table(min(mad.modifier, MOST)) if request.table is None else request.table
         self.agent.reply(request, evolve(mad, header=_HEADER, data=data))
 
     def question(self, count: int) -> Mad:

@@ -22,9 +22,10 @@ from twisted_ib.hca.wire.mad.classes import COMMUNICATION, ClassHeader, classHea
 HEADER: Final = Struct(">BBBBHHQHHI")
 
 HEADER_BYTES: Final = HEADER.size
-#: Offsets of the class, which the version follows, and of the method.
+#: Offsets of the class, which the version follows, of the method and of the status.
 CLASS_AT: Final = 1
 METHOD_AT: Final = 3
+STATUS_AT: Final = 4
 MAD_BYTES: Final = 256
 DATA_BYTES: Final = MAD_BYTES - HEADER_BYTES
 #: The well-known Q_Key of queue pair 1 (Linux ib_mad.h IB_QP1_QKEY).
@@ -42,7 +43,9 @@ TRAP_REPRESS: Final = 0x07
 #: response.
 RESPONSE: Final = 0x80
 
-# Status of a response, bits 4 to 2 (IBTA vol. 1 13.4.7; Linux ib_mad.h IB_MGMT_MAD_STATUS_*).
+#: Status of a response: another queue pair serves this class (IBTA vol. 1 13.5.2).
+REDIRECTED: Final = 0x02
+# The same, bits 4 to 2 (IBTA vol. 1 13.4.7; Linux ib_mad.h IB_MGMT_MAD_STATUS_*).
 BAD_VERSION: Final = 0x04
 UNSUPPORTED_METHOD: Final = 0x08
 UNSUPPORTED_METHOD_ATTRIBUTE: Final = 0x0C

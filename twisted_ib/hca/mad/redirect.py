@@ -1,0 +1,119 @@
+"""
+Redirection of a management class to another queue pair, both sides (IBTA vol. 1 13.5.2).
+
+An agent that does not serve requests on queue pair 1 answers them with status 0x0002 and its ClassPortInfo,
+which says where they are served.  Its peers repeat the request there, and send later ones there at once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, Final, NamedTuple
+
+from attrs import evolve
+
+from twisted_ib.errors import LengthError
+from twisted_ib.hca.base.operation import GSI_QPN
+from twisted_ib.hca.mad.attributes.classportinfo import ClassPortInfo
+from twisted_ib.hca.wire.mad.classes import TRANSFER_HEADERS, RMPPHeader
+from twisted_ib.hca.wire.mad.mad import REDIRECTED, Mad
+
+#: Redirections that a device remembers; over it that which was not used for longest is forgotten.
+MAD_REDIRECTIONS = 1024
+#: How often one request follows a redirection.
+MAD_REDIRECTIONS_FOLLOWED = 4
+#: As class 0x04 has it; answers take 1.07 s at most.
+_RESPONSE_TIME: Final = 0x12
+
+
+class Redirection(NamedTuple):
+    """
+    Where the requests of a class are served.
+
+    @ivar key: the address of the port.
+    @ivar number: the queue pair, and C{queueKey} its Q_Key.
+    """
+
+    key: int
+    number: int
+    queueKey: int
+    trafficClass: int = 0
+    flowLabel: int = 0
+
+
+def redirectionOf(mad: Mad, key: int) -> Redirection | None:
+    """
+    @param mad: a response that has ClassPortInfo.
+    @param key: the address of the port that was asked.
+    @return: where it redirects; L{None} if nowhere.
+    """
+    try:
+        info = ClassPortInfo.parse(mad.data if isinstance(mad.data, bytes) else b"")
+    except LengthError:
+        return None
+    if info.redirectQP <= GSI_QPN:
+        return None
+    # Without a GID it is another queue pair of the same port.
+    found = info.redirectGID or key
+    return Redirection(found, info.redirectQP, info.redirectQKey, info.redirectTC, info.redirectFL)
+
+
+def redirecting(request: Mad, device: Any, queuePair: Any, capabilities: int) -> Mad:
+    """
+    @param queuePair: a UD queue pair in RTR or RTS.
+    @param capabilities: CapabilityMask of the class.
+    @return: the answer to a request that is served by another queue pair, but for its method.
+    """
+    info = ClassPortInfo(
+        classVersion=request.classVersion,
+        capabilityMask=capabilities,
+        respTimeVal=_RESPONSE_TIME,
+        redirectGID=device.gid,
+        redirectLID=device.port.lid,
+        redirectPKey=queuePair.partition,
+        redirectQP=queuePair.number,
+        redirectQKey=(queuePair.attributes or {}).get("qkey", 0),
+    )
+    header = request.header
+    if isinstance(header, TRANSFER_HEADERS):
+        header = header._replace(transfer=RMPPHeader())
+    return evolve(request, status=REDIRECTED, header=header, data=info.pack())
+
+
+class Redirections:
+    """
+    Those that a device has been told.
+    """
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[tuple[int, int], Redirection] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def learn(self, asked: tuple[int, int], redirection: Redirection) -> None:
+        """
+        @param asked: the address of a port, and a class.
+        """
+        self._found[asked] = redirection
+        self._found.move_to_end(asked)
+        if len(self._found) > MAD_REDIRECTIONS:
+            self._found.popitem(last=False)
+
+    def find(self, asked: tuple[int, int]) -> Redirection | None:
+        """
+        @return: where requests to a port and class go, if not to queue pair 1.
+        """
+        found = self._found.get(asked)
+        if found is not None:
+            self._found.move_to_end(asked)
+        return found
+
+    def forget(self, asked: tuple[int, int]) -> None:
+        """
+        Nobody answers there.
+        """
+        self._found.pop(asked, None)
+
+
+__all__ = ["MAD_REDIRECTIONS", "MAD_REDIRECTIONS_FOLLOWED", "Redirection", "Redirections"]
