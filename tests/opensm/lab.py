@@ -109,9 +109,13 @@ class Programs:
     def opensm(self, host: str = "Hca1", *options: str) -> subprocess.Popen[bytes]:
         """
         Start OpenSM, with its own defaults.
+
+        @param options: lines of its configuration file.
         """
+        configuration = self.directory / "opensm.conf"
+        configuration.write_text("".join(f"{line}\n" for line in options))
         log = str(self.directory / "opensm.log")
-        return self.start(host, "opensm", "-f", log, "-F", os.devnull, "-D", LOG_FLAGS, *options)
+        return self.start(host, "opensm", "-f", log, "-F", str(configuration), "-D", LOG_FLAGS)
 
     def simulator(self, topology: str) -> subprocess.Popen[bytes]:
         """
@@ -200,6 +204,7 @@ class Lab(Programs):
         """
         super().stop()
         self.sockets.close()
+        self.subnet.close()
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,19 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.opensm import dumps
 from tests.opensm.lab import Lab, lab
-from tests.opensm.topologies import TOPOLOGIES
+from tests.opensm.topologies import TOPOLOGIES, unlinked, without
 from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.subnet.smi import Packet
+from twisted_ib.hca.subnet.topology import Topology, parse
 
 #: ff12:401b:ffff::ffff:ffff, the broadcast group of IPoIB (RFC 4391 section 4), and its MLID in OpenSM.
 BROADCAST = bytes.fromhex("ff12401bffff000000000000ffffffff")
 MLID = 0xC000
-#: How often a link goes down and comes back.
-ROUNDS = 20
+#: OpenSM does not look by itself; and a switch may send its next trap after 67 ms.
+TRAPS_ONLY = ("sweep_interval 0", "subnet_timeout 14")
+#: How often a link of each switch goes down and comes back.  OpenSM ignores a switch's trap that has come
+#: more than ten times without a pause of ten seconds.
+ROUNDS = 5
 
 
 def linked(lab: Lab) -> list[Any]:
@@ -149,3 +154,46 @@ class MasterTests(SynchronousTestCase):
         Four leaves under two spines.
         """
         self.bringUp("fatTree")
+
+
+class LinkTests(SynchronousTestCase):
+    """
+    Links that go down and come back: OpenSM learns it from trap 128.
+    """
+
+    def settled(self, made: Lab) -> bool:
+        """
+        @return: whether all links are Active, and OpenSM has written down all of them and no other.
+        """
+        return active(made) and len(dumps.subnet(made.directory)) == len(linked(made))
+
+    def rounds(self, count: int, gone: Callable[[Topology, str], Topology]) -> None:
+        """
+        At each leaf of the fat tree, lose a CA and have it back.
+
+        @param gone: L{unlinked} or L{without}.
+        """
+        with lab(TOPOLOGIES["fatTree"], Path(self.mktemp()).resolve()) as made:
+            whole = parse(TOPOLOGIES["fatTree"], "whole")
+            made.opensm("Hca1", *TRAPS_ONLY)
+            made.until((made.directory / "opensm-subnet.lst").exists)
+            made.until(lambda: self.settled(made))
+            names = [f"Hca{number}" for number in range(1, 9)]
+            lids = {name: made.subnet.find(name).lid for name in names}
+            for name in names[1::2] * count:
+                for topology in (gone(whole, name), whole):
+                    made.subnet.load(topology)
+                    made.until(lambda: self.settled(made))
+            self.assertEqual({name: made.subnet.find(name).lid for name in names}, lids)
+
+    def test_link(self) -> None:
+        """
+        A link, 20 times.
+        """
+        self.rounds(ROUNDS, unlinked)
+
+    def test_node(self) -> None:
+        """
+        A node that is gone and comes back has its LID again.
+        """
+        self.rounds(1, without)

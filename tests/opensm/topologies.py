@@ -6,6 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from attrs import evolve
+
+from twisted_ib.hca.subnet.topology import Topology
+
 #: Two ends of a link: node and port.
 Link = tuple[str, int, str, int]
 
@@ -71,3 +75,27 @@ TOPOLOGIES = {
     "trunks": trunks(),
     "fatTree": fatTree(),
 }
+
+
+def unlinked(topology: Topology, name: str) -> Topology:
+    """
+    @return: the topology without the links of a node.
+    """
+    return Topology(
+        tuple(
+            evolve(
+                node,
+                ports={
+                    number: end for number, end in node.ports.items() if name not in (node.name, end.node)
+                },
+            )
+            for node in topology.nodes
+        )
+    )
+
+
+def without(topology: Topology, name: str) -> Topology:
+    """
+    @return: the topology without a node; all others keep their GUIDs.
+    """
+    return Topology(tuple(node for node in unlinked(topology, name).nodes if node.name != name))

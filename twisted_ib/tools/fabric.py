@@ -103,6 +103,7 @@ class Host:
         End, and tell what was lost.
         """
         self.sockets.close()
+        self.subnet.close()
         for name, number in sorted(self._lost.items()):
             write(f"{name} {number}")
 

@@ -9,7 +9,7 @@ from collections import Counter
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.hca.subnet.test_umad import DIRECTED, GET, NOTICE, PERF, PING, SET, SUBN, TRAP, Wire, mad
+from tests.hca.subnet.test_umad import DIRECTED, GET, NOTICE, PERF, PING, REPRESS, SET, SUBN, TRAP, Wire, mad
 from twisted_ib.errors import TopologyError
 from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.host.subnet.hosted import HostedSubnet
@@ -36,6 +36,9 @@ UNLINKED = STAR.replace('[2] "b"[1]\n', "").replace('\n[1] "s"[2]', "")
 ALONE = UNLINKED.replace('\nCa 2 "b"\n', "")
 A, S = 1, 2
 PORT_COUNTERS = 0x12
+#: SubnetTimeout as a code, and a little more than its 1.07 seconds.
+TIMEOUT = 18
+LATER = 1.1
 
 
 class HostedTests(SynchronousTestCase):
@@ -86,7 +89,7 @@ class HostedTests(SynchronousTestCase):
         self.server.received(number, MESSAGE.pack(0xFFFF, 0xFFFF, 0, 0, 0, 256, mad(DIRECTED, GET, 0x11)))
         for name, lid in (("a", A), ("s", S)):
             port = self.port(name)
-            port.lid, port.smLID = lid, A
+            port.lid, port.smLID, port.subnetTimeout = lid, A, TIMEOUT
         switch = self.port("s").node.switch
         assert switch is not None
         switch.top = 2
@@ -178,11 +181,39 @@ class HostedTests(SynchronousTestCase):
         before = self.port("b")
         for text, state in ((UNLINKED, PortState.DOWN), (STAR, PortState.INIT)):
             self.subnet.load(parse(text, "star"))
+            self.clock.advance(LATER)
             self.assertEqual((self.port("b").state, switch.stateChange), (state, True))
-            self.assertEqual(self.traps(), [(128, S)])
+            self.assertEqual(set(self.traps()), {(128, S)})
             switch.stateChange = False
         self.assertIs(self.port("b"), before)
         self.assertIs(self.port("a").state, PortState.INIT)
+
+    def test_repressed(self) -> None:
+        """
+        A trap is repeated until the subnet manager represses it.
+        """
+        self.manage()
+        self.subnet.load(parse(UNLINKED, "star"))
+        for _ in range(3):
+            [(_, message)] = self.wire.sent
+            self.assertEqual(self.traps(), [(128, S)])
+            self.clock.advance(LATER)
+        trap = bytearray(MESSAGE.unpack(message)[6])
+        trap[3] = REPRESS
+        self.wire.sent.clear()
+        self.server.received(0, MESSAGE.pack(S, A, 0, 0, 0, 256, bytes(trap)))
+        self.clock.advance(3 * LATER)
+        self.assertEqual((self.traps(), self.clock.getDelayedCalls()), ([], []))
+
+    def test_closed(self) -> None:
+        """
+        A closed subnet sends nothing.
+        """
+        self.manage()
+        self.subnet.load(parse(UNLINKED, "star"))
+        self.subnet.close()
+        self.subnet.close()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_nodeGone(self) -> None:
         """
@@ -196,10 +227,11 @@ class HostedTests(SynchronousTestCase):
         self.assertNotIn(number, self.server.clients)
         self.assertEqual(self.traps(), [(128, S)])
         self.subnet.load(parse(STAR, "star"))
+        self.clock.advance(LATER)
         after = self.port("b")
         self.assertIsNot(after, before)
         self.assertEqual((after.guid, after.state, after.lid), (before.guid, PortState.INIT, 0))
-        self.assertEqual((self.traps(), self.subnet.summary()), ([(128, S)], "nodes: 3, links: 2"))
+        self.assertEqual((set(self.traps()), self.subnet.summary()), ({(128, S)}, "nodes: 3, links: 2"))
 
     def test_moved(self) -> None:
         """
@@ -209,6 +241,26 @@ class HostedTests(SynchronousTestCase):
         self.subnet.load(parse(moved, "star"))
         states = [each.state.name for each in self.port("s").node.each()]
         self.assertEqual(states, ["ACTIVE", "INIT", "DOWN", "INIT", "DOWN"])
+
+    def test_shifted(self) -> None:
+        """
+        Without a node in the middle of the file, those behind it have other GUIDs, also ones that others had:
+        they are new nodes.
+        """
+        text = "\n".join(f'Ca 1 "{name}"\n[1] "{peer}"[1]\n' for name, peer in ("ad", "bc", "cb", "da"))
+        self.subnet.load(parse(text, "four"))
+        before = self.port("d")
+        text = "\n".join(f'Ca 1 "{name}"\n[1] "{peer}"[1]\n' for name, peer in ("ad", "cb", "bc", "da"))
+        self.subnet.load(parse(text.replace('[1] "c"[1]\n', "").replace('[1] "b"[1]\n', ""), "four"))
+        self.assertEqual(self.subnet.summary(), "nodes: 4, links: 1")
+        text = text.replace('Ca 1 "c"\n[1] "b"[1]\n', "").replace('[1] "c"[1]\n', "")
+        self.subnet.load(parse(text, "three"))
+        self.assertEqual(self.subnet.summary(), "nodes: 3, links: 1")
+        ports = list(self.subnet.graph.ports())
+        self.assertIsNot(self.port("d"), before)
+        for port in ports:
+            self.assertIn(port.peer, (*ports, None))
+            self.assertTrue(port.peer is None or port.peer.peer is port)
 
     def test_invalid(self) -> None:
         """

@@ -6,23 +6,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from secrets import randbits
 from typing import Any, Final
 
+from twisted_ib.hca.base.operation import SMI_QPN
 from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.mad.attributes.node import NodeInfo
-from twisted_ib.hca.mad.attributes.notice import LinkStateDetails, Notice, NoticeType, Trap
+from twisted_ib.hca.mad.attributes.notice import Notice
 from twisted_ib.hca.mad.attributes.port import PKeyTable, PortInfo
 from twisted_ib.hca.mad.pma import PMA
-from twisted_ib.hca.mad.sma import SM_VERSION, SMA, Answer, notice, setSM
+from twisted_ib.hca.mad.sma import SM_VERSION, SMA, Answer, setSM
+from twisted_ib.hca.mad.traps import Traps
 from twisted_ib.hca.mad.vendor import PING, respond
 from twisted_ib.hca.subnet.graph import Change, Node, Port, build
 from twisted_ib.hca.subnet.smi import Carrier, Packet
 from twisted_ib.hca.subnet.topology import Topology
 from twisted_ib.hca.subnet.umad import UmadServer
 from twisted_ib.hca.wire.mad.classes import PERFORMANCE, SUBNET, SUBNET_DIRECTED
-from twisted_ib.hca.wire.mad.mad import BASE_VERSION, GET, HEADER, MAD_BYTES, TRAP
+from twisted_ib.hca.wire.mad.mad import BASE_VERSION, GET, HEADER, MAD_BYTES, TRAP_REPRESS
 
 _SUBNET: Final = frozenset((SUBNET, SUBNET_DIRECTED))
+_METHOD: Final = 3
 _MKEY: Final = slice(24, 32)
 _ATTRIBUTE: Final = slice(64, 128)
 
@@ -46,6 +50,8 @@ class HostedSubnet:
         self._carrier = Carrier(count)
         self._sma = SMA()
         self._pmas: dict[Node, PMA] = {}
+        self._traps = Traps(randbits, count)
+        self._timer: Any = None
         self.consumer: UmadServer | None = None
         self.graph, self._nodes = build(topology)
 
@@ -86,6 +92,9 @@ class HostedSubnet:
         octets = bytes(packet.octets)
         class_ = octets[1]
         if class_ in _SUBNET:
+            if octets[_METHOD] == TRAP_REPRESS:
+                self._repress(port, octets)
+                return None
             answer = self._sma.respond(port, octets, self._clock.seconds(), packet.slid)
             self._changed(answer)
             return answer.octets
@@ -118,8 +127,12 @@ class HostedSubnet:
         """
         See L{ISubnet<twisted_ib.hca.subnet.umad.ISubnet>}.
         """
-        for sender, told in setSM(port, isSM):
-            self._report(sender, told)
+        self._report(setSM(port, isSM))
+
+    def _repress(self, port: Port, octets: bytes) -> None:
+        end = port.node.end(port)
+        if self._sma.permits(end, octets, self._clock.seconds()):
+            self._traps.repressed(end, octets)
 
     def _get(self, port: Port, attribute: int, modifier: int = 0) -> bytes:
         smp = bytearray(MAD_BYTES)
@@ -140,30 +153,39 @@ class HostedSubnet:
     # -- changes
 
     def _changed(self, answer: Answer) -> None:
-        for sender, told in answer.notices:
-            self._report(sender, told)
+        self._report(answer.notices)
         self._linksChanged(answer.changes)
 
     def _linksChanged(self, changes: Iterable[Change]) -> None:
-        switches = {}
+        changes = tuple(changes)
         for change in changes:
-            if change.byLink:
-                if change.port.state is PortState.DOWN:
-                    self._carrier.counters.add(change.port, "linkDownedCounter")
-                if change.port.node.switch is not None:
-                    switches[change.port.node] = change.port.node.end(change.port)
-        for port in switches.values():
-            details = LinkStateDetails(lid=port.lid)
-            self._report(port, notice(port, NoticeType.URGENT, Trap.LINK_STATE_CHANGED, details))
+            if change.byLink and change.port.state is PortState.DOWN:
+                self._carrier.counters.add(change.port, "linkDownedCounter")
+        self._traps.changed(changes, self._clock.seconds())
+        self._sendTraps()
 
-    def _report(self, port: Port, told: Notice) -> None:
-        # IBTA vol. 1 14.3.11: nobody is told before a subnet manager has given its LID.
-        if port.smLID == 0 or port.lid == 0 or self.consumer is None:
-            return
-        trap = bytearray(MAD_BYTES)
-        HEADER.pack_into(trap, 0, BASE_VERSION, SUBNET, SM_VERSION, TRAP, 0, 0, 0, Notice.ID, 0, 0)
-        trap[_ATTRIBUTE] = told.pack()
-        self.consumer.send(port, Packet(port.lid, port.smLID, 0, 0, trap))
+    def _report(self, notices: Iterable[tuple[Port, Notice]]) -> None:
+        for port, notice in notices:
+            self._traps.add(port, notice, self._clock.seconds())
+        self._sendTraps()
+
+    def _sendTraps(self) -> None:
+        now = self._clock.seconds()
+        for port, dlid, octets in self._traps.due(now):
+            if self.consumer is not None:
+                self.consumer.send(port, Packet(port.lid, dlid, SMI_QPN, SMI_QPN, bytearray(octets)))
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        deadline = self._traps.deadline()
+        wait = None if deadline is None else max(0.0, deadline - now)
+        self._timer = None if wait is None else self._clock.callLater(wait, self._sendTraps)
+
+    def close(self) -> None:
+        """
+        Send no more traps.  Idempotent.
+        """
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
 
     def load(self, topology: Topology) -> None:
         """
@@ -181,7 +203,7 @@ class HostedSubnet:
                 changes += self._removed(node)
         for name, node in new.items():
             kept = old.get(name)
-            if kept is not None and kept.guid in self.graph.nodes:
+            if kept is not None and self.graph.nodes.get(kept.guid) is kept:
                 self._nodes[name] = kept
             else:
                 self._nodes[name] = node
@@ -192,6 +214,7 @@ class HostedSubnet:
     def _removed(self, node: Node) -> list[Change]:
         self._pmas.pop(node, None)
         self._carrier.counters.forget(node)
+        self._traps.forget(node)
         if self.consumer is not None:
             self.consumer.removed(node)
         return self.graph.remove(node)
