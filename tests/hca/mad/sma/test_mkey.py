@@ -86,6 +86,19 @@ class KeyTests(SMATestCase):
         self.assertEqual(self.shown(WRONG), KEY)
         self.assertEqual(self.one.protectBits, 0)
 
+    def test_forgotten(self) -> None:
+        """
+        Of a node that is gone no lease is left: back with its M_Key, the lease begins anew.
+        """
+        self.one.protectBits = 3
+        self.assertIsNone(self.shown(WRONG))
+        self.sma.forget(self.one.node)
+        self.now = 10.0
+        self.assertIsNone(self.shown(WRONG))
+        self.sma.forget(self.node("Switch1"))
+        self.now = 20.0
+        self.assertEqual(self.shown(WRONG), KEY)
+
     def test_noLease(self) -> None:
         """
         A lease of 0 never ends.

@@ -214,6 +214,7 @@ class HostedSubnet:
     def _removed(self, node: Node) -> list[Change]:
         self._pmas.pop(node, None)
         self._carrier.counters.forget(node)
+        self._sma.forget(node)
         self._traps.forget(node)
         if self.consumer is not None:
             self.consumer.removed(node)

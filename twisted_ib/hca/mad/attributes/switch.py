@@ -15,8 +15,6 @@ LIDS_PER_BLOCK = 64
 MULTICAST_LIDS_PER_BLOCK = 32
 #: Ports of one block of MulticastForwardingTable.
 PORTS_PER_MASK = 16
-#: The entry of a LID that no port leads to.
-NO_PORT = 0xFF
 
 
 @frozen(kw_only=True)
@@ -51,7 +49,8 @@ class SwitchInfo(Attribute):
 @frozen(kw_only=True)
 class LinearForwardingTable(Attribute):
     """
-    A block of the port of each LID; L{NO_PORT} drops, 0 is the switch itself.
+    A block of the port of each LID: 0 is the switch itself, and
+    L{NO_PORT<twisted_ib.hca.subnet.switch.NO_PORT>} drops.
     """
 
     ID: ClassVar[int] = 0x0019
@@ -75,7 +74,6 @@ class MulticastForwardingTable(Attribute):
 __all__ = [
     "LIDS_PER_BLOCK",
     "MULTICAST_LIDS_PER_BLOCK",
-    "NO_PORT",
     "PORTS_PER_MASK",
     "LinearForwardingTable",
     "MulticastForwardingTable",

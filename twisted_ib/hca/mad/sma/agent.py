@@ -17,7 +17,7 @@ from twisted_ib.hca.mad.attributes.port import Capability
 from twisted_ib.hca.mad.sma.node import ROWS as NODE_ROWS
 from twisted_ib.hca.mad.sma.port import ROWS as PORT_ROWS
 from twisted_ib.hca.mad.sma.request import Request
-from twisted_ib.hca.subnet.graph import Change, Port
+from twisted_ib.hca.subnet.graph import Change, Node, Port
 from twisted_ib.hca.wire.mad.classes import SUBNET, SUBNET_DIRECTED, DirectedHeader, SubnetHeader
 from twisted_ib.hca.wire.mad.mad import (
     BAD_VERSION,
@@ -121,6 +121,13 @@ class SMA:
         Whether the M_Key of a TrapRepress is that of the port.
         """
         return self._permits(port, data[3], int.from_bytes(data[24:32], "big"), now)
+
+    def forget(self, node: Node) -> None:
+        """
+        A node is gone, with its leases.
+        """
+        for port in node.each():
+            self._leases.pop(port, None)
 
     def _permits(self, port: Port, method: int, key: int, now: float) -> bool:
         # IBTA vol. 1 14.2.4.
