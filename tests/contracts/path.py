@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tests.hca.hcas import HCATestCase, Taker, settle, turn
 from tests.support.calls import requireReplaceable
 from twisted_ib import limits
-from twisted_ib.hca.base.operation import ABSENT, MANAGEMENT, RESUME, RNR, SEND_ONLY, word
+from twisted_ib.hca.base.operation import ABSENT, MANAGEMENT, RESUME, RNR, SEND_ONLY, WRITE_ONLY, word
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.base import path as basePath
 from twisted_ib.hca.fabric.shm import socketpath
@@ -548,6 +548,29 @@ class RefusalContract(Base):
         one.post(b"again")
         settle(a, b)
         self.assertEqual(two.records, [b"again"])
+
+    def test_ended(self) -> None:
+        """
+        Messages that are on the way when a stream ends are dropped: no error, no refusal, and the next queue
+        pair with that number takes what comes then.  What no stream sends is refused.
+        """
+        a, b, path, other = self.joined()
+        one, two = Taker(path, 20, 21), Taker(other, 21, 20)
+        path.requesters[21] = one
+        two.work = None
+        other.unbind(two)
+        one.post(b"late")
+        settle(a, b)
+        self.assertEqual((one.log, b.counters["absent_queue_pair"]), ([], 0))
+        three = Taker(other, 21, 20)
+        one.post(b"new")
+        settle(a, b)
+        self.assertEqual(three.records, [b"new"])
+        three.work = None
+        other.unbind(three)
+        one.post(b"for memory", WRITE_ONLY)
+        settle(a, b)
+        self.assertEqual(one.said("refused"), [(ABSENT, 21, path.position())])
 
     def test_absentNumbers(self) -> None:
         """

@@ -31,7 +31,10 @@ class Taker(RecordReceiver):
     @ivar log: The events in order: tuples of a kind and a value.
     @ivar answers: The results of L{delivered}, one by one; then 0.
     @ivar upcall: Called with the bytes of each record.
+    @ivar work: Not L{None}, as of a queue pair with work queues; a stream's has none.
     """
+
+    work: Any = ()
 
     def __init__(self, path: Any, number: int, remote: int) -> None:
         """

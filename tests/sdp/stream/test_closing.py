@@ -86,6 +86,24 @@ class OrderlyTests(ClosingTestCase):
             self.assertEqual(len(two.heard.data), 1000003)
             self.assertGone()
 
+    def test_answerToHalf(self) -> None:
+        """
+        An end that answers a half close with much, and closes, is gone while credits are on their way to it:
+        no error of the peer, and the number is not kept from others.
+        """
+        one, two = self.pair.connected(Recorder(), HalfRecorder())
+        number = two.queuePair.number
+        one.loseWriteConnection()
+        self.settle()
+        path = two.queuePair.path
+        two.write(bytes(3_000_000))
+        two.loseConnection()
+        self.settle()
+        self.assertEqual(len(one.heard.data), 3_000_000)
+        self.assertEqual([end.device.counters["absent_queue_pair"] for end in self.pair.ends], [0, 0])
+        self.assertFalse(path.absent[number])
+        self.assertGone()
+
     def test_bothAtOnce(self) -> None:
         """
         Both close in the same turn: DisConns, and so DREQs, cross.

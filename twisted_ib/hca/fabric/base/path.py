@@ -29,7 +29,9 @@ from twisted_ib.hca.base.operation import (
     REFUSAL,
     RESPONSES,
     RESUME,
+    SEND_ONLY,
     SMI_QPN,
+    SOLICITED,
     UNRELIABLE,
     isDatagram,
 )
@@ -37,7 +39,7 @@ from twisted_ib.hca.fabric.base.management import Management, takeMAD
 from twisted_ib.hca.queues.receiver import RecordReceiver
 from twisted_ib.hca.wire.grh import guidGID
 
-#: Refused queue pair numbers, unknown here, that a path remembers.
+#: Queue pair numbers, unknown here or not any more, that a path remembers.
 ABSENT_NUMBERS = 1024
 
 
@@ -166,7 +168,8 @@ class RecordPath(Waiters):
     @ivar bell: Whether something was published that the peer has not been notified of.
     @ivar busy: Whether records are being delivered: L{progress} does nothing then.
     @ivar consumed: Whether the latest L{progress} may have read records, for which a peer without room waits.
-    @ivar absent: Numbers that were refused as absent, whose requesters have not resumed yet.
+    @ivar absent: Numbers without a queue pair.  True: refused, and the requester has not resumed yet.  False:
+        a stream has had it, to which messages may still be on the way.
     @ivar unacknowledged: What L{track} was given, in order: C{track} is its C{append}.
     @ivar requesters: What L{expect} was given, by the peer's queue pair number.
     """
@@ -201,7 +204,7 @@ class RecordPath(Waiters):
         self.peerSocket: Any = None
         self.table: dict[int, Any] = {GSI_QPN: Management(self)}
         self.taker: Any = self.table.get
-        self.absent: dict[int, None] = {}
+        self.absent: dict[int, bool] = {}
         self.requesters: dict[int, Any] = {}
         self.twin: Any = None
         self.scheduler: Any = None
@@ -229,7 +232,7 @@ class RecordPath(Waiters):
         """
         # IBTA vol. 1 9.6: HCAs compare a packet's source with the queue pair's peer.  Here a peer cannot
         # even name a queue pair that is bound to another path.
-        if self.absent:
+        if queuePair.number in self.absent:
             self._enter(queuePair)
         else:
             self.table[queuePair.number] = queuePair
@@ -264,10 +267,9 @@ class RecordPath(Waiters):
 
     def _enter(self, queuePair: Any) -> None:
         number = queuePair.number
-        if number in self.absent:
+        if self.absent.pop(number, False):
             # This number was refused as absent and the requester has not resumed yet: what is still on the
             # way was sent before the refusal, and is not for the new queue pair.
-            del self.absent[number]
             self.table[number] = Refusing(self, queuePair)
         else:
             self.table[number] = queuePair
@@ -276,10 +278,17 @@ class RecordPath(Waiters):
         """
         Stop delivering to a queue pair.
         """
-        self.table.pop(queuePair.number, None)
+        number, absent = queuePair.number, self.absent
+        self.table.pop(number, None)
+        if queuePair.work is None:
+            # CM's timewait (IBTA vol. 1 12.9.7): the peer may have sent something, such as credits, before it
+            # heard of the stream's end.
+            if len(absent) >= ABSENT_NUMBERS:
+                del absent[next(iter(absent))]
+            absent[number] = False
         if self.twin is not None:
             # Without a test: both ends belong to one HCA, whose numbers are unique.
-            self.twin.table.pop(queuePair.number, None)
+            self.twin.table.pop(number, None)
         self.waiting.pop(queuePair, None)
         remote = queuePair.remote
         if self.requesters.get(remote) is queuePair:
@@ -447,13 +456,13 @@ class RecordPath(Waiters):
             if entry.path is self or (self.twin is not None and entry.path is self.twin):
                 self.table[number] = Refusing(self, entry)
         elif syndrome == ABSENT:
-            if number in self.absent:
+            if self.absent.get(number):
                 return True
             # A peer chooses the numbers, so the table is bounded; the oldest is evicted, whose requester is
             # refused once more at worst.
             if len(self.absent) >= ABSENT_NUMBERS:
                 del self.absent[next(iter(self.absent))]
-            self.absent[number] = None
+            self.absent[number] = True
         return self._publishRefusal(target, syndrome, number, position)
 
     def _publishRefusal(self, target: int, syndrome: int, number: int, position: int) -> bool:
@@ -506,6 +515,8 @@ class RecordPath(Waiters):
             return 0
         if opcode == RESUME:
             self.absent.pop(number, None)
+            return 0
+        if opcode & ~SOLICITED == SEND_ONLY and self.absent.get(number) is False:
             return 0
         self.fabric.count("absent_queue_pair")
         # A response is never refused: nothing would be sent again, and two sides could refuse refusals for
