@@ -255,13 +255,13 @@ class ConnectTests(SynchronousTestCase):
         """
         C{sdp:}, with REQ and REP, a message and a DisConn each way.
         """
-        self.assertLessEqual(self.perConnection(listenSDP, connectSDP), 330)
+        self.assertLessEqual(self.perConnection(listenSDP, connectSDP), 328)
 
     def test_rdma(self) -> None:
         """
         C{ib:}, whose queue pairs have work queues.
         """
-        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 535)
+        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 534)
 
 
 class DatagramTests(ProcessesTestCase):

@@ -133,16 +133,13 @@ class ClientEndpoint:
         """
         try:
             factory = EndpointFactory(protocolFactory, self)
-            type(self).connectCall(
-                self._reactor,
-                self._host,
-                self._port,
-                factory,
-                timeout=self._timeout,
-                bindAddress=self._bindAddress,
-                device=self._device,
-                **self._more,
-            )
+            where = self._reactor, self._host, self._port, factory
+            how = self._timeout, self._bindAddress, self._device
+            # Keywords cost a dictionary, even none of them.
+            if self._more:
+                type(self).connectCall(*where, *how, **self._more)
+            else:
+                type(self).connectCall(*where, *how)
             made: Deferred[IProtocol] = factory._onConnection
             return made
         except BaseException:

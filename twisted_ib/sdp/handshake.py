@@ -114,20 +114,15 @@ def request(stream: Stream, local: Address, peer: Address) -> ConnectRequest:
     )
     # rdma_cm adds no header of its own for RDMA_PS_SDP: private data starts with the BSDH (cma.c
     # cma_format_hdr).
+    # By position, as keywords cost more than the object.  An RNR NAK is not an error here.  OFED leaves its
+    # retries 0 (sdp_cma.c sdp_cma_handler), so that one missing receive kills its queue pair: all receives in
+    # Bufs are posted before Hello or HelloAck is sent.
+    # fmt: off
     return ConnectRequest(
-        serviceID=PORT_SPACE << 16 | peer.port,
-        localQPN=queuePair.number,
-        responderResources=READ_DEPTH,
-        initiatorDepth=READ_DEPTH,
-        responseTimeout=CM_RESPONSE_TIMEOUT,
-        requestRetries=CM_RETRIES,
-        retryCount=_RETRIES,
-        # An RNR NAK is not an error here.  OFED leaves this 0 (sdp_cma.c sdp_cma_handler), so that one
-        # missing receive kills its queue pair: all receives in Bufs are posted before Hello or HelloAck is
-        # sent.
-        rnrRetryCount=_RETRIES,
-        privateData=hello,
+        PORT_SPACE << 16 | peer.port, hello, queuePair.number, READ_DEPTH, READ_DEPTH,
+        _RETRIES, _RETRIES, CM_RESPONSE_TIMEOUT, CM_RETRIES,
     )
+    # fmt: on
 
 
 def requested(message: ConnectRequest) -> Greeting:
@@ -190,13 +185,8 @@ def reply(stream: Stream, message: ConnectRequest, hello: Greeting) -> ConnectRe
     # The major version that was offered: OpenIB rejects 2, and OFED's rdma_cm rejects 1 (cma.c
     # cma_verify_rep).
     version = VERSION if hello.majorVersion == VERSION >> 4 else 0x11 * hello.majorVersion
-    return ConnectReply(
-        localQPN=queuePair.number,
-        responderResources=READ_DEPTH,
-        initiatorDepth=READ_DEPTH,
-        rnrRetryCount=_RETRIES,
-        privateData=_acknowledgement(queuePair.posted, version),
-    )
+    answer = _acknowledgement(queuePair.posted, version)
+    return ConnectReply(answer, queuePair.number, READ_DEPTH, READ_DEPTH, _RETRIES)
 
 
 @lru_cache(maxsize=_REMEMBERED)

@@ -7,6 +7,7 @@ Communication ids, GUIDs and whatever else only the communication manager knows 
 
 from __future__ import annotations
 
+from twisted_ib.hca.base.partition import DEFAULT_PKEY
 from twisted_ib.hca.connection import (
     ConnectReply,
     ConnectRequest,
@@ -23,23 +24,17 @@ def requestMessage(request: ConnectRequest) -> REQ:
     @return: the REQ of a request.
     """
     timeout = request.responseTimeout
+    # By position, as keywords cost more than the object; in the order of the message.
+    # fmt: off
     return REQ(
-        serviceID=request.serviceID,
-        localQPN=request.localQPN,
-        responderResources=request.responderResources,
-        initiatorDepth=request.initiatorDepth,
-        remoteCMResponseTimeout=timeout,
-        endToEndFlowControl=request.endToEndFlowControl,
-        startingPSN=request.startingPSN,
-        localCMResponseTimeout=timeout,
-        retryCount=request.retryCount,
-        pathMTU=request.pathMTU,
-        rnrRetryCount=request.rnrRetryCount,
-        maxCMRetries=request.requestRetries,
-        sharedReceiveQueue=request.sharedReceiveQueue,
-        primaryPath=request.primaryPath,
-        privateData=request.privateData,
+        0, 0, request.serviceID, 0,
+        0, request.localQPN, request.responderResources, 0, request.initiatorDepth, 0,
+        timeout, 0, request.endToEndFlowControl, request.startingPSN, timeout, request.retryCount,
+        DEFAULT_PKEY, request.pathMTU, False, request.rnrRetryCount,
+        request.requestRetries, request.sharedReceiveQueue, 0,
+        request.primaryPath, None, request.privateData,
     )
+    # fmt: on
 
 
 def requestOf(message: REQ) -> ConnectRequest:
@@ -70,17 +65,14 @@ def replyMessage(reply: ConnectReply) -> REP:
     """
     @return: the REP of a reply.
     """
+    # fmt: off
     return REP(
-        localQPN=reply.localQPN,
-        startingPSN=reply.startingPSN,
-        responderResources=reply.responderResources,
-        initiatorDepth=reply.initiatorDepth,
-        targetACKDelay=reply.targetACKDelay,
-        endToEndFlowControl=reply.endToEndFlowControl,
-        rnrRetryCount=reply.rnrRetryCount,
-        sharedReceiveQueue=reply.sharedReceiveQueue,
-        privateData=reply.privateData,
+        0, 0, 0, reply.localQPN, 0, 0, reply.startingPSN,
+        reply.responderResources, reply.initiatorDepth,
+        reply.targetACKDelay, 0, reply.endToEndFlowControl,
+        reply.rnrRetryCount, reply.sharedReceiveQueue, 0, reply.privateData,
     )
+    # fmt: on
 
 
 def replyOf(message: REP) -> ConnectReply:

@@ -349,7 +349,7 @@ class Machine:
         received = self.received + 1
         # RC delivers each Send once and in order (IBTA vol. 1 9.7), so a gap or a repeat in MSeq is the
         # peer's fault. OFED does not check Len; OpenIB does not check MSeq.
-        if length != count or sequence != received & M32 or _illegal(mid, flags, length):
+        if length != count or sequence != received & M32 or (flags and _illegal(mid, flags, length)):
             raise SDPError(
                 f"message {mid:#04x}: length {length} of {count}, number"
                 f" {sequence} where {received & M32} is due, flags {flags:#04x}"
@@ -361,7 +361,9 @@ class Machine:
         self.acknowledged = self.sequence - behind
         # A late message may carry fewer receives than a previous one announced; they cannot have been
         # withdrawn.
-        self.limit = max(self.limit, self.acknowledged + bufs)
+        limit = self.acknowledged + bufs
+        if limit > self.limit:
+            self.limit = limit
         self.control, self.flags = mid, flags
         body = BODIES.get(mid)
         if body is None or count == _HEADER + body:

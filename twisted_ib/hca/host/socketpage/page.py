@@ -102,8 +102,9 @@ class SocketPage:
 
     def _write(self, record: int, data: bytes) -> None:
         # ENOSPC and EDQUOT: only ib-ss misses something.
-        with suppress(OSError):
-            os.pwrite(self.fd, data, record * RECORD)
+        if data:
+            with suppress(OSError):
+                os.pwrite(self.fd, data, record * RECORD)
 
     def close(self) -> None:
         """
@@ -183,16 +184,15 @@ class SocketPage:
                 continue
             found.append(offset)
             written[offset] = record
-        start = 0
+        start = end = 0
         pieces: list[bytes] = []
         for offset in sorted(written):
-            if offset != start + len(pieces) * RECORD:
-                if pieces:
-                    self._write(start // RECORD, b"".join(pieces))
+            if offset != end:
+                self._write(start // RECORD, b"".join(pieces))
                 start, pieces = offset, []
             pieces.append(written[offset])
-        if pieces:
-            self._write(start // RECORD, b"".join(pieces))
+            end = offset + RECORD
+        self._write(start // RECORD, b"".join(pieces))
         return found
 
     def remove(self, offset: int) -> None:
