@@ -108,3 +108,27 @@ class CommandTests(SynchronousTestCase):
                 found[command] = status, masked(output)
         self.assertEqual([command for command in COMMANDS if found[command] != expected[command]], [])
         self.assertEqual({status for status, _ in expected.values()}, {0})
+
+
+class PingTests(SynchronousTestCase):
+    """
+    C{ibping}, which does not work on ibsim.
+    """
+
+    def test_ping(self) -> None:
+        """
+        A hundred pings to a server without C{SIM_SET_ISSM}, and to a node without a server: none is lost.
+        """
+        with lab(TOPOLOGY, Path(self.mktemp()).resolve()) as made:
+            made.opensm()
+            made.until((made.directory / "opensm-subnet.lst").exists)
+            before = len(made.sockets.server.clients)
+            made.start("Hca2", "ibping", "-S")
+            made.until(lambda: len(made.sockets.server.clients) > before)
+            for name, byAgent in (("Hca2", False), ("Hca4", True)):
+                lid = str(made.subnet.find(name).lid)
+                status, output = made.run(HOST, "ibping", "-c", "100", "-f", lid)
+                self.assertEqual(status, 0)
+                self.assertIn("100 packets transmitted, 100 received, 0% packet loss", output)
+                # The node's own agent answers with the node's description, the server with the host's name.
+                self.assertEqual(f"--- {name} (Lid" in output, byAgent)

@@ -78,6 +78,12 @@ class Subnet:
         self.asked.append((port.node.name, bytes(packet.octets)))
         return self.response
 
+    def switchPorts(self, lid: int | None) -> int:
+        """
+        See L{umad.ISubnet}.
+        """
+        return 8 if lid is None else 36
+
     def nodeInfo(self, port: Any) -> bytes:
         """
         See L{umad.ISubnet}.
@@ -444,6 +450,29 @@ class ClientTests(UmadCase):
         for client in (sender, 9):
             self.send(sender, mad(SA, RESPONSE, 0x35, client << 48), 2, 1)
         self.assertEqual((self.took(), self.lost), ([], {"umad_unclaimed": 2}))
+
+    def test_withheld(self) -> None:
+        """
+        A query of SLtoVLMappingTableRecords by a port that no switch has does not reach OpenSM, which would
+        end by it.
+        """
+        asker, manager = self.connect("x"), self.manager()
+        for method in (GET, 0x12):
+            for components, ports, taker in (
+                (0, (255, 255), manager),
+                (1, (255, 255), manager),
+                (2, (8, 255), manager),
+                (2, (9, 0), asker),
+                (4, (255, 8), manager),
+                (4, (0, 9), asker),
+                (7, (36, 36), manager),
+                (7, (1, 37), asker),
+            ):
+                self.send(
+                    *(asker, mad(SA, method, 0x13, at55=components, at58=ports[0], at59=ports[1]), 2, 1)
+                )
+                self.assertEqual([each[0] for each in self.took()], [taker], (components, ports))
+        self.assertEqual(self.lost, {"umad_withheld": 6})
 
     def test_unknownClass(self) -> None:
         """

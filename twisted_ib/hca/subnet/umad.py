@@ -64,6 +64,10 @@ _TRAP: Final = 0x05
 _NOTICE: Final = 0x02
 _SM_INFO: Final = 0x20
 
+#: Of subnet administration: SLtoVLMappingTableRecord; Get and GetTable.
+_SL_TO_VL: Final = b"\0\x13"
+_QUERIES: Final = (0x01, 0x12)
+
 _DIRECTION: Final = 0x80
 _SUBNET: Final = frozenset((SUBNET, SUBNET_DIRECTED))
 _VENDOR_CLASSES: Final = frozenset((*VENDOR_CLASSES, *ORGANIZATION_CLASSES))
@@ -125,6 +129,12 @@ class ISubnet(Protocol):
         @return: the response.
         """
 
+    def switchPorts(self, lid: int | None) -> int:
+        """
+        @return: how many ports the switch with a LID has, and for L{None} the switch with the fewest; 254 if
+            there is none.
+        """
+
     def nodeInfo(self, port: Port) -> bytes:
         """
         @return: 64 octets.
@@ -170,6 +180,7 @@ class UmadServer:
       - C{umad_refused}: a client too many, an unknown node, a second subnet manager;
       - C{umad_wrong_queue_pair}: subnet management not to queue pair 0, or another class to it;
       - C{umad_unclaimed}: nobody at its destination takes it;
+      - C{umad_withheld}: OpenSM would end by it;
       - C{umad_overrun}: the client that it is for does not read.
     """
 
@@ -392,6 +403,9 @@ class UmadServer:
             self._subnet.answer(port, packet)
             return None
         client = next(self._takers(port.node.end(port), packet), None)
+        if client is not None and self._endsOpenSM(mad):
+            self._count("umad_withheld")
+            return b""
         if client is not None:
             return None if self._deliver(client, packet) else b""
         if not method & RESPONSE:
@@ -400,6 +414,16 @@ class UmadServer:
                 return response
         self._count("umad_unclaimed")
         return b""
+
+    def _endsOpenSM(self, mad: bytearray) -> bool:
+        # OpenSM 3.3.23 (osm_sa_slvl_record.c), asked for the SLtoVLMappingTableRecords of an input or output
+        # port that a switch does not have, reads behind the tables of that switch.
+        if mad[1] != SUBNET_ADMINISTRATION or mad[16:18] != _SL_TO_VL or mad[_METHOD] not in _QUERIES:
+            return False
+        components = mad[55]
+        lid = int.from_bytes(mad[56:58], "big") if components & 1 else None
+        ports = max(mad[58] if components & 2 else 0, mad[59] if components & 4 else 0)
+        return ports > self._subnet.switchPorts(lid)
 
     def _takers(self, port: Port, packet: Packet) -> Iterator[_Client]:
         mad = packet.octets

@@ -121,6 +121,14 @@ class HostedTests(SynchronousTestCase):
         self.assertIsNone(self.subnet.find("c"))
         self.assertEqual(self.subnet.summary(), "nodes: 3, links: 2")
 
+    def test_switchPorts(self) -> None:
+        """
+        The ports of the switch with a LID, or of the smallest.
+        """
+        self.manage()
+        asked = (None, S, A, 9)
+        self.assertEqual([self.subnet.switchPorts(each) for each in asked], [4, 4, 254, 254])
+
     def test_attributes(self) -> None:
         """
         What a client is told at first, also of a port with an M_Key that protects all.

@@ -20,7 +20,7 @@ from twisted_ib.hca.mad.traps import Traps
 from twisted_ib.hca.mad.vendor import PING, respond
 from twisted_ib.hca.subnet.graph import Change, Node, Port, build
 from twisted_ib.hca.subnet.smi import Carrier, Packet
-from twisted_ib.hca.subnet.topology import Topology
+from twisted_ib.hca.subnet.topology import MOST_PORTS, Topology
 from twisted_ib.hca.subnet.umad import UmadServer
 from twisted_ib.hca.wire.mad.classes import PERFORMANCE, SUBNET, SUBNET_DIRECTED
 from twisted_ib.hca.wire.mad.mad import BASE_VERSION, GET, HEADER, MAD_BYTES, TRAP_REPRESS
@@ -103,6 +103,19 @@ class HostedSubnet:
         if class_ == PING:
             return respond(octets, port.node.description.encode())
         return None
+
+    def switchPorts(self, lid: int | None) -> int:
+        """
+        See L{ISubnet<twisted_ib.hca.subnet.umad.ISubnet>}.
+        """
+        return min(
+            (
+                len(node.ports) - 1
+                for node in self.graph.nodes.values()
+                if node.switch is not None and (lid is None or next(node.each()).hasLID(lid))
+            ),
+            default=MOST_PORTS,
+        )
 
     def nodeInfo(self, port: Port) -> bytes:
         """
