@@ -208,6 +208,18 @@ class StateTests(GraphTestCase):
             self.near.setState(DOWN)
             self.assertEqual(self.states(), (DOWN, DOWN))
 
+    def test_extendedSpeed(self) -> None:
+        """
+        A link has the highest extended speed that both ends enable, if there is one.
+        """
+        for near, far, active in ((1, 3, 1), (3, 6, 2), (1, 2, 0), (7, 7, 4), (0, 7, 0)):
+            self.near.enable(2, 1, near)
+            self.far.enable(2, 1, far)
+            self.near.setState(DOWN)
+            self.assertEqual((self.near.linkSpeedExtActive, self.far.linkSpeedExtActive), (active, active))
+            self.assertEqual(self.near.linkSpeedExtSupported, 7 if near else 0)
+            self.assertEqual(self.states(), (INIT, INIT))
+
     def test_managementPort(self) -> None:
         """
         Port 0 of a switch is Active, and has no link.
@@ -242,6 +254,29 @@ class GraphTests(GraphTestCase):
         self.assertEqual([port.number for port in self.switch.each() if port.isEnd], [0])
         self.assertIs(self.switch.end(self.far), self.switch.port(0))
         self.assertIs(self.one.end(self.near), self.near)
+
+    def test_widthsAndSpeeds(self) -> None:
+        """
+        A topology says what each end enables.
+        """
+        _, nodes = build(
+            parse(
+                """
+Switch 2 "Switch1"
+[1] "Hca1"[1] w=8 s=3 e=3
+
+Hca 2 "Hca1"
+[1] "Switch1"[1] w=8 s=7 e=1
+""",
+                "test",
+            )
+        )
+        near, far = self.port(nodes["Hca1"], 1), self.port(nodes["Switch1"], 1)
+        for port in (near, far):
+            active = port.linkWidthActive, port.linkSpeedActive, port.linkSpeedExtActive
+            self.assertEqual(active, (8, 2, 1))
+        self.assertEqual((near.linkSpeedEnabled, far.linkSpeedEnabled), (7, 3))
+        self.assertEqual((near.linkSpeedExtEnabled, far.linkSpeedExtEnabled), (1, 3))
 
     def test_refused(self) -> None:
         """

@@ -41,6 +41,8 @@ _MTU, _SWITCH_MTU = 4, 3
 _WIDTHS, _WIDTH = 0x1F, 2
 _SPEEDS, _SPEED = 7, 1
 _TIMEOUT: Final = 31
+#: PortInfo's codes of FDR, EDR and HDR, which a port supports if one of them is enabled.
+_EXTENDED_SPEEDS: Final = 7
 _STALL_COUNT: Final = 7
 _SWITCH_RESPONSE_TIME: Final = 8
 _LEASE: Final = 4089
@@ -130,6 +132,9 @@ class Port:
         "lid",
         "linkSpeedActive",
         "linkSpeedEnabled",
+        "linkSpeedExtActive",
+        "linkSpeedExtEnabled",
+        "linkSpeedExtSupported",
         "linkSpeedSupported",
         "linkWidthActive",
         "linkWidthEnabled",
@@ -173,6 +178,7 @@ class Port:
         own, end = self.isManagement, self.isEnd
         self.linkWidthSupported, self.linkWidthEnabled, self.linkWidthActive = _WIDTHS, _WIDTH, _WIDTH
         self.linkSpeedSupported, self.linkSpeedEnabled, self.linkSpeedActive = _SPEEDS, _SPEED, _SPEED
+        self.linkSpeedExtSupported = self.linkSpeedExtEnabled = self.linkSpeedExtActive = 0
         self.capMask = _SWITCH_CAPABILITIES if own else _CA_CAPABILITIES if end else 0
         self.capabilityMask2 = _CAPABILITIES_2 if end else 0
         self.mtuCap, self.vlCap = _SWITCH_MTU if own else _MTU, _VIRTUAL_LANES
@@ -245,6 +251,16 @@ class Port:
 
     # -- the link
 
+    def enable(self, width: int, speed: int, extendedSpeed: int) -> None:
+        """
+        Enable widths and speeds, in PortInfo's codes, for when the link is trained.
+
+        @param extendedSpeed: 0 for a port that has none.
+        """
+        self.linkWidthEnabled, self.linkSpeedEnabled = width, speed
+        self.linkSpeedExtEnabled = extendedSpeed
+        self.linkSpeedExtSupported = extendedSpeed | _EXTENDED_SPEEDS if extendedSpeed else 0
+
     def setState(self, state: int) -> list[Change] | None:
         """
         A subnet manager sets PortState.
@@ -296,11 +312,13 @@ class Port:
             return
         width = self.linkWidthEnabled & peer.linkWidthEnabled
         speed = self.linkSpeedEnabled & peer.linkSpeedEnabled
+        extended = self.linkSpeedExtEnabled & peer.linkSpeedExtEnabled
         if not width or not speed:
             return
         for port in (self, peer):
             port.linkWidthActive = next((each for each in _WIDTH_ORDER if each & width), width)
             port.linkSpeedActive = 1 << speed.bit_length() - 1
+            port.linkSpeedExtActive = 1 << extended.bit_length() - 1 if extended else 0
             state = TRANSITIONS[port.state, LinkInput.TRAINED]
             port._enter(state, PhysicalState.LINK_UP, True, changes)
 
@@ -453,7 +471,7 @@ def build(topology: Topology) -> tuple[Graph, dict[str, Node]]:
         for number, end in each.ports.items():
             one, other = nodes[each.name].port(number), nodes[end.node].port(end.port)
             if one is not None and other is not None:
-                one.linkWidthEnabled, one.linkSpeedEnabled = end.width, end.speed
+                one.enable(end.width, end.speed, end.extspeed)
                 links.append((one, other))
     # When both ends have their widths and speeds.  Each link has two ends, and is made once.
     for one, other in links:

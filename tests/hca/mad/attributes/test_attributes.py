@@ -33,6 +33,7 @@ from twisted_ib.hca.mad.attributes.performance import (
 )
 from twisted_ib.hca.mad.attributes.port import (
     Capability,
+    Capability2,
     GUIDInfo,
     LedInfo,
     PKeyTable,
@@ -406,6 +407,7 @@ class AttributeTests(SynchronousTestCase):
         )
         self.assertEqual(names, 0x50C048)
         self.assertEqual(Capability(CA_PORT.capMask), names | Capability.SM)
+        self.assertEqual(CA_PORT.capabilityMask2, Capability2.LINK_WIDTH_2X | Capability2.LINK_SPEED_HDR)
 
     def test_details(self) -> None:
         """

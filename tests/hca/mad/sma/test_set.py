@@ -164,6 +164,18 @@ class PortInfoTests(SetTestCase):
             self.assertEqual(self.write(self.near, linkSpeedEnabled=speed)[0], status)
             self.assertEqual(self.near.linkSpeedEnabled, enabled)
 
+    def test_extendedSpeeds(self) -> None:
+        """
+        Likewise of extended speeds, for managers that know them; one code enables none.
+        """
+        self.near.enable(2, 7, 1)
+        for speed, status, enabled in ((2, 0, 2), (0, 0, 2), (8, INVALID, 2), (30, 0, 0), (31, 0, 7)):
+            self.assertEqual(self.write(self.near, EXTENDED_SPEEDS, linkSpeedExtEnabled=speed)[0], status)
+            self.assertEqual(self.near.linkSpeedExtEnabled, enabled)
+        for speed in (8, 30, 1):
+            self.assertEqual(self.write(self.near, linkSpeedExtEnabled=speed)[0], 0)
+            self.assertEqual(self.near.linkSpeedExtEnabled, 7)
+
     def test_limits(self) -> None:
         """
         MTU and virtual lanes no more than there are; Sleep and Polling as the default state.

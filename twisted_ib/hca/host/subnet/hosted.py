@@ -244,7 +244,7 @@ class HostedSubnet:
                     continue
                 changes += self.graph.unlink(port)
                 if peer is not None and end is not None:
-                    port.linkWidthEnabled, port.linkSpeedEnabled = end.width, end.speed
+                    port.enable(end.width, end.speed, end.extspeed)
                     missing.append((port, peer))
         # When all that is gone is gone.  Each link has two ends, and is made once.
         for port, peer in missing:

@@ -57,6 +57,22 @@ class Capability(IntFlag):
     HIERARCHY_INFO = 1 << 31
 
 
+class Capability2(IntFlag):
+    """
+    Bits of PortInfo's CapabilityMask2 (Linux C{enum ib_port_capability_mask2_bits}).
+    """
+
+    SET_NODE_DESCRIPTION = 1 << 0
+    PORT_INFO_EXTENDED = 1 << 1
+    VIRTUALIZATION = 1 << 2
+    SWITCH_PORT_STATE_TABLE = 1 << 3
+    LINK_WIDTH_2X = 1 << 4
+    LINK_SPEED_HDR = 1 << 5
+    LINK_SPEED_NDR = 1 << 10
+    EXTENDED_SPEEDS_2 = 1 << 11
+    LINK_SPEED_XDR = 1 << 12
+
+
 @frozen(kw_only=True)
 class PortInfo(Attribute):
     """
@@ -187,6 +203,7 @@ __all__ = [
     "GUIDS_PER_BLOCK",
     "PARTITIONS_PER_BLOCK",
     "Capability",
+    "Capability2",
     "GUIDInfo",
     "LedInfo",
     "PKeyTable",

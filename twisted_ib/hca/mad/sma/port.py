@@ -9,6 +9,7 @@ from typing import Final
 from twisted_ib.hca.base.port import LARGEST_UNICAST_LID, PhysicalState
 from twisted_ib.hca.mad.attributes.layouts import Attribute
 from twisted_ib.hca.mad.attributes.port import (
+    EXTENDED_SPEEDS,
     GUIDS_PER_BLOCK,
     PARTITIONS_PER_BLOCK,
     GUIDInfo,
@@ -23,6 +24,9 @@ from twisted_ib.hca.subnet.graph import Change, Port
 #: The value of a field that stands for all that is supported (IBTA vol. 1 14.2.5.6).
 _ALL_WIDTHS: Final = 0xFF
 _ALL_SPEEDS: Final = 0xF
+_ALL_EXTENDED: Final = 0x1F
+#: LinkSpeedExtEnabled of none.
+_NO_EXTENDED: Final = 0x1E
 _PHYSICAL: Final = {each.value: each for each in (PhysicalState.SLEEP, PhysicalState.POLLING)}
 _SETTABLE: Final = {**_PHYSICAL, PhysicalState.DISABLED.value: PhysicalState.DISABLED}
 #: Fields that every Set of PortInfo writes to a port that can have a LID, and to every port (IBTA vol. 1
@@ -44,6 +48,7 @@ _COPIED: Final = (
     *("lid", "lmc", "smLID", "capMask", "capabilityMask2", "respTimeVal", "neighborMTU", "mtuCap"),
     *("operVLs", "vlCap", "linkWidthSupported", "linkWidthEnabled", "linkWidthActive"),
     *("linkSpeedSupported", "linkSpeedEnabled", "linkSpeedActive"),
+    *("linkSpeedExtSupported", "linkSpeedExtEnabled", "linkSpeedExtActive"),
 )
 
 
@@ -125,10 +130,17 @@ def _setLink(request: Request, port: Port, info: PortInfo) -> None:
     if not port.isEnd:
         for name in _SWITCH_FIELDS:
             setattr(port, name, getattr(info, name))
-    for name, value, everything in (
+    speeds = [
         ("linkWidth", info.linkWidthEnabled, _ALL_WIDTHS),
         ("linkSpeed", info.linkSpeedEnabled, _ALL_SPEEDS),
-    ):
+    ]
+    # Only of a manager that knows them.
+    if request.modifier & EXTENDED_SPEEDS:
+        if info.linkSpeedExtEnabled == _NO_EXTENDED:
+            port.linkSpeedExtEnabled = 0
+        else:
+            speeds.append(("linkSpeedExt", info.linkSpeedExtEnabled, _ALL_EXTENDED))
+    for name, value, everything in speeds:
         supported = getattr(port, f"{name}Supported")
         if value == everything:
             setattr(port, f"{name}Enabled", supported)
