@@ -97,6 +97,10 @@ class ReceiverTests(SynchronousTestCase):
         self.assertEqual(self.take(part(2, 6)), [(ACK, 0, 4, 4 + RMPP_WINDOW)])
         self.assertEqual(self.take(part(5, 6))[0][:3], (ACK, 0, 6))
         self.assertEqual(self.machine.take(), whole(6))
+        self.setUp()
+        for number in (1, 3):
+            self.take(part(number, 9))
+        self.assertEqual(self.take(part(2, 9)), [(ACK, 0, 3, 3 + RMPP_WINDOW)])
 
     def test_repeated(self) -> None:
         """

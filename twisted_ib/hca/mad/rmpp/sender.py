@@ -137,7 +137,7 @@ class Sender:
         # An ACK that was overtaken by a later one.
         if number < self.acknowledged or window < self._window:
             return []
-        if header.responseTime not in (0, NO_RESPONSE_TIME):
+        if header.responseTime != NO_RESPONSE_TIME:
             # IBTA vol. 1 13.6.3.1: how long the receiver may take until it acknowledges.
             self._timeout = max(self._timeout, timeoutSeconds(header.responseTime) or 0.0)
         if number > self.acknowledged:
