@@ -46,6 +46,7 @@ _EXTENDED_SPEEDS: Final = 7
 _STALL_COUNT: Final = 7
 _SWITCH_RESPONSE_TIME: Final = 8
 _LEASE: Final = 4089
+_REVISION: Final = 0xA1
 #: Virtual lane of each service level; virtual lane and weight of each entry of the arbitration tables.
 _MAPPING: Final = (*range(15), 7)
 _LOW: Final = ((0, 0), *((lane, 4) for lane in range(1, 8)))
@@ -357,7 +358,8 @@ class Node:
         self.kind = kind
         self.guid = self.systemGUID = guid
         self.description = description
-        self.vendorID = self.deviceID = self.revision = 0
+        self.vendorID = self.deviceID = 0
+        self.revision = _REVISION
         self.switch = Switch() if kind is NodeType.SWITCH else None
         self.ports: list[Port | None] = [None if self.switch is None else Port(self, 0, guid)]
         for number in range(1, numberOfPorts + 1):

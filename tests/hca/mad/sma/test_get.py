@@ -27,13 +27,13 @@ from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, SET, decodeMAD
 
 #: Node and port of arrival, attribute, modifier, octets without the zeros behind them.
 ANSWERS: tuple[tuple[str, int, type[Attribute], int, str], ...] = (
-    ("Hca1", 1, NodeInfo, 0, "0101010200000000001000000000000000100000000000000010000100400000000000000 1"),
+    ("Hca1", 1, NodeInfo, 0, "0101010200000000001000000000000000100000000000000010000100400000000000a101"),
     (
         "Switch2",
         5,
         NodeInfo,
         0,
-        "0101020800000000002000010000000000200001000000000020000100080000000000000 5",
+        "0101020800000000002000010000000000200001000000000020000100080000000000a105",
     ),
     ("Hca1", 1, NodeDescription, 0, "48636131"),
     (
@@ -111,7 +111,7 @@ class GetTests(SMATestCase):
             self.assertEqual(response.status, 0)
             data = response.data
             assert isinstance(data, bytes)
-            self.assertEqual(data.hex(), bytes.fromhex(text.replace(" ", "")).ljust(64, b"\0").hex())
+            self.assertEqual(data.hex(), bytes.fromhex(text).ljust(64, b"\0").hex())
 
     def test_absent(self) -> None:
         """

@@ -58,6 +58,16 @@ class KeyTests(SMATestCase):
         self.assertEqual((self.one.mkey, self.one.lid), (0, 6))
         self.assertIsNotNone(self.respond(self.one, smp(SET, PortInfo.ID, key=WRONG)).octets)
 
+    def test_setAnew(self) -> None:
+        """
+        The answer to a Set has the M_Key that was set.
+        """
+        request = PortInfo(mkey=WRONG, lid=5, protectBits=1)
+        octets = self.respond(self.one, smp(SET, PortInfo.ID, data=request.pack(), key=KEY)).octets
+        assert octets is not None
+        self.assertEqual(PortInfo.parse(octets[64:]).mkey, WRONG)
+        self.assertEqual(self.shown(KEY), 0)
+
     def test_violations(self) -> None:
         """
         They are counted up to the counter's end; a Get that is answered is none.

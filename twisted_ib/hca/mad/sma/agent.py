@@ -107,8 +107,8 @@ class SMA:
         if row is None or (row.onlySwitch and arrival.node.switch is None) or (method == SET and not row.set):
             return Answer(_response(data, method, UNSUPPORTED_METHOD_ATTRIBUTE))
         body = data[_ATTRIBUTE_OFFSET : _ATTRIBUTE_OFFSET + _ATTRIBUTE_BYTES]
-        request = Request(arrival, end, modifier, key, body)
-        if method == SET and row.set is not None:
+        request = Request(arrival, end, modifier, key, method == SET, body)
+        if request.isSet and row.set is not None:
             row.set(request)
         found = row.get(request)
         if found is None:

@@ -65,8 +65,8 @@ def _getPortInfo(request: Request) -> Attribute | None:
     if port is None:
         return None
     values = {name: getattr(port, name) for name in _COPIED}
-    # IBTA vol. 1 14.2.4: with these protect bits the M_Key is read by who knows it.
-    if port.protectBits and request.key != port.mkey:
+    # IBTA vol. 1 14.2.4: with these protect bits the M_Key is read by who knows it, or has just set it.
+    if port.protectBits and request.key != port.mkey and not request.isSet:
         values["mkey"] = 0
     # External ports of a switch have no prefix, nor what else belongs to a LID.
     if port.isEnd:

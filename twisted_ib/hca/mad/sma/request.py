@@ -23,6 +23,7 @@ class Request:
     """
     @ivar arrival: the port that it came in by, and C{end} the one that has the LID.
     @ivar key: its M_Key.
+    @ivar isSet: whether it is a Set.
     @ivar data: the octets of its attribute.
     @ivar status: of the response.
     @ivar rerouted: whether a forwarding table changed.
@@ -33,7 +34,8 @@ class Request:
     end: Port
     modifier: int
     key: int
-    data: bytes = b""
+    isSet: bool
+    data: bytes
     status: int = 0
     rerouted: bool = False
     reregister: bool = False
