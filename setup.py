@@ -9,6 +9,14 @@ from setuptools import setup
 
 MODULES = [
     "twisted_ib/hca/base/polling.py",
+    "twisted_ib/hca/cm/admission.py",
+    "twisted_ib/hca/cm/machine.py",
+    "twisted_ib/hca/cm/messages.py",
+    "twisted_ib/hca/cm/peer.py",
+    "twisted_ib/hca/cm/table.py",
+    "twisted_ib/hca/cm/timers.py",
+    "twisted_ib/hca/cm/transitions.py",
+    "twisted_ib/hca/device/connections.py",
     "twisted_ib/hca/device/progress.py",
     "twisted_ib/hca/fabric/base/addressdirectory.py",
     "twisted_ib/hca/fabric/base/fabric.py",
@@ -33,6 +41,8 @@ MODULES = [
     "twisted_ib/hca/transport/sendwindow.py",
     "twisted_ib/hca/transport/unreliable.py",
     "twisted_ib/hca/wire/icrcflow.py",
+    "twisted_ib/internet/batchedcalls.py",
+    "twisted_ib/internet/localports.py",
     "twisted_ib/rds/media/rccarrier.py",
     "twisted_ib/rds/media/rcconnection.py",
     "twisted_ib/rds/media/rcsend.py",

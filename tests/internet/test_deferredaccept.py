@@ -14,6 +14,7 @@ from tests.simulation.streams import ADDRESSES, Client, Sender, Streams
 from twisted_ib import limits
 from twisted_ib.hca.connection.path import ANY_PATH
 from twisted_ib.hca.fabric.base import faults
+from twisted_ib.hca.fabric.roce.peerpath import PeerPath
 from twisted_ib.hca.wire.cm import DREQ, REJ, REP, REQ, RTU
 from twisted_ib.rdma.port import connectRDMA, listenRDMA
 from twisted_ib.sdp.port import connectSDP, listenSDP
@@ -200,18 +201,22 @@ class PromiseTests(SynchronousTestCase):
         """
         A REQ for another transport service, or for packets that do not fit, gets no half-open connection.
         """
-        manager = self.streams.channels[ADDRESSES[0]].device.cm
-        connect = manager.connect
+        send = PeerPath.sendManagement
         for name, value in (("transportServiceType", 1), ("transportServiceType", 3), ("pathMTU", 7)):
 
-            def asking(path: Any, request: REQ, *rest: Any, name: str = name, value: int = value) -> Any:
+            def asking(
+                path: Any, attribute: int, body: bytes, *rest: Any, name: str = name, value: int = value
+            ) -> None:
                 """
                 Ask for something else.
                 """
-                setattr(request, name, value)
-                return connect(path, request, *rest)
+                if attribute == REQ.attribute:
+                    request = REQ.parse(body, 0, len(body))
+                    setattr(request, name, value)
+                    body = request.pack()
+                send(path, attribute, body, *rest)
 
-            self.patch(manager, "connect", asking)
+            self.patch(PeerPath, "sendManagement", asking)
             client = self.streams.connect(Recorder(), 20)
             self.wait(1.0)
             self.assertIsNotNone(client.failure, name)

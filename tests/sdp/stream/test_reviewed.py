@@ -17,6 +17,7 @@ from tests.sdp.pair import LOCALHOST, Pair, PairTestCase, Recorder
 from tests.sdp.stream.test_closing import HalfRecorder
 from tests.sdp.test_transport import Producer
 from twisted_ib.errors import PathLostError
+from twisted_ib.hca.wire.cm import REQ
 from twisted_ib.internet.addresses import addressOf
 from twisted_ib.sdp.port import SDPClient, SDPServer
 
@@ -39,6 +40,19 @@ def endBatch(end: Any) -> None:
     """
     end.device.turns += 1
     end.device._endOfBatch()
+
+
+class Dying:
+    """
+    The path to a peer that reads nothing any more.
+    """
+
+    peer = SimpleNamespace(guid=1)
+
+    def sendManagement(self, *message: Any) -> None:
+        """
+        Let it go nowhere.
+        """
 
 
 class Failing(Recorder):
@@ -198,14 +212,10 @@ class MistakeTests(ReviewedTestCase):
         """
         for pair in self.pairs():
             heard: list[Exception] = []
-            users = [
-                SimpleNamespace(user=SimpleNamespace(pathLost=call), listener=None)
-                for call in (lambda reason: 1 // 0, heard.append)
-            ]
-            device = pair.b.device
-            self.patch(device.cm, "pathLost", lambda path, users=users: users)
+            device, path = pair.b.device, Dying()
+            for call in (lambda reason: 1 // 0, heard.append):
+                device.cm.connect(path, REQ(), SimpleNamespace(pathLost=call), 0.0)
             lost = PathLostError("the peer died")
-            path = SimpleNamespace(peer=SimpleNamespace(guid=1))
             self.patch(device.fabric, "attend", partial(device.pathLost, path, lost))
             pair.b.channel.doRead()
             self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)

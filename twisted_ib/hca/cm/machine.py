@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from zope.interface import implementer
+from zope.interface import classImplements
 
 from twisted_ib.errors import ConnectionStateError
 from twisted_ib.hca.cm.messages import replyMessage
@@ -70,7 +70,6 @@ class ConnectionContext(Protocol):
         """
 
 
-@implementer(IConnection)
 class Connection:
     """
     One end of a connection.
@@ -249,3 +248,6 @@ class Connection:
         if self.state in (State.IDLE, State.TIMEWAIT):
             return False
         raise ConnectionStateError(f"{given.name.lower()} in state {self.state.name}")
+
+
+classImplements(Connection, IConnection)
