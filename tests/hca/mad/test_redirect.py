@@ -243,6 +243,15 @@ class PacketTests(OnPackets, RedirectionContract, MADTestCase):
         found.learn((3, 4), Redirection(3, 5, 6))
         self.assertEqual([found.find((key, 4)) is None for key in (1, 2, 3)], [False, True, False])
 
+    def test_group(self) -> None:
+        """
+        Nobody is sent to a multicast group.
+        """
+        for gid, expected in ((0xFF12 << 112, None), (7, Redirection(7, 5, 0))):
+            info = ClassPortInfo(redirectGID=gid, redirectQP=5)
+            mad = Mad(PERFORMANCE, 1, GET_RESPONSE, 0, 1, info.pack(), status=2)
+            self.assertEqual(redirect.redirectionOf(mad, 9), expected)
+
     def test_short(self) -> None:
         """
         A class whose data is shorter than ClassPortInfo is not redirected.

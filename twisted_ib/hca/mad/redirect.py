@@ -15,6 +15,7 @@ from attrs import evolve
 from twisted_ib.errors import LengthError
 from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.mad.attributes.classportinfo import ClassPortInfo
+from twisted_ib.hca.wire.grh import isMulticast
 from twisted_ib.hca.wire.mad.classes import TRANSFER_HEADERS, RMPPHeader
 from twisted_ib.hca.wire.mad.mad import REDIRECTED, Mad
 
@@ -51,10 +52,10 @@ def redirectionOf(mad: Mad, key: int) -> Redirection | None:
         info = ClassPortInfo.parse(mad.data if isinstance(mad.data, bytes) else b"")
     except LengthError:
         return None
-    if info.redirectQP <= GSI_QPN:
-        return None
     # Without a GID it is another queue pair of the same port.
     found = info.redirectGID or key
+    if info.redirectQP <= GSI_QPN or isMulticast(found):
+        return None
     return Redirection(found, info.redirectQP, info.redirectQKey, info.redirectTC, info.redirectFL)
 
 
