@@ -408,6 +408,19 @@ class StateTests(OnPackets, TransferTestCase):
         self.assertEqual((self.responses, self.left()[0]), ([None], ({}, 0)))
         self.assertEqual(self.a.counters["management_aborted"], 1)
 
+    def test_unanswered(self) -> None:
+        """
+        A request of many MADs that has arrived has the time of all attempts for its response.
+        """
+        self.serving.agent.received = self.serving.requests.append
+        self.request(self.asking.exchange(bytes(3000)), timeout=2.0, retries=2)
+        self.assertEqual(len(self.serving.requests), 1)
+        self.wait(5.9)
+        self.assertEqual(self.responses, [])
+        self.wait(0.2)
+        self.assertEqual((self.responses, self.left()[0]), ([None], ({}, 0)))
+        self.assertEqual(self.a.counters["management_timeouts"], 1)
+
     def test_cancelled(self) -> None:
         """
         A request that is cancelled, or whose device closes, while its response arrives tells the sender.
