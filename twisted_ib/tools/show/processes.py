@@ -20,11 +20,12 @@ TABLE_LINES = 1 << 16
 #: Bytes that are read of a process's command line, which may be any memory of that process, however large
 #: (C{prctl(2)}, PR_SET_MM_MAP).
 COMMAND_LINE = 4096
+#: The place of the row about all TCP sockets that no other row is about.
+ANYWHERE = f"{ANY[0]}:{ANY[1]}"
 #: The rule of a TCP socket of which nothing is known: the process is busy and has not said it before.
 UNKNOWN = ""
 
 _TABLES = (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6))
-_ANY = f"{ANY[0]}:{ANY[1]}"
 _WORD = 4
 
 
@@ -55,7 +56,7 @@ def tcpRows(pid: int, reasons: list[dict[str, Any]]) -> list[list[Any]] | None:
         return None
     ends = {(row["local"], row["remote"]): row for row in reasons}
     ports = {row["local"].rpartition(":")[2]: row for row in reasons if row["kind"] == LISTENER}
-    other = ends.get((_ANY, _ANY), {"rule": UNKNOWN})
+    other = ends.get((ANYWHERE, ANYWHERE), {"rule": UNKNOWN})
     found = []
     for table, family in _TABLES:
         for local, remote, state, queued, inode in _table(pid, table, family):
@@ -118,4 +119,4 @@ def _address(text: str, family: int) -> str:
     return f"[{host}]:{int(port, 16)}" if ":" in host else f"{host}:{int(port, 16)}"
 
 
-__all__ = ["ASKED_AT_ONCE", "UNKNOWN", "programOf", "tcpRows"]
+__all__ = ["ANYWHERE", "ASKED_AT_ONCE", "UNKNOWN", "programOf", "tcpRows"]

@@ -24,7 +24,7 @@ from twisted_ib.hca.host.search import Search
 from twisted_ib.hca.host.socketpage.reading import readPage
 from twisted_ib.tools.program import ArgumentParser, complain, printable, secondsWithin, write
 from twisted_ib.tools.show.filters import FilterError, Test, expression, inState
-from twisted_ib.tools.show.processes import ASKED_AT_ONCE, programOf, tcpRows
+from twisted_ib.tools.show.processes import ANYWHERE, ASKED_AT_ONCE, programOf, tcpRows
 from twisted_ib.tools.show.sockets import order, socketsOf
 from twisted_ib.tools.show.sockettext import cut, table, total
 
@@ -99,10 +99,13 @@ def standing(entry: Entry, pid: int) -> Found:
         return Found(pid, [], f"{who} does not answer")
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in page["rows"]]
     reasons = [row for row in rows if row["provider"] == TCP and row["local"] is not None]
-    ofKernel = tcpRows(pid, reasons) if pid else None
-    if ofKernel is not None:
+    known = tcpRows(pid, reasons) if pid else None
+    if known is not None:
         others = [row for row in rows if row["provider"] != TCP]
-        page["rows"] = [list(row.values()) for row in others] + ofKernel
+        page["rows"] = [list(row.values()) for row in others] + known
+    else:
+        # The kernel does not show the process.  The row about all other sockets of TCP is none of them.
+        page["rows"] = [list(row.values()) for row in rows if row["local"] != ANYWHERE]
     note = f"{who} does not answer in time: shown without its figures"
     return Found(pid, socketsOf(SocketsAnswer(pid, [page], True), programOf), note)
 
