@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.opensm.lab import lacking
 
 #: The modules that have them.
-MODULES = ("master", "commands", "attack", "redirection")
+MODULES = ("master", "settings", "commands", "attack", "redirection")
 
 
 class NoOpenSMTests(SynchronousTestCase):
