@@ -126,3 +126,24 @@ class AttackTests(SynchronousTestCase):
             status, output = made.run("Hca1", "sminfo", "-D", "0")
             self.assertEqual(status, 0)
             self.assertIn("SMINFO_MASTER", output)
+
+    def test_outOfRange(self) -> None:
+        """
+        Queries by ports that no switch has, which OpenSM 3.3.23 does not survive, do not reach it.
+        """
+        with lab(TOPOLOGIES["trunks"], Path(self.mktemp()).resolve()) as made:
+            opensm = made.opensm()
+            made.until((made.directory / "opensm-subnet.lst").exists)
+            client = Client(made, "Hca2")
+            self.addCleanup(client.close)
+            manager = made.subnet.find("Hca1").lid
+            mad = bytearray(256)
+            # Subnet administration, GetTable of SLtoVLMappingTableRecords.
+            mad[:4], mad[16:18] = bytes((1, 3, 2, 0x12)), b"\0\x13"
+            for components, number in ((2, 255), (4, 9), (6, 9), (4, 255)):
+                mad[55], mad[58], mad[59] = components, number, number
+                for _ in range(5):
+                    client.send(MESSAGE.pack(manager, 0, 1, 1, 0, 256, bytes(mad)))
+            self.assertEqual(made.lost["umad_withheld"], 20)
+            status, output = made.run("Hca3", "saquery", "-c")
+            self.assertEqual((status, opensm.poll()), (0, None), output)

@@ -16,8 +16,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import programOf, running
 from tests.support.waiting import HANG_SECONDS
+from twisted_ib.errors import TopologyError
 from twisted_ib.hca.subnet.umad import CLIENT, CONNECT, CONTROL, ERROR, MAGIC
-from twisted_ib.tools.fabric import SOCKET_NAME_BYTES, commandLine
+from twisted_ib.limits import TOPOLOGY_BYTES
+from twisted_ib.tools.fabric import SOCKET_NAME_BYTES, commandLine, read
 
 RUN = programOf("fabric")
 
@@ -125,6 +127,15 @@ class FabricTests(SynchronousTestCase):
         status, errors = self.refused("--ibsim", "x" * (SOCKET_NAME_BYTES + 1))
         self.assertEqual(status, 2)
         self.assertIn("ib-fabric: argument --ibsim: invalid name of a socket value", errors)
+
+    def test_tooLarge(self) -> None:
+        """
+        A file that is longer than a topology may be is not read to its end.
+        """
+        with self.file.open("wb") as file:
+            file.truncate(TOPOLOGY_BYTES + 1)
+        error = self.assertRaises(TopologyError, read, str(self.file))
+        self.assertEqual(str(error), f"{self.file}:1: a file of more than {TOPOLOGY_BYTES} octets")
 
     def test_commandLine(self) -> None:
         """

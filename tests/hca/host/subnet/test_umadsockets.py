@@ -230,6 +230,18 @@ class SocketsTests(SynchronousTestCase):
         self.assertEqual(self.lost, {"umad_malformed": 2})
         self.assertEqual(len(os.listdir("/proc/self/fd")), before)
 
+    def test_nameless(self) -> None:
+        """
+        A control message of a socket without a name is dropped.
+        """
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            request = CLIENT.pack(1, 0, 0, b"a")
+            sock.sendto(
+                CONTROL.pack(MAGIC, 0, CONNECT, len(request), request), f"\0{self.name}:ctl\0".encode()
+            )
+            self.turn()
+        self.assertEqual((self.lost, self.sockets.server.clients), ({"umad_malformed": 1}, ()))
+
     def test_closed(self) -> None:
         """
         Closing frees the names; a second server has to wait for that.

@@ -200,9 +200,13 @@ class UmadSockets:
             if received is None:
                 return
             octets, process, address = received
+            if not address:
+                # A socket without a name could not have the reply, nor be told from others.
+                self._count("umad_malformed")
+                continue
             self._process = process
             reply = self.server.control(address, octets)
-            if reply is not None and address:
+            if reply is not None:
                 try:
                     control.sendto(reply, address)
                 except OSError:
