@@ -5,7 +5,6 @@ Parts that the workloads share: the server's places, connections to them, and ch
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from time import perf_counter_ns
 from typing import Any, TypeVar
 
 from attrs import define, field
@@ -13,8 +12,8 @@ from twisted.internet.defer import ensureDeferred, gatherResults
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
 
-from benchmarks.measuring import cpuNanoseconds, pattern
-from benchmarks.protocols import Collector
+from twisted_ib.tools.compare.applications import Collector
+from twisted_ib.tools.compare.measuring import ContentError, cpuNanoseconds, pattern
 
 _P = TypeVar("_P", bound=Protocol)
 
@@ -22,12 +21,6 @@ _P = TypeVar("_P", bound=Protocol)
 CONNECTING = 32
 #: Messages, and bytes of each, sent before memory is measured: at least a whole ring.
 WARM_MESSAGES, WARM_BYTES = 192, 48 * 1024
-
-
-class ContentError(Exception):
-    """
-    Other bytes arrived than were sent.
-    """
 
 
 @define
@@ -91,13 +84,6 @@ class Bench:
         for _ in range(WARM_MESSAGES):
             await collector.collect(pattern(WARM_BYTES))
         await collector.close()
-
-
-def deadlineIn(seconds: float) -> int:
-    """
-    A moment of C{perf_counter_ns}.
-    """
-    return perf_counter_ns() + int(seconds * 1e9)
 
 
 async def many(count: int, one: Callable[[], Awaitable[None]]) -> None:

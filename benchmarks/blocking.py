@@ -22,16 +22,8 @@ from time import perf_counter, perf_counter_ns, sleep
 from typing import Any
 
 from benchmarks.footprint import IDLE_TIMES, REST_SECONDS, SETTLE_SECONDS, Idleness
-from benchmarks.measuring import (
-    SPACE_SECONDS,
-    Figures,
-    answerRows,
-    chunksOf,
-    cpuNanoseconds,
-    latencies,
-    manyDescriptors,
-    pattern,
-)
+from benchmarks.measuring import SPACE_SECONDS, answerRows, chunksOf, latencies, manyDescriptors
+from twisted_ib.tools.compare.measuring import Figures, cpuNanoseconds, pattern
 
 HEAD = struct.Struct(">QB")
 CHUNK = 256 * 1024

@@ -21,7 +21,6 @@ from benchmarks.processes import (
     PLACEMENTS,
     Neighbours,
     Pair,
-    WorkerError,
     environmentFor,
     isCompiled,
     workloadOf,
@@ -33,6 +32,7 @@ from benchmarks.subjects import BASELINE, BASELINES, BEFORE, COMPILED, SUBJECTS,
 from benchmarks.subjects import byName as subjectByName
 from benchmarks.summary import Results
 from benchmarks.ucx import UCXPair
+from twisted_ib.tools.compare.processes import WorkerError
 
 #: Seconds of the timed part of one row; quick and not.
 QUICK_SECONDS = 0.06

@@ -15,7 +15,6 @@ from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString
 from twisted.internet.protocol import ClientFactory, Factory, Protocol
 
-from benchmarks.protocols import Echo
 from benchmarks.stepping import Both, connected, least
 from benchmarks.steps import Table
 from twisted_ib.hca.cm.messages import replyMessage, requestMessage
@@ -27,6 +26,7 @@ from twisted_ib.sdp import handshake
 from twisted_ib.sdp.port import SDPConnector, connectSDP, listenSDP
 from twisted_ib.sdp.protocol.wire import HELLO_ACK_BYTES, HELLO_BYTES, Hello, HelloAck
 from twisted_ib.sdp.transport import SDPTransport
+from twisted_ib.tools.compare.applications import Echo
 
 SIZE = 64
 #: Calls of one run of a step, and connections of one run of all.

@@ -11,10 +11,10 @@ from twisted.internet.defer import Deferred, DeferredList, gatherResults
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import deferLater
 
-from benchmarks.bench import Bench, ContentError, deadlineIn, many
+from benchmarks.bench import Bench, many
 from benchmarks.footprint import IDLE_TIMES, REST_SECONDS, SETTLE_SECONDS, Footprint, Idleness
-from benchmarks.measuring import Figures, pattern, percentile
-from benchmarks.protocols import Caller
+from twisted_ib.tools.compare.applications import Caller
+from twisted_ib.tools.compare.measuring import ContentError, Figures, deadlineIn, pattern, percentile
 
 #: The crowd that a larger one's cost per message is compared with.
 FEW = 100

@@ -27,9 +27,16 @@ from twisted.internet.task import deferLater
 from twisted.protocols.basic import Int32StringReceiver
 from zope.interface import implementer
 
-from benchmarks.bench import ContentError, deadlineIn
-from benchmarks.measuring import Figures, cpuNanoseconds, latencies, measured, pattern
-from benchmarks.worker import Commands, failed
+from benchmarks.measuring import latencies
+from twisted_ib.tools.compare.measuring import (
+    ContentError,
+    Figures,
+    cpuNanoseconds,
+    deadlineIn,
+    measured,
+    pattern,
+)
+from twisted_ib.tools.compare.worker import Commands, failed
 
 HOST = "127.0.0.1"
 CONTROL_BYTES = 48

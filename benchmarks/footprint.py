@@ -10,7 +10,7 @@ from time import perf_counter
 
 from attrs import frozen
 
-from benchmarks.measuring import Figures, cpuNanoseconds
+from twisted_ib.tools.compare.measuring import Figures, cpuNanoseconds
 
 #: How long both ends are left alone before memory is looked at, and before idle CPU time is.
 SETTLE_SECONDS = 0.3

@@ -22,7 +22,8 @@ from typing import Any
 
 from attrs import frozen
 
-from benchmarks.measuring import Figures, answerRows, chunksOf, cpuNanoseconds, latencies, pattern
+from benchmarks.measuring import answerRows, chunksOf, latencies
+from twisted_ib.tools.compare.measuring import Figures, cpuNanoseconds, pattern
 
 #: Bytes that may be under way in a stream of iceoryx2, and messages of any size.
 UNDER_WAY, LEAST_MESSAGES, MOST_MESSAGES = 4 << 20, 4, 256

@@ -8,8 +8,9 @@ import os
 import platform
 import subprocess
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from twisted_ib.tools.machine import ofFile, versionOf
 
 _ROOT = Path(__file__).resolve().parent.parent
 #: Packages whose versions matter.
@@ -21,13 +22,13 @@ def describe() -> dict[str, object]:
     @return: facts of this machine, by name.
     """
     return {
-        "CPU": _ofFile("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
+        "CPU": ofFile("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
         "CPUs": len(os.sched_getaffinity(0)),
-        "memory": _ofFile("/proc/meminfo", "MemTotal"),
+        "memory": ofFile("/proc/meminfo", "MemTotal"),
         "kernel": f"{platform.system()} {platform.release()}",
-        "virtual": "hypervisor" in _ofFile("/proc/cpuinfo", "flags").split(),
+        "virtual": "hypervisor" in ofFile("/proc/cpuinfo", "flags").split(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        **{name: _version(name) for name in _PACKAGES},
+        **{name: versionOf(name) for name in _PACKAGES},
         "commit": _commit(),
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "load average": round(os.getloadavg()[0], 2),
@@ -45,31 +46,6 @@ def inWords(machine: dict[str, object]) -> str:
         f" {machine['python']}{packages}; commit {machine['commit'] or 'unknown'}; {machine['time']};"
         f" load average {machine['load average']} before"
     )
-
-
-def _ofFile(path: str, name: str) -> str:
-    """
-    The first value of that name in a file of the kernel's, or nothing.
-    """
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError:
-        return ""
-    for line in lines:
-        key, _, value = line.partition(":")
-        if key.strip() == name:
-            return value.strip()
-    return ""
-
-
-def _version(package: str) -> str:
-    """
-    The version of a package, or nothing.
-    """
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
 
 
 def _commit() -> str:

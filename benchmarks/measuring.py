@@ -1,30 +1,21 @@
 """
-How fast bytes move, and what that costs: what every kind of process here measures alike.
+Times, buffers and limits that every kind of process here has alike.
 """
 
 from __future__ import annotations
 
 import json
-import random
 import resource
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from time import clock_gettime_ns, perf_counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
-Figures = dict[str, float]
+from twisted_ib.tools.compare.measuring import ContentError, Figures, pattern, percentile
 
 #: Distinct buffers of the cold source.
 COLD_BUFFERS = 128
 #: The pause before each round trip that finds both ends asleep.
 SPACE_SECONDS = 0.003
-
-
-def pattern(length: int) -> bytes:
-    """
-    Bytes in which no part looks like another; the same in every run.
-    """
-    return random.Random(length).randbytes(length)
 
 
 def chunksOf(size: int, isCold: bool) -> list[bytes]:
@@ -39,13 +30,6 @@ def chunksOf(size: int, isCold: bool) -> list[bytes]:
     return [number.to_bytes(4, "big") + chunk[4:] for number in range(COLD_BUFFERS)]
 
 
-def percentile(ordered: Sequence[int], share: float) -> float:
-    """
-    The value below which C{share} of the sorted values lie.
-    """
-    return float(ordered[min(len(ordered) - 1, int(len(ordered) * share))])
-
-
 def latencies(times: list[int]) -> Figures:
     """
     Percentiles in microseconds.
@@ -58,51 +42,12 @@ def latencies(times: list[int]) -> Figures:
     return figures | {"count": float(len(times))}
 
 
-def cpuNanoseconds(processes: Sequence[int]) -> int:
-    """
-    CPU time of processes so far, user and system.
-
-    @param processes: Their ids.
-    """
-    # The clock of another process: ((~pid) << 3) | CPUCLOCK_SCHED, what
-    # clock_getcpuclockid(3) computes.
-    return sum(clock_gettime_ns((~pid << 3) | 2) for pid in processes)
-
-
 def manyDescriptors() -> None:
     """
     Let this process open as many files as it may: 10,000 connections of TCP are as many.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-async def measured(
-    bench: Any, move: Callable[[int], Awaitable[Any]], count: int, size: int, seconds: float
-) -> Figures:
-    """
-    MB/s and CPU time of a run of about so many seconds.
-
-    A short run first: it warms up, and its rate sets the length of the one that counts.
-
-    @param bench: Knows the CPU time of both processes.
-    @param move: Moves that many pieces.
-    @param count: Pieces of the first short run.
-    @param size: Bytes of a piece.
-    """
-    while True:
-        begun = perf_counter()
-        await move(count)
-        took = perf_counter() - begun
-        if took >= seconds / 8:
-            break
-        count = int(count * min(8.0, max(1.5, seconds / 4 / took)))
-    count = max(1, int(count * seconds / took))
-    cpu, begun = bench.cpuNanoseconds(), perf_counter()
-    await move(count)
-    took, cpu = perf_counter() - begun, bench.cpuNanoseconds() - cpu
-    moved = size * count
-    return {"MB/s": moved / took / 1e6, "CPU": cpu * 1024 / moved, "bytes": float(moved), "seconds": took}
 
 
 def answerRows(run: Callable[[dict[str, Any]], Mapping[str, object]]) -> None:
@@ -117,6 +62,6 @@ def answerRows(run: Callable[[dict[str, Any]], Mapping[str, object]]) -> None:
         command = json.loads(line)
         try:
             figures: dict[str, object] = dict(run(command))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, ContentError) as error:
             figures = {"error": str(error)}
         print(json.dumps(figures), flush=True)

@@ -4,33 +4,22 @@ Server and client of one subject, their CPUs, and their neighbours.
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from attrs import frozen
 
 from benchmarks.rows import Row
 from benchmarks.subjects import Subject
+from twisted_ib.tools.compare.processes import START_SECONDS, Worker, WorkerError, cpusOf
 
 #: The checkout: what the processes import from.
 ROOT = Path(__file__).resolve().parent.parent
-#: How long a process may take to start, and to end by itself.
-START_SECONDS = 30.0
-END_SECONDS = 3.0
-
-
-class WorkerError(Exception):
-    """
-    A process did not do what it was told.
-    """
 
 
 @frozen
@@ -89,13 +78,6 @@ def isCompiled(tree: str) -> bool:
     return path.suffix != ".py" and path.is_relative_to(tree)
 
 
-def cpusOf(index: int | None, available: list[int]) -> set[int]:
-    """
-    The CPUs for one process.
-    """
-    return set(available) if index is None else {available[index % len(available)]}
-
-
 class Neighbours:
     """
     A busy process on every CPU, as long as the context lasts.
@@ -131,85 +113,6 @@ class Neighbours:
             busy.wait()
 
 
-class _Worker:
-    """
-    One process that answers JSON lines.
-    """
-
-    def __init__(self, arguments: list[str], folder: str, name: str, environment: dict[str, str]) -> None:
-        """
-        Start it.
-        """
-        self._log = os.path.join(folder, f"{name}.log")
-        with open(self._log, "wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", *arguments],
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-            )
-        self._pending = b""
-
-    def tell(self, command: dict[str, object]) -> None:
-        """
-        Write one line.
-        """
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(json.dumps(command).encode() + b"\n")
-            self.process.stdin.flush()
-        except OSError:
-            raise WorkerError(f"ended: {self._lastWords()}") from None
-
-    def hear(self, seconds: float) -> dict[str, Any]:
-        """
-        Read one line.
-        """
-        assert self.process.stdout is not None
-        descriptor = self.process.stdout.fileno()
-        while b"\n" not in self._pending:
-            if not select.select([descriptor], [], [], seconds)[0]:
-                raise WorkerError(f"silent for {seconds:.0f} s: {self._lastWords()}")
-            data = os.read(descriptor, 65536)
-            if not data:
-                raise WorkerError(f"ended: {self._lastWords()}")
-            self._pending += data
-        line, _, self._pending = self._pending.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise WorkerError(str(answer["error"]))
-        return answer
-
-    def _lastWords(self) -> str:
-        """
-        The end of what it wrote to standard error.
-        """
-        lines = Path(self._log).read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "without a word"
-
-    def end(self, isHard: bool = False) -> None:
-        """
-        Let it end, or make it.
-
-        @param isHard: Make it at once.
-        """
-        assert self.process.stdin is not None and self.process.stdout is not None
-        if isHard:
-            self.process.kill()
-        try:
-            self.process.stdin.close()
-        except OSError:
-            pass
-        try:
-            self.process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process.stdout.close()
-
-
 def workloadOf(row: Row, subject: Subject) -> str:
     """
     The workload of a subject in a row.
@@ -235,8 +138,11 @@ class Pair:
         tail = [subject.server, str(int(subject.noDelay))]
         reactors = subject.reactor, subject.clientReactor or subject.reactor
         environment = environment or environmentFor()
-        self._server = _Worker([module, "server", reactors[0], *tail], self._folder, "server", environment)
-        self._client = _Worker([module, "client", reactors[1], *tail], self._folder, "client", environment)
+        program = [sys.executable, "-m", module]
+        self._server, self._client = (
+            Worker([*program, role, reactor, *tail], self._folder, role, environment)
+            for role, reactor in zip(("server", "client"), reactors, strict=True)
+        )
         try:
             self._places = self._server.hear(START_SECONDS)
             self._client.hear(START_SECONDS)
@@ -253,9 +159,7 @@ class Pair:
             (self._server, placement.server),
             (self._client, placement.client),
         ):
-            cpus = cpusOf(index, available)
-            for thread in os.listdir(f"/proc/{worker.process.pid}/task"):
-                os.sched_setaffinity(int(thread), cpus)
+            worker.place(cpusOf(index, available))
 
     def run(self, row: Row, seconds: float, patience: float) -> dict[str, float]:
         """

@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 
-from benchmarks.measuring import Figures, measured
+from twisted_ib.tools.compare.measuring import Figures, measured
 
 #: Requests on the way.
 WINDOW = 8
@@ -150,7 +150,9 @@ async def _timed(bench: Any, size: int, seconds: float, buffers: int, reads: boo
         return done
 
     post = read if reads else write
-    figures = await measured(bench, lambda count: user.many(count, post), max(8, buffers), size, seconds)
+    figures = await measured(
+        bench.cpuNanoseconds, lambda count: user.many(count, post), max(8, buffers), size, seconds
+    )
     await user.many(1, post)
     start = size if buffers > 1 else 0  # where the first request of a run takes its bytes
     mine = hashlib.sha256(local.view[start : start + size]).digest()

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
-from benchmarks.measuring import Figures
 from benchmarks.subjects import BASELINE, Subject
+from twisted_ib.tools.compare.measuring import Figures
 
 #: Starts for one figure, of which the shortest counts.
 STARTS_EACH = 4

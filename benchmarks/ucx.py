@@ -13,9 +13,10 @@ import socket
 import subprocess
 import time
 
-from benchmarks.processes import Placement, WorkerError, cpusOf, workloadOf
+from benchmarks.processes import Placement, workloadOf
 from benchmarks.rows import Row
 from benchmarks.subjects import UCX_PROGRAM, Subject
+from twisted_ib.tools.compare.processes import WorkerError, cpusOf
 
 #: The tests of ucx_perftest, by workload.
 _TESTS = {"roundTrip": "tag_lat", "stream": "tag_bw", "rdmaWrite": "ucp_put_bw", "rdmaRead": "ucp_get"}

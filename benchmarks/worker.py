@@ -11,66 +11,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 from twisted.application.reactors import installReactor
 from twisted.internet.defer import ensureDeferred
-from twisted.internet.protocol import Factory, connectionDone
-from twisted.protocols.basic import LineReceiver
-from twisted.python.failure import Failure
+from twisted.internet.protocol import Factory
 
 from benchmarks.measuring import manyDescriptors
-
-#: Longest command line.
-MAX_LINE = 65536
-
-
-class Commands(LineReceiver):
-    """
-    The driver, on standard input and output.
-    """
-
-    delimiter = b"\n"
-    MAX_LENGTH = MAX_LINE
-
-    def __init__(
-        self, reactor: Any, run: Callable[[bytes], Coroutine[Any, Any, dict[str, object]]] | None = None
-    ) -> None:
-        """
-        @param run: Runs the row of a line, in a client.
-        """
-        self._reactor = reactor
-        self._run = run
-
-    def lineReceived(self, line: bytes) -> None:
-        """
-        Run one row.
-        """
-        if self._run is not None:
-            task = ensureDeferred(self._run(line))
-            task.addErrback(failed).addCallback(self.tell)
-
-    def tell(self, message: dict[str, object]) -> None:
-        """
-        Print one line.
-        """
-        self.sendLine(json.dumps(message).encode())
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """
-        The driver is done with this process.
-        """
-        if self._reactor.running:
-            self._reactor.stop()
-
-
-def failed(failure: Failure) -> dict[str, object]:
-    """
-    The output of a row that failed.
-    """
-    failure.printTraceback(sys.stderr)
-    return {"error": failure.getErrorMessage() or repr(failure.value)}
+from twisted_ib.tools.compare.worker import Commands, failed
 
 
 async def _runRow(reactor: Any, command: dict[str, Any]) -> dict[str, object]:
@@ -104,8 +52,9 @@ async def _serve(reactor: Any, endpoint: str, noDelay: bool) -> dict[str, object
 
     from twisted.internet.endpoints import serverFromString
 
-    from benchmarks.protocols import Echo, Sink, ThreadEcho
+    from benchmarks.protocols import ThreadEcho
     from benchmarks.registered import Owner
+    from twisted_ib.tools.compare.applications import Echo, Sink
 
     places: dict[str, object] = {}
     for name, protocol in (("echo", Echo), ("sink", Sink), ("thread", ThreadEcho), ("memory", Owner)):

@@ -7,19 +7,27 @@ Whatever is compared between both ends is compared outside the timed part.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from time import perf_counter
 
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
 
-from benchmarks.bench import CONNECTING, Bench, ContentError, deadlineIn, many
+from benchmarks.bench import CONNECTING, Bench, many
 from benchmarks.crowds import crowd, idle, scale
-from benchmarks.measuring import SPACE_SECONDS, Figures, chunksOf, latencies, measured, pattern
-from benchmarks.protocols import Caller, Collector, Source
+from benchmarks.measuring import SPACE_SECONDS, chunksOf, latencies
 from benchmarks.registered import rdmaRead, rdmaWrite, rdmaWriteCold
+from twisted_ib.tools.compare.applications import Caller, Collector, Source
+from twisted_ib.tools.compare.measuring import (
+    ContentError,
+    Figures,
+    checkStream,
+    deadlineIn,
+    measured,
+    pattern,
+)
 
 #: The least bytes of a checked stream.
 CHECKED_BYTES = 1 << 20
@@ -76,25 +84,10 @@ async def _stream(bench: Bench, chunks: Sequence[bytes], seconds: float) -> Figu
     size = len(chunks[0])
     source = await bench.connect(bench.sink, Source)
     count = max(8, (1 << 18) // size)
-    figures = await measured(bench, lambda count: source.send(chunks, count), count, size, seconds)
-    await _checkStream(source, size)
+    figures = await measured(bench.cpuNanoseconds, partial(source.send, chunks), count, size, seconds)
+    await checkStream(source, size, max(2, CHECKED_BYTES // size))
     await source.close()
     return figures
-
-
-async def _checkStream(source: Source, size: int) -> None:
-    """
-    A stream of the same write size in which every chunk differs must have the
-    same hash on the other side.
-    """
-    count = max(2, CHECKED_BYTES // size)
-    content = pattern(size + count)
-    chunks = [content[at : at + size] for at in range(count)]
-    # Source begins with the second chunk.
-    order = [*chunks[1:], chunks[0]]
-    wanted = hashlib.sha256(b"".join(order)).digest()
-    if await source.send(chunks, count, True) != wanted:
-        raise ContentError(f"a stream of {size} byte writes differs")
 
 
 async def stream(bench: Bench, size: int, seconds: float) -> Figures:

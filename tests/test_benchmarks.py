@@ -15,7 +15,7 @@ import sys
 from twisted.trial.unittest import SynchronousTestCase
 
 from benchmarks import compare, footprint, machine, subjects
-from benchmarks.measuring import COLD_BUFFERS, chunksOf, latencies, percentile
+from benchmarks.measuring import COLD_BUFFERS, chunksOf, latencies
 from benchmarks.processes import ROOT, environmentFor, isCompiled, workloadOf
 from benchmarks.rows import COMPILED_TARGETS, ROWS, Target
 from benchmarks.rows import byName as rowByName
@@ -25,6 +25,7 @@ from benchmarks.summary import Results, Verdict
 from benchmarks.workloads import WORKLOADS
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.device.form import compiledModules
+from twisted_ib.tools.compare.measuring import percentile
 
 #: The targets, by row, placement and metric.
 TARGETS = {

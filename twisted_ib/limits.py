@@ -306,6 +306,10 @@ PERF_CONNECTING = 32
 #: Outstanding requests of a queue pair in bandwidth tests.
 PERF_DEPTH = 16
 
+#: ib-perf compare: rounds, and seconds of one figure.
+COMPARE_ROUNDS = 1000
+COMPARE_SECONDS = 60.0
+
 #: rds-stress: tasks of one side, and outstanding requests of one task.
 PERF_TASKS = 64
 PERF_RDS_DEPTH = 4096

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from twisted_ib import limits
+
 if TYPE_CHECKING:
     # Not at run time: commands that need no reactor start faster without importing twisted.internet.
     from twisted.internet.defer import Deferred
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 #: bash(1): 128 and the number of the signal, SIGINT.
 INTERRUPTED = 130
+
+_UNITS = {"k": 1 << 10, "K": 1 << 10, "m": 1 << 20, "M": 1 << 20}
 
 
 class ProgramError(Exception):
@@ -86,6 +90,39 @@ def secondsWithin(least: float, most: float) -> Callable[[str], float]:
     return parse
 
 
+def whole(most: int, least: int = 1) -> Callable[[str], int]:
+    """
+    Return a parser of an integer option within bounds.
+    """
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = -1
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is no number from {least} to {most}")
+        return value
+
+    return parse
+
+
+def size(text: str) -> int:
+    """
+    Parse a size option: bytes, with a suffix K (1024) or M (1024 K) if wanted.
+
+    @return: Bytes.
+    """
+    unit = _UNITS.get(text[-1:], 0)
+    try:
+        value = int(text[:-1]) * unit if unit else int(text)
+    except ValueError:
+        value = -1
+    if not 1 <= value <= limits.PERF_MESSAGE:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size from 1 to {limits.PERF_MESSAGE >> 20}M")
+    return value
+
+
 def sentence(error: object) -> str:
     """
     @return: an error's text in one line for a user; its type if the text is empty.
@@ -108,6 +145,17 @@ def printable(text: str) -> str:
     @return: text of another process made safe for a terminal: escapes for unprintable characters.
     """
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def pythonProgram(text: str, arguments: Sequence[str]) -> list[str]:
+    """
+    Make a command line for a Python program that imports from where this process does, installed or not.
+
+    @param text: the program.
+    @param arguments: its command line.
+    """
+    # sys.path is passed on because -c and a different working directory would give the child another one.
+    return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {text}", *arguments]
 
 
 def complain(program: str, error: BaseException | None) -> None:

@@ -8,8 +8,6 @@ import io
 import json
 import sys
 from collections import defaultdict
-from contextlib import redirect_stdout
-from importlib import import_module
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -22,6 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import refusal
 from twisted_ib import limits
+from twisted_ib.tools import machine
 from twisted_ib.tools.perf import client as perfClient
 from twisted_ib.tools.perf import link as perfLink
 from twisted_ib.tools.perf import parameters, perf, report, runs, server
@@ -30,10 +29,11 @@ from twisted_ib.tools.perf.link import Link
 from twisted_ib.tools.perf.method import Test, pattern
 from twisted_ib.tools.perf.parameters import ALL_SIZES, Given, Parameters, parseTerms
 from twisted_ib.tools.perf.perf import TESTS
-from twisted_ib.tools.perf.report import Bandwidth, Progress, Row, described, heading
+from twisted_ib.tools.perf.report import Bandwidth, Row, described, heading
 from twisted_ib.tools.perf.runs import Latency, PingPong, Requests, Samples, Source, Span
 from twisted_ib.tools.perf.server import Server
 from twisted_ib.tools.program import ProgramError
+from twisted_ib.tools.progress import Progress
 
 TERMS = Parameters("send", (64,), 10, None, 2)
 
@@ -807,7 +807,7 @@ class ReportTests(SynchronousTestCase):
         The lines above the table say whether modules are compiled.
         """
         for modules, words in (([], "pure Python"), (["a", "b"], "2 compiled modules")):
-            self.patch(report, "compiledModules", lambda modules=modules: modules)
+            self.patch(machine, "compiledModules", lambda modules=modules: modules)
             self.assertIn(f"\nthis end runs {words}\n", heading(TESTS[0], TERMS, "shm0"))
 
     def test_json(self) -> None:
@@ -820,46 +820,6 @@ class ReportTests(SynchronousTestCase):
         self.assertEqual((found["test"], found["queue_pairs"], found["bytes"]), ("send", 2, 8388608))
         self.assertEqual((found["latency"]["p50_usec"], found["latency"]["p99_9_usec"]), (1.5, 333333.333))
         self.assertEqual(found["bandwidth"]["messages_per_sec"], 20.0)
-
-    def test_noTerminal(self) -> None:
-        """
-        Without a terminal the bar is nothing.
-        """
-        stream = io.StringIO()
-        progress = Progress(stream, 2)
-        progress.next("one")
-        progress.show(lambda: 1 / 0)
-        progress.close()
-        self.assertEqual(stream.getvalue(), "")
-
-    def test_noRich(self) -> None:
-        """
-        On a terminal without rich the bar is nothing.
-        """
-        self.addCleanup(sys.modules.__setitem__, "rich", import_module("rich"))
-        sys.modules["rich"] = None  # type: ignore[assignment]
-        stream = io.StringIO()
-        stream.isatty = lambda: True  # type: ignore[method-assign]
-        progress = Progress(stream, 2)
-        progress.next("one")
-        progress.close()
-        self.assertEqual(stream.getvalue(), "")
-
-    def test_terminal(self) -> None:
-        """
-        On a terminal it says what is measured, and gives the terminal back.
-        """
-        stream = io.StringIO()
-        stream.isatty = lambda: True  # type: ignore[method-assign]
-        self.patch(sys, "stdout", sys.stdout)
-        with redirect_stdout(stream):
-            progress = Progress(stream, 2)
-            progress.next("64 bytes, latency")
-            progress.show(lambda: 2.0)
-            progress.close()
-            progress.close()
-            self.assertIdentical(sys.stdout, stream)
-        self.assertIn("64 bytes, latency", stream.getvalue())
 
 
 class PatternTests(SynchronousTestCase):

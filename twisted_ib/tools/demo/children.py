@@ -5,7 +5,6 @@ Child processes of C{ib-demo}, which it ends whatever happens to itself.
 from __future__ import annotations
 
 import os
-import sys
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -22,17 +21,6 @@ PATIENCE_SECONDS = 3.0
 
 #: The last lines of a child's output, for the error if it fails.
 _KEPT_LINES = 50
-
-
-def pythonProgram(text: str, arguments: Sequence[str]) -> list[str]:
-    """
-    Make a command line for a Python program that imports from where this process does, installed or not.
-
-    @param text: the program.
-    @param arguments: its command line.
-    """
-    # sys.path is passed on because -c and a different working directory would give the child another one.
-    return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {text}", *arguments]
 
 
 class Child(ProcessProtocol):

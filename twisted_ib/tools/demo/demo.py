@@ -22,11 +22,19 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
 
 from twisted_ib.errors import HCAError
-from twisted_ib.tools.demo.children import Child, Children, pythonProgram
+from twisted_ib.tools.demo.children import Child, Children
 from twisted_ib.tools.demo.echo import READY
 from twisted_ib.tools.demo.probe import CountedEndpoint, Fetched, fetchFiles, roundTrips
 from twisted_ib.tools.demo.report import Row, makeTable, progressBar
-from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram, sentence, write
+from twisted_ib.tools.program import (
+    ArgumentParser,
+    ProgramError,
+    complain,
+    pythonProgram,
+    runProgram,
+    sentence,
+    write,
+)
 
 PROGRAM = "ib-demo"
 

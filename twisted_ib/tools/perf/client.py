@@ -20,9 +20,10 @@ from twisted_ib.errors import HCAError
 from twisted_ib.tools.perf.link import Link
 from twisted_ib.tools.perf.method import COUNT, ECHO, Test, pattern
 from twisted_ib.tools.perf.parameters import VERSION, Parameters
-from twisted_ib.tools.perf.report import Bandwidth, Progress, Row
+from twisted_ib.tools.perf.report import Bandwidth, Row
 from twisted_ib.tools.perf.runs import Run, Samples, Span
 from twisted_ib.tools.program import ProgramError, printable, sentence
+from twisted_ib.tools.progress import Progress
 
 #: Distinct latencies that are kept outside the histogram before they are folded into it.
 PERF_DISTINCT = 65536

@@ -9,22 +9,33 @@ from __future__ import annotations
 
 import json
 import sys
-from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred
 
 from twisted_ib import limits
+from twisted_ib.tools.compare import compare
 from twisted_ib.tools.perf import rds
 from twisted_ib.tools.perf.client import MEASUREMENTS, Client
 from twisted_ib.tools.perf.exchange import SDP, TCP, Send
 from twisted_ib.tools.perf.memory import Atomic, Read, Write
 from twisted_ib.tools.perf.method import Test
 from twisted_ib.tools.perf.parameters import Given
-from twisted_ib.tools.perf.report import Progress, Row, described, heading
+from twisted_ib.tools.perf.report import Row, described, heading
 from twisted_ib.tools.perf.server import Server
-from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram, secondsWithin, write
+from twisted_ib.tools.program import (
+    ArgumentParser,
+    ProgramError,
+    complain,
+    runProgram,
+    secondsWithin,
+    size,
+    whole,
+    write,
+)
+from twisted_ib.tools.progress import Progress
 
 PROGRAM = "ib-perf"
 #: The subcommands.
@@ -36,46 +47,11 @@ PORT = 18515
 #: The host's default device.
 DEVICE = "shm0"
 
-_UNITS = {"k": 1 << 10, "K": 1 << 10, "m": 1 << 20, "M": 1 << 20}
-
 _EPILOG = (
     "Without HOST it is a server: it serves one client and ends with it. The client says what is"
     " measured; an option that was given to the server too has to be the same. Times are of whole"
     " round trips or requests, where perftest shows the half of a round trip."
 )
-
-
-def whole(most: int, least: int = 1) -> Callable[[str], int]:
-    """
-    Return a parser of an integer option within bounds.
-    """
-
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = -1
-        if not least <= value <= most:
-            raise ArgumentTypeError(f"{text!r} is no number from {least} to {most}")
-        return value
-
-    return parse
-
-
-def size(text: str) -> int:
-    """
-    Parse a size option: bytes, with a suffix K (1024) or M (1024 K) if wanted.
-
-    @return: Bytes.
-    """
-    unit = _UNITS.get(text[-1:], 0)
-    try:
-        value = int(text[:-1]) * unit if unit else int(text)
-    except ValueError:
-        value = -1
-    if not 1 <= value <= limits.PERF_MESSAGE:
-        raise ArgumentTypeError(f"{text!r} is no size from 1 to {limits.PERF_MESSAGE >> 20}M")
-    return value
 
 
 def commandLine() -> ArgumentParser:
@@ -95,6 +71,8 @@ def commandLine() -> ArgumentParser:
     # L{main} passes its arguments on: it has a dialogue and options of its own.
     summary = "requests and acknowledgements over RDS, as rds-stress"
     tests.add_parser(rds.NAME, help=summary, add_help=False)
+    description = f"Compare {compare.SUMMARY}."
+    compare.addOptions(tests.add_parser(compare.NAME, help=compare.SUMMARY, description=description))
     return parser
 
 
@@ -210,6 +188,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] == [rds.NAME]:
         return rds.main(given[1:])
     options = parseArguments(given)
+    if options.test == compare.NAME:
+        # It has no reactor: all that is measured is in other processes.
+        return compare.main(options)
     try:
         return runProgram(PROGRAM, lambda reactor: Deferred.fromCoroutine(run(reactor, options)))
     except OSError as error:

@@ -1,16 +1,15 @@
 """
-Output of C{ib-perf}: a table like perftest's, or JSON; and a progress bar on a terminal.
+Output of C{ib-perf}: a table like perftest's, or JSON.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 from attrs import frozen
 
 from twisted_ib.hca.device.form import compiledModules
+from twisted_ib.tools.machine import form
 from twisted_ib.tools.perf.method import Test
 from twisted_ib.tools.perf.parameters import Parameters
 from twisted_ib.tools.perf.runs import Latency
@@ -98,14 +97,6 @@ class Row:
         }
 
 
-def form() -> str:
-    """
-    Return how many of the modules that this process has imported are compiled, in words.
-    """
-    count = len(compiledModules())
-    return f"{count} compiled modules" if count else "pure Python"
-
-
 def heading(test: Test, terms: Parameters, device: str | None) -> str:
     """
     Return the lines above the table.
@@ -140,56 +131,3 @@ def described(test: Test, terms: Parameters, device: str | None) -> dict[str, An
         "latency_of": test.latencyOf,
         "compiled": compiledModules(),
     }
-
-
-class Progress:
-    """
-    A progress bar over all measurements of a test; nothing if the stream is not a terminal, or without rich.
-
-    @ivar interval: Seconds between two updates.
-    """
-
-    def __init__(self, stream: Any, measurements: int) -> None:
-        self._progress: Any = None
-        self._task: Any = None
-        self._done = -1
-        # Also without a bar: the same timer folds the latency samples into their histogram.
-        self.interval = 1.0
-        # Imported only for a terminal: rich is slow to import, and need not be installed.
-        if stream.isatty() and find_spec("rich"):
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-            console = Console(file=stream, highlight=False)
-            # No refresh thread: it would take the interpreter lock from what is measured.
-            self._progress = Progress(*columns, console=console, auto_refresh=False, transient=True)
-            self._task = self._progress.add_task("", total=measurements)
-            self._progress.start()
-            self.interval = 0.1
-
-    def next(self, what: str) -> None:
-        """
-        Begin a measurement.
-        """
-        self._done += 1
-        if self._progress is not None:
-            self._progress.update(self._task, description=what, completed=self._done)
-            self._progress.refresh()
-
-    def show(self, fraction: Callable[[], float]) -> None:
-        """
-        Update the bar.
-
-        @param fraction: Returns the finished part of the measurement, 0 to 1.
-        """
-        if self._progress is not None:
-            self._progress.update(self._task, completed=self._done + min(fraction(), 1.0))
-            self._progress.refresh()
-
-    def close(self) -> None:
-        """
-        Remove the bar; harmless when repeated.
-        """
-        if self._progress is not None:
-            self._progress.stop()

@@ -1,0 +1,296 @@
+"""
+Tests for L{twisted_ib.tools.compare.compare}, and for C{ib-perf compare} as a process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import parse
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.commands import begun, programOf, refusal
+from tests.support.waiting import HANG_SECONDS, waitUntil
+from twisted_ib.tools.compare import compare, subjects
+from twisted_ib.tools.compare.compare import SIZES, Comparison
+from twisted_ib.tools.compare.processes import WorkerError
+from twisted_ib.tools.compare.subjects import PLACEMENTS, SUBJECTS, Placement, Subject, inUnits
+from twisted_ib.tools.perf import perf
+from twisted_ib.tools.program import ProgramError
+
+
+def parsed(*arguments: str) -> Namespace:
+    """
+    @return: the options of a command line.
+    """
+    return perf.parseArguments(["compare", *arguments])
+
+
+class OptionTests(SynchronousTestCase):
+    """
+    The command line.
+    """
+
+    def test_defaults(self) -> None:
+        """
+        Everything, in two sizes.
+        """
+        options = parsed()
+        self.assertEqual((options.sizes, options.subjects), (list(SIZES), list(SUBJECTS)))
+        self.assertEqual((options.placements, options.json, options.plot), (list(PLACEMENTS), False, None))
+
+    def test_lists(self) -> None:
+        """
+        Lists, each entry once, in the order given.
+        """
+        options = parsed("--sizes", "4K,64,4096", "--subjects", "unix,sdp", "--placements", "same")
+        self.assertEqual(options.sizes, [4096, 64])
+        self.assertEqual([each.name for each in options.subjects], ["unix", "sdp"])
+        self.assertEqual([each.name for each in options.placements], ["same"])
+
+    def test_refused(self) -> None:
+        """
+        An unknown word is named, with those that are known.
+        """
+        for arguments, said in (
+            (["--subjects", "sdp,quic"], "'quic' is none of tcp, tcp-nodelay, sdp,"),
+            (["--placements", "free"], "'free' is none of split, same"),
+            (["--sizes", "64,"], "'' is no size from 1 to 8M"),
+            (["--rounds", "0"], "'0' is no number from 1 to 1000"),
+            (["--seconds", "61"], "'61' is no time from 0 to 60 seconds"),
+        ):
+            refused = refusal(self, perf.parseArguments, "compare", *arguments)
+            self.assertIn(said, refused)
+
+    def test_units(self) -> None:
+        """
+        Sizes in words.
+        """
+        said = [inUnits(size) for size in (64, 1000, 4096, 65536, 1 << 20)]
+        self.assertEqual(said, ["64 bytes", "1000 bytes", "4 KiB", "64 KiB", "1 MiB"])
+
+
+class FakePair:
+    """
+    A pair of processes that answers at once, and fails where it is told to.
+
+    @cvar log: what was done, in order.
+    @cvar failing: the steps that fail, by the subject's name.
+    """
+
+    log: list[tuple[Any, ...]] = []
+    failing: dict[str, str] = {}
+
+    def __init__(self, subject: Subject, folder: str) -> None:
+        self.name = subject.name
+
+    def step(self, name: str, *details: Any) -> None:
+        """
+        Note a step.
+        """
+        self.log.append((name, self.name, *details))
+        if self.failing.get(self.name) == name:
+            raise WorkerError(f"it cannot {name}")
+
+    def start(self) -> None:
+        """
+        Start.
+        """
+        self.step("start")
+
+    def ready(self, deadline: float) -> None:
+        """
+        Be ready.
+        """
+        self.step("ready")
+
+    def warm(self) -> None:
+        """
+        Be warm.
+        """
+        self.step("warm")
+
+    def place(self, placement: Placement) -> None:
+        """
+        Go to some CPUs.
+        """
+        self.step("place", placement.name)
+
+    def measure(self, measure: str, size: int, seconds: float) -> dict[str, float]:
+        """
+        Measure.
+        """
+        self.step("measure", measure, size)
+        return {"p50": 5.0, "MB/s": 7.0}
+
+    def end(self) -> None:
+        """
+        End.
+        """
+        self.step("end")
+
+
+class RoundTests(SynchronousTestCase):
+    """
+    The rounds, with pairs that are no processes.
+    """
+
+    def setUp(self) -> None:
+        """
+        Have no processes, and two CPUs.
+        """
+        self.patch(compare, "Pair", FakePair)
+        self.patch(FakePair, "log", [])
+        self.patch(FakePair, "failing", {})
+        self.patch(os, "sched_getaffinity", lambda _: {0, 1})
+
+    def run_(self, *arguments: str) -> tuple[Comparison, Any]:
+        """
+        @return: a comparison that has run, and its results.
+        """
+        comparison = Comparison(parsed(*arguments))
+        return comparison, comparison.run(self.mktemp(), lambda _: None)
+
+    def done(self, step: str) -> list[tuple[Any, ...]]:
+        """
+        @return: what was done, without its name.
+        """
+        return [each[1:] for each in FakePair.log if each[0] == step]
+
+    def test_rounds(self) -> None:
+        """
+        Each round has new pairs; all subjects of a row follow each other, and every other round turns them.
+        """
+        self.run_("--rounds", "2", "--sizes", "64", "--subjects", "ib,tcp")
+        one, other = [("ib",), ("tcp",)], [("tcp",), ("ib",)]
+        # ExitStack ends the last one first.
+        self.assertEqual((self.done("start"), self.done("end")), (other * 2, one * 2))
+        self.assertEqual([each[0] for each in self.done("measure")], ["ib", "tcp"] * 4 + ["tcp", "ib"] * 4)
+        self.assertEqual(
+            self.done("place")[:4], [(name, place) for place in ("split", "same") for name in ("tcp", "ib")]
+        )
+
+    def test_results(self) -> None:
+        """
+        Each row has the figure that is meant; ratios are to TCP with NODELAY, where it takes part.
+        """
+        for names, baseline in (("sdp,tcp-nodelay", "tcp-nodelay"), ("sdp,unix", "sdp")):
+            _, results = self.run_("--rounds", "3", "--sizes", "64", "--subjects", names)
+            self.assertEqual(results.baseline, baseline)
+            [latency, throughput, *_] = results.rows.values()
+            self.assertEqual(latency["sdp"].rounds, (5.0,) * 3)
+            self.assertEqual(throughput["sdp"].rounds, (7.0,) * 3)
+
+    def test_long(self) -> None:
+        """
+        Messages longer than a subject's are not measured.
+        """
+        for names, count in (("ib,tcp", 1), ("ib", 0)):
+            _, results = self.run_("--rounds", "1", "--sizes", "1M,64", "--subjects", names)
+            sizes = [row.size for row in results.rows]
+            self.assertEqual(sizes.count(1 << 20), count * 4)
+            self.assertNotIn(1 << 20, [each[2] for each in self.done("measure") if each[0] == "ib"])
+
+    def test_failure(self) -> None:
+        """
+        Whoever fails, at any step, is out of the results, and the others are in; all are ended.
+        """
+        for step in ("ready", "warm", "place", "measure"):
+            FakePair.log.clear()
+            FakePair.failing = {"sdp": step}
+            comparison, results = self.run_("--rounds", "2", "--subjects", "tcp,sdp,unix")
+            self.assertEqual(comparison.failures, {"sdp": f"it cannot {step}"})
+            self.assertEqual(results.absent, {"sdp": f"it cannot {step}"})
+            self.assertEqual({name for row in results.rows.values() for name in row}, {"tcp", "unix"})
+            self.assertEqual(len(self.done("start")), len(self.done("end")))
+
+    def test_allFail(self) -> None:
+        """
+        If all fail there is an error.
+        """
+        FakePair.failing = {"sdp": "ready"}
+        error = self.assertRaises(ProgramError, self.run_, "--subjects", "sdp")
+        self.assertEqual(str(error), "every subject failed, sdp first: it cannot ready")
+
+    def test_absent(self) -> None:
+        """
+        What is not possible here is left out, and named.
+        """
+        self.patch(subjects, "find_spec", lambda _: None)
+        self.patch(os, "sched_getaffinity", lambda _: {0})
+        _, results = self.run_("--subjects", "tcp,uvloop", "--rounds", "1")
+        self.assertEqual(results.absent, {"uvloop": "uvloop is not installed", "split": "there is one CPU"})
+        error = self.assertRaises(ProgramError, self.run_, "--subjects", "uvloop")
+        self.assertIn("there is nothing to measure: uvloop: uvloop is not installed", str(error))
+
+
+class ProcessTests(SynchronousTestCase):
+    """
+    The command.
+    """
+
+    def setUp(self) -> None:
+        """
+        Have a place for temporary files.
+        """
+        self.temporary = Path(self.mktemp()).resolve()
+        self.temporary.mkdir()
+        self.environment = dict(os.environ, TMPDIR=str(self.temporary))
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """
+        @return: the command, leader of a process group of its own.
+        """
+        command = ["compare", "--placements", "same", "--sizes", "64", *arguments]
+        process = begun(self, self.environment, "import os; os.setsid(); " + programOf("perf.perf"), *command)
+        self.addCleanup(self.gone, process)
+        return process
+
+    def gone(self, process: subprocess.Popen[str]) -> None:
+        """
+        Assert that no process and no file of the command is left.
+        """
+        process.wait()
+        self.assertRaises(ProcessLookupError, os.killpg, process.pid, 0)
+        self.assertEqual(os.listdir(self.temporary), [])
+
+    def test_measures(self) -> None:
+        """
+        One short round of a subject of each kind, and of one that cannot work here: figures and a picture,
+        and an error.
+        """
+        self.environment["TWISTED_IB_RUN_DIR"] = "/dev/null"
+        picture = os.path.abspath(self.mktemp())
+        options = ["--subjects", "tcp-nodelay,asyncio,sdp", "--rounds", "1", "--seconds", "0.001"]
+        out, err = self.start(*options, "--json", "--plot", picture).communicate(timeout=HANG_SECONDS)
+        self.assertTrue(err.startswith("ib-perf: sdp failed: "), err)
+        self.assertEqual(err.count("\n"), 1)
+        found = json.loads(out)
+        self.assertEqual(list(found["subjects"]), ["tcp-nodelay", "asyncio"])
+        self.assertEqual([row["measure"] for row in found["results"]], ["latency", "throughput"])
+        for row in found["results"]:
+            for figures in row["subjects"].values():
+                self.assertGreater(figures["median"], 0)
+        self.assertEqual(parse(picture).getroot().tag, "{http://www.w3.org/2000/svg}svg")
+
+    def test_interrupt(self) -> None:
+        """
+        Ctrl-C ends all processes; a picture that cannot be is refused before they start.
+        """
+        process = self.start("--subjects", "sdp", "--seconds", "10")
+        refused = self.start("--plot", "/nowhere/it.svg")
+        assert process.stdout is not None
+        self.assertIn("1 subjects; 64 bytes; 5 rounds, 10 s", process.stdout.readline())
+        waitUntil(lambda: bool(os.listdir(self.temporary)))
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=HANG_SECONDS)
+        self.assertEqual((process.returncode, err), (130, ""))
+        out, err = refused.communicate(timeout=HANG_SECONDS)
+        self.assertEqual((refused.returncode, out), (1, ""))
+        self.assertEqual(err, "ib-perf: /nowhere/it.svg: there is no such folder\n")

@@ -1,0 +1,231 @@
+"""
+The processes of C{ib-perf compare}: a server and a client for each subject, and their CPUs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from twisted_ib.tools.compare.measuring import WARM, Figures
+from twisted_ib.tools.compare.subjects import Placement, Subject
+from twisted_ib.tools.program import pythonProgram
+
+#: How long a process may take to start, to answer beyond the time that it measures, and to end by itself.
+START_SECONDS = 30.0
+ANSWER_SECONDS = 20.0
+END_SECONDS = 3.0
+
+#: How many times longer than asked for a measurement may take: it warms up first, and compares contents.
+_LONGER = 8
+
+#: The longest answer.
+_ANSWER_BYTES = 65536
+
+
+class WorkerError(Exception):
+    """
+    A process did not do what it was told.
+    """
+
+
+def cpusOf(index: int | None, available: list[int]) -> set[int]:
+    """
+    @return: the CPUs for one process: one of those that are available, or L{None} for all.
+    """
+    return set(available) if index is None else {available[index % len(available)]}
+
+
+class Worker:
+    """
+    One process that answers JSON lines.  It ends when its standard input is closed, also by our own end.
+    """
+
+    def __init__(
+        self, command: list[str], folder: str, name: str, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """
+        Start it.
+
+        @param folder: its current directory, where its standard error goes into a file.
+        @param environment: by default this process's.
+        """
+        self._log = os.path.join(folder, f"{name}.log")
+        with open(self._log, "wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        self._pending = b""
+
+    def tell(self, command: Mapping[str, object]) -> None:
+        """
+        Write one line.
+
+        @raise WorkerError: the process has ended.
+        """
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(command).encode() + b"\n")
+            self.process.stdin.flush()
+        except OSError:
+            raise WorkerError(f"ended: {self._lastWords()}") from None
+
+    def hear(self, seconds: float) -> dict[str, Any]:
+        """
+        Read one line.
+
+        @param seconds: how long to wait for it, if it is not there yet.
+        @raise WorkerError: none came, or it says that something failed.
+        """
+        assert self.process.stdout is not None
+        descriptor = self.process.stdout.fileno()
+        deadline = monotonic() + seconds
+        while b"\n" not in self._pending:
+            left = max(0.0, deadline - monotonic())
+            if len(self._pending) >= _ANSWER_BYTES:
+                raise WorkerError(f"no answer in {_ANSWER_BYTES} bytes")
+            if not select.select([descriptor], [], [], left)[0]:
+                raise WorkerError(f"no answer in time: {self._lastWords()}")
+            data = os.read(descriptor, _ANSWER_BYTES)
+            if not data:
+                raise WorkerError(f"ended: {self._lastWords()}")
+            self._pending += data
+        line, _, self._pending = self._pending.partition(b"\n")
+        try:
+            answer: dict[str, Any] = json.loads(line)
+        except ValueError:
+            raise WorkerError(f"it said {line.decode(errors='replace')!r}") from None
+        if "error" in answer:
+            raise WorkerError(str(answer["error"]))
+        return answer
+
+    def place(self, cpus: set[int]) -> None:
+        """
+        Move the process, with all of its threads, to some CPUs.
+
+        @raise WorkerError: the process has ended.
+        """
+        try:
+            for thread in os.listdir(f"/proc/{self.process.pid}/task"):
+                os.sched_setaffinity(int(thread), cpus)
+        except OSError:
+            raise WorkerError(f"ended: {self._lastWords()}") from None
+
+    def _lastWords(self) -> str:
+        lines = Path(self._log).read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+    def end(self, isHard: bool = False) -> None:
+        """
+        Let it end, or make it.
+
+        @param isHard: make it at once.
+        """
+        assert self.process.stdin is not None and self.process.stdout is not None
+        if isHard:
+            self.process.kill()
+        try:
+            self.process.stdin.close()
+        except OSError:
+            pass
+        try:
+            self.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+
+
+class Pair:
+    """
+    Server and client of one subject.
+    """
+
+    def __init__(self, subject: Subject, folder: str) -> None:
+        """
+        Start nothing yet.
+
+        @param folder: an empty one of their own.
+        """
+        self._subject = subject
+        self._folder = folder
+        self._places: dict[str, str] = {}
+        self._workers: list[Worker] = []
+
+    def start(self) -> None:
+        """
+        Start both.
+        """
+        subject = self._subject
+        module = f"twisted_ib.tools.compare.{subject.program}"
+        program = f"import {module} as program; program.main(sys.argv[1:])"
+        serving = [subject.server, str(int(subject.noDelay))] if subject.server else []
+        for role, more in (("server", serving), ("client", [])):
+            command = pythonProgram(program, [role, subject.reactor, *more])
+            self._workers.append(Worker(command, self._folder, role))
+
+    def ready(self, deadline: float) -> None:
+        """
+        Wait until both are ready: many start at the same time.
+
+        @param deadline: a moment of C{time.monotonic}.
+        @raise WorkerError: one is not.
+        """
+        ports, _ = (worker.hear(deadline - monotonic()) for worker in self._workers)
+        for name, port in ports.items():
+            self._places[name] = self._subject.client.format(port=port, folder=self._folder, name=name)
+
+    def warm(self) -> None:
+        """
+        Have both use all memory that they share, which is slow at first.
+
+        @raise WorkerError: it failed.
+        """
+        self.measure(WARM, 0, 0)
+
+    def place(self, placement: Placement) -> None:
+        """
+        Move both to their CPUs.
+        """
+        available = sorted(os.sched_getaffinity(0))
+        for worker, index in zip(self._workers, (placement.server, placement.client), strict=True):
+            worker.place(cpusOf(index, available))
+
+    def measure(self, measure: str, size: int, seconds: float) -> Figures:
+        """
+        Measure once.
+
+        @param measure: C{latency} or C{throughput}.
+        @param size: bytes of a message, or of a write.
+        @raise WorkerError: it failed.
+        """
+        server, client = self._workers
+        client.tell(
+            {
+                "measure": measure,
+                "size": size,
+                "seconds": seconds,
+                "places": self._places,
+                "noDelay": self._subject.noDelay,
+                "server": server.process.pid,
+            }
+        )
+        return client.hear(seconds * _LONGER + ANSWER_SECONDS)
+
+    def end(self) -> None:
+        """
+        End both, or what was started of them.
+        """
+        for worker in reversed(self._workers):
+            worker.end()

@@ -1,0 +1,61 @@
+"""
+Where the figures of a measurement are from: the machine and its software.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from twisted_ib.hca.device.form import compiledModules
+
+
+def describe() -> dict[str, str]:
+    """
+    @return: facts by name; those that cannot be found out are empty.
+    """
+    return {
+        "CPU": ofFile("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
+        "CPUs": str(len(os.sched_getaffinity(0))),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "Python": f"{platform.python_implementation()} {platform.python_version()}",
+        "Twisted": versionOf("twisted"),
+        "uvloop": versionOf("uvloop"),
+        "twisted_ib": versionOf("twisted-ib"),
+        "form": form(),
+    }
+
+
+def form() -> str:
+    """
+    @return: how many of the modules that this process has imported are compiled, in words.
+    """
+    count = len(compiledModules())
+    return f"{count} compiled modules" if count else "pure Python"
+
+
+def ofFile(path: str, name: str) -> str:
+    """
+    @return: the first value of that name in a file of the kernel's; C{""} if there is none.
+    """
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return ""
+
+
+def versionOf(package: str) -> str:
+    """
+    @return: the version of a package; C{""} if it is not installed.
+    """
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
