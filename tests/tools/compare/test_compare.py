@@ -287,7 +287,8 @@ class ProcessTests(SynchronousTestCase):
         refused = self.start("--plot", "/nowhere/it.svg")
         assert process.stdout is not None
         self.assertIn("1 subjects; 64 bytes; 5 rounds, 10 s", process.stdout.readline())
-        waitUntil(lambda: bool(os.listdir(self.temporary)))
+        # The processes are being started.
+        waitUntil(lambda: any(self.temporary.glob("*/0/sdp/*.log")))
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=HANG_SECONDS)
         self.assertEqual((process.returncode, err), (130, ""))

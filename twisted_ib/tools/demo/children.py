@@ -45,6 +45,14 @@ class Child(ProcessProtocol):
         self.ready: Deferred[None] = Deferred()
         self.ended: Deferred[None] = Deferred()
 
+    def place(self, cpus: set[int]) -> None:
+        """
+        Move the process, with all of its threads, to some CPUs.
+        """
+        assert self.transport is not None
+        for thread in os.listdir(f"/proc/{self.transport.pid}/task"):
+            os.sched_setaffinity(int(thread), cpus)
+
     def childDataReceived(self, childFD: int, data: bytes) -> None:
         """
         Look for the marker in the child's output.
