@@ -20,7 +20,7 @@ from twisted_ib.tools.show import devinfo
 from twisted_ib.tools.show.devicetext import heading, present
 from twisted_ib.tools.show.devinfo import writable
 
-SERVER = PATH + "from twisted_ib.tools.demo.echo import main; sys.exit(main(['sdp:0', 'sdp:0']))"
+SERVER = PATH + "from twisted_ib.tools.demo.server import main; sys.exit(main(['', *['echo=sdp:0'] * 2]))"
 
 COUNTS = ("pd", "mr", "cq", "qp", "srq", "ah", "mw")
 

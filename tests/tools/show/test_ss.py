@@ -28,7 +28,7 @@ from twisted_ib.tools.show.sockettext import cut, reasons, table, total
 PROGRAM = programOf("show.ss")
 SERVER = PATH + (
     "sys.argv[0] = '/somewhere/server'; "
-    "from twisted_ib.tools.demo.echo import main; sys.exit(main(sys.argv[1:]))"
+    "from twisted_ib.tools.demo.server import main; sys.exit(main(['', *map('echo='.__add__, sys.argv[1:])]))"
 )
 #: Connects to the endpoints of its command line.
 CLIENT = PATH + (

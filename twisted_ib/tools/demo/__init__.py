@@ -1,3 +1,3 @@
 """
-C{ib-demo}: file transfers and round trips over SDP and over TCP, side by side.  Begin with C{demo}.
+C{ib-demo}: round trips and file transfers over SDP and over TCP, side by side.  Begin with C{demo}.
 """

@@ -1,10 +1,12 @@
 """
-The measurements of C{ib-demo} for each transport: file transfers and round trips.
+The measurements of C{ib-demo}: round trips and a file, on connections that stay; files of a web server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from hashlib import sha256
+from statistics import median
 from time import perf_counter
 from typing import Any
 from urllib.parse import quote
@@ -12,73 +14,18 @@ from urllib.parse import quote
 import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IProtocolFactory, IReactorTime, IStreamClientEndpoint
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
-from twisted.web.client import URI, Agent, HTTPConnectionPool, ResponseDone
+from twisted.web.client import URI, Agent, HTTPConnectionPool, readBody
 from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
 
 from twisted_ib.sdp.transport import SDPTransport
+from twisted_ib.tools.compare.applications import Caller
+from twisted_ib.tools.compare.measuring import deadlineIn
 from twisted_ib.tools.program import ProgramError
 
 PING = b"p" * 64
-
-#: Round trips before the first that is measured: caches, allocators and adaptive polling settle.
-WARM_UP = 300
-
-ROUND_TRIPS = 3000
-
-
-@attrs.frozen
-class RoundTripTimes:
-    """
-    Round trip times, in seconds.
-
-    @ivar p50: the median.
-    @ivar p99: the 99th percentile.
-    """
-
-    p50: float
-    p99: float
-
-
-@attrs.frozen
-class Fetched:
-    """
-    Files that came over one transport.
-
-    @ivar contents: each file's content by its name.
-    @ivar seconds: the time that all took.
-    """
-
-    contents: Mapping[str, bytes]
-    seconds: float
-
-    @property
-    def size(self) -> int:
-        """
-        The bytes of all files.
-        """
-        return sum(map(len, self.contents.values()))
-
-
-class _Content(Protocol):
-    def __init__(self, progress: Callable[[int], None]) -> None:
-        self._progress = progress
-        self._pieces: list[bytes] = []
-        self.whole: Deferred[bytes] = Deferred()
-
-    def dataReceived(self, data: bytes) -> None:
-        self._pieces.append(data)
-        self._progress(len(data))
-
-    def connectionLost(self, reason: Failure | None = None) -> None:
-        assert reason is not None
-        # IResponse.deliverBody: any other reason means that the body is not complete.
-        if reason.check(ResponseDone):
-            self.whole.callback(b"".join(self._pieces))
-        else:
-            self.whole.errback(reason)
 
 
 @implementer(IAgentEndpointFactory)
@@ -95,13 +42,14 @@ class _AnyURI:
 class CountedEndpoint:
     """
     An SDP endpoint that keeps its connections' transports, for their counters.
-
-    @ivar transports: in the order of their connections.
     """
 
-    def __init__(self, endpoint: IStreamClientEndpoint) -> None:
+    def __init__(self, endpoint: IStreamClientEndpoint, transports: list[SDPTransport]) -> None:
+        """
+        @param transports: the transports of all connections, in order; more are added.
+        """
         self._endpoint = endpoint
-        self.transports: list[SDPTransport] = []
+        self._transports = transports
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:
         """
@@ -112,108 +60,110 @@ class CountedEndpoint:
             # A switch that fell back to TCP would make the comparison worthless.
             if not isinstance(protocol.transport, SDPTransport):
                 raise ProgramError("a connection is not SDP's")
-            self.transports.append(protocol.transport)
+            self._transports.append(protocol.transport)
             return protocol
 
         return self._endpoint.connect(protocolFactory).addCallback(connected)
 
-    @property
-    def messages(self) -> int:
-        """
-        SDP messages sent and received.
-        """
-        # IBTA vol. 1 annex A4: MSeq counts every message, so the counters are there anyway.
-        return sum(each.machine.sequence + each.machine.received for each in self.transports)
 
-    @property
-    def devices(self) -> str:
-        """
-        The names of the HCAs in use.
-        """
-        return ", ".join(sorted({each.channel.device.name for each in self.transports}))
+def used(transports: list[SDPTransport]) -> str:
+    """
+    @return: what SDP connections have used, in words.
+    """
+    devices = ", ".join(sorted({each.channel.device.name for each in transports}))
+    # IBTA vol. 1 annex A4: MSeq counts every message, and a connection has one RC queue pair at each end.
+    messages = sum(each.machine.sequence + each.machine.received for each in transports)
+    return f"SDP has used the device {devices}, {len(transports)} queue pairs and {messages:,} messages."
 
 
 async def fetchFiles(
-    reactor: IReactorTime,
-    endpoint: IStreamClientEndpoint,
-    base: str,
-    names: list[str],
-    progress: Callable[[int], None],
-) -> Fetched:
+    reactor: IReactorTime, endpoint: IStreamClientEndpoint, base: str, hashes: Mapping[str, str]
+) -> None:
     """
-    Fetch files one after the other on one persistent connection.
+    Fetch files one after the other on one persistent connection, and compare them with their hashes.
 
     @param endpoint: where to connect, whatever the URL says.
     @param base: the URL of the files' directory.
-    @param progress: called with the size of each piece that arrives.
+    @param hashes: the SHA-256 of each, by name.
+    @raise ProgramError: one cannot be had, or has another hash.
     """
-    # RFC 9112 section 9.3: persistent, so that connection set-up is measured once and not per file.
+    # RFC 9112 section 9.3: persistent.
     pool = HTTPConnectionPool(reactor, persistent=True)
     agent = Agent.usingEndpointFactory(reactor, _AnyURI(endpoint), pool)
-    contents = {}
-    began = perf_counter()
     try:
-        for name in names:
+        for name, wanted in hashes.items():
             response = await agent.request(b"GET", f"{base}{quote(name)}".encode("ascii"))
             if response.code != 200:
                 raise ProgramError(f"{base}{name}: the server answered {response.code}")
-            content = _Content(progress)
-            response.deliverBody(content)
-            contents[name] = await content.whole
-        seconds = perf_counter() - began
+            if sha256(await readBody(response)).hexdigest() != wanted:
+                raise ProgramError(f"{base}{name} came with another hash")
     finally:
         await pool.closeCachedConnections()
-    return Fetched(contents, seconds)
 
 
-class _Pinger(Protocol):
-    def __init__(self, noDelay: bool) -> None:
-        self._noDelay = noDelay
-        self._times: list[float] = []
-        self._missing = 0
-        self._began = 0.0
-        self._finished = False
-        self.done: Deferred[list[float]] = Deferred()
+async def roundTrips(caller: Caller, seconds: float) -> float:
+    """
+    Send messages to an echo server, one after the other.
 
-    def connectionMade(self) -> None:
+    @param seconds: for so long.
+    @return: the median of the seconds that a round trip took.
+    """
+    times: list[int] = []
+    await caller.call(PING, deadlineIn(seconds), times)
+    return median(times) / 1e9
+
+
+class Fetcher(Protocol):
+    """
+    The client of a server that sends its file for each byte that comes.
+    """
+
+    _missing = 0
+    _digest: Any = None
+    _done: Deferred[None]
+
+    def _ask(self, size: int) -> Deferred[None]:
         assert self.transport is not None
-        if self._noDelay:
-            self.transport.setTcpNoDelay(True)  # type: ignore[attr-defined]
-        self._ping()
-
-    def _ping(self) -> None:
-        assert self.transport is not None
-        self._missing = len(PING)
-        self._began = perf_counter()
-        self.transport.write(PING)
+        self._missing = size
+        self._done = Deferred()
+        self.transport.write(b"?")
+        return self._done
 
     def dataReceived(self, data: bytes) -> None:
+        """
+        Count a part, and hash it if that is wanted.
+        """
+        if self._digest is not None:
+            self._digest.update(data)
         self._missing -= len(data)
-        # A stream may deliver an echo in pieces.
+        if not self._missing:
+            self._done.callback(None)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """
+        Fail, if the file is not complete.
+        """
         if self._missing > 0:
-            return
-        self._times.append(perf_counter() - self._began)
-        if len(self._times) < WARM_UP + ROUND_TRIPS:
-            self._ping()
-            return
-        self._finished = True
-        assert self.transport is not None
-        self.transport.loseConnection()
+            self._done.errback(reason)
 
-    def connectionLost(self, reason: Failure | None = None) -> None:
-        assert reason is not None
-        if self._finished:
-            self.done.callback(self._times[WARM_UP:])
-        else:
-            self.done.errback(reason)
+    async def check(self, size: int, wanted: str) -> None:
+        """
+        Fetch the file once and compare its SHA-256.
 
+        @raise ProgramError: it is another.
+        """
+        digest = self._digest = sha256()
+        await self._ask(size)
+        self._digest = None
+        if digest.hexdigest() != wanted:
+            raise ProgramError("a file came with another hash")
 
-async def roundTrips(endpoint: IStreamClientEndpoint, noDelay: bool = False) -> RoundTripTimes:
-    """
-    Measure small round trips on one connection to an echo server.
+    async def rate(self, size: int) -> float:
+        """
+        Fetch the file.
 
-    @param noDelay: whether to set TCP_NODELAY on this end.
-    """
-    pinger: Any = await endpoint.connect(Factory.forProtocol(lambda: _Pinger(noDelay)))
-    times = sorted(await pinger.done)
-    return RoundTripTimes(times[len(times) // 2], times[len(times) * 99 // 100])
+        @return: bytes a second.
+        """
+        began = perf_counter()
+        await self._ask(size)
+        return size / (perf_counter() - began)

@@ -1,106 +1,91 @@
 """
-The output of C{ib-demo}: a progress bar on a terminal, and a table.
+The figures of C{ib-demo}: ranges of rounds, as no single figure is repeatable where others use the machine.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from importlib.util import find_spec
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
-import attrs
-from twisted.internet.interfaces import IReactorTime
-
-from twisted_ib.tools.demo.probe import Fetched, RoundTripTimes
-
-REFRESHES_PER_SECOND = 10
-
-TITLES = (
-    ("", "", "queue", "", "", "", "", ""),
-    ("", "device", "pairs", "bytes", "messages", "throughput", "p50", "p99"),
-)
+#: Ratios up to this one, and down to its inverse, are no difference.
+SAME = 1.15
 
 
-@attrs.define
-class Row:
+def middle(values: Sequence[float]) -> list[float]:
     """
-    A line of the table.
-
-    @ivar device: the HCA, for SDP.
-    @ivar queuePairs: how many queue pairs the client used.
-    @ivar messages: how many SDP messages were sent and received.
+    @return: the values in order, without the lowest and the highest quarter of them.
     """
-
-    name: str
-    fetched: Fetched
-    latency: RoundTripTimes
-    device: str = "-"
-    queuePairs: str = "-"
-    messages: str = "-"
-
-    def cells(self) -> tuple[str, ...]:
-        """
-        @return: the line's texts.
-        """
-        # Decimal megabytes, as network throughput is usually given.
-        speed = self.fetched.size / self.fetched.seconds / 1e6
-        return (
-            self.name,
-            self.device,
-            self.queuePairs,
-            f"{self.fetched.size:,}",
-            self.messages,
-            f"{speed:,.0f} MB/s",
-            f"{self.latency.p50 * 1e6:,.1f} us",
-            f"{self.latency.p99 * 1e6:,.1f} us",
-        )
+    ordered, cut = sorted(values), len(values) // 4
+    return ordered[cut : len(ordered) - cut]
 
 
-def makeTable(rows: Iterable[Row]) -> str:
+def rounded(value: float, up: bool) -> float:
     """
-    @return: the rows under their titles, columns to the right but for the first.
+    @param value: a positive one.
+    @return: its first two digits, rounded up or down.
     """
-    lines = [*TITLES, *(row.cells() for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    # One space between: the longest rows that are to be expected fit into 80 columns.
-    return "\n".join(
-        " ".join(
-            cell.rjust(width) if column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    )
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    # Without the tolerance 0.3 / 0.1, and with it all that is computed, were less than it is.
+    return step * (math.ceil(value / step - 1e-9) if up else math.floor(value / step + 1e-9))
 
 
-@contextmanager
-def progressBar(reactor: IReactorTime, name: str, total: int) -> Iterator[Callable[[int], None]]:
+def between(values: Sequence[float]) -> str:
     """
-    Show the progress of a transfer, if on a terminal and rich is installed.
-
-    @param reactor: for its clock.
-    @param total: the bytes to come.
-    @return: a context manager; its value is called with the bytes of each piece that arrives.
+    @return: the range of the middle of some values, rounded outwards.
     """
-    if not (sys.stdout.isatty() and find_spec("rich")):
-        yield lambda size: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    kept = middle(values)
+    ends = rounded(kept[0], False), rounded(kept[-1], True)
+    said = dict.fromkeys(f"{each:,.0f}" if each >= 10 else f"{each:.1f}" for each in ends)
+    return " to ".join(said)
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    # No refresh thread: it would compete for the interpreter lock with the reactor that is measured, and
-    # fork(2) with threads is unsafe.
-    with Progress(*columns, console=Console(highlight=False), auto_refresh=False) as progress:
-        task = progress.add_task(name, total=total)
-        shown = reactor.seconds()
 
-        def advance(size: int) -> None:
-            nonlocal shown
-            progress.advance(task, size)
-            if reactor.seconds() - shown > 1 / REFRESHES_PER_SECOND:
-                shown = reactor.seconds()
-                progress.refresh()
+def faster(name: str, mine: Sequence[float], other: str, others: Sequence[float]) -> str:
+    """
+    Compare two in words.
 
-        yield advance
-        progress.refresh()
+    @param mine: the rates of each round; C{others} are those of the same rounds.
+    """
+    ratios = [one / another for one, another in zip(mine, others, strict=True)]
+    kept = middle(ratios)
+    if kept[0] >= SAME:
+        return f"{name} is {between(ratios)} times as fast as {other}"
+    if kept[-1] <= 1 / SAME:
+        return f"{other} is {between([1 / each for each in ratios])} times as fast as {name}"
+    return f"between {name} and {other} the rounds make no difference"
+
+
+def tripLines(trips: Mapping[str, Sequence[float]], size: int, where: str) -> Iterator[str]:
+    """
+    @param trips: the seconds of a round trip in each round, by name; the first is compared with the last.
+    @param size: bytes of a message.
+    @param where: where the two processes run.
+    @return: the lines about round trips.
+    """
+    yield f"Round trips of {size} bytes to Twisted's echo server, {where}:"
+    yield from table(trips, "us", 1e6)
+    (name, mine), *_, (other, others) = trips.items()
+    rates = [[1 / each for each in seconds] for seconds in (mine, others)]
+    yield f"{faster(name, rates[0], other, rates[1])}."
+
+
+def fileLines(files: Mapping[str, Sequence[float]], size: int) -> Iterator[str]:
+    """
+    @param files: the rates in bytes a second in each round, by name; TCP's first.
+    @param size: bytes of the file.
+    @return: the lines about files.
+    """
+    yield f"A file of {size >> 20} MiB, from one process to the other:"
+    yield from table(files, "MB/s", 1e-6)
+    (other, others), *rest = files.items()
+    for name, mine in rest:
+        said = faster(name, mine, other, others)
+        yield f"{said[0].upper()}{said[1:]}."
+
+
+def table(figures: Mapping[str, Sequence[float]], unit: str, factor: float) -> Iterator[str]:
+    """
+    @return: a line for each name.
+    """
+    wide = max(map(len, figures))
+    for name, values in figures.items():
+        yield f"  {name:<{wide}}  {between([each * factor for each in values])} {unit}"
