@@ -290,6 +290,8 @@ TOPOLOGY_LINE = 1024
 TOPOLOGY_BYTES = 16 * 1024 * 1024
 #: Links that a LID-routed packet passes at most: a wrong forwarding table may have made a loop.
 SUBNET_HOPS = 64
+#: Programs that are attached to a subnet by ibsim's protocol (C{IBSIM_MAX_CLIENTS}).
+UMAD_CLIENTS = 10
 
 # -- ib-perf
 

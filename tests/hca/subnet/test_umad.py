@@ -13,7 +13,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.hca.subnet import umad
 from twisted_ib.hca.subnet.smi import Packet
-from twisted_ib.hca.subnet.umad import CLIENT, CONTROL, MAGIC, MESSAGE, TIMED_OUT, UMAD_CLIENTS, UmadServer
+from twisted_ib.hca.subnet.umad import CLIENT, CONTROL, MAGIC, MESSAGE, TIMED_OUT, UmadServer
+from twisted_ib.limits import UMAD_CLIENTS
 
 NODE_INFO = bytes(range(64))
 PORT_INFO = bytes(range(100, 164))
@@ -276,7 +277,7 @@ class ControlTests(UmadCase):
 
     def test_full(self) -> None:
         """
-        There are L{UMAD_CLIENTS}; the number of one that has gone is the next one's.
+        There are C{UMAD_CLIENTS}; the number of one that has gone is the next one's.
         """
         for number in range(UMAD_CLIENTS):
             self.assertEqual(self.connect(f"x{number}"), number)

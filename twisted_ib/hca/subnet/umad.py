@@ -22,13 +22,11 @@ from twisted_ib.hca.wire.mad.classes import (
     SUBNET_DIRECTED,
     VENDOR_CLASSES,
 )
-from twisted_ib.hca.wire.mad.mad import BASE_VERSION, HEADER, MAD_BYTES, RESPONSE, TRAP_REPRESS
+from twisted_ib.hca.wire.mad.mad import BASE_VERSION, HEADER, MAD_BYTES, RESPONSE, TRAP, TRAP_REPRESS
+from twisted_ib.limits import UMAD_CLIENTS
 
 if TYPE_CHECKING:
     from twisted_ib.hca.subnet.graph import Node, Port
-
-#: Clients of one server.  Their numbers are the upper 16 bits of transaction ids.
-UMAD_CLIENTS = 10
 
 # ibsim include/ibsim.h: magic, client, type, length, data; in the host's byte order.
 CONTROL: Final = Struct("=IIII64s")
@@ -60,7 +58,6 @@ TIMED_OUT: Final = 110
 _METHOD: Final = 3
 _POINTER: Final = 6
 _COUNT: Final = 7
-_TRAP: Final = 0x05
 _NOTICE: Final = 0x02
 _SM_INFO: Final = 0x20
 
@@ -71,6 +68,7 @@ _QUERIES: Final = (0x01, 0x12)
 _DIRECTION: Final = 0x80
 _SUBNET: Final = frozenset((SUBNET, SUBNET_DIRECTED))
 _VENDOR_CLASSES: Final = frozenset((*VENDOR_CLASSES, *ORGANIZATION_CLASSES))
+#: The upper 16 bits of a request's transaction id are its client's number.
 _CLIENT_SHIFT: Final = 48
 _TRANSACTION: Final = (1 << _CLIENT_SHIFT) - 1
 
@@ -441,7 +439,7 @@ class UmadServer:
             return (each for each in clients if each.classes <= {class_})
         managers = (each for each in clients if each.manager and not _SUBNET.isdisjoint(each.classes))
         if class_ == SUBNET_ADMINISTRATION or (
-            class_ in _SUBNET and (attribute == _SM_INFO or (attribute == _NOTICE and mad[_METHOD] == _TRAP))
+            class_ in _SUBNET and (attribute == _SM_INFO or (attribute == _NOTICE and mad[_METHOD] == TRAP))
         ):
             # IsSM alone does not make a subnet manager: with SIM_SET_ISSM any tool has it.
             return managers
@@ -472,3 +470,25 @@ _CONTROLS: Final[dict[int, Callable[[UmadServer, _Client, bytes], bytes | None]]
     SET_ISSM: UmadServer._setIsSM,
     GET_PKEYS: UmadServer._getPartitions,
 }
+
+__all__ = [
+    "CLIENT",
+    "CONNECT",
+    "CONTROL",
+    "DISCONNECT",
+    "ERROR",
+    "GET_GID",
+    "GET_GUID",
+    "GET_NODEINFO",
+    "GET_PKEYS",
+    "GET_PORT",
+    "GET_PORTINFO",
+    "GET_VENDOR",
+    "MAGIC",
+    "MESSAGE",
+    "SET_ISSM",
+    "TIMED_OUT",
+    "ISubnet",
+    "IWire",
+    "UmadServer",
+]
