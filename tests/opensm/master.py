@@ -16,6 +16,7 @@ from tests.opensm import dumps
 from tests.opensm.lab import Lab, lab
 from tests.opensm.topologies import TOPOLOGIES, unlinked, without
 from twisted_ib.hca.base.port import PortState
+from twisted_ib.hca.mad.attributes.port import Capability
 from twisted_ib.hca.subnet.smi import Packet
 from twisted_ib.hca.subnet.topology import Topology, parse
 
@@ -197,3 +198,32 @@ class LinkTests(SynchronousTestCase):
         A node that is gone and comes back has its LID again.
         """
         self.rounds(1, without)
+
+
+class KilledTests(SynchronousTestCase):
+    """
+    OpenSM that does not say goodbye.
+    """
+
+    def test_again(self) -> None:
+        """
+        Its place is free when its process has ended; the next one brings all links up again, with the same
+        LIDs; a tool that is attached meanwhile has no manager to ask.
+        """
+        with lab(TOPOLOGIES["trunks"], Path(self.mktemp()).resolve()) as made:
+            listed = made.directory / "opensm-subnet.lst"
+            lids: list[dict[str, int]] = []
+            for _ in range(3):
+                opensm = made.opensm()
+                made.until(lambda: active(made) and listed.exists())
+                lids.append({name: made.subnet.find(name).lid for name in ("Hca1", "Hca4", "Switch2")})
+                opensm.kill()
+                made.until(lambda: not made.sockets.server.clients)
+                self.assertFalse(made.subnet.find("Hca1").capMask & Capability.SM)
+                status, _ = made.run("Hca3", "sminfo")
+                self.assertNotEqual(status, 0)
+                listed.unlink()
+                # So that there is something to bring up.
+                made.subnet.load(unlinked(parse(TOPOLOGIES["trunks"], "down"), "Hca4"))
+                made.subnet.load(parse(TOPOLOGIES["trunks"], "up"))
+            self.assertEqual(lids, lids[:1] * 3)
