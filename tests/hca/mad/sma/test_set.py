@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.hca.mad.sma.cases import SMATestCase, smp
 from tests.support.generated import given
 from twisted_ib.hca.base.port import PhysicalState, PortState
+from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.mad.attributes.layouts import Attribute
 from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo
 from twisted_ib.hca.mad.attributes.port import (
@@ -27,7 +28,7 @@ from twisted_ib.hca.mad.attributes.switch import (
     MulticastForwardingTable,
     SwitchInfo,
 )
-from twisted_ib.hca.subnet.graph import Change, Port
+from twisted_ib.hca.subnet.graph import Change, Node, Port
 from twisted_ib.hca.wire.mad.mad import SET
 
 INVALID = 0x1C
@@ -276,6 +277,10 @@ class TableTests(SetTestCase):
         self.assertEqual(self.set(self.far, lanes, 0x0102)[0], 0)
         self.assertEqual(self.read(self.far, SLtoVLMappingTable, 0x0102), lanes)
         self.assertNotEqual(self.read(self.far, SLtoVLMappingTable, 0x0201), lanes)
+        switch = self.node("Switch1").switch
+        assert switch is not None
+        # From port 1 to port 2.
+        self.assertEqual(switch.mappings, {(1, 2): lanes.vls})
 
     def test_arbitration(self) -> None:
         """
@@ -341,6 +346,26 @@ class TableTests(SetTestCase):
         self.assertFalse(self.set(self.far, masks, 1)[1].rerouted)
         for modifier in (32, 1 << 28):
             self.assertEqual(self.set(self.far, masks, modifier)[0], INVALID)
+
+    def test_multicastPositions(self) -> None:
+        """
+        Of a switch with more ports each position is 16 of them, and leaves the others.
+        """
+        node = Node(NodeType.SWITCH, 7, 36, "large")
+        assert node.switch is not None
+        port = node.port(1)
+        assert port is not None
+        for position, mask, ports in (
+            (0, 0xC000, 0xC000),
+            (1, 0x8003, 0x8003C000),
+            (2, 0xFFFF, 0x1F8003C000),
+        ):
+            masks = MulticastForwardingTable(masks=(mask, *(0,) * 31))
+            self.assertEqual(self.set(port, masks, position << 28)[0], 0)
+            self.assertEqual(node.switch.multicast[0], ports)
+        read = [self.read(port, MulticastForwardingTable, position << 28).masks[0] for position in range(3)]
+        self.assertEqual(read, [0xC000, 0x8003, 0x001F])
+        self.assertEqual(self.set(port, MulticastForwardingTable(), 3 << 28)[0], INVALID)
 
     @given(st.sampled_from((1, 2)), st.integers(0, 0x21), st.integers(0, 2**32 - 1), st.binary(max_size=64))
     def test_anyRequest(self, method: int, attribute: int, modifier: int, data: bytes) -> None:
