@@ -233,6 +233,7 @@ class HostedTests(SynchronousTestCase):
         self.subnet.load(parse(ALONE, "star"))
         self.assertIsNone(self.subnet.find("b"))
         self.assertNotIn(number, self.server.clients)
+        self.assertEqual(self.subnet.counters.of(before), {})
         self.assertEqual(self.traps(), [(128, S)])
         self.subnet.load(parse(STAR, "star"))
         self.clock.advance(LATER)
@@ -240,6 +241,18 @@ class HostedTests(SynchronousTestCase):
         self.assertIsNot(after, before)
         self.assertEqual((after.guid, after.state, after.lid), (before.guid, PortState.INIT, 0))
         self.assertEqual((set(self.traps()), self.subnet.summary()), ({(128, S)}, "nodes: 3, links: 2"))
+
+    def test_switchGone(self) -> None:
+        """
+        A switch that is gone reports nothing, and nothing is kept of it.
+        """
+        self.manage()
+        before = self.port("s")
+        self.subnet.load(parse('Ca 2 "a"\n\nCa 2 "b"\n', "two"))
+        self.assertEqual((self.traps(), self.clock.getDelayedCalls()), ([], []))
+        for port in before.node.each():
+            self.assertEqual(self.subnet.counters.of(port), {})
+        self.assertEqual(self.subnet.counters.of(self.port("a")), {"linkDownedCounter": 1})
 
     def test_moved(self) -> None:
         """

@@ -36,6 +36,7 @@ class HostedSubnet:
     The nodes and links of a topology, with what real ones have in firmware.
 
     @ivar graph: its nodes.
+    @ivar counters: of its ports.
     @ivar consumer: takes the MADs that the agents do not answer.
     """
 
@@ -48,6 +49,7 @@ class HostedSubnet:
         self._topology = topology
         self._clock = clock
         self._carrier = Carrier(count)
+        self.counters = self._carrier.counters
         self._sma = SMA()
         self._pmas: dict[Node, PMA] = {}
         self._traps = Traps(randbits, count)
@@ -158,7 +160,7 @@ class HostedSubnet:
     def _pma(self, node: Node) -> PMA:
         found = self._pmas.get(node)
         if found is None:
-            counters = self._carrier.counters
+            counters = self.counters
             ports = {port.number: partial(counters.of, port) for port in node.each()}
             found = self._pmas[node] = PMA(ports, node.switch is not None)
         return found
@@ -170,10 +172,12 @@ class HostedSubnet:
         self._linksChanged(answer.changes)
 
     def _linksChanged(self, changes: Iterable[Change]) -> None:
-        changes = tuple(changes)
+        nodes = self.graph.nodes
+        # What is gone counts and reports nothing.
+        changes = [each for each in changes if nodes.get(each.port.node.guid) is each.port.node]
         for change in changes:
             if change.byLink and change.port.state is PortState.DOWN:
-                self._carrier.counters.add(change.port, "linkDownedCounter")
+                self.counters.add(change.port, "linkDownedCounter")
         self._traps.changed(changes, self._clock.seconds())
         self._sendTraps()
 
@@ -226,7 +230,7 @@ class HostedSubnet:
 
     def _removed(self, node: Node) -> list[Change]:
         self._pmas.pop(node, None)
-        self._carrier.counters.forget(node)
+        self.counters.forget(node)
         self._sma.forget(node)
         self._traps.forget(node)
         if self.consumer is not None:
