@@ -153,9 +153,11 @@ class TrapTests(SMATestCase):
         Each trap number of each port has its own time.
         """
         self.traps.add(self.source, self.event(), 0.0)
+        self.assertEqual(len(self.sent(0.0)), 1)
         for port, event in setSM(self.source, True):
-            self.traps.add(port, event, 0.0)
-        self.assertEqual(len(self.sent(0.0)), 2)
+            self.traps.add(port, event, 0.1)
+        self.assertEqual(len(self.sent(0.1)), 1)
+        self.assertEqual(len(self.sent(0.1 + INTERVAL)), 2)
         self.assertEqual(setSM(self.source, True), ())
         self.assertEqual(len(setSM(self.source, False)), 1)
 

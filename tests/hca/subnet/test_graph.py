@@ -289,6 +289,7 @@ Hca 2 "Hca1"
         self.assertRaises(ValueError, self.graph.add, self.one)
         self.patch(limits, "SUBNET_NODES", 3)
         node = Node(NodeType.CA, 7, 1, "late")
+        self.assertEqual((node.vendorID, node.deviceID), (0, 0))
         self.assertRaises(ResourceLimitError, self.graph.add, node)
         self.graph.remove(self.other)
         self.graph.add(node)
