@@ -144,7 +144,7 @@ class MutationContract:
             self.wait(RMPP_SECONDS / 40)
         transfers = self.b.mads.transfers
         self.assertEqual((self.b.mads._requests, len(transfers), len(transfers._complete)), ({}, 0, 0))
-        self.assertEqual((transfers._bytesSent, transfers._bytesHeld, transfers._unasked), (0, 0, 0))
+        self.assertEqual((transfers._bytesSent, transfers._bytesHeld, transfers._unasked), (0, 0, {}))
         self.assertGreater(self.b.counters["management_aborted"], self.count // 50)
         # Nobody is redirected by what has been said.
         self.b.mads.redirections = type(self.b.mads.redirections)()

@@ -284,17 +284,18 @@ class StateTests(OnPackets, TransferTestCase):
         """
         self.patch(transfers, "RMPP_TRANSFERS", 2)
         for transaction in (1, 2):
-            self.posted(self.question(1, transaction))
+            self.posted(self.question(9, transaction))
+            self.prove(transaction)
         self.assertEqual(self.posted(self.question(1, 3)), {"management_dropped": 1})
         self.assertRaises(
             ResourceLimitError,
             self.b.mads.transfers.send,
             *((1,) * 6, bytes(56), b"", print),
         )
-        self.wait(2.0)
-        self.wait(2.0)
+        self.b.mads.transfers.close()
         self.patch(transfers, "RMPP_BYTES", 1000)
         self.posted(self.question(8, 4))
+        self.prove(4)
         self.assertEqual(self.posted(self.question(1, 5)), {"management_dropped": 1})
         self.assertEqual(self.b.mads.transfers._bytesSent, 896)
 
@@ -306,11 +307,16 @@ class StateTests(OnPackets, TransferTestCase):
         self.patch(transfers, "RMPP_TRANSFERS", 2)
         for transaction in (1, 2):
             self.posted(self.part(1, FIRST, 660, transaction))
+            self.posted(self.part(2, 0, 0, transaction))
         self.sent()
         self.assertEqual(self.posted(self.part(1, FIRST, 660, 3)), {"management_dropped": 1})
         self.assertEqual(self.sent(), [stopped])
+        self.b.mads.transfers.close()
         self.patch(transfers, "RMPP_BYTES", 600)
+        for transaction in (1, 2):
+            self.posted(self.part(1, FIRST, 660, transaction))
         self.posted(self.part(2, 0, 0, 1))
+        self.sent()
         self.assertEqual(self.posted(self.part(2, 0, 0, 2)), {"management_aborted": 1})
         self.assertEqual((self.sent(), self.b.mads.transfers._bytesHeld), ([stopped], 400))
         # One has made room.
@@ -319,7 +325,39 @@ class StateTests(OnPackets, TransferTestCase):
         self.wait(RMPP_IDLE_SECONDS)
         self.assertEqual(self.sent(), [(GET_MULTI | RESPONSE, ABORT, TransferStatus.TIME_TOO_LONG)] * 2)
         self.assertEqual((len(self.b.mads.transfers), self.b.mads.transfers._bytesHeld), (0, 0))
-        self.assertEqual((self.b.mads.transfers._unasked, self.b.deadline()), (0, None))
+        self.assertEqual((self.b.mads.transfers._unasked, self.b.deadline()), ({}, None))
+
+    def prove(self, transaction: int) -> None:
+        """
+        Acknowledge the first segment of a response.
+        """
+        self.posted(control(self.question(9, transaction), AT, ACK, 0, 1, 1, responds=False))
+
+    def test_forgedSources(self) -> None:
+        """
+        Where there is no room, those go first that have not shown that they exist: they are not told.
+        """
+        self.patch(transfers, "RMPP_TRANSFERS", 2)
+        for transaction in range(1, 6):
+            self.posted(self.question(9, transaction))
+            self.posted(self.part(1, FIRST, 660, transaction))
+        found = self.b.mads.transfers
+        self.assertEqual([key[4] for key in found._sending], [4, 5])
+        self.assertEqual([key[4] for key in found._unasked], [4, 5])
+        self.assertEqual({each[1] for each in self.sent()}, {DATA, ACK})
+        self.assertEqual((found._bytesHeld, self.b.counters["management_aborted"]), (400, 6))
+
+    def test_perPeer(self) -> None:
+        """
+        One peer has a part of them.
+        """
+        self.patch(transfers, "RMPP_TRANSFERS_PER_PEER", 2)
+        for transaction in range(1, 4):
+            self.posted(self.question(9, transaction))
+            self.posted(self.part(1, FIRST, 660, transaction))
+        found = self.b.mads.transfers
+        self.assertEqual((len(found._sending), len(found._unasked)), (2, 2))
+        self.assertEqual(self.b.counters["management_dropped"], 2)
 
     def test_completeBound(self) -> None:
         """

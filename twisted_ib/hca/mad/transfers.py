@@ -7,7 +7,7 @@ C{management_aborted} counts transfers that ended without success.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import LengthError, ResourceLimitError
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 #: Transfers of one device that are sent, and as many that peers send without having been asked.
 RMPP_TRANSFERS = 256
+#: The same for one peer.
+RMPP_TRANSFERS_PER_PEER = 64
 #: Bytes of those that are sent, and of all that are received.
 RMPP_BYTES = 16 << 20
 #: Complete transfers whose repeated segments are acknowledged; over it the oldest is forgotten.
@@ -97,7 +99,7 @@ class Sending(Transfer):
     A transfer that is sent.
     """
 
-    __slots__ = ("_ended", "_post", "size")
+    __slots__ = ("_ended", "_post", "isResponse", "size")
 
     machine: Sender
 
@@ -109,9 +111,10 @@ class Sending(Transfer):
         size: int,
         post: Post,
         ended: Callable[[TransferStatus], object] | None,
+        isResponse: bool,
     ) -> None:
         super().__init__(transfers, key)
-        self.machine, self.size = machine, size
+        self.machine, self.size, self.isResponse = machine, size, isResponse
         self._post, self._ended = post, ended
 
     def step(self, take: Callable[..., list[bytes]], *arguments: Any) -> None:
@@ -178,6 +181,12 @@ class Receiving(Transfer):
         if self.machine.status is None:
             self.step(self.machine.abort, TransferStatus.UNSPECIFIED)
 
+    def forget(self) -> None:
+        """
+        End it, and tell nobody.
+        """
+        self.step(self.machine.forget)
+
 
 class Transfers:
     """
@@ -195,8 +204,8 @@ class Transfers:
         self._complete: OrderedDict[Key, Receiving] = OrderedDict()
         #: Bytes of transfers that are sent, and of those that are received.
         self._bytesSent = self._bytesHeld = 0
-        #: How many of those that are received answer no request.
-        self._unasked = 0
+        #: Those that are received and answer no request.
+        self._unasked: dict[Key, Receiving] = {}
 
     def __len__(self) -> int:
         return len(self._sending) + len(self._receiving)
@@ -224,16 +233,35 @@ class Transfers:
         """
         if len(data) > receiver.RMPP_TABLE_BYTES:
             raise LengthError(f"a transfer has {receiver.RMPP_TABLE_BYTES} bytes at most, not {len(data)}")
-        if len(self._sending) >= RMPP_TRANSFERS or self._bytesSent + len(data) > RMPP_BYTES:
+        if not self._hasRoom(len(data)) or (isResponse and self._isFull(self._sending, key)):
             raise ResourceLimitError(f"{len(self._sending)} transfers are sent already")
         now = self.device.clock()
         unproven = RMPP_RETRIES_UNPROVEN if isResponse else RMPP_RETRIES
         machine = Sender(head, data, now, unproven=unproven, expectsResponse=expectsResponse)
-        sending = self._sending[key] = Sending(self, key, machine, len(data), post, ended)
+        sending = self._sending[key] = Sending(*(self, key, machine, len(data)), post, ended, isResponse)
         self._bytesSent += len(data)
         sending.step(machine.begin, now)
         sending.watch()
         return sending
+
+    def _hasRoom(self, size: int) -> bool:
+        # Requests with forged sources take room from each other only: a peer that exists answers at once.
+        for each in list(self._sending.values()):
+            if len(self._sending) < RMPP_TRANSFERS and self._bytesSent + size <= RMPP_BYTES:
+                break
+            if each.isResponse and not each.machine.acknowledged:
+                self._drop(each)
+        return len(self._sending) < RMPP_TRANSFERS and self._bytesSent + size <= RMPP_BYTES
+
+    def _drop(self, sending: Sending) -> None:
+        del self._sending[sending.key]
+        sending.stop()
+        self._bytesSent -= sending.size
+        if sending.machine.status is not TransferStatus.SUCCESS:
+            self.device.count("management_aborted")
+
+    def _isFull(self, transfers: Iterable[Key], key: Key) -> bool:
+        return sum(each[0] == key[0] for each in transfers) >= RMPP_TRANSFERS_PER_PEER
 
     def repeated(self, key: Key) -> bool:
         """
@@ -254,11 +282,7 @@ class Transfers:
         """
         if self._sending.get(sending.key) is not sending:
             return False
-        del self._sending[sending.key]
-        sending.stop()
-        self._bytesSent -= sending.size
-        if sending.machine.status is not TransferStatus.SUCCESS:
-            self.device.count("management_aborted")
+        self._drop(sending)
         return True
 
     # -- receiving
@@ -304,23 +328,34 @@ class Transfers:
             request.end(None)
         elif (isResponse and request is None) or not (isWrong or begins):
             self.device.count("management_unmatched")
-        elif request is None and self._unasked >= RMPP_TRANSFERS:
+        elif request is None and not self._hasRoomFor(key):
             self.device.count("management_dropped")
             self.agents.respond(mad, control(mad.data, at, STOP, TransferStatus.RESOURCES_EXHAUSTED))
         else:
             return self._begin(key, mad, at, request)
         return None
 
+    def _hasRoomFor(self, key: Key) -> bool:
+        if self._isFull(self._unasked, key):
+            return False
+        if len(self._unasked) >= RMPP_TRANSFERS:
+            # As with those that are sent: who has sent no second segment may not exist.
+            oldest = next((each for each in self._unasked.values() if each.machine.count < 2), None)
+            if oldest is not None:
+                oldest.forget()
+        return len(self._unasked) < RMPP_TRANSFERS
+
     def _begin(self, key: Key, mad: ReceivedMAD, at: int, request: Request | None) -> Receiving:
         now = self.device.clock()
         if request is None:
             machine = Receiver(at, now)
-            self._unasked += 1
         else:
             machine = Receiver(at, now, request.patience)
         receiving = self._receiving[key] = Receiving(self, key, machine, mad, request)
         if request is not None:
             request.transferring(receiving)
+        else:
+            self._unasked[key] = receiving
         receiving.watch()
         return receiving
 
@@ -338,8 +373,7 @@ class Transfers:
         del self._receiving[key]
         request, receiving.request = receiving.request, None
         isResponse = bool(key[5] & RESPONSE)
-        if not isResponse:
-            self._unasked -= 1
+        self._unasked.pop(key, None)
         if machine.status is not TransferStatus.SUCCESS:
             self.device.count("management_aborted")
             if request is not None:
@@ -364,7 +398,8 @@ class Transfers:
         self._sending.clear()
         self._receiving.clear()
         self._complete.clear()
-        self._bytesSent = self._bytesHeld = self._unasked = 0
+        self._unasked.clear()
+        self._bytesSent = self._bytesHeld = 0
 
 
 __all__ = ["RMPP_BYTES", "RMPP_COMPLETED", "RMPP_TRANSFERS", "Transfers"]

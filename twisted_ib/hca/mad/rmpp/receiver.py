@@ -51,12 +51,12 @@ class Receiver:
 
     @ivar status: L{TransferStatus} when it is complete or has ended, else L{None}.
     @ivar deadline: when L{expired} is to be called; L{None} when nothing is left to do.
+    @ivar count: segments that arrived in order.
     @ivar held: bytes that wait.
     """
 
     __slots__ = (
         "_at",
-        "_count",
         "_early",
         "_end",
         "_expected",
@@ -64,6 +64,7 @@ class Receiver:
         "_latest",
         "_pieces",
         "_window",
+        "count",
         "deadline",
         "held",
         "status",
@@ -75,8 +76,7 @@ class Receiver:
         @param idle: how long it goes on without progress, seconds, at most L{segments.RMPP_IDLE_SECONDS}.
         """
         self._at = at
-        #: Segments that are in order; what they hold; those behind a gap, by their numbers.
-        self._count = 0
+        #: What the segments in order hold, and those behind a gap, by their numbers.
         self._pieces: list[bytes] = []
         self._early: dict[int, bytes] = {}
         self._window = 1
@@ -87,6 +87,7 @@ class Receiver:
         self._end = now + segments.RMPP_SECONDS
         self.status: TransferStatus | None = None
         self.deadline: float | None = now + self._idle
+        self.count = 0
         self.held = 0
 
     def take(self) -> bytes:
@@ -136,7 +137,7 @@ class Receiver:
 
     def _data(self, mad: bytes, header: RMPPHeader, now: float) -> list[bytes]:
         number = header.segment
-        if number <= self._count:
+        if number <= self.count:
             return self._acknowledge(mad)
         if number > self._window or number in self._early:
             return []
@@ -152,24 +153,24 @@ class Receiver:
             return self.stop()
         self.held += len(piece)
         self._early[number] = piece
-        if number != self._count + 1:
+        if number != self.count + 1:
             return []
         closes = len(self._early) > 1
-        while (found := self._early.pop(self._count + 1, None)) is not None:
+        while (found := self._early.pop(self.count + 1, None)) is not None:
             self._pieces.append(found)
-            self._count += 1
+            self.count += 1
         self.deadline = min(now + self._idle, self._end)
-        if self._count == self._expected:
+        if self.count == self._expected:
             self._finish(TransferStatus.SUCCESS)
             self.deadline = now + RMPP_COMPLETE_SECONDS
             return self._acknowledge(mad)
-        if number > 1 and not closes and self._count < self._window - RMPP_WINDOW // 2:
+        if number > 1 and not closes and self.count < self._window - RMPP_WINDOW // 2:
             return []
-        self._window = self._count + RMPP_WINDOW
+        self._window = self.count + RMPP_WINDOW
         return self._acknowledge(mad)
 
     def _acknowledge(self, mad: bytes) -> list[bytes]:
-        return [control(mad, self._at, ACK, number=self._count, window=self._window)]
+        return [control(mad, self._at, ACK, number=self.count, window=self._window)]
 
     def expired(self, now: float) -> list[bytes]:
         """
@@ -203,6 +204,15 @@ class Receiver:
         isAnswer = headerOf(self._latest).type in (STOP, ABORT)
         self._finish(status)
         return [] if isAnswer else [control(self._latest, self._at, ABORT, status)]
+
+    def forget(self) -> list[bytes]:
+        """
+        End it without a word.
+
+        @return: nothing.
+        """
+        self._finish(TransferStatus.RESOURCES_EXHAUSTED)
+        return []
 
     def _finish(self, status: TransferStatus) -> None:
         self.status = status
