@@ -87,6 +87,7 @@ class LayoutTests(SynchronousTestCase):
             {"pairs": (1, 2)},
             {"pairs": (1, 2, 16)},
             {"text": b"long"},
+            {"text": b"\0abc"},
             {"inner": Inner(low=16)},
         ):
             self.assertRaises(HeaderError, evolve(VALUE, **change).pack)

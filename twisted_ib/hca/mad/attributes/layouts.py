@@ -32,7 +32,7 @@ class Field(NamedTuple):
     @ivar offset: of its first bit, from the attribute's start.
     @ivar width: bits of each entry.
     @ivar entries: how many; those of a table are a tuple.
-    @ivar stride: bits from entry to entry.
+    @ivar stride: bits from entry to entry of a table.
     @ivar kind: L{int}, L{tuple} of them, L{bytes}, or the L{Attribute} that is nested.
     @ivar skip: reserved components before it.
     @ivar components: how many bits of a component mask it has.
@@ -67,7 +67,7 @@ def bits(
     @param skip: reserved components in front of it.
     @param components: the bits of a component mask that select it.
     """
-    place = Field("", octet * _OCTET + 7 - first, width, 1, width, int, skip, components)
+    place = Field("", octet * _OCTET + 7 - first, width, 1, 0, int, skip, components)
     return field(default=default, metadata={_FIELD: place})
 
 
@@ -85,7 +85,7 @@ def octets(octet: int, size: int, *, skip: int = 0) -> Any:
     """
     Octets, padded with zeros.
     """
-    place = Field("", octet * _OCTET, size * _OCTET, 1, size * _OCTET, bytes, skip, 1)
+    place = Field("", octet * _OCTET, size * _OCTET, 1, 0, bytes, skip, 1)
     return field(default=bytes(size), metadata={_FIELD: place})
 
 
@@ -94,7 +94,7 @@ def nested(octet: int, kind: type[Attribute], *, skip: int = 0) -> Any:
     Another attribute, inside a record of subnet administration.
     """
     width = kind.OCTETS * _OCTET
-    place = Field("", octet * _OCTET, width, 1, width, kind, skip, 0)
+    place = Field("", octet * _OCTET, width, 1, 0, kind, skip, 0)
     return field(factory=kind, metadata={_FIELD: place})
 
 
