@@ -25,6 +25,7 @@ def describe() -> dict[str, str]:
         "uvloop": versionOf("uvloop"),
         "twisted_ib": versionOf("twisted-ib"),
         "form": form(),
+        "load": f"{os.getloadavg()[0]:.1f}",
     }
 
 

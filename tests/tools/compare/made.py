@@ -18,6 +18,7 @@ RESULTS = Results(
         "uvloop": "",
         "twisted_ib": "0.1.0",
         "form": "pure Python",
+        "load": "0.1",
     },
     rounds=5,
     seconds=0.03,

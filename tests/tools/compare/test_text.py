@@ -95,6 +95,7 @@ class ShowTests(SynchronousTestCase):
         self.assertEqual(said[: len(EXPECTED)], EXPECTED)
         self.assertIn("Left out: uvloop, as uvloop is not installed.\n", said)
         self.assertIn("CPython <3> & more, Twisted 26.10.0,", said)
+        self.assertTrue(said.endswith("; load average 0.1 before\n"), said)
         for line in said.splitlines():
             self.assertLessEqual(len(line), COLUMNS)
         self.assertEqual("".join(f"{line}\n" for line in lines(RESULTS, True)), said)

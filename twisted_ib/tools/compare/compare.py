@@ -136,6 +136,8 @@ class Comparison:
             for measure in MEASURES
             for size in options.sizes
         ]
+        # Before the rounds, which make a load of their own.
+        self._machine = describe()
         self._rounds: int = options.rounds
         self._seconds: float = options.seconds
         self._pairs: dict[Subject, Pair] = {}
@@ -227,7 +229,7 @@ class Comparison:
                 base = baseline if baseline in measured else next(iter(measured))
                 rows[row] = compared(measured, base, row.measure.isTime)
         return Results(
-            machine=describe(),
+            machine=self._machine,
             rounds=self._rounds,
             seconds=self._seconds,
             titles={each.name: each.title for each in left},

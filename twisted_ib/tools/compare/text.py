@@ -112,7 +112,7 @@ def inWords(results: Results) -> str:
     packages = ", ".join(f"{name} {machine[name]}" for name in ("Twisted", "uvloop") if machine.get(name))
     return (
         f"{machine['CPU']}, {machine['CPUs']} CPUs; {machine['kernel']}; {machine['Python']}, {packages},"
-        f" twisted_ib {machine['twisted_ib']} ({machine['form']})"
+        f" twisted_ib {machine['twisted_ib']} ({machine['form']}); load average {machine['load']} before"
     )
 
 
