@@ -107,7 +107,7 @@ class HostileTests(PacketTestCase):
             ("qkey_violations", packet(UD_SEND_ONLY, 1, DETH.pack(0, 1) + bytes(256))),
             ("management_malformed", packet(UD_SEND_ONLY, 1, datagram)),
             ("management_malformed", packet(UD_SEND_ONLY, 1, datagram[:-4])),
-            ("management_unsupported", packet(UD_SEND_ONLY, 1, datagram[:8] + b"\1\4\1\1" + bytes(252))),
+            ("management_unsupported", packet(UD_SEND_ONLY, 1, datagram[:8] + b"\1\5\1\1" + bytes(252))),
             ("datagrams_unclaimed", packet(UD_SEND_ONLY, 77, datagram)),
         ]
         for name, data in cases:
