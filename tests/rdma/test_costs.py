@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.rdma.pair import Pair, PairTestCase, Recorder
 from tests.sdp.pair import End, HandReactor, Keeper
-from tests.support.copying import CountingMap, CountingSegment
+from tests.support.counting import CopyCountingMap, CopyCountingSegment
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
@@ -119,7 +119,7 @@ class CopyTests(SynchronousTestCase):
         Connect two HCAs whose rings count.
         """
         ownRunDirectory(self)
-        self.patch(SharedMemoryFabric, "segmentClass", CountingSegment)
+        self.patch(SharedMemoryFabric, "segmentClass", CopyCountingSegment)
         self.pair = Pair(False, SharedEnd)
         self.addCleanup(self.pair.close)
         self.one, self.two = self.pair.connected()
@@ -128,10 +128,10 @@ class CopyTests(SynchronousTestCase):
         """
         @return: What is copied while something is done.
         """
-        CountingMap.copied.clear()
+        CopyCountingMap.copied.clear()
         act()
         self.pair.settle()
-        return dict(CountingMap.copied)
+        return dict(CopyCountingMap.copied)
 
     def test_messages(self) -> None:
         """

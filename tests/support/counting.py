@@ -1,7 +1,7 @@
 """
-Segments that count the stores made to them, to kill a process at the Nth.
+Segments that count the stores made to them, to kill a process at the Nth, or the bytes that are copied.
 
-Counted are C{segment.map[a:b] = x} and C{segment.cells[i] = x}.  Writes of
+Stores are C{segment.map[a:b] = x} and C{segment.cells[i] = x}.  Writes of
 C{struct.pack_into} into the map are not; a reader cannot see them before the next
 counted store, so a kill there makes no difference.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -126,3 +127,38 @@ class CountingSegment(Segment):
         Cells that count.
         """
         return CountingCells(super().makeCells())
+
+
+class CopyCountingMap(mmap.mmap):
+    """
+    Counts the bytes that are copied in and out by slices, for tests of what a message costs.
+    """
+
+    copied: Counter[str] = Counter()
+
+    def __getitem__(self, key: Any) -> Any:
+        """
+        Count a copy out.
+        """
+        found = super().__getitem__(key)
+        if isinstance(key, slice):
+            self.copied["out"] += len(found)
+        return found
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """
+        Count a copy in.
+        """
+        super().__setitem__(key, value)
+        if isinstance(key, slice):
+            self.copied["in"] += len(value)
+
+
+class CopyCountingSegment(Segment):
+    """
+    A segment whose map counts copies.
+    """
+
+    __slots__ = ()
+
+    mapType = CopyCountingMap

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.queues.keyed_pair import RTR, RTS, Fabric, MemoryPath
 from tests.support.calls import called
-from tests.support.copying import CountingMap, CountingSegment
+from tests.support.counting import CopyCountingMap, CopyCountingSegment
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError, ResourceLimitError
 from twisted_ib.hca.base import operation
@@ -563,8 +563,8 @@ class CostTests(SynchronousTestCase):
         Two queue pairs joined by rings in counting memory.
         """
         size = segmentSize(limits.RING)
-        mine = [CountingSegment.create(size) for _ in range(2)]
-        theirs = [CountingSegment(segment.fd, size, False) for segment in mine]
+        mine = [CopyCountingSegment.create(size) for _ in range(2)]
+        theirs = [CopyCountingSegment(segment.fd, size, False) for segment in mine]
         self.paths = []
         for n in range(2):
             path = RingPath(RingFabric(), None, mine[n], theirs[1 - n], Doorbell(), limits.RING)
@@ -575,7 +575,7 @@ class CostTests(SynchronousTestCase):
         self.a.connect(self.paths[0], 18)
         self.b.connect(self.paths[1], 17)
         self.b.postReceives(1 << 20)
-        CountingMap.copied.clear()
+        CopyCountingMap.copied.clear()
 
     def exchange(self, count: int, payload: Any, length: int) -> None:
         """
@@ -590,10 +590,10 @@ class CostTests(SynchronousTestCase):
         Each byte of a message is copied once into the ring and once out of it.
         """
         for payload, length in ((bytes(64), 64), ([bytes(10)] * 5, 50), (memoryview(bytes(60000)), 60000)):
-            CountingMap.copied.clear()
+            CopyCountingMap.copied.clear()
             self.exchange(3, payload, length)
             self.assertEqual(len(self.b.consumer.messages), 3)
-            self.assertEqual(CountingMap.copied, {"in": 3 * (length + 16), "out": 3 * (length + 16)})
+            self.assertEqual(CopyCountingMap.copied, {"in": 3 * (length + 16), "out": 3 * (length + 16)})
             self.b.consumer.messages.clear()
 
     def calls(self, count: int) -> Counter[str]:
