@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from unittest import TestSuite
 
-from twisted.trial.runner import TestLoader
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.interop.lab.lab import lacking
+from tests.support.optional import suiteUnless
 
 #: The modules that have them.
 MODULES = ("plain", "rping", "examples", "pingpong", "verbs", "rds")
@@ -28,11 +28,6 @@ class NoKernelTests(SynchronousTestCase):
 
 def testSuite() -> TestSuite:
     """
-    @return: what trial is to run.
+    @return: the suite that trial is to run.
     """
-    loader = TestLoader()
-    reason = lacking()
-    if reason is not None:
-        NoKernelTests.skip = reason
-        return loader.loadClass(NoKernelTests)
-    return loader.loadByNames([f"tests.interop.{name}" for name in MODULES])
+    return suiteUnless(lacking(), NoKernelTests, "tests.interop", MODULES)

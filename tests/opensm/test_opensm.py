@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from unittest import TestSuite
 
-from twisted.trial.runner import TestLoader
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.opensm.lab import lacking
+from tests.support.optional import suiteUnless
 
 #: The modules that have them.
 MODULES = ("master", "settings", "commands", "attack", "redirection")
@@ -28,11 +28,6 @@ class NoOpenSMTests(SynchronousTestCase):
 
 def testSuite() -> TestSuite:
     """
-    @return: what trial is to run.
+    @return: the suite that trial is to run.
     """
-    loader = TestLoader()
-    reason = lacking()
-    if reason is not None:
-        NoOpenSMTests.skip = reason
-        return loader.loadClass(NoOpenSMTests)
-    return loader.loadByNames([f"tests.opensm.{name}" for name in MODULES])
+    return suiteUnless(lacking(), NoOpenSMTests, "tests.opensm", MODULES)
