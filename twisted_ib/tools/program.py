@@ -90,16 +90,17 @@ def secondsWithin(least: float, most: float) -> Callable[[str], float]:
     return parse
 
 
-def whole(most: int, least: int = 1) -> Callable[[str], int]:
+def whole(least: int, most: int) -> Callable[[str], int]:
     """
-    Return a parser of an integer option within bounds.
+    @return: an argparse type: integers from C{least} to C{most}.
     """
 
     def parse(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
-            value = -1
+            # Out of bounds: one message for both errors.
+            value = least - 1
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"{text!r} is no number from {least} to {most}")
         return value

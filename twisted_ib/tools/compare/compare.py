@@ -89,7 +89,7 @@ def addOptions(parser: ArgumentParser) -> None:
     subjects, placements = _listOf(_oneOf(SUBJECTS)), _listOf(_oneOf(PLACEMENTS))
     add("--subjects", type=subjects, default=list(SUBJECTS), metavar="NAME,...", help="by default all")
     add("--placements", type=placements, default=list(PLACEMENTS), metavar="NAME,...", help="by default all")
-    rounds = whole(limits.COMPARE_ROUNDS)
+    rounds = whole(1, limits.COMPARE_ROUNDS)
     add("--rounds", type=rounds, default=ROUNDS, metavar="N", help=f"rounds, by default {ROUNDS}")
     seconds = secondsWithin(0, limits.COMPARE_SECONDS)
     what = f"seconds of each figure, by default {SECONDS}"

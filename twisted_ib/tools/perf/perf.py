@@ -89,7 +89,7 @@ def _addOptions(parser: Any, test: Test) -> None:
     sizes, length = parser.add_mutually_exclusive_group(), parser.add_mutually_exclusive_group()
     sizes.add_argument("-s", "--size", type=size, metavar="SIZE", help="bytes of a message, by default 64")
     sizes.add_argument("-a", "--all", action="store_true", help="all powers of two from 2 to 8M")
-    count = whole(limits.PERF_ITERATIONS)
+    count = whole(1, limits.PERF_ITERATIONS)
     length.add_argument("-n", "--iters", type=count, metavar="N", help="messages of each queue pair")
     length.add_argument(
         "-D",
@@ -98,10 +98,10 @@ def _addOptions(parser: Any, test: Test) -> None:
         metavar="S",
         help="seconds of each measurement, by default 1",
     )
-    pairs = whole(limits.PERF_QUEUE_PAIRS)
+    pairs = whole(1, limits.PERF_QUEUE_PAIRS)
     parser.add_argument("-q", "--qp", type=pairs, metavar="N", help="queue pairs, by default 1")
     parser.add_argument("-d", "--ib-dev", metavar="DEV", help="the device, by default shm0")
-    port = whole(65535, 0)
+    port = whole(0, 65535)
     parser.add_argument("-p", "--port", type=port, default=PORT, help=f"the port, by default {PORT}")
     parser.add_argument("--json", action="store_true", help="one JSON object in place of the table")
 

@@ -28,8 +28,7 @@ from twisted_ib.reactor import direct
 from twisted_ib.tools.perf.load import HEADER_BYTES, TERMS, StressParameters, Task
 from twisted_ib.tools.ping.device import addressOf
 from twisted_ib.tools.ping.rdsoptions import addDeviceOptions, openSocket, ownAddress, runOverRDS
-from twisted_ib.tools.ping.station import whole
-from twisted_ib.tools.program import ArgumentParser, ProgramError, secondsWithin, sentence, write
+from twisted_ib.tools.program import ArgumentParser, ProgramError, secondsWithin, sentence, whole, write
 
 #: Seconds for which the tasks still answer after the end.
 PERF_SETTLE_SECONDS = 0.2

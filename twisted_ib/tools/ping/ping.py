@@ -19,8 +19,8 @@ from twisted_ib.tools.ping.device import chosen
 from twisted_ib.tools.ping.line import PeerEnded
 from twisted_ib.tools.ping.rounds import LEAST, MOST, Client
 from twisted_ib.tools.ping.server import serve
-from twisted_ib.tools.ping.station import CONNECTING, PROGRAM, RDS, Interrupted, VerbsSession, reason, whole
-from twisted_ib.tools.program import ArgumentParser, ProgramError, complain
+from twisted_ib.tools.ping.station import CONNECTING, PROGRAM, RDS, Interrupted, VerbsSession, reason
+from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, whole
 
 #: rping.c's defaults.
 PORT = 7174

@@ -20,8 +20,8 @@ from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.tools.ping.device import addressOf
 from twisted_ib.tools.ping.rdsoptions import addDeviceOptions, openSocket, ownAddress, runOverRDS
-from twisted_ib.tools.ping.station import PROGRAM, RDS, whole
-from twisted_ib.tools.program import ArgumentParser, ProgramError, secondsWithin, sentence, write
+from twisted_ib.tools.ping.station import PROGRAM, RDS
+from twisted_ib.tools.program import ArgumentParser, ProgramError, secondsWithin, sentence, whole, write
 
 #: The least time between two pings, and how long the last answer is awaited, in seconds.
 RDS_PING_INTERVAL = 0.001

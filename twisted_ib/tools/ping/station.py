@@ -12,7 +12,6 @@ import signal
 import sys
 import threading
 import time
-from argparse import ArgumentTypeError
 from collections.abc import Callable, Generator
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
@@ -55,24 +54,6 @@ class Interrupted(Exception):
         super().__init__(signal.Signals(number).name)
         # The shell's convention for a program that a signal has ended.
         self.status = 128 + number
-
-
-def whole(least: int, most: int) -> Callable[[str], int]:
-    """
-    @return: a converter for C{argparse} that accepts the integers from C{least} to C{most}.
-    """
-
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            # Out of bounds: one message for both errors.
-            value = least - 1
-        if not least <= value <= most:
-            raise ArgumentTypeError(f"{text!r} is no number from {least} to {most}")
-        return value
-
-    return parse
 
 
 def reason(error: BaseException) -> str:

@@ -14,8 +14,8 @@ from twisted_ib.hca.verbs import enums
 from twisted_ib.tools.ping.datagrams import Mckey, Udaddy
 from twisted_ib.tools.ping.device import chosen
 from twisted_ib.tools.ping.messages import Cmatose
-from twisted_ib.tools.ping.station import PROGRAM, VerbsSession, whole
-from twisted_ib.tools.program import ArgumentParser
+from twisted_ib.tools.ping.station import PROGRAM, VerbsSession
+from twisted_ib.tools.program import ArgumentParser, whole
 
 #: Connections of one program, which cmatose.c does not bound.
 PING_CONNECTIONS = 1024
