@@ -14,7 +14,7 @@ from attrs import evolve
 
 from twisted_ib.errors import WireError
 from twisted_ib.hca.base.attributes import PORT
-from twisted_ib.hca.mad.attributes.classportinfo import ClassPortInfo
+from twisted_ib.hca.mad.attributes.classportinfo import RESPONSE_TIME, ClassPortInfo
 from twisted_ib.hca.mad.attributes.layouts import layoutOf
 from twisted_ib.hca.mad.attributes.performance import (
     ALL_PORTS,
@@ -44,8 +44,6 @@ ALL_PORT_SELECT: Final = 0x0100
 EXTENDED_WIDTH: Final = 0x0200
 EXTENDED_WIDTH_NO_MULTICAST: Final = 0x0400
 XMIT_WAIT: Final = 0x1000
-#: Answers take 1.07 s at most (ibsim 0.10).
-_RESPONSE_TIME: Final = 0x12
 #: For so long the counters of a device are those that were read: reading visits every queue pair, and anybody
 #: may ask.  In seconds.
 PMA_COUNTERS_SECONDS = 0.02
@@ -156,7 +154,7 @@ class PMA:
             return evolve(mad, status=UNSUPPORTED_METHOD_ATTRIBUTE)
         if mad.attribute == ClassPortInfo.ID:
             found = ClassPortInfo(
-                classVersion=VERSION, capabilityMask=self._capabilities, respTimeVal=_RESPONSE_TIME
+                classVersion=VERSION, capabilityMask=self._capabilities, respTimeVal=RESPONSE_TIME
             )
             return evolve(mad, data=found.pack(), status=0)
         if mad.attribute == PortSamplesControl.ID:

@@ -8,13 +8,13 @@ which says where they are served.  Its peers repeat the request there, and send 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from attrs import evolve
 
 from twisted_ib.errors import LengthError
 from twisted_ib.hca.base.operation import GSI_QPN
-from twisted_ib.hca.mad.attributes.classportinfo import ClassPortInfo
+from twisted_ib.hca.mad.attributes.classportinfo import RESPONSE_TIME, ClassPortInfo
 from twisted_ib.hca.wire.grh import isMulticast
 from twisted_ib.hca.wire.mad.classes import TRANSFER_HEADERS, RMPPHeader
 from twisted_ib.hca.wire.mad.mad import REDIRECTED, Mad
@@ -23,8 +23,6 @@ from twisted_ib.hca.wire.mad.mad import REDIRECTED, Mad
 MAD_REDIRECTIONS = 1024
 #: How often one request follows a redirection.
 MAD_REDIRECTIONS_FOLLOWED = 4
-#: As class 0x04 has it; answers take 1.07 s at most.
-_RESPONSE_TIME: Final = 0x12
 
 
 class Redirection(NamedTuple):
@@ -68,7 +66,7 @@ def redirecting(request: Mad, device: Any, queuePair: Any, capabilities: int) ->
     info = ClassPortInfo(
         classVersion=request.classVersion,
         capabilityMask=capabilities,
-        respTimeVal=_RESPONSE_TIME,
+        respTimeVal=RESPONSE_TIME,
         redirectGID=device.gid,
         redirectLID=device.port.lid,
         redirectPKey=queuePair.partition,

@@ -4,11 +4,14 @@ ClassPortInfo, the attribute that every general management class has (IBTA vol. 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from attrs import frozen
 
 from twisted_ib.hca.mad.attributes.layouts import Attribute, bits
+
+#: RespTimeValue of the classes that this package serves: 1.07 s at most, as ibsim 0.10 has it.
+RESPONSE_TIME: Final = 0x12
 
 
 @frozen(kw_only=True)
@@ -46,4 +49,4 @@ class ClassPortInfo(Attribute):
     trapQKey: int = bits(68, 32)
 
 
-__all__ = ["ClassPortInfo"]
+__all__ = ["RESPONSE_TIME", "ClassPortInfo"]
