@@ -33,7 +33,7 @@ from twisted_ib.hca.mad.transfers import Transfers
 from twisted_ib.hca.wire.grh import DETH, GRH, length
 from twisted_ib.hca.wire.mad.classes import (
     COMMUNICATION,
-    SUBNET,
+    SUBNET_CLASSES,
     SUBNET_DIRECTED,
     TRANSFER_HEADERS,
     RMPPHeader,
@@ -82,7 +82,6 @@ _HOP_LIMIT: Final = 64
 _TRANSACTION_BITS: Final = 64
 #: Methods without a response, which says that it is redirected: Send, Trap.
 _UNANSWERED: Final = frozenset((SEND, TRAP))
-_SUBNET: Final = frozenset((SUBNET, SUBNET_DIRECTED))
 
 
 class Agent:
@@ -115,7 +114,7 @@ class Agent:
         """
         The queue pair of its class, here and at peers.
         """
-        return SMI_QPN if self.managementClass in _SUBNET else GSI_QPN
+        return SMI_QPN if self.managementClass in SUBNET_CLASSES else GSI_QPN
 
     def send(
         self,
@@ -270,7 +269,7 @@ class Agents:
         base, class_, version, method, _, _, transaction, attribute, _, _ = HEADER.unpack_from(data)
         if base != BASE_VERSION:
             count("management_malformed")
-        elif (class_ in _SUBNET) != (number == SMI_QPN):
+        elif (class_ in SUBNET_CLASSES) != (number == SMI_QPN):
             count("management_wrong_queue_pair")
         # Linux mad.c validate_mad: CM messages have method Send, and anything else is dropped unanswered.
         elif class_ == COMMUNICATION and method != SEND and attribute != CLASS_PORT_INFO:

@@ -15,8 +15,8 @@ from attrs import define
 from twisted_ib.hca.base.port import PhysicalState, PortState
 from twisted_ib.hca.subnet.counters import Counters
 from twisted_ib.hca.subnet.switch import NO_PORT
-from twisted_ib.hca.wire.mad.classes import SUBNET, SUBNET_DIRECTED
-from twisted_ib.hca.wire.mad.mad import MAD_BYTES
+from twisted_ib.hca.wire.mad.classes import SUBNET_CLASSES, SUBNET_DIRECTED
+from twisted_ib.hca.wire.mad.mad import CLASS_AT, DIRECTION, MAD_BYTES, STATUS_AT
 from twisted_ib.limits import SUBNET_HOPS
 
 if TYPE_CHECKING:
@@ -28,17 +28,13 @@ PERMISSIVE_LID: Final = 0xFFFF
 MOST_HOPS: Final = 63
 
 # Offsets in a directed-route SMP (IBTA vol. 1 14.2.1.2).
-_CLASS: Final = 1
-_STATUS: Final = 4
-_POINTER: Final = 6
-_COUNT: Final = 7
+HOP_POINTER_AT: Final = 6
+HOP_COUNT_AT: Final = 7
 _SLID: Final = slice(32, 34)
 _DLID: Final = slice(34, 36)
 _INITIAL: Final = 128
 _RETURN: Final = 192
-_DIRECTION: Final = 0x80
 _PERMISSIVE: Final = b"\xff\xff"
-_SUBNET: Final = frozenset((SUBNET, SUBNET_DIRECTED))
 
 # What a node does with an SMP; else the port that it leaves by.
 #: It has arrived.
@@ -51,6 +47,13 @@ DISCARD: Final = -3
 NO_SWITCH: Final = -4
 
 
+def isReturning(smp: bytes | bytearray) -> bool:
+    """
+    @return: whether a directed-route SMP is on its way back.
+    """
+    return bool(smp[STATUS_AT] << 8 & DIRECTION)
+
+
 def step(smp: bytearray, switch: bool, ingress: int | None) -> int:
     """
     Do what the SMI of one node does with a directed-route SMP (IBTA vol. 1 14.2.2; Linux C{smi.c}).
@@ -60,13 +63,13 @@ def step(smp: bytearray, switch: bool, ingress: int | None) -> int:
     @param ingress: number of the port that it arrived at, or L{None}: it is sent from here.
     @return: the number of the port that it leaves by, L{DELIVER}, L{ROUTE}, L{DISCARD} or L{NO_SWITCH}.
     """
-    if smp[_COUNT] > MOST_HOPS:
+    if smp[HOP_COUNT_AT] > MOST_HOPS:
         return DISCARD
-    return (_returning if smp[_STATUS] & _DIRECTION else _outgoing)(smp, switch, ingress)
+    return (_returning if isReturning(smp) else _outgoing)(smp, switch, ingress)
 
 
 def _outgoing(smp: bytearray, switch: bool, ingress: int | None) -> int:
-    pointer, count = smp[_POINTER], smp[_COUNT]
+    pointer, count = smp[HOP_POINTER_AT], smp[HOP_COUNT_AT]
     if pointer == count + 1:
         # C14-9:4, of an SMP whose last part was LID routed.
         return DISCARD if ingress is None else DELIVER
@@ -78,7 +81,7 @@ def _outgoing(smp: bytearray, switch: bool, ingress: int | None) -> int:
         if pointer < count and not switch:
             return NO_SWITCH
         smp[_RETURN + pointer] = ingress
-    smp[_POINTER] = pointer + 1
+    smp[HOP_POINTER_AT] = pointer + 1
     if pointer < count:
         return smp[_INITIAL + pointer + 1]
     # C14-9:3
@@ -88,7 +91,7 @@ def _outgoing(smp: bytearray, switch: bool, ingress: int | None) -> int:
 
 
 def _returning(smp: bytearray, switch: bool, ingress: int | None) -> int:
-    pointer, count = smp[_POINTER], smp[_COUNT]
+    pointer, count = smp[HOP_POINTER_AT], smp[HOP_COUNT_AT]
     if pointer > count + 1:
         return DISCARD
     if pointer == 0:
@@ -98,19 +101,19 @@ def _returning(smp: bytearray, switch: bool, ingress: int | None) -> int:
         if ingress is not None or count == 0:
             if smp[_SLID] != _PERMISSIVE and not switch:
                 return NO_SWITCH
-            smp[_POINTER] = 0
+            smp[HOP_POINTER_AT] = 0
             return DELIVER if smp[_SLID] == _PERMISSIVE else ROUTE
         return DISCARD
     if pointer == count + 1:
         # C14-13:1: the responder, or the switch at which its directed part begins.
-        smp[_POINTER] = count
+        smp[HOP_POINTER_AT] = count
         return smp[_RETURN + count]
     if ingress is None:
         return DISCARD
     # C14-13:2
     if not switch:
         return NO_SWITCH
-    smp[_POINTER] = pointer - 1
+    smp[HOP_POINTER_AT] = pointer - 1
     return smp[_RETURN + pointer - 1]
 
 
@@ -164,7 +167,7 @@ class Carrier:
         @param port: that of the sender; of a switch its port 0.
         @return: the port that it arrived at, which on a switch is not always port 0; L{None} if it is lost.
         """
-        if packet.octets[_CLASS] != SUBNET_DIRECTED:
+        if packet.octets[CLASS_AT] != SUBNET_DIRECTED:
             return self._routed(port, packet, packet.dlid)
         if packet.dlid != PERMISSIVE_LID:
             # Its way begins with a LID-routed part, behind which this node is like its sender; or it answers
@@ -186,7 +189,7 @@ class Carrier:
             if egress == DELIVER:
                 return port
             if egress == ROUTE:
-                lid = int.from_bytes(smp[_SLID if smp[_STATUS] & _DIRECTION else _DLID], "big")
+                lid = int.from_bytes(smp[_SLID if isReturning(smp) else _DLID], "big")
                 return self._routed(node.end(port), packet, lid)
             # Linux smi.c: a CA's port sends only what its path says is for that port.
             if egress < 0 or (not switch and egress != port.number):
@@ -214,7 +217,7 @@ class Carrier:
         return far
 
     def _routed(self, port: Port, packet: Packet, lid: int) -> Port | None:
-        management = packet.octets[_CLASS] in _SUBNET
+        management = packet.octets[CLASS_AT] in SUBNET_CLASSES
         ingress: Port | None = None
         for _ in range(SUBNET_HOPS + 1):
             node = port.node
@@ -244,11 +247,14 @@ class Carrier:
 __all__ = [
     "DELIVER",
     "DISCARD",
+    "HOP_COUNT_AT",
+    "HOP_POINTER_AT",
     "MOST_HOPS",
     "NO_SWITCH",
     "PERMISSIVE_LID",
     "ROUTE",
     "Carrier",
     "Packet",
+    "isReturning",
     "step",
 ]

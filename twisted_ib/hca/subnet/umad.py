@@ -14,15 +14,26 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from attrs import define, field
 
-from twisted_ib.hca.subnet.smi import PERMISSIVE_LID, Packet
+from twisted_ib.hca.subnet.smi import HOP_COUNT_AT, HOP_POINTER_AT, PERMISSIVE_LID, Packet, isReturning
 from twisted_ib.hca.wire.mad.classes import (
     ORGANIZATION_CLASSES,
-    SUBNET,
     SUBNET_ADMINISTRATION,
+    SUBNET_CLASSES,
     SUBNET_DIRECTED,
     VENDOR_CLASSES,
 )
-from twisted_ib.hca.wire.mad.mad import BASE_VERSION, HEADER, MAD_BYTES, RESPONSE, TRAP, TRAP_REPRESS
+from twisted_ib.hca.wire.mad.mad import (
+    BASE_VERSION,
+    CLASS_AT,
+    DIRECTION,
+    HEADER,
+    MAD_BYTES,
+    METHOD_AT,
+    RESPONSE,
+    STATUS_AT,
+    TRAP,
+    TRAP_REPRESS,
+)
 from twisted_ib.limits import UMAD_CLIENTS
 
 if TYPE_CHECKING:
@@ -54,10 +65,6 @@ MESSAGE: Final = Struct(">HxxHxxIII4xQ256s")
 #: The status of a request that is lost (errno(3), ETIMEDOUT), so that its sender need not wait.
 TIMED_OUT: Final = 110
 
-#: Offsets in a MAD.
-_METHOD: Final = 3
-_POINTER: Final = 6
-_COUNT: Final = 7
 _NOTICE: Final = 0x02
 _SM_INFO: Final = 0x20
 
@@ -65,8 +72,6 @@ _SM_INFO: Final = 0x20
 _SL_TO_VL: Final = b"\0\x13"
 _QUERIES: Final = (0x01, 0x12)
 
-_DIRECTION: Final = 0x80
-_SUBNET: Final = frozenset((SUBNET, SUBNET_DIRECTED))
 _VENDOR_CLASSES: Final = frozenset((*VENDOR_CLASSES, *ORGANIZATION_CLASSES))
 #: The upper 16 bits of a request's transaction id are its client's number.
 _CLIENT_SHIFT: Final = 48
@@ -327,7 +332,7 @@ class UmadServer:
         if packet is None:
             return
         mad = packet.octets
-        client.classes.add(mad[1])
+        client.classes.add(mad[CLASS_AT])
         arrived = self._subnet.carry(client.port, packet)
         if arrived is not None:
             response = self._take(arrived, packet)
@@ -335,7 +340,7 @@ class UmadServer:
                 return
             if response and self._back(client, arrived, packet, response):
                 return
-        if not mad[_METHOD] & RESPONSE:
+        if not mad[METHOD_AT] & RESPONSE:
             self._bounce(client, octets, packet)
 
     def send(self, port: Port, packet: Packet) -> bool:
@@ -357,14 +362,14 @@ class UmadServer:
         response = method & RESPONSE
         smp = bytearray(mad)
         # In a directed route ibsim's messages have hop pointer 0, whatever the direction.
-        if length > MAD_BYTES or base != BASE_VERSION or (directed and smp[_POINTER]):
+        if length > MAD_BYTES or base != BASE_VERSION or (directed and smp[HOP_POINTER_AT]):
             self._count("umad_malformed")
             return None
-        if (class_ in _SUBNET) != (destination == 0):
+        if (class_ in SUBNET_CLASSES) != (destination == 0):
             self._count("umad_wrong_queue_pair")
             return None
-        if directed and smp[4] & _DIRECTION:
-            smp[_POINTER] = smp[_COUNT] + 1 & 0xFF
+        if directed and isReturning(smp):
+            smp[HOP_POINTER_AT] = smp[HOP_COUNT_AT] + 1 & 0xFF
         if not response:
             transaction = transaction & _TRANSACTION | client.number << _CLIENT_SHIFT
             smp[8:16] = transaction.to_bytes(8, "big")
@@ -380,8 +385,8 @@ class UmadServer:
 
     def _back(self, client: _Client, port: Port, request: Packet, response: bytes) -> bool:
         octets = bytearray(response)
-        if octets[1] == SUBNET_DIRECTED:
-            octets[4] |= _DIRECTION
+        if octets[CLASS_AT] == SUBNET_DIRECTED:
+            octets[STATUS_AT] |= DIRECTION >> 8
         packet = Packet(request.dlid, request.slid, request.destination, request.source, octets)
         arrived = self._subnet.carry(port, packet)
         return (
@@ -396,7 +401,7 @@ class UmadServer:
             nothing to wait for.
         """
         mad = packet.octets
-        method = mad[_METHOD]
+        method = mad[METHOD_AT]
         if method == TRAP_REPRESS:
             self._subnet.answer(port, packet)
             return None
@@ -416,7 +421,11 @@ class UmadServer:
     def _endsOpenSM(self, mad: bytearray) -> bool:
         # OpenSM 3.3.23 (osm_sa_slvl_record.c), asked for the SLtoVLMappingTableRecords of an input or output
         # port that a switch does not have, reads behind the tables of that switch.
-        if mad[1] != SUBNET_ADMINISTRATION or mad[16:18] != _SL_TO_VL or mad[_METHOD] not in _QUERIES:
+        if (
+            mad[CLASS_AT] != SUBNET_ADMINISTRATION
+            or mad[16:18] != _SL_TO_VL
+            or mad[METHOD_AT] not in _QUERIES
+        ):
             return False
         components = mad[55]
         lid = int.from_bytes(mad[56:58], "big") if components & 1 else None
@@ -425,10 +434,10 @@ class UmadServer:
 
     def _takers(self, port: Port, packet: Packet) -> Iterator[_Client]:
         mad = packet.octets
-        class_, attribute = mad[1], int.from_bytes(mad[16:18], "big")
+        class_, attribute = mad[CLASS_AT], int.from_bytes(mad[16:18], "big")
         clients = (each for each in reversed(self._clients.values()) if each.port is port)
         # libumad2sim ends its program if that has no agent for the class of a MAD.
-        if mad[_METHOD] & RESPONSE:
+        if mad[METHOD_AT] & RESPONSE:
             number = int.from_bytes(mad[8:10], "big")
             return (each for each in clients if each.number == number and class_ in each.classes)
         if packet.destination > 1:
@@ -437,9 +446,10 @@ class UmadServer:
             )
         if class_ in _VENDOR_CLASSES:
             return (each for each in clients if each.classes <= {class_})
-        managers = (each for each in clients if each.manager and not _SUBNET.isdisjoint(each.classes))
+        managers = (each for each in clients if each.manager and not SUBNET_CLASSES.isdisjoint(each.classes))
         if class_ == SUBNET_ADMINISTRATION or (
-            class_ in _SUBNET and (attribute == _SM_INFO or (attribute == _NOTICE and mad[_METHOD] == TRAP))
+            class_ in SUBNET_CLASSES
+            and (attribute == _SM_INFO or (attribute == _NOTICE and mad[METHOD_AT] == TRAP))
         ):
             # IsSM alone does not make a subnet manager: with SIM_SET_ISSM any tool has it.
             return managers
@@ -447,8 +457,8 @@ class UmadServer:
 
     def _deliver(self, client: _Client, packet: Packet) -> bool:
         mad = packet.octets
-        if mad[1] == SUBNET_DIRECTED:
-            mad[_POINTER] = 0
+        if mad[CLASS_AT] == SUBNET_DIRECTED:
+            mad[HOP_POINTER_AT] = 0
         fields = packet.dlid, packet.slid, packet.destination, packet.source
         return self._send(client, MESSAGE.pack(*fields, 0, packet.length, bytes(mad)))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from secrets import randbits
-from typing import Any, Final
+from typing import Any
 
 from twisted_ib.hca.base.operation import SMI_QPN
 from twisted_ib.hca.base.port import PortState
@@ -22,13 +22,16 @@ from twisted_ib.hca.subnet.graph import Change, Node, Port, build
 from twisted_ib.hca.subnet.smi import Carrier, Packet
 from twisted_ib.hca.subnet.topology import MOST_PORTS, Topology
 from twisted_ib.hca.subnet.umad import UmadServer
-from twisted_ib.hca.wire.mad.classes import PERFORMANCE, SUBNET, SUBNET_DIRECTED
-from twisted_ib.hca.wire.mad.mad import BASE_VERSION, GET, HEADER, MAD_BYTES, TRAP_REPRESS
-
-_SUBNET: Final = frozenset((SUBNET, SUBNET_DIRECTED))
-_METHOD: Final = 3
-_MKEY: Final = slice(24, 32)
-_ATTRIBUTE: Final = slice(64, 128)
+from twisted_ib.hca.wire.mad.classes import PERFORMANCE, SMP_ATTRIBUTE, SMP_KEY, SUBNET, SUBNET_CLASSES
+from twisted_ib.hca.wire.mad.mad import (
+    BASE_VERSION,
+    CLASS_AT,
+    GET,
+    HEADER,
+    MAD_BYTES,
+    METHOD_AT,
+    TRAP_REPRESS,
+)
 
 
 class HostedSubnet:
@@ -92,9 +95,9 @@ class HostedSubnet:
         See L{ISubnet<twisted_ib.hca.subnet.umad.ISubnet>}.
         """
         octets = bytes(packet.octets)
-        class_ = octets[1]
-        if class_ in _SUBNET:
-            if octets[_METHOD] == TRAP_REPRESS:
+        class_ = octets[CLASS_AT]
+        if class_ in SUBNET_CLASSES:
+            if octets[METHOD_AT] == TRAP_REPRESS:
                 self._repress(port, octets)
                 return None
             answer = self._sma.respond(port, octets, self._clock.seconds(), packet.slid)
@@ -152,10 +155,10 @@ class HostedSubnet:
     def _get(self, port: Port, attribute: int, modifier: int = 0) -> bytes:
         smp = bytearray(MAD_BYTES)
         HEADER.pack_into(smp, 0, BASE_VERSION, SUBNET, SM_VERSION, GET, 0, 0, 0, attribute, 0, modifier)
-        smp[_MKEY] = port.mkey.to_bytes(8, "big")
+        smp[SMP_KEY] = port.mkey.to_bytes(8, "big")
         octets = self._sma.respond(port, bytes(smp), self._clock.seconds()).octets
         assert octets is not None
-        return octets[_ATTRIBUTE]
+        return octets[SMP_ATTRIBUTE]
 
     def _pma(self, node: Node) -> PMA:
         found = self._pmas.get(node)

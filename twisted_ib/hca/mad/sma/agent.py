@@ -18,20 +18,30 @@ from twisted_ib.hca.mad.sma.node import ROWS as NODE_ROWS
 from twisted_ib.hca.mad.sma.port import ROWS as PORT_ROWS
 from twisted_ib.hca.mad.sma.request import Request
 from twisted_ib.hca.subnet.graph import Change, Node, Port
-from twisted_ib.hca.wire.mad.classes import SUBNET, SUBNET_DIRECTED, DirectedHeader, SubnetHeader
+from twisted_ib.hca.wire.mad.classes import (
+    SMP_ATTRIBUTE,
+    SMP_KEY,
+    SUBNET_CLASSES,
+    SUBNET_DIRECTED,
+    DirectedHeader,
+    SubnetHeader,
+)
 from twisted_ib.hca.wire.mad.mad import (
     BAD_VERSION,
     BASE_VERSION,
+    CLASS_AT,
     DIRECTION,
     GET,
     GET_RESPONSE,
     HEADER,
     INVALID_ATTRIBUTE_VALUE,
     MAD_BYTES,
+    METHOD_AT,
     REPORT,
     RESPONSE,
     SEND,
     SET,
+    STATUS_AT,
     TRAP,
     TRAP_REPRESS,
     UNSUPPORTED_METHOD,
@@ -41,8 +51,6 @@ from twisted_ib.hca.wire.mad.mad import (
 
 #: Class version of subnet management.
 SM_VERSION: Final = 1
-_ATTRIBUTE_OFFSET: Final = 64
-_ATTRIBUTE_BYTES: Final = 64
 _COUNTER: Final = 0xFFFF
 #: Hop count, beside the hop pointer.
 _HOPS: Final = 0xFF
@@ -91,11 +99,11 @@ class SMA:
         if len(data) != MAD_BYTES:
             return Answer()
         base, class_, version, method, _, _, _, attribute, _, modifier = HEADER.unpack_from(data)
-        if base != BASE_VERSION or class_ not in (SUBNET, SUBNET_DIRECTED):
+        if base != BASE_VERSION or class_ not in SUBNET_CLASSES:
             return Answer()
         if method & RESPONSE or method in _UNANSWERED:
             return Answer()
-        key = int.from_bytes(data[24:32], "big")
+        key = int.from_bytes(data[SMP_KEY], "big")
         end = arrival.node.end(arrival)
         if version != SM_VERSION:
             return Answer(_response(data, method, BAD_VERSION))
@@ -106,8 +114,7 @@ class SMA:
         row = _ROWS.get(attribute)
         if row is None or (row.onlySwitch and arrival.node.switch is None) or (method == SET and not row.set):
             return Answer(_response(data, method, UNSUPPORTED_METHOD_ATTRIBUTE))
-        body = data[_ATTRIBUTE_OFFSET : _ATTRIBUTE_OFFSET + _ATTRIBUTE_BYTES]
-        request = Request(arrival, end, modifier, key, method == SET, body)
+        request = Request(arrival, end, modifier, key, method == SET, data[SMP_ATTRIBUTE])
         if request.isSet and row.set is not None:
             row.set(request)
         found = row.get(request)
@@ -120,7 +127,7 @@ class SMA:
         """
         Whether the M_Key of a TrapRepress is that of the port.
         """
-        return self._permits(port, data[3], int.from_bytes(data[24:32], "big"), now)
+        return self._permits(port, data[METHOD_AT], int.from_bytes(data[SMP_KEY], "big"), now)
 
     def forget(self, node: Node) -> None:
         """
@@ -150,13 +157,12 @@ class SMA:
 
 def _response(data: bytes, method: int, status: int, attribute: bytes | None = None) -> bytes:
     octets = bytearray(data)
-    octets[3] = GET_RESPONSE if method in (GET, SET) else method | RESPONSE
-    if data[1] == SUBNET_DIRECTED:
+    octets[METHOD_AT] = GET_RESPONSE if method in (GET, SET) else method | RESPONSE
+    if data[CLASS_AT] == SUBNET_DIRECTED:
         status |= DIRECTION
-    octets[4:6] = status.to_bytes(2, "big")
+    octets[STATUS_AT : STATUS_AT + 2] = status.to_bytes(2, "big")
     if attribute is not None:
-        end = _ATTRIBUTE_OFFSET + _ATTRIBUTE_BYTES
-        octets[_ATTRIBUTE_OFFSET:end] = attribute.ljust(_ATTRIBUTE_BYTES, b"\0")
+        octets[SMP_ATTRIBUTE] = attribute.ljust(SMP_ATTRIBUTE.stop - SMP_ATTRIBUTE.start, b"\0")
     return bytes(octets)
 
 

@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 # Management classes (Linux ib_mad.h IB_MGMT_CLASS_*)
 SUBNET: Final = 0x01
 SUBNET_DIRECTED: Final = 0x81
+#: Both are subnet management, which is on queue pair 0; all others are on queue pair 1 (IBTA vol. 1 13.5.1).
+SUBNET_CLASSES: Final = frozenset((SUBNET, SUBNET_DIRECTED))
 SUBNET_ADMINISTRATION: Final = 0x03
 PERFORMANCE: Final = 0x04
 BASEBOARD: Final = 0x05
@@ -25,6 +27,10 @@ CONGESTION_CONTROL: Final = 0x21
 #: Vendor classes: range 1 has no OUI, range 2 has RMPP and an OUI (Linux ib_mad.h struct ib_vendor_mad).
 VENDOR_CLASSES: Final = range(0x09, 0x10)
 ORGANIZATION_CLASSES: Final = range(0x30, 0x50)
+
+#: M_Key and attribute of an SMP of either class.
+SMP_KEY: Final = slice(24, 32)
+SMP_ATTRIBUTE: Final = slice(64, 128)
 
 #: RMPP version, type, response time and flags, status, segment number, payload length or new window last.
 _TRANSFER: Final = Struct(">BBBBII")
