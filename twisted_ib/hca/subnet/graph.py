@@ -461,6 +461,19 @@ def build(topology: Topology) -> tuple[Graph, dict[str, Node]]:
     @raise ResourceLimitError: it has too many nodes.
     @raise ValueError: two nodes have one GUID.
     """
+    graph, nodes = unlinked(topology)
+    relink(graph, nodes, topology)
+    return graph, nodes
+
+
+def unlinked(topology: Topology) -> tuple[Graph, dict[str, Node]]:
+    """
+    Make the nodes of a topology alone.
+
+    @return: as of L{build}.
+    @raise ResourceLimitError: it has too many nodes.
+    @raise ValueError: two nodes have one GUID.
+    """
     graph = Graph()
     nodes: dict[str, Node] = {}
     for each in topology.nodes:
@@ -468,18 +481,34 @@ def build(topology: Topology) -> tuple[Graph, dict[str, Node]]:
         node.vendorID, node.deviceID = each.vendid, each.devid
         node.systemGUID = each.sysimgguid or each.guid
         graph.add(node)
-    links = []
-    for each in topology.nodes:
-        for number, end in each.ports.items():
-            one, other = nodes[each.name].port(number), nodes[end.node].port(end.port)
-            if one is not None and other is not None:
-                one.enable(end.width, end.speed, end.extspeed)
-                links.append((one, other))
-    # When both ends have their widths and speeds.  Each link has two ends, and is made once.
-    for one, other in links:
-        if one.peer is None:
-            graph.link(one, other)
     return graph, nodes
 
 
-__all__ = ["TRANSITIONS", "Change", "Graph", "LinkInput", "Node", "Port", "build"]
+def relink(graph: Graph, nodes: dict[str, Node], topology: Topology) -> list[Change]:
+    """
+    Link nodes as a topology says, and unlink those that it does not link.
+
+    @param nodes: those of the topology, by their names in it.
+    @return: the changes; ports whose links stay have none.
+    """
+    changes: list[Change] = []
+    missing = []
+    for each in topology.nodes:
+        for port in nodes[each.name].each():
+            end = each.ports.get(port.number)
+            peer = None if end is None else nodes[end.node].port(end.port)
+            if port.peer is peer:
+                continue
+            changes += graph.unlink(port)
+            if peer is not None and end is not None:
+                port.enable(end.width, end.speed, end.extspeed)
+                missing.append((port, peer))
+    # When all that is gone is gone, and both ends have their widths and speeds.  Each link has two ends, and
+    # is made once.
+    for port, peer in missing:
+        if port.peer is None:
+            changes += graph.link(port, peer)
+    return changes
+
+
+__all__ = ["TRANSITIONS", "Change", "Graph", "LinkInput", "Node", "Port", "build", "relink", "unlinked"]

@@ -18,7 +18,7 @@ from twisted_ib.hca.mad.pma import PMA
 from twisted_ib.hca.mad.sma import SM_VERSION, SMA, Answer, setSM
 from twisted_ib.hca.mad.traps import Traps
 from twisted_ib.hca.mad.vendor import PING, respond
-from twisted_ib.hca.subnet.graph import Change, Node, Port, build
+from twisted_ib.hca.subnet.graph import Change, Node, Port, build, relink, unlinked
 from twisted_ib.hca.subnet.smi import Carrier, Packet
 from twisted_ib.hca.subnet.topology import MOST_PORTS, Topology
 from twisted_ib.hca.subnet.umad import UmadServer
@@ -213,11 +213,9 @@ class HostedSubnet:
 
         @raise HCAError: there are too many nodes; nothing has changed.
         """
-        fresh, new = build(topology)
+        _, new = unlinked(topology)
         old, self._nodes = self._nodes, {}
         changes: list[Change] = []
-        for port in fresh.ports():
-            fresh.unlink(port)
         for name, node in old.items():
             if name not in new or _identity(node) != _identity(new[name]):
                 changes += self._removed(node)
@@ -228,7 +226,7 @@ class HostedSubnet:
             else:
                 self._nodes[name] = node
                 self.graph.add(node)
-        changes += self._link(topology)
+        changes += relink(self.graph, self._nodes, topology)
         self._linksChanged(changes)
 
     def _removed(self, node: Node) -> list[Change]:
@@ -239,25 +237,6 @@ class HostedSubnet:
         if self.consumer is not None:
             self.consumer.removed(node)
         return self.graph.remove(node)
-
-    def _link(self, topology: Topology) -> list[Change]:
-        changes: list[Change] = []
-        missing = []
-        for each in topology.nodes:
-            for port in self._nodes[each.name].each():
-                end = each.ports.get(port.number)
-                peer = None if end is None else self._nodes[end.node].port(end.port)
-                if port.peer is peer:
-                    continue
-                changes += self.graph.unlink(port)
-                if peer is not None and end is not None:
-                    port.enable(end.width, end.speed, end.extspeed)
-                    missing.append((port, peer))
-        # When all that is gone is gone.  Each link has two ends, and is made once.
-        for port, peer in missing:
-            if port.peer is None:
-                changes += self.graph.link(port, peer)
-        return changes
 
 
 def _identity(node: Node) -> tuple[object, ...]:
