@@ -242,6 +242,22 @@ class HostedTests(SynchronousTestCase):
         self.assertEqual((after.guid, after.state, after.lid), (before.guid, PortState.INIT, 0))
         self.assertEqual((set(self.traps()), self.subnet.summary()), ({(128, S)}, "nodes: 3, links: 2"))
 
+    def test_managerGone(self) -> None:
+        """
+        A node that is gone with the subnet manager behind it does not report that either.
+        """
+        self.manage()
+        other = self.port("b")
+        other.lid, other.smLID, other.subnetTimeout = 3, A, TIMEOUT
+        self.attach("b", manager=True)
+        self.traps()
+        self.lost.clear()
+        self.subnet.load(parse(ALONE, "star"))
+        for _ in range(3):
+            self.assertEqual(self.traps(), [(128, S)])
+            self.clock.advance(LATER)
+        self.assertEqual(self.lost, {})
+
     def test_switchGone(self) -> None:
         """
         A switch that is gone reports nothing, and nothing is kept of it.

@@ -175,18 +175,21 @@ class HostedSubnet:
         self._linksChanged(answer.changes)
 
     def _linksChanged(self, changes: Iterable[Change]) -> None:
-        nodes = self.graph.nodes
-        # What is gone counts and reports nothing.
-        changes = [each for each in changes if nodes.get(each.port.node.guid) is each.port.node]
+        # Nodes that are gone count and report nothing.
+        changes = [each for each in changes if self._has(each.port.node)]
         for change in changes:
             if change.byLink and change.port.state is PortState.DOWN:
                 self.counters.add(change.port, "linkDownedCounter")
         self._traps.changed(changes, self._clock.seconds())
         self._sendTraps()
 
+    def _has(self, node: Node) -> bool:
+        return self.graph.nodes.get(node.guid) is node
+
     def _report(self, notices: Iterable[tuple[Port, Notice]]) -> None:
         for port, notice in notices:
-            self._traps.add(port, notice, self._clock.seconds())
+            if self._has(port.node):
+                self._traps.add(port, notice, self._clock.seconds())
         self._sendTraps()
 
     def _sendTraps(self) -> None:
@@ -221,7 +224,7 @@ class HostedSubnet:
                 changes += self._removed(node)
         for name, node in new.items():
             kept = old.get(name)
-            if kept is not None and self.graph.nodes.get(kept.guid) is kept:
+            if kept is not None and self._has(kept):
                 self._nodes[name] = kept
             else:
                 self._nodes[name] = node
@@ -230,13 +233,15 @@ class HostedSubnet:
         self._linksChanged(changes)
 
     def _removed(self, node: Node) -> list[Change]:
+        # First of all: its subnet manager, which ends by this, is reported by it no more.
+        changes = self.graph.remove(node)
+        if self.consumer is not None:
+            self.consumer.removed(node)
         self._pmas.pop(node, None)
         self.counters.forget(node)
         self._sma.forget(node)
         self._traps.forget(node)
-        if self.consumer is not None:
-            self.consumer.removed(node)
-        return self.graph.remove(node)
+        return changes
 
 
 def _identity(node: Node) -> tuple[object, ...]:
