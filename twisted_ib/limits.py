@@ -282,6 +282,9 @@ TRANSPORT_RESEND_LEAST = 0.01
 #: Nodes of a subnet, and traps of their ports that are sent or were sent just now.
 SUBNET_NODES = 8192
 SUBNET_TRAPS = 16384
+#: The shortest time, in seconds, until a trap is sent again, whatever SubnetTimeOut a subnet manager has set:
+#: its codes begin with 4 us.
+SUBNET_TRAP_LEAST = 0.1
 #: Nodes of a topology file, its lines, and the characters of a line.
 TOPOLOGY_NODES = 8192
 TOPOLOGY_LINES = 262144

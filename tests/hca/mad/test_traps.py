@@ -96,6 +96,18 @@ class TrapTests(SMATestCase):
         self.traps.add(self.source, self.event(), 100.0)
         self.assertEqual(len(self.sent(100.0)), 1)
 
+    def test_shortTimeout(self) -> None:
+        """
+        However short the SubnetTimeout is that a subnet manager has set, there is time between repetitions.
+        """
+        for code, seconds in ((0, 0.1), (14, 0.1), (15, 4.096e-6 * 2**15)):
+            self.source.subnetTimeout = code
+            self.traps.add(self.source, self.event(), 0.0)
+            (sent,) = self.traps.due(0.0)
+            self.assertEqual(self.traps.deadline(), seconds)
+            self.repress(sent.octets)
+            self.traps.forget(self.source.node)
+
     def test_sameEvent(self) -> None:
         """
         An event that is reported already is the same trap, sent no earlier.

@@ -17,14 +17,13 @@ from typing import Final, NamedTuple
 
 from twisted_ib import limits
 from twisted_ib.errors import WireError
+from twisted_ib.hca.base.timers import timeoutSeconds
 from twisted_ib.hca.mad.attributes.notice import LinkStateDetails, Notice, NoticeType, Trap
 from twisted_ib.hca.mad.sma.agent import SM_VERSION, notice
 from twisted_ib.hca.subnet.graph import Change, Node, Port
 from twisted_ib.hca.wire.mad.classes import SUBNET
 from twisted_ib.hca.wire.mad.mad import TRAP, Mad, decodeMAD
 
-#: The unit of a timeout code, seconds.
-_UNIT: Final = 4.096e-6
 #: Transaction ids: a client of ibsim's protocol puts numbers of its own into the upper half.
 _TRANSACTION_BITS: Final = 32
 _TRANSACTION: Final = (1 << _TRANSACTION_BITS) - 1
@@ -119,7 +118,8 @@ class Traps:
             if not entry.waiting or entry.next > now:
                 continue
             # IBTA vol. 1 14.2.5.6, SubnetTimeOut: also how often a trap may be sent.
-            entry.next = now + _UNIT * (1 << port.subnetTimeout)
+            timeout = timeoutSeconds(port.subnetTimeout) or 0.0
+            entry.next = now + max(timeout, limits.SUBNET_TRAP_LEAST)
             mad = Mad(SUBNET, SM_VERSION, TRAP, entry.transaction, Notice.ID, entry.notice.pack())
             found.append(Sending(port, port.smLID, mad.pack()))
         return found
