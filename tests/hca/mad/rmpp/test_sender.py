@@ -167,6 +167,18 @@ class TimerTests(SenderTestCase):
         self.assertEqual(seen(mads), FAILED[TransferStatus.TOO_MANY_RETRIES])
         self.assertIs(machine.status, TransferStatus.TOO_MANY_RETRIES)
 
+    def test_closedWindow(self) -> None:
+        """
+        A receiver without room for more is waited for as long as a silent one.
+        """
+        machine = self.begun()
+        self.acked(machine, 1, 1)
+        for turn in range(1, RMPP_RETRIES + 1):
+            self.assertEqual(machine.deadline, turn * RMPP_ACK_SECONDS)
+            self.assertEqual(self.passed(machine), [])
+        assert machine.deadline is not None
+        self.assertEqual(seen(machine.expired(machine.deadline)), FAILED[TransferStatus.TOO_MANY_RETRIES])
+
     def test_unproven(self) -> None:
         """
         Who never answered gets no more than asked for, and no ABORT: the request may have been forged.

@@ -170,6 +170,8 @@ class Sender:
         # From the first that is not acknowledged, as Linux mad_rmpp.c ib_retry_rmpp: its receiver
         # acknowledges nothing while there is a gap.
         self._sent = self.acknowledged
+        # Also if the window has no room for any.
+        self._wait(now)
         return self._more(now)
 
     def repeat(self) -> list[bytes]:
