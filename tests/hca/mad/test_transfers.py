@@ -227,6 +227,30 @@ class PacketTests(OnPackets, TransferContract, TransferTestCase):
             self.assertTrue(response.table == (table(1000) if mad.method == GET_TABLE else data))
         self.assertGreater(len(lost), 50)
 
+    def test_lastACKLost(self) -> None:
+        """
+        A response that has begun shows that its request has arrived, if the last ACK of that is lost: the
+        request is not aborted, which the peer would take for an end of the response.
+        """
+        lost: list[Any] = []
+
+        def carry(datagram: Any) -> list[Any]:
+            header = headerOf(datagram[4][-260:-4])
+            if datagram[0] == self.b.address and not lost and (header.type, header.segment) == (ACK, 25):
+                lost.append(datagram)
+                return []
+            return [datagram]
+
+        self.wire.pass_ = carry
+        data = random.Random(6).randbytes(5000)
+        self.request(self.asking.exchange(data))
+        self.assertEqual(len(lost), 1)
+        response = self.responses.pop()
+        assert response is not None
+        self.assertTrue(response.table == data)
+        self.assertEqual(self.left(), [({}, 0)] * 2)
+        self.assertEqual([each.counters["management_aborted"] for each in (self.a, self.b)], [0, 0])
+
 
 class StateTests(OnPackets, TransferTestCase):
     """

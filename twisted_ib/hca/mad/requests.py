@@ -16,7 +16,7 @@ from twisted_ib.hca.wire.mad.mad import METHOD_AT, Mad, decodeMAD
 if TYPE_CHECKING:
     from twisted_ib.hca.base.timers import Timer
     from twisted_ib.hca.mad.dispatch import Agents
-    from twisted_ib.hca.mad.transfers import Transfer
+    from twisted_ib.hca.mad.transfers import Receiving, Sending
 
 
 class Target(NamedTuple):
@@ -94,7 +94,8 @@ class Request:
         "gid",
         "key",
         "patience",
-        "transfer",
+        "receiving",
+        "sending",
     )
 
     def __init__(
@@ -123,8 +124,9 @@ class Request:
         self.asked = asked, key[1]
         #: The time of all its attempts, seconds.
         self.patience = 0.0
-        #: The transfer that it is, or that its response is, while it is under way.
-        self.transfer: Transfer | None = None
+        #: The transfer that it is, and the one that its response is, while it is under way.
+        self.sending: Sending | None = None
+        self.receiving: Receiving | None = None
 
     def begin(self, octets: bytes, timeout: float, retries: int) -> None:
         """
@@ -142,7 +144,7 @@ class Request:
         @raise LengthError: it is too long.
         """
         self._timeout, self.patience = timeout, timeout * (retries + 1)
-        self.transfer = self._agents.transfers.send(
+        self.sending = self._agents.transfers.send(
             (self.gid, *self.key[:2], version, self.key[2], octets[METHOD_AT]),
             octets[: dataAt(self.key[1])],
             data,
@@ -152,21 +154,21 @@ class Request:
         )
 
     def _transferred(self, status: TransferStatus) -> None:
-        self.transfer = None
+        self.sending = None
         if status is TransferStatus.SUCCESS and self._answered is not None:
             self._timer = self._agents.device.timers.start(self.patience, self._expired)
         else:
             self.end(None)
 
-    def transferring(self, transfer: Transfer) -> None:
+    def transferring(self, receiving: Receiving) -> None:
         """
         Its response has begun to arrive: that sets the time from now on.
         """
         if self._timer is not None:
             self._timer.cancel()
-        before, self.transfer = self.transfer, transfer
-        if before is not None:
-            before.cancel()
+        sending, self.sending, self.receiving = self.sending, None, receiving
+        if sending is not None:
+            sending.arrived()
 
     def redirect(self, target: Target) -> bool:
         """
@@ -221,9 +223,10 @@ class Request:
             return
         if self._timer is not None:
             self._timer.cancel()
-        transfer, self.transfer = self.transfer, None
-        if transfer is not None:
-            transfer.cancel()
+        transfers, self.sending, self.receiving = (self.sending, self.receiving), None, None
+        for transfer in transfers:
+            if transfer is not None:
+                transfer.cancel()
         way, self._way, self._answered = self._way, None, None
         self._agents.forget(self)
         self._agents.device.addressPaths.release(way)

@@ -129,6 +129,14 @@ class Sending(Transfer):
             if ended is not None:
                 ended(status)
 
+    def arrived(self) -> None:
+        """
+        End it, as its response has begun; nothing is reported, nor sent: response and request have the same
+        transaction, so that the peer would take an ABORT for one of the response.
+        """
+        self._ended = None
+        self.step(self.machine.arrived)
+
     def cancel(self) -> None:
         """
         See L{Transfer.cancel}.
@@ -317,7 +325,7 @@ class Transfers:
         request: Request | None = self.agents.requestOf(mad) if isResponse else None
         if not isResponse and not self.agents.takesTransfer(mad):
             return None
-        if request is not None and isinstance(request.transfer, Receiving):
+        if request is not None and request.receiving is not None:
             request = None
         header = headerOf(mad.data)
         isWrong = fault(header) in (TransferStatus.BAD_TYPE, TransferStatus.UNSUPPORTED_VERSION)

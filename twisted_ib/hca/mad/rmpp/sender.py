@@ -9,7 +9,8 @@ Inputs of a transfer that is under way; when it has ended nothing happens::
     that after all retries    it ends, TOO_MANY_RETRIES; sends ABORT
     no progress for long      it ends, TIME_TOO_LONG; sends ABORT
     a STOP or an ABORT        it ends with its status
-    what is wrong             it ends with the fault; sends ABORT
+    a response                it ends, SUCCESS
+    anything wrong            it ends with the fault; sends ABORT
 """
 
 from __future__ import annotations
@@ -181,6 +182,15 @@ class Sender:
         @return: the first segment, if nothing of this is known to have arrived.
         """
         return [] if self.acknowledged or self.status is not None else [self._segment(1)]
+
+    def arrived(self) -> list[bytes]:
+        """
+        Its response has begun: all of it has arrived, whatever became of the last ACK.
+
+        @return: nothing.
+        """
+        self._finish(TransferStatus.SUCCESS)
+        return []
 
     def abort(self, status: TransferStatus) -> list[bytes]:
         """
