@@ -82,7 +82,24 @@ class FilterTests(SynchronousTestCase):
         self.assertEqual(self.left("state syn-sent"), ["six"])
         self.assertEqual(self.left("state connected"), ["near", "far", "six", "none"])
         self.assertEqual(len(self.left("state all")), len(ROWS))
+        self.assertEqual(self.left("state synchronized"), ["near", "far", "none"])
+        self.assertEqual(self.left("state bucket"), [])
+        self.assertEqual(len(self.left("state big")), len(ROWS))
         self.assertEqual([name for name, each in ROWS.items() if inState("closed")(each)], ["odd"])
+
+    def test_unknownState(self) -> None:
+        """
+        A state that there is not is an error, which names one that is like it.
+        """
+        for name, meant in (
+            ("lisen", "; did you mean listening?"),
+            ("ESTABLISHD", "; did you mean established?"),
+            ("time_wat", "; did you mean time-wait?"),
+            ("X", ""),
+        ):
+            error = self.assertRaises(FilterError, inState, name)
+            self.assertEqual(str(error), f"{name!r} is no state of ss(8){meant}")
+        self.assertRaises(FilterError, expression, ["sport = :80 and state lisen"])
 
     def test_logic(self) -> None:
         """

@@ -422,6 +422,7 @@ class CommandTests(SynchronousTestCase):
             (["--pid", "9", "--pid", "8"], 4),
             (["--pid", "7"], 0),
             (["--state", "established"], 2),
+            (["--state", "synchronized"], 3),
             (["--state", "established", "--state", "close-wait"], 3),
             (["--state", "established", "-t"], 1),
             (["dport", "=", ":99"], 1),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
-from twisted_ib.hca.base.socketrows import LISTEN
+from twisted_ib.hca.base.socketrows import CONNECTING, LISTEN, TCP_STATES
 
 #: Words of one expression.
 WORDS = 256
@@ -31,8 +31,27 @@ for _names, _compare in (
 ):
     _OPERATORS.update(dict.fromkeys(_names.split(), _compare))
 _AND, _OR, _NOT = ("and", "&", "&&"), ("or", "|", "||"), ("not", "!")
-#: The names of ss(8) that are not those of the kernel in small letters.
-_STATES = {"LISTENING": LISTEN, "CLOSED": "CLOSE", "FIN_WAIT_1": "FIN_WAIT1", "FIN_WAIT_2": "FIN_WAIT2"}
+#: The names of states in ss(8).
+_NAMES = (
+    *("established", "syn-sent", "syn-recv", "fin-wait-1", "fin-wait-2", "time-wait", "closed", "close-wait"),
+    *("last-ack", "listening", "closing", "all", "connected", "synchronized", "bucket", "big"),
+)
+_CLOSE, _BUCKET = "CLOSE", ("SYN_RECV", "TIME_WAIT")
+#: The states of a name, which may be the kernel's too; and those that a name leaves out.
+_STATES = {
+    **{each: (each,) for each in (*TCP_STATES.values(), _CLOSE)},
+    "LISTENING": (LISTEN,),
+    "CLOSED": (_CLOSE,),
+    "FIN_WAIT_1": ("FIN_WAIT1",),
+    "FIN_WAIT_2": ("FIN_WAIT2",),
+    "BUCKET": _BUCKET,
+}
+_OTHERS: dict[str, tuple[str, ...]] = {
+    "ALL": (),
+    "CONNECTED": (LISTEN, _CLOSE),
+    "SYNCHRONIZED": (LISTEN, _CLOSE, CONNECTING),
+    "BIG": _BUCKET,
+}
 
 
 class FilterError(ValueError):
@@ -43,16 +62,21 @@ class FilterError(ValueError):
 
 def inState(name: str) -> Test:
     """
-    @param name: a state by the name of the kernel or of ss(8), or C{all} or C{connected}.
+    @param name: a state, or several, by the name of the kernel or of ss(8).
     @return: the test for it.
+    @raise FilterError: there is no such state.
     """
-    state = name.upper().replace("-", "_")
-    state = _STATES.get(state, state)
-    if state == "ALL":
-        return lambda row: True
-    if state == "CONNECTED":
-        return lambda row: row["state"] not in (LISTEN, "CLOSE")
-    return lambda row: str(row["state"]).upper() == state
+    word = name.upper().replace("-", "_")
+    others = _OTHERS.get(word)
+    if others is not None:
+        return lambda row: row["state"] not in others
+    states = _STATES.get(word)
+    if states is None:
+        # Imported here: it needs Twisted, and most names are right.
+        from twisted_ib.internet.strings import nearest
+
+        raise FilterError(f"{name!r} is no state of ss(8){nearest(name.lower(), _NAMES)}")
+    return lambda row: str(row["state"]).upper() in states
 
 
 def expression(words: Sequence[str]) -> Test:
