@@ -270,7 +270,7 @@ class RDSPort(SocketRDMA, ReceiveQueue):
         @raise InvalidAddressError: C{host} is not an IP address.
         """
         self._pathTo((host, port))
-        # What was written to the destination before leaves for it.
+        # Datagrams for the destination before leave for it.
         bundle = self._bundles.get(None)
         if bundle is not None:
             bundle.path.closeBundle()

@@ -59,7 +59,7 @@ def read(name: str | None) -> Topology:
 
 def users() -> frozenset[int]:
     """
-    @return: who may attach.
+    @return: the users that may attach.
     @raise HCAError: C{TWISTED_IB_ALLOW_UIDS} is not valid.
     """
     return allowedUids(os.environ) | {0, os.geteuid()}
@@ -110,7 +110,7 @@ class Host:
 
 def serve(reactor: Any, topology: Topology, options: Namespace) -> Deferred[int]:
     """
-    @return: what fires when it cannot go on.
+    @return: fires when it cannot go on.
     """
     try:
         host = Host(reactor, topology, options)

@@ -156,8 +156,8 @@ class Agent:
     def redirectTo(self, queuePair: Any, capabilities: int = 0) -> None:
         """
         Have peers send their requests to another queue pair of this device: they are answered with status
-        0x0002 and ClassPortInfo (IBTA vol. 1 13.5.2).  What serves them there answers from it to queue
-        pair 1.
+        0x0002 and ClassPortInfo (IBTA vol. 1 13.5.2).  Responses come from that queue pair
+        to queue pair 1.
 
         @param queuePair: a UD queue pair with a Q_Key; L{None} to serve them here again.
         @param capabilities: CapabilityMask of the class.

@@ -301,7 +301,7 @@ class Transfers:
         """
         key = mad.path.peer.gid, mad.number, class_, version, mad.transaction, mad.method
         if headerOf(mad.data).type != DATA:
-            # What a receiver sends has the response bit of the DATA turned round.
+            # MADs of a receiver have the response bit of the DATA turned round.
             sending = self._sending.get((*key[:5], mad.method ^ RESPONSE))
             if sending is not None:
                 sending.step(sending.machine.received, mad.data, self.device.clock())

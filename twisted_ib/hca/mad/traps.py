@@ -110,7 +110,7 @@ class Traps:
 
     def due(self, now: float) -> list[Sending]:
         """
-        @return: what is to be sent now.
+        @return: the traps to send now.
         """
         self._purge(now)
         found = []

@@ -30,7 +30,7 @@ def answer(mad: Mad, text: bytes) -> Mad:
     """
     Answer a Get.
 
-    @param text: what is told of this node, at most 216 octets.
+    @param text: the name of this node, of which 216 octets are sent.
     @return: the response, but for its method.
     """
     header = mad.header

@@ -16,7 +16,7 @@ MAD_WORDS: Final = 72
 
 class Counters:
     """
-    What has passed the ports of a subnet, and what was lost at them.
+    The packets that have passed the ports of a subnet, and those that were lost at them.
     """
 
     def __init__(self) -> None:

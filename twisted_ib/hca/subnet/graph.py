@@ -70,7 +70,7 @@ class Change(NamedTuple):
 
 class LinkInput(Enum):
     """
-    What happens to the state of a port.
+    The inputs of a port's state machine.
     """
 
     TRAINED = "the link was trained"
@@ -235,7 +235,7 @@ class Port:
 
     def settings(self, reregister: bool = False) -> PortChange:
         """
-        @return: what the device of this port, which has a LID, has to know.
+        @return: the settings of this port, which has a LID, for its device.
         """
         prefix = self.subnetPrefix << 64
         return PortChange(

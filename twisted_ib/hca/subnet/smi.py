@@ -36,7 +36,7 @@ _INITIAL: Final = 128
 _RETURN: Final = 192
 _PERMISSIVE: Final = b"\xff\xff"
 
-# What a node does with an SMP; else the port that it leaves by.
+# The decisions of L{step} that are no port.
 #: It has arrived.
 DELIVER: Final = -1
 #: The rest of its way is LID routed, to DrDLID or, when it returns, to DrSLID.
@@ -142,7 +142,7 @@ class Carrier:
     """
     Takes management datagrams through a subnet.
 
-    What is lost is counted:
+    Losses are counted:
 
       - C{smp_discarded}: hop pointer or hop count out of range, or a CA's other port;
       - C{smp_not_switch}: a CA or router would have to forward it;
@@ -224,7 +224,7 @@ class Carrier:
             switch = node.switch
             end = node.end(port)
             if end.hasLID(lid):
-                # What has passed a link has come to that port; what has not, to the one with the LID.
+                # After a link it has come to the port there, else to the one with the LID.
                 return ingress or end
             if switch is not None:
                 number = switch.lookup(lid)

@@ -17,7 +17,7 @@ MULTICAST_ENTRIES: Final = 0x400
 
 class Switch:
     """
-    What a switch has beside its ports.
+    The forwarding tables of a switch, and its other settings.
 
     @ivar top: the highest LID that is forwarded (LinearFDBTop); C{multicastTop} likewise of multicast LIDs,
         0 for all.

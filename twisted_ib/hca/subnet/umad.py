@@ -176,7 +176,7 @@ class UmadServer:
     """
     Serves ibsim's protocol.
 
-    What is dropped is counted:
+    Messages that are dropped are counted:
 
       - C{umad_malformed}: another size, magic or type, or not a MAD;
       - C{umad_foreign}: the number of another client, or of none;

@@ -47,7 +47,7 @@ NAME = "compare"
 
 SUMMARY = "Twisted's transports and others, side by side, in one command"
 
-#: What is measured by default: with all subjects and both placements about half a minute.
+#: The defaults: with all subjects and both placements about half a minute.
 SIZES = (64, 65536)
 ROUNDS = 5
 SECONDS = 0.03
@@ -193,7 +193,7 @@ class Comparison:
                 placed = row.placement
                 for subject, pair in list(self._pairs.items()):
                     self._try(subject, pair.place, placed)
-            # Whoever comes second meets warmer caches, or another load: they take turns.
+            # The second one meets warmer caches, or another load: they take turns.
             order = list(self._pairs)
             for subject in order if number % 2 else reversed(order):
                 if row.size <= subject.most:

@@ -14,7 +14,7 @@ from functools import partial
 from time import clock_gettime_ns, perf_counter, perf_counter_ns
 from typing import Any
 
-#: What a client is for: one round trip after the other, one whose bytes are compared, a stream.
+#: The kinds of client: of one round trip after the other, of one whose bytes are compared, of a stream.
 CALLER, COLLECTOR, SOURCE = "caller", "collector", "source"
 
 #: The measures, by their names in commands; and what comes before them.

@@ -1,5 +1,5 @@
 """
-What the rounds of C{ib-perf compare} say together: medians, spreads, ratios, ranks.
+The rounds of C{ib-perf compare} together: medians, spreads, ratios, ranks.
 
 Two subjects are told apart only if a second run would tell them apart too: their medians differ by more than
 L{TIE}, and most rounds agree.  Those that are not share a rank.
@@ -124,7 +124,7 @@ class Results:
 
     @ivar machine: facts of the machine and its software, by name.
     @ivar rounds: how many there were.
-    @ivar seconds: what each measurement took.
+    @ivar seconds: the time of each measurement.
     @ivar titles: of the subjects, by name, in order.
     @ivar ours: the names of this package's subjects.
     @ivar baseline: the subject of the ratios.

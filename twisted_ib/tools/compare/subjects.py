@@ -72,10 +72,10 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("uvloop", "uvloop, TCP", "uvloop", "", "{port}", "loops", package="uvloop"),
 )
 
-#: What others are compared with, where it takes part.
+#: The subject that others are compared with, where it takes part.
 BASELINE = "tcp-nodelay"
 
-#: What the titles leave out.
+#: Completes the titles.
 LEGEND = (
     "TCP and UNIX run on Twisted's epoll reactor, sdp: and ib: on the ib reactor where none is named,"
     " asyncio and uvloop with BufferedProtocol and NODELAY."
@@ -148,7 +148,7 @@ class Row:
     @property
     def title(self) -> str:
         """
-        What is measured, without where.
+        The measure and the size, without the placement.
         """
         return self.measure.title.format(size=inUnits(self.size))
 

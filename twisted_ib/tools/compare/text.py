@@ -31,7 +31,7 @@ class Line:
     A line of the results.
 
     @ivar bar: its bar; C{""} for a line without figures.
-    @ivar after: what stands right of it.
+    @ivar after: the text right of it.
     @ivar style: the bar's style of rich; the title's, where there is no bar.
     """
 
@@ -92,7 +92,7 @@ def lines(results: Results, isASCII: bool = False) -> Iterator[Line]:
 
 def notes(results: Results) -> list[str]:
     """
-    @return: what the columns say, and where the figures are from.
+    @return: the meaning of the columns, and the origin of the figures.
     """
     said = [
         "Columns: place (= for those that the rounds do not tell apart), median, lowest and highest of"
@@ -118,7 +118,7 @@ def inWords(results: Results) -> str:
 
 def plan(sizes: Sequence[int], subjects: int, rounds: int, seconds: float) -> str:
     """
-    @return: what is going to be measured.
+    @return: the sizes, rounds and seconds of a comparison.
     """
     each = ", ".join(map(inUnits, sizes))
     return f"ib-perf compare: {subjects} subjects; {each}; {rounds} rounds, {seconds:g} s for each figure"

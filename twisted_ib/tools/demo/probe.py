@@ -68,7 +68,7 @@ class CountedEndpoint:
 
 def used(transports: list[SDPTransport]) -> str:
     """
-    @return: what SDP connections have used, in words.
+    @return: the device, queue pairs and messages of SDP connections, in words.
     """
     devices = ", ".join(sorted({each.channel.device.name for each in transports}))
     # IBTA vol. 1 annex A4: MSeq counts every message, and a connection has one RC queue pair at each end.

@@ -212,7 +212,8 @@ class HostedSubnet:
 
     def load(self, topology: Topology) -> None:
         """
-        Become another topology.  What is in both stays as it is; switches report what has changed.
+        Become another topology.  Nodes and links of both stay as they are; switches report
+        all changes.
 
         @raise HCAError: there are too many nodes; nothing has changed.
         """

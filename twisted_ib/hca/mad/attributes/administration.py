@@ -287,7 +287,7 @@ class MCMemberRecord(Attribute):
 @frozen(kw_only=True)
 class InformInfo(Attribute):
     """
-    Which events a port wants to be told.
+    The events of a subscription.
 
     @ivar lidRangeBegin: L{ALL_LIDS} for all.
     @ivar trapNumber: L{ALL_TRAPS} for all; C{noticeType} likewise.
@@ -313,7 +313,7 @@ class InformInfo(Attribute):
 @frozen(kw_only=True)
 class InformInfoRecord(Attribute):
     """
-    What a port has asked to be told.
+    A subscription of a port.
     """
 
     ID: ClassVar[int] = 0x00F3

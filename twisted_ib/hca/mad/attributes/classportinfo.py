@@ -17,7 +17,7 @@ RESPONSE_TIME: Final = 0x12
 @frozen(kw_only=True)
 class ClassPortInfo(Attribute):
     """
-    What an agent of a class can do, and where its requests and its traps go.
+    The capabilities of a class at a port, and the addresses of its requests and of its traps.
 
     @ivar respTimeVal: its answers take at most 4.096 us times 2 to this power.
     """

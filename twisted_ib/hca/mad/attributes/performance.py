@@ -77,7 +77,7 @@ class PortCountersExtended(Attribute):
 @frozen(kw_only=True)
 class PortSamplesControl(Attribute):
     """
-    What a sampling mechanism counts, and when (IBTA vol. 1 16.1.3.2).
+    The counters of a sampling mechanism, and its times (IBTA vol. 1 16.1.3.2).
 
     @ivar sampleStatus: 0 done, 1 started, 2 running.
     """

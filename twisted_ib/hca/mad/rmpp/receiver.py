@@ -76,7 +76,7 @@ class Receiver:
         @param idle: how long it goes on without progress, seconds, at most L{segments.RMPP_IDLE_SECONDS}.
         """
         self._at = at
-        #: What the segments in order hold, and those behind a gap, by their numbers.
+        #: The data of the segments in order, and of those behind a gap by their numbers.
         self._pieces: list[bytes] = []
         self._early: dict[int, bytes] = {}
         self._window = 1

@@ -121,7 +121,7 @@ def control(
 
 def fault(header: RMPPHeader) -> TransferStatus | None:
     """
-    @return: what is wrong with a segment whatever transfer it is of, or L{None}.
+    @return: the fault of a segment, whatever transfer it is of, or L{None}.
     """
     if header.version != RMPP_VERSION:
         return TransferStatus.UNSUPPORTED_VERSION

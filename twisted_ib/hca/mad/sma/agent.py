@@ -63,7 +63,7 @@ ATTRIBUTES: Final = frozenset(_ROWS)
 
 class Answer(NamedTuple):
     """
-    What became of an SMP.
+    The outcome of an SMP.
 
     @ivar octets: the response, 256 octets, for the way back; L{None} if there is none.
     @ivar changes: ports that are not what they were.
