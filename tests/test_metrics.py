@@ -48,7 +48,7 @@ class FormatTests(SynchronousTestCase):
 
     def test_unprintable(self) -> None:
         """
-        What another process says does not command a terminal, and can be written in any encoding's place.
+        Text of another process does not command a terminal, and can be encoded.
         """
         counters = {"switch_rule_\x1b]0;x\a": 1, "switch_fallback_\u202e": 2}
         description = {"in_use": {"\ud800": 3}, "counters": counters}

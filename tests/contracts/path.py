@@ -552,7 +552,7 @@ class RefusalContract(Base):
     def test_ended(self) -> None:
         """
         Messages that are on the way when a stream ends are dropped: no error, no refusal, and the next queue
-        pair with that number takes what comes then.  What no stream sends is refused.
+        pair with that number takes what comes then.  Opcodes that no stream sends are refused.
         """
         a, b, path, other = self.joined()
         one, two = Taker(path, 20, 21), Taker(other, 21, 20)

@@ -1,5 +1,5 @@
 """
-Diagnostic commands print on a subnet of this package what they print on ibsim, for the same topology file.
+Diagnostic commands print the same on a subnet of this package as on ibsim, for one topology file.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ COMMANDS = (
 )
 #: Fields that OpenSM sets, and that ibsim leaves as they were.
 IGNORED = "MkeyLeasePeriod|LinkWidthEnabled|LinkSpeedEnabled|SubnetTimeout|LocalPhysErr|OverrunErr"
-#: What may differ: the time of day, counters, the activity of the subnet manager, versions.
+#: Parts that may differ: the time of day, counters, the activity of the subnet manager, versions.
 MASKS = (
     (re.compile(r"generated on .*"), "generated on TIME"),
     (re.compile(r"(activity count) \d+"), r"\1 N"),
@@ -59,7 +59,7 @@ MASKS = (
 
 def masked(text: str) -> str:
     """
-    @return: an output without what may differ.
+    @return: an output without the parts that may differ.
     """
     for pattern, replacement in MASKS:
         text = pattern.sub(replacement, text)
@@ -73,7 +73,7 @@ class CommandTests(SynchronousTestCase):
 
     def simulated(self) -> dict[str, tuple[int, str]]:
         """
-        @return: what the commands print on ibsim.
+        @return: exit status and output of each command on ibsim.
         """
         programs = Programs(Path(self.mktemp()).resolve())
         self.addCleanup(programs.stop)

@@ -1,5 +1,5 @@
 """
-What OpenSM says of a subnet, from the files that it writes.
+A subnet as OpenSM sees it, from the files that it writes.
 """
 
 from __future__ import annotations

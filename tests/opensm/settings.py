@@ -1,5 +1,5 @@
 """
-What OpenSM and ibportstate set is what the subnet's ports have.
+The subnet's ports have the values that OpenSM and ibportstate set.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SettingsTests(SynchronousTestCase):
     def test_keyed(self) -> None:
         """
         M_Key, protect bits, lease and LMC.  OpenSM is refused what it sends with M_Key 0 when it has set one,
-        and sweeps again.  Who knows the M_Key is answered, others are not, and are reported.
+        and sweeps again.  A client that knows the M_Key is answered, others are not, and are reported.
         """
         options = (f"m_key {KEY:#x}", "m_key_protection_level 2", "m_key_lease_period 20", "lmc 1")
         with lab(TOPOLOGIES["trunks"], Path(self.mktemp()).resolve()) as made:

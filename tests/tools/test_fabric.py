@@ -34,7 +34,7 @@ Ca 2 "right"
 
 class FabricTests(SynchronousTestCase):
     """
-    What C{ib-fabric} does.
+    C{ib-fabric}, called in this process.
     """
 
     def setUp(self) -> None:

@@ -64,7 +64,7 @@ class NodeTests(SynchronousTestCase):
 
     def test_classPortInfo(self) -> None:
         """
-        What each can do, as ibsim 0.10 says it.
+        Each has the capabilities that ibsim 0.10 has.
         """
         for node, capabilities in ((self.ca, 0x1200), (self.switch, 0x1300)):
             expected = ClassPortInfo(classVersion=1, capabilityMask=capabilities, respTimeVal=0x12)

@@ -70,7 +70,7 @@ class TransferTestCase(MADTestCase):
 
     def left(self) -> list[Any]:
         """
-        @return: what both devices still keep.
+        @return: the requests, and how many transfers, that each device still keeps.
         """
         return [(device.mads._requests, len(device.mads.transfers)) for device in (self.a, self.b)]
 
@@ -254,7 +254,7 @@ class PacketTests(OnPackets, TransferContract, TransferTestCase):
 
 class StateTests(OnPackets, TransferTestCase):
     """
-    What a device keeps of transfers: C{b} is asked by hand.
+    The transfers that a device keeps: C{b} is asked by hand.
     """
 
     def question(self, count: int, transaction: int = 7) -> bytes:

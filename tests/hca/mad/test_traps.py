@@ -227,7 +227,7 @@ class TrapTests(SMATestCase):
 
     def test_onlyLinks(self) -> None:
         """
-        What a subnet manager sets is not reported, nor what happens to a CA alone.
+        Changes that a subnet manager makes are not reported, nor are those of a CA alone.
         """
         near, far = self.port("Hca1", 1), self.port("Switch1", 1)
         changes = far.setState(PortState.ARMED)

@@ -64,7 +64,7 @@ Ca\t2 "H-0000000000100000"\t\t# "Hca1"
 
 class ReadTests(SynchronousTestCase):
     """
-    What is read of a file.
+    Nodes and links are read from a file.
     """
 
     def test_pair(self) -> None:
@@ -125,7 +125,7 @@ class ReadTests(SynchronousTestCase):
 
 class WriteTests(SynchronousTestCase):
     """
-    What is written is read as the same.
+    A topology that is written is read as the same.
     """
 
     def test_text(self) -> None:

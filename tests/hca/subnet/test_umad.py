@@ -27,7 +27,7 @@ NOTICE, NODE, SM_INFO = 0x02, 0x11, 0x20
 
 def port(name: str, number: int, lid: int) -> Any:
     """
-    @return: what the server asks of a CA's port.
+    @return: a CA's port, as the server sees it.
     """
     return SimpleNamespace(
         node=SimpleNamespace(name=name, end=lambda port: port),
@@ -47,7 +47,7 @@ class Subnet:
     def __init__(self) -> None:
         self.ports = {"a": port("a", 1, 1), "b": port("b", 1, 2)}
         self.managers: set[str] = set()
-        #: What the agents of a port answer, and what they were asked.
+        #: The response of a port's agents, and the requests that they got.
         self.response: bytes | None = None
         self.asked: list[tuple[str, bytes]] = []
 
@@ -489,7 +489,7 @@ class ClientTests(UmadCase):
 
     def test_slow(self) -> None:
         """
-        What a client does not take is dropped and counted.
+        Messages that a client does not take are dropped and counted.
         """
         asker, manager = self.connect("x"), self.manager()
         self.wire.ready = False
@@ -509,7 +509,7 @@ class ClientTests(UmadCase):
 
 class BadInputTests(UmadCase):
     """
-    What is no valid message.
+    Messages that are not valid.
     """
 
     def test_malformed(self) -> None:

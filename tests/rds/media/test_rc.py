@@ -648,7 +648,7 @@ class HostileTests(ProcessesTestCase):
 
     def test_behindBad(self) -> None:
         """
-        What stands behind a bad message in one SEND is not read.
+        Messages behind a bad one in the same SEND are not read.
         """
         session = self.session(self.b)
         bad, good = self.header(index=7), self.header(2, sequence=10) + b"no"
@@ -729,7 +729,7 @@ class HostileTests(ProcessesTestCase):
 
     def test_pinging(self) -> None:
         """
-        What is no pong is dropped at the port of a ping, and what follows is delivered.
+        A datagram that is no pong is dropped at the port of a ping, and later ones are delivered.
         """
         session = self.session(self.b)
         answer = self.two.transport.ping(HOST)

@@ -80,7 +80,7 @@ class FakePair:
     """
     A pair of processes that answers at once, and fails where it is told to.
 
-    @cvar log: what was done, in order.
+    @cvar log: the steps of all pairs, in order.
     @cvar failing: the steps that fail, by the subject's name.
     """
 
@@ -159,7 +159,7 @@ class RoundTests(SynchronousTestCase):
 
     def done(self, step: str) -> list[tuple[Any, ...]]:
         """
-        @return: what was done, without its name.
+        @return: the details of all steps with this name.
         """
         return [each[1:] for each in FakePair.log if each[0] == step]
 
@@ -199,7 +199,7 @@ class RoundTests(SynchronousTestCase):
 
     def test_failure(self) -> None:
         """
-        Whoever fails, at any step, is out of the results, and the others are in; all are ended.
+        A subject that fails, at any step, is out of the results, and the others are in; all are ended.
         """
         for step in ("ready", "warm", "place", "measure"):
             FakePair.log.clear()
@@ -220,7 +220,7 @@ class RoundTests(SynchronousTestCase):
 
     def test_absent(self) -> None:
         """
-        What is not possible here is left out, and named.
+        Subjects and placements that are not possible here are left out, and named.
         """
         self.patch(subjects, "find_spec", lambda _: None)
         self.patch(os, "sched_getaffinity", lambda _: {0})

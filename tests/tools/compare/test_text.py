@@ -64,7 +64,7 @@ class Stream(io.TextIOWrapper):
 
     def text(self) -> str:
         """
-        @return: what was written.
+        @return: the text that was written.
         """
         self.flush()
         buffer = self.buffer
@@ -79,7 +79,7 @@ class ShowTests(SynchronousTestCase):
 
     def shown(self, encoding: str = "utf-8", isTerminal: bool = False) -> str:
         """
-        @return: what is seen of the results.
+        @return: the results as they are printed.
         """
         self.patch(sys, "stdout", sys.stdout)
         stream = Stream(encoding, isTerminal)

@@ -50,7 +50,7 @@ class WordsTests(SynchronousTestCase):
 
     def test_faster(self) -> None:
         """
-        Whoever is faster comes first; rounds that disagree, or differ by little, make no difference.
+        The faster one comes first; rounds that disagree, or differ by little, make no difference.
         """
         self.assertEqual(
             faster("SDP", [10.0, 21.0], "TCP", [1.0, 2.0]), "SDP is 10 to 11 times as fast as TCP"

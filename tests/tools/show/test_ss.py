@@ -545,7 +545,7 @@ class ProcessTests(CommandTestCase):
         """
         Repeat the command until each process has answered in time, which on a busy machine one may not.
 
-        @return: what it prints.
+        @return: its output.
         """
         results: list[subprocess.CompletedProcess[str]] = []
 

@@ -131,7 +131,7 @@ class HostedTests(SynchronousTestCase):
 
     def test_attributes(self) -> None:
         """
-        What a client is told at first, also of a port with an M_Key that protects all.
+        The attributes that a client asks for at first are those of a port whose M_Key protects all, too.
         """
         port = self.port("b")
         port.mkey, port.protectBits = 7, 3

@@ -166,7 +166,7 @@ class SocketsTests(SynchronousTestCase):
 
     def test_otherUser(self) -> None:
         """
-        What another user sends is dropped and counted, to either socket.
+        Messages of another user are dropped and counted, at either socket.
         """
         client = self.attached()
         self.allowed.clear()
@@ -207,7 +207,7 @@ class SocketsTests(SynchronousTestCase):
 
     def test_slow(self) -> None:
         """
-        What a client does not read is dropped and counted: nothing waits for it.
+        Messages that a client does not read are dropped and counted: nothing waits for it.
         """
         client = self.attached()
         message = MESSAGE.pack(9, 0, 1, 1, 0, 256, mad(PERF, GET, NODE))

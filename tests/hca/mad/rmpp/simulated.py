@@ -51,7 +51,7 @@ class Simulation:
         """
         Run it to its end.
 
-        @return: what arrived.
+        @return: the data that arrived.
         """
         found = None
         self._carry(self.sender.begin(0.0), False)

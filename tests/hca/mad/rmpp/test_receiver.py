@@ -51,7 +51,7 @@ class ReceiverTests(SynchronousTestCase):
 
     def take(self, mad: bytes, now: float = 0.0) -> list[tuple[int, ...]]:
         """
-        @return: what a segment draws.
+        @return: the MADs that a segment draws.
         """
         mads = self.machine.received(mad, now)
         self.assertTrue(all(each[METHOD_AT] == 0x12 for each in mads))

@@ -152,7 +152,7 @@ class TimerTests(SenderTestCase):
 
     def test_again(self) -> None:
         """
-        What is not acknowledged in time is sent again, so often without any progress, and no more.
+        Segments that are not acknowledged in time are sent again, so often without any progress, and no more.
         """
         machine = self.begun()
         self.acked(machine, 1, 4)
@@ -181,7 +181,7 @@ class TimerTests(SenderTestCase):
 
     def test_unproven(self) -> None:
         """
-        Who never answered gets no more than asked for, and no ABORT: the request may have been forged.
+        A receiver that never answered gets no more than asked for, and no ABORT: the request may be forged.
         """
         machine = self.begun(unproven=1)
         self.assertEqual(self.passed(machine), [1])
@@ -232,7 +232,7 @@ class TimerTests(SenderTestCase):
 
     def test_cancelled(self) -> None:
         """
-        Whoever owns it may end it.
+        Its owner may end it.
         """
         machine = self.begun()
         (mad,) = machine.abort(TransferStatus.UNSPECIFIED)

@@ -29,7 +29,7 @@ class StatusTests(SynchronousTestCase):
 
     def received(self, *mads: bytes) -> list[bytes]:
         """
-        @return: what the last of some segments draws.
+        @return: the MADs that the last of some segments draws.
         """
         machine = Receiver(AT, 0.0)
         found: list[bytes] = []
@@ -39,7 +39,7 @@ class StatusTests(SynchronousTestCase):
 
     def sent(self, mad: bytes) -> list[bytes]:
         """
-        @return: what an answer to the first of five segments draws.
+        @return: the MADs that an answer to the first of five segments draws.
         """
         machine = Sender(HEAD, bytes(5 * SIZE), 0.0)
         machine.begin(0.0)
@@ -47,7 +47,7 @@ class StatusTests(SynchronousTestCase):
 
     def late(self) -> list[bytes]:
         """
-        @return: what a sender says at last of whom only the first segment is acknowledged.
+        @return: the last MADs of a sender of whose segments only the first is acknowledged.
         """
         machine = Sender(HEAD, bytes(5 * SIZE), 0.0, retries=0)
         machine.begin(0.0)

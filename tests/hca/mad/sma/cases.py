@@ -13,7 +13,7 @@ from twisted_ib.hca.subnet.topology import parse
 from twisted_ib.hca.wire.mad.classes import SUBNET, SUBNET_DIRECTED, ClassHeader, DirectedHeader, SubnetHeader
 from twisted_ib.hca.wire.mad.mad import GET, SET, Mad, decodeMAD
 
-#: What the octets in these tests were captured with.
+#: The topology that the octets in these tests were captured with.
 TOPOLOGY = """
 Switch 8 "Switch1"
 [1] "Hca1"[1]
@@ -83,7 +83,7 @@ class SMATestCase(SynchronousTestCase):
 
     def respond(self, port: Port, data: bytes, slid: int = 0) -> Answer:
         """
-        @return: what an SMP that came in by a port does.
+        @return: the outcome of an SMP that came in by a port.
         """
         return self.sma.respond(port, data, self.now, slid)
 

@@ -72,7 +72,7 @@ ANSWERS: tuple[tuple[str, int, type[Attribute], int, str], ...] = (
     ("Switch1", 1, LinearForwardingTable, 1, "ff" * 64),
     ("Switch1", 1, MulticastForwardingTable, 0, ""),
 )
-#: What is not there: node, attribute, modifier, status.
+#: Attributes that are not there: node, attribute, modifier, status.
 ABSENT: tuple[tuple[str, int, int, int], ...] = (
     ("Hca1", PortInfo.ID, 3, 0x1C),
     ("Switch1", PortInfo.ID, 9, 0x1C),
