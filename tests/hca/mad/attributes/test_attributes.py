@@ -7,8 +7,14 @@ from __future__ import annotations
 
 from attrs import evolve
 from hypothesis import strategies as st
-from twisted.trial.unittest import SynchronousTestCase
 
+from tests.hca.mad.attributes.cases import (
+    LINEAR,
+    LINEAR_OCTETS,
+    SWITCH_INFO,
+    SWITCH_INFO_OCTETS,
+    AttributeTestCase,
+)
 from tests.support.generated import given
 from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.mad.attributes.classportinfo import ClassPortInfo
@@ -41,11 +47,7 @@ from twisted_ib.hca.mad.attributes.port import (
     SLtoVLMappingTable,
     VLArbitrationTable,
 )
-from twisted_ib.hca.mad.attributes.switch import (
-    LinearForwardingTable,
-    MulticastForwardingTable,
-    SwitchInfo,
-)
+from twisted_ib.hca.mad.attributes.switch import MulticastForwardingTable, SwitchInfo
 
 #: C{smpquery portinfo} of a CA's port: what it prints that is not 0.
 CA_PORT = PortInfo(
@@ -96,18 +98,7 @@ ANSWERS: tuple[tuple[Attribute, str], ...] = (
         "0000000000000000fe80000000000000000100010050c04a00000ff901021f02"
         "74520011404000080804e040000000000000201f000000000000000000300000",
     ),
-    (
-        SwitchInfo(
-            linearFdbCap=0x7800,
-            mcastFdbCap=0x400,
-            linearFdbTop=5,
-            lifeTime=18,
-            partEnforceCap=64,
-            filterRawInbound=1,
-            filterRawOutbound=1,
-        ),
-        "7800000004000005000000900000004030",
-    ),
+    (SWITCH_INFO, SWITCH_INFO_OCTETS),
     (GUIDInfo(guids=(0x100001, *(0,) * 7)), "0000000000100001"),
     (PKeyTable(keys=(0xFFFF, *(0,) * 31)), "ffff"),
     (SLtoVLMappingTable(vls=(*range(15), 7)), "0123456789abcde7"),
@@ -115,10 +106,7 @@ ANSWERS: tuple[tuple[Attribute, str], ...] = (
         VLArbitrationTable(vls=(*range(8), *(0,) * 24), weights=(0, *(4,) * 7, *(0,) * 24)),
         "00000104020403040404050406040704",
     ),
-    (
-        LinearForwardingTable(ports=(255, 1, 0, 6, 2, 5, *(255,) * 58)),
-        "ff0100060205" + "ff" * 58,
-    ),
+    (LINEAR, LINEAR_OCTETS),
     (
         SMInfo(smInfoGuid=0x100001, smInfoKey=1, smActivity=0x65, smPriority=0, smState=SMState.MASTER),
         "000000000010000100000000000000010000006503",
@@ -321,7 +309,7 @@ FIELDS: tuple[tuple[Attribute, str], ...] = (
 KINDS = tuple({type(value) for value, _ in (*ANSWERS, *FIELDS)})
 
 
-class AttributeTests(SynchronousTestCase):
+class AttributeTests(AttributeTestCase):
     """
     Attributes on the wire.
     """
@@ -330,23 +318,13 @@ class AttributeTests(SynchronousTestCase):
         """
         Each value has its octets, and they have the value.
         """
-        for value, text in (*ANSWERS, *FIELDS):
-            packed = bytes.fromhex(text).ljust(value.OCTETS, b"\0")
-            self.assertEqual(value.pack().hex(), packed.hex())
-            self.assertEqual(type(value).parse(packed), value)
+        self.checkOctets((*ANSWERS, *FIELDS))
 
     def test_everyField(self) -> None:
         """
         The values have each field once at least with something else than its default.
         """
-        for kind in KINDS:
-            seen = {
-                each.name
-                for value, _ in (*ANSWERS, *FIELDS)
-                for each in layoutOf(kind).fields
-                if type(value) is kind and getattr(value, each.name) != getattr(kind(), each.name)
-            }
-            self.assertEqual({each.name for each in layoutOf(kind).fields} - seen, set())
+        self.checkFields(value for value, _ in (*ANSWERS, *FIELDS))
 
     def test_distinct(self) -> None:
         """
