@@ -1,7 +1,7 @@
 """
 The subjects that are compared: a reactor and a pair of endpoint strings each.
 
-The protocols in L{benchmarks.protocols} are the same for every subject; only
+The protocols are the same for every subject; only
 these strings differ.  C{{path}} stands for a UNIX socket path, C{{port}} for
 the port that the server got.
 """

@@ -15,10 +15,23 @@ from typing import Any
 
 from twisted.application.reactors import installReactor
 from twisted.internet.defer import ensureDeferred
-from twisted.internet.protocol import Factory
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.threads import deferToThread
 
 from benchmarks.measuring import manyDescriptors
-from twisted_ib.tools.compare.worker import Commands, failed
+from twisted_ib.tools.compare.worker import SERVICES, Commands, failed, serve
+
+
+class ThreadEcho(Protocol):
+    """
+    Send back what comes after a thread has looked at it, as WSGI does.
+    """
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Bytes came.
+        """
+        deferToThread(bytes, data).addCallback(self.transport.write)  # type: ignore[union-attr]
 
 
 async def _runRow(reactor: Any, command: dict[str, Any]) -> dict[str, object]:
@@ -48,23 +61,10 @@ async def _serve(reactor: Any, endpoint: str, noDelay: bool) -> dict[str, object
     """
     Listen for all services; the ports that they got.
     """
-    import socket
-
-    from twisted.internet.endpoints import serverFromString
-
-    from benchmarks.protocols import ThreadEcho
     from benchmarks.registered import Owner
-    from twisted_ib.tools.compare.applications import Echo, Sink
 
-    places: dict[str, object] = {}
-    for name, protocol in (("echo", Echo), ("sink", Sink), ("thread", ThreadEcho), ("memory", Owner)):
-        string = endpoint.replace("{path}", f"{os.getcwd()}/{name}")
-        port: Any = await serverFromString(reactor, string).listen(Factory.forProtocol(protocol))
-        if noDelay:
-            # Linux: an accepted socket has its listener's TCP_NODELAY.
-            port.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        places[name] = getattr(port.getHost(), "port", 0)
-    return places
+    services = {**SERVICES, "thread": ThreadEcho, "memory": Owner}
+    return await serve(reactor, endpoint.replace("{path}", "{folder}/{name}"), noDelay, services)
 
 
 def main(arguments: list[str]) -> None:

@@ -11,14 +11,14 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from twisted.application.reactors import installReactor
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
-from twisted.internet.protocol import Factory, connectionDone
+from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.protocols.basic import LineReceiver
 from twisted.python.failure import Failure
 
@@ -27,6 +27,9 @@ from twisted_ib.tools.compare.measuring import CALLER, COLLECTOR, MEASURES, SOUR
 
 #: The longest command.
 _LINE_BYTES = 65536
+
+#: The services of a server.
+SERVICES: Mapping[str, type[Protocol]] = {"echo": Echo, "sink": Sink}
 
 #: The service that a client needs, and its protocol.
 _CLIENTS = {CALLER: ("echo", Caller), COLLECTOR: ("echo", Collector), SOURCE: ("sink", Source)}
@@ -101,14 +104,16 @@ async def measure(reactor: Any, clients: dict[str, Any], line: bytes) -> dict[st
     return dict(await run(connect, command["size"], command["seconds"], lambda: cpuNanoseconds(processes)))
 
 
-async def serve(reactor: Any, endpoint: str, noDelay: bool) -> dict[str, object]:
+async def serve(
+    reactor: Any, endpoint: str, noDelay: bool, services: Mapping[str, type[Protocol]] = SERVICES
+) -> dict[str, object]:
     """
-    Listen for both services.
+    Listen for all services.
 
     @return: the ports that they got.
     """
     places: dict[str, object] = {}
-    for name, protocol in (("echo", Echo), ("sink", Sink)):
+    for name, protocol in services.items():
         string = endpoint.replace("{folder}", os.getcwd())
         port: Any = await serverFromString(reactor, string.replace("{name}", name)).listen(
             Factory.forProtocol(protocol)
