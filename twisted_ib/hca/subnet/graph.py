@@ -57,7 +57,7 @@ _WIDTH_ORDER: Final = (8, 4, 2, 16, 1)
 
 class Change(NamedTuple):
     """
-    A port is not what it was.
+    A change of a port.
 
     @ivar byLink: its link went up or down by itself: a switch reports it (trap 128).
     @ivar reregister: a subnet manager asks the port's clients to register again.

@@ -42,6 +42,16 @@ def cpusOf(index: int | None, available: list[int]) -> set[int]:
     return set(available) if index is None else {available[index % len(available)]}
 
 
+def place(process: int, cpus: set[int]) -> None:
+    """
+    Move a process, with all of its threads, to some CPUs.
+
+    @raise OSError: it has ended.
+    """
+    for thread in os.listdir(f"/proc/{process}/task"):
+        os.sched_setaffinity(int(thread), cpus)
+
+
 class Worker:
     """
     One process that answers JSON lines.  It ends when its standard input is closed, also by our own end.
@@ -112,13 +122,12 @@ class Worker:
 
     def place(self, cpus: set[int]) -> None:
         """
-        Move the process, with all of its threads, to some CPUs.
+        Move the process to some CPUs: see L{place}.
 
         @raise WorkerError: the process has ended.
         """
         try:
-            for thread in os.listdir(f"/proc/{self.process.pid}/task"):
-                os.sched_setaffinity(int(thread), cpus)
+            place(self.process.pid, cpus)
         except OSError:
             raise WorkerError(f"ended: {self._lastWords()}") from None
 

@@ -5,7 +5,7 @@ The results of C{ib-perf compare} as text, with bars; in colours on a terminal, 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from textwrap import wrap
 
@@ -58,7 +58,11 @@ def bar(value: float, most: float, width: int, isASCII: bool = False) -> str:
 
 
 def rowLines(
-    row: Row, figures: dict[str, Figure], titles: dict[str, str], ours: frozenset[str], isASCII: bool = False
+    row: Row,
+    figures: Mapping[str, Figure],
+    titles: Mapping[str, str],
+    ours: frozenset[str],
+    isASCII: bool = False,
 ) -> Iterator[Line]:
     """
     @return: the title of a row, and a line for each subject.
@@ -83,9 +87,8 @@ def lines(results: Results, isASCII: bool = False) -> Iterator[Line]:
     @param isASCII: bars have no other characters.
     @return: all lines.
     """
-    titles = dict(results.titles)
     for row, figures in results.rows.items():
-        yield from rowLines(row, dict(figures), titles, results.ours, isASCII)
+        yield from rowLines(row, figures, results.titles, results.ours, isASCII)
         yield Line("")
     yield from (Line(each) for note in notes(results) for each in wrap(note, COLUMNS))
 
@@ -94,14 +97,13 @@ def notes(results: Results) -> list[str]:
     """
     @return: the meaning of the columns, and the origin of the figures.
     """
-    said = [
+    return [
         "Columns: place (= for those that the rounds do not tell apart), median, lowest and highest of"
         f" {results.rounds} rounds, and how many times as good as {results.titles[results.baseline]}.",
         LEGEND,
         *(f"Left out: {name}, as {why}." for name, why in results.absent.items()),
         inWords(results),
     ]
-    return said
 
 
 def inWords(results: Results) -> str:

@@ -14,6 +14,7 @@ from twisted.internet.error import ProcessDone, ProcessExitedAlready
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
+from twisted_ib.tools.compare.processes import place
 from twisted_ib.tools.program import ProgramError
 
 #: A child that has not ended this long after SIGTERM gets SIGKILL.
@@ -47,11 +48,10 @@ class Child(ProcessProtocol):
 
     def place(self, cpus: set[int]) -> None:
         """
-        Move the process, with all of its threads, to some CPUs.
+        Move the process to some CPUs: see L{place<twisted_ib.tools.compare.processes.place>}.
         """
         assert self.transport is not None
-        for thread in os.listdir(f"/proc/{self.transport.pid}/task"):
-            os.sched_setaffinity(int(thread), cpus)
+        place(self.transport.pid, cpus)
 
     def childDataReceived(self, childFD: int, data: bytes) -> None:
         """

@@ -7,8 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-#: Ratios up to this one, and down to its inverse, are no difference.
-SAME = 1.15
+from twisted_ib.tools.compare.results import TIE
 
 
 def middle(values: Sequence[float]) -> list[float]:
@@ -47,9 +46,9 @@ def faster(name: str, mine: Sequence[float], other: str, others: Sequence[float]
     """
     ratios = [one / another for one, another in zip(mine, others, strict=True)]
     kept = middle(ratios)
-    if kept[0] >= SAME:
+    if kept[0] >= TIE:
         return f"{name} is {between(ratios)} times as fast as {other}"
-    if kept[-1] <= 1 / SAME:
+    if kept[-1] <= 1 / TIE:
         return f"{other} is {between([1 / each for each in ratios])} times as fast as {name}"
     return f"between {name} and {other} the rounds make no difference"
 

@@ -66,7 +66,7 @@ class Answer(NamedTuple):
     The outcome of an SMP.
 
     @ivar octets: the response, 256 octets, for the way back; L{None} if there is none.
-    @ivar changes: ports that are not what they were.
+    @ivar changes: those of ports.
     @ivar rerouted: whether a forwarding table of the node changed.
     @ivar notices: traps to send, each with the port that sends it.
     """

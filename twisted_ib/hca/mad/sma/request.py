@@ -73,7 +73,7 @@ class Request:
 
     def changed(self, port: Port) -> None:
         """
-        A port is not what it was.
+        Note a change of a port.
         """
         self.changes.append(Change(port))
 
