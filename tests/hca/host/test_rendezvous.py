@@ -428,7 +428,7 @@ class EntryTests(RendezvousTestCase):
         Somebody who holds the lock for ever is told by name.
         """
         server = self.hca(1)
-        self.patch(rundirectory, "LOCK_PAUSE_SECONDS", 0.0)
+        self.patch(rundirectory, "LOCK_SECONDS", 0.0)
         with server._home.locked():
             other = Rendezvous(2, self.environment)
             self.addCleanup(other.close)

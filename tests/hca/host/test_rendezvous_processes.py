@@ -17,7 +17,7 @@ from tests.hca.host.test_rendezvous import SDP, SERVICE, RendezvousTestCase
 from tests.hca.host.test_rundirectory import NOBODY, UID
 from tests.support.descriptors import descriptors, fork, runForked
 from twisted_ib.errors import NoListenerError, RunDirectoryError, ServiceInUseError
-from twisted_ib.hca.host import addresses, entries, rendezvous, rundirectory, search
+from twisted_ib.hca.host import addresses, entries, libc, rendezvous, rundirectory, search
 from twisted_ib.hca.host.rendezvous import Rendezvous
 
 _CLONE_NEWNET = 0x40000000
@@ -103,6 +103,51 @@ class ProcessTests(RendezvousTestCase):
             counts.append(len(self.names("svc-")) + len(self.names("hca-")) - guid)
         self.assertEqual(counts[0], 12)
         self.assertEqual(counts[-1], 0)
+
+    def test_looksUnderLock(self) -> None:
+        """
+        A process that opens its HCA looks at the living ones without the lock, which hundreds of processes may
+        want at once (issue 16, point 20); under it, it looks again at those that seemed dead.
+        """
+        self.hca(1)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as bound:
+            bound.bind(os.path.join(self.run_, f"hca-{9:016x}"))
+        looked: list[tuple[str, bool]] = []
+        real = entries.isBound
+
+        def isBound(directory: rundirectory.RunDirectory, name: str) -> bool:
+            """
+            Tell whether the lock is held meanwhile.
+            """
+            with open(os.path.join(self.run_, "lock")) as file:
+                looked.append((name[-1], not libc.tryLock(file.fileno())))
+            return real(directory, name)
+
+        self.patch(entries, "isBound", isBound)
+        self.hca(2)
+        self.assertEqual(sorted(looked), [("1", False), ("9", False), ("9", True)])
+        self.assertEqual(self.names("hca-"), [f"hca-{guid:016x}" for guid in (1, 2)])
+
+    def test_boundMeanwhile(self) -> None:
+        """
+        An HCA that seemed dead without the lock, and lives under it, stays, and so do its services.
+        """
+        self.hca(1)
+        living = self.hca(9)
+        living.publish(SERVICE, "0.0.0.0")
+        looks: list[str] = []
+        real = entries.isBound
+
+        def isBound(directory: rundirectory.RunDirectory, name: str) -> bool:
+            """
+            It is bound between two looks.
+            """
+            looks.append(name)
+            return real(directory, name) and looks.count(living.name) != 1
+
+        self.patch(entries, "isBound", isBound)
+        client = self.hca(2)
+        self.assertEqual(self.guids(client, "127.0.0.1"), [9])
 
     def test_aliveByAnyMeans(self) -> None:
         """
@@ -378,7 +423,7 @@ class OtherUserTests(RendezvousTestCase):
     def test_othersEntriesAside(self) -> None:
         """
         What an allowed user has left does not keep a new HCA from removing what we have; of his entries it
-        looks at so many.
+        looks at so many, without the lock and again under it.
         """
         self.patch(entries, "RECLAIMED_ENTRIES", 4)
         for number in range(60):
@@ -388,7 +433,7 @@ class OtherUserTests(RendezvousTestCase):
                 os.lchown(path, NOBODY, NOBODY)
         with mock.patch.object(entries, "targetsOf", wraps=entries.targetsOf) as read:
             self.hca(1)
-        self.assertEqual(read.call_count, 7)
+        self.assertEqual(read.call_count, 2 * 7)
         owners = [os.lstat(os.path.join(self.run_, name)).st_uid for name in self.names("svc-")]
         self.assertEqual(owners, [NOBODY] * 53)
 

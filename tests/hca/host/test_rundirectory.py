@@ -394,7 +394,10 @@ class OpenDirectoryTests(RunDirectoryTestCase):
             lock = other.locked(self.pauses.append)
             error = self.assertRaises(RunDirectoryError, lock.__enter__)
             self.assertEqual(descriptors(), before)
-        self.assertEqual(self.pauses, [rundirectory.LOCK_PAUSE_SECONDS] * (rundirectory.LOCK_ATTEMPTS - 1))
+        self.assertAlmostEqual(sum(self.pauses), rundirectory.LOCK_SECONDS)
+        self.assertEqual(self.pauses[0], rundirectory.LOCK_PAUSE_SECONDS)
+        self.assertEqual(max(self.pauses), rundirectory.LOCK_PAUSE_MOST_SECONDS)
+        self.assertLess(len(self.pauses), 120)
         self.assertIn(f"{self.directory.path}/lock was locked", str(error))
 
     def test_lockIsWaitedFor(self) -> None:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import attrs
 
@@ -165,9 +165,12 @@ def isServed(directory: RunDirectory, name: str) -> bool:
         liveness.close()
 
 
-def reclaim(directory: RunDirectory) -> None:
+def leftovers(directory: RunDirectory, among: Collection[str] | None = None) -> list[str]:
     """
-    Remove the entries of dead HCAs, a bounded number of them; the caller holds the directory's lock.
+    Find entries of dead HCAs, a bounded number of them.
+
+    @param among: the names to look at; L{None} for all.
+    @return: their names, in an order in which they can be removed.
     """
     # Other users' apart: in a sticky directory they stay, and must not keep ours from being removed.
     left = {True: RECLAIMED_ENTRIES, False: RECLAIMED_ENTRIES}
@@ -186,10 +189,22 @@ def reclaim(directory: RunDirectory) -> None:
     names = set(directory.names())
     sockets = {name for name in names if HCA.match(name)}
     # unix(7): a socket file stays after its process; bind(2) then fails with EADDRINUSE until it is unlinked.
-    dead = sift(sockets, lambda name: not isBound(directory, name))
+    looked = names if among is None else names.intersection(among)
+    dead = sift(sockets & looked, lambda name: not isBound(directory, name))
     living = sockets.difference(dead)
-    for name in (*sift(names - sockets, lambda name: _isLeft(directory, name, living)), *dead):
-        directory.remove(name)
+    return [*sift(looked - sockets, lambda name: _isLeft(directory, name, living)), *dead]
+
+
+def reclaim(directory: RunDirectory, names: Collection[str]) -> None:
+    """
+    Remove the entries of dead HCAs; the caller holds the directory's lock.
+
+    @param names: L{leftovers} of a moment ago.  A look at every living HCA takes a system call or two: not
+        under the lock, which all new processes wait for.
+    """
+    if names:
+        for name in leftovers(directory, names):
+            directory.remove(name)
 
 
 def _isOurs(directory: RunDirectory, name: str) -> bool:
@@ -220,6 +235,7 @@ __all__ = [
     "groupName",
     "isBound",
     "isServed",
+    "leftovers",
     "reclaim",
     "serviceName",
     "targetName",

@@ -33,12 +33,13 @@ from twisted_ib.hca.host.entries import (
     Entry,
     groupName,
     isServed,
+    leftovers,
     reclaim,
     serviceName,
     targetName,
     targetsOf,
 )
-from twisted_ib.hca.host.rundirectory import LOCK_ATTEMPTS, LOCK_PAUSE_SECONDS, RunDirectory
+from twisted_ib.hca.host.rundirectory import RunDirectory
 from twisted_ib.hca.host.search import Search, searches
 from twisted_ib.hca.host.socketpage.page import SUFFIX, SocketPage
 
@@ -46,6 +47,10 @@ from twisted_ib.hca.host.socketpage.page import SUFFIX, SocketPage
 FOREIGN_TARGETS = 256
 #: listen(2): connections that the kernel queues for an HCA until they are accepted.
 RENDEZVOUS_BACKLOG = 128
+#: How often a process looks whether others have made their lost entries anew, and its sleep between two
+#: looks, in seconds.
+SETTLE_ATTEMPTS = 200
+SETTLE_PAUSE_SECONDS = 0.005
 
 
 class Rendezvous(Search):
@@ -96,10 +101,11 @@ class Rendezvous(Search):
         listener = None
         try:
             listener = socket.socket(socket.AF_UNIX, kind)
+            left = leftovers(home)
             # reclaim() takes a link for dead if its socket is not in the same listing of the directory, so
             # nothing may be made between its look and our bind(2), here or in another process.
             with home.locked():
-                reclaim(home)
+                reclaim(home, left)
                 # Before the socket: until that is there, new processes wait (_settle).
                 self._resume()
                 listener.bind(home.socketPath(self.name))
@@ -393,10 +399,10 @@ class Rendezvous(Search):
         """
         self._isSettled = True
         ours = {each.name for each in searches if isinstance(each, Rendezvous)}
-        for _ in range(LOCK_ATTEMPTS):
+        for _ in range(SETTLE_ATTEMPTS):
             if not self._home.orphans(ours):
                 return
-            time.sleep(LOCK_PAUSE_SECONDS)
+            time.sleep(SETTLE_PAUSE_SECONDS)
 
     def successor(self) -> Rendezvous | None:
         """

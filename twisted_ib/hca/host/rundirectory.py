@@ -24,15 +24,20 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
+from itertools import chain
 
 from twisted_ib import limits
 from twisted_ib.errors import EXHAUSTED, RunDirectoryError
 from twisted_ib.hca.host import libc
 
-#: How often a process tries to lock a run directory before it gives up.
-LOCK_ATTEMPTS = 200
-#: How long it sleeps between two attempts, in seconds.
-LOCK_PAUSE_SECONDS = 0.005
+#: How long a process waits for the lock of a run directory before it gives up, in seconds, not counting the
+#: attempts.  Whoever holds it does so for less than a millisecond of CPU time, but hundreds of processes may
+#: start at once, on a machine that gives each a share of a processor.
+LOCK_SECONDS = 10.0
+#: The sleep after the first attempt, in seconds, and the longest: each is longer than the one before, or
+#: hundreds of waiting processes would use up the processors that the holder needs.
+LOCK_PAUSE_SECONDS = 0.001
+LOCK_PAUSE_MOST_SECONDS = 0.1
 
 RUN_DIRECTORY = "TWISTED_IB_RUN_DIR"
 ALLOWED_UIDS = "TWISTED_IB_ALLOW_UIDS"
@@ -81,6 +86,14 @@ def candidates(environment: Mapping[str, str], uid: int) -> list[tuple[str, str]
         (os.path.join(SESSION_BASE, str(uid), "twisted_ib"), advice),
         *((os.path.join(base, f"twisted_ib-{uid}"), advice) for base in TEMPORARY_BASES),
     ]
+
+
+def _pauses() -> Iterator[float]:
+    left, pause = LOCK_SECONDS, LOCK_PAUSE_SECONDS
+    while left > 0:
+        yield min(pause, left)
+        left -= pause
+        pause = min(pause * 2, LOCK_PAUSE_MOST_SECONDS)
 
 
 class RunDirectory:
@@ -240,9 +253,9 @@ class RunDirectory:
             os.close(fd)
 
     def _lock(self, pause: Callable[[float], object]) -> int:
-        for attempt in range(LOCK_ATTEMPTS):
-            if attempt:
-                pause(LOCK_PAUSE_SECONDS)
+        for seconds in chain((0.0,), _pauses()):
+            if seconds:
+                pause(seconds)
             fd = self._openLock()
             try:
                 if libc.tryLock(fd):
@@ -255,9 +268,8 @@ class RunDirectory:
             finally:
                 if fd >= 0:
                     os.close(fd)
-        seconds = LOCK_ATTEMPTS * LOCK_PAUSE_SECONDS
         raise RunDirectoryError(
-            f"{self.path}/{self._lockName} was locked by another process for {seconds:g} seconds; "
+            f"{self.path}/{self._lockName} was locked by another process for {LOCK_SECONDS:g} seconds; "
             "end that process"
         )
 
