@@ -145,6 +145,8 @@ def printable(text: str) -> str:
     """
     @return: text of another process made safe for a terminal: escapes for unprintable characters.
     """
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
