@@ -432,7 +432,7 @@ class Client:
             nonlocal sent, came
             sent, came = count, await self._moved(end, message, count)
 
-        figures = await measured(self, move, max(8, (1 << 18) // size), size, seconds)
+        figures = await measured(self.cpuNanoseconds, move, max(8, (1 << 18) // size), size, seconds)
         if self.kind != "udp":
             await self._check(end, size)
         await end.close()

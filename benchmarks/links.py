@@ -168,7 +168,8 @@ def _session(library: str, place: str, control: Connection) -> None:
     try:
         while True:
             service, *arguments = control.recv()
-            {"echo": _echo, "sink": _sink}[service](link, size, *arguments)
+            serve: Callable[..., object] = {"echo": _echo, "sink": _sink}[service]
+            serve(link, size, *arguments)
     except EOFError:
         link.close()
 

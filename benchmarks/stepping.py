@@ -181,7 +181,7 @@ def connected(reactor: Any, here: str = "", there: str = "127.0.0.1", name: str 
 
         return remember
 
-    device = {"device": name} if name else {}
+    device: dict[str, Any] = {"device": name} if name else {}
     bound = (here, 0) if here else None
     port: Any = listenSDP(reactor, 0, _Ends(made("server")), interface=there, **device)
     connectSDP(reactor, there, port.getHost().port, _Ends(made("client")), bindAddress=bound, **device)

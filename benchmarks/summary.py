@@ -286,8 +286,8 @@ class Results:
             if key not in keys:
                 continue
             cells = [self._cell(key, name, metric, more) for name in subjects]
-            found = self.verdict(key, row, metric, unit, more)
-            cells.append(found.text if found else "")
+            verdict = self.verdict(key, row, metric, unit, more)
+            cells.append(verdict.text if verdict else "")
             yield f"| {_label(row, metric, unit)} | " + " | ".join(cells) + " |"
 
     def _targetTable(self) -> Iterator[str]:
