@@ -168,8 +168,8 @@ def _session(library: str, place: str, control: Connection) -> None:
     try:
         while True:
             service, *arguments = control.recv()
-            serve: Callable[..., object] = {"echo": _echo, "sink": _sink}[service]
-            serve(link, size, *arguments)
+            services: dict[str, Callable[..., object]] = {"echo": _echo, "sink": _sink}
+            services[service](link, size, *arguments)
     except EOFError:
         link.close()
 

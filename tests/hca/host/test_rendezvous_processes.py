@@ -106,8 +106,8 @@ class ProcessTests(RendezvousTestCase):
 
     def test_looksUnderLock(self) -> None:
         """
-        A process that opens its HCA looks at the living ones without the lock, which hundreds of processes may
-        want at once (issue 16, point 20); under it, it looks again at those that seemed dead.
+        A process that opens its HCA looks at living ones without the lock, which hundreds may want at once
+        (issue 16, point 20); under it, it looks again at those that seemed dead.
         """
         self.hca(1)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as bound:
