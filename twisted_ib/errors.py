@@ -274,6 +274,49 @@ class WorkCompletionError(HCAError):
         self.operation = operation
 
 
+class SAError(HCAError):
+    """
+    Subnet administration did not do what it was asked.
+    """
+
+
+class NoSubnetManagerError(SAError):
+    """
+    The port knows no subnet manager, whom it could ask.
+    """
+
+
+class SATimeoutError(SAError):
+    """
+    Subnet administration did not answer.
+    """
+
+
+class SAResponseError(SAError):
+    """
+    The response of subnet administration is none to what it was asked.
+    """
+
+
+class SAStatusError(SAError):
+    """
+    Subnet administration refused a request (IBTA vol. 1 15.2.3); the text says what to do.
+    """
+
+    def __init__(self, text: str, status: int, statusName: str) -> None:
+        super().__init__(text)
+        #: The status of its response.
+        self.status = status
+        #: Its name, such as C{"INSUFFICIENT_COMPONENTS"}.
+        self.statusName = statusName
+
+
+class NoRecordsError(SAStatusError):
+    """
+    There is no such record: no such path, group or service.
+    """
+
+
 class SDPError(HCAError):
     """
     An SDP peer violated the protocol; the connection was aborted.

@@ -296,6 +296,21 @@ SUBNET_HOPS = 64
 #: Programs that are attached to a subnet by ibsim's protocol (C{IBSIM_MAX_CLIENTS}).
 UMAD_CLIENTS = 10
 
+# -- subnet administration
+
+#: Users of a port's groups, services and subscriptions, and users that wait for answers to queries.
+SA_REGISTRATIONS = 4096
+SA_WAITING = 4096
+#: Registrations that are renewed at a time, and the longest wait, in seconds, before it is tried again (Linux
+#: C{ipoib.h}, IPOIB_MAX_BACKOFF_SECONDS).
+SA_RENEWALS = 32
+SA_RETRY_SECONDS = 16.0
+#: Paths that a port remembers, and for how many seconds.
+SA_PATHS = 4096
+SA_PATH_SECONDS = 60.0
+#: Reports whose repetitions are known.
+SA_REPORTS = 256
+
 # -- ib-perf
 
 #: The longest message, as of perftest's C{-a}.

@@ -5,7 +5,8 @@ L{listenRDMA} and L{connectRDMA} correspond to C{listenTCP} and C{connectTCP}; t
 methods (L{twisted_ib.interfaces.IReactorRDMA}).  The endpoints are L{RDMAServerEndpoint} and
 L{RDMAClientEndpoint}, as strings C{ib:PORT} and C{ib:HOST:PORT}.  Transports provide
 L{twisted_ib.interfaces.IRDMATransport}, protocols may provide L{twisted_ib.interfaces.IRDMAProtocol};
-L{Access} has the access rights of memory.
+L{Access} has the access rights of memory.  L{SubnetAdministration} asks for paths, groups and services of an
+InfiniBand subnet.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from twisted_ib.hca.memory.access import Access
+    from twisted_ib.rdma.administration import SubnetAdministration
     from twisted_ib.rdma.port import RDMAClientEndpoint, RDMAServerEndpoint, connectRDMA, listenRDMA
 
 __all__ = [
     "Access",
     "RDMAClientEndpoint",
     "RDMAServerEndpoint",
+    "SubnetAdministration",
     "connectRDMA",
     "listenRDMA",
 ]
@@ -32,6 +35,10 @@ def __getattr__(name: str) -> object:
         from twisted_ib.hca.memory import access
 
         return getattr(access, name)
+    if name == "SubnetAdministration":
+        from twisted_ib.rdma import administration
+
+        return getattr(administration, name)
     if name in ("RDMAClientEndpoint", "RDMAServerEndpoint", "connectRDMA", "listenRDMA"):
         from twisted_ib.rdma import port
 

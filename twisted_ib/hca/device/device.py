@@ -66,6 +66,7 @@ from twisted_ib.hca.wire.headers import PSN_MASK
 if TYPE_CHECKING:
     from twisted_ib.hca.capture.capture import Capture
     from twisted_ib.hca.host.queryserver import QueryServer
+    from twisted_ib.hca.mad.sa.client import SAClient
 
 #: GIDs in the answer to a query, few enough to fit into L{ANSWER_BYTES} with the rest.
 DESCRIBED_GIDS = 96
@@ -160,6 +161,7 @@ class Device(DeviceProgress, Identity):
         self.addressPaths = AddressPaths(self)
         #: The agents of its management datagrams; see L{Agents.register}.
         self.mads = Agents(self)
+        self._sa: SAClient | None = None
         self.receiveBudget = ReceiveBudget(self.count)
         #: See L{ReceiveBudget.hold}.
         self.hold = self.receiveBudget.hold
@@ -340,9 +342,24 @@ class Device(DeviceProgress, Identity):
         if EventType.PKEY_CHANGE in events:
             for queuePair in list(self.queuePairs.values()):
                 queuePair.partitionsChanged()
-        if self.onEvent is not None:
-            for kind in events:
+        for kind in events:
+            if self._sa is not None:
+                self._sa.event(kind)
+            if self.onEvent is not None:
                 self.onEvent(kind, self)
+
+    @property
+    def sa(self) -> SAClient:
+        """
+        The client of the subnet administration of the port's subnet.
+
+        @raise ServiceInUseError: the program has an agent of its own for the Reports of that class.
+        """
+        if self._sa is None:
+            from twisted_ib.hca.mad.sa.client import SAClient
+
+            self._sa = SAClient(self)
+        return self._sa
 
     # -- services and connections
 

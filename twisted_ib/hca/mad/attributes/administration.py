@@ -7,6 +7,7 @@ AttributeOffset is L{stride} in units of them.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import ClassVar, Final
 
 from attrs import frozen
@@ -31,7 +32,33 @@ from twisted_ib.hca.mad.attributes.switch import (
 ALL_LIDS: Final = 0xFFFF
 ALL_TRAPS: Final = 0xFFFF
 ANY_PRODUCER: Final = 0xFFFFFF
+#: C{noticeType} of an InformInfo for all types.
+ALL_TYPES: Final = 0xFFFF
+#: ServiceLease of a service that stays until it is deleted.
+NO_LEASE_END: Final = 0xFFFFFFFF
 _UNIT: Final = 8
+
+
+class JoinState(IntEnum):
+    """
+    Bits of MCMemberRecord's JoinState (IBTA vol. 1 15.2.5.17).
+    """
+
+    FULL_MEMBER = 1
+    NON_MEMBER = 2
+    SEND_ONLY_NON_MEMBER = 4
+    SEND_ONLY_FULL_MEMBER = 8
+
+
+class Selector(IntEnum):
+    """
+    How a query means an MTU, a rate or a packet lifetime (IBTA vol. 1 15.2.5.16).
+    """
+
+    GREATER = 0
+    LESS = 1
+    EXACTLY = 2
+    BEST = 3
 
 
 @frozen(kw_only=True)
@@ -171,7 +198,7 @@ class ServiceRecord(Attribute):
     """
     A service that a port offers.
 
-    @ivar serviceLease: seconds; C{0xFFFFFFFF} never ends.
+    @ivar serviceLease: seconds, or L{NO_LEASE_END}.
     """
 
     ID: ClassVar[int] = 0x0031
@@ -209,7 +236,7 @@ class PathRecord(Attribute):
     """
     A path from one port to another.
 
-    In a query a selector says how a value is meant: 0 greater, 1 less, 2 exactly, 3 the best there is.
+    In a query a L{Selector} says how a value is meant.
     """
 
     ID: ClassVar[int] = 0x0035
@@ -258,7 +285,7 @@ class MCMemberRecord(Attribute):
     """
     A multicast group, and a port's membership in it.
 
-    @ivar joinState: full member 1, non-member 2, send-only non-member 4, send-only full member 8.
+    @ivar joinState: bits of L{JoinState}.
     """
 
     ID: ClassVar[int] = 0x0038
@@ -290,7 +317,8 @@ class InformInfo(Attribute):
     The events of a subscription.
 
     @ivar lidRangeBegin: L{ALL_LIDS} for all.
-    @ivar trapNumber: L{ALL_TRAPS} for all; C{noticeType} likewise.
+    @ivar trapNumber: L{ALL_TRAPS} for all.
+    @ivar noticeType: L{ALL_TYPES} for all.
     @ivar qpn: where Reports go.
     @ivar producerType: L{ANY_PRODUCER} for any.
     """
@@ -346,11 +374,14 @@ def stride(kind: type[Attribute]) -> int:
 __all__ = [
     "ALL_LIDS",
     "ALL_TRAPS",
+    "ALL_TYPES",
     "ANY_PRODUCER",
+    "NO_LEASE_END",
     "RECORDS",
     "GUIDInfoRecord",
     "InformInfo",
     "InformInfoRecord",
+    "JoinState",
     "LinearForwardingTableRecord",
     "LinkRecord",
     "MCMemberRecord",
@@ -361,6 +392,7 @@ __all__ = [
     "PortInfoRecord",
     "SLtoVLMappingTableRecord",
     "SMInfoRecord",
+    "Selector",
     "ServiceRecord",
     "SwitchInfoRecord",
     "VLArbitrationTableRecord",

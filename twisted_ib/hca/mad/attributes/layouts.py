@@ -106,9 +106,11 @@ class Layout:
     @ivar fields: in the order of the table.
     @ivar components: for each bit of a component mask, which bits of the record it selects, as a number of
         C{size} octets; 0 for a reserved one.
+    @ivar bits: the bits of a component mask by the names of their fields, those of a nested attribute too
+        where the record has no field of that name.
     """
 
-    __slots__ = ("_shifts", "components", "fields", "size")
+    __slots__ = ("_shifts", "bits", "components", "fields", "size")
     components: tuple[int, ...]
 
     def __init__(self, kind: type[Attribute]) -> None:
@@ -124,15 +126,23 @@ class Layout:
             for each in self.fields
         )
         components: list[int] = []
+        own: dict[str, int] = {}
+        within: dict[str, int] = {}
         for each, shifts, mask in self._shifts:
             components += [0] * each.skip
+            first = len(components)
             if issubclass(each.kind, Attribute):
-                components += [inner << shifts[0] for inner in layoutOf(each.kind).components]
-            elif each.entries > 1:
+                inner = layoutOf(each.kind)
+                components += [selected << shifts[0] for selected in inner.components]
+                within.update((name, chosen << first) for name, chosen in inner.bits.items())
+                continue
+            if each.entries > 1:
                 components += [mask << shift for shift in shifts]
             else:
                 components += [mask << shifts[0]] * each.components
+            own[each.name] = (1 << len(components)) - (1 << first)
         self.components = tuple(components)
+        self.bits: dict[str, int] = {**within, **own}
 
     def decode(self, data: bytes | memoryview) -> dict[str, Any]:
         """
