@@ -379,9 +379,11 @@ class SAClient:
     def _reported(self, received: ReceivedMAD) -> None:
         device = self._device
         try:
-            key = self._address().key
+            manager = self._address()
         except NoSubnetManagerError:
             key = 0
+        else:
+            key = manager.gid if manager.isGlobal else manager.lid
         # Anybody can send a Report: only that of subnet administration counts.
         if device.datagramForm.peerKey(received.path.peer) != key:
             self.count("sa_foreign")
