@@ -73,6 +73,7 @@ BREAKS = (
     ("verbs", "hca/verbs/objects/pd", "import twisted_ib.hca.verbs.cm.cmid"),
     ("wire", "hca/wire/headers", "import twisted_ib.hca.wire.packet"),
     ("pure", "sdp/protocol/machine", "import socket"),
+    ("sm", "hca/sm/sweep", "import twisted_ib.hca.subnet.graph"),
     ("hca-without-twisted", "hca/host/libc", "import twisted.internet.defer"),
     ("fabrics", "internet/channel", "import twisted_ib.hca.fabric.shm.shm"),
     ("cm", "hca/verbs/cm/connected", "from twisted_ib.hca.cm.states import State"),

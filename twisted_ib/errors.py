@@ -392,3 +392,9 @@ class TopologyError(HCAError):
     """
     A topology file is not valid; the text begins with the file and the line.
     """
+
+
+class PartitionError(HCAError):
+    """
+    A partition file is not valid; the text begins with the file and the line.
+    """

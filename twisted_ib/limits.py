@@ -311,6 +311,32 @@ SA_PATH_SECONDS = 60.0
 #: Reports whose repetitions are known.
 SA_REPORTS = 256
 
+# -- the subnet manager
+
+#: SMPs that wait for their responses.
+SM_WINDOW = 32
+#: How long each attempt waits, in seconds (C{OSM_DEFAULT_TRANS_TIMEOUT_MILLISEC}), and how many more follow.
+SM_TIMEOUT_SECONDS = 0.2
+SM_RETRIES = 3
+#: Light sweeps come this often (OpenSM's C{sweep_interval}), and no sweep begins sooner after another,
+#: whatever traps say.
+SM_SWEEP_SECONDS = 10.0
+SM_SWEEP_GAP_SECONDS = 0.1
+#: A standby asks the master this often, and takes its place when so many have not been answered (OpenSM's
+#: C{sminfo_polling_timeout} and C{polling_retry_number}).
+SM_POLL_SECONDS = 10.0
+SM_POLLS = 4
+#: An external subnet manager that ended without closing its port is waited for so long.
+SM_RETURN_SECONDS = SM_POLL_SECONDS * SM_POLLS
+#: MADs that wait to be sent, without those of the window: responses, and what subnet administration sends.
+SM_ANSWERS = 16384
+#: Multicast groups: those that the tables of switches have room for are fewer.
+SM_GROUPS = 0x3FFF
+#: MADs that it sends in one turn of the reactor.
+SM_MADS_PER_TURN = 256
+#: A partition file, in octets.
+PARTITION_FILE_BYTES = 1024 * 1024
+
 # -- ib-perf
 
 #: The longest message, as of perftest's C{-a}.

@@ -141,4 +141,7 @@ class FabricTests(SynchronousTestCase):
         """
         The default name is ibsim's.
         """
-        self.assertEqual(vars(commandLine().parse_args([])), {"ibsim": "sim", "topology": None})
+        self.assertEqual(
+            vars(commandLine().parse_args([])),
+            {"ibsim": "sim", "partitions": None, "sm": True, "topology": None},
+        )

@@ -1,5 +1,6 @@
 """
-C{ib-fabric}: an InfiniBand subnet in one process, for OpenSM and infiniband-diags.
+C{ib-fabric}: an InfiniBand subnet in one process, with a subnet manager or for OpenSM, and for
+infiniband-diags.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, maybeDeferred
 
-from twisted_ib.errors import HCAError, TopologyError
+from twisted_ib.errors import HCAError, PartitionError, TopologyError
 from twisted_ib.hca.host.rundirectory import allowedUids
 from twisted_ib.hca.host.subnet.hosted import HostedSubnet
 from twisted_ib.hca.host.subnet.umadsockets import UmadSockets
+from twisted_ib.hca.sm import partitions
+from twisted_ib.hca.sm.manager import Options
 from twisted_ib.hca.subnet.topology import Topology, parse
-from twisted_ib.limits import TOPOLOGY_BYTES
+from twisted_ib.limits import PARTITION_FILE_BYTES, TOPOLOGY_BYTES
 from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram, write
 
 PROGRAM = "ib-fabric"
@@ -50,11 +53,27 @@ def read(name: str | None) -> Topology:
     """
     if name is None:
         return parse(TOPOLOGY, PROGRAM)
+    return parse(_content(name, TOPOLOGY_BYTES, TopologyError), name)
+
+
+def readPartitions(name: str | None) -> tuple[partitions.Partition, ...]:
+    """
+    @param name: a file, or L{None} for the default partition alone.
+    @return: its partitions.
+    @raise PartitionError: it is not valid.
+    @raise OSError: it cannot be read.
+    """
+    if name is None:
+        return partitions.DEFAULT
+    return partitions.parse(_content(name, PARTITION_FILE_BYTES, PartitionError), name)
+
+
+def _content(name: str, most: int, error: type[HCAError]) -> str:
     with open(name, "rb") as file:
-        octets = file.read(TOPOLOGY_BYTES + 1)
-    if len(octets) > TOPOLOGY_BYTES:
-        raise TopologyError(f"{name}:1: a file of more than {TOPOLOGY_BYTES} octets")
-    return parse(octets.decode("utf-8", "replace"), name)
+        octets = file.read(most + 1)
+    if len(octets) > most:
+        raise error(f"{name}:1: a file of more than {most} octets")
+    return octets.decode("utf-8", "replace")
 
 
 def users() -> frozenset[int]:
@@ -70,8 +89,9 @@ class Host:
     A subnet, attached to a reactor.
     """
 
-    def __init__(self, reactor: Any, topology: Topology, options: Namespace) -> None:
+    def __init__(self, reactor: Any, topology: Topology, manager: Options | None, options: Namespace) -> None:
         """
+        @param manager: of its own subnet manager, if it has one.
         @raise OSError: the name is taken.
         """
         self._file = options.topology
@@ -82,6 +102,8 @@ class Host:
             users().__contains__,
         )
         self.subnet.consumer = self.sockets.server
+        if manager is not None:
+            self.subnet.manage(manager)
         reactor.addSystemEventTrigger("during", "shutdown", self.close)
 
     def _count(self, name: str) -> None:
@@ -108,12 +130,12 @@ class Host:
             write(f"{name} {number}")
 
 
-def serve(reactor: Any, topology: Topology, options: Namespace) -> Deferred[int]:
+def serve(reactor: Any, topology: Topology, manager: Options | None, options: Namespace) -> Deferred[int]:
     """
     @return: fires when it cannot go on.
     """
     try:
-        host = Host(reactor, topology, options)
+        host = Host(reactor, topology, manager, options)
     except OSError as error:
         raise ProgramError(f"--ibsim {options.ibsim}: {error.strerror}") from None
     signal.signal(signal.SIGUSR1, lambda *_: reactor.callFromThread(host.reload))
@@ -136,7 +158,8 @@ def commandLine() -> ArgumentParser:
     """
     parser = ArgumentParser(
         prog=PROGRAM,
-        description="Host an InfiniBand subnet, to which OpenSM and infiniband-diags attach by libumad2sim.",
+        description="Host and manage an InfiniBand subnet, to which OpenSM and infiniband-diags attach by"
+        " libumad2sim.",
         epilog="SIGUSR1 makes it read the file again: links come and go, and switches report it.",
     )
     parser.add_argument(
@@ -150,6 +173,17 @@ def commandLine() -> ArgumentParser:
         type=_socketName,
         default=SOCKET_NAME,
         help="the IBSIM_SOCKNAME of programs that attach (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--partitions",
+        metavar="FILE",
+        help="partitions, in the language of OpenSM's partitions.conf (default: one, all are full members)",
+    )
+    parser.add_argument(
+        "--no-sm",
+        dest="sm",
+        action="store_false",
+        help="leave the subnet to OpenSM: without this it has a subnet manager until OpenSM attaches",
     )
     return parser
 
@@ -171,11 +205,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parseArguments(sys.argv[1:] if arguments is None else arguments)
     try:
         topology = read(options.topology)
+        manager = Options(partitions=readPartitions(options.partitions)) if options.sm else None
         users()
     except (HCAError, OSError) as error:
         complain(PROGRAM, error)
         return 1
-    return runProgram(PROGRAM, lambda reactor: maybeDeferred(serve, reactor, topology, options))
+    return runProgram(PROGRAM, lambda reactor: maybeDeferred(serve, reactor, topology, manager, options))
 
 
 if __name__ == "__main__":

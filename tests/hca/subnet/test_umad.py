@@ -47,6 +47,8 @@ class Subnet:
     def __init__(self) -> None:
         self.ports = {"a": port("a", 1, 1), "b": port("b", 1, 2)}
         self.managers: set[str] = set()
+        #: Whether there is a subnet manager of this process.
+        self.manages = False
         #: The response of a port's agents, and the requests that they got.
         self.response: bytes | None = None
         self.asked: list[tuple[str, bytes]] = []
@@ -79,6 +81,12 @@ class Subnet:
         self.asked.append((port.node.name, bytes(packet.octets)))
         return self.response
 
+    def take(self, port: Any, packet: Packet) -> bool:
+        """
+        See L{umad.ISubnet}.
+        """
+        return self.manages
+
     def switchPorts(self, lid: int | None) -> int:
         """
         See L{umad.ISubnet}.
@@ -103,7 +111,7 @@ class Subnet:
         """
         return P_KEYS
 
-    def setSM(self, port: Any, isSM: bool) -> None:
+    def setSM(self, port: Any, isSM: bool, isGone: bool = False) -> None:
         """
         See L{umad.ISubnet}.
         """
@@ -496,14 +504,19 @@ class ClientTests(UmadCase):
         self.send(asker, mad(SA, GET, 0x35), 2, 1)
         self.assertEqual((manager, self.lost["umad_overrun"]), (1, 2))
 
-    def test_send(self) -> None:
+    def test_take(self) -> None:
         """
-        A trap of the subnet's own reaches the subnet manager, if there is one.
+        A trap of the subnet's own comes to the subnet manager: a client, or else that of this process.
         """
-        packet = Packet(1, 2, 0, 0, bytearray(mad(SUBN, TRAP, NOTICE)))
-        self.assertFalse(self.server.send(self.subnet.ports["a"], packet))
+        packet, port = Packet(1, 2, 0, 0, bytearray(mad(SUBN, TRAP, NOTICE))), self.subnet.ports["b"]
+        self.subnet.response = None
+        self.assertEqual(self.server.take(port, packet), b"")
+        self.subnet.manages = True
+        self.assertIsNone(self.server.take(port, packet))
+        self.assertEqual(self.lost, {"umad_unclaimed": 1})
         manager = self.manager()
-        self.assertTrue(self.server.send(self.subnet.ports["a"], packet))
+        self.subnet.manages = False
+        self.assertIsNone(self.server.take(port, packet))
         self.assertEqual(self.took(), [(manager, 2, 1, 0, mad(SUBN, TRAP, NOTICE))])
 
 

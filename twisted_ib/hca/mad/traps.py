@@ -19,10 +19,10 @@ from twisted_ib import limits
 from twisted_ib.errors import WireError
 from twisted_ib.hca.base.timers import timeoutSeconds
 from twisted_ib.hca.mad.attributes.notice import LinkStateDetails, Notice, NoticeType, Trap
-from twisted_ib.hca.mad.sma.agent import SM_VERSION, notice
+from twisted_ib.hca.mad.sma.agent import notice
 from twisted_ib.hca.subnet.graph import Change, Node, Port
 from twisted_ib.hca.wire.mad.classes import SUBNET
-from twisted_ib.hca.wire.mad.mad import TRAP, Mad, decodeMAD
+from twisted_ib.hca.wire.mad.mad import SM_VERSION, TRAP, Mad, decodeMAD
 
 #: Transaction ids: a client of ibsim's protocol puts numbers of its own into the upper half.
 _TRANSACTION_BITS: Final = 32

@@ -138,6 +138,18 @@ class Packet:
     length: int = MAD_BYTES
 
 
+def responded(request: Packet, response: bytes) -> Packet:
+    """
+    @param request: as it has arrived.
+    @param response: 256 octets.
+    @return: the response, for the way back.
+    """
+    octets = bytearray(response)
+    if octets[CLASS_AT] == SUBNET_DIRECTED:
+        octets[STATUS_AT] |= DIRECTION >> 8
+    return Packet(request.dlid, request.slid, request.destination, request.source, octets)
+
+
 class Carrier:
     """
     Takes management datagrams through a subnet.
@@ -256,5 +268,6 @@ __all__ = [
     "Carrier",
     "Packet",
     "isReturning",
+    "responded",
     "step",
 ]

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from attrs import define, field
 
-from twisted_ib.hca.subnet.smi import HOP_COUNT_AT, HOP_POINTER_AT, PERMISSIVE_LID, Packet, isReturning
+from twisted_ib.hca.subnet.smi import (
+    HOP_COUNT_AT,
+    HOP_POINTER_AT,
+    PERMISSIVE_LID,
+    Packet,
+    isReturning,
+    responded,
+)
 from twisted_ib.hca.wire.mad.classes import (
     ORGANIZATION_CLASSES,
     SUBNET_ADMINISTRATION,
@@ -25,12 +32,10 @@ from twisted_ib.hca.wire.mad.classes import (
 from twisted_ib.hca.wire.mad.mad import (
     BASE_VERSION,
     CLASS_AT,
-    DIRECTION,
     HEADER,
     MAD_BYTES,
     METHOD_AT,
     RESPONSE,
-    STATUS_AT,
     TRAP,
     TRAP_REPRESS,
 )
@@ -132,6 +137,14 @@ class ISubnet(Protocol):
         @return: the response.
         """
 
+    def take(self, port: Port, packet: Packet) -> bool:
+        """
+        Hand a MAD to the subnet manager of this process.
+
+        @param port: the one that it arrived at.
+        @return: whether it is one of its MADs.
+        """
+
     def switchPorts(self, lid: int | None) -> int:
         """
         @return: how many ports the switch with a LID has, and for L{None} the switch with the fewest; 254 if
@@ -154,9 +167,11 @@ class ISubnet(Protocol):
         @return: the first 32 P_Keys, 64 octets.
         """
 
-    def setSM(self, port: Port, isSM: bool) -> None:
+    def setSM(self, port: Port, isSM: bool, isGone: bool = False) -> None:
         """
         Set or clear PortInfo.CapabilityMask.IsSM.
+
+        @param isGone: whether its subnet manager has ended without a word, and may come back.
         """
 
 
@@ -260,12 +275,13 @@ class UmadServer:
             for each in self._clients.values()
         )
 
-    def _setManager(self, client: _Client, manager: bool) -> None:
+    def _setManager(self, client: _Client, manager: bool, isGone: bool = False) -> None:
         if client.manager is not manager:
             client.manager = manager
-            self._subnet.setSM(client.port, manager)
+            self._subnet.setSM(client.port, manager, isGone)
 
     def _disconnect(self, client: _Client, data: bytes) -> bytes:
+        self._setManager(client, False)
         self.gone(client.number)
         return data
 
@@ -307,7 +323,7 @@ class UmadServer:
         """
         client = self._clients.pop(number, None)
         if client is not None:
-            self._setManager(client, False)
+            self._setManager(client, False, isGone=True)
             self._wire.detach(number)
 
     def removed(self, node: Node) -> None:
@@ -335,22 +351,13 @@ class UmadServer:
         client.classes.add(mad[CLASS_AT])
         arrived = self._subnet.carry(client.port, packet)
         if arrived is not None:
-            response = self._take(arrived, packet)
+            response = self.take(arrived, packet)
             if response is None:
                 return
             if response and self._back(client, arrived, packet, response):
                 return
         if not mad[METHOD_AT] & RESPONSE:
             self._bounce(client, octets, packet)
-
-    def send(self, port: Port, packet: Packet) -> bool:
-        """
-        Send a MAD of a port's own agents, such as a trap.
-
-        @return: whether it has come to a client.
-        """
-        arrived = self._subnet.carry(port, packet)
-        return arrived is not None and self._take(arrived, packet) is None
 
     def _parse(self, client: _Client, octets: bytes) -> Packet | None:
         if len(octets) != MESSAGE.size:
@@ -384,21 +391,19 @@ class UmadServer:
         self._send(client, MESSAGE.pack(dlid, slid, destination, source, TIMED_OUT, length, mad))
 
     def _back(self, client: _Client, port: Port, request: Packet, response: bytes) -> bool:
-        octets = bytearray(response)
-        if octets[CLASS_AT] == SUBNET_DIRECTED:
-            octets[STATUS_AT] |= DIRECTION >> 8
-        packet = Packet(request.dlid, request.slid, request.destination, request.source, octets)
+        packet = responded(request, response)
         arrived = self._subnet.carry(port, packet)
         return (
             arrived is not None and arrived.node.end(arrived) is client.port and self._deliver(client, packet)
         )
 
-    def _take(self, port: Port, packet: Packet) -> bytes | None:
+    def take(self, port: Port, packet: Packet) -> bytes | None:
         """
-        Hand a MAD to a client, or to the port's own agents.
+        Hand a MAD to a client, to the subnet manager of this process, or to the port's own agents.
 
-        @return: their response; no octets if nobody takes it, or if they do not answer; L{None} if there is
-            nothing to wait for.
+        @param port: the one that it arrived at.
+        @return: the response of these; no octets if nobody takes it, or if they do not answer; L{None} if
+            there is nothing to wait for.
         """
         mad = packet.octets
         method = mad[METHOD_AT]
@@ -411,6 +416,8 @@ class UmadServer:
             return b""
         if client is not None:
             return None if self._deliver(client, packet) else b""
+        if self._subnet.take(port, packet):
+            return None
         if not method & RESPONSE:
             response = self._subnet.answer(port, packet)
             if response is not None:

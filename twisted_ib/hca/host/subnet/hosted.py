@@ -11,15 +11,17 @@ from typing import Any
 
 from twisted_ib.hca.base.operation import SMI_QPN
 from twisted_ib.hca.base.port import PortState
+from twisted_ib.hca.host.subnet.manager import HostedManager
 from twisted_ib.hca.mad.attributes.node import NodeInfo
 from twisted_ib.hca.mad.attributes.notice import Notice
 from twisted_ib.hca.mad.attributes.port import PKeyTable, PortInfo
 from twisted_ib.hca.mad.pma import PMA
-from twisted_ib.hca.mad.sma import SM_VERSION, SMA, Answer, setSM
+from twisted_ib.hca.mad.sma import SMA, Answer, setSM
 from twisted_ib.hca.mad.traps import Traps
 from twisted_ib.hca.mad.vendor import PING, respond
+from twisted_ib.hca.sm.manager import Options
 from twisted_ib.hca.subnet.graph import Change, Node, Port, build, relink, unlinked
-from twisted_ib.hca.subnet.smi import Carrier, Packet
+from twisted_ib.hca.subnet.smi import Carrier, Packet, responded
 from twisted_ib.hca.subnet.topology import MOST_PORTS, Topology
 from twisted_ib.hca.subnet.umad import UmadServer
 from twisted_ib.hca.wire.mad.classes import PERFORMANCE, SMP_ATTRIBUTE, SMP_KEY, SUBNET, SUBNET_CLASSES
@@ -30,6 +32,7 @@ from twisted_ib.hca.wire.mad.mad import (
     HEADER,
     MAD_BYTES,
     METHOD_AT,
+    SM_VERSION,
     TRAP_REPRESS,
 )
 
@@ -41,6 +44,7 @@ class HostedSubnet:
     @ivar graph: its nodes.
     @ivar counters: of its ports.
     @ivar consumer: takes the MADs that the agents do not answer.
+    @ivar manager: the subnet manager, if it has its own.
     """
 
     def __init__(self, topology: Topology, count: Callable[[str], object], clock: Any) -> None:
@@ -51,6 +55,7 @@ class HostedSubnet:
         """
         self._topology = topology
         self._clock = clock
+        self._count = count
         self._carrier = Carrier(count)
         self.counters = self._carrier.counters
         self._sma = SMA()
@@ -58,6 +63,7 @@ class HostedSubnet:
         self._traps = Traps(randbits, count)
         self._timer: Any = None
         self.consumer: UmadServer | None = None
+        self.manager: HostedManager | None = None
         self.graph, self._nodes = build(topology)
 
     def summary(self) -> str:
@@ -66,6 +72,33 @@ class HostedSubnet:
         """
         ports = sum(port.peer is not None for port in self.graph.ports())
         return f"nodes: {len(self.graph.nodes)}, links: {ports // 2}"
+
+    def manage(self, options: Options) -> None:
+        """
+        Begin to be the subnet's own manager, until a program opens a port as one.
+        """
+        self.manager = HostedManager(self, options, randbits, self._count, self._clock)
+        self.manager.start()
+
+    def exchange(self, port: Port, packet: Packet) -> Packet | None:
+        """
+        Send a MAD from a port.
+
+        @param port: of a switch its port 0.
+        @return: the response of the agents that it has come to, when it is back at the port.
+        """
+        arrived = self._carrier.carry(port, packet)
+        if arrived is None:
+            return None
+        if self.consumer is not None:
+            octets = self.consumer.take(arrived, packet)
+        else:
+            octets = None if self.take(arrived, packet) else self.answer(arrived, packet)
+        if not octets:
+            return None
+        response = responded(packet, octets)
+        back = self._carrier.carry(arrived, response)
+        return response if back is not None and back.node.end(back) is port else None
 
     # -- ISubnet
 
@@ -109,6 +142,12 @@ class HostedSubnet:
             return respond(octets, port.node.description.encode())
         return None
 
+    def take(self, port: Port, packet: Packet) -> bool:
+        """
+        See L{ISubnet<twisted_ib.hca.subnet.umad.ISubnet>}.
+        """
+        return self.manager is not None and self.manager.take(port, packet)
+
     def switchPorts(self, lid: int | None) -> int:
         """
         See L{ISubnet<twisted_ib.hca.subnet.umad.ISubnet>}.
@@ -141,11 +180,22 @@ class HostedSubnet:
         """
         return self._get(port, PKeyTable.ID)
 
-    def setSM(self, port: Port, isSM: bool) -> None:
+    def setSM(self, port: Port, isSM: bool, isGone: bool = False) -> None:
         """
         See L{ISubnet<twisted_ib.hca.subnet.umad.ISubnet>}.
         """
+        if isSM and self.manager is not None:
+            self.manager.opened(port)
         self._report(setSM(port, isSM))
+        if not isSM and self.manager is not None:
+            self.manager.closed(port, isGone)
+
+    def markSM(self, port: Port, isSM: bool) -> None:
+        """
+        Set or clear PortInfo.CapabilityMask.IsSM of the port of this subnet's own manager, which need not be
+        told.
+        """
+        setSM(port, isSM)
 
     def _repress(self, port: Port, octets: bytes) -> None:
         end = port.node.end(port)
@@ -195,8 +245,7 @@ class HostedSubnet:
     def _sendTraps(self) -> None:
         now = self._clock.seconds()
         for port, dlid, octets in self._traps.due(now):
-            if self.consumer is not None:
-                self.consumer.send(port, Packet(port.lid, dlid, SMI_QPN, SMI_QPN, bytearray(octets)))
+            self.exchange(port, Packet(port.lid, dlid, SMI_QPN, SMI_QPN, bytearray(octets)))
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         deadline = self._traps.deadline()
@@ -205,8 +254,10 @@ class HostedSubnet:
 
     def close(self) -> None:
         """
-        Send no more traps.  Idempotent.
+        Send no more traps, and manage the subnet no longer.  Idempotent.
         """
+        if self.manager is not None:
+            self.manager.close()
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
 
@@ -232,6 +283,8 @@ class HostedSubnet:
                 self.graph.add(node)
         changes += relink(self.graph, self._nodes, topology)
         self._linksChanged(changes)
+        if self.manager is not None:
+            self.manager.start()
 
     def _removed(self, node: Node) -> list[Change]:
         # First of all: its subnet manager, which ends by this, is reported by it no more.

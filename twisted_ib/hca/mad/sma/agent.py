@@ -41,6 +41,7 @@ from twisted_ib.hca.wire.mad.mad import (
     RESPONSE,
     SEND,
     SET,
+    SM_VERSION,
     STATUS_AT,
     TRAP,
     TRAP_REPRESS,
@@ -49,8 +50,6 @@ from twisted_ib.hca.wire.mad.mad import (
     Mad,
 )
 
-#: Class version of subnet management.
-SM_VERSION: Final = 1
 _COUNTER: Final = 0xFFFF
 #: Hop count, beside the hop pointer.
 _HOPS: Final = 0xFF
@@ -219,4 +218,4 @@ def setSM(port: Port, isSM: bool) -> tuple[tuple[Port, Notice], ...]:
     return ((port, notice(port, NoticeType.INFORMATIONAL, Trap.CAPABILITY_CHANGED, details)),)
 
 
-__all__ = ["ATTRIBUTES", "SMA", "SM_VERSION", "Answer", "notice", "setSM"]
+__all__ = ["ATTRIBUTES", "SMA", "Answer", "notice", "setSM"]

@@ -55,6 +55,8 @@ DIRECTION: Final = 0x8000
 #: The attribute that every class has.
 CLASS_PORT_INFO: Final = 0x0001
 
+#: Class version of subnet management.
+SM_VERSION: Final = 1
 #: Class version of connection management (Linux cm_msgs.h IB_CM_CLASS_VERSION).
 CM_VERSION: Final = 2
 #: Method of all CM messages, answers included.

@@ -1,0 +1,332 @@
+"""
+Tests of L{twisted_ib.hca.sm.manager}, on subnets whose nodes have true agents.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hca.sm.subnets import Managed
+from tests.opensm.topologies import TOPOLOGIES, star, text, unlinked, without
+from twisted_ib import limits
+from twisted_ib.hca.sm.manager import Options
+from twisted_ib.hca.sm.partitions import parse as parsePartitions
+from twisted_ib.hca.subnet.smi import Packet
+from twisted_ib.hca.subnet.switch import NO_PORT
+from twisted_ib.hca.subnet.topology import parse
+
+#: Four switches in a circle with a CA each.
+CIRCLE = text(
+    {f"s{number}": 4 for number in range(4)},
+    [f"h{number}" for number in range(4)],
+    [
+        *((f"s{number}", 1, f"h{number}", 1) for number in range(4)),
+        *((f"s{number}", 2, f"s{(number + 1) % 4}", 3) for number in range(4)),
+    ],
+)
+
+
+def fabric() -> str:
+    """
+    @return: 100 CAs at four switches, each of which is linked with the others.
+    """
+    links = [(f"s{number % 4}", number // 4 + 1, f"h{number}", 1) for number in range(100)]
+    pairs = ((one, other) for one in range(4) for other in range(one + 1, 4))
+    links += [(f"s{one}", 30 + other, f"s{other}", 30 + one) for one, other in pairs]
+    return text({f"s{number}": 36 for number in range(4)}, [f"h{number}" for number in range(100)], links)
+
+
+class SweepTests(SynchronousTestCase):
+    """
+    A subnet is brought up.
+    """
+
+    def test_topologies(self) -> None:
+        """
+        All links are Active, all end ports have LIDs of their own and the subnet manager's, and between all
+        CAs there is a way.
+        """
+        for name in ("pair", "star8", "trunks", "fatTree"):
+            managed = Managed(TOPOLOGIES[name], Options())
+            self.assertEqual((managed.notActive(), managed.lost), ([], {}), name)
+            lids = managed.lids()
+            self.assertEqual(sorted(lids.values()), list(range(1, len(lids) + 1)), name)
+            ends = [
+                port
+                for port in managed.subnet.graph.ports()
+                if port.isEnd and (port.peer or port.isManagement)
+            ]
+            self.assertEqual({port.smLID for port in ends}, {lids["Hca1"]}, name)
+            names = [node for node in lids if node.startswith("Hca")]
+            for one in names:
+                for other in names:
+                    if one != other:
+                        self.assertNotIn("...", managed.way(one, other), (name, one, other))
+
+    def test_count(self) -> None:
+        """
+        100 CAs and four switches: each attribute is asked once and each Set is sent once, 1,214 SMPs in all;
+        when nothing has changed a light sweep asks the switches and the own port.
+        """
+        managed = Managed(fabric(), Options())
+        self.assertEqual(managed.notActive(), [])
+        # NodeInfo, NodeDescription, PortInfo and two blocks of P_Keys of each CA, three Sets of PortInfo.
+        adapters = 100 * (5 + 3)
+        # Also SwitchInfo, twice as it has changed, but one block of P_Keys; PortInfo of 37 ports; LID; two
+        # blocks of LIDs, the highest LID.
+        switches = 4 * (5 + 37 + 1 + 2 + 1)
+        # Two Sets of each external port with a link; links between switches are asked for a NodeInfo each
+        # way, but for those over which switches were found.
+        links = 2 * (100 + 12)
+        sent = managed.manager._requests.sent
+        self.assertLessEqual(sent, adapters + switches + links + 12)
+        managed.settle(limits.SM_SWEEP_SECONDS)
+        self.assertEqual((managed.manager._requests.sent - sent, managed.manager.sweeps), (4 + 1, 1))
+
+    def test_model(self) -> None:
+        """
+        The model is what the subnet has.
+        """
+        managed = Managed(TOPOLOGIES["trunks"], Options())
+        model = managed.manager.model
+        graph = managed.subnet.graph
+        self.assertEqual(set(model.nodes), set(graph.nodes))
+        for node in model.nodes.values():
+            true = graph.nodes[node.guid]
+            self.assertEqual((node.description.text, node.kind), (true.description, true.kind))
+            for port in node.ports.values():
+                other = true.ports[port.number]
+                assert other is not None
+                expected = other.peer and (other.peer.node.guid, other.peer.number)
+                self.assertEqual(port.peer and (port.peer.node.guid, port.peer.number), expected)
+                self.assertEqual((port.info.linkState, port.lid), (other.state, true.end(other).lid))
+                if port.isEnd:
+                    self.assertEqual(port.keys, other.partitions.keys)
+                    self.assertIs(model.byGID(0xFE80 << 112 | port.guid), port)
+            if node.switch is not None and true.switch is not None:
+                self.assertEqual(node.switch.linear, true.switch.linear[: len(node.switch.linear)])
+                self.assertEqual(true.switch.top, len(node.switch.linear) - 1)
+        one, other = model.lids[managed.port("Hca1").lid], model.lids[managed.port("Hca4").lid]
+        path = model.path(one, other)
+        assert path is not None
+        switches = [port.node.description.text for port in path[1::2]]
+        self.assertEqual(switches, [*managed.way("Hca1", "Hca4"), "Hca4"])
+        self.assertEqual(model.path(one, one), [])
+        self.assertIsNone(model.byGID(1))
+
+    def test_reregister(self) -> None:
+        """
+        When it has become the master it asks clients of all CAs to register again, later those of new ports.
+        """
+        asked: list[str] = []
+        managed = Managed(star(3))
+        inner = managed.subnet._linksChanged
+
+        def changed(changes: Any) -> None:
+            found = list(changes)
+            asked.extend(each.port.node.description for each in found if each.reregister)
+            inner(found)
+
+        self.patch(managed.subnet, "_linksChanged", changed)
+        managed.subnet.manage(Options())
+        managed.settle()
+        self.assertEqual(sorted(asked), ["Hca1", "Hca2", "Hca3"])
+        del asked[:]
+        whole = parse(star(3), "star")
+        managed.load(without(whole, "Hca3"))
+        managed.load(whole)
+        self.assertEqual(asked, ["Hca3"])
+
+    def test_lost(self) -> None:
+        """
+        SMPs that are lost are sent again.
+        """
+        managed = Managed(TOPOLOGIES["fatTree"])
+        carry, turn = managed.subnet._carrier.carry, iter(range(1 << 20))
+
+        def lossy(port: Any, packet: Packet) -> Any:
+            return None if next(turn) % 5 == 0 else carry(port, packet)
+
+        self.patch(managed.subnet._carrier, "carry", lossy)
+        managed.subnet.manage(Options())
+        for _ in range(100):
+            managed.settle(limits.SM_TIMEOUT_SECONDS)
+        self.assertEqual((managed.notActive(), managed.manager.isSweeping), ([], False))
+
+    def test_unanswered(self) -> None:
+        """
+        A node that does not answer is left out; when it answers, a later sweep finds it.
+        """
+        managed = Managed(star(3))
+        mute = managed.port("Hca3")
+        original = managed.subnet.answer
+        self.patch(
+            managed.subnet,
+            "answer",
+            lambda port, packet: None if port is mute else original(port, packet),
+        )
+        managed.subnet.manage(Options())
+        for _ in range(limits.SM_RETRIES + 2):
+            managed.settle(limits.SM_TIMEOUT_SECONDS)
+        self.assertEqual(set(managed.notActive()), {"Hca3", "Switch1"})
+        self.assertEqual((managed.port("Hca2").lid, mute.lid), (3, 0))
+        self.patch(managed.subnet, "answer", original)
+        managed.settle(limits.SM_SWEEP_SECONDS)
+        managed.settle(limits.SM_SWEEP_GAP_SECONDS)
+        self.assertEqual((managed.notActive(), managed.manager.sweeps), ([], 2))
+
+
+class ChangeTests(SynchronousTestCase):
+    """
+    What was brought up changes.
+    """
+
+    def test_link(self) -> None:
+        """
+        A link that goes down is routed around, and used again when it is back: the trap of its switch is
+        enough.
+        """
+        managed = Managed(CIRCLE, Options())
+        whole = parse(CIRCLE, "circle")
+        self.assertEqual(managed.way("h0", "h1"), ["s0", "s1"])
+        cut = text(
+            {f"s{number}": 4 for number in range(4)},
+            [f"h{number}" for number in range(4)],
+            [
+                *((f"s{number}", 1, f"h{number}", 1) for number in range(4)),
+                *((f"s{number}", 2, f"s{(number + 1) % 4}", 3) for number in range(1, 4)),
+            ],
+        )
+        lids = managed.lids()
+        for _ in range(3):
+            managed.load(cut)
+            self.assertEqual(managed.way("h0", "h1"), ["s0", "s3", "s2", "s1"])
+            managed.load(whole)
+            self.assertEqual(managed.way("h0", "h1"), ["s0", "s1"])
+        self.assertEqual((managed.lids(), managed.notActive()), (lids, []))
+        self.assertEqual(managed.manager.sweeps, 7)
+
+    def test_nodeGone(self) -> None:
+        """
+        A CA that is gone has no entries, and when it comes back, though without its LID, it gets the one it
+        had.
+        """
+        managed = Managed(star(4), Options())
+        lid = managed.port("Hca3").lid
+        whole = parse(star(4), "star")
+        managed.load(without(whole, "Hca3"))
+        switch = managed.port("Switch1").node.switch
+        self.assertEqual(switch.lookup(lid), NO_PORT)
+        self.assertNotIn(lid, managed.manager.model.lids)
+        managed.load(whole)
+        self.assertEqual((managed.port("Hca3").lid, switch.lookup(lid)), (lid, 3))
+        self.assertEqual(managed.notActive(), [])
+
+    def test_switchGone(self) -> None:
+        """
+        After a switch is lost no table has a way by it, or to what was behind it.
+        """
+        managed = Managed(CIRCLE, Options())
+        lids = managed.lids()
+        managed.load(without(parse(CIRCLE, "circle"), "s1"))
+        self.assertEqual(managed.way("h0", "h2"), ["s0", "s3", "s2"])
+        for name in ("s0", "s2", "s3"):
+            switch = managed.port(name).node.switch
+            for gone in ("s1", "h1"):
+                self.assertEqual(switch.lookup(lids[gone]), NO_PORT, name)
+            for kept in ("s0", "s2", "s3", "h0", "h2", "h3"):
+                port = managed.port(name).node.ports[switch.lookup(lids[kept])]
+                self.assertTrue(port.isManagement or port.peer is not None, name)
+
+    def test_switchReset(self) -> None:
+        """
+        A switch that comes back without its tables gets them again.
+        """
+        managed = Managed(CIRCLE, Options())
+        whole = parse(CIRCLE, "circle")
+        lids = managed.lids()
+        # Both are over before the manager looks.
+        managed.subnet.load(without(whole, "s1"))
+        managed.load(whole)
+        self.assertEqual((managed.notActive(), managed.lids()), ([], lids))
+        self.assertEqual(managed.way("h0", "h1"), ["s0", "s1"])
+
+    def test_ownLink(self) -> None:
+        """
+        Without a switch the next light sweep finds that the own link is down or up.
+        """
+        managed = Managed(TOPOLOGIES["pair"], Options())
+        whole = parse(TOPOLOGIES["pair"], "pair")
+        managed.load(unlinked(whole, "Hca2"))
+        managed.settle(limits.SM_SWEEP_SECONDS)
+        self.assertEqual(len(managed.manager.model.nodes), 1)
+        managed.load(whole)
+        managed.settle(limits.SM_SWEEP_SECONDS)
+        self.assertEqual((len(managed.manager.model.nodes), managed.notActive()), (2, []))
+
+    def test_groups(self) -> None:
+        """
+        The members of a multicast group, and no others, are on a tree; it follows changes of members and
+        links.
+        """
+        managed = Managed(CIRCLE, Options())
+        mlid = 0xC003
+
+        def reached(source: str) -> set[str]:
+            found, turn = set(), [managed.port(source).peer]
+            for port in turn:
+                if port.node.switch is None:
+                    found.add(port.node.description)
+                    continue
+                numbers = port.node.switch.replicated(mlid, port.number)
+                turn += [port.node.ports[number].peer for number in numbers if number]
+                self.assertLess(len(turn), 20, "a loop")
+            return found
+
+        members = {name: managed.port(name).guid for name in ("h0", "h1", "h3")}
+        managed.manager.setGroup(mlid, members.values())
+        managed.manager.expired(managed.clock.seconds())
+        managed.subnet.manager._wake()
+        managed.settle()
+        for name in members:
+            self.assertEqual(reached(name), set(members) - {name})
+        managed.load(without(parse(CIRCLE, "circle"), "s3"))
+        self.assertEqual(reached("h0"), {"h1"})
+        managed.load(CIRCLE)
+        self.assertEqual(reached("h0"), {"h1", "h3"})
+        managed.manager.setGroup(mlid, [])
+        managed.settle(limits.SM_SWEEP_SECONDS)
+        for name in ("s0", "s1", "s2", "s3"):
+            self.assertEqual(managed.port(name).node.switch.replicated(mlid, 1), [])
+
+
+class PartitionTests(SynchronousTestCase):
+    """
+    P_Key tables.
+    """
+
+    def test_partitions(self) -> None:
+        """
+        Each port has the P_Keys that the file gives it.
+        """
+        guid = Managed(star(3)).port("Hca2").guid
+        file = f"Default=0x7fff, ipoib: ALL=full;\nblue=0x8001: ALL_CAS=limited, {guid:#x}=full;"
+        managed = Managed(star(3), Options(partitions=parsePartitions(file, "file")))
+        keys = {
+            name: {key for key in managed.port(name).partitions.keys if key}
+            for name in ("Hca1", "Hca2", "Switch1")
+        }
+        self.assertEqual(keys, {"Hca1": {0xFFFF, 0x0001}, "Hca2": {0xFFFF, 0x8001}, "Switch1": {0xFFFF}})
+
+    def test_full(self) -> None:
+        """
+        P_Keys that a table has no room for are counted: a switch has room for 8.
+        """
+        file = "".join(f"p{number}={number}: ALL_SWITCHES=full;" for number in range(1, 11))
+        managed = Managed(star(1), Options(partitions=parsePartitions(file, "file")))
+        keys = managed.port("Switch1").partitions.keys
+        # Without a rule for the default partition all are limited members.
+        self.assertEqual(keys, (0x7FFF, *(0x8000 | number for number in range(1, 8))))
+        self.assertEqual((managed.lost, managed.notActive()), ({"sm_no_pkey": 3}, []))

@@ -1,0 +1,6 @@
+"""
+A subnet manager (IBTA vol. 1 14): it discovers a subnet by directed-route SMPs, gives its ports LIDs and
+P_Keys, its switches forwarding tables, and makes its links Active.
+
+MADs and the time come in, MADs come out; it knows of the subnet only what the agents of its nodes answer.
+"""
