@@ -7,7 +7,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.mad.rmpp.segmented import AT, HEAD, SIZE, answer, data
-from twisted_ib.hca.mad.rmpp import receiver
+from twisted_ib.hca.mad.rmpp import receiver, sender
 from twisted_ib.hca.mad.rmpp.receiver import Receiver
 from twisted_ib.hca.mad.rmpp.segments import (
     ABORT,
@@ -49,7 +49,8 @@ class StatusTests(SynchronousTestCase):
         """
         @return: the last MADs of a sender of whose segments only the first is acknowledged.
         """
-        machine = Sender(HEAD, bytes(5 * SIZE), 0.0, retries=0)
+        self.patch(sender, "RMPP_RETRIES", 0)
+        machine = Sender(HEAD, bytes(5 * SIZE), 0.0)
         machine.begin(0.0)
         machine.received(answer(ACK, 0, 1, 9), 0.0)
         return machine.expired(RMPP_ACK_SECONDS)

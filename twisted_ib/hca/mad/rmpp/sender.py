@@ -64,7 +64,6 @@ class Sender:
         "_head",
         "_idleAt",
         "_left",
-        "_retries",
         "_sent",
         "_timeout",
         "_turns",
@@ -81,23 +80,19 @@ class Sender:
         data: bytes,
         now: float,
         *,
-        timeout: float = RMPP_ACK_SECONDS,
-        retries: int = RMPP_RETRIES,
         unproven: int = RMPP_RETRIES,
         expectsResponse: bool = False,
     ) -> None:
         """
         @param head: all octets in front of the data, which each segment begins with.
         @param data: its data, of any length.
-        @param timeout: how long to wait for an ACK, seconds.
-        @param retries: repetitions after that without an ACK of anything new.
-        @param unproven: the same until the first ACK.
+        @param unproven: repetitions until the first ACK.
         @param expectsResponse: whether the receiver answers with a transfer (a double-sided one).
         """
         self._head, self._data, self._at = head, data, len(head)
         self.count = max(1, -(-len(data) // (MAD_BYTES - self._at)))
         self._window = 1
-        self._timeout, self._retries, self._left = timeout, retries, unproven
+        self._timeout, self._left = RMPP_ACK_SECONDS, unproven
         self._turns = expectsResponse
         self._sent = self.acknowledged = 0
         self._end = now + segments.RMPP_SECONDS
@@ -143,7 +138,7 @@ class Sender:
             self._timeout = max(self._timeout, timeoutSeconds(header.responseTime) or 0.0)
         if number > self.acknowledged:
             self.acknowledged = number
-            self._left = self._retries
+            self._left = RMPP_RETRIES
             self._idleAt = now + segments.RMPP_IDLE_SECONDS
             self._wait(now)
         self._window = window
