@@ -96,10 +96,11 @@ def _setPortInfo(request: Request) -> None:
     if port.isEnd:
         _setEnd(request, port, info)
     _setLink(request, port, info)
-    _setStates(request, port, info)
     request.reregister = bool(info.clientReregister) and port.isEnd
     if before is not None and (request.reregister or port.settings() != before):
         request.changes.append(Change(port, reregister=request.reregister))
+    # It notes its changes itself.
+    _setStates(request, port, info)
 
 
 def _setEnd(request: Request, port: Port, info: PortInfo) -> None:
