@@ -1,5 +1,5 @@
 """
-Where the figures of a measurement are from: the machine and its software.
+The origin of a measurement's figures: the machine and its software.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ class Agents:
         #: Classes and versions that have agents with RMPP.
         self._segmented: set[tuple[int, int]] = set()
         self.transfers = Transfers(self)
-        #: Those that peers have told.
+        #: The redirections of peers.
         self.redirections = Redirections()
 
     # -- registration

@@ -27,7 +27,7 @@ MAD_REDIRECTIONS_FOLLOWED = 4
 
 class Redirection(NamedTuple):
     """
-    Where the requests of a class are served.
+    The queue pair that serves a class.
 
     @ivar key: the address of the port.
     @ivar number: the queue pair, and C{queueKey} its Q_Key.
@@ -81,7 +81,7 @@ def redirecting(request: Mad, device: Any, queuePair: Any, capabilities: int) ->
 
 class Redirections:
     """
-    Those that a device has been told.
+    The redirections that a device knows.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Redirections:
 
     def forget(self, asked: tuple[int, int]) -> None:
         """
-        Nobody answers there.
+        Forget a redirection: no answer came from there.
         """
         self._found.pop(asked, None)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 class Target(NamedTuple):
     """
-    Where a request is sent.
+    The destination of a request.
 
     @ivar gid: the port; the device's responses come from it.
     @ivar word: operation and queue pair.

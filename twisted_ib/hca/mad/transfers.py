@@ -61,7 +61,7 @@ class Transfer:
 
     def watch(self) -> None:
         """
-        Start the timer.  Whatever moves the deadline leaves it: it is started anew when it is over.
+        Start the timer.  It stays when the deadline moves, and is started anew when it is over.
         """
         device = self.transfers.device
         left = max(0.0, self.machine.deadline - device.clock())
@@ -212,7 +212,7 @@ class Transfers:
         self._complete: OrderedDict[Key, Receiving] = OrderedDict()
         #: Bytes of transfers that are sent, and of those that are received.
         self._bytesSent = self._bytesHeld = 0
-        #: Those that are received and answer no request.
+        #: Transfers that are received and answer no request.
         self._unasked: dict[Key, Receiving] = {}
 
     def __len__(self) -> int:

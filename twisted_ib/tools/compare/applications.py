@@ -99,7 +99,7 @@ class _Waiting(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """
-        Tell whoever waits.
+        Fail the operation under way, and end the wait for the close.
         """
         if self._done is not None:
             done, self._done = self._done, None

@@ -147,7 +147,7 @@ class Comparison:
     @property
     def measurements(self) -> int:
         """
-        How many steps L{run} has.
+        The number of steps that L{run} has.
         """
         return self._rounds * len(self.rows)
 

@@ -42,7 +42,7 @@ class Buffered(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """
-        Where the next bytes go.
+        The place of the next bytes.
         """
         return self.buffer
 

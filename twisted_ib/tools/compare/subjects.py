@@ -85,7 +85,7 @@ LEGEND = (
 @frozen
 class Placement:
     """
-    Where the two processes of a subject run.
+    The CPUs of a subject's two processes.
 
     @ivar server: the index of the server's CPU among those that we may use.
     @ivar client: the client's.

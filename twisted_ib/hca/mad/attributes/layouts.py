@@ -192,7 +192,7 @@ class Layout:
 
     def selected(self, componentMask: int) -> int | None:
         """
-        Which bits of a record a query compares: a record matches if it has the query's bits there.
+        The bits of a record that a query compares: a record matches if it has the query's bits there.
 
         @return: a number of C{size} octets; L{None} if the mask has bits beyond the record's components.
         """

@@ -200,7 +200,7 @@ class Receiver:
 
         @return: the ABORT.
         """
-        # Nobody answers a STOP or an ABORT with another: two ends could do so for ever.
+        # A STOP or an ABORT is not answered by another: two ends could do so for ever.
         isAnswer = headerOf(self._latest).type in (STOP, ABORT)
         self._finish(status)
         return [] if isAnswer else [control(self._latest, self._at, ABORT, status)]

@@ -41,7 +41,7 @@ RMPP_SECONDS = 600.0
 
 class TransferStatus(IntEnum):
     """
-    How a transfer ended (IBTA vol. 1 13.6.2.4, Linux ib_mad.h IB_MGMT_RMPP_STATUS_*).
+    The end of a transfer (IBTA vol. 1 13.6.2.4, Linux ib_mad.h IB_MGMT_RMPP_STATUS_*).
     """
 
     SUCCESS = 0
