@@ -21,12 +21,13 @@ from twisted_ib.hca.mad.dispatch import ReceivedMAD
 from twisted_ib.hca.mad.redirect import Redirection, Redirections
 from twisted_ib.hca.services.address import AddressHandle
 from twisted_ib.hca.services.datagramconsumer import InlineDatagrams
-from twisted_ib.hca.wire.mad.classes import PERFORMANCE
+from twisted_ib.hca.wire.mad.classes import PERFORMANCE, SUBNET
 from twisted_ib.hca.wire.mad.mad import (
     CLASS_PORT_INFO,
     GET,
     GET_RESPONSE,
     QUEUE_KEY,
+    SET,
     TRAP,
     Mad,
     decodeMAD,
@@ -218,6 +219,13 @@ class LoopbackTests(RedirectionContract, MADTestCase):
     """
     C{lo0}.
     """
+
+    def test_subnetManagement(self) -> None:
+        """
+        SMPs are not redirected: they go to queue pair 0.
+        """
+        agent = self.b.mads.register(SUBNET, 1, (SET,), print)
+        self.assertRaises(ValueError, agent.redirectTo, self.server.queuePair)
 
 
 class RingTests(OnRings, RedirectionContract, MADTestCase):

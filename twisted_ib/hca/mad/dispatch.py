@@ -156,12 +156,15 @@ class Agent:
     def redirectTo(self, queuePair: Any, capabilities: int = 0) -> None:
         """
         Have peers send their requests to another queue pair of this device: they are answered with status
-        0x0002 and ClassPortInfo (IBTA vol. 1 13.5.2).  Responses come from that queue pair
-        to queue pair 1.
+        0x0002 and ClassPortInfo (IBTA vol. 1 13.5.2).  Responses come from that queue pair to queue pair 1.
 
         @param queuePair: a UD queue pair with a Q_Key; L{None} to serve them here again.
         @param capabilities: CapabilityMask of the class.
+        @raise ValueError: the class is subnet management, which is on queue pair 0 alone.
         """
+        # An SMP has no room for ClassPortInfo either.
+        if self.number == SMI_QPN:
+            raise ValueError(f"class {self.managementClass:#04x} is served on queue pair 0 alone")
         self.redirection = None if queuePair is None else (queuePair, capabilities)
 
     def close(self) -> None:
