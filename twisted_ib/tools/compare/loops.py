@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from time import perf_counter_ns
 from typing import Any
 
 from twisted_ib.tools.compare.applications import HEAD
-from twisted_ib.tools.compare.measuring import MEASURES, SOURCE, ContentError, Figures, cpuNanoseconds
+from twisted_ib.tools.compare.measuring import SOURCE, ContentError, Figures, perform
 
 #: Bytes of the buffer for what arrives.
 BUFFER = 256 * 1024
@@ -214,9 +213,7 @@ async def measure(clients: dict[str, Client], command: dict[str, Any]) -> Figure
             _, clients[kind] = await loop.create_connection(Client, HOST, int(command["places"][service]))
         return clients[kind]
 
-    run = MEASURES[command["measure"]]
-    processes = os.getpid(), command["server"]
-    return await run(connect, command["size"], command["seconds"], lambda: cpuNanoseconds(processes))
+    return await perform(command, connect)
 
 
 async def answer() -> None:

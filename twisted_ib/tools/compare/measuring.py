@@ -8,8 +8,9 @@ A client has C{call}, C{collect} or C{send}, whose results can be awaited, under
 from __future__ import annotations
 
 import hashlib
+import os
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from time import clock_gettime_ns, perf_counter, perf_counter_ns
 from typing import Any
@@ -163,3 +164,12 @@ MEASURES: dict[str, Callable[[Connect, int, float, Callable[[], int]], Coroutine
     THROUGHPUT: throughput,
     WARM: warm,
 }
+
+
+async def perform(command: Mapping[str, Any], connect: Connect) -> Figures:
+    """
+    Measure what a command of the driver asks for.
+    """
+    processes = os.getpid(), command["server"]
+    run = MEASURES[command["measure"]]
+    return await run(connect, command["size"], command["seconds"], lambda: cpuNanoseconds(processes))

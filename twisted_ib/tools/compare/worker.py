@@ -23,7 +23,7 @@ from twisted.protocols.basic import LineReceiver
 from twisted.python.failure import Failure
 
 from twisted_ib.tools.compare.applications import Caller, Collector, Echo, Sink, Source
-from twisted_ib.tools.compare.measuring import CALLER, COLLECTOR, MEASURES, SOURCE, cpuNanoseconds
+from twisted_ib.tools.compare.measuring import CALLER, COLLECTOR, SOURCE, perform
 
 #: The longest command.
 _LINE_BYTES = 65536
@@ -99,9 +99,7 @@ async def measure(reactor: Any, clients: dict[str, Any], line: bytes) -> dict[st
                 client.transport.setTcpNoDelay(True)
         return clients[kind]
 
-    run = MEASURES[command["measure"]]
-    processes = os.getpid(), command["server"]
-    return dict(await run(connect, command["size"], command["seconds"], lambda: cpuNanoseconds(processes)))
+    return dict(await perform(command, connect))
 
 
 async def serve(
