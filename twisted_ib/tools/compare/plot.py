@@ -129,8 +129,8 @@ def chart(
         at = left + width * tick / axis.end
         yield f'<line class="grid" x1="{at:g}" y1="{top}" x2="{at:g}" y2="{bottom + 4:g}"/>'
         yield words(at, bottom + 17, f"{tick:,g}", "tick", "middle")
-    better = "less" if row.measure.isTime else "more"
-    yield words(left + width / 2, bottom + 33, f"{row.measure.unit}, {better} is better", "tick", "middle")
+    unit = f"{row.measure.unit}, {row.measure.better} is better"
+    yield words(left + width / 2, bottom + 33, unit, "tick", "middle")
     for position, (name, title) in enumerate(titles.items()):
         middle = top + position * LINE_HEIGHT + LINE_HEIGHT / 2
         yield words(left - 8, middle + 4, title, anchor="end")

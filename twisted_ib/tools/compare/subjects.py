@@ -126,6 +126,13 @@ class Measure:
     unit: str
     isTime: bool
 
+    @property
+    def better(self) -> str:
+        """
+        The better direction in a word.
+        """
+        return "less" if self.isTime else "more"
+
 
 MEASURES: tuple[Measure, ...] = (
     Measure(LATENCY, "Round trip of {size}", "p50", "us", True),

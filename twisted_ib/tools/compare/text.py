@@ -67,8 +67,9 @@ def rowLines(
     """
     @return: the title of a row, and a line for each subject.
     """
-    better = "less" if row.measure.isTime else "more"
-    yield Line(f"{row.title}, {row.measure.unit} ({better} is better), {row.placement.title}", style="bold")
+    measure = row.measure
+    title = f"{row.title}, {measure.unit} ({measure.better} is better), {row.placement.title}"
+    yield Line(title, style="bold")
     most = max(figure.median for figure in figures.values())
     wide = max(map(len, titles.values()))
     for name, figure in figures.items():
