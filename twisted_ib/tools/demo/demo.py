@@ -12,6 +12,7 @@ import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import ExitStack
 from hashlib import sha256
 from typing import Any, TypeVar
 
@@ -79,16 +80,17 @@ def makeFiles(directory: str) -> dict[str, str]:
     return hashes
 
 
-def freePort() -> int:
+def freePorts(count: int) -> list[int]:
     """
-    @return: a TCP port that is free on this host.
+    @return: TCP ports that are free on this host, all different.
     """
-    with socket.socket() as probe:
-        # bind(2) with port 0: free at this moment.  Another process may take it before the server does;
-        # then the child's error says so.
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            # bind(2) with port 0: free at this moment.  Another process may take it before the server does;
+            # then the child's error says so.
+            probe.bind((HOST, 0))
+        return [probe.getsockname()[1] for probe in probes]
 
 
 def webArguments(port: int, directory: str) -> list[str]:
@@ -128,7 +130,7 @@ async def checkSDP(reactor: Any) -> int:
     @return: a port that is free for SDP and for TCP.
     @raise ProgramError: SDP does not work; the text says why.
     """
-    port = freePort()
+    (port,) = freePorts(1)
     try:
         listening = await serverFromString(reactor, f"sdp:{port}").listen(Factory.forProtocol(Protocol))
         await listening.stopListening()
@@ -200,7 +202,7 @@ class Demonstration:
         twistd = pythonProgram("from twisted.scripts.twistd import run; run()", arguments)
         await self._children.start(web, twistd)
         # Found after the first server has bound its port, so that they differ from it.
-        ports = [freePort() for _ in range(4)]
+        ports = freePorts(4)
         server = Child("the second server", READY, 1)
         await self._children.start(server, serverCommand(os.path.join(self._directory, LARGE), *ports))
         where = self._place(server)
