@@ -386,10 +386,11 @@ def parse(text: str, name: str) -> tuple[Partition, ...]:
     """
     parser = _Parser(text, name)
     found: dict[int, Partition] = {}
+    free = iter(range(1, DEFAULT_PARTITION))
     for made in parser.definitions():
         number = made.number
         if number is None:
-            number = next((each for each in range(1, DEFAULT_PARTITION) if each not in found), 0)
+            number = next((each for each in free if each not in found), 0)
             if not number:
                 parser.fail("all P_Keys are taken")
         old = found.get(number) or Partition(made.name, number)

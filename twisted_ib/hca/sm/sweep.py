@@ -24,7 +24,7 @@ from twisted_ib.hca.sm.model import Node, Port, Switch
 from twisted_ib.hca.sm.requests import Request, Requests
 from twisted_ib.hca.subnet.smi import MOST_HOPS
 
-_KINDS = frozenset(map(int, NodeType))
+_KINDS = frozenset((NodeType.CA, NodeType.SWITCH, NodeType.ROUTER))
 #: 0xFF is no port (IBTA vol. 1 14.2.5.3).
 _MOST_PORTS = 254
 
