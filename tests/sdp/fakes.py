@@ -448,10 +448,23 @@ class RecordingProtocol(Protocol):
         self.reason = reason
 
 
+class RaisingProtocol(RecordingProtocol):
+    """
+    Raises when it is connected.
+    """
+
+    def makeConnection(self, transport: Any) -> None:
+        """
+        Raise.
+        """
+        raise ZeroDivisionError
+
+
 class RecordingFactory(Factory):
     """
     Makes protocols that it remembers, and remembers its starts and stops.
 
+    @ivar made: The class of its protocols.
     @ivar log: What happened, in order.
     @ivar hook: Called before a protocol is made; it may raise.
     @ivar none: Give no protocol.
@@ -459,6 +472,7 @@ class RecordingFactory(Factory):
 
     noisy = False
     none = False
+    made: type[RecordingProtocol] = RecordingProtocol
 
     def __init__(self) -> None:
         """
@@ -493,7 +507,7 @@ class RecordingFactory(Factory):
         if self.none:
             return None
         self.log.append("build")
-        protocol = RecordingProtocol()
+        protocol = self.made()
         protocol.factory = self
         self.protocols.append(protocol)
         return protocol

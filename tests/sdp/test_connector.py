@@ -13,7 +13,14 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from tests.sdp.fakes import FakeChannel, FakePath, FakeReactor, RecordingClientFactory, acceptance
+from tests.sdp.fakes import (
+    FakeChannel,
+    FakePath,
+    FakeReactor,
+    RaisingProtocol,
+    RecordingClientFactory,
+    acceptance,
+)
 from twisted_ib.errors import (
     NoListenerError,
     NoRouteError,
@@ -574,18 +581,7 @@ class FailureTests(ConnectorTestCase):
         """
         An exception of C{connectionMade} is logged and ends the connection.
         """
-
-        def makeConnection(transport: Any) -> None:
-            raise ZeroDivisionError
-
-        build = self.factory.buildProtocol
-
-        def broken(addr: Any) -> Any:
-            protocol = build(addr)
-            protocol.makeConnection = makeConnection
-            return protocol
-
-        self.patch(self.factory, "buildProtocol", broken)
+        self.factory.made = RaisingProtocol
         self.connected()
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         [reason] = self.factory.losses

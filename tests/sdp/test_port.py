@@ -15,7 +15,14 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from tests.sdp.fakes import FakeChannel, FakeConnection, FakeReactor, RecordingFactory, requestFrom
+from tests.sdp.fakes import (
+    FakeChannel,
+    FakeConnection,
+    FakeReactor,
+    RaisingProtocol,
+    RecordingFactory,
+    requestFrom,
+)
 from twisted_ib import limits
 from twisted_ib.errors import (
     NoRouteError,
@@ -475,18 +482,7 @@ class AcceptTests(PortTestCase):
         """
         An exception of C{connectionMade} is logged, and the port goes on.
         """
-
-        def makeConnection(transport: Any) -> None:
-            raise ZeroDivisionError
-
-        build = self.factory.buildProtocol
-
-        def broken(addr: Any) -> Any:
-            protocol = build(addr)
-            protocol.makeConnection = makeConnection
-            return protocol
-
-        self.patch(self.factory, "buildProtocol", broken)
+        self.factory.made = RaisingProtocol
         port = self.listen()
         self.ask(port)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
