@@ -10,19 +10,21 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from twisted_ib.hca.wire.mad.classes import TRANSFER_HEADERS, RMPPHeader, classHeader
+from twisted_ib.hca.wire.mad.classes import (
+    ABORT,
+    ACK,
+    ACTIVE,
+    DATA,
+    FIRST,
+    LAST,
+    RMPP_VERSION,
+    STOP,
+    TRANSFER_HEADERS,
+    RMPPHeader,
+    classHeader,
+)
 from twisted_ib.hca.wire.mad.mad import HEADER_BYTES, MAD_BYTES, METHOD_AT, RESPONSE
 
-RMPP_VERSION: Final = 1
-#: Types.
-DATA: Final = 1
-ACK: Final = 2
-STOP: Final = 3
-ABORT: Final = 4
-#: Flags.
-ACTIVE: Final = 1
-FIRST: Final = 2
-LAST: Final = 4
 #: The response time code that says nothing (Linux ib_mad.h IB_MGMT_RMPP_NO_RESPTIME).
 NO_RESPONSE_TIME: Final = 0x1F
 #: The RMPP header of a MAD whose data is to be sent as a transfer, however long it is.

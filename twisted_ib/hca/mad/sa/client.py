@@ -92,9 +92,7 @@ class Query:
 
     __slots__ = ("_client", "_made", "exchange", "key", "waiters")
 
-    def __init__(
-        self, client: SAClient, made: Callable[[tuple[bytes, Mad]], Any], key: PathKey | None = None
-    ) -> None:
+    def __init__(self, client: SAClient, made: Callable[[Mad], Any], key: PathKey | None = None) -> None:
         """
         @param made: makes of a response what is reported.
         @param key: of a path, whose users share one query.
@@ -125,7 +123,7 @@ class Query:
             if self.exchange is not None:
                 self.exchange.cancel()
 
-    def answered(self, outcome: tuple[bytes, Mad] | HCAError) -> None:
+    def answered(self, outcome: Mad | HCAError) -> None:
         """
         The response, or none.
         """
@@ -207,8 +205,8 @@ class SAClient:
         self._hasRoom()
         return query.wait(answered)
 
-    def _learn(self, key: PathKey, generation: int, response: tuple[bytes, Mad]) -> PathRecord:
-        data = response[1].data
+    def _learn(self, key: PathKey, generation: int, response: Mad) -> PathRecord:
+        data = response.data
         record = parsed(PathRecord, data if isinstance(data, bytes) else b"")
         if record.dgid != key.dgid or not record.dlid:
             raise SAResponseError(f"the answer is a path to {record.dgid:#034x}: try again")
@@ -235,7 +233,7 @@ class SAClient:
         @raise ValueError: the record has no such field.
         """
         mad = request(GET_TABLE, *select(kind, values or {}))
-        return self._begin(Query(self, lambda response: records(kind, *response)), mad, answered, patience)
+        return self._begin(Query(self, partial(records, kind)), mad, answered, patience)
 
     def _begin(self, query: Query, mad: Mad, answered: Answered, patience: Patience) -> Waiter:
         self._hasRoom()

@@ -37,8 +37,8 @@ class Patience(NamedTuple):
 
 DEFAULT: Final = Patience()
 
-#: Takes a response that has what was asked for, as octets and as fields, or the error.
-Ended = Callable[["tuple[bytes, Mad] | HCAError"], object]
+#: Takes a response that has what was asked for, with the data of all its MADs, or the error.
+Ended = Callable[["Mad | HCAError"], object]
 
 
 class Exchange:
@@ -94,7 +94,7 @@ class Exchange:
             self._timer = self.device.timers.start(self.patience.timeout, self._again)
             return
         fault = check(self.mad, response)
-        self._end((received.data, response) if fault is None else fault)
+        self._end(response if fault is None else fault)
 
     def _timedOut(self) -> SATimeoutError:
         seconds = self.patience.timeout * (self.patience.retries + 1)
@@ -102,7 +102,7 @@ class Exchange:
             f"{describe(self.mad)} was not answered in {seconds:g} s: check that the subnet manager runs"
         )
 
-    def _end(self, outcome: tuple[bytes, Mad] | HCAError) -> None:
+    def _end(self, outcome: Mad | HCAError) -> None:
         ended, self._ended = self._ended, None
         if ended is not None:
             ended(outcome)

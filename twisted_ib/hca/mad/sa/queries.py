@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from twisted_ib.errors import LengthError, NoRecordsError, SAError, SAResponseError, SAStatusError
 from twisted_ib.hca.mad.attributes.layouts import Attribute, layoutOf
-from twisted_ib.hca.mad.rmpp.segments import isSegment
+from twisted_ib.hca.mad.rmpp.segments import ACTIVE
 from twisted_ib.hca.wire.mad.administration import GET_TABLE, SA_VERSION, SAStatus, statusName
 from twisted_ib.hca.wire.mad.classes import SUBNET_ADMINISTRATION, AdministrationHeader
 from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, RESPONSE, SET, Mad
@@ -104,28 +104,23 @@ def parsed(kind: type[R], data: bytes) -> R:
         raise SAResponseError(f"a response without its record: {error}: try again") from None
 
 
-def records(kind: type[R], octets: bytes, response: Mad) -> list[R]:
+def records(kind: type[R], response: Mad) -> list[R]:
     """
-    @param octets: the response's MAD, the first one of a transfer.
-    @param response: what it has, with the data of all MADs of a transfer.
+    @param response: with the data of all MADs of the transfer.
     @return: the records of a table.
-    @raise SAResponseError: it has records of another size.
+    @raise SAResponseError: it is no transfer, or has records of another size.
     """
     header, data = response.header, response.data
-    if not isinstance(header, AdministrationHeader) or not isinstance(data, bytes):
-        raise SAResponseError("a table without its header: try again")
-    stride = header.attributeOffset * _UNIT
+    # A MAD that is of no transfer does not tell how many records it has.
+    if not isinstance(header, AdministrationHeader) or not header.transfer.flags & ACTIVE:
+        raise SAResponseError("a table that is no transfer: try again")
     # IBTA vol. 1 15.4.7: an empty table may have AttributeOffset 0.
-    if not stride and (not isSegment(octets) or len(data) < kind.OCTETS):
+    if not isinstance(data, bytes) or not data:
         return []
+    stride = header.attributeOffset * _UNIT
     if stride < kind.OCTETS:
         raise SAResponseError(f"records of {stride} octets, not {kind.OCTETS}: try again")
-    found = [data[at : at + kind.OCTETS] for at in range(0, len(data) - kind.OCTETS + 1, stride)]
-    # A MAD that is of no transfer, as those of OpenSM by way of ibsim's protocol, does not tell how many
-    # records it has; what is behind them is zero.
-    while found and not isSegment(octets) and not any(found[-1]):
-        found.pop()
-    return [kind.parse(each) for each in found]
+    return [kind.parse(data[at:]) for at in range(0, len(data) - kind.OCTETS + 1, stride)]
 
 
 __all__ = ["check", "describe", "parsed", "records", "refusal", "request", "select"]

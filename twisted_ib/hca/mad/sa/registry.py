@@ -210,6 +210,13 @@ class Registrations:
         self._renewing.clear()
         self._pump()
 
+    @property
+    def isRenewing(self) -> bool:
+        """
+        Whether some have still to be registered again.
+        """
+        return bool(self._waiting or self._renewing or self._late)
+
     def _pump(self) -> None:
         while self._waiting and len(self._renewing) < limits.SA_RENEWALS:
             registration = next(iter(self._waiting))
@@ -249,7 +256,7 @@ class Registrations:
         registration.exchange = None
         registration.exchange = self._send(mad, DEFAULT, partial(self._ended, registration))
 
-    def _ended(self, registration: Registration, outcome: tuple[bytes, Mad] | HCAError) -> None:
+    def _ended(self, registration: Registration, outcome: Mad | HCAError) -> None:
         registration.exchange = None
         try:
             self._take(registration, outcome)
@@ -261,7 +268,7 @@ class Registrations:
             self._renewing.discard(registration)
         self._pump()
 
-    def _take(self, registration: Registration, outcome: tuple[bytes, Mad] | HCAError) -> None:
+    def _take(self, registration: Registration, outcome: Mad | HCAError) -> None:
         before, was = registration.record, registration.state
         error = self._accept(registration, outcome)
         action = registration.step(_given(error))
@@ -270,10 +277,10 @@ class Registrations:
             self._released(registration, error)
         self._do(registration, action, error, registration.record != before)
 
-    def _accept(self, registration: Registration, outcome: tuple[bytes, Mad] | HCAError) -> HCAError | None:
+    def _accept(self, registration: Registration, outcome: Mad | HCAError) -> HCAError | None:
         if isinstance(outcome, HCAError):
             return outcome
-        data, old = outcome[1].data, registration.key
+        data, old = outcome.data, registration.key
         if registration.state in (State.REGISTERING, State.RENEWING) and isinstance(data, bytes):
             try:
                 registration.accepted(data)

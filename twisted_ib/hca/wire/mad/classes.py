@@ -32,6 +32,16 @@ ORGANIZATION_CLASSES: Final = range(0x30, 0x50)
 SMP_KEY: Final = slice(24, 32)
 SMP_ATTRIBUTE: Final = slice(64, 128)
 
+RMPP_VERSION: Final = 1
+# Types of the MADs of an RMPP transfer, and their flags (IBTA vol. 1 13.6.2.1).
+DATA: Final = 1
+ACK: Final = 2
+STOP: Final = 3
+ABORT: Final = 4
+ACTIVE: Final = 1
+FIRST: Final = 2
+LAST: Final = 4
+
 #: RMPP version, type, response time and flags, status, segment number, payload length or new window last.
 _TRANSFER: Final = Struct(">BBBBII")
 
@@ -40,10 +50,10 @@ class RMPPHeader(NamedTuple):
     """
     RMPP header, for transfers of several MADs (IBTA vol. 1 13.6.2.1).
 
-    @ivar version: 1, or 0 if this is no RMPP transfer.
-    @ivar type: 1 DATA, 2 ACK, 3 STOP, 4 ABORT.
+    @ivar version: L{RMPP_VERSION}, or 0 if this is no RMPP transfer.
+    @ivar type: L{DATA}, L{ACK}, L{STOP} or L{ABORT}.
     @ivar responseTime: a timeout code of 5 bits.
-    @ivar flags: active 1, first 2, last 4.
+    @ivar flags: L{ACTIVE}, L{FIRST} and L{LAST}.
     @ivar status: reason of a STOP or ABORT.
     @ivar segment: of DATA; in an ACK the last one received in order.
     @ivar length: payload length; in an ACK the new window last.
