@@ -30,6 +30,7 @@ from twisted_ib.hca.mad.rmpp.segments import (
     headerOf,
     segment,
 )
+from twisted_ib.hca.mad.rmpp.sender import RMPP_ACK_SECONDS, RMPP_RETRIES
 from twisted_ib.hca.wire.mad.classes import RMPPHeader
 from twisted_ib.hca.wire.mad.mad import DATA_BYTES, RESPONSE, SET, UNSUPPORTED_METHOD, Mad
 
@@ -370,6 +371,23 @@ class StateTests(OnPackets, TransferTestCase):
         self.assertEqual([key[4] for key in found._unasked], [4, 5])
         self.assertEqual({each[1] for each in self.sent()}, {DATA, ACK})
         self.assertEqual((found._bytesHeld, self.b.counters["management_aborted"]), (400, 6))
+
+    def test_followed(self) -> None:
+        """
+        A peer that has sent a request of two segments has had an ACK: its response is repeated as any other
+        transfer, and makes no room.
+        """
+        self.patch(transfers, "RMPP_TRANSFERS", 1)
+        self.posted(self.part(1, FIRST, 245))
+        self.posted(self.part(2, LAST, 25))
+        response = GET_MULTI | RESPONSE, DATA, 0
+        self.assertEqual(self.sent()[-1], response)
+        for _ in range(RMPP_RETRIES):
+            self.assertEqual(self.posted(self.question(9, 8)), {"management_dropped": 1})
+            self.wait(RMPP_ACK_SECONDS)
+            self.assertEqual(self.sent(), [response])
+        self.wait(RMPP_ACK_SECONDS)
+        self.assertEqual((self.sent(), self.b.mads.transfers._sending), ([], {}))
 
     def test_perPeer(self) -> None:
         """

@@ -97,9 +97,11 @@ class Transfer:
 class Sending(Transfer):
     """
     A transfer that is sent.
+
+    @ivar isProven: whether its receiver is known to exist, before it has acknowledged anything.
     """
 
-    __slots__ = ("_ended", "_post", "isResponse", "size")
+    __slots__ = ("_ended", "_post", "isProven", "size")
 
     machine: Sender
 
@@ -111,10 +113,10 @@ class Sending(Transfer):
         size: int,
         post: Post,
         ended: Callable[[TransferStatus], object] | None,
-        isResponse: bool,
+        isProven: bool,
     ) -> None:
         super().__init__(transfers, key)
-        self.machine, self.size, self.isResponse = machine, size, isResponse
+        self.machine, self.size, self.isProven = machine, size, isProven
         self._post, self._ended = post, ended
 
     def step(self, take: Callable[..., list[bytes]], *arguments: Any) -> None:
@@ -244,9 +246,10 @@ class Transfers:
         if not self._hasRoom(len(data)) or (isResponse and self._isFull(self._sending, key)):
             raise ResourceLimitError(f"{len(self._sending)} transfers are sent already")
         now = self.device.clock()
-        unproven = RMPP_RETRIES_UNPROVEN if isResponse else RMPP_RETRIES
+        isProven = not isResponse or self._hasFollowed(key)
+        unproven = RMPP_RETRIES if isProven else RMPP_RETRIES_UNPROVEN
         machine = Sender(head, data, now, unproven=unproven, expectsResponse=expectsResponse)
-        sending = self._sending[key] = Sending(*(self, key, machine, len(data)), post, ended, isResponse)
+        sending = self._sending[key] = Sending(*(self, key, machine, len(data)), post, ended, isProven)
         self._bytesSent += len(data)
         sending.step(machine.begin, now)
         sending.watch()
@@ -257,9 +260,14 @@ class Transfers:
         for each in list(self._sending.values()):
             if len(self._sending) < RMPP_TRANSFERS and self._bytesSent + size <= RMPP_BYTES:
                 break
-            if each.isResponse and not each.machine.acknowledged:
+            if not each.isProven and not each.machine.acknowledged:
                 self._drop(each)
         return len(self._sending) < RMPP_TRANSFERS and self._bytesSent + size <= RMPP_BYTES
+
+    def _hasFollowed(self, key: Key) -> bool:
+        # The sender of a request of several segments has had the ACK of the first one.
+        request = self._complete.get((*key[:5], key[5] ^ RESPONSE))
+        return request is not None and request.machine.count > 1
 
     def _drop(self, sending: Sending) -> None:
         del self._sending[sending.key]

@@ -188,6 +188,17 @@ class TimerTests(SenderTestCase):
         self.assertEqual(self.passed(machine), [])
         self.assertIs(machine.status, TransferStatus.TOO_MANY_RETRIES)
 
+    def test_turningACK(self) -> None:
+        """
+        The ACK of segment 0, by which a double-sided transfer turns, shows that the receiver exists.
+        """
+        machine = self.begun(unproven=1)
+        self.assertEqual(self.acked(machine, 0, 1), [])
+        for _ in range(RMPP_RETRIES):
+            self.assertEqual(self.passed(machine), [1])
+        self.assertEqual(self.passed(machine), [])
+        self.assertIs(machine.status, TransferStatus.TOO_MANY_RETRIES)
+
     def test_repeated(self) -> None:
         """
         A repeated request draws the first segment, once, and nothing when that has arrived.

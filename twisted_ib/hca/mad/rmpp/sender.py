@@ -133,6 +133,9 @@ class Sender:
         # An ACK that was overtaken by a later one.
         if number < self.acknowledged or window < self._window:
             return []
+        if not self.acknowledged:
+            # Also the ACK of segment 0, by which the direction of a double-sided transfer turns.
+            self._left = RMPP_RETRIES
         if header.responseTime != NO_RESPONSE_TIME:
             # IBTA vol. 1 13.6.3.1: how long the receiver may take until it acknowledges.
             self._timeout = max(self._timeout, timeoutSeconds(header.responseTime) or 0.0)
