@@ -78,10 +78,13 @@ class ProgramTests(SynchronousTestCase):
 
     def test_alone(self) -> None:
         """
-        Each prints what stands after it; RDS over TCP has a port of its own on an address of its own.
+        Each prints what stands after it, and nothing where nothing does; RDS over TCP has a port of its own
+        on an address of its own.
         """
         said = {
-            program.text: (program, text) for program, text in programs() if program.page != "quickstart.md"
+            program.text: (program, text or "")
+            for program, text in programs()
+            if program.page != "quickstart.md"
         }
         self.assertGreater(len(said), 4)
         for program, expected in said.values():
