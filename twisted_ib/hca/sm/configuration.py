@@ -80,7 +80,8 @@ class Configuration:
             if data is None or not isDone(port.info):
                 self.isComplete = False
 
-        wanted = evolve(port.info, **{**_NO_CHANGE, **fields})
+        # M_Keys are not used: one that an agent has sent is not to become its own.
+        wanted = evolve(port.info, mkey=0, protectBits=0, **{**_NO_CHANGE, **fields})
         return Request(port.end.route, PortInfo.ID, port.number, answered, wanted.pack())
 
     def ends(

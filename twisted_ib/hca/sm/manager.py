@@ -299,6 +299,7 @@ class Manager:
         self.model.managers[own.guid] = self.information()
 
     def _poll(self) -> Iterator[None]:
+        self._latest = self._now + limits.SM_POLL_SECONDS
         port = self.model.guids.get(self._election.master)
         if port is None:
             self._election.polled(None)
@@ -307,7 +308,6 @@ class Manager:
             route = None if port.lid else port.route
             self._requests.add([Request(route, SMInfo.ID, 0, partial(self._polled, port), lid=port.lid)])
             yield
-        self._latest = self._now + limits.SM_POLL_SECONDS
         if self._election.state is SMState.DISCOVERING:
             self._heavy = True
 
@@ -342,7 +342,7 @@ class Manager:
         if self._isResigned:
             return None
         times = [self._requests.deadline()]
-        if self._stages is None and self._election.state is not SMState.NOT_ACTIVE:
+        if self._requests.isIdle and self._election.state is not SMState.NOT_ACTIVE:
             times.append(self._earliest if self._heavy or self._light else self._latest)
         if self.administration is not None and self._election.state is SMState.MASTER:
             times.append(self.administration.deadline())

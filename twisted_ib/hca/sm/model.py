@@ -40,12 +40,12 @@ class Port:
     @ivar route: of an end port the initial path of the SMPs to it: the egress port of each hop.
     """
 
-    node: Node
+    node: Node = field(repr=False)
     number: int
     guid: int = 0
     info: PortInfo = field(factory=PortInfo)
     keys: tuple[int, ...] = ()
-    peer: Port | None = None
+    peer: Port | None = field(default=None, repr=False)
     route: bytes = b""
 
     @property
@@ -116,7 +116,7 @@ class Node:
 
     info: NodeInfo
     description: NodeDescription = field(factory=NodeDescription)
-    ports: dict[int, Port] = field(factory=dict)
+    ports: dict[int, Port] = field(factory=dict, repr=False)
     switch: Switch | None = None
 
     @property
