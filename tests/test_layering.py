@@ -20,13 +20,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.base.interfaces import (
-    IFabricOwner,
-    IHostDirectory,
     IPacketFabric,
     ISharedMemoryPath,
     ITwinPath,
 )
 from twisted_ib.hca.device.registry import KINDS
+from twisted_ib.hca.fabric.base.subnetdirectory import ISubnetDirectory, ISubnetOwner
 from twisted_ib.hca.host.socketpage.page import IListed
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,13 +55,13 @@ LOADS = re.compile(r"""import_module|__import__|runpy|modules(\.get\(|\[)["']twi
 SEAM = {
     "fabric": (
         "hca/capture hca/device hca/mad hca/queues hca/services hca/verbs internet rdma rds sdp",
-        {*IPacketFabric, *IHostDirectory, *IListed},
+        {*IPacketFabric, *ISubnetDirectory, *IListed},
     ),
     "path": (
         "hca/device hca/mad hca/queues hca/services internet rdma sdp",
         {*ISharedMemoryPath, *ITwinPath},
     ),
-    "owner": ("hca/fabric", {*IFabricOwner}),
+    "owner": ("hca/fabric", {*ISubnetOwner}),
 }
 
 #: One line for each contract that breaks it: contract, module, statement.

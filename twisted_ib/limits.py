@@ -293,6 +293,12 @@ TOPOLOGY_LINE = 1024
 TOPOLOGY_BYTES = 16 * 1024 * 1024
 #: Links that a LID-routed packet passes at most: a wrong forwarding table may have made a loop.
 SUBNET_HOPS = 64
+#: Ways of packets, and of packets to groups, that a subnet keeps.
+SUBNET_ROUTES = 65536
+#: MADs that wait until the device of a port takes them.
+SUBNET_MADS = 1024
+#: Bound queue pairs that a device looks at in one turn when ways through its subnet have changed.
+SUBNET_CHECKS = 1024
 #: Programs that are attached to a subnet by ibsim's protocol (C{IBSIM_MAX_CLIENTS}).
 UMAD_CLIENTS = 10
 

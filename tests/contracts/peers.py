@@ -268,8 +268,9 @@ class SleepContract(Base):
         A signal makes the descriptor readable until it is attended to, asleep
         or not.
         """
-        a, b, _, _ = self.asleep()
         c = self.device()
+        a, b, _, _ = self.asleep()
+        settle(c)
         for device in (a, c):
             for _ in range(3):
                 device.fabric.signal()

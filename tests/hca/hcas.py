@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.hca.base.operation import ACKNOWLEDGE, REFUSAL, SEND_ONLY, word
+from twisted_ib.hca.base.partition import DEFAULT_PKEY
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.queues.receiver import RecordReceiver
 
@@ -32,9 +33,11 @@ class Taker(RecordReceiver):
     @ivar answers: The results of L{delivered}, one by one; then 0.
     @ivar upcall: Called with the bytes of each record.
     @ivar work: Not L{None}, as of a queue pair with work queues; a stream's has none.
+    @ivar partition: Its P_Key.
     """
 
     work: Any = ()
+    partition = DEFAULT_PKEY
 
     def __init__(self, path: Any, number: int, remote: int) -> None:
         """

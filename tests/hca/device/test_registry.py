@@ -11,12 +11,16 @@ from typing import Any
 from unittest import mock
 
 from attrs import evolve
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.errors import DeviceError, NoRouteError, UnknownDeviceError
-from twisted_ib.hca.base.traits import ROUTED
+from twisted_ib.hca.base.traits import ROUTED, SUBNET
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.device.device import Device, addDevice, removeDevice
+from twisted_ib.hca.host.subnet.hosted import HostedSubnet
+from twisted_ib.hca.host.subnet.ofthread import hostHere
+from twisted_ib.hca.subnet.topology import parse
 
 
 class Watcher:
@@ -132,6 +136,27 @@ class RegistryTests(SynchronousTestCase):
         self.patch(registry, "FABRICS", {**registry.FABRICS, "roce": kind})
         return opened
 
+    def test_subnet(self) -> None:
+        """
+        Devices of subnets exist as soon as they are named, and open where the thread hosts a subnet, each at
+        the adapter of its name or at one of its own.
+        """
+        self.assertIs(registry.traitsOf("ib7"), SUBNET)
+        self.assertFalse(registry.isPlacedByUser("ib0"))
+        self.assertNotIn("ib0", registry.deviceNames())
+        self.assertRaises(DeviceError, Device, "ib0")
+        topology = 'Switch 8 "s"\n[1] "ib0"[1]\n\nCa 1 "ib0"\n[1] "s"[1]\n'
+        subnet = HostedSubnet(parse(topology, "test"), lambda name: None, Clock())
+        hostHere(subnet)
+        self.addCleanup(hostHere, None)
+        one, two = Device("ib0"), Device("ib1")
+        for device in (one, two):
+            self.addCleanup(device.close)
+        port, other = subnet.find("ib0"), subnet.find("ib1")
+        assert port is not None and other is not None
+        self.assertEqual((one.guid, two.guid), (port.guid, other.guid))
+        self.assertEqual((one.traits, two.fabric.name), (SUBNET, "ib"))
+
     def test_address(self) -> None:
         """
         A device with an address has it in one spelling, whatever is bound, and no other.
@@ -241,6 +266,7 @@ class AddressedFabric:
 
     def __init__(self, owner: Any, address: str) -> None:
         self.owner, self.address = owner, address
+        self.guid = owner.guid
 
     def gids(self) -> list[str]:
         """

@@ -10,7 +10,7 @@ from tests.hca.device.everykind import ADDRESS, OTHER, EveryKindTestCase
 from twisted_ib import limits
 from twisted_ib.errors import NoRouteError, SharedGIDError
 from twisted_ib.hca.base.interfaces import IAddressDirectory, IFabric, IHostDirectory, IPacketFabric
-from twisted_ib.hca.base.traits import LOCAL, ROUTED, SHARED, NodeType, Peers, Proof, TransportType
+from twisted_ib.hca.base.traits import LOCAL, ROUTED, SHARED, SUBNET, NodeType, Peers, Proof, TransportType
 from twisted_ib.hca.connection.rdmacm import gidNumber
 from twisted_ib.hca.device.registry import KINDS, traitsOf
 from twisted_ib.hca.wire.grh import guidGID
@@ -26,7 +26,8 @@ class TraitTests(EveryKindTestCase):
         Every kind of fabric has a row, and its devices have the row's traits before and after they are open.
         """
         self.assertEqual(
-            {kind.name: kind.traits for kind in KINDS}, {"loopback": LOCAL, "shm": SHARED, "roce": ROUTED}
+            {kind.name: kind.traits for kind in KINDS},
+            {"loopback": LOCAL, "shm": SHARED, "ib": SUBNET, "roce": ROUTED},
         )
         self.assertEqual(self.each(lambda device: device.traits), [LOCAL, SHARED, ROUTED])
         self.assertEqual([traitsOf(name) for name in self.devices], [LOCAL, SHARED, ROUTED])
@@ -36,7 +37,8 @@ class TraitTests(EveryKindTestCase):
         """
         A fabric is named as its row of the registry.
         """
-        self.assertEqual(self.each(lambda device: device.fabric.name), [kind.name for kind in KINDS])
+        names = [kind.name for kind in KINDS if kind.traits.peers is not Peers.SUBNET]
+        self.assertEqual(self.each(lambda device: device.fabric.name), names)
 
     def test_verbsNumbers(self) -> None:
         """

@@ -255,22 +255,30 @@ class PacketTests(OnPackets, RedirectionContract, MADTestCase):
         """
         Nobody is sent to a multicast group.
         """
-        for gid, expected in ((0xFF12 << 112, None), (7, Redirection(7, 5, 0))):
-            info = ClassPortInfo(redirectGID=gid, redirectQP=5)
+        cases = (
+            (False, {"redirectGID": 0xFF12 << 112}, None),
+            (False, {"redirectGID": 7, "redirectLID": 8}, Redirection(7, 5, 0)),
+            (True, {"redirectLID": 0xC000}, None),
+            (True, {"redirectGID": 7, "redirectLID": 8}, Redirection(8, 5, 0)),
+            (True, {"redirectGID": 7}, Redirection(9, 5, 0)),
+        )
+        for hasLIDs, fields, expected in cases:
+            info = ClassPortInfo(redirectQP=5, **fields)
             mad = Mad(PERFORMANCE, 1, GET_RESPONSE, 0, 1, info.pack(), status=2)
-            self.assertEqual(redirect.redirectionOf(mad, 9), expected)
+            self.assertEqual(redirect.redirectionOf(mad, 9, hasLIDs), expected)
 
     def test_short(self) -> None:
         """
         A class whose data is shorter than ClassPortInfo is not redirected.
         """
-        self.assertIsNone(redirect.redirectionOf(Mad(1, 1, GET_RESPONSE, 0, 1, bytes(64), status=2), 5))
+        mad = Mad(1, 1, GET_RESPONSE, 0, 1, bytes(64), status=2)
+        self.assertIsNone(redirect.redirectionOf(mad, 5, False))
 
     def test_target(self) -> None:
         """
         Octets of GRH and DETH: traffic class, flow label and Q_Key are those of the redirection.
         """
         target = self.a.mads._target(1, Redirection(self.b.gid, 0x123456, 0x22222222, 9, 0x12345))
-        self.assertEqual((target.gid, target.word & 0xFFFFFF), (self.b.gid, 0x123456))
+        self.assertEqual((target.key, target.word & 0xFFFFFF), (self.b.gid, 0x123456))
         self.assertEqual(target.header[:4].hex(), "60912345")
         self.assertEqual(target.header[40:].hex(), "2222222200000001")

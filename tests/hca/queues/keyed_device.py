@@ -20,8 +20,7 @@ class Vector:
 
     gid: int = 1
 
-    @property
-    def key(self) -> int:
+    def key(self, linkLayer: LinkLayer) -> int:
         """
         The GID.
         """

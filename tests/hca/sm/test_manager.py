@@ -124,10 +124,10 @@ class SweepTests(SynchronousTestCase):
         managed = Managed(star(3))
         inner = managed.subnet._linksChanged
 
-        def changed(changes: Any) -> None:
+        def changed(changes: Any, isRerouted: bool = False) -> None:
             found = list(changes)
             asked.extend(each.port.node.description for each in found if each.reregister)
-            inner(found)
+            inner(found, isRerouted)
 
         self.patch(managed.subnet, "_linksChanged", changed)
         managed.subnet.manage(Options())

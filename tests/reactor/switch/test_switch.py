@@ -9,6 +9,7 @@ from typing import Any
 from twisted.logger import Logger, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
+from twisted_ib.hca.device.device import addDevice, removeDevice
 from twisted_ib.reactor.rules.configuration import Configuration
 from twisted_ib.reactor.switch import switch as module
 from twisted_ib.reactor.switch.reason import Fallback, Reason
@@ -65,3 +66,19 @@ class FallbackTests(SynchronousTestCase):
         for port in (1, 2, 1, 2, 3, 2, 1):
             self.fall("refused", port)
         self.assertEqual(len(self.logged), 4)
+
+
+class DeviceTests(SynchronousTestCase):
+    """
+    The devices for an address.
+    """
+
+    def test_added(self) -> None:
+        """
+        Those that the program added are beside the default one, but for those of subnets, which have no IP
+        addresses.
+        """
+        for name, fabric in (("lo5", "loopback"), ("ib5", "ib")):
+            addDevice(name, fabric)
+            self.addCleanup(removeDevice, name)
+        self.assertEqual(Switch(Configuration({}, "p")).devicesFor("127.0.0.1"), ("shm0", "lo5"))

@@ -13,6 +13,7 @@ from typing import Any
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, ResourceLimitError
 from twisted_ib.hca.base.attributes import MTU_CODES
+from twisted_ib.hca.base.traits import Peers
 from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.messages import (
     lookupMessage,
@@ -203,8 +204,8 @@ class Services:
         @raise ResourceLimitError: there are too many connections, or requests that the peer has not read.
         """
         self._checkRoom(path)
-        # IBTA vol. 1 12.6.5: the path's GIDs, MTU and timeouts, which only a fabric of packets has.
-        if self._device.traits.packets and request.primaryPath is ANY_PATH:
+        # IBTA vol. 1 12.6.5: the path's LIDs, GIDs, MTU and timeouts; between processes there are none.
+        if self._device.traits.peers is not Peers.PROCESSES and request.primaryPath is ANY_PATH:
             path.prepareRequest(request)
         message, queuePair = requestMessage(request), self._device.queuePairs.get(request.localQPN)
         device = self._device

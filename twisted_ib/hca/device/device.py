@@ -28,7 +28,6 @@ from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, HCAError, PathLostError, ResourceLimitError, WrongThreadError
 from twisted_ib.hca.base.attributes import deviceAttributes, extendedAttributes, portAttributes
 from twisted_ib.hca.base.events import EventType
-from twisted_ib.hca.base.interfaces import IFabricOwner
 from twisted_ib.hca.base.operation import GSI_QPN, MULTICAST_QPN
 from twisted_ib.hca.base.partition import PartitionTable
 from twisted_ib.hca.base.port import Port, PortChange
@@ -41,6 +40,7 @@ from twisted_ib.hca.connection.rdmacm import gidNumber
 from twisted_ib.hca.device.addressing.addresses import AddressResolution
 from twisted_ib.hca.device.addressing.processes import ProcessResolution
 from twisted_ib.hca.device.addressing.resolution import Resolution
+from twisted_ib.hca.device.addressing.subnet import SubnetResolution
 from twisted_ib.hca.device.connections import Manager, Services
 from twisted_ib.hca.device.counters import Traffic, counters
 from twisted_ib.hca.device.form import compiledModules
@@ -50,6 +50,7 @@ from twisted_ib.hca.device.programname import programName
 from twisted_ib.hca.device.progress import DeviceProgress
 from twisted_ib.hca.device.receivebudget import ReceiveBudget
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addDevice, openFabric, removeDevice
+from twisted_ib.hca.fabric.base.subnetdirectory import ISubnetOwner
 from twisted_ib.hca.host.paging import Row, pages
 from twisted_ib.hca.host.socketpage.page import SocketPage
 from twisted_ib.hca.mad.agents import openAgents
@@ -78,10 +79,11 @@ _RC = QPType.RC
 RESOLUTIONS: dict[Peers, Callable[[Any], Resolution]] = {
     Peers.PROCESSES: ProcessResolution,
     Peers.ADDRESSES: AddressResolution,
+    Peers.SUBNET: SubnetResolution,
 }
 
 
-@implementer(IFabricOwner)
+@implementer(ISubnetOwner)
 class Device(DeviceProgress, Identity):
     """
     One software HCA.
@@ -182,7 +184,7 @@ class Device(DeviceProgress, Identity):
         openAgents(self)
         # Processes find each other through the run directory anyway; a device of packets needs an entry of
         # its own for commands.
-        isUnlisted = self.traits.peers is not Peers.PROCESSES and fabric is None
+        isUnlisted = self.traits.hasAddress and fabric is None
         self._queryServer = self._appear() if isUnlisted else None
         if capture is None:
             capture = os.environ.get("TWISTED_IB_CAPTURE", "")
@@ -193,6 +195,8 @@ class Device(DeviceProgress, Identity):
     def _join(self, fabric: Any) -> None:
         self.fabric = fabric
         self.traits = traits = fabric.traits
+        # The port of an adapter of a subnet may have one already.
+        self.guid = self.cm.caGUID = fabric.guid
         #: The form of its datagrams' records.
         self.datagramForm = FORMS[traits.linkLayer]
         #: Its address resolution and multicast groups.
@@ -217,6 +221,8 @@ class Device(DeviceProgress, Identity):
         )
         if traits.packets:
             self.cm.transactions = CMTransactions(self.randomBits)
+        if traits.peers is Peers.SUBNET:
+            self.changePort(fabric.settings())
 
     def _appear(self) -> QueryServer | None:
         # Optional: without a usable run directory the device works, but commands cannot find it.

@@ -58,7 +58,7 @@ class Identity:
         """
         if gid == self.gid or gid in self.port.gids:
             return True
-        return self.isLocal(gidText(gid))
+        return self.traits.peers is not Peers.SUBNET and self.isLocal(gidText(gid))
 
     def localAddressFor(self, address: str, bound: str = "") -> str:
         """

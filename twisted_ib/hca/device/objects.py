@@ -89,9 +89,10 @@ class Objects:
         self._checkRoom(self.addressHandles, limits.ADDRESS_HANDLES, "address handles")
         # IBTA vol. 1 11.2.2: creating an address handle checks the vector, so that sending with it cannot
         # fail for it.
-        vector.check(self._device.traits.linkLayer)
+        linkLayer = self._device.traits.linkLayer
+        vector.check(linkLayer)
         if not vector.isMulticast:
-            self._device.paths.check(vector.key)
+            self._device.paths.check(vector.key(linkLayer))
         handle = AddressHandle(pd, vector, self._device)
         self.addressHandles.add(handle)
         return handle

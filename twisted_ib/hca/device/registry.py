@@ -6,6 +6,10 @@ of the configuration.  L{watchDevices} notifies listeners on all devices of chan
 
 Devices of some fabrics have an address of their own.  C{roce0}, C{roce1} and so on are such devices without
 having been added: each is opened at the address that its user binds (L{place}).
+
+C{ib0}, C{ib1} and so on exist without having been added too, and are attached to the subnet that their thread
+hosts (L{twisted_ib.hca.host.subnet.ofthread}).  They are used by name alone: who listens on all devices does
+not listen on them.
 """
 
 from __future__ import annotations
@@ -22,8 +26,9 @@ from attrs import frozen
 from twisted_ib.configuration.file import VARIABLE as CONFIGURATION
 from twisted_ib.configuration.file import readFirst
 from twisted_ib.errors import DeviceError, RulesError, UnknownDeviceError
-from twisted_ib.hca.base.traits import LOCAL, ROUTED, SHARED, Traits
+from twisted_ib.hca.base.traits import LOCAL, ROUTED, SHARED, SUBNET, Traits
 from twisted_ib.hca.fabric.base.neighbours import Neighbours
+from twisted_ib.hca.fabric.base.neighbours import ofThisThread as neighboursOf
 from twisted_ib.hca.host.addresses import normalise, sourceFor
 
 if TYPE_CHECKING:
@@ -48,6 +53,21 @@ def _sharedMemory(
     return SharedMemoryFabric(owner, guid, clock)
 
 
+def _subnet(owner: Any, guid: int, clock: Callable[[], float], neighbours: Neighbours | None = None) -> Any:
+    from twisted_ib.hca.fabric.ib.ib import SubnetFabric
+    from twisted_ib.hca.host.subnet.ofthread import ofThisThread
+
+    subnet = ofThisThread()
+
+    def attach(fabric: Any, own: int) -> Any:
+        return subnet.attach(fabric, own, owner.name)
+
+    def records(owner: Any, guid: int, clock: Callable[[], float]) -> Any:
+        return _loopback(owner, guid, clock, neighboursOf("ib") if neighbours is None else neighbours)
+
+    return SubnetFabric(owner, guid, clock, attach, records)
+
+
 def _roce(owner: Any, guid: int, clock: Callable[[], float], address: str) -> Any:
     """
     @param address: its own, an IP address of this host.
@@ -69,8 +89,8 @@ class FabricKind:
     @ivar open: the factory, a function of owner, GUID, clock and, if its devices have one, C{address}.
     @ivar traits: facts of it.
     @ivar device: the device of this kind that exists without being added; C{""} for none.
-    @ivar implicit: matches the names of further devices that do, opened at the address that their user binds;
-        L{None} for none.
+    @ivar implicit: matches the names of further devices that do, opened at the address that their user binds
+        if they have one; L{None} for none.
     """
 
     name: str
@@ -84,6 +104,7 @@ class FabricKind:
 KINDS = (
     FabricKind("loopback", _loopback, LOCAL, "lo0"),
     FabricKind("shm", _sharedMemory, SHARED, "shm0"),
+    FabricKind("ib", _subnet, SUBNET, implicit=re.compile(r"ib(?:0|[1-9][0-9]{0,2})").fullmatch),
     FabricKind("roce", _roce, ROUTED, implicit=re.compile(r"roce(?:0|[1-9][0-9]{0,2})").fullmatch),
 )
 #: The same by name.
@@ -135,7 +156,7 @@ def addDevice(name: str, fabric: str, address: str | None = None) -> None:
     """
     Add a device, and notify the watchers.  Adding the same device again does nothing.
 
-    @param fabric: its fabric, one of L{FABRICS}: C{"shm"}, C{"loopback"}, C{"roce"}.
+    @param fabric: its fabric, one of L{FABRICS}: C{"shm"}, C{"loopback"}, C{"ib"}, C{"roce"}.
     @param address: its own address, for a fabric whose devices have one: C{"roce"}.
     @raise DeviceError: an unknown fabric, a name that another device has, or a bad address.
     """

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import evolve
 
 from twisted_ib.errors import DeviceError, LengthError, ResourceLimitError, ServiceInUseError
-from twisted_ib.hca.base.operation import GSI_QPN, SMI_QPN, UD_SEND_ONLY
-from twisted_ib.hca.base.traits import Peers
+from twisted_ib.hca.base.operation import GSI_QPN, QPN_MASK, SMI_QPN, UD_SEND_ONLY
+from twisted_ib.hca.base.traits import LinkLayer, Peers
 from twisted_ib.hca.mad.redirect import Redirection, Redirections, redirecting, redirectionOf
 from twisted_ib.hca.mad.requests import Answered, Received, ReceivedMAD, Request, Target
 from twisted_ib.hca.mad.rmpp.segments import ACTIVE, RMPP_VERSION, dataAt, isSegment
 from twisted_ib.hca.mad.transfers import Transfers
-from twisted_ib.hca.wire.grh import DETH, GRH, length
+from twisted_ib.hca.wire.grh import DETH
 from twisted_ib.hca.wire.mad.classes import (
     COMMUNICATION,
     SUBNET_CLASSES,
@@ -64,6 +64,7 @@ from twisted_ib.hca.wire.mad.mad import (
 
 if TYPE_CHECKING:
     from twisted_ib.hca.services.address import AddressVector
+    from twisted_ib.hca.services.datagramform import DatagramForm
 
 #: Triples of class, version and method that agents of one device have.
 MAD_REGISTRATIONS = 1024
@@ -181,8 +182,8 @@ class Agents:
 
     def __init__(self, device: Any) -> None:
         """
-        @param device: has C{addressPaths}, C{check}, C{count}, C{gid}, C{randomBits}, C{timers} and
-            C{traits}.
+        @param device: has C{check}, C{count}, C{datagramForm}, C{gid}, C{partitions}, C{paths}, C{port},
+            C{randomBits}, C{timers} and C{traits}.
         """
         self.device = device
         #: Class -> version -> method -> agent.
@@ -296,7 +297,7 @@ class Agents:
         if status != REDIRECTED and not isInfo:
             return False
         # ClassPortInfo that was asked for redirects too, but has been answered.
-        found = redirectionOf(received.mad, request.gid)
+        found = redirectionOf(received.mad, request.address, self._linkLayer is LinkLayer.INFINIBAND)
         if found is None:
             return False
         self.redirections.learn(request.asked, found)
@@ -309,7 +310,7 @@ class Agents:
         request = self._requests.get((received.number, received.data[CLASS_AT], received.transaction))
         # The transaction id is random, so that a process which only claims the peer's GUID, or a forged
         # source address, cannot answer in its place.
-        return None if request is None or request.gid != received.path.peer.gid else request
+        return None if request is None or request.address != self.addressOf(received.path) else request
 
     def deliver(self, received: ReceivedMAD) -> None:
         """
@@ -369,7 +370,7 @@ class Agents:
             return
         octets = evolve(mad, data=b"").pack()
         key = (
-            *(request.path.peer.gid, request.number, mad.managementClass, mad.classVersion),
+            *(self.addressOf(request.path), request.number, mad.managementClass, mad.classVersion),
             *(mad.transaction, method),
         )
         if self.transfers.repeated(key):
@@ -393,28 +394,52 @@ class Agents:
         Send a MAD on the path that another came by, to its sender; it may be lost.
         """
         path = request.path
-        header = self._header(request.number, path.peer.gid, _HOP_LIMIT)
+        header = self._header(request.number, self._form.vector(self.addressOf(path), _HOP_LIMIT))
         # On the path of the request, whoever the peer says it is: nobody else is disturbed.
         word = UD_SEND_ONLY << 24 | request.source
         if not path.alive or not path.respond(word, header + octets, request.partition):
             self.device.count("management_dropped")
 
-    def _header(
-        self,
-        number: int,
-        gid: int,
-        hopLimit: int,
-        trafficClass: int = 0,
-        flowLabel: int = 0,
-        queueKey: int = QUEUE_KEY,
-    ) -> bytes:
-        grh = GRH(trafficClass, flowLabel, length(MAD_BYTES), hopLimit, self.device.gid, gid)
+    @property
+    def _form(self) -> DatagramForm:
+        form: DatagramForm = self.device.datagramForm
+        return form
+
+    @property
+    def _linkLayer(self) -> LinkLayer:
+        linkLayer: LinkLayer = self.device.traits.linkLayer
+        return linkLayer
+
+    @property
+    def partition(self) -> int:
+        """
+        The P_Key of its datagrams.
+        """
+        return int(self.device.partitions.key(0))
+
+    def addressOf(self, path: Any) -> int:
+        """
+        @return: the address of the peer of a path, see
+            L{AddressVector.key<twisted_ib.hca.services.address.AddressVector.key>}.
+        """
+        return self._form.peerKey(path.peer)
+
+    def hold(self, target: Target) -> Any:
+        """
+        @return: the way to a target, until C{device.paths.release}.
+        """
+        return self.device.paths.hold(target.key, target.word & QPN_MASK)
+
+    def _header(self, number: int, vector: AddressVector, queueKey: int = QUEUE_KEY) -> bytes:
         # Queue pair 0 has no Q_Key to check (Linux mad.c posts SMPs with 0).
-        return grh.pack() + DETH(queueKey if number else 0, number).pack()
+        deth = DETH(queueKey if number else 0, number).pack()
+        return self._form.pack(self, vector, MAD_BYTES) + deth
 
     def _target(self, number: int, to: Redirection) -> Target:
-        header = self._header(number, to.key, _HOP_LIMIT, to.trafficClass, to.flowLabel, to.queueKey)
-        return Target(to.key, UD_SEND_ONLY << 24 | to.number, header)
+        vector = evolve(
+            self._form.vector(to.key, _HOP_LIMIT), trafficClass=to.trafficClass, flowLabel=to.flowLabel
+        )
+        return Target(to.key, UD_SEND_ONLY << 24 | to.number, self._header(number, vector, to.queueKey))
 
     def send(
         self,
@@ -430,7 +455,7 @@ class Agents:
         """
         device = self.device
         device.check()
-        address.check()
+        address.check(self._linkLayer)
         if not 0 < timeout <= MAD_TIMEOUT_SECONDS or not 0 <= retries <= MAD_RETRIES:
             raise ValueError(f"a request waits {MAD_TIMEOUT_SECONDS} s, {MAD_RETRIES} times more, at most")
         if len(self._requests) >= MAD_REQUESTS:
@@ -440,19 +465,18 @@ class Agents:
         mad = evolve(mad, managementClass=class_, classVersion=agent.version, transaction=transaction)
         data = self._table(mad) if agent.hasRMPP else None
         octets = (mad if data is None else evolve(mad, data=b"")).pack()
-        gid = address.gid
-        found = self.redirections.find((gid, class_))
+        to = address.key(self._linkLayer)
+        found = self.redirections.find((to, class_))
         if found is None:
-            header = self._header(number, gid, address.hopLimit, address.trafficClass, address.flowLabel)
-            target = Target(gid, UD_SEND_ONLY << 24 | number, header)
+            target = Target(to, UD_SEND_ONLY << 24 | number, self._header(number, address))
         else:
             target = self._target(number, found)
         if answered is None and data is None:
-            way = device.addressPaths.hold(target.gid)
+            way = self.hold(target)
             way.send(target.word, target.header + octets, b"", 0)
-            device.addressPaths.release(way)
+            device.paths.release(way)
             return None
-        request = self._requests[key] = Request(self, key, gid, target, answered)
+        request = self._requests[key] = Request(self, key, to, target, answered)
         if data is None:
             request.begin(octets, timeout, retries)
             return request

@@ -14,6 +14,7 @@ from attrs import evolve
 
 from twisted_ib.errors import LengthError
 from twisted_ib.hca.base.operation import GSI_QPN
+from twisted_ib.hca.base.port import LARGEST_UNICAST_LID
 from twisted_ib.hca.mad.attributes.classportinfo import RESPONSE_TIME, ClassPortInfo
 from twisted_ib.hca.wire.grh import isMulticast
 from twisted_ib.hca.wire.mad.classes import TRANSFER_HEADERS, RMPPHeader
@@ -40,19 +41,21 @@ class Redirection(NamedTuple):
     flowLabel: int = 0
 
 
-def redirectionOf(mad: Mad, key: int) -> Redirection | None:
+def redirectionOf(mad: Mad, key: int, hasLIDs: bool) -> Redirection | None:
     """
     @param mad: a response that has ClassPortInfo.
     @param key: the address of the port that was asked.
+    @param hasLIDs: whether that is a LID, else a GID.
     @return: where it redirects; L{None} if nowhere.
     """
     try:
         info = ClassPortInfo.parse(mad.data if isinstance(mad.data, bytes) else b"")
     except LengthError:
         return None
-    # Without a GID it is another queue pair of the same port.
-    found = info.redirectGID or key
-    if info.redirectQP <= GSI_QPN or isMulticast(found):
+    # Without an address it is another queue pair of the same port.
+    found = (info.redirectLID if hasLIDs else info.redirectGID) or key
+    isGroup = found > LARGEST_UNICAST_LID if hasLIDs else isMulticast(found)
+    if info.redirectQP <= GSI_QPN or isGroup:
         return None
     return Redirection(found, info.redirectQP, info.redirectQKey, info.redirectTC, info.redirectFL)
 
@@ -67,7 +70,8 @@ def redirecting(request: Mad, device: Any, queuePair: Any, capabilities: int) ->
         classVersion=request.classVersion,
         capabilityMask=capabilities,
         respTimeVal=RESPONSE_TIME,
-        redirectGID=device.gid,
+        # Where a LID leads, requests need no GRH.
+        redirectGID=0 if device.port.lid else device.gid,
         redirectLID=device.port.lid,
         redirectPKey=queuePair.partition,
         redirectQP=queuePair.number,

@@ -23,12 +23,12 @@ class Target(NamedTuple):
     """
     The destination of a request.
 
-    @ivar gid: the port; the device's responses come from it.
+    @ivar key: the address of the port; responses come from it.
     @ivar word: operation and queue pair.
-    @ivar header: GRH and DETH.
+    @ivar header: what precedes the MAD, with DETH.
     """
 
-    gid: int
+    key: int
     word: int
     header: bytes
 
@@ -90,8 +90,8 @@ class Request:
         "_timer",
         "_way",
         "_word",
+        "address",
         "asked",
-        "gid",
         "key",
         "patience",
         "receiving",
@@ -111,11 +111,11 @@ class Request:
         @param target: where it is sent.
         """
         self._agents = agents
-        self.gid, self._word, self._header = target
+        self.address, self._word, self._header = target
         self._octets = b""
         self._followed = 0
         self._answered = answered
-        self._way: Any = agents.device.addressPaths.hold(self.gid)
+        self._way: Any = agents.hold(target)
         self._timer: Timer | None = None
         self._timeout, self._left = 0.0, 0
         #: Queue pair, class and transaction id, as its response has them.
@@ -145,7 +145,7 @@ class Request:
         """
         self._timeout, self.patience = timeout, timeout * (retries + 1)
         self.sending = self._agents.transfers.send(
-            (self.gid, *self.key[:2], version, self.key[2], octets[METHOD_AT]),
+            (self.address, *self.key[:2], version, self.key[2], octets[METHOD_AT]),
             octets[: dataAt(self.key[1])],
             data,
             self._post,
@@ -181,10 +181,10 @@ class Request:
         self._followed += 1
         if self._timer is not None:
             self._timer.cancel()
-        paths, way = self._agents.device.addressPaths, self._way
-        self.gid, self._word, self._header = target
-        self._way = paths.hold(self.gid)
-        paths.release(way)
+        way = self._way
+        self.address, self._word, self._header = target
+        self._way = self._agents.hold(target)
+        self._agents.device.paths.release(way)
         self._send()
         return True
 
@@ -229,7 +229,7 @@ class Request:
                 transfer.cancel()
         way, self._way, self._answered = self._way, None, None
         self._agents.forget(self)
-        self._agents.device.addressPaths.release(way)
+        self._agents.device.paths.release(way)
 
 
 __all__ = ["Answered", "Received", "ReceivedMAD", "Request", "Target"]

@@ -307,7 +307,7 @@ class Transfers:
         """
         A segment arrived, for a class and version that has an agent with RMPP.
         """
-        key = mad.path.peer.gid, mad.number, class_, version, mad.transaction, mad.method
+        key = self.agents.addressOf(mad.path), mad.number, class_, version, mad.transaction, mad.method
         if headerOf(mad.data).type != DATA:
             # MADs of a receiver have the response bit of the DATA turned round.
             sending = self._sending.get((*key[:5], mad.method ^ RESPONSE))

@@ -539,8 +539,9 @@ class QueuePair(StreamQueuePair):
                 if self.device is None:
                     address.check()
                 else:
-                    address.check(self.device.traits.linkLayer)
-                    self.device.paths.check(address.key, remote)
+                    linkLayer = self.device.traits.linkLayer
+                    address.check(linkLayer)
+                    self.device.paths.check(address.key(linkLayer), remote)
         # Most queue pairs are in the default partition, in which nothing is to be checked.
         if "pkey_index" in attributes or self.partition != DEFAULT_PKEY:
             self._checkPartition(state, attributes.get("pkey_index"))

@@ -67,12 +67,13 @@ class AddressVector:
     serviceLevel: int = 0
     isGlobal: bool = True
 
-    @property
-    def key(self) -> int:
+    def key(self, linkLayer: LinkLayer) -> int:
         """
-        The address that leads to the port: its GID, or without one its LID.  L{check} keeps the two apart.
+        @return: the address that leads to the port: on InfiniBand its LID, also if there is a GRH; else its
+            GID.
         """
-        return self.gid if self.isGlobal else self.lid
+        # IBTA vol. 1 7.7: switches forward by the LID alone.
+        return self.lid if linkLayer is LinkLayer.INFINIBAND else self.gid
 
     @property
     def isMulticast(self) -> bool:
@@ -253,7 +254,7 @@ class AddressPaths:
         """
         Get the L{AddressPath} of an address for one more handle.
 
-        @param key: L{AddressVector.key}.
+        @param key: see L{AddressVector.key}.
         """
         addressPath = self._byKey.get(key)
         if addressPath is None:
@@ -322,11 +323,12 @@ class AddressHandle(RefCounted):
         @raise QueuePairError: the vector is not valid.
         """
         super().__init__()
-        vector.check(device.traits.linkLayer)
+        linkLayer = device.traits.linkLayer
+        vector.check(linkLayer)
         self.pd = pd
         self.vector = vector
         self._addressPaths: AddressPaths = device.addressPaths
-        self._addressPath: AddressPath | None = self._addressPaths.hold(vector.key)
+        self._addressPath: AddressPath | None = self._addressPaths.hold(vector.key(linkLayer))
         pd.hold("address handles")
 
     def send(self, word: int, header: bytes, payload: Any, length: int) -> None:

@@ -86,6 +86,13 @@ class DatagramForm:
         """
         raise NotImplementedError
 
+    def vector(self, key: int, hopLimit: int) -> AddressVector:
+        """
+        @param key: an address, as of C{peerKey}.
+        @return: what leads there.
+        """
+        raise NotImplementedError
+
     def group(self, head: bytes) -> int:
         """
         @return: the MGID of a datagram to a group, else 0.
@@ -182,6 +189,12 @@ class RoutedForm(DatagramForm):
         gid: int = peer.gid
         return gid
 
+    def vector(self, key: int, hopLimit: int) -> AddressVector:
+        """
+        See L{DatagramForm.vector}.
+        """
+        return AddressVector(key, hopLimit=hopLimit)
+
     def group(self, head: bytes) -> int:
         """
         See L{DatagramForm.group}.
@@ -246,6 +259,12 @@ class LocalForm(DatagramForm):
         """
         lid: int = peer.lid
         return lid
+
+    def vector(self, key: int, hopLimit: int) -> AddressVector:
+        """
+        See L{DatagramForm.vector}: without a GRH.
+        """
+        return AddressVector(0, lid=key, isGlobal=False)
 
     def group(self, head: bytes) -> int:
         """
@@ -316,6 +335,14 @@ class LocalForm(DatagramForm):
         if source != key or not isOurs:
             return "datagrams_misaddressed"
         return "" if matches(partition, queuePair.partition) else "packets_bad_pkey"
+
+
+def localDatagram(source: int, target: int, partition: int) -> bytes:
+    """
+    @param source: the LID of the sender, and C{target} that of the receiver.
+    @return: what stands before the DETH of a datagram without a GRH.
+    """
+    return _LOCAL.pack(source, target, _NEXT_BTH, partition) + _NO_GRH
 
 
 #: The form of a port's datagrams, by its link layer.

@@ -486,18 +486,20 @@ def unlinked(topology: Topology) -> tuple[Graph, dict[str, Node]]:
 
 def relink(graph: Graph, nodes: dict[str, Node], topology: Topology) -> list[Change]:
     """
-    Link nodes as a topology says, and unlink those that it does not link.
+    Link nodes as a topology says, and unlink those that it does not link; nodes that it does not have keep
+    their links where it has none.
 
     @param nodes: those of the topology, by their names in it.
     @return: the changes; ports whose links stay have none.
     """
     changes: list[Change] = []
     missing = []
+    known = set(nodes.values())
     for each in topology.nodes:
         for port in nodes[each.name].each():
             end = each.ports.get(port.number)
             peer = None if end is None else nodes[end.node].port(end.port)
-            if port.peer is peer:
+            if port.peer is peer or (end is None and port.peer is not None and port.peer.node not in known):
                 continue
             changes += graph.unlink(port)
             if peer is not None and end is not None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define
 
-from twisted_ib.hca.base.port import PhysicalState, PortState
+from twisted_ib.hca.base.port import PhysicalState
 from twisted_ib.hca.subnet.counters import Counters
+from twisted_ib.hca.subnet.forwarding import carriesData, egress
 from twisted_ib.hca.subnet.switch import NO_PORT
 from twisted_ib.hca.wire.mad.classes import SUBNET_CLASSES, SUBNET_DIRECTED
 from twisted_ib.hca.wire.mad.mad import CLASS_AT, DIRECTION, MAD_BYTES, STATUS_AT
@@ -197,17 +198,17 @@ class Carrier:
         while True:
             node = port.node
             switch = node.switch is not None
-            egress = step(smp, switch, ingress)
-            if egress == DELIVER:
+            number = step(smp, switch, ingress)
+            if number == DELIVER:
                 return port
-            if egress == ROUTE:
+            if number == ROUTE:
                 lid = int.from_bytes(smp[_SLID if isReturning(smp) else _DLID], "big")
                 return self._routed(node.end(port), packet, lid)
             # Linux smi.c: a CA's port sends only what its path says is for that port.
-            if egress < 0 or (not switch and egress != port.number):
-                self._count("smp_not_switch" if egress == NO_SWITCH else "smp_discarded")
+            if number < 0 or (not switch and number != port.number):
+                self._count("smp_not_switch" if number == NO_SWITCH else "smp_discarded")
                 return None
-            far = self._cross(node, egress, management=True)
+            far = self._cross(node, number, management=True)
             if far is None:
                 return None
             port, ingress = far, far.number
@@ -220,8 +221,7 @@ class Carrier:
             if port is not None:
                 self.counters.add(port, "portXmitDiscards")
             return None
-        # IBTA vol. 1 7.2.7: before Active a link carries subnet management alone; Armed ports receive all.
-        if not management and (port.state is not PortState.ACTIVE or far.state < PortState.ARMED):
+        if not management and not carriesData(port, far):
             self._count("mad_not_active")
             self.counters.add(port, "portXmitDiscards")
             return None
@@ -238,12 +238,8 @@ class Carrier:
             if end.hasLID(lid):
                 # After a link it has come to the port there, else to the one with the LID.
                 return ingress or end
-            if switch is not None:
-                number = switch.lookup(lid)
-            else:
-                # A CA sends by its own port, and forwards nothing.
-                number = port.number if ingress is None else NO_PORT
-            if number in (0, NO_PORT):
+            number = egress(port, lid, ingress is None)
+            if number == NO_PORT:
                 self._count("mad_no_route")
                 if switch is not None and ingress is not None:
                     self.counters.add(ingress, "portRcvSwitchRelayErrors")

@@ -139,10 +139,10 @@ class ISubnet(Protocol):
 
     def take(self, port: Port, packet: Packet) -> bool:
         """
-        Hand a MAD to the subnet manager of this process.
+        Hand a MAD to the subnet manager of this process, or to the device of a port.
 
         @param port: the one that it arrived at.
-        @return: whether it is one of its MADs.
+        @return: whether one of these takes it, and answers by itself.
         """
 
     def switchPorts(self, lid: int | None) -> int:
@@ -399,7 +399,7 @@ class UmadServer:
 
     def take(self, port: Port, packet: Packet) -> bytes | None:
         """
-        Hand a MAD to a client, to the subnet manager of this process, or to the port's own agents.
+        Hand a MAD to a client, to the subnet manager of this process, or to the port's device or own agents.
 
         @param port: the one that it arrived at.
         @return: the response of these; no octets if nobody takes it, or if they do not answer; L{None} if

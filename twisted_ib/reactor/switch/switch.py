@@ -18,7 +18,15 @@ from twisted.python import threadable
 
 from twisted_ib.configuration.parser import CONNECT, LISTEN, SDP, TCP
 from twisted_ib.errors import DeviceError, HCAError, WrongThreadError
-from twisted_ib.hca.device.registry import addDevice, addedDevices, fabricOf, removeDevice, watchDevices
+from twisted_ib.hca.base.traits import Peers
+from twisted_ib.hca.device.registry import (
+    addDevice,
+    addedDevices,
+    fabricOf,
+    removeDevice,
+    traitsOf,
+    watchDevices,
+)
 from twisted_ib.internet.addresses import withPort
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.switch.reason import EXPLICIT, UNASKED, Fallback, Reason
@@ -247,14 +255,16 @@ class Switch:
     def devicesFor(self, host: str) -> tuple[str, ...]:
         """
         Return the devices for an address in order: those of the policy, and without routes those that the
-        program added.
+        program added, but for those of subnets.
         """
         policy = self.configuration.policy
         if policy is not self._applied:
             self._apply(policy)
         found: tuple[str, ...] = policy.devicesFor(host)
         if policy.contents is None or not policy.contents.routes:
-            found += tuple(name for name in addedDevices() if name not in found)
+            # A port that listens everywhere has the host's IP addresses, which a subnet does not know.
+            added = (name for name in addedDevices() if traitsOf(name).peers is not Peers.SUBNET)
+            found += tuple(name for name in added if name not in found)
         return tuple(name for name in found if fabricOf(name) is not None)
 
     def _apply(self, policy: Policy) -> None:

@@ -152,11 +152,12 @@ class VectorTests(SynchronousTestCase):
         for lid in (1, 0xBFFF, 0xC000, 0xFFFE):
             vector = AddressVector(0, lid=lid, isGlobal=False)
             vector.check(infiniband)
-            self.assertEqual((vector.key, vector.isMulticast), (lid, lid >= 0xC000))
+            self.assertEqual((vector.key(infiniband), vector.isMulticast), (lid, lid >= 0xC000))
             self.assertRaises(QueuePairError, vector.check)
             vector = AddressVector(GID, lid=lid)
             vector.check(infiniband)
-            self.assertEqual((vector.key, vector.isMulticast), (GID, False))
+            keys = [vector.key(each) for each in (infiniband, LinkLayer.ETHERNET)]
+            self.assertEqual((keys, vector.isMulticast), ([lid, GID], False))
         self.assertTrue(AddressVector(0xFF12 << 112, lid=0xC000).isMulticast)
         for lid in (0, 0xFFFF, 0x10000, -1):
             for vector in (AddressVector(0, lid=lid, isGlobal=False), AddressVector(GID, lid=lid)):

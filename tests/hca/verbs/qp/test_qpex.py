@@ -360,7 +360,7 @@ class DatagramTests(VerbsTestCase):
         self.patch(device.paths, "check", lambda key: key)
         for given in ({"attr": AHAttr(dlid=7, sl=3)}, {"wc": WC(slid=7, sl=3), "grh": None, "port_num": 1}):
             vector = AH(self.near.pd, **given)._core.vector
-            self.assertEqual((vector.key, vector.serviceLevel, vector.isGlobal), (7, 3, False))
+            self.assertEqual((vector.lid, vector.serviceLevel, vector.isGlobal), (7, 3, False))
             attr = addressAttr(vector)
             self.assertEqual((attr.dlid, attr.sl, attr.is_global, attr.port_num), (7, 3, 0, 1))
         for dlid in (0, 0xFFFF):

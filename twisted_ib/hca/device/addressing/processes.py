@@ -186,17 +186,31 @@ class ProcessResolution(Resolution):
 
         @raise ResourceLimitError: L{PENDING_PATHS} HCAs are being resolved.
         """
-        vector = queuePair.vector
-        guid = self.check(vector.gid, queuePair.remote)
+        key = self.keyOf(queuePair)
         # A repeated transition to RTR, after RESET, replaces the vector.
         self.leave(queuePair)
-        pendingPaths = self._pendingPaths.get(guid)
+        pendingPaths = self._pendingPaths.get(key)
         if pendingPaths is None:
             self._makeRoom()
-            pendingPaths = self._pendingPaths[guid] = PendingPaths(self, guid)
-        pendingPaths.waiting[queuePair] = vector
+            pendingPaths = self._pendingPaths[key] = PendingPaths(self, key)
+        pendingPaths.waiting[queuePair] = queuePair.vector
         self._met[queuePair] = pendingPaths
         pendingPaths.look()
+
+    def keyOf(self, queuePair: StreamQueuePair) -> int:
+        """
+        @return: what L{find} finds the path of a queue pair by: a GUID.
+        @raise SharedGIDError: the GID of its vector is an address of this host.
+        @raise NoRouteError: that is unreachable.
+        """
+        return self.check(queuePair.vector.gid, queuePair.remote)
+
+    def pendingOf(self, guid: int) -> list[PendingPaths]:
+        """
+        @return: the resolutions that wait for the HCA with a GUID.
+        """
+        pendingPaths = self._pendingPaths.get(guid)
+        return [] if pendingPaths is None else [pendingPaths]
 
     def _makeRoom(self) -> None:
         if len(self._pendingPaths) >= PENDING_PATHS:
@@ -220,15 +234,16 @@ class ProcessResolution(Resolution):
         """
         Forget a resolution that ended.
         """
-        if self._pendingPaths.get(pendingPaths.guid) is pendingPaths:
-            del self._pendingPaths[pendingPaths.guid]
+        if self._pendingPaths.get(pendingPaths.key) is pendingPaths:
+            del self._pendingPaths[pendingPaths.key]
         for queuePair in waiting:
             self._met.pop(queuePair, None)
 
-    def find(self, guid: int, pendingPaths: PendingPaths) -> Any:
+    def find(self, key: int, pendingPaths: PendingPaths) -> Any:
         """
         Find the path that this HCA shares with another.
 
+        @param key: see L{keyOf}.
         @return: the search, or L{None} if there is nothing to do until the peer calls.
         @raise HCAError: it cannot be found now.
         """
@@ -238,6 +253,7 @@ class ProcessResolution(Resolution):
         # GUID is only a claim until the fabric proves it.  Equal GUIDs mean a path to this HCA itself; there
         # the queue pair with the lower number uses the end that dialled, as does one that is connected to
         # itself.
+        guid = key
         if guid >= self.guid:
             return self._device.fabric.reach(guid, pendingPaths)
         unknown = False
@@ -279,8 +295,7 @@ class ProcessResolution(Resolution):
         # lookup here.
         if guid < self.guid:
             self._callers.setdefault(guid, []).append(path)
-            pendingPaths = self._pendingPaths.get(guid)
-            if pendingPaths is not None:
+            for pendingPaths in self.pendingOf(guid):
                 pendingPaths.look()
         # Now, while the caller lives: it may send one datagram and exit, and a dead process proves nothing.
         if self.takesDatagrams:
@@ -338,11 +353,12 @@ class PendingPaths:
     The queue pairs that wait for the path to one HCA.
     """
 
-    __slots__ = ("_paths", "_pause", "_search", "_timer", "guid", "waiting")
+    __slots__ = ("_paths", "_pause", "_search", "_timer", "key", "waiting")
 
-    def __init__(self, paths: ProcessResolution, guid: int) -> None:
+    def __init__(self, paths: ProcessResolution, key: int) -> None:
         self._paths = paths
-        self.guid = guid
+        #: See L{ProcessResolution.keyOf}.
+        self.key = key
         #: Queue pair -> the address vector that it waits for.
         self.waiting: dict[Any, Any] = {}
         self._pause = PENDING_PATH_SECONDS
@@ -359,7 +375,7 @@ class PendingPaths:
         # Marks the search as running: find may call back before it returns.
         self._search = self
         try:
-            search = self._paths.find(self.guid, self)
+            search = self._paths.find(self.key, self)
         except (HCAError, OSError) as error:
             self.connectFailed(error)
             return
@@ -373,7 +389,7 @@ class PendingPaths:
         self._search = None
         twin = path.twin
         # A path to this HCA itself without its other end is being torn down.
-        if not path.alive or (twin is None and self.guid == self._paths.guid):
+        if not path.alive or (twin is None and path.peer.guid == self._paths.guid):
             self.connectFailed(PathLostError("the path was lost when it was found"))
             return
 

@@ -96,6 +96,24 @@ class Resolution:
         """
         return True
 
+    # -- management
+
+    def hold(self, key: int, number: int) -> Any:
+        """
+        Get the way of management datagrams to an address, until L{release}.
+
+        @param key: a vector's.
+        @param number: the destination queue pair.
+        @return: an object with C{send}, as of L{AddressPath<twisted_ib.hca.services.address.AddressPath>}.
+        """
+        return self._device.addressPaths.hold(key)
+
+    def release(self, way: Any) -> None:
+        """
+        Undo L{hold}.
+        """
+        self._device.addressPaths.release(way)
+
     # -- datagrams
 
     def datagramReceived(

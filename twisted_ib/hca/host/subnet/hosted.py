@@ -1,5 +1,6 @@
 """
-A subnet in one process: its graph, the agents of its nodes, and the traps of its switches.
+A subnet in one process: its graph, the agents of its nodes, the traps of its switches, and the devices at its
+ports.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from functools import partial
 from secrets import randbits
 from typing import Any
 
+from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.base.operation import SMI_QPN
-from twisted_ib.hca.base.port import PortState
+from twisted_ib.hca.base.port import PortChange, PortState
+from twisted_ib.hca.base.traits import NodeType
+from twisted_ib.hca.host.subnet.attached import AttachedPort, IAttachedDevice
 from twisted_ib.hca.host.subnet.manager import HostedManager
 from twisted_ib.hca.mad.attributes.node import NodeInfo
 from twisted_ib.hca.mad.attributes.notice import Notice
@@ -20,6 +24,7 @@ from twisted_ib.hca.mad.sma import SMA, Answer, setSM
 from twisted_ib.hca.mad.traps import Traps
 from twisted_ib.hca.mad.vendor import PING, respond
 from twisted_ib.hca.sm.manager import Options
+from twisted_ib.hca.subnet.forwarding import Forwarding
 from twisted_ib.hca.subnet.graph import Change, Node, Port, build, relink, unlinked
 from twisted_ib.hca.subnet.smi import Carrier, Packet, responded
 from twisted_ib.hca.subnet.topology import MOST_PORTS, Topology
@@ -32,6 +37,7 @@ from twisted_ib.hca.wire.mad.mad import (
     HEADER,
     MAD_BYTES,
     METHOD_AT,
+    RESPONSE,
     SM_VERSION,
     TRAP_REPRESS,
 )
@@ -45,6 +51,8 @@ class HostedSubnet:
     @ivar counters: of its ports.
     @ivar consumer: takes the MADs that the agents do not answer.
     @ivar manager: the subnet manager, if it has its own.
+    @ivar forwarding: the ways of data.
+    @ivar attached: the devices at its ports, by the GUIDs of these.
     """
 
     def __init__(self, topology: Topology, count: Callable[[str], object], clock: Any) -> None:
@@ -64,6 +72,10 @@ class HostedSubnet:
         self._timer: Any = None
         self.consumer: UmadServer | None = None
         self.manager: HostedManager | None = None
+        self.forwarding = Forwarding()
+        self.attached: dict[int, AttachedPort] = {}
+        #: Adapters that the topology does not have.
+        self._plugged: set[Node] = set()
         self.graph, self._nodes = build(topology)
 
     def summary(self) -> str:
@@ -108,7 +120,8 @@ class HostedSubnet:
         """
         node = next(iter(self._nodes.values())) if not name else self._nodes.get(name)
         if node is None:
-            node = next((each for each in self._nodes.values() if each.description == name), None)
+            nodes = (*self._nodes.values(), *self._plugged)
+            node = next((each for each in nodes if each.description == name), None)
         return None if node is None else next(node.each())
 
     def name(self, port: Port) -> str:
@@ -146,7 +159,8 @@ class HostedSubnet:
         """
         See L{ISubnet<twisted_ib.hca.subnet.umad.ISubnet>}.
         """
-        return self.manager is not None and self.manager.take(port, packet)
+        isManagers = self.manager is not None and self.manager.take(port, packet)
+        return isManagers or self._deliver(port, packet)
 
     def switchPorts(self, lid: int | None) -> int:
         """
@@ -218,20 +232,105 @@ class HostedSubnet:
             found = self._pmas[node] = PMA(ports, node.switch is not None)
         return found
 
+    # -- devices
+
+    def attach(self, device: IAttachedDevice, guid: int, name: str) -> AttachedPort:
+        """
+        Attach a device to a port.
+
+        @param guid: of the device, if the subnet gives it an adapter of its own.
+        @param name: of an adapter of the topology, or its description: the device is at its first port if
+            that is free, and has its GUID.  Else the description of one of its own.
+        @raise ResourceLimitError: no switch has a free port, or there are too many nodes.
+        """
+        port = self._adapter(name) or self._plug(guid, name)
+        found = self.attached[port.guid] = AttachedPort(self, port, device)
+        # The others may connect with it.
+        self._linksChanged((), True)
+        self._sweep()
+        return found
+
+    def _adapter(self, name: str) -> Port | None:
+        port = self.find(name) if name else None
+        isFree = port is not None and port.node.kind is NodeType.CA and port.guid not in self.attached
+        return port if isFree else None
+
+    def _plug(self, guid: int, description: str) -> Port:
+        free = (
+            port
+            for port in self.graph.ports()
+            if port.node.switch is not None and port.peer is None and not port.isManagement
+        )
+        end = next(free, None)
+        if end is None:
+            raise ResourceLimitError("no switch of the subnet has a free port")
+        # Port 1 has the GUID above that of its node.
+        node = Node(NodeType.CA, guid - 1, 1, description)
+        port = node.port(1)
+        assert port is not None
+        self.graph.add(node)
+        self._plugged.add(node)
+        self._linksChanged(self.graph.link(port, end))
+        return port
+
+    def detach(self, attached: AttachedPort) -> None:
+        """
+        A device is gone, and its adapter with it if the topology does not have that.  Idempotent.
+        """
+        port = attached.port
+        if self.attached.get(port.guid) is not attached:
+            return
+        del self.attached[port.guid]
+        changes: list[Change] = []
+        if port.node in self._plugged:
+            self._plugged.discard(port.node)
+            changes = self._removed(port.node)
+        # Also without changes of links: nobody connects with it any more.
+        self._linksChanged(changes, True)
+        self._sweep()
+
+    def send(self, port: Port, packet: Packet) -> None:
+        """
+        Send a MAD of the device of a port.
+        """
+        response = self.exchange(port, packet)
+        if response is not None:
+            self._deliver(port, response)
+
+    def _deliver(self, port: Port, packet: Packet) -> bool:
+        octets = packet.octets
+        found = self.attached.get(port.node.end(port).guid)
+        # Subnet management is that of the node, whatever its device does; its responses are the device's.
+        if found is None or (octets[CLASS_AT] in SUBNET_CLASSES and not octets[METHOD_AT] & RESPONSE):
+            return False
+        found.device.received(packet)
+        return True
+
     # -- changes
 
     def _changed(self, answer: Answer) -> None:
         self._report(answer.notices)
-        self._linksChanged(answer.changes)
+        self._linksChanged(answer.changes, answer.rerouted)
 
-    def _linksChanged(self, changes: Iterable[Change]) -> None:
+    def _linksChanged(self, changes: Iterable[Change], isRerouted: bool = False) -> None:
         # Nodes that are gone count and report nothing.
         changes = [each for each in changes if self._has(each.port.node)]
         for change in changes:
             if change.byLink and change.port.state is PortState.DOWN:
                 self.counters.add(change.port, "linkDownedCounter")
+        if changes or isRerouted:
+            self._tell(changes)
         self._traps.changed(changes, self._clock.seconds())
         self._sendTraps()
+
+    def _tell(self, changes: Iterable[Change]) -> None:
+        self.forwarding.changed()
+        for change in changes:
+            found = self.attached.get(change.port.guid)
+            if found is not None and found.port is change.port:
+                found.device.portChanged(change.port.settings(change.reregister))
+        for found in self.attached.values():
+            found.device.rerouted()
 
     def _has(self, node: Node) -> bool:
         return self.graph.nodes.get(node.guid) is node
@@ -282,7 +381,11 @@ class HostedSubnet:
                 self._nodes[name] = node
                 self.graph.add(node)
         changes += relink(self.graph, self._nodes, topology)
-        self._linksChanged(changes)
+        self._linksChanged(changes, True)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        # The first adapter may be another one.
         if self.manager is not None:
             self.manager.start()
 
@@ -291,6 +394,10 @@ class HostedSubnet:
         changes = self.graph.remove(node)
         if self.consumer is not None:
             self.consumer.removed(node)
+        for port in node.each():
+            found = self.attached.pop(port.guid, None)
+            if found is not None:
+                found.device.portChanged(PortChange(state=PortState.DOWN))
         self._pmas.pop(node, None)
         self.counters.forget(node)
         self._sma.forget(node)

@@ -1,0 +1,360 @@
+"""
+The port of a device as a subnet manager sets it, and MADs between devices, nodes and programs of a subnet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from tests.hca.fabric.ib.subnets import LEAVES, SubnetTestCase
+from tests.hca.hcas import settle
+from tests.hca.mad.test_redirect import Server
+from tests.hca.mad.test_vendor import QUESTION
+from tests.hca.mad.toys.echo import EchoAgent
+from tests.hca.mad.toys.table import TableAgent, table
+from tests.hca.subnet.test_umad import GET, PING, Wire, mad
+from twisted_ib import limits
+from twisted_ib.errors import ResourceLimitError
+from twisted_ib.hca.base.attributes import portAttributes
+from twisted_ib.hca.base.events import EventType
+from twisted_ib.hca.base.port import PortState
+from twisted_ib.hca.base.traits import LinkLayer, NodeType, Peers
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.mad.attributes.node import NodeInfo
+from twisted_ib.hca.mad.vendor import PING as PING_CLASS
+from twisted_ib.hca.services.address import AddressVector
+from twisted_ib.hca.sm.manager import Options
+from twisted_ib.hca.subnet.smi import Packet
+from twisted_ib.hca.subnet.topology import parse
+from twisted_ib.hca.subnet.umad import CLIENT, CONNECT, CONTROL, MAGIC, MESSAGE, UmadServer
+from twisted_ib.hca.wire.grh import guidGID
+from twisted_ib.hca.wire.mad.classes import COMMUNICATION, SUBNET
+from twisted_ib.hca.wire.mad.mad import Mad, decodeMAD
+
+#: Requests are sent once, and given up soon.
+ONCE = {"timeout": 0.01, "retries": 0}
+
+
+class Events:
+    """
+    The events of a device.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._got: list[EventType] = []
+        device.onEvent = lambda kind, _: self._got.append(kind)
+
+    def taken(self) -> list[EventType]:
+        """
+        @return: those since.
+        """
+        got, self._got = self._got, []
+        return got
+
+
+class PortTests(SubnetTestCase):
+    """
+    One port.
+    """
+
+    isManaged = False
+
+    def test_traits(self) -> None:
+        """
+        The node is a channel adapter on InfiniBand; its port is in Init until a manager comes.
+        """
+        device = self.device()
+        self.assertEqual(
+            (device.traits.peers, device.traits.linkLayer, device.traits.nodeType),
+            (Peers.SUBNET, LinkLayer.INFINIBAND, NodeType.CA),
+        )
+        attributes = portAttributes(device.port)
+        fields = ("state", "lid", "sm_lid", "link_layer", "flags", "pkey_tbl_len")
+        self.assertEqual([attributes[name] for name in fields], [2, 0, 0, 1, 0, 64])
+        self.assertEqual((device.gid, len(device.gids())), (guidGID(device.guid), 1))
+
+    def test_events(self) -> None:
+        """
+        What a manager sets comes to the device in its own turn, with the events of verbs.
+        """
+        device = self.device()
+        events = Events(device)
+        self.manager.sweep()
+        self.assertEqual((device.port.lid, events.taken()), (0, []))
+        settle(device)
+        self.assertEqual(events.taken(), [EventType.LID_CHANGE, EventType.SM_CHANGE, EventType.PORT_ACTIVE])
+        lid = self.manager.lids[device.guid]
+        self.assertEqual((device.port.lid, device.port.smLID, device.port.state), (lid, 1, PortState.ACTIVE))
+        port = self.subnet.attached[device.guid].port
+        self.manager.setPartitions(port, 0x8123)
+        self.manager.setPort(port, clientReregister=1)
+        self.manager.setPort(port, gidPrefix=0xFE80 << 48 | 7)
+        settle(device)
+        self.assertEqual(
+            events.taken(), [EventType.PKEY_CHANGE, EventType.CLIENT_REREGISTER, EventType.GID_CHANGE]
+        )
+        self.assertEqual((device.partitions.key(0), device.gid >> 64), (0x8123, 0xFE80 << 48 | 7))
+        self.manager.setPort(port, physLinkState=3)
+        settle(device)
+        self.assertEqual((events.taken(), device.port.state), ([EventType.PORT_ERR], PortState.DOWN))
+
+    def test_bound(self) -> None:
+        """
+        Of many changes within a turn the latest are applied.
+        """
+        device = self.device()
+        port = self.subnet.attached[device.guid].port
+        for lid in range(1, 200):
+            self.manager.setPort(port, lid=lid)
+        events = Events(device)
+        settle(device)
+        self.assertEqual((device.port.lid, len(events.taken())), (199, 64))
+
+    def test_gone(self) -> None:
+        """
+        The adapter of a device that is closed is gone, and its switch's port free; one of the topology stays.
+        """
+        before = self.subnet.summary()
+        device = self.device()
+        self.assertNotEqual(self.subnet.summary(), before)
+        device.close()
+        device.close()
+        self.assertEqual((self.subnet.summary(), self.subnet.attached), (before, {}))
+
+    def test_full(self) -> None:
+        """
+        A device needs a free port of a switch.
+        """
+        for _ in range(8):
+            self.device()
+        self.assertRaises(ResourceLimitError, self.device)
+
+    def test_description(self) -> None:
+        """
+        Programs find the adapter by its description.
+        """
+        device = self.device()
+        port = self.subnet.find(f"test {device.guid:x}")
+        assert port is not None
+        self.assertEqual((port.guid, port.node.guid), (device.guid, device.guid - 1))
+
+    def test_reloaded(self) -> None:
+        """
+        A new topology leaves devices where they are, unless it takes their switch or their port.
+        """
+        device = self.device()
+        self.manager.sweep()
+        self.subnet.load(parse('Switch 8 "s"\n[2] "a"[1]\n\nCa 1 "a"\n[1] "s"[2]\n', "new"))
+        settle(device)
+        self.assertEqual(device.port.state, PortState.ACTIVE)
+        self.subnet.load(parse('Switch 8 "t"\n', "another"))
+        settle(device)
+        self.assertEqual(device.port.state, PortState.DOWN)
+
+
+class OwnManagerTests(SubnetTestCase):
+    """
+    A subnet with its own manager.
+    """
+
+    isManaged = False
+
+    def sweep(self, *devices: Device) -> None:
+        """
+        Let the manager do what it has to.
+        """
+        for _ in range(20):
+            self.clock.advance(0.1)
+            settle(*devices)
+
+    def test_active(self) -> None:
+        """
+        Devices that come are made Active; when that goes which the manager is at, the others keep their LIDs.
+        """
+        self.subnet.manage(Options())
+        self.addCleanup(self.subnet.close)
+        one, two = self.device(), self.device()
+        self.sweep(one, two)
+        self.assertEqual([each.port.state for each in (one, two)], [PortState.ACTIVE] * 2)
+        self.assertEqual((one.port.smLID, two.port.smLID), (one.port.lid,) * 2)
+        lid = two.port.lid
+        one.close()
+        three = self.device()
+        self.sweep(two, three)
+        self.assertEqual((two.port.lid, two.port.smLID, two.port.state), (lid, lid, PortState.ACTIVE))
+        self.assertEqual(three.port.state, PortState.ACTIVE)
+
+
+class AdapterTests(SubnetTestCase):
+    """
+    Adapters of a topology.
+    """
+
+    topology = LEAVES
+
+    def test_guid(self) -> None:
+        """
+        A device at an adapter of the topology has its GUID; the adapter stays when the device goes.
+        """
+        (device,) = self.at("c")
+        self.assertEqual(device.guid, self.port("c").guid)
+        self.assertEqual(device.gid & (1 << 64) - 1, device.guid)
+        before = self.subnet.summary()
+        device.close()
+        self.assertEqual(self.subnet.summary(), before)
+        (again,) = self.at("c")
+        self.assertEqual(again.port.lid, self.manager.lids[again.guid])
+
+    def test_others(self) -> None:
+        """
+        A device has an adapter of its own if that of its name has a device, or is none.
+        """
+        self.at("a")
+        for device in self.at("a", "s"):
+            self.assertNotIn(device.guid, [self.port(each).guid for each in "abcd"])
+
+    def test_removed(self) -> None:
+        """
+        When its adapter is taken out of the topology, the port is down for good.
+        """
+        (device,) = self.at("a")
+        settle(device)
+        self.subnet.load(parse('Switch 4 "s"\n', "smaller"))
+        settle(device)
+        self.assertEqual((device.port.state, self.subnet.attached), (PortState.DOWN, {}))
+        device.close()
+
+
+class MADTests(SubnetTestCase):
+    """
+    MADs of devices at C{a} and C{c}.
+    """
+
+    topology = LEAVES
+
+    def setUp(self) -> None:
+        """
+        Open them.
+        """
+        super().setUp()
+        self.a, self.c = self.at("a", "c")
+        settle(self.a, self.c)
+        self.responses: list[Any] = []
+
+    def ask(self, agent: Any, lid: int, question: Mad, **changes: Any) -> Any:
+        """
+        C{a} asks.
+
+        @return: the response.
+        """
+        self.responses.clear()
+        address = AddressVector(0, lid=lid, isGlobal=False)
+        agent.send(address, question, self.responses.append, **{**ONCE, **changes})
+        self.run_(0.05, self.a, self.c)
+        (response,) = self.responses
+        return response
+
+    def test_agents(self) -> None:
+        """
+        A device asks another by its LID, also without a way for data between their rings.
+        """
+        asking = EchoAgent(self.a)
+        EchoAgent(self.c)
+        response = self.ask(asking.agent, self.c.port.lid, asking.question())
+        self.assertEqual(bytes(response.mad.data), bytes(range(232))[::-1])
+        self.assertEqual((response.path.peer.lid, self.a.fabric.paths()), (self.c.port.lid, []))
+        self.assertIsNone(self.ask(asking.agent, 40, asking.question()))
+        self.assertEqual(self.lost["mad_no_route"], 1)
+
+    def test_transfer(self) -> None:
+        """
+        Tables go as transfers.
+        """
+        asking, asked = TableAgent(self.a), TableAgent(self.c)
+        response = self.ask(asking.agent, self.c.port.lid, asking.question(500), timeout=1.0)
+        self.assertEqual(response.mad.data, table(500))
+        self.assertEqual(len(asked.requests), 1)
+
+    def test_nodes(self) -> None:
+        """
+        Nodes answer for themselves: subnet management, also of the device's own node, and what no device is
+        there for.
+        """
+        agent = self.a.mads.register(SUBNET, 1, (0x05,), self.responses.append)
+        question = Mad(SUBNET, 1, GET, 0, NodeInfo.ID)
+        for name in "sca":
+            response = self.ask(agent, self.port(name).lid, question)
+            self.assertEqual(NodeInfo.parse(bytes(response.mad.data)).guid, self.port(name).node.guid)
+        ping = self.a.mads.register(PING_CLASS, 1, (0x05,), self.responses.append)
+        response = self.ask(ping, self.port("d").lid, QUESTION)
+        self.assertEqual(bytes(response.mad.data).rstrip(b"\0"), b"d")
+
+    def test_redirected(self) -> None:
+        """
+        A redirection has the LID, and requests follow it to a queue pair of the rings.
+        """
+        asking, asked = EchoAgent(self.a), EchoAgent(self.c)
+        server = Server(self.c)
+        asked.agent.redirectTo(server.queuePair)
+        response = self.ask(asking.agent, self.c.port.lid, asking.question(), timeout=0.02, retries=1)
+        self.assertEqual(bytes(response.mad.data).rstrip(b"\0"), b"served")
+        self.assertEqual(len(server.came), 1)
+
+    def attach(self) -> int:
+        """
+        @return: the number of a program at C{b}.
+        """
+        self.wire = Wire()
+        self.subnet.consumer = self.server = UmadServer(self.subnet, self.wire, self._count)
+        reply = self.server.control("b", CONTROL.pack(MAGIC, 0, CONNECT, 0, CLIENT.pack(1, 0, False, b"b")))
+        assert reply is not None
+        number: int = CLIENT.unpack_from(CONTROL.unpack(reply)[4])[0]
+        return number
+
+    def asked(self, number: int, lid: int, octets: bytes, queuePair: int = 1) -> list[Mad]:
+        """
+        A program asks.
+
+        @return: what it gets.
+        """
+        self.wire.sent.clear()
+        self.server.received(number, MESSAGE.pack(lid, 0, queuePair, 1, 0, 256, octets))
+        settle(self.a, self.c)
+        return [decodeMAD(MESSAGE.unpack(message)[6]) for _, message in self.wire.sent]
+
+    def test_programs(self) -> None:
+        """
+        Programs that are attached by ibsim's protocol ask devices, at queue pair 1 and at one that a class is
+        redirected to, and are asked by them.
+        """
+        number = self.attach()
+        (pong,) = self.asked(number, self.c.port.lid, QUESTION.pack())
+        self.assertEqual(bytes(pong.data).rstrip(b"\0"), b"test")  # type: ignore[arg-type]
+        server = Server(self.c)
+        (served,) = self.asked(number, self.c.port.lid, mad(PING, GET, 0), server.queuePair.number)
+        self.assertEqual(bytes(served.data).rstrip(b"\0"), b"served")  # type: ignore[arg-type]
+        agent = self.a.mads.register(PING_CLASS, 1, (0x05,), self.responses.append)
+        self.wire.sent.clear()
+        self.responses.clear()
+        address = AddressVector(0, lid=self.port("b").lid, isGlobal=False)
+        agent.send(address, decodeMAD(mad(PING, GET, 0)), self.responses.append, **ONCE)
+        ((_, message),) = self.wire.sent
+        octets = bytearray(MESSAGE.unpack(message)[6])
+        octets[3] |= 0x80
+        self.server.received(number, MESSAGE.pack(self.a.port.lid, 0, 1, 1, 0, 256, bytes(octets)))
+        settle(self.a)
+        self.assertEqual(len(self.responses), 1)
+
+    def test_dropped(self) -> None:
+        """
+        Connection management comes over paths alone, and what waits for a device has a bound.
+        """
+        number = self.attach()
+        before = Counter(self.c.counters)
+        self.asked(number, self.c.port.lid, mad(COMMUNICATION, 0x03, 0x10))
+        self.assertEqual(dict(self.c.counters - before), {"management_dropped": 1})
+        self.patch(limits, "SUBNET_MADS", 2)
+        for _ in range(3):
+            self.subnet.send(self.port("a"), Packet(1, self.c.port.lid, 1, 1, bytearray(mad(PING, GET, 0))))
+        self.assertEqual(self.c.counters["management_dropped"], 2)

@@ -1,0 +1,221 @@
+"""
+Address resolution where peers are ports of a subnet, named by LIDs.
+
+A LID leads to what the subnet's switches say now.  It is valid whether or not it leads anywhere, as on a
+wire: datagrams to it are lost, and requests end when their retries are used up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from twisted_ib.errors import NoRouteError
+from twisted_ib.hca.base.operation import GSI_QPN, QPN_MASK
+from twisted_ib.hca.base.port import LARGEST_UNICAST_LID
+from twisted_ib.hca.device.addressing.processes import PendingPaths, ProcessResolution
+from twisted_ib.hca.services.address import AddressPath
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.queues.queuepair import StreamQueuePair
+
+#: IBTA vol. 1 4.1.1: the lower half of a GID is the GUID, and the upper half is not 0.
+_GUID_BITS: Final = 64
+_GUID: Final = (1 << _GUID_BITS) - 1
+
+
+class LIDPath:
+    """
+    The path of datagrams to a unicast LID: that to the HCA which it leads to, while it does.
+
+    @ivar path: that path; L{None} if no HCA is at the port, where programs take MADs alone.
+    """
+
+    __slots__ = ("_device", "_generation", "_guid", "_isHere", "lid", "path")
+
+    def __init__(self, device: Any, lid: int, guid: int, path: Any) -> None:
+        self._device = device
+        self._guid = guid
+        self._generation = device.fabric.generation
+        self._isHere = True
+        self.lid = lid
+        self.path = path
+
+    @property
+    def alive(self) -> bool:
+        """
+        Whether it may still lead to that HCA.
+        """
+        return bool(self._guid and (self.path is None or self.path.alive))
+
+    def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
+        """
+        See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
+        """
+        device = self._device
+        # One comparison for each datagram, while nothing changes.
+        if self._generation != device.fabric.generation:
+            self._follow()
+        if word & QPN_MASK <= GSI_QPN:
+            device.fabric.managementPath(self.lid).send(word, header, payload, length)
+            return True
+        if not self._isHere or self.path is None:
+            device.count("datagrams_lost")
+            return True
+        posted: bool = self.path.post(word, header, payload, length)
+        return posted
+
+    def _follow(self) -> None:
+        fabric = self._device.fabric
+        self._generation = fabric.generation
+        guid = fabric.route(self.lid)
+        self._isHere = guid == self._guid
+        if guid and (not self._isHere or (self.path is None and fabric.has(guid))):
+            # Another port has the LID now, or this one an HCA: what is sent next is resolved anew.
+            self._guid = 0
+
+    def wantSpace(self, waiter: Any) -> None:
+        """
+        See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
+        """
+        if self.path is not None:
+            self.path.wantSpace(waiter)
+
+    def wantNoSpace(self, waiter: Any) -> None:
+        """
+        See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
+        """
+        if self.path is not None:
+            self.path.wantNoSpace(waiter)
+
+
+class _Search:
+    """
+    One that waits for the path to a LID.
+    """
+
+    def __init__(self, paths: SubnetResolution, lid: int, guid: int, user: Any) -> None:
+        self._paths = paths
+        self._lid = lid
+        self._guid = guid
+        self._user = user
+
+    def pathReady(self, path: Any) -> None:
+        """
+        The path to the HCA is there.
+        """
+        self._user.pathReady(self._paths.lidPath(self._lid, self._guid, path))
+
+    def connectFailed(self, error: Exception) -> None:
+        """
+        It is not.
+        """
+        self._user.connectFailed(error)
+
+
+class SubnetResolution(ProcessResolution):
+    """
+    The paths of one device to ports of its subnet, and its multicast groups, by their LIDs.
+    """
+
+    def __init__(self, device: Any) -> None:
+        super().__init__(device)
+        self._lidPaths: dict[int, LIDPath] = {}
+
+    def check(self, key: int, number: int = 0) -> int:
+        """
+        See L{Resolution.check<twisted_ib.hca.device.addressing.resolution.Resolution.check>}.
+
+        @param key: a LID.
+        @return: 0.
+        """
+        # A connected queue pair has one peer: multicast is for UD only (IBTA vol. 1 10.5).
+        if key > LARGEST_UNICAST_LID:
+            raise NoRouteError(f"no port has the LID {key:#x}")
+        return 0
+
+    def reach(self, key: int, user: Any) -> Any:
+        """
+        See L{Resolution.reach<twisted_ib.hca.device.addressing.resolution.Resolution.reach>}.
+
+        @param key: a LID; or the GID of a member of a group, whose GUID the subnet has told.
+        """
+        fabric = self._device.fabric
+        if key >> _GUID_BITS:
+            return fabric.reach(key & _GUID, user)
+        if key > LARGEST_UNICAST_LID:
+            user.pathReady(self._group(key))
+            return None
+        guid = self._routed(key)
+        if not fabric.has(guid):
+            user.pathReady(self.lidPath(key, guid, None))
+            return None
+        return fabric.reach(guid, _Search(self, key, guid, user))
+
+    def lidPath(self, lid: int, guid: int, path: Any) -> LIDPath:
+        """
+        @return: the path to a LID over that to an HCA.
+        """
+        found = self._lidPaths.get(lid)
+        if found is None or not found.alive or found.path is not path:
+            found = self._lidPaths[lid] = LIDPath(self._device, lid, guid, path)
+        return found
+
+    def _routed(self, lid: int) -> int:
+        guid: int = self._device.fabric.route(lid)
+        if not guid:
+            raise NoRouteError(f"nothing leads to the LID {lid:#x}")
+        return guid
+
+    # -- queue pairs
+
+    def keyOf(self, queuePair: StreamQueuePair) -> int:
+        """
+        See L{ProcessResolution.keyOf}.
+        """
+        lid: int = queuePair.vector.lid
+        return lid
+
+    def find(self, key: int, pendingPaths: PendingPaths) -> Any:
+        """
+        See L{ProcessResolution.find}.
+        """
+        return super().find(self._routed(key), pendingPaths)
+
+    def pendingOf(self, guid: int) -> list[PendingPaths]:
+        """
+        See L{ProcessResolution.pendingOf}.
+        """
+        route = self._device.fabric.route
+        return [each for each in self._pendingPaths.values() if route(each.key) == guid]
+
+    def isProven(self, path: Any) -> bool:
+        """
+        See L{Resolution.isProven<twisted_ib.hca.device.addressing.resolution.Resolution.isProven>}: who sends
+        MADs through the subnet need not be a device.
+        """
+        return not path.peer.guid or super().isProven(path)
+
+    def pathLost(self, path: Any) -> None:
+        """
+        Forget a path.
+        """
+        super().pathLost(path)
+        for found in [each for each in self._lidPaths.values() if each.path is path]:
+            del self._lidPaths[found.lid]
+            self._device.addressPaths.pathLost(found)
+
+    # -- management
+
+    def hold(self, key: int, number: int) -> Any:
+        """
+        See L{Resolution.hold<twisted_ib.hca.device.addressing.resolution.Resolution.hold>}: through the
+        subnet.
+        """
+        return self._device.fabric.managementPath(key) if number <= GSI_QPN else super().hold(key, number)
+
+    def release(self, way: Any) -> None:
+        """
+        See L{Resolution.release<twisted_ib.hca.device.addressing.resolution.Resolution.release>}.
+        """
+        if isinstance(way, AddressPath):
+            super().release(way)

@@ -1,0 +1,64 @@
+"""
+The directory of a subnet, as a device asks its fabric, and the device, as that sees it.
+"""
+
+from __future__ import annotations
+
+from zope.interface import Attribute
+
+from twisted_ib.hca.base.interfaces import IFabricOwner, IHostDirectory
+
+
+class ISubnetDirectory(IHostDirectory):
+    """
+    The directory of a subnet: a peer is a port, named by a LID, of an HCA with a GUID (L{Peers.SUBNET
+    <twisted_ib.hca.base.traits.Peers>}).  The members of a multicast group are those of its LID.
+    """
+
+    generation = Attribute("A number that is another one when LIDs may lead elsewhere than before.")
+
+    def route(lid):  # type: ignore[no-untyped-def]
+        """
+        @param lid: a unicast LID.
+        @return: the GUID of the port that packets to it arrive at now; 0 if they are lost.
+        """
+
+    def has(guid):  # type: ignore[no-untyped-def]
+        """
+        @return: whether the port with a GUID is that of an HCA.
+        """
+
+    def settings():  # type: ignore[no-untyped-def]
+        """
+        @return: the settings of the port, a L{PortChange<twisted_ib.hca.base.port.PortChange>}.
+        """
+
+    # IBTA vol. 1 13.5.1: queue pairs 0 and 1.  A subnet's managers are programs without an HCA.
+    def managementPath(lid):  # type: ignore[no-untyped-def]
+        """
+        @return: the way of MADs to the queue pairs 0 and 1 of a LID, an object with C{send} and C{respond};
+            what they do not reach is lost.
+        """
+
+
+class ISubnetOwner(IFabricOwner):
+    """
+    The device, as the fabric of a subnet sees it.
+    """
+
+    port = Attribute("Its L{Port<twisted_ib.hca.base.port.Port>}.")
+
+    def changePort(change):  # type: ignore[no-untyped-def]
+        """
+        Change the port, with the events of that.
+
+        @param change: a L{PortChange<twisted_ib.hca.base.port.PortChange>}.
+        """
+
+    def markDirty(owner):  # type: ignore[no-untyped-def]
+        """
+        Have C{owner.endOfBatch()} called in the device's turn.
+        """
+
+
+__all__ = ["ISubnetDirectory", "ISubnetOwner"]

@@ -1,0 +1,210 @@
+"""
+Paths between the ports of a subnet.
+
+Records travel over the paths of another fabric, at no cost of the subnet.  A queue pair whose way there and
+back is gone, or whose peer is not in its partition, stands in its path's table as L{Unreachable}: its peer is
+told that nobody has its number, and repeats until its retries are used up, as it would on a wire.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import frozen
+
+from twisted_ib.hca.base.operation import ABSENT, GSI_QPN, QPN_MASK, RESPONSES, RESUME, UNRELIABLE
+from twisted_ib.hca.connection.path import GID_BYTES, PathRecord
+from twisted_ib.hca.fabric.base.path import PeerIdentity, Refusing
+from twisted_ib.hca.queues.receiver import RecordReceiver
+from twisted_ib.hca.wire.mad.mad import MAD_BYTES
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.base.path import RecordPath as _Path
+else:
+    _Path = object
+
+#: The source queue pair in a DETH, from the end of the headers of a MAD.
+_SOURCE: Final = slice(-MAD_BYTES - 4, -MAD_BYTES)
+
+
+@frozen
+class SubnetPeer(PeerIdentity):
+    """
+    The device at the other end of a path.
+
+    @ivar port: this end's port.
+    """
+
+    port: Any
+
+    @property
+    def lid(self) -> int:
+        """
+        Its first LID, as a subnet manager has set it; 0 if it is no device of the subnet.
+        """
+        lid: int = self.port.lidOf(self.guid)
+        return lid
+
+
+class Unreachable(RecordReceiver):
+    """
+    Stands in a path's table for a queue pair that its peer does not reach.
+    """
+
+    __slots__ = ("queuePair",)
+
+    def __init__(self, queuePair: Any) -> None:
+        self.queuePair = queuePair
+
+    @property
+    def number(self) -> int:
+        """
+        The queue pair's number.
+        """
+        number: int = self.queuePair.number
+        return number
+
+    @property
+    def remote(self) -> int:
+        """
+        That of its peer.
+        """
+        number: int = self.queuePair.remote
+        return number
+
+    @property
+    def path(self) -> Any:
+        """
+        The queue pair's path.
+        """
+        return self.queuePair.path
+
+    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+        """
+        Refuse requests; responses were on their way.
+        """
+        if opcode in RESPONSES:
+            answer: int = self.queuePair.delivered(opcode, buffer, start, stop)
+            return answer
+        # IBTA vol. 1 9.8.2: what is unreliable is lost.
+        return 0 if opcode == RESUME or opcode & UNRELIABLE else ABSENT
+
+
+class SubnetPath(_Path):
+    """
+    What a path of records has more between two ports: to be mixed into the class of such paths.
+
+    @cvar port: this end's port.
+    """
+
+    port: Any
+
+    def __init__(self, fabric: Any, peer: Any, *rest: Any) -> None:
+        super().__init__(fabric, peer, *rest)
+        self.peer = SubnetPeer(peer.guid, peer.pid, peer.uid, peer.program, self.port)
+
+    def bind(self, queuePair: Any, message: Any = None) -> Any:
+        """
+        See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
+        """
+        bound = super().bind(queuePair, message)
+        self._follow(queuePair.number)
+        return bound
+
+    def modified(self, queuePair: Any) -> None:
+        """
+        See L{IPath<twisted_ib.hca.base.interfaces.IPath>}: its partition may be another one.
+        """
+        self._follow(queuePair.number)
+
+    def look(self, number: int) -> None:
+        """
+        Find out whether the peer reaches a queue pair now.
+        """
+        # What a peer published before it went is delivered, and then its path ends.
+        if self.port.has(self.peer.guid):
+            self._follow(number)
+
+    def _follow(self, number: int) -> None:
+        entry = self.table.get(number)
+        if entry is None or number <= GSI_QPN:
+            return
+        # A refused requester resumes first, whether it reaches the queue pair again or not.
+        isRefusing = entry.__class__ is Refusing
+        stands = entry.queuePair if isRefusing else entry
+        queuePair = stands.queuePair if stands.__class__ is Unreachable else stands
+        if self.port.connects(self.peer.guid, queuePair.partition):
+            stands = queuePair
+        elif stands is queuePair:
+            stands = Unreachable(queuePair)
+        if isRefusing:
+            entry.queuePair = stands
+        else:
+            self.table[number] = stands
+
+    def queuePairs(self) -> list[Any]:
+        """
+        See L{RecordPath<twisted_ib.hca.fabric.base.path.RecordPath>}.
+        """
+        return [each.queuePair if each.__class__ is Unreachable else each for each in super().queuePairs()]
+
+    def prepareRequest(self, request: Any) -> None:
+        """
+        See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}: the LIDs and GIDs of both ports.
+        """
+        own, peer = self.fabric.owner, self.peer
+        request.primaryPath = PathRecord(
+            localLID=own.port.lid,
+            remoteLID=peer.lid,
+            localGID=own.gid.to_bytes(GID_BYTES, "big"),
+            remoteGID=(own.port.subnetPrefix << 64 | peer.guid).to_bytes(GID_BYTES, "big"),
+            subnetLocal=True,
+        )
+
+
+class Sender:
+    """
+    The sender of a MAD: a port, whatever is attached to it.
+
+    @ivar lid: its LID.
+    @cvar guid: 0: it need not be a device.
+    """
+
+    __slots__ = ("lid",)
+
+    guid = 0
+
+    def __init__(self, lid: int) -> None:
+        self.lid = lid
+
+
+class ManagementPath:
+    """
+    The way of MADs to a LID: through the subnet, as the managers' own, whose programs have no rings.
+    """
+
+    __slots__ = ("fabric", "peer")
+
+    alive = True
+
+    def __init__(self, fabric: Any, lid: int) -> None:
+        self.fabric = fabric
+        self.peer = Sender(lid)
+
+    def respond(self, word: int, record: bytes, partition: int) -> bool:
+        """
+        See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
+        """
+        source = int.from_bytes(record[_SOURCE], "big") & QPN_MASK
+        self.fabric.sendMAD(self.peer.lid, source, word & QPN_MASK, record[-MAD_BYTES:])
+        return True
+
+    def send(self, word: int, header: bytes, payload: Any, length: int) -> None:
+        """
+        Send a MAD, or lose it: see L{AddressPath.send<twisted_ib.hca.services.address.AddressPath.send>}.
+        """
+        pieces = payload if isinstance(payload, list) else [payload]
+        self.respond(word, b"".join((header, *pieces)), 0)
+
+
+__all__ = ["ManagementPath", "SubnetPath", "SubnetPeer", "Unreachable"]

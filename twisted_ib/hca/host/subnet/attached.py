@@ -1,0 +1,130 @@
+"""
+A port of a subnet, as the device has it that is attached there, and the device, as the subnet has it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from twisted_ib.hca.subnet.smi import Packet
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.base.port import PortChange
+    from twisted_ib.hca.host.subnet.hosted import HostedSubnet
+    from twisted_ib.hca.subnet.graph import Port
+
+
+class IAttachedDevice(Protocol):
+    """
+    A device that is attached to a port.
+
+    It is called from within what a manager or another device does, and acts later.
+    """
+
+    def portChanged(self, change: PortChange) -> None:
+        """
+        The port has these settings now.
+        """
+
+    def rerouted(self) -> None:
+        """
+        Packets may go other ways than before.
+        """
+
+    def received(self, packet: Packet) -> None:
+        """
+        A MAD arrived.
+        """
+
+
+class AttachedPort:
+    """
+    A port of a L{HostedSubnet} in the same thread.
+
+    @ivar port: it.
+    @ivar device: the device.
+    """
+
+    __slots__ = ("_subnet", "device", "port")
+
+    def __init__(self, subnet: HostedSubnet, port: Port, device: IAttachedDevice) -> None:
+        self._subnet = subnet
+        self.port = port
+        self.device = device
+
+    @property
+    def guid(self) -> int:
+        """
+        Its GUID, which is the device's.
+        """
+        return self.port.guid
+
+    @property
+    def generation(self) -> int:
+        """
+        A number that is another one when packets may go other ways.
+        """
+        return self._subnet.forwarding.generation
+
+    def settings(self) -> PortChange:
+        """
+        @return: its settings.
+        """
+        return self.port.settings()
+
+    def route(self, lid: int) -> int:
+        """
+        @param lid: a unicast LID.
+        @return: the GUID of the port that packets to it arrive at; 0 if they are lost.
+        """
+        found = self._subnet.forwarding.unicast(self.port, lid)
+        return 0 if found is None else found.guid
+
+    def members(self, lid: int) -> tuple[int, ...]:
+        """
+        @param lid: a multicast LID.
+        @return: the GUIDs of the ports of other CAs that packets to it arrive at; the same object while
+            nothing has changed.
+        """
+        return self._subnet.forwarding.group(self.port, lid)
+
+    def connects(self, guid: int, partition: int) -> bool:
+        """
+        @param guid: of the port of another device, or of this one.
+        @param partition: a P_Key.
+        @return: whether each reaches the other, and the other is in the partition too.
+        """
+        other = self._subnet.attached.get(guid)
+        return (
+            other is not None
+            and partition in other.port.partitions.accepted
+            and self._subnet.forwarding.connects(self.port, other.port)
+        )
+
+    def has(self, guid: int) -> bool:
+        """
+        @return: whether a device of the subnet has a GUID.
+        """
+        return guid in self._subnet.attached
+
+    def lidOf(self, guid: int) -> int:
+        """
+        @return: the first LID of the port of a device; 0 if it has none, or there is no such device.
+        """
+        found = self._subnet.attached.get(guid)
+        return 0 if found is None else found.port.lid
+
+    def send(self, packet: Packet) -> None:
+        """
+        Send a MAD, which may be lost.
+        """
+        self._subnet.send(self.port, packet)
+
+    def close(self) -> None:
+        """
+        The device is gone.  Idempotent.
+        """
+        self._subnet.detach(self)
+
+
+__all__ = ["AttachedPort", "IAttachedDevice"]
