@@ -10,18 +10,23 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import programOf, running
-from tests.support.waiting import HANG_SECONDS
-from twisted_ib.errors import TopologyError
-from twisted_ib.hca.subnet.umad import CLIENT, CONNECT, CONTROL, ERROR, MAGIC
-from twisted_ib.limits import TOPOLOGY_BYTES
-from twisted_ib.tools.fabric import SOCKET_NAME_BYTES, commandLine, read
+from tests.support.waiting import HANG_SECONDS, waitUntil
+from twisted_ib.errors import PartitionError, TopologyError
+from twisted_ib.hca.base.port import PortState
+from twisted_ib.hca.mad.attributes.port import Capability
+from twisted_ib.hca.subnet.umad import CLIENT, CONNECT, CONTROL, ERROR, GET_PORT, GET_PORTINFO, MAGIC
+from twisted_ib.limits import PARTITION_FILE_BYTES, TOPOLOGY_BYTES
+from twisted_ib.tools.fabric import SOCKET_NAME_BYTES, commandLine, read, readPartitions
 
 RUN = programOf("fabric")
+#: ibsim's reply to GET_PORT: LID and state.
+PORT = Struct("=HB")
 
 PAIR = """\
 Ca 2 "left"
@@ -59,6 +64,15 @@ class FabricTests(SynchronousTestCase):
         """
         @return: the type of the answer to a client that attaches to a node.
         """
+        return self._attached(node)[0]
+
+    def ask(self, node: str, kind: int) -> bytes:
+        """
+        @return: the data of the answer to a client that is attached to a node.
+        """
+        return self._attached(node, kind)[1]
+
+    def _attached(self, node: str, *kinds: int) -> tuple[int, bytes]:
         names = [f"\0{self.name}:{each}\0".encode() for each in ("ctl", "ctl1", "in1")]
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as control:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as data:
@@ -66,10 +80,12 @@ class FabricTests(SynchronousTestCase):
                 control.bind(names[1])
                 data.bind(names[2])
                 control.connect(names[0])
-                request = CLIENT.pack(1, 0, 0, node.encode())
-                control.send(CONTROL.pack(MAGIC, 0, CONNECT, len(request), request))
-                kind: int = CONTROL.unpack(control.recv(CONTROL.size))[2]
-                return kind
+                number, found = 0, CLIENT.pack(1, 0, 0, node.encode())
+                for kind in (CONNECT, *kinds):
+                    control.send(CONTROL.pack(MAGIC, number, kind, len(found), found))
+                    _, _, answer, _, found = CONTROL.unpack(control.recv(CONTROL.size))
+                    number = CLIENT.unpack_from(found)[0] if kind == CONNECT else number
+                return answer, found
 
     def test_served(self) -> None:
         """
@@ -102,6 +118,20 @@ class FabricTests(SynchronousTestCase):
         self.assertEqual((output, second.returncode), ("", 1))
         self.assertEqual(errors, f"ib-fabric: --ibsim {self.name}: Address already in use\n")
 
+    def test_managed(self) -> None:
+        """
+        It has a subnet manager, which makes the links Active, unless it is told not to.
+        """
+        for arguments, isManaged in (((), True), (("--no-sm",), False)):
+            process = self.begin("--topology", str(self.file), *arguments)
+            process.stdout.readline()
+            mask = int.from_bytes(self.ask("left", GET_PORTINFO)[20:24], "big")
+            self.assertEqual(bool(mask & Capability.SM), isManaged)
+            if isManaged:
+                waitUntil(lambda: PORT.unpack_from(self.ask("right", GET_PORT)) == (2, PortState.ACTIVE))
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=HANG_SECONDS)
+
     def refused(self, *arguments: str) -> tuple[int, str]:
         """
         @return: exit status and errors.
@@ -124,18 +154,33 @@ class FabricTests(SynchronousTestCase):
         self.assertEqual(
             self.refused("--topology", missing), (1, f"ib-fabric: {missing}: No such file or directory\n")
         )
+        self.file.write_text("blue=1: ALL\n")
+        expected = f"ib-fabric: {self.file}:2: a partition ends with ';'\n"
+        self.assertEqual(self.refused("--partitions", str(self.file)), (1, expected))
         status, errors = self.refused("--ibsim", "x" * (SOCKET_NAME_BYTES + 1))
         self.assertEqual(status, 2)
         self.assertIn("ib-fabric: argument --ibsim: invalid name of a socket value", errors)
 
     def test_tooLarge(self) -> None:
         """
-        A file that is longer than a topology may be is not read to its end.
+        A file that is longer than a topology, or than partitions may be is not read to its end.
         """
-        with self.file.open("wb") as file:
-            file.truncate(TOPOLOGY_BYTES + 1)
-        error = self.assertRaises(TopologyError, read, str(self.file))
-        self.assertEqual(str(error), f"{self.file}:1: a file of more than {TOPOLOGY_BYTES} octets")
+        for most, kind, function in (
+            (TOPOLOGY_BYTES, TopologyError, read),
+            (PARTITION_FILE_BYTES, PartitionError, readPartitions),
+        ):
+            with self.file.open("wb") as file:
+                file.truncate(most + 1)
+            error = self.assertRaises(kind, function, str(self.file))
+            self.assertEqual(str(error), f"{self.file}:1: a file of more than {most} octets")
+
+    def test_partitions(self) -> None:
+        """
+        Without a file there is the default partition.
+        """
+        self.file.write_text("blue=0x8001: ALL;")
+        self.assertEqual([each.name for each in readPartitions(str(self.file))], ["blue", "Default"])
+        self.assertEqual([each.name for each in readPartitions(None)], ["Default"])
 
     def test_commandLine(self) -> None:
         """

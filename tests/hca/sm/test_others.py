@@ -271,6 +271,20 @@ class ElectionTests(OtherCase):
         self.managed.settle(1.0)
         self.assertEqual((self.state, self.managed.notActive()), (SMState.MASTER, []))
 
+    def test_handedOverOften(self) -> None:
+        """
+        A master to which somebody hands over all the time has one acknowledgement on its way, and sweeps no
+        sooner than ever.
+        """
+        self.begin()
+        sent = [mad for _ in range(50) for mad in self.control(Control.HANDOVER)]
+        self.assertEqual([mad.method for mad in sent].count(SET), 1)
+        self.assertEqual([mad.status for mad in sent if mad.method == GET_RESPONSE], [0] * 50)
+        self.managed.subnet.manager.start()
+        self.managed.settle(2.0)
+        self.assertEqual((self.state, self.managed.manager.sweeps), (SMState.MASTER, 2))
+        self.assertEqual([mad.method for mad in self.control(Control.HANDOVER)].count(SET), 1)
+
     def test_disabled(self) -> None:
         """
         A standby that is disabled does nothing until it is made a standby again.

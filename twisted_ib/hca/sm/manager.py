@@ -27,7 +27,7 @@ from twisted_ib.hca.sm.election import Control, Election
 from twisted_ib.hca.sm.lids import LIDs
 from twisted_ib.hca.sm.model import Model, Node, Port
 from twisted_ib.hca.sm.partitions import DEFAULT, Partition, keysOf
-from twisted_ib.hca.sm.requests import Request, Requests
+from twisted_ib.hca.sm.requests import Answered, Request, Requests
 from twisted_ib.hca.sm.routing import Routing
 from twisted_ib.hca.sm.sweep import Discovery
 from twisted_ib.hca.subnet.smi import PERMISSIVE_LID, Packet
@@ -123,6 +123,8 @@ class Manager:
         # Whether no sweep has been finished since this one became the master.
         self._isNew = True
         self._isComplete = True
+        # Whether a Set of SMInfo that acknowledges a handover is on its way.
+        self._isAcknowledging = False
         self._now = 0.0
         # Sweeps that are wanted; when the next may begin, and when the next is due at the latest.
         self._heavy = self._light = False
@@ -182,6 +184,7 @@ class Manager:
         self._groups.clear()
         self._dirty.clear()
         self._isNew = True
+        self._isAcknowledging = False
         self._configuration.forget()
         if self.administration is not None:
             self.administration.reset()
@@ -274,27 +277,30 @@ class Manager:
 
     def _controlled(self, before: SMState, packet: Packet, mad: Mad) -> None:
         after = self._election.state
-        if mad.modifier == Control.HANDOVER:
-            self._control(Control.ACKNOWLEDGE, *_back(packet, mad))
+        if mad.modifier == Control.HANDOVER and not self._isAcknowledging:
+            self._isAcknowledging = True
+            self._control(Control.ACKNOWLEDGE, *_back(packet, mad), self._acknowledged)
         if before is SMState.MASTER and after is not SMState.MASTER:
             self._abdicate()
         if after in (SMState.MASTER, SMState.DISCOVERING):
             # All is discovered again before anything is set.
             self._heavy = True
-            self._earliest = 0.0
         elif after is SMState.STANDBY:
             self._latest = self._now + limits.SM_POLL_SECONDS
 
-    def _control(self, control: Control, route: bytes | None, lid: int) -> None:
+    def _control(self, control: Control, route: bytes | None, lid: int, answered: Answered) -> None:
         data = evolve(self.information(), smInfoKey=self.key).pack()
-        self._requests.add([Request(route, SMInfo.ID, control, _ignore, data, lid)])
+        self._requests.add([Request(route, SMInfo.ID, control, answered, data, lid)])
+
+    def _acknowledged(self, data: bytes | None) -> None:
+        self._isAcknowledging = False
 
     def _elect(self, managers: list[tuple[Port, SMInfo]], own: Port) -> None:
         self._election.guid = own.guid
         self._election.discovered(info for _, info in managers)
         heir = next((port for port, _ in managers if port.guid == self._election.heir), None)
         if heir is not None:
-            self._control(Control.HANDOVER, heir.route, 0)
+            self._control(Control.HANDOVER, heir.route, 0, _ignore)
         self.model.managers = {port.guid: info for port, info in managers}
         self.model.managers[own.guid] = self.information()
 

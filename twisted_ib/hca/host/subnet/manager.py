@@ -78,13 +78,16 @@ class HostedManager:
 
     def start(self) -> None:
         """
-        Begin at the first CA that there is now; harmless if it has begun there.
+        Begin at the first CA that there is; harmless as long as the port that it is at has a link.
         """
-        port = self._first()
+        port = self._first() if self.port is None or not self._isLinked(self.port) else self.port
         if port is not self.port:
             self._stop()
             self.port = port
         self._resume()
+
+    def _isLinked(self, port: Port) -> bool:
+        return self._subnet.graph.nodes.get(port.node.guid) is port.node and port.peer is not None
 
     def _first(self) -> Port | None:
         nodes = [node for node in self._subnet.graph.nodes.values() if node.kind is NodeType.CA]
