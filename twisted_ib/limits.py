@@ -343,6 +343,22 @@ SM_MADS_PER_TURN = 256
 #: A partition file, in octets.
 PARTITION_FILE_BYTES = 1024 * 1024
 
+# -- subnet administration
+
+#: What one port may have asked for: memberships of multicast groups, services, subscriptions.
+SA_PORT_GROUPS = 1024
+SA_PORT_SERVICES = 256
+SA_PORT_SUBSCRIPTIONS = 64
+#: Services and subscriptions of all ports.
+SA_SERVICES = 16384
+SA_SUBSCRIPTIONS = 16384
+#: Reports that wait for their responses, of all subscribers and of one port.
+SA_REPORTS = 8192
+SA_PORT_REPORTS = 256
+#: Paths that one query is about, and those whose MTU and rate are remembered.
+SA_TABLE_PATHS = 16384
+SA_PATH_QUALITIES = 65536
+
 # -- ib-perf
 
 #: The longest message, as of perftest's C{-a}.

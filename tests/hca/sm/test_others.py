@@ -392,6 +392,7 @@ class UnaskedTests(OtherCase):
         self.begin()
         manager, clock = self.managed.manager, self.managed.clock
         query = Mad(SUBNET_ADMINISTRATION, 2, GET, 1, 0x35)
+        manager.administration = None
         self.ask(query)
         self.assertEqual(self.managed.lost["sm_unexpected"], 1)
         administration = manager.administration = Administration()

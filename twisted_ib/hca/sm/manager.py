@@ -67,14 +67,15 @@ _MULTICAST_LIDS: Final = range(FIRST_MULTICAST_LID, PERMISSIVE_LID)
 class Options:
     """
     @ivar priority: 0 to 15: of several subnet managers the highest becomes the master.
-    @ivar key: the SM_Key: other managers give it with what they ask this one to do.
+    @ivar key: the SM_Key, by default OpenSM's: other managers give it with what they ask this one to do, and
+        who has it is told all by subnet administration.
     @ivar prefix: the subnet prefix.
     @ivar partitions: those of L{partitions.parse<twisted_ib.hca.sm.partitions.parse>}.
     @ivar sweepSeconds: between light sweeps.
     """
 
     priority: int = 0
-    key: int = 0
+    key: int = 1
     prefix: int = DEFAULT_PREFIX
     partitions: tuple[Partition, ...] = DEFAULT
     sweepSeconds: float = limits.SM_SWEEP_SECONDS

@@ -129,6 +129,7 @@ class Packet:
     @ivar destination: destination queue pair: 0, 1, or what a redirection named.
     @ivar octets: the MAD, 256 octets, changed by the hops of a directed route.
     @ivar length: how many of them its sender speaks of, which tells tools how many records there are.
+    @ivar room: octets of a MAD that its sender takes in response, if it has no RMPP; else 0.
     """
 
     slid: int
@@ -137,6 +138,7 @@ class Packet:
     destination: int
     octets: bytearray
     length: int = MAD_BYTES
+    room: int = 0
 
 
 def responded(request: Packet, response: bytes) -> Packet:

@@ -67,6 +67,9 @@ _ISSM: Final = Struct("=i")
 
 #: Destination and source LID, destination and source queue pair, status, length, MAD.
 MESSAGE: Final = Struct(">HxxHxxIII4xQ256s")
+#: Octets of a MAD that reach a client: umad2sim.c reads a message into a buffer of its size, in which a
+#: struct ib_user_mad is in front of the MAD.  RMPP is the kernel's part, which libumad2sim does not play.
+_ROOM: Final = 224
 #: The status of a request that is lost (errno(3), ETIMEDOUT), so that its sender need not wait.
 TIMED_OUT: Final = 110
 
@@ -382,7 +385,7 @@ class UmadServer:
             smp[8:16] = transaction.to_bytes(8, "big")
         if not directed or dlid != PERMISSIVE_LID:
             slid = slid if client.port.hasLID(slid) else client.port.lid
-        return Packet(slid, dlid, source, destination, smp, length)
+        return Packet(slid, dlid, source, destination, smp, length, _ROOM)
 
     def _bounce(self, client: _Client, octets: bytes, packet: Packet) -> None:
         dlid, slid, destination, source, _, length, mad = MESSAGE.unpack(octets)

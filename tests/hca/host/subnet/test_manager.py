@@ -113,7 +113,9 @@ class HostedManagerTests(SynchronousTestCase):
         self.assertEqual((response[3:5], response[72:80]), (b"\x81\x80", bytes(8)))
         # Others of its port's agents answer as before.
         self.assertEqual(len(self.ask(number, mad(PERF, GET, 0x12, at65=1), lid)), 1)
-        self.assertEqual(self.ask(number, mad(0x03, GET, 0x35), lid), [])
+        # And subnet administration, by its status for another version.
+        (response,) = self.ask(number, mad(0x03, GET, 0x35), lid)
+        self.assertEqual(response[4:6], b"\0\x04")
 
     def test_resigned(self) -> None:
         """

@@ -14,6 +14,7 @@ from twisted_ib.hca.mad.attributes.manager import SMInfo
 from twisted_ib.hca.mad.attributes.notice import Notice
 from twisted_ib.hca.sm.manager import Manager, Options
 from twisted_ib.hca.sm.requests import TRANSACTIONS
+from twisted_ib.hca.sm.sa.agent import Administration
 from twisted_ib.hca.wire.mad.classes import SUBNET_ADMINISTRATION, SUBNET_CLASSES
 from twisted_ib.hca.wire.mad.mad import HEADER, RESPONSE, TRAP, TRAP_REPRESS
 
@@ -69,6 +70,7 @@ class HostedManager:
         self._subnet = subnet
         self._clock = clock
         self.manager = Manager(options, randomBits(_TRANSACTION_BITS), count)
+        self.manager.administration = Administration(self.manager, randomBits, count)
         self.port: Port | None = None
         self._timer: Any = None
         self._return: Any = None

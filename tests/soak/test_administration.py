@@ -1,0 +1,32 @@
+"""
+The hostile test of C{tests.hca.sm.sa} with the large number.
+"""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+from tests.hca.sm.sa import test_mutated
+
+COUNT = 30_000
+#: Bytes that all of it may leave.
+MOST = 1 << 24
+
+
+class MutatedTests(test_mutated.MutatedTests):
+    """
+    Subnet administration.
+    """
+
+    count = COUNT
+
+    def test_mutated(self) -> None:
+        """
+        Nothing is raised, and little is kept.  Seed 19.
+        """
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        super().test_mutated()
+        gc.collect()
+        self.assertLess(tracemalloc.get_traced_memory()[0], MOST)
