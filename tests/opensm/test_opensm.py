@@ -12,7 +12,7 @@ from tests.opensm.lab import lacking
 from tests.support.optional import suiteUnless
 
 #: The modules that have them.
-MODULES = ("master", "own", "settings", "commands", "attack", "redirection", "osmtest")
+MODULES = ("master", "own", "settings", "commands", "attack", "redirection", "osmtest", "administration")
 
 
 class NoOpenSMTests(SynchronousTestCase):

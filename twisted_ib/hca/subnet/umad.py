@@ -22,6 +22,7 @@ from twisted_ib.hca.subnet.smi import (
     isReturning,
     responded,
 )
+from twisted_ib.hca.subnet.umadtransfers import complete, isControl
 from twisted_ib.hca.wire.mad.classes import (
     ORGANIZATION_CLASSES,
     SUBNET_ADMINISTRATION,
@@ -414,11 +415,14 @@ class UmadServer:
             self._subnet.answer(port, packet)
             return None
         client = next(self._takers(port.node.end(port), packet), None)
+        if client is not None and isControl(mad):
+            return None
         if client is not None and self._endsOpenSM(mad):
             self._count("umad_withheld")
             return b""
         if client is not None:
             return None if self._deliver(client, packet) else b""
+        complete(packet)
         if self._subnet.take(port, packet):
             return None
         if not method & RESPONSE:

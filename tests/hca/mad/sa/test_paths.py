@@ -53,6 +53,11 @@ class PathCacheTests(SynchronousTestCase):
         cache.add(PathKey(3, 0), RECORD, 0.0)
         found = [cache.find(PathKey(number, 0), 0.0) is not None for number in (1, 2, 3)]
         self.assertEqual(found, [True, False, True])
+        # One that is learned again has been used.
+        cache.add(PathKey(1, 0), RECORD, 0.0)
+        cache.add(PathKey(4, 0), RECORD, 0.0)
+        found = [cache.find(PathKey(number, 0), 0.0) is not None for number in (1, 3, 4)]
+        self.assertEqual(found, [True, False, True])
 
     def test_forget(self) -> None:
         """

@@ -533,6 +533,25 @@ class RenewalTests(RegistryTestCase):
         self.reregister(EventType.SM_CHANGE)
         self.assertEqual((self.asked(), self.taken()), ([(SET, MGID)], []))
 
+    def test_unsent(self) -> None:
+        """
+        Those whose request cannot be sent make room, and are tried again.
+        """
+        self.patch(limits, "SA_RENEWALS", 1)
+        for mgid in (1, 2):
+            self.join(mgid)
+        self.asked()
+
+        def refused(*arguments: Any) -> None:
+            raise ResourceLimitError("full")
+
+        patch = self.patch(self.a.mads, "send", refused)
+        self.reregister()
+        self.assertTrue(self.client.registrations.isRenewing)
+        patch.restore()
+        self.wait(1.0)
+        self.assertEqual((self.asked(), self.client.registrations.isRenewing), ([(SET, 1), (SET, 2)], False))
+
     def test_registering(self) -> None:
         """
         A first request that is under way is sent to the new subnet manager; that of one that leaves is left

@@ -18,9 +18,9 @@ from twisted_ib.hca.host.subnet.attached import AttachedPort, IAttachedDevice
 from twisted_ib.hca.host.subnet.manager import HostedManager
 from twisted_ib.hca.mad.attributes.node import NodeInfo
 from twisted_ib.hca.mad.attributes.notice import Notice
-from twisted_ib.hca.mad.attributes.port import PKeyTable, PortInfo
+from twisted_ib.hca.mad.attributes.port import Capability, PKeyTable, PortInfo
 from twisted_ib.hca.mad.pma import PMA
-from twisted_ib.hca.mad.sma import SMA, Answer, setSM
+from twisted_ib.hca.mad.sma import SMA, Answer, setCapability, setSM
 from twisted_ib.hca.mad.traps import Traps
 from twisted_ib.hca.mad.vendor import PING, respond
 from twisted_ib.hca.sm.manager import Options
@@ -245,10 +245,15 @@ class HostedSubnet:
         """
         port = self._adapter(name) or self._plug(guid, name)
         found = self.attached[port.guid] = AttachedPort(self, port, device)
+        self._setClient(port, True)
         # The others may connect with it.
         self._linksChanged((), True)
         self._sweep()
         return found
+
+    def _setClient(self, port: Port, isClient: bool) -> None:
+        # IBTA vol. 1 14.4.11: only a port that says so is asked to register its clients again.
+        self._report(setCapability(port, Capability.CLIENT_REREGISTRATION, isClient))
 
     def _adapter(self, name: str) -> Port | None:
         port = self.find(name) if name else None
@@ -281,6 +286,7 @@ class HostedSubnet:
         if self.attached.get(port.guid) is not attached:
             return
         del self.attached[port.guid]
+        self._setClient(port, False)
         changes: list[Change] = []
         if port.node in self._plugged:
             self._plugged.discard(port.node)

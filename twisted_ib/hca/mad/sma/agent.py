@@ -210,7 +210,16 @@ def setSM(port: Port, isSM: bool) -> tuple[tuple[Port, Notice], ...]:
 
     @return: the trap of the change, for the master.
     """
-    mask = port.capMask | Capability.SM if isSM else port.capMask & ~Capability.SM
+    return setCapability(port, Capability.SM, isSM)
+
+
+def setCapability(port: Port, capability: Capability, isSet: bool) -> tuple[tuple[Port, Notice], ...]:
+    """
+    Set or clear a bit of a port's CapabilityMask.
+
+    @return: the trap of the change, for the master.
+    """
+    mask = port.capMask | capability if isSet else port.capMask & ~capability
     if mask == port.capMask:
         return ()
     port.capMask = mask
@@ -218,4 +227,4 @@ def setSM(port: Port, isSM: bool) -> tuple[tuple[Port, Notice], ...]:
     return ((port, notice(port, NoticeType.INFORMATIONAL, Trap.CAPABILITY_CHANGED, details)),)
 
 
-__all__ = ["ATTRIBUTES", "SMA", "Answer", "notice", "setSM"]
+__all__ = ["ATTRIBUTES", "SMA", "Answer", "notice", "setCapability", "setSM"]
