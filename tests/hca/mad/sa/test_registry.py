@@ -510,6 +510,7 @@ class RenewalTests(RegistryTestCase):
         self.asked()
         handle.close()
         self.settle()
+        self.assertFalse(self.client.registrations.isRenewing)
         self.wait(20.0)
         self.assertEqual(self.asked(), [(DELETE, MGID)])
 
