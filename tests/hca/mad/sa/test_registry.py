@@ -480,6 +480,24 @@ class RenewalTests(RegistryTestCase):
         self.wait(60.0)
         self.assertEqual((self.asked(), self.taken(), self.client.registrations._wait), ([], [], 1.0))
 
+    def test_retriedAnew(self) -> None:
+        """
+        Another event tries at once, and the waits begin anew.
+        """
+        self.join()
+        self.sa.silence()
+        self.reregister()
+        for wait in (1.0, 2.0):
+            self.end()
+            self.wait(wait)
+        self.asked()
+        self.reregister()
+        self.assertEqual(self.asked(), [(SET, MGID)])
+        self.end()
+        self.asked()
+        self.wait(1.0)
+        self.assertEqual(self.asked(), [(SET, MGID)])
+
     def test_passing(self) -> None:
         """
         A subnet manager that is busy or has no room is asked again too.

@@ -61,7 +61,7 @@ class Exchange:
         self.device, self.agent, self.address, self.mad = device, agent, address, mad
         self.patience = patience
         self._left = patience.retries
-        self._ended: Ended | None = ended
+        self._ended = ended
         self._request: Request | None = None
         self._timer: Timer | None = None
         self._send()
@@ -74,27 +74,27 @@ class Exchange:
         try:
             self._send()
         except HCAError as error:
-            self._end(error)
+            self._ended(error)
 
     def _answered(self, received: ReceivedMAD | None) -> None:
         self._request = None
         if received is None:
             if self.device.closed:
-                self._end(DeviceClosedError("the device is closed"))
+                self._ended(DeviceClosedError("the device is closed"))
             else:
-                self._end(self._timedOut())
+                self._ended(self._timedOut())
             return
         try:
             response = received.mad
         except WireError as error:
-            self._end(error)
+            self._ended(error)
             return
         if response.status & BUSY and self._left:
             self._left -= 1
             self._timer = self.device.timers.start(self.patience.timeout, self._again)
             return
         fault = check(self.mad, response)
-        self._end(response if fault is None else fault)
+        self._ended(response if fault is None else fault)
 
     def _timedOut(self) -> SATimeoutError:
         seconds = self.patience.timeout * (self.patience.retries + 1)
@@ -102,16 +102,10 @@ class Exchange:
             f"{describe(self.mad)} was not answered in {seconds:g} s: check that the subnet manager runs"
         )
 
-    def _end(self, outcome: Mad | HCAError) -> None:
-        ended, self._ended = self._ended, None
-        if ended is not None:
-            ended(outcome)
-
     def cancel(self) -> None:
         """
         Send nothing more; nothing is reported.  Idempotent.
         """
-        self._ended = None
         if self._timer is not None:
             self._timer.cancel()
         if self._request is not None:
