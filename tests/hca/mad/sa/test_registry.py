@@ -147,11 +147,15 @@ class RegistrationsTests(RegistryTestCase):
         self.assertEqual(len(self.client.registrations), 2)
         self.asked()
         self.sa.answer = answer
+        # By its GID it is the same group.
+        again = self.join(NEW_GROUP)
+        self.assertEqual((again.record, self.asked()), (first.record, []))
+        again.close()
         self.reregister()
         self.assertEqual(self.asked(), [(SET, NEW_GROUP), (SET, 5)])
         first.close()
         self.settle()
-        self.assertEqual(self.asked(), [(DELETE, NEW_GROUP)])
+        self.assertEqual((self.asked(), len(self.client.registrations)), ([(DELETE, NEW_GROUP)], 1))
 
     def test_newGroupClosed(self) -> None:
         """
@@ -599,6 +603,20 @@ class RenewalTests(RegistryTestCase):
         self.sa.answer = answer
         self.wait(1.0)
         self.assertEqual(self.asked(), [(SET, number) for number in range(1, 6)])
+
+    def test_pacedClosed(self) -> None:
+        """
+        One that is given up meanwhile makes room at once.
+        """
+        self.patch(limits, "SA_RENEWALS", 1)
+        first = self.join(1)
+        self.join(2)
+        self.asked()
+        self.sa.silence()
+        self.reregister()
+        first.close()
+        self.settle()
+        self.assertEqual(self.asked(), [(SET, 1), (DELETE, 1), (SET, 2)])
 
     def test_pacedAgain(self) -> None:
         """

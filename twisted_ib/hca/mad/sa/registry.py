@@ -361,7 +361,6 @@ class Registrations:
     def _stopTimer(registration: Registration) -> None:
         if registration.timer is not None:
             registration.timer.cancel()
-            registration.timer = None
 
 
 def _given(error: HCAError | None) -> Input:
