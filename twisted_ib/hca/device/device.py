@@ -649,6 +649,8 @@ class Device(DeviceProgress, Identity):
         """
         if self.closed:
             return
+        if self._sa is not None:
+            self._sa.close()
         self.closed = True
         _devices.discard(self)
         # Linux cm.c, cm_destroy_id, for each identifier that a process leaves behind: where the medium tells

@@ -184,6 +184,15 @@ class AdministrationContract:
         for handle in handles:
             self.closed(handle)
 
+    def test_close(self: Any) -> None:
+        """
+        A device that closes leaves its groups.
+        """
+        self.opened(self.one.sa.join, MGID, **MADE)
+        self.assertTrue(self.group(MGID))
+        self.one.close()
+        self.until(lambda: not self.asked(MCMemberRecord, {"mgid": MGID}))
+
     def test_restart(self: Any) -> None:
         """
         Groups, services and subscriptions are there again after the manager has forgotten them.

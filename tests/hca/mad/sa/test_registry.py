@@ -314,6 +314,46 @@ class RegistrationsTests(RegistryTestCase):
         self.assertEqual([type(each) for each in self.taken()], [DeviceClosedError] * 3)
 
 
+class CloseTests(RegistryTestCase):
+    """
+    A device that closes gives up what it has registered.
+    """
+
+    def setUp(self) -> None:
+        """
+        Register.
+        """
+        super().setUp()
+        self.a._sa = self.client
+        self.join()
+        self.client.service(5, nothing)
+        self.sa.silence()
+        self.join(0)
+        self.settle()
+        self.asked()
+
+    def test_left(self) -> None:
+        """
+        What has a name is given up, without an answer.
+        """
+        sent: list[Any] = []
+        self.patch(self.client._agent.__class__, "send", lambda agent, address, mad: sent.append(mad))
+        self.a.close()
+        self.assertEqual([(mad.method, mad.attribute) for mad in sent], [(DELETE, 0x38), (DELETE, 0x31)])
+
+    def test_noManager(self) -> None:
+        """
+        Without a subnet manager it closes too.
+        """
+
+        def none() -> AddressVector:
+            raise NoSubnetManagerError("none")
+
+        self.patch(self.client, "_address", none)
+        self.a.close()
+        self.assertEqual(self.a.counters["sa_not_left"], 1)
+
+
 class ServicesTests(RegistryTestCase):
     """
     Services and subscriptions.

@@ -173,6 +173,18 @@ class SAClient:
         """
         self._device.count(name)
 
+    def close(self) -> None:
+        """
+        The device closes: give up what is registered, without waiting for answers.
+        """
+        try:
+            address = self._address()
+            for mad in self.registrations.unregistering():
+                self._agent.send(address, mad)
+        except HCAError:
+            # Nobody to tell, or no room: the subnet manager forgets a port that goes.
+            self.count("sa_not_left")
+
     # -- queries
 
     def path(

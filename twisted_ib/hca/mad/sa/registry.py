@@ -196,6 +196,13 @@ class Registrations:
         callAll(calls)
         return bool(calls)
 
+    def unregistering(self) -> list[Mad]:
+        """
+        @return: the requests to give all up.
+        """
+        mads = [each.unregister() for each in self._table.values()]
+        return [mad for mad in mads if mad is not None]
+
     # -- renewal
 
     def renew(self) -> None:
