@@ -259,6 +259,48 @@ class RegistrationsTests(RegistryTestCase):
         self.assertEqual(self.asked(), [(SET, MGID), (DELETE, MGID), (DELETE, MGID), (SET, MGID)])
         self.assertEqual(self.client.registrations._users, 1)
 
+    def test_sameGID(self) -> None:
+        """
+        A new group that gets the GID of one that there is already is none.
+        """
+        first = self.join(NEW_GROUP)
+        self.taken()
+        self.join(0)
+        self.assertIsInstance(self.taken()[0], SAResponseError)
+        self.assertEqual((len(self.client.registrations), first.record.mgid), (1, NEW_GROUP))
+
+    def test_closedWithin(self) -> None:
+        """
+        A user who is told may close any handle: those that are closed hear nothing more.
+        """
+        handles: list[Any] = []
+
+        def close(outcome: Any) -> None:
+            self.said.append(outcome)
+            for handle in handles:
+                handle.close()
+
+        for _ in range(3):
+            handles.append(self.client.join(MGID, close, close))
+        self.settle()
+        self.assertEqual((len(self.taken()), self.asked()), (1, [(SET, MGID), (DELETE, MGID)]))
+        self.assertEqual(len(self.client.registrations), 0)
+
+    def test_closedAgainWithin(self) -> None:
+        """
+        Also a user who is told that it has left, of a group that is wanted again.
+        """
+        handle = self.join()
+        self.sa.silence()
+        handles: list[Any] = []
+        handle.close(lambda error: handles[0].close())
+        handles.append(self.client.join(MGID, nothing))
+        self.sa.answer = answer
+        self.wait(1.0)
+        self.settle()
+        self.assertEqual([method for method, _ in self.asked()], [SET, DELETE, DELETE, SET, DELETE])
+        self.assertEqual(len(self.client.registrations), 0)
+
     def test_bound(self) -> None:
         """
         So many users.

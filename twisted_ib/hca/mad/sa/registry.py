@@ -167,7 +167,9 @@ class Registrations:
         """
         See L{Handle.close}.
         """
-        registration, handle.registration, handle.answered = handle.registration, None, None
+        registration, handle.registration = handle.registration, None
+        # It may be closed by another user who is told before.
+        handle.answered = handle.changed = None
         if registration is not None:
             del registration.users[handle]
             self._users -= 1
@@ -279,10 +281,14 @@ class Registrations:
         before, was = registration.record, registration.state
         error = self._accept(registration, outcome)
         action = registration.step(_given(error))
+        released: list[Callable[[HCAError | None], object]] = []
         if was is State.WANTED_AGAIN:
             # The answer is for those that had gone.
-            self._released(registration, error)
-        self._do(registration, action, error, registration.record != before)
+            released, registration.released = registration.released, []
+        try:
+            self._do(registration, action, error, registration.record != before)
+        finally:
+            callAll(partial(each, error) for each in released)
 
     def _accept(self, registration: Registration, outcome: Mad | HCAError) -> HCAError | None:
         if isinstance(outcome, HCAError):
@@ -295,6 +301,10 @@ class Registrations:
                 self._device.count("sa_malformed")
                 return wrong
             # Subnet administration gives a group its MGID.
+            if registration.key != old and registration.key in self._table:
+                registration.key = old
+                self._device.count("sa_malformed")
+                return SAResponseError("a new group was given the GID of another: try again")
             self._table[registration.key] = self._table.pop(old)
         return None
 
@@ -348,14 +358,8 @@ class Registrations:
         self._users -= len(users)
         for each in users:
             each.registration = None
-        try:
-            callAll(partial(each.tell, error) for each in users)
-        finally:
-            self._released(registration, error)
-
-    def _released(self, registration: Registration, error: HCAError | None) -> None:
         released, registration.released = registration.released, []
-        callAll(partial(each, error) for each in released)
+        callAll(partial(each, error) for each in (*(each.tell for each in users), *released))
 
     def _forget(self, registration: Registration) -> None:
         self._table.pop(registration.key, None)
