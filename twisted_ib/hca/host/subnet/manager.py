@@ -16,7 +16,7 @@ from twisted_ib.hca.sm.manager import Manager, Options
 from twisted_ib.hca.sm.requests import TRANSACTIONS
 from twisted_ib.hca.sm.sa.agent import Administration
 from twisted_ib.hca.wire.mad.classes import SUBNET_ADMINISTRATION, SUBNET_CLASSES
-from twisted_ib.hca.wire.mad.mad import HEADER, RESPONSE, TRAP, TRAP_REPRESS
+from twisted_ib.hca.wire.mad.mad import HEADER, REPORT, RESPONSE, TRAP, TRAP_REPRESS
 
 if TYPE_CHECKING:
     from twisted_ib.hca.subnet.graph import Graph, Port
@@ -195,7 +195,8 @@ class HostedManager:
 def _isForManager(octets: bytearray) -> bool:
     _, class_, _, method, _, _, transaction, attribute, _, _ = HEADER.unpack_from(octets)
     if class_ == SUBNET_ADMINISTRATION:
-        return True
+        # A device may be at the same port: the responses to its requests, and Reports, are its own.
+        return method == REPORT | RESPONSE or not (method & RESPONSE or method == REPORT)
     if class_ not in SUBNET_CLASSES or method == TRAP_REPRESS:
         return False
     if method & RESPONSE:
