@@ -129,7 +129,7 @@ class Attempt:
             # A device placed by the user's address (RoCE) is chosen by the peer's address, which a name does
             # not tell yet.
             elif connector.bound[0] or not isPlacedByUser(connector.device or DEFAULT_DEVICE):
-                self._open("")
+                literal = self._open("").device.hostNamed(connector.host) or None
         except (HCAError, OSError, MemoryError, ValueError) as e:
             self.failIfNotConnected(failures.connectError(e, connector.where()))
             return

@@ -125,7 +125,8 @@ class End:
         """
         @return: where to reach it.
         """
-        return AHAttr(is_global=1, gr=GlobalRoute(self.ctx.query_gid(1, 0)))
+        lid = self.ctx.query_port(1).lid
+        return AHAttr(dlid=lid, is_global=1, gr=GlobalRoute(self.ctx.query_gid(1, 0)))
 
     def attr(self, peer: End) -> QPAttr:
         """

@@ -13,9 +13,11 @@ from typing import Any
 from twisted_ib.errors import NoRouteError
 from twisted_ib.hca.base.port import Port
 from twisted_ib.hca.base.traits import Peers, Traits
-from twisted_ib.hca.connection.rdmacm import gidText
+from twisted_ib.hca.connection.rdmacm import gidNumber, gidText
 from twisted_ib.hca.host.addresses import isLocalAddress, isPeersAddress, localAddresses, normalise
 
+#: The lower half of a GID.
+_GUID_BITS = 64
 #: Addresses that name no interface.
 _WILDCARDS = ("0.0.0.0", "::")
 
@@ -60,6 +62,15 @@ class Identity:
             return True
         return self.traits.peers is not Peers.SUBNET and self.isLocal(gidText(gid))
 
+    def hostNamed(self, name: str) -> str:
+        """
+        Find a host by a name that the reactor's resolver need not know.
+
+        @return: the GID of the node of a subnet with this description; C{""} if there is none, or no subnet.
+        """
+        guid = self.fabric.named(name) if self.traits.peers is Peers.SUBNET else 0
+        return normalise(gidText(self.port.subnetPrefix << _GUID_BITS | guid)) if guid else ""
+
     def localAddressFor(self, address: str, bound: str = "") -> str:
         """
         Choose the source address of a connection.
@@ -75,6 +86,9 @@ class Identity:
             elif not isLocalAddress(bound):
                 raise NoRouteError(f"{bound} is not an address of this host")
             return bound
+        if self.traits.peers is Peers.SUBNET and not isPeersAddress(address, int(self.clock())):
+            # A GID of the subnet.
+            return normalise(gidText(self.gid))
         # Between processes of one host the destination is as good a source as any; it keeps the IP version
         # and scope right.
         return address if self.address is None else self.address
@@ -111,6 +125,8 @@ class Identity:
         """
         if self.address is not None:
             return address == self.address
+        if self.traits.peers is Peers.SUBNET and gidNumber(address) in self.port.gids:
+            return True
         # The host's address list is read at most once a second: that costs a socket, and each connection
         # makes a claim.
         return isPeersAddress(address, int(self.clock()))
@@ -135,6 +151,10 @@ class Identity:
             # IBTA vol. 1 annex A17: a RoCEv2 peer is what its packets' source address says, and nothing else.
             found: str = path.peer.address
             return address == found
+        if self.traits.peers is Peers.SUBNET:
+            prefix, guid = divmod(gidNumber(address), 1 << _GUID_BITS)
+            if prefix == self.port.subnetPrefix:
+                return bool(guid == path.peer.guid)
         # All processes of a host have all its addresses; the claim cannot be narrowed further.
         return self.isLocal(address)
 

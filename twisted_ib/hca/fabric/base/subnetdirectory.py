@@ -28,6 +28,11 @@ class ISubnetDirectory(IHostDirectory):
         @return: whether the port with a GUID is that of an HCA.
         """
 
+    def named(description):  # type: ignore[no-untyped-def]
+        """
+        @return: the GUID of the HCA whose node has a description; 0 if there is none.
+        """
+
     def settings():  # type: ignore[no-untyped-def]
         """
         @return: the settings of the port, a L{PortChange<twisted_ib.hca.base.port.PortChange>}.

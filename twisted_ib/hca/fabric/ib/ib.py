@@ -23,6 +23,7 @@ from twisted_ib.errors import NoRouteError
 from twisted_ib.hca.base.interfaces import IFabric
 from twisted_ib.hca.base.operation import GSI_QPN, UD_SEND_ONLY
 from twisted_ib.hca.base.traits import SUBNET
+from twisted_ib.hca.connection.rdmacm import gidNumber
 from twisted_ib.hca.fabric.base.subnetdirectory import ISubnetDirectory
 from twisted_ib.hca.fabric.ib.paths import ManagementPath, SubnetPath
 from twisted_ib.hca.services.datagramform import localDatagram
@@ -169,12 +170,21 @@ class SubnetFabric:
         """
         See L{IDirectory<twisted_ib.hca.base.interfaces.IDirectory>}.
 
+        @param address: a GID of the subnet, or an address of this host.
         @raise NoRouteError: the subnet does not lead there and back.
         """
-        checked = _Checked(self, user)
-        search = self._records.resolve(serviceID, address, checked)
+        checked, guid = _Checked(self, user), self._guidOf(address)
+        if guid:
+            search = self._records.reach(guid, checked)
+        else:
+            search = self._records.resolve(serviceID, address, checked)
         checked.isAsking = False
         return search
+
+    def _guidOf(self, address: str) -> int:
+        # IBTA vol. 1 4.1.1: subnet prefix and GUID.
+        prefix, guid = divmod(gidNumber(address), 1 << 64)
+        return guid if prefix == self.owner.port.subnetPrefix and self.port.has(guid) else 0
 
     def join(self, group: int) -> None:
         """
@@ -206,6 +216,12 @@ class SubnetFabric:
         See L{ISubnetDirectory}.
         """
         return bool(self.port.has(guid))
+
+    def named(self, description: str) -> int:
+        """
+        See L{ISubnetDirectory}.
+        """
+        return int(self.port.named(description))
 
     def members(self, lid: int) -> tuple[int, ...]:
         """

@@ -107,6 +107,14 @@ class AttachedPort:
         """
         return guid in self._subnet.attached
 
+    def named(self, description: str) -> int:
+        """
+        @param description: of a node, or its name in the topology.
+        @return: the GUID of the device there; 0 if there is none.
+        """
+        found = self._subnet.find(description) if description else None
+        return found.guid if found is not None and found.guid in self._subnet.attached else 0
+
     def lidOf(self, guid: int) -> int:
         """
         @return: the first LID of the port of a device; 0 if it has none, or there is no such device.
