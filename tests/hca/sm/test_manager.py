@@ -4,6 +4,7 @@ Tests of L{twisted_ib.hca.sm.manager}, on subnets whose nodes have true agents.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -11,11 +12,15 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.sm.subnets import Managed
 from tests.opensm.topologies import TOPOLOGIES, star, text, unlinked, without
 from twisted_ib import limits
+from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo
+from twisted_ib.hca.mad.attributes.port import Capability, PKeyTable, PortInfo
+from twisted_ib.hca.mad.attributes.switch import LinearForwardingTable, SwitchInfo
 from twisted_ib.hca.sm.manager import Options
 from twisted_ib.hca.sm.partitions import parse as parsePartitions
 from twisted_ib.hca.subnet.smi import Packet
 from twisted_ib.hca.subnet.switch import NO_PORT
 from twisted_ib.hca.subnet.topology import parse
+from twisted_ib.hca.wire.mad.mad import GET, SET, decodeMAD
 
 #: Four switches in a circle with a CA each.
 CIRCLE = text(
@@ -70,20 +75,37 @@ class SweepTests(SynchronousTestCase):
         100 CAs and four switches: each attribute is asked once and each Set is sent once, 1,214 SMPs in all;
         when nothing has changed a light sweep asks the switches and the own port.
         """
-        managed = Managed(fabric(), Options())
+        managed = Managed(fabric())
+        sent: Counter[tuple[int, int]] = Counter()
+        exchange = managed.subnet.exchange
+
+        def counted(port: Any, packet: Packet) -> Packet | None:
+            mad = decodeMAD(packet.octets)
+            sent[mad.method, mad.attribute] += 1
+            return exchange(port, packet)
+
+        self.patch(managed.subnet, "exchange", counted)
+        managed.subnet.manage(Options())
+        managed.settle()
         self.assertEqual(managed.notActive(), [])
-        # NodeInfo, NodeDescription, PortInfo and two blocks of P_Keys of each CA, three Sets of PortInfo.
-        adapters = 100 * (5 + 3)
-        # Also SwitchInfo, twice as it has changed, but one block of P_Keys; PortInfo of 37 ports; LID; two
-        # blocks of LIDs, the highest LID.
-        switches = 4 * (5 + 37 + 1 + 2 + 1)
-        # Two Sets of each external port with a link; links between switches are asked for a NodeInfo each
-        # way, but for those over which switches were found.
-        links = 2 * (100 + 12)
-        sent = managed.manager._requests.sent
-        self.assertLessEqual(sent, adapters + switches + links + 12)
+        expected = {
+            # Of the six links between the switches three found one; the others are asked from both ends.
+            (GET, NodeInfo.ID): 104 + 2 * 3,
+            (GET, NodeDescription.ID): 104,
+            (GET, SwitchInfo.ID): 4,
+            (GET, PortInfo.ID): 100 + 4 * 37,
+            # A CA has 64 entries, which are two blocks, a switch 8.
+            (GET, PKeyTable.ID): 2 * 100 + 4,
+            # That ports have changed their states is cleared; the highest LID.
+            (SET, SwitchInfo.ID): 2 * 4,
+            # LIDs; Armed and Active of both ends of 106 links.
+            (SET, PortInfo.ID): 104 + 2 * 2 * 106,
+            (SET, LinearForwardingTable.ID): 2 * 4,
+        }
+        self.assertEqual(sent, expected)
+        sent.clear()
         managed.settle(limits.SM_SWEEP_SECONDS)
-        self.assertEqual((managed.manager._requests.sent - sent, managed.manager.sweeps), (4 + 1, 1))
+        self.assertEqual(sent, {(GET, SwitchInfo.ID): 4, (GET, PortInfo.ID): 1})
 
     def test_model(self) -> None:
         """
@@ -118,7 +140,8 @@ class SweepTests(SynchronousTestCase):
 
     def test_reregister(self) -> None:
         """
-        When it has become the master it asks clients of all CAs to register again, later those of new ports.
+        When it has become the master it asks clients of all ports that can be asked to register again, later
+        those of ports whose link was down.
         """
         asked: list[str] = []
         managed = Managed(star(3))
@@ -130,12 +153,14 @@ class SweepTests(SynchronousTestCase):
             inner(found, isRerouted)
 
         self.patch(managed.subnet, "_linksChanged", changed)
+        for name in ("Hca1", "Hca3"):
+            managed.port(name).capMask |= Capability.CLIENT_REREGISTRATION
         managed.subnet.manage(Options())
         managed.settle()
-        self.assertEqual(sorted(asked), ["Hca1", "Hca2", "Hca3"])
+        self.assertEqual(sorted(asked), ["Hca1", "Hca3"])
         del asked[:]
         whole = parse(star(3), "star")
-        managed.load(without(whole, "Hca3"))
+        managed.load(unlinked(whole, "Hca3"))
         managed.load(whole)
         self.assertEqual(asked, ["Hca3"])
 

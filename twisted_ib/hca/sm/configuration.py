@@ -12,7 +12,7 @@ from typing import Any, Final
 from attrs import evolve
 
 from twisted_ib.hca.base.port import PortState
-from twisted_ib.hca.mad.attributes.port import PARTITIONS_PER_BLOCK, PKeyTable, PortInfo
+from twisted_ib.hca.mad.attributes.port import PARTITIONS_PER_BLOCK, Capability, PKeyTable, PortInfo
 from twisted_ib.hca.mad.attributes.switch import (
     LIDS_PER_BLOCK,
     MULTICAST_LIDS_PER_BLOCK,
@@ -99,19 +99,20 @@ class Configuration:
             peer = port.peer
             mtu = port.info.neighborMTU if peer is None else min(port.info.mtuCap, peer.info.mtuCap)
             fields: dict[str, int] = {"neighborMTU": mtu}
-            isNew = False
+            reregister = False
             if port.isEnd:
                 if port.guid not in lids:
                     self.isComplete = False
                     continue
                 fields.update(lid=lids[port.guid], lmc=0, smLID=master, smSL=0)
                 fields.update(gidPrefix=prefix, subnetTimeout=_TIMEOUT)
-                isNew = everybody or port.info.linkState == PortState.INIT
+                # IBTA vol. 1 14.4.11: only a port that says so can be asked.
+                if everybody or port.info.linkState == PortState.INIT:
+                    reregister = bool(port.info.capMask & Capability.CLIENT_REREGISTRATION)
             elif peer is None:
                 continue
-            if isNew or any(getattr(port.info, name) != value for name, value in fields.items()):
-                done = partial(_has, fields)
-                yield self._setPort(port, done, **fields, clientReregister=isNew and port.node.switch is None)
+            if reregister or not _has(fields, port.info):
+                yield self._setPort(port, partial(_has, fields), **fields, clientReregister=reregister)
 
     def states(self, ports: Iterable[Port], before: PortState, after: PortState) -> Iterator[Request]:
         """
