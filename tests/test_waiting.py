@@ -41,14 +41,12 @@ def _limit(call: ast.Call) -> ast.expr | None:
         ends = call.args[1]
         return call.args[0] if isinstance(ends, ast.Attribute) and ends.attr == "crash" else None
     if name in ("join", "wait") and isinstance(function, ast.Attribute):
-        # Of threads, events and processes; virtual time is waited for too, by names that are no such things.
+        # Of threads, events and processes, with the limit alone: multicast groups are joined too.  Virtual
+        # time is waited for by names that are no such things.
         owner = function.value
         known = getattr(owner, "id", getattr(owner, "attr", ""))
-        return (
-            call.args[0]
-            if known.endswith(("thread", "process", "child", "server", "client")) and call.args
-            else None
-        )
+        isKnown = known.endswith(("thread", "process", "child", "server", "client"))
+        return call.args[0] if isKnown and len(call.args) == 1 else None
     if name not in LIMITED:
         return None
     place = LIMITED[name]
@@ -135,6 +133,7 @@ class WaitingTests(SynchronousTestCase):
             "process.communicate(timeout=HANG_SECONDS)",
             "net.wait(90.0)",
             "one.join(two)",
+            "client.join(7, said)",
             "time.monotonic() - began",
             "reactor.callLater(10, reactor.call)",
         ):
