@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import evolve
 
-from tests.hca.sm.sa.cases import FULL, LIMITED, AdministrationTestCase, gidOf, star
+from tests.hca.sm.sa.cases import FULL, KEY, LIMITED, AdministrationTestCase, gidOf, star
 from tests.hca.sm.sa.test_groups import CREATE, MGID, RECORD
 from twisted_ib import limits
 from twisted_ib.hca.mad.attributes.administration import (
@@ -263,6 +263,24 @@ class ReportTests(EventsTestCase):
         (packet,) = self.reports()
         octets = bytes(packet.octets)
         self.assertEqual((Notice.parse(octets[56:]), octets[120:136]), (notice, gidOf(3).to_bytes(16, "big")))
+
+    def test_security(self) -> None:
+        """
+        Traps of security, whose details have M_Keys, are for who has the SM_Key.
+        """
+        self.subscribe()
+        self.assertEqual(self.set(ALL, lid=3, key=KEY), ALL)
+        notice = Notice(
+            noticeType=NoticeType.SECURITY,
+            noticeProducerType=1,
+            noticeTrapNumber=Trap.BAD_MKEY,
+            noticeIssuerLID=1,
+        )
+        self.administration.notify(notice, gidOf(1), self.now)
+        self.assertEqual(self.notices(), [(3, Trap.BAD_MKEY)])
+        self.assertEqual(self.set(ALL, key=KEY), ALL)
+        self.administration.notify(notice, gidOf(1), self.now)
+        self.assertEqual(self.notices(), [(2, Trap.BAD_MKEY), (3, Trap.BAD_MKEY)])
 
     def test_answered(self) -> None:
         """

@@ -57,6 +57,19 @@ class Key(NamedTuple):
 
 
 @define(eq=False)
+class _Subscription:
+    """
+    @ivar enum: the number of its InformInfoRecord.
+    @ivar info: what was asked for.
+    @ivar isTrusted: whether by who has the SM_Key.
+    """
+
+    enum: int
+    info: InformInfo
+    isTrusted: bool
+
+
+@define(eq=False)
 class _Report:
     guid: int
     number: int
@@ -83,8 +96,7 @@ class Events:
         self._timers = timers
         self._randomBits = randomBits
         self._count = count
-        #: With the number of its InformInfoRecord, and what was asked for.
-        self._subscriptions: dict[Key, tuple[int, InformInfo]] = {}
+        self._subscriptions: dict[Key, _Subscription] = {}
         self._owned: Counter[int] = Counter()
         self._reports: dict[int, _Report] = {}
         self._waiting: Counter[int] = Counter()
@@ -106,10 +118,10 @@ class Events:
         @return: InformInfoRecords of the ports that the requester may see, as numbers.
         """
         model = self._manager.model
-        for key, (enum, info) in self._subscriptions.items():
+        for key, each in self._subscriptions.items():
             port = model.guids.get(key.guid)
             if port is not None and request.sees(port):
-                record = InformInfoRecord(subscriberGID=port.gid, enum=enum, informInfo=info)
+                record = InformInfoRecord(subscriberGID=port.gid, enum=each.enum, informInfo=each.info)
                 yield int.from_bytes(record.pack(), "big")
 
     def inform(self, request: Request) -> InformInfo:
@@ -127,17 +139,19 @@ class Events:
             if key not in self._subscriptions:
                 raise Refusal(SAStatus.REQUEST_INVALID)
             self._remove(key)
-        elif key not in self._subscriptions:
+        elif key in self._subscriptions:
+            self._subscriptions[key].isTrusted |= request.isTrusted
+        else:
             guid = key.guid
             isFull = len(self) >= limits.SA_SUBSCRIPTIONS
             if isFull or self._owned[guid] >= limits.SA_PORT_SUBSCRIPTIONS:
                 raise Refusal(SAStatus.NO_RESOURCES)
-            self._subscriptions[key] = self._enum(guid), info
+            self._subscriptions[key] = _Subscription(self._enum(guid), info, request.isTrusted)
             self._owned[guid] += 1
         return asked
 
     def _enum(self, guid: int) -> int:
-        taken = {enum for key, (enum, _) in self._subscriptions.items() if key.guid == guid}
+        taken = {each.enum for key, each in self._subscriptions.items() if key.guid == guid}
         return next(enum for enum in range(len(taken) + 1) if enum not in taken)
 
     def _remove(self, key: Key) -> None:
@@ -188,10 +202,10 @@ class Events:
 
     def _tell(self, notice: Notice, issuer: int, gid: int, isConcerned: Callable[[Port], bool]) -> None:
         data = notice.pack() + issuer.to_bytes(_GID_OCTETS, "big")
-        for key, (_, info) in list(self._subscriptions.items()):
+        for key, each in list(self._subscriptions.items()):
             port = self._manager.model.guids.get(key.guid)
-            if port is not None and _selects(info, notice, gid) and isConcerned(port):
-                self._report(key.guid, info, data)
+            if port is not None and _selects(each, notice, gid) and isConcerned(port):
+                self._report(key.guid, each.info, data)
 
     def _report(self, guid: int, info: InformInfo, data: bytes) -> None:
         if len(self._reports) >= limits.SA_REPORTS or self._waiting[guid] >= limits.SA_PORT_REPORTS:
@@ -243,7 +257,11 @@ class Events:
             del self._waiting[report.guid]
 
 
-def _selects(info: InformInfo, notice: Notice, gid: int) -> bool:
+def _selects(subscription: _Subscription, notice: Notice, gid: int) -> bool:
+    info = subscription.info
+    # Their details have keys (IBTA vol. 1 14.2.5.1).
+    if notice.noticeType == NoticeType.SECURITY and not subscription.isTrusted:
+        return False
     if info.isGeneric != notice.noticeIsGeneric:
         return False
     if info.noticeType not in (ALL_TYPES, notice.noticeType):

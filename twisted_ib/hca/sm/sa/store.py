@@ -225,10 +225,14 @@ class Store:
         table = self._tables.setdefault(kind, {})
         found = table.get(port.lid)
         if found is None:
-            found = [int.from_bytes(each.pack(), "big") for each in make(self._model, port)]
+            found = list(map(_number, make(self._model, port)))
             if isKept:
                 table[port.lid] = found
         return found
+
+
+def _number(record: Attribute | int) -> int:
+    return record if isinstance(record, int) else int.from_bytes(record.pack(), "big")
 
 
 # -- the records of one end port; of a switch those of all its ports are with port 0
@@ -249,18 +253,22 @@ def _all(port: Port) -> Iterable[Port]:
     return port.node.ports.values() if port.node.switch is not None else (port,)
 
 
-def _mappings(model: Model, port: Port) -> Iterator[Attribute]:
+def _mappings(model: Model, port: Port) -> Iterator[int]:
     # IBTA vol. 1 15.2.5.8: those of a CA have no numbers.
     numbers = (0,) if port.node.switch is None else tuple(port.node.ports)
+    places = shifts(SLtoVLMappingTableRecord)
+    lid = port.lid << places["lid"]
     for output in numbers:
         for source in numbers:
-            yield SLtoVLMappingTableRecord(lid=port.lid, inputPort=source, outputPort=output)
+            yield lid | source << places["inputPort"] | output << places["outputPort"]
 
 
-def _arbitration(model: Model, port: Port) -> Iterator[Attribute]:
+def _arbitration(model: Model, port: Port) -> Iterator[int]:
+    places = shifts(VLArbitrationTableRecord)
+    lid = port.lid << places["lid"]
     for each in _all(port):
         for block in _ARBITRATION_BLOCKS:
-            yield VLArbitrationTableRecord(lid=port.lid, outputPort=each.number, blockNum=block)
+            yield lid | each.number << places["outputPort"] | block << places["blockNum"]
 
 
 def _switches(model: Model, port: Port) -> Iterator[Attribute]:
@@ -327,13 +335,13 @@ def _keys(model: Model, port: Port) -> Iterator[Attribute]:
         yield PKeyTableRecord(lid=port.lid, blockNum=block, portNum=port.number, block=PKeyTable(keys=part))
 
 
-_Make = Callable[[Any, Any], Iterator[Attribute]]
+_Make = Callable[[Any, Any], Iterator[Attribute | int]]
 #: What makes the records of an end port, and whether they are kept until the next sweep.
 KINDS: Final[dict[type[Attribute], tuple[_Make, bool]]] = {
     NodeRecord: (_nodes, True),
     PortInfoRecord: (_ports, True),
     # The manager leaves these two as they are after power on and does not read them: as OpenSM without QoS,
-    # the records have zeros.
+    # the records have zeros.  There are as many as pairs of ports, so they are made as numbers.
     SLtoVLMappingTableRecord: (_mappings, False),
     VLArbitrationTableRecord: (_arbitration, False),
     SwitchInfoRecord: (_switches, True),
