@@ -297,6 +297,8 @@ SUBNET_HOPS = 64
 SUBNET_ROUTES = 65536
 #: MADs that wait until the device of a port takes them.
 SUBNET_MADS = 1024
+#: Queue pairs of a peer whose P_Keys are known.
+SUBNET_MEMBERS = 65536
 #: Bound queue pairs that a device looks at in one turn when ways through its subnet have changed.
 SUBNET_CHECKS = 1024
 #: Programs that are attached to a subnet by ibsim's protocol (C{IBSIM_MAX_CLIENTS}).

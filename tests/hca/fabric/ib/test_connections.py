@@ -4,6 +4,7 @@ Reliable and unreliable connections by LID, and what cuts them: forwarding table
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Any
 from unittest import skipIf
 
@@ -13,6 +14,7 @@ from tests.hca.hcas import LISTENER, SDP, Taker, User, settle
 from tests.hca.queues.keyed_pair import DeviceSide, piece
 from twisted_ib import limits
 from twisted_ib.errors import NoRouteError
+from twisted_ib.hca.base.operation import RESUME
 from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.device.device import Device
@@ -219,6 +221,60 @@ class LoopbackTests(CutContract, SubnetTestCase):
                 self.assertTalk(one, two)
             else:
                 self.assertEqual(self.said(one, two), [(2, RETRIES)])
+
+    def test_slots(self) -> None:
+        """
+        Of ports that share two partitions, queue pairs of different ones do not reach each other, whichever
+        is ready first; a change of the table lets them.
+        """
+        for name in "ac":
+            self.manager.setPartitions(self.port(name), FULL, OTHER)
+        settle(self.a, self.c)
+        for first in (0, 1):
+            one, two = LIDSide(self.a, self.c.port.lid), LIDSide(self.c, self.a.port.lid)
+            pair = ((one, two, 0), (two, one, 1))
+            for side, other, slot in (pair[first], pair[1 - first]):
+                side.to(QPState.RTS, other.qp.number, pkey_index=slot, timeout=14, retry_cnt=7)
+                settle(self.a, self.c)
+            self.assertEqual(self.said(one, two), [])
+            self.manager.setPartitions(self.port("c"), OTHER, FULL)
+            self.run_(0.3, self.a, self.c)
+            self.assertEqual((one.statuses(), len(two.received())), ([(2, OK)], 1))
+            self.manager.setPartitions(self.port("c"), FULL, OTHER)
+            settle(self.a, self.c)
+
+    def test_members(self) -> None:
+        """
+        A peer may tell the P_Keys of so many queue pairs; what it tells of others is no matter.
+        """
+        self.patch(limits, "SUBNET_MEMBERS", 3)
+        one, two = self.sides()
+        path = two.qp.path
+        for number in range(100, 110):
+            one.qp.path.postReserved(RESUME << 24, Struct("<IH2x").pack(number, FULL), False)
+        one.qp.path.postReserved(RESUME << 24, b"other", False)
+        settle(self.a, self.c)
+        self.assertEqual(list(path.members), [107, 108, 109])
+        self.assertTalk(one, two)
+        one.qp.close()
+        two.qp.close()
+        self.assertEqual((path._told, path._numbers), ({}, {}))
+
+    def test_membershipWaits(self) -> None:
+        """
+        A P_Key for which there is no room on the way is told when there is.
+        """
+        one, two = self.sides()
+        path = one.qp.path
+        for size in (1 << 16, 0):
+            while path.postReserved(RESUME << 24, bytes(size), False):
+                pass
+        late = LIDSide(self.a, self.c.port.lid)
+        late.to(QPState.RTS, two.qp.number, **SOON)
+        settle(self.a)
+        self.assertNotIn(late.qp.number, two.qp.path.members)
+        settle(self.a, self.c)
+        self.assertIn(late.qp.number, two.qp.path.members)
 
     def test_partitionTaken(self) -> None:
         """

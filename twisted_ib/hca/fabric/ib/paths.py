@@ -4,15 +4,21 @@ Paths between the ports of a subnet.
 Records travel over the paths of another fabric, at no cost of the subnet.  A queue pair whose way there and
 back is gone, or whose peer is not in its partition, stands in its path's table as L{Unreachable}: its peer is
 told that nobody has its number, and repeats until its retries are used up, as it would on a wire.
+
+On a wire each packet has a P_Key.  Here each end tells the other that of a queue pair once, in front of the
+first of its records, and again when it changes.
 """
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
-from twisted_ib.hca.base.operation import ABSENT, GSI_QPN, QPN_MASK, RESPONSES, RESUME, UNRELIABLE
+from twisted_ib import limits
+from twisted_ib.hca.base.operation import ABSENT, GSI_QPN, QPN_MASK, RESPONSES, RESUME, SMI_QPN, UNRELIABLE
+from twisted_ib.hca.base.partition import matches
 from twisted_ib.hca.connection.path import GID_BYTES, PathRecord
 from twisted_ib.hca.fabric.base.path import PeerIdentity, Refusing
 from twisted_ib.hca.queues.receiver import RecordReceiver
@@ -22,6 +28,10 @@ if TYPE_CHECKING:
     from twisted_ib.hca.fabric.base.path import RecordPath as _Path
 else:
     _Path = object
+
+#: A record for queue pair 0, which nothing else resumes: the number of a queue pair of the sender, its P_Key.
+_MEMBERSHIP: Final = RESUME << 24 | SMI_QPN
+_MEMBER: Final = Struct("<IH2x")
 
 #: The source queue pair in a DETH, from the end of the headers of a MAD.
 _SOURCE: Final = slice(-MAD_BYTES - 4, -MAD_BYTES)
@@ -90,11 +100,29 @@ class Unreachable(RecordReceiver):
         return 0 if opcode == RESUME or opcode & UNRELIABLE else ABSENT
 
 
+class _Membership:
+    """
+    The P_Key of a queue pair, while its path has no room for the record.
+    """
+
+    def __init__(self, path: Any, body: bytes) -> None:
+        self._path = path
+        self._body = body
+
+    def resume(self) -> None:
+        """
+        Send it, now that there is room.
+        """
+        if not self._path.postReserved(_MEMBERSHIP, self._body, False):
+            self._path.wantSpace(self)
+
+
 class SubnetPath(_Path):
     """
     What a path of records has more between two ports: to be mixed into the class of such paths.
 
     @cvar port: this end's port.
+    @ivar members: the P_Keys that the peer has told, by its queue pairs' numbers.
     """
 
     port: Any
@@ -102,20 +130,54 @@ class SubnetPath(_Path):
     def __init__(self, fabric: Any, peer: Any, *rest: Any) -> None:
         super().__init__(fabric, peer, *rest)
         self.peer = SubnetPeer(peer.guid, peer.pid, peer.uid, peer.program, self.port)
+        self.members: dict[int, int] = {}
+        #: The P_Keys that the peer was told, and the numbers here, by those of the peer.
+        self._told: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}
 
     def bind(self, queuePair: Any, message: Any = None) -> Any:
         """
         See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
         """
         bound = super().bind(queuePair, message)
-        self._follow(queuePair.number)
+        self._numbers[queuePair.remote] = queuePair.number
+        self.modified(queuePair)
         return bound
+
+    def unbind(self, queuePair: Any) -> None:
+        """
+        See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
+        """
+        super().unbind(queuePair)
+        self._told.pop(queuePair.number, None)
+        if self._numbers.get(queuePair.remote) == queuePair.number:
+            del self._numbers[queuePair.remote]
 
     def modified(self, queuePair: Any) -> None:
         """
         See L{IPath<twisted_ib.hca.base.interfaces.IPath>}: its partition may be another one.
         """
-        self._follow(queuePair.number)
+        number, key = queuePair.number, queuePair.partition
+        if self._told.get(number) != key:
+            self._told[number] = key
+            _Membership(self, _MEMBER.pack(number, key)).resume()
+        self._follow(number)
+
+    def unknown(self, word: int, buffer: Any, start: int, stop: int) -> int:
+        """
+        See L{RecordPath<twisted_ib.hca.fabric.base.path.RecordPath>}: the peer may tell a P_Key.
+        """
+        if word != _MEMBERSHIP or stop - start != _MEMBER.size:
+            return super().unknown(word, buffer, start, stop)
+        number, key = _MEMBER.unpack(bytes(buffer[start:stop]))
+        members = self.members
+        if len(members) >= limits.SUBNET_MEMBERS and number not in members:
+            # The oldest: the tables of both ports are compared in any case.
+            del members[next(iter(members))]
+        members[number] = key
+        if number in self._numbers:
+            self.look(self._numbers[number])
+        return 0
 
     def look(self, number: int) -> None:
         """
@@ -133,7 +195,8 @@ class SubnetPath(_Path):
         isRefusing = entry.__class__ is Refusing
         stands = entry.queuePair if isRefusing else entry
         queuePair = stands.queuePair if stands.__class__ is Unreachable else stands
-        if self.port.connects(self.peer.guid, queuePair.partition):
+        mine, theirs = queuePair.partition, self.members.get(queuePair.remote)
+        if self.port.connects(self.peer.guid, mine) and (theirs is None or matches(mine, theirs)):
             stands = queuePair
         elif stands is queuePair:
             stands = Unreachable(queuePair)
