@@ -65,7 +65,7 @@ class Simulation:
 
     def run(self) -> list[str]:
         """
-        @return: what is wrong in the end.
+        @return: the faults at the end.
         """
         managed = self.managed
         managed.subnet.manage(Options())
@@ -84,7 +84,7 @@ class Simulation:
 
     def wrong(self, lids: dict[str, int]) -> list[str]:
         """
-        @param lids: what nodes had.
+        @param lids: those that nodes had.
         """
         managed = self.managed
         found = [f"{name} is not Active" for name in managed.notActive()]

@@ -205,7 +205,7 @@ class SweepTests(SynchronousTestCase):
 
 class ChangeTests(SynchronousTestCase):
     """
-    What was brought up changes.
+    Changes after the first sweep.
     """
 
     def test_link(self) -> None:

@@ -99,7 +99,7 @@ class OtherCase(SynchronousTestCase):
         """
         self.managed = Managed(star(3))
         self.other = self.managed.port("Hca2")
-        #: What the other one says of itself, C{None} if it does not answer; and the Sets that it got.
+        #: The SMInfo of the other one, C{None} if it does not answer; and the Sets that it got.
         self.info: SMInfo | None = None
         self.controls: list[tuple[int, SMInfo]] = []
         inner = self.managed.subnet.answer
@@ -152,7 +152,7 @@ class OtherCase(SynchronousTestCase):
 
     def ask(self, mad: Mad) -> list[Mad]:
         """
-        @return: what the manager sends when a MAD of the other one's has come.
+        @return: the packets of the manager when a MAD of the other one has come.
         """
         packet = Packet(self.other.lid, self.managed.port("Hca1").lid, 0, 0, bytearray(mad.pack()))
         self.managed.manager.received(packet, self.managed.clock.seconds())
@@ -160,7 +160,7 @@ class OtherCase(SynchronousTestCase):
 
     def control(self, control: int, key: int = KEY, **fields: Any) -> list[Mad]:
         """
-        @return: what the manager sends when the other one has sent a Set of SMInfo.
+        @return: the packets of the manager when the other one has sent a Set of SMInfo.
         """
         data = SMInfo(smInfoGuid=self.other.guid, smInfoKey=key).pack()
         return self.ask(Mad(**{**self.fields(SET, SMInfo.ID), "modifier": control, "data": data, **fields}))
@@ -180,7 +180,7 @@ class OtherCase(SynchronousTestCase):
 
 class ElectionTests(OtherCase):
     """
-    Who is the master.
+    The election of the master.
     """
 
     def test_discovering(self) -> None:
@@ -335,7 +335,7 @@ class UnaskedTests(OtherCase):
 
     def trap(self, number: int, slid: int | None = None) -> list[Mad]:
         """
-        @return: what the manager sends when a trap of the other node has come.
+        @return: the packets of the manager when a trap of the other node has come.
         """
         details = LinkStateDetails(lid=self.other.lid)
         notice = Notice(noticeTrapNumber=number, details=details.pack())
@@ -409,7 +409,7 @@ class UnaskedTests(OtherCase):
 
     def test_answers(self) -> None:
         """
-        What waits to be sent is bounded.
+        The queue of packets to send is bounded.
         """
         self.begin()
         self.patch(limits, "SM_ANSWERS", 3)

@@ -34,7 +34,7 @@ class RequestsTests(SynchronousTestCase):
 
     def send(self, *requests: Request) -> list[Packet]:
         """
-        @return: what is sent of them.
+        @return: those that are sent.
         """
         self.requests.add(requests)
         self.requests.fill(0.0)
@@ -76,8 +76,8 @@ class RequestsTests(SynchronousTestCase):
 
     def test_foreign(self) -> None:
         """
-        What has another transaction id, comes by another path or from another LID, or answers something else
-        is dropped; then the response itself is taken.
+        A MAD with another transaction id, by another path or from another LID, or that answers something
+        else, is dropped; then the response itself is taken.
         """
         packet = self.get()
         paths = (
@@ -117,7 +117,7 @@ class RequestsTests(SynchronousTestCase):
 
     def test_malformed(self) -> None:
         """
-        What is no MAD, or of another version, is dropped.
+        Octets that are no MAD, or one of another version, are dropped.
         """
         packet = self.get()
         right = answer(packet, b"")
@@ -174,7 +174,7 @@ class RequestsTests(SynchronousTestCase):
 
     def test_further(self) -> None:
         """
-        What an answer adds comes behind what waits.
+        Requests that an answer adds come behind those that wait.
         """
         later = Request(b"\1", NodeInfo.ID, 0, self.answers.append)
         first = Request(b"\2", NodeInfo.ID, 0, partial(self._then, later))

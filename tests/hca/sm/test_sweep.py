@@ -129,7 +129,7 @@ class SweepCase(SynchronousTestCase):
 
 class DiscoveryTests(SweepCase):
     """
-    What is there is found.
+    A sweep finds nodes and links.
     """
 
     def test_found(self) -> None:

@@ -145,7 +145,7 @@ class ForwardingTests(SynchronousTestCase):
 
     def test_generations(self) -> None:
         """
-        What was found is kept until something changes, and so is its bound.
+        Ways that were found are kept until something changes, and so is their bound.
         """
         generation = self.forwarding.generation
         self.assertEqual(self.ways("a"), ["abcdst"])

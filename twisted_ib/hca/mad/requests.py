@@ -25,7 +25,7 @@ class Target(NamedTuple):
 
     @ivar key: the address of the port; responses come from it.
     @ivar word: operation and queue pair.
-    @ivar header: what precedes the MAD, with DETH.
+    @ivar header: the octets in front of the MAD, DETH included.
     """
 
     key: int

@@ -89,7 +89,7 @@ class DatagramForm:
     def vector(self, key: int, hopLimit: int) -> AddressVector:
         """
         @param key: an address, as of C{peerKey}.
-        @return: what leads there.
+        @return: the address vector that leads there.
         """
         raise NotImplementedError
 
@@ -340,7 +340,7 @@ class LocalForm(DatagramForm):
 def localDatagram(source: int, target: int, partition: int) -> bytes:
     """
     @param source: the LID of the sender, and C{target} that of the receiver.
-    @return: what stands before the DETH of a datagram without a GRH.
+    @return: the octets before the DETH of a datagram without a GRH.
     """
     return _LOCAL.pack(source, target, _NEXT_BTH, partition) + _NO_GRH
 

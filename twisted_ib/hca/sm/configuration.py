@@ -1,6 +1,6 @@
 """
-What the subnet manager sets: PortInfo, P_Keys and forwarding tables, where they are not yet as they should be
-(IBTA vol. 1 14.4.3, 14.4.4).
+The settings of the subnet manager: PortInfo, P_Keys and forwarding tables, where they are not yet as they
+should be (IBTA vol. 1 14.4.3, 14.4.4).
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Port:
 @define(eq=False)
 class Switch:
     """
-    What a switch has beside its ports.
+    The forwarding tables of a switch, as they should be.
 
     @ivar linear: the egress port of each LID up to the highest, or L{NO_PORT}.
     @ivar multicast: multicast LID -> its egress ports, bit I{n} is port I{n}.
@@ -168,7 +168,7 @@ class Model:
         """
         Another sweep is over.
 
-        @param nodes: what it found, with LIDs.
+        @param nodes: those that it found, with LIDs.
         @param own: the subnet manager's port among them.
         """
         self.nodes, self.own = nodes, own

@@ -147,7 +147,7 @@ class Requests:
 
     def outgoing(self) -> list[Packet]:
         """
-        @return: what is to be sent.
+        @return: the packets to send.
         """
         packets, self._outgoing = self._outgoing, []
         return packets

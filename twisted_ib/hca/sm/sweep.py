@@ -33,8 +33,8 @@ class Discovery:
     """
     One sweep.
 
-    What is not taken is counted: C{sm_invalid}, a NodeInfo that cannot be; C{sm_duplicate_guid}, a GUID that
-    is elsewhere too; C{sm_too_many_nodes}, beyond L{limits.SUBNET_NODES}.
+    Answers that are not taken are counted: C{sm_invalid}, a NodeInfo that cannot be; C{sm_duplicate_guid}, a
+    GUID that is elsewhere too; C{sm_too_many_nodes}, beyond L{limits.SUBNET_NODES}.
 
     @ivar nodes: by GUID, in the order in which they were found.
     @ivar own: the port that it began at, or port 0 of that switch.

@@ -177,7 +177,7 @@ class SubnetTestCase(HCATestCase):
     @cvar topology: of the subnet.
     @cvar isManaged: whether a device that is attached is configured at once.
     @ivar subnet: it, and C{manager} its manager.
-    @ivar lost: what it has lost, by name.
+    @ivar lost: its losses by name.
     """
 
     topology = SWITCH

@@ -1,6 +1,6 @@
 """
-What every fabric keeps, on a subnet: L{tests.contracts}.  The paths are those of another fabric, which keeps
-the contracts of paths.
+The contracts of every fabric, on a subnet: L{tests.contracts}.  The paths are those of another fabric,
+which keeps the contracts of paths.
 """
 
 from __future__ import annotations

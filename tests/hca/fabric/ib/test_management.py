@@ -76,7 +76,7 @@ class PortTests(SubnetTestCase):
 
     def test_events(self) -> None:
         """
-        What a manager sets comes to the device in its own turn, with the events of verbs.
+        Changes that a manager makes come to the device in its own turn, with the events of verbs.
         """
         device = self.device()
         events = Events(device)
@@ -316,7 +316,7 @@ class MADTests(SubnetTestCase):
         """
         A program asks.
 
-        @return: what it gets.
+        @return: its response.
         """
         self.wire.sent.clear()
         self.server.received(number, MESSAGE.pack(lid, 0, queuePair, 1, 0, 256, octets))

@@ -1,5 +1,5 @@
 """
-What runs unchanged on a device of a subnet: verbs, SDP and C{ib:} messages.
+Verbs, SDP and C{ib:} messages run unchanged on a device of a subnet.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ NEW_GROUP = 0xFF12A01B << 96 | 7
 
 def answer(mad: Mad) -> Mad:
     """
-    @return: what subnet administration that finds everything answers.
+    @return: the answer of a subnet administration that finds everything.
     """
     if mad.attribute == PathRecord.ID and mad.method == GET:
         return evolve(mad, data=evolve(PathRecord.parse(mad.data), dlid=5, slid=4, mtu=4).pack())
@@ -75,7 +75,7 @@ class ScriptedSA:
 
     def take(self) -> list[Mad]:
         """
-        @return: what has been asked since.
+        @return: the requests that have come since.
         """
         found, self.requests = [each.mad for each in self.requests], []
         return found
@@ -108,7 +108,7 @@ class SATestCase(MADTestCase):
         self.sa = ScriptedSA(self.b)
         self.manager = AddressVector(self.b.gid)
         self.client = SAClient(self.a, lambda: self.manager)
-        #: What was reported, in order.
+        #: The outcomes that were reported, in order.
         self.said: list[Any] = []
 
     def path(self, dgid: int = 9 << 64 | 1, **more: Any) -> Any:
@@ -137,7 +137,7 @@ class SATestCase(MADTestCase):
 
     def taken(self) -> list[Any]:
         """
-        @return: what was reported since.
+        @return: the outcomes that were reported since.
         """
         found, self.said[:] = list(self.said), []
         return found

@@ -1,5 +1,5 @@
 """
-What the client of subnet administration needs of a subnet manager: a contract for each.
+The contract of subnet managers with the client of subnet administration.
 """
 
 from __future__ import annotations

@@ -280,7 +280,7 @@ class QueryTests(SATestCase):
 
     def ask(self, **values: Any) -> Any:
         """
-        @return: what is reported.
+        @return: the outcome that is reported.
         """
         self.client.query(NodeRecord, self.said.append, values)
         for _ in range(200):

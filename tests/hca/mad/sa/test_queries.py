@@ -91,7 +91,7 @@ class CheckTests(SynchronousTestCase):
 
     def answered(self, asked: Mad, method: int, **changes: Any) -> Any:
         """
-        @return: what is wrong with a response.
+        @return: the error of a response.
         """
         return check(asked, evolve(asked, method=method, **changes))
 

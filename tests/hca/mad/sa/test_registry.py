@@ -226,7 +226,7 @@ class RegistrationsTests(RegistryTestCase):
 
     def test_unanswered(self) -> None:
         """
-        Whoever leaves is told that it was not answered, or was refused; it has left.
+        A user that leaves is told that it was not answered, or was refused; it has left.
         """
         for silence in (True, False):
             self.sa.answer = answer
@@ -376,7 +376,7 @@ class CloseTests(RegistryTestCase):
 
     def test_left(self) -> None:
         """
-        What has a name is given up, without an answer.
+        A group whose name is known is given up, without an answer.
         """
         sent: list[Any] = []
         self.patch(self.client._agent.__class__, "send", lambda agent, address, mad: sent.append(mad))
@@ -495,7 +495,7 @@ class RenewalTests(RegistryTestCase):
 
     def test_together(self) -> None:
         """
-        What one Set of a subnet manager changes is several events and one renewal, when the port is Active.
+        One Set of a subnet manager is several events and one renewal, when the port is Active.
         """
         self.join()
         self.asked()
@@ -546,7 +546,7 @@ class RenewalTests(RegistryTestCase):
 
     def test_retried(self) -> None:
         """
-        What is not answered is tried again, after waits that double up to their limit, until it is.
+        A renewal is tried again, after waits that double up to their limit, until it is answered.
         """
         self.join()
         self.taken()
@@ -604,7 +604,7 @@ class RenewalTests(RegistryTestCase):
 
     def test_closedMeanwhile(self) -> None:
         """
-        What is given up while it waits to be tried again is not.
+        A registration that is given up while it waits to be tried again is not tried.
         """
         handle = self.join()
         self.sa.silence()

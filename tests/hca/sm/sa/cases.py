@@ -95,7 +95,7 @@ class StandIn:
     """
     In the place of the subnet manager.
 
-    @ivar sent: what it was given to send.
+    @ivar sent: the packets that it was given.
     @ivar groups: the members of each multicast LID.
     """
 

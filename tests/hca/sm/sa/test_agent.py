@@ -36,7 +36,7 @@ class RequestTests(AdministrationTestCase):
 
     def test_classPortInfo(self) -> None:
         """
-        What it can do.
+        Its capabilities.
         """
         found = self.get(ClassPortInfo())
         expected = {"capabilityMask": 0x2200, "capabilityMask2": 0xB0C8, "respTimeVal": 16}
@@ -88,14 +88,14 @@ class RequestTests(AdministrationTestCase):
 
     def test_key(self) -> None:
         """
-        Who has another SM_Key gets no answer.
+        A requester with another SM_Key gets no answer.
         """
         self.give(2, self.request(GET, NodeRecord(lid=2), "lid", key=KEY + 1))
         self.assertEqual((self.manager.sent, self.lost), ([], {"sa_wrong_key": 1}))
 
     def test_requester(self) -> None:
         """
-        Who is no port of the subnet gets no answer; a port may use any of its LIDs.
+        A requester that is no port of the subnet gets no answer; a port may use any of its LIDs.
         """
         for lid in (0, 9, 0xFFFF):
             self.give(lid, self.request(GET, NodeRecord(lid=2), "lid"))
@@ -107,7 +107,7 @@ class RequestTests(AdministrationTestCase):
 
     def test_unexpected(self) -> None:
         """
-        What is not for it is counted.
+        MADs that are not for it are counted.
         """
         for octets in (bytes(MAD_BYTES), bytes(10), Mad(PERFORMANCE, 1, GET, 0, 0x12).pack()):
             self.give(2, octets)
@@ -145,7 +145,7 @@ class TableTests(AdministrationTestCase):
 
     def taken(self) -> list[bytes]:
         """
-        @return: what was sent.
+        @return: the packets that were sent.
         """
         found, self.manager.sent[:] = [bytes(each.octets) for each in self.manager.sent], []
         return found

@@ -132,5 +132,5 @@ class ServiceTests(AdministrationTestCase):
         self.assertEqual(self.attempt(SET), SAStatus.NO_RESOURCES)
         self.set(evolve(RECORD, serviceGID=gidOf(3)), *NAMES, lid=3)
         self.assertEqual(self.attempt(SET, lid=3, serviceGID=gidOf(3), serviceID=1), SAStatus.NO_RESOURCES)
-        # What is there is renewed.
+        # A service that is there is renewed.
         self.set(evolve(RECORD, serviceID=1), *NAMES)

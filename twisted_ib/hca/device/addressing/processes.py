@@ -199,7 +199,7 @@ class ProcessResolution(Resolution):
 
     def keyOf(self, queuePair: StreamQueuePair) -> int:
         """
-        @return: what L{find} finds the path of a queue pair by: a GUID.
+        @return: the GUID by which L{find} finds the path of a queue pair.
         @raise SharedGIDError: the GID of its vector is an address of this host.
         @raise NoRouteError: that is unreachable.
         """

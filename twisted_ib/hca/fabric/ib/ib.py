@@ -5,7 +5,7 @@ The records go over another fabric, of rings or within a thread, which gives the
 The subnet says which GUID a LID leads to from here, who connects with whom, and the settings of the port.
 Its managers, and devices that ask them, send MADs through the subnet itself.
 
-What the subnet tells, it tells within somebody else's turn; the device hears of it in its own.
+The subnet tells its changes within the turn of another device; each device hears of them in its own.
 """
 
 from __future__ import annotations

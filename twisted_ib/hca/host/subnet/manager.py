@@ -28,7 +28,7 @@ _NUMBER_SHIFT = 48
 
 class IHost(Protocol):
     """
-    What the subnet manager needs of its subnet.
+    A subnet as its manager sees it.
 
     @ivar graph: the nodes, of which it takes a port and no more.
     """
@@ -50,7 +50,7 @@ class HostedManager:
     """
     Runs a L{Manager} with a clock.
 
-    @ivar manager: what it runs.
+    @ivar manager: the L{Manager}.
     @ivar port: where it is; L{None} if no node is a CA.
     """
 

@@ -13,7 +13,7 @@ from twisted_ib.limits import SA_PATH_SECONDS, SA_PATHS
 
 class PathKey(NamedTuple):
     """
-    What a path is asked for by.
+    The components of a query for a path.
 
     @ivar pKey: 0 for any partition.
     """

@@ -16,7 +16,7 @@ from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, RESPONSE, SET, Mad
 R = TypeVar("R", bound=Attribute)
 
 _UNIT: Final = 8
-#: What a user can do about a status.
+#: Advice for users about statuses.
 _ADVICE: Final = {
     SAStatus.BUSY: "it is busy: try again later",
     SAStatus.NO_RESOURCES: "it has no room: give up groups, services or events, or try again later",
@@ -85,7 +85,7 @@ def refusal(asked: Mad, status: int) -> SAStatusError:
 
 def check(asked: Mad, response: Mad) -> SAError | None:
     """
-    @return: what is wrong with a response; L{None} if it has what was asked for.
+    @return: the error of a response; L{None} if it has what was asked for.
     """
     expected = GET_RESPONSE if asked.method in (GET, SET) else asked.method | RESPONSE
     if (response.method, response.attribute) != (expected, asked.attribute):

@@ -1,5 +1,5 @@
 """
-What a port has registered with subnet administration: memberships of multicast groups, services, and
+The registrations of a port with subnet administration: memberships of multicast groups, services, and
 subscriptions to events.
 
 A registration has users, and is made for the first and given up after the last of them.  A subnet manager
@@ -63,7 +63,7 @@ class State(Enum):
 
 class Input(Enum):
     """
-    What happens to a registration.
+    The inputs of a registration.
     """
 
     #: The first user has come, where there was none left.
@@ -80,7 +80,7 @@ class Input(Enum):
 
 class Action(Enum):
     """
-    What is done then.
+    The actions of a registration.
     """
 
     NOTHING = auto()
@@ -95,7 +95,7 @@ class Action(Enum):
     FORGET = auto()
 
 
-#: What is not here changes nothing.
+#: An input that is not here changes nothing.
 TRANSITIONS: Final[dict[tuple[State, Input], tuple[State, Action]]] = {
     (State.REGISTERING, Input.ACCEPTED): (State.REGISTERED, Action.GRANT),
     (State.REGISTERING, Input.REFUSED): (State.GONE, Action.FAIL),
@@ -133,7 +133,7 @@ class Registration:
     @ivar users: in the order in which they came.
     @ivar exchange: its request that is under way.
     @ivar timer: when its time is over.
-    @ivar released: what is called when it has been given up.
+    @ivar released: called when it has been given up.
     """
 
     __slots__ = ("exchange", "key", "record", "released", "state", "timer", "users", "values")
@@ -151,7 +151,7 @@ class Registration:
 
     def step(self, given: Input) -> Action:
         """
-        @return: what is to be done.
+        @return: the action that follows.
         """
         self.state, action = TRANSITIONS.get((self.state, given), (self.state, Action.NOTHING))
         return action

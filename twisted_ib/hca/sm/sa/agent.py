@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 _CAPABILITIES: Final = 1 << 9 | 1 << 13
 _CAPABILITIES_2: Final = 1 << 3 | 1 << 6 | 1 << 7 | 1 << 12 | 1 << 13 | 1 << 15
 _RESPONSE_TIME: Final = 16
-#: What a requester without the SM_Key is not told (IBTA vol. 1 15.4.1.2, 15.2.5.17).
+#: Fields that a requester without the SM_Key is not told (IBTA vol. 1 15.4.1.2, 15.2.5.17).
 _HIDDEN: Final[dict[type[Attribute], tuple[str, ...]]] = {
     PortInfoRecord: ("mkey",),
     SMInfoRecord: ("smInfoKey",),
@@ -119,7 +119,7 @@ class Administration:
     @property
     def device(self) -> Administration:
         """
-        What has C{clock}, C{timers} and C{count}.
+        The owner of C{clock}, C{timers} and C{count}.
         """
         return self
 
@@ -131,7 +131,7 @@ class Administration:
 
     def addressOf(self, lid: int) -> int:
         """
-        @return: what transfers know a peer by: its LID, which is its path too.
+        @return: the address of a peer for transfers: its LID, which is its path too.
         """
         return lid
 

@@ -1,5 +1,5 @@
 """
-What the selectors of a record mean: of MTUs, rates and packet lifetimes (IBTA vol. 1 15.2.5.16).
+The selectors of a record: of MTUs, rates and packet lifetimes (IBTA vol. 1 15.2.5.16).
 """
 
 from __future__ import annotations

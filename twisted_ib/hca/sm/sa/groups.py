@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 #: o15-0.2.3: of who joins, leaves, and of who creates.
 _JOINS: Final = ("mgid", "portGID", "joinState")
 _CREATES: Final = ("qKey", "tClass", "pKey", "flowLabel", "sl")
-#: What a group has, and who joins may name.
+#: Components that a group has and a join may name.
 _COMPARED: Final = ("qKey", "tClass", "sl", "flowLabel", "hopLimit")
 _CHOSEN: Final = ("mtu", "rate")
 #: Members for whose sake a group is there.
@@ -95,7 +95,7 @@ class Group:
     """
     A group.
 
-    @ivar base: what is the same for all members.
+    @ivar base: the components that are the same for all members.
     @ivar isPermanent: whether it stays without members.
     @ivar members: by port GUID.
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: PacketLifeTime of every path but that of a port to itself, as OpenSM's (C{OSM_DEFAULT_SUBNET_TIMEOUT}).
 LIFE_TIME: Final = 18
-#: What chooses among qualities of service, where there are several: here there is one, and it is granted.
+#: Components that choose a quality of service, where there are several: here there is one, and it is granted.
 _GRANTED: Final = ("serviceID", "flowLabel", "hopLimit", "tClass", "qosClass")
 #: Values with selectors, but for the lifetime, which is no choice.
 _CHOSEN: Final = ("mtu", "rate")

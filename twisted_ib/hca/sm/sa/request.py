@@ -56,7 +56,7 @@ class Request:
     """
     A request of a port of the subnet.
 
-    @ivar packet: what it came in.
+    @ivar packet: the one that it came in.
     @ivar mad: its fields.
     @ivar port: the requester's.
     @ivar isTrusted: whether it has the SM_Key (IBTA vol. 1 15.4.1).

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.base.timers import Timer, Timers
     from twisted_ib.hca.sm.interfaces import IManager
 
-#: What identifies a service: its ID, the GID of its port, and the partition in which it is.
+#: The identity of a service: its ID, the GID of its port, and the partition in which it is.
 Key = tuple[int, int, int]
 _KEY = ("serviceID", "serviceGID", "servicePKey")
 
