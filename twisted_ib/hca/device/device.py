@@ -25,7 +25,14 @@ from typing import TYPE_CHECKING, Any
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import DeviceClosedError, HCAError, PathLostError, ResourceLimitError, WrongThreadError
+from twisted_ib.errors import (
+    DeviceClosedError,
+    DeviceError,
+    HCAError,
+    PathLostError,
+    ResourceLimitError,
+    WrongThreadError,
+)
 from twisted_ib.hca.base.attributes import deviceAttributes, extendedAttributes, portAttributes
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.operation import GSI_QPN, MULTICAST_QPN
@@ -34,7 +41,7 @@ from twisted_ib.hca.base.port import Port, PortChange
 from twisted_ib.hca.base.socketrows import COLUMNS
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.base.timers import Timers
-from twisted_ib.hca.base.traits import Peers, Proof
+from twisted_ib.hca.base.traits import LinkLayer, Peers, Proof
 from twisted_ib.hca.cm.transactions import CMTransactions
 from twisted_ib.hca.connection.rdmacm import gidNumber
 from twisted_ib.hca.device.addressing.addresses import AddressResolution
@@ -359,8 +366,11 @@ class Device(DeviceProgress, Identity):
         """
         The client of the subnet administration of the port's subnet.
 
+        @raise DeviceError: the port is not on InfiniBand.
         @raise ServiceInUseError: the program has an agent of its own for the Reports of that class.
         """
+        if self.traits.linkLayer is not LinkLayer.INFINIBAND:
+            raise DeviceError(f"{self.name} has no subnet administration, as its port is not on InfiniBand")
         if self._sa is None:
             from twisted_ib.hca.mad.sa.client import SAClient
 
@@ -650,7 +660,7 @@ class Device(DeviceProgress, Identity):
         if self.closed:
             return
         if self._sa is not None:
-            self._sa.close()
+            self._sa.leave()
         self.closed = True
         _devices.discard(self)
         # Linux cm.c, cm_destroy_id, for each identifier that a process leaves behind: where the medium tells
@@ -658,7 +668,8 @@ class Device(DeviceProgress, Identity):
         if self.traits.packets:
             self.cm.abandonAll(self.clock())
         # Against the order of dependence: first whatever could make new users of the rest, memory last.
-        steps = (self.mads.close, self.paths.close, self.addressPaths.close, self._disappear)
+        administration = () if self._sa is None else (self._sa.close,)
+        steps = (self.mads.close, *administration, self.paths.close, self.addressPaths.close, self._disappear)
         failure: Exception | None = None
         for step in (*steps, self.fabric.close, self._release):
             try:

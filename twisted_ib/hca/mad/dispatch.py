@@ -85,6 +85,14 @@ _TRANSACTION_BITS: Final = 64
 _UNANSWERED: Final = frozenset((SEND, TRAP))
 
 
+def checkPatience(timeout: float, retries: int) -> None:
+    """
+    @raise ValueError: an attempt waits too long, or there are too many.
+    """
+    if not 0 < timeout <= MAD_TIMEOUT_SECONDS or not 0 <= retries <= MAD_RETRIES:
+        raise ValueError(f"a request waits {MAD_TIMEOUT_SECONDS} s, {MAD_RETRIES} times more, at most")
+
+
 class Agent:
     """
     The methods of one version of a management class (Linux C{struct ib_mad_agent}).
@@ -456,8 +464,7 @@ class Agents:
         device = self.device
         device.check()
         address.check(self._linkLayer)
-        if not 0 < timeout <= MAD_TIMEOUT_SECONDS or not 0 <= retries <= MAD_RETRIES:
-            raise ValueError(f"a request waits {MAD_TIMEOUT_SECONDS} s, {MAD_RETRIES} times more, at most")
+        checkPatience(timeout, retries)
         if len(self._requests) >= MAD_REQUESTS:
             raise ResourceLimitError(f"{MAD_REQUESTS} requests wait for their responses")
         key = self._draw(agent)
@@ -524,4 +531,5 @@ __all__ = [
     "Agents",
     "ReceivedMAD",
     "Request",
+    "checkPatience",
 ]

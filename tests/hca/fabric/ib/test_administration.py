@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.hca.fabric.ib.subnets import LEAVES, SubnetTestCase
 from tests.hca.mad.sa.cases import MLID, ScriptedSA
-from twisted_ib.errors import NoSubnetManagerError
 from twisted_ib.hca.mad.attributes.port import Capability
+from twisted_ib.hca.mad.sa.exchange import Patience
 
 
 class AdministrationTests(SubnetTestCase):
@@ -41,11 +41,22 @@ class AdministrationTests(SubnetTestCase):
 
     def test_noManager(self) -> None:
         """
-        A port in Init has none.
+        A port in Init has none; what was asked before it is Active is asked then.
         """
         self.isManaged = False
-        (device,) = self.at("a")
-        self.assertRaises(NoSubnetManagerError, device.sa.path, 7, print)
+        device, manager = self.at("d", "a")
+        sa = ScriptedSA(manager)
+        said: list[Any] = []
+        client = device.sa
+        self.assertIs(device.sa, client)
+        client.path(7, said.append, patience=Patience(0.01, 0))
+        self.run_(0.1, device, manager)
+        self.assertRegex(str(said.pop()), "test has no subnet manager: start one")
+        client.path(7, said.append)
+        self.manager.sweep()
+        self.manager.setPort(self.port("d"), smLID=manager.port.lid or self.port("a").lid)
+        self.run_(0.1, device, manager)
+        self.assertEqual((len(sa.requests), said[0].dlid), (1, 5))
 
     def test_capability(self) -> None:
         """

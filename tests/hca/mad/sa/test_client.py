@@ -15,6 +15,7 @@ from tests.hca.mad.sa.cases import SATestCase, answer, tableOf
 from twisted_ib import limits
 from twisted_ib.errors import (
     DeviceClosedError,
+    DeviceError,
     HCAError,
     NoRecordsError,
     NoSubnetManagerError,
@@ -28,7 +29,6 @@ from twisted_ib.hca.base.port import PortChange, PortState
 from twisted_ib.hca.mad.attributes.administration import NodeRecord, PathRecord
 from twisted_ib.hca.mad.attributes.node import NodeInfo
 from twisted_ib.hca.mad.attributes.notice import GIDDetails, Notice, Trap
-from twisted_ib.hca.mad.sa.client import SAClient
 from twisted_ib.hca.mad.sa.exchange import Patience
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.mad.administration import BUSY, GET_TABLE
@@ -40,6 +40,13 @@ def nothing(outcome: object) -> None:
     """
     Ignore it.
     """
+
+
+def noManager() -> AddressVector:
+    """
+    A port has no subnet manager.
+    """
+    raise NoSubnetManagerError("none")
 
 
 class PathTests(SATestCase):
@@ -255,13 +262,36 @@ class PathTests(SATestCase):
 
     def test_noManager(self) -> None:
         """
-        A port that knows no subnet manager asks nobody, and says so.
+        A port that has no subnet manager waits for it as long as for an answer, and then says so.
         """
-        client = SAClient(self.device())
-        error = self.assertRaises(NoSubnetManagerError, client.path, GID, print)
-        self.assertRegex(str(error), "test has no subnet manager: start one")
-        self.assertRaises(NoSubnetManagerError, client.join, 7, print)
-        self.assertEqual((client.waiting, len(client.registrations)), (0, 0))
+        has = self.client._exchanges.address
+        self.client._exchanges.address = noManager
+        for end in (True, False):
+            self.path(patience=Patience(1.0, 1))
+            self.wait(1.9)
+            self.assertEqual((self.sa.take(), self.taken()), ([], []))
+            if end:
+                self.wait(0.1)
+                self.assertIsInstance(self.taken()[0], NoSubnetManagerError)
+        self.client._exchanges.address = has
+        self.client.event(EventType.SM_CHANGE)
+        self.wait(0.0)
+        self.assertEqual((len(self.sa.take()), self.taken()[0].dlid), (1, 5))
+        self.wait(5.0)
+        self.assertEqual((self.sa.take(), self.taken(), self.client._exchanges.unaddressed), ([], [], {}))
+
+    def test_noManagerCancelled(self) -> None:
+        """
+        One that waits is cancelled, and ends with the device.
+        """
+        self.client._exchanges.address = noManager
+        self.path().cancel()
+        self.assertEqual(self.client._exchanges.unaddressed, {})
+        self.assertRaises(ValueError, self.client.path, GID, nothing, patience=Patience(0.0))
+        self.a._sa = self.client
+        self.path()
+        self.a.close()
+        self.assertEqual([type(each) for each in self.taken()], [DeviceClosedError])
 
     def test_closed(self) -> None:
         """
@@ -434,11 +464,7 @@ class ReportTests(SATestCase):
         """
         A port without a subnet manager takes no Report.
         """
-
-        def none() -> AddressVector:
-            raise NoSubnetManagerError("none")
-
-        self.patch(self.client, "_address", none)
+        self.client._exchanges.address = noManager
         self.assertEqual(self.report(self.notice), [])
         self.assertEqual(self.a.counters["sa_foreign"], 1)
 
@@ -486,24 +512,14 @@ class DeviceTests(SATestCase):
     C{Device.sa}.
     """
 
-    def test_events(self) -> None:
+    def test_ethernet(self) -> None:
         """
-        A device has one client, which is told of the port's changes.
+        A port that is not on InfiniBand has none, and is told of no changes.
         """
-        device = self.device()
-        client = device.sa
-        self.assertIs(device.sa, client)
-        client.paths.add(("key",), PathRecord(), 0.0)  # type: ignore[arg-type]
-        device.changePort(PortChange(lid=5))
-        self.assertEqual(len(client.paths), 0)
-
-    def test_own(self) -> None:
-        """
-        Without a client nothing is told.
-        """
-        device = self.device()
-        device.changePort(PortChange(state=PortState.DOWN))
-        self.assertIsNone(device._sa)
+        error = self.assertRaises(DeviceError, getattr, self.b, "sa")
+        self.assertIn("test has no subnet administration", str(error))
+        self.b.changePort(PortChange(state=PortState.DOWN))
+        self.assertIsNone(self.b._sa)
 
 
 class RingsTests(OnRings, PathTests):

@@ -9,12 +9,11 @@ from typing import Any
 from attrs import evolve
 
 from tests.hca.mad.sa.cases import MLID, NEW_GROUP, SATestCase, answer
-from tests.hca.mad.sa.test_client import nothing
+from tests.hca.mad.sa.test_client import noManager, nothing
 from twisted_ib import limits
 from twisted_ib.errors import (
     DeviceClosedError,
     HeaderError,
-    NoSubnetManagerError,
     ResourceLimitError,
     SAResponseError,
     SATimeoutError,
@@ -27,7 +26,6 @@ from twisted_ib.hca.mad.attributes.administration import (
     MCMemberRecord,
     ServiceRecord,
 )
-from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.mad.administration import BUSY
 
 MGID = 0xFF12401BFFFF << 80 | 0xFFFFFFFF
@@ -387,11 +385,7 @@ class CloseTests(RegistryTestCase):
         """
         Without a subnet manager it closes too.
         """
-
-        def none() -> AddressVector:
-            raise NoSubnetManagerError("none")
-
-        self.patch(self.client, "_address", none)
+        self.client._exchanges.address = noManager
         self.a.close()
         self.assertEqual(self.a.counters["sa_not_left"], 1)
 
@@ -625,16 +619,12 @@ class RenewalTests(RegistryTestCase):
         self.join()
         self.taken()
         self.asked()
-        has = self.client._address
-
-        def none() -> AddressVector:
-            raise NoSubnetManagerError("none")
-
-        self.client._address = none
+        has = self.client._exchanges.address
+        self.client._exchanges.address = noManager
         self.reregister(EventType.SM_CHANGE)
         self.wait(60.0)
         self.assertEqual((self.asked(), self.taken(), self.a.timers.deadline()), ([], [], None))
-        self.client._address = has
+        self.client._exchanges.address = has
         self.reregister(EventType.SM_CHANGE)
         self.assertEqual((self.asked(), self.taken()), ([(SET, MGID)], []))
 

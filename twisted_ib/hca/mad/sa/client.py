@@ -35,7 +35,7 @@ from twisted_ib.hca.mad.attributes.administration import (
 )
 from twisted_ib.hca.mad.attributes.layouts import Attribute
 from twisted_ib.hca.mad.attributes.notice import GIDDetails, Notice
-from twisted_ib.hca.mad.sa.exchange import DEFAULT, Ended, Exchange, Patience
+from twisted_ib.hca.mad.sa.exchange import DEFAULT, Exchange, Exchanges, Patience
 from twisted_ib.hca.mad.sa.paths import PathCache, PathKey
 from twisted_ib.hca.mad.sa.queries import parsed, records, request, select
 from twisted_ib.hca.mad.sa.registrations import EventRegistration, GroupRegistration, ServiceRegistration
@@ -154,12 +154,12 @@ class SAClient:
         @raise ServiceInUseError: another agent has the Reports of the device.
         """
         self._device = device
-        self._address = self._manager if address is None else address
         self._agent = device.mads.register(SUBNET_ADMINISTRATION, SA_VERSION, (REPORT,), self._reported, 1)
+        self._exchanges = Exchanges(device, self._agent, self._manager if address is None else address)
         #: The paths that are remembered.
         self.paths = PathCache()
         #: What is registered.
-        self.registrations = Registrations(device, self._ask, lambda: device.gid)
+        self.registrations = Registrations(device, self._exchanges.begin, lambda: device.gid)
         self._queries: dict[PathKey, Query] = {}
         #: Users of queries.
         self.waiting = 0
@@ -173,17 +173,23 @@ class SAClient:
         """
         self._device.count(name)
 
-    def close(self) -> None:
+    def leave(self) -> None:
         """
-        The device closes: give up what is registered, without waiting for answers.
+        The device will be closed: give up what is registered, without waiting for answers.
         """
         try:
-            address = self._address()
+            address = self._exchanges.address()
             for mad in self.registrations.unregistering():
                 self._agent.send(address, mad)
         except HCAError:
             # Nobody to tell, or no room: the subnet manager forgets a port that goes.
             self.count("sa_not_left")
+
+    def close(self) -> None:
+        """
+        The device is closed: requests that wait for a subnet manager end.
+        """
+        self._exchanges.resume()
 
     # -- queries
 
@@ -253,7 +259,7 @@ class SAClient:
         if query.key is not None:
             self._queries[query.key] = query
         try:
-            query.exchange = self._ask(mad, patience, query.answered)
+            query.exchange = self._exchanges.begin(mad, patience, query.answered)
         except Exception:
             waiter.cancel()
             raise
@@ -270,12 +276,10 @@ class SAClient:
         if query.key is not None:
             self._queries.pop(query.key, None)
 
-    def _ask(self, mad: Mad, patience: Patience, ended: Ended) -> Exchange:
-        return Exchange(self._device, self._agent, self._address(), mad, patience, ended)
-
     def _manager(self) -> AddressVector:
         port = self._device.port
-        if not port.smLID:
+        # Before Active a port sends nothing but subnet management (IBTA vol. 1 7.2.7).
+        if not port.smLID or port.state is not PortState.ACTIVE:
             raise NoSubnetManagerError(
                 f"{self._device.name} has no subnet manager: start one, and see that the port is linked"
             )
@@ -382,6 +386,7 @@ class SAClient:
     def _renew(self) -> None:
         self._timer = None
         self._isForgotten = False
+        self._exchanges.resume()
         # A subnet manager that was restarted may count its transactions from the beginning.
         self._reports.clear()
         self.registrations.renew()
@@ -389,7 +394,7 @@ class SAClient:
     def _reported(self, received: ReceivedMAD) -> None:
         device = self._device
         try:
-            manager = self._address()
+            manager = self._exchanges.address()
         except NoSubnetManagerError:
             key = 0
         else:

@@ -378,7 +378,8 @@ def _given(error: HCAError | None) -> Input:
     if error is None:
         return Input.ACCEPTED
     isPassing = isinstance(error, SAStatusError) and error.status in _PASSING
-    return Input.UNANSWERED if isPassing or isinstance(error, SATimeoutError) else Input.REFUSED
+    isUnanswered = isinstance(error, (SATimeoutError, NoSubnetManagerError))
+    return Input.UNANSWERED if isPassing or isUnanswered else Input.REFUSED
 
 
 __all__ = ["Answered", "Handle", "Received", "Registrations", "Send", "callAll"]
