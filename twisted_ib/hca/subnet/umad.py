@@ -258,7 +258,9 @@ class UmadServer:
 
     def _connect(self, address: object, data: bytes) -> bytes | None:
         identity, queuePair, manager, name = CLIENT.unpack_from(data)
-        self.gone(next((each.number for each in self._clients.values() if each.address == address), -1))
+        for each in list(self._clients.values()):
+            if each.address == address:
+                self.gone(each.number)
         port = self._subnet.find(name.split(b"\0")[0].decode("utf-8", "replace"))
         number = next((each for each in range(UMAD_CLIENTS) if each not in self._clients), None)
         if number is None or port is None or (manager and self._managed(port, None)):
