@@ -88,10 +88,10 @@ class DiscoveredTests(SynchronousTestCase):
         for state, priority in product(STATES, (4, 6)):
             mine = election(SMState.MASTER)
             mine.discovered([other(state, priority)])
-            heir = HIGHER if priority == 6 and state in (SMState.STANDBY, SMState.MASTER) else 0
-            self.assertEqual((mine.state, mine.heir), (SMState.MASTER, heir), (state, priority))
+            successor = HIGHER if priority == 6 and state in (SMState.STANDBY, SMState.MASTER) else 0
+            self.assertEqual((mine.state, mine.successor), (SMState.MASTER, successor), (state, priority))
         mine.discovered([])
-        self.assertEqual(mine.heir, 0)
+        self.assertEqual(mine.successor, 0)
 
     def test_unmoved(self) -> None:
         """
@@ -123,7 +123,7 @@ class ControlledTests(SynchronousTestCase):
         }
         for state, control in product(STATES, (0, *Control, 6, 0xFFFFFFFF)):
             mine = election(state)
-            mine.heir = HIGHER if state is SMState.MASTER else 0
+            mine.successor = HIGHER if state is SMState.MASTER else 0
             following = expected.get((state, control))  # type: ignore[call-overload]
             self.assertEqual(mine.controlled(control, HIGHER), following is not None, (state, control))
             self.assertEqual(mine.state, state if following is None else following, (state, control))
@@ -138,7 +138,7 @@ class ControlledTests(SynchronousTestCase):
         self.assertFalse(mine.controlled(Control.ACKNOWLEDGE, LOWER))
         self.assertEqual(mine.state, SMState.MASTER)
         self.assertTrue(mine.controlled(Control.ACKNOWLEDGE, HIGHER))
-        self.assertEqual((mine.state, mine.master, mine.heir), (SMState.STANDBY, HIGHER, 0))
+        self.assertEqual((mine.state, mine.master, mine.successor), (SMState.STANDBY, HIGHER, 0))
 
 
 class PolledTests(SynchronousTestCase):

@@ -285,6 +285,26 @@ class ElectionTests(OtherCase):
         self.assertEqual((self.state, self.managed.manager.sweeps), (SMState.MASTER, 2))
         self.assertEqual([mad.method for mad in self.control(Control.HANDOVER)].count(SET), 1)
 
+    def test_handedOverMeanwhile(self) -> None:
+        """
+        An acknowledgement that is given up with a light sweep is not the last.
+        """
+        self.begin()
+        self.managed.settle(1.0)
+        manager, own = self.managed.manager, self.managed.port("Hca1")
+        self.managed.port("Switch1").node.switch.stateChange = True
+        details = LinkStateDetails(lid=self.other.lid)
+        notice = Notice(noticeTrapNumber=Trap.LINK_STATE_CHANGED, details=details.pack())
+        mad = Mad(**self.fields(TRAP, Notice.ID), data=notice.pack())
+        manager.received(Packet(self.other.lid, own.lid, 0, 0, bytearray(mad.pack())), 1.0)
+        packets = manager.outgoing()
+        for _ in range(2):
+            self.assertEqual([each.method for each in self.control(Control.HANDOVER)].count(SET), 1)
+            for packet in packets:
+                response = self.managed.subnet.exchange(own, packet)
+                if response is not None:
+                    manager.received(response, 1.0)
+
     def test_disabled(self) -> None:
         """
         A standby that is disabled does nothing until it is made a standby again.
@@ -356,6 +376,31 @@ class UnaskedTests(OtherCase):
             self.assertEqual((repress.method, repress.transaction), (TRAP_REPRESS, 0x1234))
             self.assertEqual(Notice.parse(repress.data).noticeTrapNumber, number)
             self.assertEqual(administration.calls.pop(), (number, 0xFE80 << 112 | self.other.guid))
+
+    def test_meanwhile(self) -> None:
+        """
+        A node that reports a change while a light sweep is under way is asked by the next one.
+        """
+        self.begin()
+        self.managed.settle(1.0)
+        manager, own = self.managed.manager, self.managed.port("Hca1")
+        details = LinkStateDetails(lid=self.other.lid)
+        notice = Notice(noticeTrapNumber=Trap.CAPABILITY_CHANGED, details=details.pack())
+        mad = Mad(**self.fields(TRAP, Notice.ID), data=notice.pack())
+        lids = self.other.lid, self.managed.port("Hca3").lid
+        asked = []
+        for lid in lids:
+            manager.received(Packet(lid, own.lid, 0, 0, bytearray(mad.pack())), 1.0)
+            asked.append(manager.outgoing())
+        # The SwitchInfo, and PortInfo of two; both traps are repressed.
+        self.assertEqual([len(packets) for packets in asked], [4, 1])
+        for packet in asked[0]:
+            response = self.managed.subnet.exchange(own, packet)
+            if response is not None:
+                manager.received(response, 1.0)
+        manager.expired(2.0)
+        routes = {bytes(packet.octets[129:131]) for packet in manager.outgoing()}
+        self.assertIn(b"\1\3", routes)
 
     def test_strangers(self) -> None:
         """

@@ -47,7 +47,7 @@ class Election:
     @ivar state: begins with Discovering.
     @ivar priority: 0 to 15.
     @ivar guid: of its port; of two with the same priority the lower wins.
-    @ivar heir: GUID of the one that the subnet was handed over to, until it acknowledges that.
+    @ivar successor: GUID of the one that the subnet was handed over to, until it acknowledges that.
     @ivar master: GUID of the one that a standby polls.
     """
 
@@ -55,7 +55,7 @@ class Election:
         self.state = SMState.DISCOVERING
         self.priority = priority
         self.guid = guid
-        self.heir = 0
+        self.successor = 0
         self.master = 0
         self._missed = 0
 
@@ -70,8 +70,8 @@ class Election:
 
     def discovered(self, others: Iterable[SMInfo]) -> None:
         """
-        A sweep has found all others.  A discovering one becomes standby or master; a master gets an L{heir}
-        if another goes before it.
+        A sweep has found all others.  A discovering one becomes standby or master; a master gets an
+        L{successor} if another goes before it.
         """
         present = sorted(
             (each for each in others if each.smState in _PRESENT and each.smInfoGuid != self.guid),
@@ -79,17 +79,19 @@ class Election:
         )
         if self.state is SMState.DISCOVERING:
             # A master that goes behind this one hands over when it has found this one.
-            winners = [each for each in present if each.smState == SMState.MASTER or self.isHigher(each)]
-            if winners:
-                self._stand(winners[-1].smInfoGuid)
+            before = [each for each in present if each.smState == SMState.MASTER or self.isHigher(each)]
+            if before:
+                self._stand(before[-1].smInfoGuid)
             else:
                 self.state = SMState.MASTER
         elif self.state is SMState.MASTER:
-            heirs = [each for each in present if each.smState != SMState.DISCOVERING and self.isHigher(each)]
-            self.heir = heirs[-1].smInfoGuid if heirs else 0
+            successors = [
+                each for each in present if each.smState != SMState.DISCOVERING and self.isHigher(each)
+            ]
+            self.successor = successors[-1].smInfoGuid if successors else 0
 
     def _stand(self, master: int) -> None:
-        self.state, self.master, self.heir = SMState.STANDBY, master, 0
+        self.state, self.master, self.successor = SMState.STANDBY, master, 0
         self._missed = 0
 
     def controlled(self, control: int, sender: int) -> bool:
@@ -101,7 +103,7 @@ class Election:
         @return: whether it is valid in this state.
         """
         following = TRANSITIONS.get((self.state, control))
-        if following is None or (control == Control.ACKNOWLEDGE and sender != self.heir):
+        if following is None or (control == Control.ACKNOWLEDGE and sender != self.successor):
             return False
         if following is SMState.STANDBY:
             self._stand(sender)

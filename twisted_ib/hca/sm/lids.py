@@ -44,18 +44,18 @@ class LIDs:
                 taken.add(port.info.lid)
             else:
                 without.append(port.guid)
-        homeless = []
+        unassigned = []
         for guid in without:
             lid = old.get(guid, 0)
             if 0 < lid <= highest and lid not in taken:
                 found[guid] = lid
                 taken.add(lid)
             else:
-                homeless.append(guid)
+                unassigned.append(guid)
         gone = {guid: lid for guid, lid in old.items() if guid not in found and lid not in taken}
         reserved = set(gone.values())
         free = (lid for lid in range(1, highest + 1) if lid not in taken and lid not in reserved)
-        for guid in homeless:
+        for guid in unassigned:
             lid = next(free, 0)
             if not lid and gone:
                 # All LIDs were used once.

@@ -1,5 +1,5 @@
 """
-The subnet manager: it sweeps, configures what it has found, and listens for traps and for its like.
+The subnet manager: it sweeps, configures what it has found, and answers traps and other subnet managers.
 
 A heavy sweep discovers everything and configures what is not as it should be.  A light sweep asks each switch
 whether a port has changed its state, and other subnet managers for their states; if something has changed, or
@@ -87,7 +87,7 @@ class Manager:
 
     Besides those of L{Requests} and L{Discovery} these are counted:
 
-      - C{sm_unexpected}: a MAD that is no subnet manager's, or comes when it is none of this one's;
+      - C{sm_unexpected}: a MAD that no subnet manager takes, or not in this state;
       - C{sm_unknown_sender}: a trap from a LID that is not in the subnet;
       - C{sm_not_permitted}: a Set of SMInfo with another SM_Key, or not valid in this state;
       - C{sm_overrun}: L{limits.SM_ANSWERS} MADs wait to be sent;
@@ -100,21 +100,18 @@ class Manager:
     @ivar sweeps: how many heavy ones there were.
     """
 
-    def __init__(
-        self, options: Options, transaction: int, count: Callable[[str], object], lids: LIDs | None = None
-    ) -> None:
+    def __init__(self, options: Options, transaction: int, count: Callable[[str], object]) -> None:
         """
         @param transaction: where transaction ids begin, 32 bits.
         @param count: called with the name of each loss.
-        @param lids: those of an earlier manager of this subnet.
         """
         self._options = options
         self._count = count
         self.key = options.key
         self.model = Model(options.prefix, partitions=options.partitions)
         self.administration: IAdministration | None = None
-        self.lids = LIDs() if lids is None else lids
         self.sweeps = 0
+        self._lids = LIDs()
         self._election = Election(options.priority, 0)
         self._requests = Requests(transaction, count)
         self._configuration = Configuration()
@@ -131,13 +128,13 @@ class Manager:
         self._heavy = self._light = False
         self._earliest = self._latest = 0.0
         #: Port GUIDs of those that reported a change of their own.
-        self._told: set[int] = set()
+        self._reporters: set[int] = set()
         #: Multicast LID -> port GUIDs; those that have changed.
         self._groups: dict[int, frozenset[int]] = {}
         self._dirty: set[int] = set()
         self._routing: Routing | None = None
 
-    # -- its life
+    # -- begin and end
 
     @property
     def state(self) -> SMState:
@@ -169,23 +166,26 @@ class Manager:
         """
         if not self._isResigned:
             self._isResigned = True
-            self._abdicate()
+            self._relinquish()
 
     def _discover(self) -> None:
         self._election.state = SMState.DISCOVERING
         self._heavy = True
         self._earliest = 0.0
 
-    def _abdicate(self) -> None:
+    def _cancel(self) -> None:
         self._requests.cancel()
+        self._isAcknowledging = False
+
+    def _relinquish(self) -> None:
+        self._cancel()
         self._answers.clear()
         self._stages = None
         self._heavy = self._light = False
-        self._told.clear()
+        self._reporters.clear()
         self._groups.clear()
         self._dirty.clear()
         self._isNew = True
-        self._isAcknowledging = False
         self._configuration.forget()
         if self.administration is not None:
             self.administration.reset()
@@ -252,7 +252,7 @@ class Manager:
 
     def information(self) -> SMInfo:
         """
-        @return: this one's SMInfo.  The SM_Key is not for everybody.
+        @return: its SMInfo, without the SM_Key, which is a secret.
         """
         return SMInfo(
             smInfoGuid=self._election.guid,
@@ -282,7 +282,7 @@ class Manager:
             self._isAcknowledging = True
             self._control(Control.ACKNOWLEDGE, *_back(packet, mad), self._acknowledged)
         if before is SMState.MASTER and after is not SMState.MASTER:
-            self._abdicate()
+            self._relinquish()
         if after in (SMState.MASTER, SMState.DISCOVERING):
             # All is discovered again before anything is set.
             self._heavy = True
@@ -299,9 +299,9 @@ class Manager:
     def _elect(self, managers: list[tuple[Port, SMInfo]], own: Port) -> None:
         self._election.guid = own.guid
         self._election.discovered(info for _, info in managers)
-        heir = next((port for port, _ in managers if port.guid == self._election.heir), None)
-        if heir is not None:
-            self._control(Control.HANDOVER, heir.route, 0, _ignore)
+        successor = next((port for port, _ in managers if port.guid == self._election.successor), None)
+        if successor is not None:
+            self._control(Control.HANDOVER, successor.route, 0, _ignore)
         self.model.managers = {port.guid: info for port, info in managers}
         self.model.managers[own.guid] = self.information()
 
@@ -336,7 +336,7 @@ class Manager:
             self._light = True
         elif notice.noticeIsGeneric and notice.noticeTrapNumber == Trap.CAPABILITY_CHANGED:
             self._light = True
-            self._told.add(sender.guid)
+            self._reporters.add(sender.guid)
         if self.administration is not None:
             self.administration.notify(notice, sender.gid, self._now)
 
@@ -413,7 +413,6 @@ class Manager:
         if own is not None and not self._heavy:
             self._elect(managers, own)
         self._heavy |= not (self._isComplete and self._configuration.isComplete)
-        self._told.clear()
         if self._heavy:
             # It is the rest of this one.
             self._earliest = self._now
@@ -421,7 +420,8 @@ class Manager:
     def _lightRequests(self, managers: list[tuple[Port, SMInfo]]) -> Iterator[Request]:
         for node in self.model.switches():
             yield Request(node.ports[0].route, SwitchInfo.ID, 0, self._switchIs)
-        asked = {self._election.guid, *self._told}
+        asked = {self._election.guid, *self._reporters}
+        self._reporters.clear()
         for port in [self.model.guids[guid] for guid in asked if guid in self.model.guids]:
             yield Request(port.route, PortInfo.ID, port.number, partial(self._portIs, port))
         for port in [self.model.guids[guid] for guid in self.model.managers if guid in self.model.guids]:
@@ -437,7 +437,7 @@ class Manager:
         A heavy sweep is needed: the light one has nothing more to find, and what it asks may be unreachable.
         """
         self._heavy = True
-        self._requests.cancel()
+        self._cancel()
 
     def _portIs(self, port: Port, data: bytes | None) -> None:
         if data is None:
@@ -481,7 +481,7 @@ class Manager:
         configuration.isComplete = True
         ends = [port for node in nodes.values() for port in node.ends()]
         capacities = [node.switch.info.linearFdbCap - 1 for node in nodes.values() if node.switch is not None]
-        lids = self.lids.assign(ends, min((LARGEST_UNICAST_LID, *capacities)))
+        lids = self._lids.assign(ends, min((LARGEST_UNICAST_LID, *capacities)))
         for port in ends:
             if port.guid not in lids:
                 self._count("sm_no_lid")
