@@ -130,6 +130,7 @@ class SweepTests(SynchronousTestCase):
             if node.switch is not None and true.switch is not None:
                 self.assertEqual(node.switch.linear, true.switch.linear[: len(node.switch.linear)])
                 self.assertEqual(true.switch.top, len(node.switch.linear) - 1)
+                self.assertEqual(set(true.switch.linear[len(node.switch.linear) :]), {NO_PORT})
         one, other = model.lids[managed.port("Hca1").lid], model.lids[managed.port("Hca4").lid]
         path = model.path(one, other)
         assert path is not None
@@ -163,6 +164,22 @@ class SweepTests(SynchronousTestCase):
         managed.load(unlinked(whole, "Hca3"))
         managed.load(whole)
         self.assertEqual(asked, ["Hca3"])
+        del asked[:]
+        managed.manager.resign()
+        managed.load(whole)
+        self.assertEqual(sorted(asked), ["Hca1", "Hca3"])
+
+    def test_foreign(self) -> None:
+        """
+        What another subnet manager has left is made its own, but for LIDs.
+        """
+        managed = Managed(star(3))
+        port = managed.port("Hca2")
+        port.lid, port.lmc, port.smLID, port.smSL, port.subnetPrefix = 8, 2, 9, 3, 0xFEC0 << 48
+        managed.subnet.manage(Options())
+        managed.settle()
+        self.assertEqual((port.lid, port.lmc, port.smLID, port.smSL), (8, 0, managed.port("Hca1").lid, 0))
+        self.assertEqual(port.subnetPrefix, 0xFE80 << 48)
 
     def test_lost(self) -> None:
         """
@@ -264,6 +281,41 @@ class ChangeTests(SynchronousTestCase):
             for kept in ("s0", "s2", "s3", "h0", "h2", "h3"):
                 port = managed.port(name).node.ports[switch.lookup(lids[kept])]
                 self.assertTrue(port.isManagement or port.peer is not None, name)
+
+    def test_fewer(self) -> None:
+        """
+        Blocks of LIDs that nobody has any more have no ways.
+        """
+        links = [("s", number, f"h{number}", 1) for number in range(1, 71)]
+        few, many = (text({"s": 70}, [each[2] for each in some], some) for some in (links[:3], links))
+        managed = Managed(many, Options())
+        switch = managed.port("s").node.switch
+        self.assertEqual(switch.top, 71)
+        managed.load(few)
+        self.assertEqual(switch.top, 4)
+        self.assertEqual(set(switch.linear[5:]), {NO_PORT})
+
+    def test_unconfirmed(self) -> None:
+        """
+        A block whose Set was not answered is written again, though it is what the switch once had.
+        """
+        managed = Managed(CIRCLE, Options())
+        whole = parse(CIRCLE, "circle")
+        switch = managed.port("s0").node.switch
+        before = bytes(switch.linear[:64])
+        exchange = managed.subnet.exchange
+
+        def mute(port: Any, packet: Packet) -> Packet | None:
+            response = exchange(port, packet)
+            return None if decodeMAD(packet.octets).attribute == LinearForwardingTable.ID else response
+
+        self.patch(managed.subnet, "exchange", mute)
+        managed.load(unlinked(whole, "h2"))
+        self.assertNotEqual(bytes(switch.linear[:64]), before)
+        self.patch(managed.subnet, "exchange", exchange)
+        managed.load(whole)
+        managed.settle(limits.SM_SWEEP_SECONDS)
+        self.assertEqual(bytes(switch.linear[:64]), before)
 
     def test_switchReset(self) -> None:
         """

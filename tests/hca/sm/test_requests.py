@@ -172,6 +172,18 @@ class RequestsTests(SynchronousTestCase):
         self.requests.received(answer(sent[6], b""))
         self.assertEqual((len(self.answers), self.lost), (1, {"sm_unasked": 1}))
 
+    def test_cancelledMeanwhile(self) -> None:
+        """
+        When the first of several is given up, that may cancel the others.
+        """
+        self.send(
+            Request(b"\1", NodeInfo.ID, 0, lambda data: self.requests.cancel()),
+            Request(b"\2", NodeInfo.ID, 0, self.answers.append),
+        )
+        for attempt in range(SM_RETRIES + 1):
+            self.requests.expired(1.0 + attempt)
+        self.assertEqual((self.answers, self.requests.isIdle), ([], True))
+
     def test_further(self) -> None:
         """
         Requests that an answer adds come behind those that wait.

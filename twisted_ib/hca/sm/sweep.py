@@ -178,9 +178,8 @@ class Discovery:
             if info.capMask & Capability.SM and port is not self.own:
                 self._requests.add([self._ask(port.route, SMInfo.ID, 0, partial(self._manager, port))])
         isUp = PortState.INIT <= info.linkState <= PortState.ACTIVE
-        # CAs forward nothing: only the own one's link is a way.
-        leads = port.number > 0 if port.node.switch is not None else port is self.own
-        if isUp and leads and port.peer is None and len(route) < MOST_HOPS:
+        # What was come to by its link has a peer: of CAs only the own one is left, as they forward nothing.
+        if isUp and port.number and port.peer is None and len(route) < MOST_HOPS:
             further = route + bytes((port.number,))
             self._requests.add([Request(further, NodeInfo.ID, 0, partial(self._arrived, further, port))])
 

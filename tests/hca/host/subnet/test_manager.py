@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.sm.subnets import Managed
 from tests.hca.subnet.test_umad import DIRECTED, GET, PERF, SM_INFO, SUBN, Wire, mad
-from tests.opensm.topologies import TOPOLOGIES, star, text, without
+from tests.opensm.topologies import TOPOLOGIES, star, text, unlinked, without
 from twisted_ib import limits
 from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.host.subnet.manager import HostedManager
@@ -143,8 +143,12 @@ class HostedManagerTests(SynchronousTestCase):
         """
         number = self.open("Hca1")
         self.assertEqual((self.state, self.marked()), (SMState.NOT_ACTIVE, ["Hca1"]))
+        # Also when its own one is to go elsewhere.
+        self.managed.load(unlinked(parse(star(3), "star"), "Hca1"))
+        self.assertEqual((self.state, self.marked()), (SMState.NOT_ACTIVE, ["Hca1"]))
         self.control("Hca1", number, DISCONNECT)
         self.assertEqual(self.marked(), [])
+        self.managed.load(star(3))
         self.managed.settle()
         self.assertEqual((self.state, self.marked()), (SMState.MASTER, ["Hca1"]))
 
