@@ -10,6 +10,7 @@ import tracemalloc
 from typing import Any
 
 from tests.hca.mad.cases import MADTestCase, OnPackets, OnRings, OnSockets
+from tests.hca.mad.sa import test_client
 from tests.hca.mad.test_agents import AgentContract
 from tests.hca.mad.test_mutated import MutationContract
 
@@ -88,3 +89,12 @@ class MutatedPacketTests(OnPackets, Mutated, MADTestCase):
     """
     C{roce0}.
     """
+
+
+class AnswerTests(test_client.MutatedTests):
+    """
+    Answers of subnet administration.
+    """
+
+    count = COUNT // 3
+    seed = 31
