@@ -36,11 +36,13 @@ class AdministrationContract:
     Subclasses have C{until(holds)}, which serves all until something holds, C{remove()} and C{restore()} for
     the node that comes and goes, and C{restart()}, after which the manager knows nothing of its clients.
 
+    @cvar groups: as many as are joined at once.
     @ivar one: a device.
     @ivar other: another one.
     @ivar ends: the LIDs of all ports of adapters that are Active, by their GIDs.
     """
 
+    groups = 50
     one: Device
     other: Device
     ends: dict[int, int]
@@ -183,6 +185,21 @@ class AdministrationContract:
         self.assertEqual(gone, back)
         for handle in handles:
             self.closed(handle)
+
+    def test_many(self: Any) -> None:
+        """
+        Groups that are joined at once, and left at once, leave nothing.
+        """
+        found: list[Any] = []
+        client = self.one.sa
+        handles = [client.join(MGID + each, found.append, **MADE) for each in range(self.groups)]
+        self.until(lambda: len(found) == self.groups)
+        self.assertEqual(len({each.mlid for each in found}), self.groups)
+        for handle in handles:
+            handle.close()
+        self.until(lambda: not len(client.registrations))
+        for each in (0, self.groups - 1):
+            self.assertEqual(self.group(MGID + each), [])
 
     def test_close(self: Any) -> None:
         """
