@@ -401,6 +401,11 @@ class UnaskedTests(OtherCase):
         manager.expired(2.0)
         routes = {bytes(packet.octets[129:131]) for packet in manager.outgoing()}
         self.assertIn(b"\1\3", routes)
+        # Once: those after it ask the switch and the own port only.
+        self.managed.subnet.manager.start()
+        self.managed.settle(limits.SM_SWEEP_SECONDS)
+        manager.expired(100.0)
+        self.assertEqual(len(manager.outgoing()), 2)
 
     def test_strangers(self) -> None:
         """

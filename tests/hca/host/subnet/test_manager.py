@@ -149,8 +149,7 @@ class HostedManagerTests(SynchronousTestCase):
         self.control("Hca1", number, DISCONNECT)
         self.assertEqual(self.marked(), [])
         self.managed.load(star(3))
-        self.managed.settle()
-        self.assertEqual((self.state, self.marked()), (SMState.MASTER, ["Hca1"]))
+        self.assertEqual((self.state, self.marked()), (SMState.MASTER, ["Hca2"]))
 
     def test_gone(self) -> None:
         """
@@ -197,8 +196,10 @@ class HostedManagerTests(SynchronousTestCase):
 
     def test_linked(self) -> None:
         """
-        It is at the first port with a link of the first CA; a CA without any will do.
+        It is at the first port of a CA with a link; one without will do.
         """
+        managed = Managed(text({}, ["alone", "a", "b"], [("a", 1, "b", 1)]), Options())
+        self.assertEqual(managed.notActive(), [])
         managed = Managed(text({}, ["a", "b"], [("a", 2, "b", 1)]), Options())
         port = managed.subnet.manager and managed.subnet.manager.port
         assert port is not None

@@ -1,6 +1,6 @@
 """
-The subnet manager of a hosted subnet: it runs on the port of the first CA, as long as no program that is
-attached from outside is one.
+The subnet manager of a hosted subnet: it runs on the first port of a CA that has a link, as long as no
+program that is attached from outside is one.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class HostedManager:
         return self._subnet.graph.nodes.get(port.node.guid) is port.node and port.peer is not None
 
     def _first(self) -> Port | None:
-        nodes = [node for node in self._subnet.graph.nodes.values() if node.kind is NodeType.CA]
-        ports = [port for node in nodes[:1] for port in node.each()]
+        nodes = (node for node in self._subnet.graph.nodes.values() if node.kind is NodeType.CA)
+        ports = [port for node in nodes for port in node.each()]
         return next((port for port in ports if port.peer is not None), ports[0] if ports else None)
 
     def _resume(self) -> None:
