@@ -179,6 +179,7 @@ class PathTests(AdministrationTestCase):
         self.assertEqual(self.get(PATH, *LIDS).reversible, 0)
         self.assertEqual(self.table(PATH, *LIDS, "reversible"), [])
         self.assertEqual(self.table(PathRecord(slid=3, dlid=2), *LIDS), [])
+        self.assertEqual([each.dlid for each in self.table(PathRecord(slid=3), "slid")], [SWITCH_LID, 1, 3])
 
     def test_bounds(self) -> None:
         """
