@@ -65,6 +65,7 @@ class SARegistration:
         @return: fires when that is done, or fails with L{SAError<twisted_ib.errors.SAError>}.  Cancelling it
             changes nothing.
         """
+        # Without a canceller: a result that comes after cancel() is dropped.
         done: Deferred[None] = Deferred()
         if not self._isOpen:
             done.callback(None)
@@ -233,7 +234,6 @@ class SubnetAdministration:
 
 
 def _fire(done: Deferred[Any], outcome: Any) -> None:
-    # Deferred.cancel() without a canceller lets a later result pass.
     if isinstance(outcome, Exception):
         done.errback(outcome)
     else:
