@@ -339,7 +339,6 @@ class Registrations:
                 return
         elif registration.exchange is not None:
             registration.exchange.cancel()
-            registration.exchange = None
         self._renewing.discard(registration)
         self._do(registration, registration.step(Input.UNANSWERED), error)
 
