@@ -328,7 +328,8 @@ class Registrations:
             self._end(registration, error)
 
     def _resend(self, registration: Registration, make: Callable[[], Mad | None]) -> None:
-        self._stopTimer(registration)
+        if registration.timer is not None:
+            registration.timer.cancel()
         mad, error = make(), None
         if mad is not None:
             try:
@@ -362,15 +363,9 @@ class Registrations:
 
     def _forget(self, registration: Registration) -> None:
         self._table.pop(registration.key, None)
-        self._stopTimer(registration)
         self._waiting.pop(registration, None)
         self._late.pop(registration, None)
         self._renewing.discard(registration)
-
-    @staticmethod
-    def _stopTimer(registration: Registration) -> None:
-        if registration.timer is not None:
-            registration.timer.cancel()
 
 
 def _given(error: HCAError | None) -> Input:
