@@ -577,6 +577,11 @@ class RenewalTests(RegistryTestCase):
         self.asked()
         self.wait(1.0)
         self.assertEqual(self.asked(), [(SET, MGID)])
+        # Also those that wait to be tried again.
+        self.end()
+        self.sa.answer = answer
+        self.reregister()
+        self.assertFalse(self.client.registrations.isRenewing)
 
     def test_passing(self) -> None:
         """

@@ -365,7 +365,6 @@ class Registrations:
         self._table.pop(registration.key, None)
         self._waiting.pop(registration, None)
         self._late.pop(registration, None)
-        self._renewing.discard(registration)
 
 
 def _given(error: HCAError | None) -> Input:
