@@ -323,6 +323,9 @@ class StateTests(OnPackets, TransferTestCase):
         self.prove(4)
         self.assertEqual(self.posted(self.question(1, 5)), {"management_dropped": 1})
         self.assertEqual(self.b.mads.transfers._bytesSent, 896)
+        self.patch(transfers, "RMPP_BYTES", 1008)
+        self.assertEqual(self.posted(self.question(1, 5)), {})
+        self.assertEqual(self.b.mads.transfers._bytesSent, 1008)
 
     def test_receivingBounds(self) -> None:
         """
