@@ -28,6 +28,8 @@ from twisted_ib.hca.subnet.umad import (
     SET_ISSM,
     UmadServer,
 )
+from twisted_ib.hca.wire.mad.administration import GET_TABLE
+from twisted_ib.hca.wire.mad.mad import RESPONSE
 
 
 class HostedManagerTests(SynchronousTestCase):
@@ -116,6 +118,18 @@ class HostedManagerTests(SynchronousTestCase):
         # And subnet administration, by its status for another version.
         (response,) = self.ask(number, mad(0x03, GET, 0x35), lid)
         self.assertEqual(response[4:6], b"\0\x04")
+
+    def test_table(self) -> None:
+        """
+        Of a table a client gets the records that libumad2sim lets through, in a message that says how many.
+        """
+        number = self.attach("Hca3")
+        lid = self.managed.port("Hca1").lid
+        # All 6 LinkRecords, and 2 of 16 PathRecords.
+        for attribute, octets in ((0x20, 6 * 8), (0x35, 2 * 64)):
+            (response,) = self.ask(number, mad(0x03, GET_TABLE, attribute, at2=2), lid)
+            self.assertEqual((response[3], response[4:6]), (GET_TABLE | RESPONSE, b"\0\0"))
+            self.assertEqual([MESSAGE.unpack(message)[5] for _, message in self.wire.sent], [56 + octets])
 
     def test_resigned(self) -> None:
         """
