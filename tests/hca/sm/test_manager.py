@@ -169,6 +169,37 @@ class SweepTests(SynchronousTestCase):
         managed.load(whole)
         self.assertEqual(sorted(asked), ["Hca1", "Hca3"])
 
+    def test_returned(self) -> None:
+        """
+        A port that was out of reach for a sweep is asked to register again, though its own link was Active
+        all the time; also if the first Set that asks it is lost.
+        """
+        asked: list[int] = []
+        links = [("s1", 1, "h1", 1), ("s1", 2, "s2", 1), ("s2", 2, "s3", 1), ("s3", 2, "h2", 1)]
+        whole = parse(text({"s1": 2, "s2": 2, "s3": 2}, ["h1", "h2"], links), "chain")
+        managed = Managed(text({"s1": 2, "s2": 2, "s3": 2}, ["h1", "h2"], links))
+        managed.port("h2").capMask |= Capability.CLIENT_REREGISTRATION
+        managed.subnet.manage(Options())
+        managed.settle()
+        exchange, lid = managed.subnet.exchange, managed.port("h2").lid
+
+        def lossy(port: Any, packet: Packet) -> Packet | None:
+            mad = decodeMAD(packet.octets)
+            if (mad.method, mad.attribute) == (SET, PortInfo.ID) and isinstance(mad.data, bytes):
+                info = PortInfo.parse(mad.data)
+                if info.lid == lid:
+                    asked.append(info.clientReregister)
+                    if len(asked) <= 1 + limits.SM_RETRIES:
+                        return None
+            return exchange(port, packet)
+
+        managed.load(unlinked(whole, "s2"))
+        self.assertNotIn(managed.port("h2").guid, managed.manager.model.guids)
+        self.patch(managed.subnet, "exchange", lossy)
+        managed.load(whole)
+        managed.settle(2 * limits.SM_SWEEP_SECONDS)
+        self.assertEqual(asked, [1] * (2 + limits.SM_RETRIES))
+
     def test_foreign(self) -> None:
         """
         What another subnet manager has left is made its own, but for LIDs.

@@ -44,7 +44,8 @@ _NO_CHANGE: Final = {
 
 class Configuration:
     """
-    Makes the requests of one subnet manager, and remembers what it has written to switches.
+    Makes the requests of one subnet manager, and remembers what it has written to switches and whose clients
+    it has asked to register again.
 
     @ivar isComplete: whether all of them had the effect that they were to have.
     """
@@ -53,16 +54,21 @@ class Configuration:
         self.isComplete = True
         #: Node GUID -> (attribute, modifier) -> the block that the switch has.
         self._written: dict[int, dict[tuple[int, int], bytes]] = {}
+        #: GUIDs of the ports that were found by each sweep since their clients were asked.
+        self._told: set[int] = set()
 
     def forget(self) -> None:
         """
-        Another subnet manager may have written: all tables are written again.
+        Another subnet manager may have written: all tables are written again, and all clients are asked to
+        register with this one.
         """
         self._written.clear()
+        self._told.clear()
 
     def retain(self, nodes: dict[int, Node], master: int) -> None:
         """
-        A sweep has found these nodes.  Tables are written again to a switch that was gone or reset.
+        A sweep has found these nodes.  Tables are written again to a switch that was gone or reset; clients
+        of a port that was gone, its own link may have been Active all the time, are asked to register.
 
         @param master: the LID that the ports of this manager's subnet know it by.
         """
@@ -70,6 +76,7 @@ class Configuration:
             node = nodes.get(guid)
             if node is None or node.ports[0].info.smLID != master:
                 del self._written[guid]
+        self._told &= {port.guid for node in nodes.values() for port in node.ends()}
 
     # -- ports
 
@@ -84,8 +91,16 @@ class Configuration:
         wanted = evolve(port.info, mkey=0, protectBits=0, **{**_NO_CHANGE, **fields})
         return Request(port.end.route, PortInfo.ID, port.number, answered, wanted.pack())
 
+    def _setEnd(self, port: Port, reregister: bool, fields: dict[str, int]) -> Request:
+        def isDone(info: PortInfo) -> bool:
+            # There was an answer: the clients were told.
+            self._told.add(port.guid)
+            return _has(fields, info)
+
+        return self._setPort(port, isDone, **fields, clientReregister=reregister)
+
     def ends(
-        self, ports: Iterable[Port], lids: dict[int, int], master: int, prefix: int, everybody: bool
+        self, ports: Iterable[Port], lids: dict[int, int], master: int, prefix: int
     ) -> Iterator[Request]:
         """
         Give end ports their LIDs, and all ports the MTU of their links.
@@ -93,26 +108,26 @@ class Configuration:
         @param lids: port GUID -> LID.
         @param master: the subnet manager's LID.
         @param prefix: the subnet prefix.
-        @param everybody: whether clients of ports that are Active too are asked to register again.
         """
         for port in ports:
             peer = port.peer
             mtu = port.info.neighborMTU if peer is None else min(port.info.mtuCap, peer.info.mtuCap)
             fields: dict[str, int] = {"neighborMTU": mtu}
-            reregister = False
             if port.isEnd:
                 if port.guid not in lids:
                     self.isComplete = False
                     continue
                 fields.update(lid=lids[port.guid], lmc=0, smLID=master, smSL=0)
                 fields.update(gidPrefix=prefix, subnetTimeout=_TIMEOUT)
+                isNew = port.guid not in self._told or port.info.linkState == PortState.INIT
                 # IBTA vol. 1 14.4.11: only a port that says so can be asked.
-                if everybody or port.info.linkState == PortState.INIT:
-                    reregister = bool(port.info.capMask & Capability.CLIENT_REREGISTRATION)
-            elif peer is None:
-                continue
-            if reregister or not _has(fields, port.info):
-                yield self._setPort(port, partial(_has, fields), **fields, clientReregister=reregister)
+                reregister = isNew and bool(port.info.capMask & Capability.CLIENT_REREGISTRATION)
+                if reregister or not _has(fields, port.info):
+                    yield self._setEnd(port, reregister, fields)
+                else:
+                    self._told.add(port.guid)
+            elif peer is not None and not _has(fields, port.info):
+                yield self._setPort(port, partial(_has, fields), **fields)
 
     def states(self, ports: Iterable[Port], before: PortState, after: PortState) -> Iterator[Request]:
         """

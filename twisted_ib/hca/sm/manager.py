@@ -490,9 +490,7 @@ class Manager:
             return
         configuration.retain(nodes, lids[own.guid])
         ports = [port for node in nodes.values() for port in node.ports.values()]
-        self._requests.add(
-            configuration.ends(ports, lids, lids[own.guid], self._options.prefix, everybody=self._isNew)
-        )
+        self._requests.add(configuration.ends(ports, lids, lids[own.guid], self._options.prefix))
         yield
         model.replace(nodes, own)
         self._routing = routing = Routing(nodes.values())
