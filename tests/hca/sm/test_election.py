@@ -52,7 +52,7 @@ class RankTests(SynchronousTestCase):
 
 class DiscoveredTests(SynchronousTestCase):
     """
-    What a sweep that has found others leads to.
+    The states that follow a sweep that has found others.
     """
 
     def test_alone(self) -> None:

@@ -202,7 +202,7 @@ class SweepTests(SynchronousTestCase):
 
     def test_foreign(self) -> None:
         """
-        What another subnet manager has left is made its own, but for LIDs.
+        Settings that another subnet manager has left are made its own, but for LIDs.
         """
         managed = Managed(star(3))
         port = managed.port("Hca2")

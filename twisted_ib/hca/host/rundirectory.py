@@ -31,7 +31,7 @@ from twisted_ib.errors import EXHAUSTED, RunDirectoryError
 from twisted_ib.hca.host import libc
 
 #: How long a process waits for the lock of a run directory before it gives up, in seconds, not counting the
-#: attempts.  Whoever holds it does so for less than a millisecond of CPU time, but hundreds of processes may
+#: attempts.  Its holder has it for less than a millisecond of CPU time, but hundreds of processes may
 #: start at once, on a machine that gives each a share of a processor.
 LOCK_SECONDS = 10.0
 #: The sleep after the first attempt, in seconds, and the longest: each is longer than the one before, or

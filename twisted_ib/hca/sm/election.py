@@ -24,7 +24,7 @@ class Control(IntEnum):
     DISCOVER = 5
 
 
-#: What a Set of SMInfo does, IBTA vol. 1 14.4.1, figure of the SM states; any other is refused.
+#: The effects of a Set of SMInfo, IBTA vol. 1 14.4.1, figure of the SM states; any other is refused.
 TRANSITIONS: Final[dict[tuple[SMState, int], SMState]] = {
     # It is on its way to be the master, if there is no other.
     (SMState.DISCOVERING, Control.HANDOVER): SMState.DISCOVERING,

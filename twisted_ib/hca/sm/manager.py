@@ -194,7 +194,7 @@ class Manager:
 
     def outgoing(self) -> list[Packet]:
         """
-        @return: what is to be sent from the manager's port.
+        @return: the packets to send from the manager's port.
         """
         answers, self._answers = self._answers, []
         return answers + self._requests.outgoing()

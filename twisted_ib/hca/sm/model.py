@@ -2,8 +2,8 @@
 A subnet as its manager has discovered and configured it.
 
 L{Model.replace} puts the nodes of a new sweep in the place of the old ones, so nodes and ports are not kept
-from one call to the next: their GUIDs are.  What a port or a switch has is in the attributes that its agent
-answered last, to a Get or to a Set.
+from one call to the next: their GUIDs are.  The state of a port or a switch is in the attributes that its
+agent answered last, to a Get or to a Set.
 """
 
 from __future__ import annotations

@@ -178,7 +178,8 @@ class Discovery:
             if info.capMask & Capability.SM and port is not self.own:
                 self._requests.add([self._ask(port.route, SMInfo.ID, 0, partial(self._manager, port))])
         isUp = PortState.INIT <= info.linkState <= PortState.ACTIVE
-        # What was come to by its link has a peer: of CAs only the own one is left, as they forward nothing.
+        # The port by which a node was reached has a peer: of CAs only the own one is left, as they forward
+        # nothing.
         if isUp and port.number and port.peer is None and len(route) < MOST_HOPS:
             further = route + bytes((port.number,))
             self._requests.add([Request(further, NodeInfo.ID, 0, partial(self._arrived, further, port))])

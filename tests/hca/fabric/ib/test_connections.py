@@ -336,7 +336,7 @@ class LoopbackTests(CutContract, SubnetTestCase):
 
     def test_unreliable(self) -> None:
         """
-        What an unreliable connection sends where nothing leads is lost; later messages arrive.
+        Messages of an unreliable connection to where nothing leads are lost; later ones arrive.
         """
         one, two = UnreliableSide(self.a), UnreliableSide(self.c)
         for side, other in ((one, two), (two, one)):

@@ -1,5 +1,5 @@
 """
-What devices of a subnet get from the administration of its manager, besides what its client needs of any.
+Devices of a subnet and the administration of its manager, beyond the contract of its client.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class DeviceTests(SubnetTestCase):
 
     def taken(self) -> Any:
         """
-        @return: what was answered since, one thing.
+        @return: the one answer that has come since.
         """
         self.settle()
         (found,) = self.said

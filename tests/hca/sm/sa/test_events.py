@@ -204,7 +204,7 @@ class ReportTests(EventsTestCase):
 
     def test_selected(self) -> None:
         """
-        Who has asked for something else is not told.
+        A subscriber to something else is not told.
         """
         for info, isTold in (
             (evolve(ALL, trapNumber=66), True),

@@ -214,7 +214,7 @@ class JoinTests(GroupsTestCase):
 
     def test_insufficient(self) -> None:
         """
-        Who joins names group, port and state; who creates, all that a group has.
+        A join names group, port and state; one that creates the group, all that it has.
         """
         for missing in JOIN:
             names = [name for name in CREATE if name != missing]
@@ -228,7 +228,7 @@ class JoinTests(GroupsTestCase):
 
     def test_refusedCreation(self) -> None:
         """
-        What cannot be is refused, and leaves nothing.
+        A group that cannot be is refused, and leaves nothing.
         """
         for names, changes in (
             (RATE, selecting("rate", Selector.GREATER, 10)),
@@ -257,7 +257,7 @@ class JoinTests(GroupsTestCase):
 
     def test_refusedJoin(self) -> None:
         """
-        What is named of a group has to be what it has, and the port has to be able to be in it.
+        The values that a join names have to be those of the group, and the port has to be able to be in it.
         """
         self.join()
         for name, changes in (
@@ -301,7 +301,7 @@ class LeaveTests(GroupsTestCase):
 
     def test_refused(self) -> None:
         """
-        Who is not a member, or not what it says, is not removed.
+        A port that is no member, or not of this kind, is not removed.
         """
         self.join(joinState=FULL_MEMBER | NON_MEMBER)
         for lid, changes in (
@@ -380,7 +380,7 @@ class QueryTests(GroupsTestCase):
 
     def test_absent(self) -> None:
         """
-        What is not there.
+        Groups that are not there.
         """
         for record, name in ((MCMemberRecord(), "mlid"), (MCMemberRecord(), "mgid")):
             self.assertEqual(self.status(GET, record, name), SAStatus.NO_RECORDS)
@@ -430,7 +430,7 @@ class SweepTests(GroupsTestCase):
 
 class BoundTests(GroupsTestCase):
     """
-    What a port, and all of them, may have.
+    The bounds of a port, and of all of them.
     """
 
     def test_ports(self) -> None:

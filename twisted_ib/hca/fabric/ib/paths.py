@@ -119,7 +119,7 @@ class _Membership:
 
 class SubnetPath(_Path):
     """
-    What a path of records has more between two ports: to be mixed into the class of such paths.
+    A path of records between two ports: to be mixed into the class of such paths.
 
     @cvar port: this end's port.
     @ivar members: the P_Keys that the peer has told, by its queue pairs' numbers.
@@ -183,7 +183,7 @@ class SubnetPath(_Path):
         """
         Find out whether the peer reaches a queue pair now.
         """
-        # What a peer published before it went is delivered, and then its path ends.
+        # Records that a peer published before it went are delivered, and then its path ends.
         if self.port.has(self.peer.guid):
             self._follow(number)
 

@@ -1,7 +1,7 @@
 """
 The client of subnet administration on one port.
 
-Records and events are reported to functions.  What goes wrong is reported in the place of a record, as an
+Records and events are reported to functions.  A failure is reported in the place of a record, as an
 L{HCAError<twisted_ib.errors.HCAError>}; what is wrong with a call is raised.
 """
 
@@ -158,7 +158,7 @@ class SAClient:
         self._exchanges = Exchanges(device, self._agent, self._manager if address is None else address)
         #: The paths that are remembered.
         self.paths = PathCache()
-        #: What is registered.
+        #: The registrations.
         self.registrations = Registrations(device, self._exchanges.begin, lambda: device.gid)
         self._queries: dict[PathKey, Query] = {}
         #: Users of queries.

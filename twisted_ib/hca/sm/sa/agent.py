@@ -2,7 +2,7 @@
 The agent of subnet administration (IBTA vol. 1 15.4): requests in, responses and Reports out.
 
 Tables are sent by RMPP.  A requester that has none, as a program on libumad2sim, gets the records that one
-MAD has room for.  What is dropped is counted:
+MAD has room for.  Losses are counted:
 
   - C{sa_unknown_requester}: its LID is no port's;
   - C{sa_wrong_key}: another SM_Key than 0 and the manager's (IBTA vol. 1 15.4.1: it is not answered);

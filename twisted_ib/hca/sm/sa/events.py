@@ -46,7 +46,7 @@ _GID_OCTETS: Final = 16
 
 class Key(NamedTuple):
     """
-    What identifies a subscription.
+    The identity of a subscription.
 
     @ivar guid: the subscriber's port.
     @ivar info: with the queue pair that Reports go to, whatever the response time.
@@ -60,7 +60,7 @@ class Key(NamedTuple):
 class _Subscription:
     """
     @ivar enum: the number of its InformInfoRecord.
-    @ivar info: what was asked for.
+    @ivar info: the InformInfo.
     @ivar isTrusted: whether by who has the SM_Key.
     """
 

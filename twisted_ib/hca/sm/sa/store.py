@@ -336,7 +336,7 @@ def _keys(model: Model, port: Port) -> Iterator[Attribute]:
 
 
 _Make = Callable[[Any, Any], Iterator[Attribute | int]]
-#: What makes the records of an end port, and whether they are kept until the next sweep.
+#: The functions that make the records of an end port, and whether they are kept until the next sweep.
 KINDS: Final[dict[type[Attribute], tuple[_Make, bool]]] = {
     NodeRecord: (_nodes, True),
     PortInfoRecord: (_ports, True),
