@@ -264,6 +264,17 @@ class ReportTests(EventsTestCase):
         octets = bytes(packet.octets)
         self.assertEqual((Notice.parse(octets[56:]), octets[120:136]), (notice, gidOf(3).to_bytes(16, "big")))
 
+    def test_forged(self) -> None:
+        """
+        Ports and groups come and go when subnet administration says so, and no port.
+        """
+        self.subscribe()
+        for trap in GIDDetails.TRAPS:
+            details = GIDDetails(gid=gidOf(1)).pack()
+            notice = Notice(noticeType=NoticeType.SUBNET_MANAGEMENT, noticeTrapNumber=trap, details=details)
+            self.administration.notify(evolve(notice, noticeProducerType=4), gidOf(3), self.now)
+        self.assertEqual((self.notices(), self.lost), ([], {"sa_forged": len(GIDDetails.TRAPS)}))
+
     def test_security(self) -> None:
         """
         Traps of security, whose details have M_Keys, are for who has the SM_Key.

@@ -82,7 +82,8 @@ class _Report:
 class Events:
     """
     The subscriptions of a subnet, and Reports that wait for their responses.  C{sa_report_dropped} counts
-    those for which there is no room, C{sa_report_unanswered} those that were repeated in vain.
+    those for which there is no room, C{sa_report_unanswered} those that were repeated in vain, C{sa_forged}
+    traps of ports that only subnet administration makes.
     """
 
     def __init__(
@@ -196,6 +197,10 @@ class Events:
 
         @param gid: its GID.
         """
+        if notice.noticeIsGeneric and notice.noticeTrapNumber in GIDDetails.TRAPS:
+            # Subscribers would take others for gone.
+            self._count("sa_forged")
+            return
         source = self._manager.model.byGID(gid)
         if source is not None:
             self._tell(notice, gid, gid, lambda port: bool(sharedKey(port.keys, source.keys)))
