@@ -329,6 +329,22 @@ class LeaveTests(GroupsTestCase):
         self.assertEqual(self.refused(DELETE, JOIN, lid=1), SAStatus.SUCCESS)
         self.assertEqual(len(self.groups), 1)
 
+    def test_proxyOverridden(self) -> None:
+        """
+        A member by proxy that joins itself is no longer one by proxy: no other port takes it out, and it
+        counts for itself.
+        """
+        self.set(RECORD, *CREATE, lid=3)
+        self.assertEqual(self.refused(SET, JOIN, lid=1), SAStatus.SUCCESS)
+        self.assertEqual(self.join(*JOIN).proxyJoin, 0)
+        for method in (DELETE, SET):
+            self.assertEqual(self.refused(method, JOIN, lid=3), INVALID)
+        self.assertEqual(self.groups._owned, {guidOf(2): 1})
+        (one,) = self.table(MCMemberRecord(mgid=MGID), "mgid", key=KEY)
+        self.assertEqual((one.portGID, one.joinState, one.proxyJoin), (gidOf(2), FULL_MEMBER, 0))
+        self.leave()
+        self.assertEqual((len(self.groups), self.groups._owned), (1, {}))
+
     def test_lids(self) -> None:
         """
         The LID of a group that is gone is given to the next.
@@ -447,6 +463,16 @@ class BoundTests(GroupsTestCase):
         self.join(lid=3, mgid=MGID + 4)
         self.leave()
         self.join(mgid=MGID + 5)
+
+    def test_proxyOverridden(self) -> None:
+        """
+        A port that has all that it may have does not get one more by another's proxy.
+        """
+        self.patch(limits, "SA_PORT_GROUPS", 1)
+        self.join()
+        self.set(evolve(RECORD, mgid=MGID + 1), *CREATE, lid=3)
+        self.assertEqual(self.refused(SET, JOIN, mgid=MGID + 1), SAStatus.NO_RESOURCES)
+        self.assertEqual(self.groups._owned, {guidOf(2): 1, guidOf(3): 1})
 
     def test_lids(self) -> None:
         """

@@ -182,11 +182,12 @@ class Groups:
             raise Refusal(SAStatus.REQUEST_INVALID)
         member = group.members.get(port.guid)
         if member is None:
-            if self._owned[request.port.guid] >= limits.SA_PORT_GROUPS:
-                raise Refusal(SAStatus.NO_RESOURCES)
+            self._hasRoom(request.port)
             member = Member(asked.portGID, 0, port is not request.port, request.port.guid)
         else:
             _checkOwner(request, group, port, member)
+            if member.isProxied and port is request.port:
+                self._adopt(member, port)
         if isNew:
             self._add(group)
         if port.guid not in group.members:
@@ -305,6 +306,22 @@ class Groups:
         self._lids.add(group.base.mlid)
         self._happened(Trap.GROUP_CREATED, group.base.mgid, group.base.pKey)
 
+    def _hasRoom(self, port: Port) -> None:
+        if self._owned[port.guid] >= limits.SA_PORT_GROUPS:
+            raise Refusal(SAStatus.NO_RESOURCES)
+
+    def _adopt(self, member: Member, port: Port) -> None:
+        # Another port could take out what has joined by itself, had it made it a member before.
+        self._hasRoom(port)
+        self._disown(member)
+        member.owner, member.isProxied = port.guid, False
+        self._owned[port.guid] += 1
+
+    def _disown(self, member: Member) -> None:
+        self._owned[member.owner] -= 1
+        if not self._owned[member.owner]:
+            del self._owned[member.owner]
+
     def _update(self, group: Group, member: Member, state: int) -> MCMemberRecord:
         member.state = state
         record = group.record(member.gid, state, member.isProxied)
@@ -312,10 +329,7 @@ class Groups:
         return record
 
     def _remove(self, group: Group, guid: int) -> None:
-        owner = group.members.pop(guid).owner
-        self._owned[owner] -= 1
-        if not self._owned[owner]:
-            del self._owned[owner]
+        self._disown(group.members.pop(guid))
         self._replicate(group)
 
     def _settle(self, group: Group) -> None:
