@@ -474,6 +474,20 @@ class BoundTests(GroupsTestCase):
         self.assertEqual(self.refused(SET, JOIN, mgid=MGID + 1), SAStatus.NO_RESOURCES)
         self.assertEqual(self.groups._owned, {guidOf(2): 1, guidOf(3): 1})
 
+    def test_others(self) -> None:
+        """
+        A port that is in as many groups as LIDs are left makes no more: others have room.
+        """
+        switch = self.model.nodes[SWITCH].switch
+        switch.info = evolve(switch.info, mcastFdbCap=8)
+        for lid, most in ((2, 4), (3, 2), (1, 1)):
+            for _ in range(most):
+                self.join(mgid=0, lid=lid)
+            refused = {"mgid": 0, "portGID": gidOf(lid)}
+            self.assertEqual(self.refused(SET, CREATE, lid=lid, **refused), SAStatus.NO_RESOURCES)
+        self.assertEqual(len(self.groups), 8)
+        self.join(*JOIN, mgid=BROADCAST)
+
     def test_lids(self) -> None:
         """
         There are as many groups as the smallest switch has entries for.

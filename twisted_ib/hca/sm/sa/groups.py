@@ -266,7 +266,8 @@ class Groups:
                     raise Refusal(SAStatus.REQUEST_INVALID)
                 values[name] = found
         lid = self._freeLID()
-        if lid is None:
+        # One port has half of the LIDs at most, the next one half of the rest: others make groups too.
+        if lid is None or self._owned[request.port.guid] > self._capacity() - len(self._lids):
             raise Refusal(SAStatus.NO_RESOURCES)
         base = evolve(
             asked,
@@ -293,10 +294,12 @@ class Groups:
             if mgid not in self._groups:
                 return mgid
 
-    def _freeLID(self) -> int | None:
+    def _capacity(self) -> int:
         # As many as every switch has entries for.
-        sizes = (node.switch.info.mcastFdbCap for node in self._model.switches() if node.switch is not None)
-        stop = FIRST_MULTICAST_LID + min((limits.SM_GROUPS, *sizes))
+        return min(limits.SM_GROUPS, self._model.multicastEntries)
+
+    def _freeLID(self) -> int | None:
+        stop = FIRST_MULTICAST_LID + self._capacity()
         while self._lowest in self._lids:
             self._lowest += 1
         return self._lowest if self._lowest < stop else None
