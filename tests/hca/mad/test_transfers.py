@@ -228,6 +228,29 @@ class PacketTests(OnPackets, TransferContract, TransferTestCase):
             self.assertTrue(response.table == (table(1000) if mad.method == GET_TABLE else data))
         self.assertGreater(len(lost), 50)
 
+    def test_lostTwice(self) -> None:
+        """
+        A request that waits for one second has its response, although a segment of that is lost twice: its
+        sender repeats it after two seconds each.
+        """
+        lost: list[Any] = []
+
+        def carry(datagram: Any) -> list[Any]:
+            header = headerOf(datagram[4][-260:-4])
+            if datagram[0] == self.b.address and (header.type, header.segment) == (DATA, 3) and len(lost) < 2:
+                lost.append(datagram)
+                return []
+            return [datagram]
+
+        self.wire.pass_ = carry
+        self.request(self.asking.question(500), timeout=1.0, retries=0)
+        for count in (1, 2):
+            self.assertEqual((len(lost), self.responses), (count, []))
+            self.wait(RMPP_ACK_SECONDS)
+        response = self.responses.pop()
+        assert response is not None
+        self.assertTrue(response.table == table(500))
+
     def test_lastACKLost(self) -> None:
         """
         A response that has begun shows that its request has arrived, if the last ACK of that is lost: the
@@ -490,6 +513,16 @@ class StateTests(OnPackets, TransferTestCase):
         self.wait(0.2)
         self.assertEqual((self.responses, self.left()[0]), ([None], ({}, 0)))
         self.assertEqual(self.a.counters["management_aborted"], 1)
+
+    def test_leastDeadline(self) -> None:
+        """
+        However short its request waits, it has the time of two repetitions.
+        """
+        self.begun(timeout=0.1, retries=0)
+        self.wait(transfers.RMPP_RESPONSE_LEAST - 0.1)
+        self.assertEqual(self.responses, [])
+        self.wait(0.2)
+        self.assertEqual((self.responses, self.left()[0]), ([None], ({}, 0)))
 
     def test_unanswered(self) -> None:
         """

@@ -143,7 +143,8 @@ class Agent:
             device is closed; without it no response is expected.
         @param timeout: how long each attempt waits, seconds, at most L{MAD_TIMEOUT_SECONDS}.
         @param retries: how often it is repeated, at most L{MAD_RETRIES}.  A response of several MADs has the
-            time of all attempts again with each MAD that arrives in order.
+            time of all attempts again with each MAD that arrives in order, and at least
+            L{RMPP_RESPONSE_LEAST<twisted_ib.hca.mad.transfers.RMPP_RESPONSE_LEAST>}.
         @return: the request, which can be cancelled, if a response is expected or its data is a transfer.
         @raise ResourceLimitError: L{MAD_REQUESTS} wait already, or there is no room for a transfer.
         @raise QueuePairError: the address is not valid.

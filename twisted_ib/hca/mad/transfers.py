@@ -24,7 +24,7 @@ from twisted_ib.hca.mad.rmpp.segments import (
     fault,
     headerOf,
 )
-from twisted_ib.hca.mad.rmpp.sender import RMPP_RETRIES, RMPP_RETRIES_UNPROVEN, Sender
+from twisted_ib.hca.mad.rmpp.sender import RMPP_ACK_SECONDS, RMPP_RETRIES, RMPP_RETRIES_UNPROVEN, Sender
 from twisted_ib.hca.wire.mad.mad import RESPONSE
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ RMPP_TRANSFERS = 256
 RMPP_TRANSFERS_PER_PEER = 64
 #: Bytes of those that are sent, and of all that are received.
 RMPP_BYTES = 16 << 20
+#: The least time, in seconds, that a response has for its next segment: its sender, which repeats one after
+#: L{RMPP_ACK_SECONDS}, can do so twice.
+RMPP_RESPONSE_LEAST = 2.5 * RMPP_ACK_SECONDS
 #: Complete transfers whose repeated segments are acknowledged; over it the oldest is forgotten.
 RMPP_COMPLETED = 1024
 
@@ -366,7 +369,7 @@ class Transfers:
         if request is None:
             machine = Receiver(at, now)
         else:
-            machine = Receiver(at, now, request.patience)
+            machine = Receiver(at, now, max(request.patience, RMPP_RESPONSE_LEAST))
         receiving = self._receiving[key] = Receiving(self, key, machine, mad, request)
         if request is not None:
             request.transferring(receiving)
@@ -418,4 +421,4 @@ class Transfers:
         self._bytesSent = self._bytesHeld = 0
 
 
-__all__ = ["RMPP_BYTES", "RMPP_COMPLETED", "RMPP_TRANSFERS", "Transfers"]
+__all__ = ["RMPP_BYTES", "RMPP_COMPLETED", "RMPP_RESPONSE_LEAST", "RMPP_TRANSFERS", "Transfers"]
