@@ -8,6 +8,7 @@ an earlier sweep was not answered by all, a heavy one follows.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -115,7 +116,7 @@ class Manager:
         self._election = Election(options.priority, 0)
         self._requests = Requests(transaction, count)
         self._configuration = Configuration()
-        self._answers: list[Packet] = []
+        self._answers: deque[Packet] = deque()
         self._stages: Iterator[None] | None = None
         self._isResigned = True
         # Whether no sweep has been finished since this one became the master.
@@ -192,11 +193,12 @@ class Manager:
 
     # -- MADs
 
-    def outgoing(self) -> list[Packet]:
+    def outgoing(self, most: int = limits.SM_ANSWERS) -> list[Packet]:
         """
+        @param most: how many of L{send}; they do not keep the requests of the window waiting.
         @return: the packets to send from the manager's port.
         """
-        answers, self._answers = self._answers, []
+        answers = [self._answers.popleft() for _ in range(min(most, len(self._answers)))]
         return answers + self._requests.outgoing()
 
     def send(self, packet: Packet) -> None:

@@ -17,6 +17,7 @@ from twisted_ib.hca.host.subnet.manager import HostedManager
 from twisted_ib.hca.mad.attributes.manager import SMState
 from twisted_ib.hca.mad.attributes.port import Capability
 from twisted_ib.hca.sm.manager import Options
+from twisted_ib.hca.subnet.smi import Packet
 from twisted_ib.hca.subnet.topology import parse
 from twisted_ib.hca.subnet.umad import (
     CLIENT,
@@ -250,6 +251,32 @@ class HostedManagerTests(SynchronousTestCase):
         # Those of the window are made in the turn before.
         self.assertLess(max(sent), 4 * limits.SM_WINDOW)
         self.assertGreater(len(sent), 5)
+
+    def test_answersInTurns(self) -> None:
+        """
+        So many of what subnet administration sends at once, as Reports, go in a turn too.
+        """
+        self.patch(limits, "SM_MADS_PER_TURN", 10)
+        sent: list[int] = []
+        turn, exchange = HostedManager._turn, self.subnet.exchange
+
+        def counted(hosted: HostedManager) -> None:
+            sent.append(0)
+            turn(hosted)
+
+        def exchanged(port: Any, packet: Any) -> Any:
+            sent[-1] += 1
+            return exchange(port, packet)
+
+        self.patch(HostedManager, "_turn", counted)
+        self.patch(self.subnet, "exchange", exchanged)
+        hosted = self.subnet.manager
+        assert hosted is not None
+        for _ in range(35):
+            hosted.manager.send(Packet(0, self.managed.port("Hca3").lid, 1, 1, bytearray(256)))
+        hosted._wake()
+        self.managed.settle()
+        self.assertEqual(sent, [10, 10, 10, 5])
 
     def test_closed(self) -> None:
         """

@@ -181,7 +181,7 @@ class HostedManager:
     def _send(self, left: int) -> int:
         manager = self.manager
         while left > 0 and self.port is not None:
-            packets = manager.outgoing()
+            packets = manager.outgoing(left)
             if not packets:
                 break
             for packet in packets:
