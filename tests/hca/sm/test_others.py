@@ -17,7 +17,7 @@ from twisted_ib.hca.mad.attributes.manager import SMInfo, SMState
 from twisted_ib.hca.mad.attributes.notice import LinkStateDetails, LocalChangeDetails, Notice, Trap
 from twisted_ib.hca.mad.attributes.port import Capability
 from twisted_ib.hca.sm.election import Control
-from twisted_ib.hca.sm.manager import Options
+from twisted_ib.hca.sm.manager import Manager, Options
 from twisted_ib.hca.subnet.smi import Packet
 from twisted_ib.hca.subnet.topology import parse
 from twisted_ib.hca.wire.mad.classes import (
@@ -284,6 +284,31 @@ class ElectionTests(OtherCase):
         self.managed.settle(2.0)
         self.assertEqual((self.state, self.managed.manager.sweeps), (SMState.MASTER, 2))
         self.assertEqual([mad.method for mad in self.control(Control.HANDOVER)].count(SET), 1)
+
+    def test_handedOverEarly(self) -> None:
+        """
+        A handover that comes before it knows of the master does not keep it awake when it is a standby.
+        """
+        self.appear(SMState.MASTER, 9)
+        own = self.managed.port("Hca1")
+        manager = Manager(Options(priority=OWN, key=KEY), 0, self.managed.count)
+        manager.start(0.0)
+        data = SMInfo(smInfoGuid=self.other.guid, smInfoKey=KEY).pack()
+        mad = Mad(**{**self.fields(SET, SMInfo.ID), "modifier": Control.HANDOVER, "data": data})
+        manager.received(Packet(7, 1, 0, 0, bytearray(mad.pack())), 0.0)
+        for now in range(20):
+            while packets := manager.outgoing():
+                for packet in packets:
+                    response = self.managed.subnet.exchange(own, packet)
+                    if response is not None:
+                        manager.received(response, float(now))
+            if manager.state is SMState.STANDBY:
+                break
+            manager.expired(now + 1.0)
+        deadline = manager.deadline()
+        assert deadline is not None
+        self.assertEqual(manager.state, SMState.STANDBY)
+        self.assertGreater(deadline, now + 1.0)
 
     def test_handedOverMeanwhile(self) -> None:
         """

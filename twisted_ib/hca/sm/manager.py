@@ -351,11 +351,21 @@ class Manager:
         if self._isResigned:
             return None
         times = [self._requests.deadline()]
-        if self._requests.isIdle and self._election.state is not SMState.NOT_ACTIVE:
-            times.append(self._earliest if self._heavy or self._light else self._latest)
+        if self._requests.isIdle:
+            times.append(self._next())
         if self.administration is not None and self._election.state is SMState.MASTER:
             times.append(self.administration.deadline())
         return min((each for each in times if each is not None), default=None)
+
+    def _next(self) -> float | None:
+        # When L{_job} will have something to do.
+        state = self._election.state
+        if state is SMState.NOT_ACTIVE:
+            return None
+        if state is SMState.STANDBY:
+            return self._latest
+        isSoon = self._heavy or (self._light and state is SMState.MASTER)
+        return self._earliest if isSoon else max(self._earliest, self._latest)
 
     def expired(self, now: float) -> None:
         """
@@ -464,8 +474,8 @@ class Manager:
         yield
         discovery.finish()
         own = discovery.own
-        self._isComplete = discovery.isComplete and own is not None
         if own is None:
+            self._isComplete = False
             return
         self._elect(discovery.managers, own)
         if self._election.state is not SMState.MASTER:
