@@ -191,6 +191,7 @@ class StoreTests(AdministrationTestCase):
         found = self.get(GUIDInfoRecord(lid=2, blockNum=0), "lid", "blockNum")
         self.assertEqual(found.guidInfo.guids, (guidOf(2), *(0,) * 7))
         self.assertEqual(len(self.table(GUIDInfoRecord(lid=2), "lid")), 2)
+        self.assertEqual(self.table(GUIDInfoRecord(lid=2, blockNum=2), "lid", "blockNum"), [])
         for key, expected in ((0, 0), (KEY, KEY)):
             found = self.get(SMInfoRecord(), key=key).smInfo
             self.assertEqual((found.smInfoGuid, found.smInfoKey, found.smState), (guidOf(1), expected, 3))
