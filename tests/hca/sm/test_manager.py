@@ -212,6 +212,21 @@ class SweepTests(SynchronousTestCase):
         self.assertEqual((port.lid, port.lmc, port.smLID, port.smSL), (8, 0, managed.port("Hca1").lid, 0))
         self.assertEqual(port.subnetPrefix, 0xFE80 << 48)
 
+    def test_noLID(self) -> None:
+        """
+        Ports beyond what a switch can forward get no LID and do not become Active; each sweep tries it again.
+        """
+        managed = Managed(star(3))
+        node = managed.port("Switch1").node
+        node.switch.linear = bytearray([NO_PORT]) * 4
+        managed.subnet.manage(Options())
+        managed.settle()
+        self.assertEqual(managed.lids(), {"Hca1": 1, "Hca2": 3, "Hca3": 0, "Switch1": 2})
+        self.assertEqual((managed.notActive(), managed.lost["sm_no_lid"]), (["Hca3"], 1))
+        node.switch.linear = bytearray([NO_PORT]) * 64
+        managed.settle(limits.SM_SWEEP_SECONDS)
+        self.assertEqual((managed.notActive(), managed.lids()["Hca3"]), ([], 4))
+
     def test_lost(self) -> None:
         """
         SMPs that are lost are sent again.
