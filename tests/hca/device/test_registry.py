@@ -138,13 +138,12 @@ class RegistryTests(SynchronousTestCase):
 
     def test_subnet(self) -> None:
         """
-        Devices of subnets exist as soon as they are named, and open where the thread hosts a subnet, each at
-        the adapter of its name or at one of its own.
+        Devices of subnets exist as soon as they are named; where the thread hosts a subnet each is at the
+        adapter of its name or at one of its own.
         """
         self.assertIs(registry.traitsOf("ib7"), SUBNET)
         self.assertFalse(registry.isPlacedByUser("ib0"))
         self.assertNotIn("ib0", registry.deviceNames())
-        self.assertRaises(DeviceError, Device, "ib0")
         topology = 'Switch 8 "s"\n[1] "ib0"[1]\n\nCa 1 "ib0"\n[1] "s"[1]\n'
         subnet = HostedSubnet(parse(topology, "test"), lambda name: None, Clock())
         hostHere(subnet)
@@ -155,7 +154,7 @@ class RegistryTests(SynchronousTestCase):
         port, other = subnet.find("ib0"), subnet.find("ib1")
         assert port is not None and other is not None
         self.assertEqual((one.guid, two.guid), (port.guid, other.guid))
-        self.assertEqual((one.traits, two.fabric.name), (SUBNET, "ib"))
+        self.assertEqual((one.traits.peers, two.fabric.name), (SUBNET.peers, "ib"))
 
     def test_address(self) -> None:
         """

@@ -140,7 +140,7 @@ class Traits:
 LOCAL = Traits(peers=Peers.PROCESSES, proof=Proof.DIRECTORY)
 #: The same through shared memory.
 SHARED = evolve(LOCAL, zeroCopy=True, inRunDirectory=True)
-#: Between ports of a subnet, by records that travel as those of C{LOCAL}.
-SUBNET = evolve(LOCAL, peers=Peers.SUBNET, linkLayer=LinkLayer.INFINIBAND)
+#: Between ports of a subnet, by records that travel as those of C{SHARED}.
+SUBNET = evolve(SHARED, peers=Peers.SUBNET, linkLayer=LinkLayer.INFINIBAND)
 #: Between hosts, by packets.
 ROUTED = Traits(peers=Peers.ADDRESSES, proof=Proof.ANSWER, packets=True)

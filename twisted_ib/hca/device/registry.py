@@ -8,8 +8,8 @@ Devices of some fabrics have an address of their own.  C{roce0}, C{roce1} and so
 having been added: each is opened at the address that its user binds (L{place}).
 
 C{ib0}, C{ib1} and so on exist without having been added too, and are attached to the subnet that their thread
-hosts (L{twisted_ib.hca.host.subnet.ofthread}).  They are used by name alone: who listens on all devices does
-not listen on them.
+hosts (L{twisted_ib.hca.host.subnet.ofthread}), or to that of the run directory.  They are used by name alone:
+who listens on all devices does not listen on them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from __future__ import annotations
 import os
 import re
 import select
+import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -58,6 +60,8 @@ def _subnet(owner: Any, guid: int, clock: Callable[[], float], neighbours: Neigh
     from twisted_ib.hca.host.subnet.ofthread import ofThisThread
 
     subnet = ofThisThread()
+    if subnet is None:
+        return _subnetOfHost(owner, guid, clock)
 
     def attach(fabric: Any, own: int) -> Any:
         return subnet.attach(fabric, own, owner.name)
@@ -66,6 +70,19 @@ def _subnet(owner: Any, guid: int, clock: Callable[[], float], neighbours: Neigh
         return _loopback(owner, guid, clock, neighboursOf("ib") if neighbours is None else neighbours)
 
     return SubnetFabric(owner, guid, clock, attach, records)
+
+
+def _subnetOfHost(owner: Any, guid: int, clock: Callable[[], float]) -> Any:
+    if not hasattr(select, "epoll"):
+        raise DeviceError(f"device {owner.name} needs Linux, but where its thread hosts the subnet")
+    from twisted_ib.hca.fabric.ib.ib import SubnetFabric
+    from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
+    from twisted_ib.hca.host.subnet.link import attached
+
+    # An HCA is below IP, so that network namespaces share the subnet: 0 stands for all.
+    records = partial(SharedMemoryFabric, namespace=0)
+    description = f"{socket.gethostname()} {owner.name} {os.getpid()}"
+    return SubnetFabric(owner, guid, clock, attached(description), records)
 
 
 def _roce(owner: Any, guid: int, clock: Callable[[], float], address: str) -> Any:

@@ -63,13 +63,18 @@ class Rendezvous(Search):
     @ivar watch: a descriptor that is readable when that, or the directory, may have gone; -1 without inotify.
     """
 
-    def __init__(self, guid: int, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, guid: int, environment: Mapping[str, str] = os.environ, namespace: int | None = None
+    ) -> None:
         """
         Open the directories; make the first one if need be.
 
+        @param namespace: what stands in the place of the network namespace, if services are not of one.
         @raise RunDirectoryError: none can be used.
         """
         super().__init__(environment, True)
+        if namespace is not None:
+            self.namespace = namespace
         self.guid = guid
         self.name = f"hca-{guid:016x}"
         self._listener: socket.socket | None = None
@@ -368,7 +373,7 @@ class Rendezvous(Search):
             makes all its entries there; C{missing} says why some of them are not.
         @raise RunDirectoryError: no directory can be used.
         """
-        following = Rendezvous(self.guid, self._environment)
+        following = Rendezvous(self.guid, self._environment, self.namespace)
         services, groups = self._wanted  # Not empty if this one could not be bound.
         following._wanted = {**services, **self._inodes}, (*groups, *self._joined)
         following._page, self._page = self._page, None
@@ -415,7 +420,7 @@ class Rendezvous(Search):
         """
         if os.geteuid() == self.uid:
             return None
-        following = Rendezvous(self.guid, self._environment)
+        following = Rendezvous(self.guid, self._environment, self.namespace)
         try:
             following.bind()
             for serviceID, address in self._services:

@@ -32,6 +32,8 @@ from twisted_ib.hca.host.entries import (
 from twisted_ib.hca.host.liveness import PeerCredentials, peerCredentials
 from twisted_ib.hca.host.rundirectory import RunDirectory, allowedUids, openDirectories
 
+_ELSEWHERE = "in another network namespace"
+
 #: Services, and multicast groups, whose look-up is cached while the run directories do not change.
 LOOKUPS_REMEMBERED = 1024
 
@@ -165,11 +167,12 @@ class Search:
                 status = directory.status(name)
                 if status is not None and not self.allows(status.st_uid):
                     return f"its owner, user {status.st_uid}, is not in TWISTED_IB_ALLOW_UIDS"
-                if self._isElsewhere(directory, serviceID, where):
-                    return "it listens in another network namespace"
+                elsewhere = self._elsewhere(directory, serviceID, where)
+                if elsewhere:
+                    return elsewhere
         return ""
 
-    def _isElsewhere(self, directory: RunDirectory, serviceID: int, address: str) -> bool:
+    def _elsewhere(self, directory: RunDirectory, serviceID: int, address: str) -> str:
         with suppress(RunDirectoryError):
             for name in directory.names():
                 match = SERVICE.match(name)
@@ -177,9 +180,13 @@ class Search:
                     continue
                 # A Unix socket with a path is reached from each namespace: so it is known whether the process
                 # lives.
-                if int(match[2]) != self.namespace:
-                    return any(isServed(directory, hca) for hca, _, _ in self._pointed(directory, name))
-        return False
+                namespace = int(match[2])
+                isAlive = any(isServed(directory, hca) for hca, _, _ in self._pointed(directory, name))
+                if namespace != self.namespace and isAlive:
+                    # Devices of subnets have 0 there.
+                    isKind = not (namespace and self.namespace)
+                    return f"it listens {'on another kind of device' if isKind else _ELSEWHERE}"
+        return ""
 
     def hcas(self) -> list[Entry]:
         """

@@ -110,6 +110,7 @@ class SubnetFabric:
         except BaseException:
             port.close()
             raise
+        port.watchedBy(inner)
         self.traits = evolve(inner.traits, peers=SUBNET.peers, linkLayer=SUBNET.linkLayer)
         inner.trace(self)
         self.answerSeconds = inner.answerSeconds
@@ -119,9 +120,11 @@ class SubnetFabric:
         self.deadline, self.tick = inner.deadline, inner.tick
         self.fileno, self.signal, self.registerWith = inner.fileno, inner.signal, inner.registerWith
         self.unsent, self.paths, self.allocate = inner.unsent, inner.paths, inner.allocate
-        self.count, self.trace, self.forked = inner.count, inner.trace, inner.forked
+        self.count, self.trace = inner.count, inner.trace
         self.publish, self.publishAny, self.withdraw = inner.publish, inner.publishAny, inner.withdraw
         self.serving, self.reach, self.proves = inner.serving, inner.reach, inner.proves
+        # Of those in the run directory.
+        self.attachPage = getattr(inner, "attachPage", None)
 
     def tracedPaths(self, base: Any) -> Any:
         """
@@ -344,6 +347,13 @@ class SubnetFabric:
         for path in self.paths():
             for number in list(path.table):
                 yield path, number
+
+    def forked(self) -> None:
+        """
+        See L{IFabricConnections<twisted_ib.hca.base.interfaces.IFabricConnections>}.
+        """
+        self.port.forked()
+        self._records.forked()
 
     def close(self) -> None:
         """

@@ -35,6 +35,8 @@ class HostDirectory(HotPaths):
     """
 
     rendezvous: Rendezvous
+    #: See L{Rendezvous}.
+    _namespace: int | None = None
     clock: Callable[[], float]
     _poller: Any
     #: When to look whether our entries are still there; L{None} while inotify tells.
@@ -47,7 +49,7 @@ class HostDirectory(HotPaths):
 
     def _appear(self) -> None:
         self._user = os.geteuid()
-        self.rendezvous = Rendezvous(self.guid)
+        self.rendezvous = Rendezvous(self.guid, namespace=self._namespace)
         for error in self.rendezvous.refused:
             self.owner.warn(f"{error}; until then {self.rendezvous.place} is used")
         try:

@@ -63,14 +63,25 @@ class SharedMemoryFabric(HostDirectory):
     pathClass: Any = RingPath
     carrierClass: Any = SocketPath
 
-    def __init__(self, owner: Any, guid: int, clock: Callable[[], float], rings: bool = True) -> None:
+    def __init__(
+        self,
+        owner: Any,
+        guid: int,
+        clock: Callable[[], float],
+        rings: bool = True,
+        namespace: int | None = None,
+    ) -> None:
         """
         @param owner: The device, an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
         @param clock: Gives the time in seconds.
         @param rings: False to carry the records over sockets in any case.
+        @param namespace: see L{Rendezvous<twisted_ib.hca.host.rendezvous.Rendezvous>}.
         @raise RunDirectoryError: no run directory can be used.
         """
         super().__init__(owner, guid)
+        self._namespace = namespace
+        #: What is called when a descriptor that is none of this fabric's is readable.
+        self._others: dict[int, Callable[[], object]] = {}
         self.pid = os.getpid()
         self.program = os.path.basename(sys.argv[0] or "python")
         self.clock = clock
@@ -197,6 +208,20 @@ class SharedMemoryFabric(HostDirectory):
         """
         self._pairs.watch(peerSocket, events)
 
+    def watchOther(self, fd: int, call: Callable[[], object]) -> None:
+        """
+        Have L{attend} call something when another descriptor is readable.
+        """
+        self._others[fd] = call
+        self._poller.register(fd, select.EPOLLIN)
+
+    def unwatchOther(self, fd: int) -> None:
+        """
+        Undo L{watchOther}; before the descriptor is closed.
+        """
+        if self._others.pop(fd, None) is not None and not self._poller.closed:
+            self._poller.unregister(fd)
+
     def attend(self) -> None:
         """
         Serve the sockets: connecting peers, handshakes, deaths.
@@ -216,6 +241,8 @@ class SharedMemoryFabric(HostDirectory):
             peerSocket = self._pairs.ofProcess(fd)
             if peerSocket is not None:
                 self._lose(peerSocket, PathLostError("the peer's process died"))
+            elif fd in self._others:
+                self._others[fd]()
 
     def _called(self, pair: Any, rendezvous: Rendezvous) -> None:
         try:

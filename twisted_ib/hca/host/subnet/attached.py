@@ -66,6 +66,11 @@ class AttachedPort:
         """
         return self._subnet.forwarding.generation
 
+    def watchedBy(self, fabric: object) -> None:
+        """
+        No effect: the subnet calls by itself.
+        """
+
     def settings(self) -> PortChange:
         """
         @return: its settings.
@@ -127,6 +132,11 @@ class AttachedPort:
         Send a MAD, which may be lost.
         """
         self._subnet.send(self.port, packet)
+
+    def forked(self) -> None:
+        """
+        No effect: the child's copy of the subnet is its own.
+        """
 
     def close(self) -> None:
         """

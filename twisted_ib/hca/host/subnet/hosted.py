@@ -12,7 +12,7 @@ from typing import Any
 
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.base.operation import SMI_QPN
-from twisted_ib.hca.base.port import PortChange, PortState
+from twisted_ib.hca.base.port import LARGEST_UNICAST_LID, PortChange, PortState
 from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.host.subnet.attached import AttachedPort, IAttachedDevice
 from twisted_ib.hca.host.subnet.manager import HostedManager
@@ -234,16 +234,20 @@ class HostedSubnet:
 
     # -- devices
 
-    def attach(self, device: IAttachedDevice, guid: int, name: str) -> AttachedPort:
+    def attach(self, device: IAttachedDevice, guid: int, name: str, lid: int = 0) -> AttachedPort:
         """
         Attach a device to a port.
 
         @param guid: of the device, if the subnet gives it an adapter of its own.
         @param name: of an adapter of the topology, or its description: the device is at its first port if
             that is free, and has its GUID.  Else the description of one of its own.
+        @param lid: the LID that the port had in this subnet before its host has changed: it is kept if it is
+            free.
         @raise ResourceLimitError: no switch has a free port, or there are too many nodes.
         """
         port = self._adapter(name) or self._plug(guid, name)
+        if 0 < lid <= LARGEST_UNICAST_LID and not any(each.hasLID(lid) for each in self.graph.ports()):
+            port.lid = lid
         found = self.attached[port.guid] = AttachedPort(self, port, device)
         self._setClient(port, True)
         # The others may connect with it.

@@ -7,8 +7,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from twisted_ib.errors import DeviceError
-
 if TYPE_CHECKING:
     from twisted_ib.hca.host.subnet.hosted import HostedSubnet
 
@@ -24,20 +22,16 @@ def hostHere(subnet: HostedSubnet | None) -> None:
     """
     Have the C{ib} devices that this thread opens from now on attached to a subnet.
 
-    @param subnet: it; L{None} for none.
+    @param subnet: it; L{None} for that of the run directory again.
     """
     _ofThread.subnet = subnet
 
 
-def ofThisThread() -> HostedSubnet:
+def ofThisThread() -> HostedSubnet | None:
     """
-    @return: the subnet that the calling thread hosts.
-    @raise DeviceError: there is none.
+    @return: the subnet that the calling thread hosts; L{None} if its devices belong to that of the run
+        directory.
     """
-    if _ofThread.subnet is None:
-        raise DeviceError(
-            "this thread hosts no subnet, which ib devices need; make a HostedSubnet and say hostHere(subnet)"
-        )
     return _ofThread.subnet
 
 

@@ -1,0 +1,288 @@
+"""
+Devices of several processes at the ports of one subnet: the first hosts it, and another when that ends.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Any
+from unittest import skipIf
+
+from attrs import evolve
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.contracts.groups import DatagramSide
+from tests.hca.hcas import LISTENER, SDP, turn
+from tests.hca.mad.toys.echo import EchoAgent
+from tests.hca.queues.keyed_pair import DeviceSide, piece
+from tests.support.commands import PATH, running
+from tests.support.rundirectory import ownRunDirectory
+from tests.support.waiting import waitUntil
+from twisted_ib import limits
+from twisted_ib.errors import DeviceError, HiddenListenerError, NoListenerError
+from twisted_ib.hca.base.port import PortState
+from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.base.traits import NodeType
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.host import libc
+from twisted_ib.hca.host.entries import connect
+from twisted_ib.hca.host.rundirectory import openDirectories
+from twisted_ib.hca.host.subnet import link as links
+from twisted_ib.hca.host.subnet import server as servers
+from twisted_ib.hca.host.subnet.messages import REFUSED, kindOf, packAttach
+from twisted_ib.hca.mad.attributes.node import NodeInfo
+from twisted_ib.hca.queues.completion import WCStatus
+from twisted_ib.hca.queues.requests import SendOpcode
+from twisted_ib.hca.services.address import AddressVector
+from twisted_ib.hca.wire.mad.classes import SUBNET
+from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, Mad
+
+MISSING = libc.available()
+OK = WCStatus.SUCCESS
+NAME = "subnet-default"
+#: Opens a device, says its LID, and serves it until it is killed.
+OTHER = f"""{PATH}
+import time
+from twisted_ib.hca.device.device import Device
+device = Device("ib0")
+print(device.port.lid, flush=True)
+while True:
+    device.fabric.attend()
+    device.progress()
+    time.sleep(0.001)
+"""
+
+
+@skipIf(bool(MISSING), f"missing: {MISSING}")
+class LinkTests(SynchronousTestCase):
+    """
+    This process and others.
+    """
+
+    def setUp(self) -> None:
+        """
+        A run directory of the test's own; hosts end soon.
+        """
+        self.directory = ownRunDirectory(self)
+        self.patch(servers, "LINGER_SECONDS", 0.02)
+        self.devices: list[Device] = []
+        self.addCleanup(self.end)
+
+    def end(self) -> None:
+        """
+        Close all devices, and wait for the host's end.
+        """
+        for device in self.devices:
+            device.close()
+        waitUntil(lambda: not servers._servers)
+
+    def open(self, name: str = "ib0") -> Device:
+        """
+        @return: a device, whose port is Active.
+        """
+        device = Device(name)
+        self.devices.append(device)
+        self.until(lambda: device.port.state is PortState.ACTIVE)
+        return device
+
+    def turn(self) -> None:
+        """
+        Serve all devices.
+        """
+        n = 0
+        for device in self.devices:
+            if not device.closed:
+                device.tick(time.monotonic())
+                n += turn(device)
+        if not n:
+            time.sleep(0.0005)
+
+    def until(self, holds: Any) -> None:
+        """
+        Serve all devices until something is so.
+        """
+        waitUntil(holds, self.turn)
+
+    def connected(self, one: Device, two: Device) -> tuple[DeviceSide, DeviceSide]:
+        """
+        @return: two queue pairs.
+        """
+        sides = [
+            DeviceSide(mine, AddressVector(0, lid=other.port.lid, isGlobal=False))
+            for mine, other in ((one, two), (two, one))
+        ]
+        for side, other in (sides, sides[::-1]):
+            side.to(QPState.RTS, other.qp.number, timeout=14, retry_cnt=7)
+        return sides[0], sides[1]
+
+    def say(self, one: DeviceSide) -> None:
+        """
+        A send arrives.
+        """
+        one.send(1, SendOpcode.SEND, piece(one.register(b"said")))
+        statuses: list[Any] = []
+
+        def isDone() -> bool:
+            statuses.extend(one.statuses())
+            return bool(statuses)
+
+        self.until(isDone)
+        self.assertEqual(statuses, [(1, OK)])
+
+    def test_two(self) -> None:
+        """
+        Two devices of one process: connections and datagrams by LID, MADs, and services by address of this
+        host, which those of C{shm0} are apart from.
+        """
+        one, two = self.open("ib0"), self.open("ib1")
+        self.assertNotEqual(one.port.lid, two.port.lid)
+        self.until(lambda: one.fabric.route(two.port.lid) == two.guid)
+        self.until(lambda: one.fabric.port.connects(two.guid, 0xFFFF))
+        first, second = self.connected(one, two)
+        second.receive(5, piece(second.register(8)))
+        self.say(first)
+        sender, taker = DatagramSide(one), DatagramSide(two)
+        vector = AddressVector(0, lid=two.port.lid, isGlobal=False)
+        sender.tell(one.objects.createAddressHandle(sender.pd, vector), taker.qp.number, b"datagram")
+        heard: list[Any] = []
+        self.until(lambda: heard.extend(taker.heard()) or heard)  # type: ignore[func-returns-value]
+        self.assertEqual(heard, [(sender.qp.number, b"datagram")])
+        asking = EchoAgent(one)
+        EchoAgent(two)
+        responses: list[Any] = []
+        asking.agent.send(vector, asking.question(), responses.append)
+        self.until(lambda: responses)
+        self.assertEqual(bytes(responses[0].mad.data), bytes(range(232))[::-1])
+        self.assertRaises(NoListenerError, one.connect, SDP, "127.0.0.1", 7001, object())
+        two.listen(SDP, "127.0.0.1", 7001, LISTENER)
+        self.assertEqual(one.fabric.serving(SDP << 16 | 7001, "127.0.0.1"), [two.guid])
+        other = Device("shm0")
+        self.devices.append(other)
+        error = self.assertRaises(HiddenListenerError, other.connect, SDP, "127.0.0.1", 7001, object())
+        self.assertIn("it listens on another kind of device", str(error))
+        other.listen(SDP, "127.0.0.1", 7001, LISTENER)
+        self.assertEqual(other.fabric.serving(SDP << 16 | 7001, "127.0.0.1"), [other.guid])
+        self.assertEqual(one.hostNamed(two.fabric.port._description), two.gids()[0])
+
+    def test_gone(self) -> None:
+        """
+        The port of a device that is closed is gone for the others; when the last is gone, so is the host, and
+        its files but the lock's.
+        """
+        one, two = self.open("ib0"), self.open("ib1")
+        self.until(lambda: one.fabric.has(two.guid))
+        two.close()
+        self.until(lambda: not one.fabric.has(two.guid))
+        one.close()
+        waitUntil(lambda: not servers._servers)
+        self.assertEqual([each for each in os.listdir(self.directory) if "subnet" in each], [f"{NAME}.lock"])
+        again = self.open()
+        self.assertEqual(again.port.state, PortState.ACTIVE)
+
+    def test_killed(self) -> None:
+        """
+        The process that hosts is killed: another hosts, ports keep their LIDs and are Active again,
+        connections between them carry data all the time, and new devices come.
+        """
+        host = running(self, "-c", OTHER)
+        assert host.stdout is not None
+        first = int(host.stdout.readline())
+        one, two = self.open("ib0"), self.open("ib1")
+        self.until(lambda: one.fabric.port.connects(two.guid, 0xFFFF))
+        self.until(lambda: two.fabric.port.connects(one.guid, 0xFFFF))
+        lids = first, one.port.lid, two.port.lid
+        self.assertEqual((len(set(lids)), servers._servers), (3, set()))
+        sides = self.connected(one, two)
+        for id in range(60):
+            sides[1].receive(id, piece(sides[1].register(8)))
+        self.say(sides[0])
+        host.kill()
+        host.wait()
+        self.until(lambda: servers._servers)
+        for _ in range(50):
+            self.say(sides[0])
+        self.until(lambda: not one.fabric.port._isComing and not two.fabric.port._isComing)
+        self.until(lambda: one.fabric.route(lids[2]) == two.guid)
+        three = self.open("ib2")
+        self.assertEqual((one.port.lid, two.port.lid), lids[1:])
+        self.assertNotIn(three.port.lid, lids[1:])
+        self.say(sides[0])
+
+    def test_name(self) -> None:
+        """
+        C{TWISTED_IB_SUBNET} chooses among subnets; a name that is none is refused.
+        """
+        one = self.open()
+        environment = {**os.environ, links.VARIABLE: "other"}
+        port = links.SubnetLink(one.fabric, 0x1234567, "other", environment)
+        self.addCleanup(port.close)
+        self.assertEqual((port.has(one.guid), len(servers._servers)), (False, 2))
+        environment[links.VARIABLE] = "../x"
+        self.assertRaises(DeviceError, links.SubnetLink, one.fabric, 5, "x", environment)
+
+    def test_refused(self) -> None:
+        """
+        The host says why it refuses a device: a GUID that there is, too many, another version, another user.
+        """
+        one = self.open()
+        fabric = one.fabric
+        self.assertIn("GUID", str(self.assertRaises(DeviceError, links.SubnetLink, fabric, one.guid, "x")))
+        self.patch(limits, "SUBNET_DEVICES", 1)
+        self.assertIn("are attached", str(self.assertRaises(DeviceError, links.SubnetLink, fabric, 7, "x")))
+        self.patch(limits, "SUBNET_DEVICES", 5)
+        (directory, *_), _ = openDirectories(os.environ, os.geteuid(), False)
+        self.addCleanup(directory.close)
+        for octets in (b"?", packAttach(5, 0, "x").replace(b"sub1", b"sub0"), packAttach(4, 0, "even")):
+            pair = connect(directory, NAME, socket.SOCK_SEQPACKET)
+            self.addCleanup(pair.close)
+            pair.setblocking(True)
+            pair.send(octets)
+            self.assertEqual(kindOf(pair.recv(8192)), REFUSED)
+            self.assertEqual(pair.recv(8192), b"")
+        (server,) = servers._servers
+        self.patch(server, "_allows", lambda uid: False)
+        error = self.assertRaises(DeviceError, links.SubnetLink, fabric, 7, "x")
+        self.assertIn("does not allow user", str(error))
+        self.assertEqual(one.port.state, PortState.ACTIVE)
+
+    def test_manages(self) -> None:
+        """
+        A device asks nodes by SMPs, but not one of another user.
+        """
+        one = self.open()
+        agent = one.mads.register(SUBNET, 1, (GET_RESPONSE,), lambda request: None)
+        (server,) = servers._servers
+        responses: list[Any] = []
+        vector = AddressVector(0, lid=one.port.smLID, isGlobal=False)
+        question = Mad(SUBNET, 1, GET, 0, NodeInfo.ID)
+        agent.send(vector, question, responses.append)
+        self.until(lambda: responses)
+        self.assertEqual(NodeInfo.parse(bytes(responses[0].mad.data)).nodeType, NodeType.CA)
+        (client,) = server._clients.values()
+        client.credentials = evolve(client.credentials, uid=os.geteuid() + 1)
+        agent.send(vector, question, responses.append, timeout=0.01, retries=0)
+        self.until(lambda: len(responses) == 2)
+        self.assertEqual((responses[1], server.counters["smp_other_user"]), (None, 1))
+
+    def test_silent(self) -> None:
+        """
+        A process that connects and says nothing is dropped, and so is a device that sends anything but MADs.
+        """
+        one = self.open()
+        self.patch(servers, "ATTACH_SECONDS", 0.01)
+        (directory, *_), _ = openDirectories(os.environ, os.geteuid(), False)
+        self.addCleanup(directory.close)
+        pair = connect(directory, NAME, socket.SOCK_SEQPACKET)
+        self.addCleanup(pair.close)
+        pair.setblocking(True)
+        self.assertEqual(pair.recv(8192), b"")
+        port = links.SubnetLink(one.fabric, 0x1234567, "x")
+        self.addCleanup(port.close)
+        old = port._pair
+        old.setblocking(True)
+        old.send(b"\x07")
+        while old.recv(8192):
+            pass
+        self.until(lambda: not one.fabric.has(0x1234567))

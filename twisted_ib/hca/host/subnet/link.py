@@ -1,0 +1,340 @@
+"""
+The port of a subnet of the run directory, as a device of this process has it.
+
+The first process that wants a port hosts the subnet (L{SubnetServer}); the others attach by its socket.  When
+the host ends, one of them becomes the host, and all attach anew with the LIDs that they had.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from twisted_ib.errors import DeviceError, HCAError, PathLostError, PeerIdentityError, WireError
+from twisted_ib.hca.base.port import PortChange, PortState
+from twisted_ib.hca.host import libc
+from twisted_ib.hca.host.entries import connect
+from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
+from twisted_ib.hca.host.liveness import checkPeer
+from twisted_ib.hca.host.rundirectory import RunDirectory, allowedUids, openDirectories
+from twisted_ib.hca.host.subnet.messages import (
+    ATTACHED,
+    MAD,
+    MESSAGE_BYTES,
+    PORT,
+    REFUSED,
+    WAYS,
+    WAYS_BYTES,
+    Ways,
+    descriptions,
+    kindOf,
+    packAttach,
+    packMAD,
+    parseAttached,
+    parseMAD,
+    parsePort,
+)
+from twisted_ib.hca.host.subnet.server import MESSAGES_PER_TURN, SubnetServer
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.host.subnet.attached import IAttachedDevice
+    from twisted_ib.hca.subnet.smi import Packet
+
+#: The variable that chooses among the subnets of the run directory, and the name of the one without it.
+VARIABLE = "TWISTED_IB_SUBNET"
+DEFAULT_SUBNET = "default"
+#: Seconds that a device waits for a host, and then for its port to be Active.
+HOST_SECONDS = 10.0
+ACTIVE_SECONDS = 1.0
+_PAUSE: Final = 0.002
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}").fullmatch
+
+
+class SubnetLink:
+    """
+    A port of a subnet that a process hosts, perhaps this one; see
+    L{AttachedPort<twisted_ib.hca.host.subnet.attached.AttachedPort>}.
+
+    @ivar guid: its GUID.
+    @ivar generation: grows when packets may go other ways.
+    """
+
+    def __init__(
+        self,
+        device: IAttachedDevice,
+        guid: int,
+        description: str,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        """
+        Attach, and wait a little until the port is Active.
+
+        @raise DeviceError: the subnet's name is not valid, or its host refuses, or does not answer.
+        @raise RunDirectoryError: no run directory can be used.
+        """
+        name = environment.get(VARIABLE, "") or DEFAULT_SUBNET
+        if not _NAME(name):
+            raise DeviceError(f"{VARIABLE}={name!r} is no name of a subnet: letters, digits, '_', '-', '.'")
+        self._name = f"subnet-{name}"
+        self._environment = dict(environment)
+        self._device: IAttachedDevice | None = None
+        self._description = description
+        #: The latest that the host has said, and what the device knows of it.
+        self._settings = self._known = PortChange(state=PortState.DOWN)
+        self._ways = self._current = Ways()
+        #: Whether the port comes up again under another host.
+        self._isComing = False
+        self._fabric: Any = None
+        self.guid = guid
+        self.generation = 0
+        self._pair = self._attach(0)
+        self._awaitActive()
+        self._device = device
+
+    # -- attaching
+
+    def _attach(self, lid: int) -> socket.socket:
+        uid, end = os.geteuid(), time.monotonic() + HOST_SECONDS
+        allowed = allowedUids(self._environment) | {uid}
+        directories, refused = openDirectories(self._environment, uid, True)
+        if not directories:
+            raise refused[0] if refused else DeviceError("there is no run directory")
+        try:
+            while time.monotonic() < end:
+                for directory in directories:
+                    pair = self._call(directory, allowed.__contains__, lid, end)
+                    if pair is not None:
+                        return pair
+                if not self._host(directories[0], allowed.__contains__):
+                    time.sleep(_PAUSE)
+        finally:
+            closeAll(directory.fd for directory in directories)
+        raise DeviceError(f"the host of {self._name} does not answer")
+
+    def _call(
+        self, directory: RunDirectory, allows: Callable[[int], bool], lid: int, end: float
+    ) -> socket.socket | None:
+        try:
+            pair = connect(directory, self._name, socket.SOCK_SEQPACKET)
+        except OSError:
+            # There is none, it has ended, or too many call it now.
+            return None
+        try:
+            checkPeer(pair, allows)
+            if sendWithDescriptors(pair, packAttach(self.guid, lid, self._description)):
+                octets = self._next(pair, end)
+                if kindOf(octets) == REFUSED:
+                    raise DeviceError(f"the subnet refuses the device: {octets[1:].decode(errors='replace')}")
+                if kindOf(octets) == ATTACHED:
+                    self.guid = parseAttached(octets)
+                    return pair
+        except (PathLostError, PeerIdentityError):
+            # It has ended just now; or somebody else's socket has that name.
+            pass
+        except BaseException:
+            pair.close()
+            raise
+        pair.close()
+        return None
+
+    def _next(self, pair: socket.socket, end: float) -> bytes:
+        poll = select.poll()
+        poll.register(pair, select.POLLIN)
+        while poll.poll(max(0.0, end - time.monotonic()) * 1000):
+            received = receiveWithDescriptors(pair, MESSAGE_BYTES)
+            if received is not None:
+                if not received[0]:
+                    raise PathLostError("the host of the subnet has ended")
+                return received[0]
+        raise DeviceError(f"the host of {self._name} does not answer")
+
+    def _host(self, directory: RunDirectory, allows: Callable[[int], bool]) -> bool:
+        """
+        Host the subnet, unless another process does.
+        """
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            lock = os.open(f"{self._name}.lock", flags, 0o600, dir_fd=directory.fd)
+        except OSError:
+            # Another user's.
+            return False
+        own = -1
+        try:
+            if not libc.tryLock(lock):
+                return False
+            own = os.dup(directory.fd)
+            home = RunDirectory(directory.path, own, directory.shared)
+            server = SubnetServer(home, self._name, lock, allows)
+            lock = own = -1
+            server.start()
+            return True
+        except OSError as error:
+            raise DeviceError(f"{self._name} cannot be hosted: {error.strerror}") from error
+        finally:
+            closeAll(fd for fd in (lock, own) if fd >= 0)
+
+    def _awaitActive(self) -> None:
+        end = time.monotonic() + ACTIVE_SECONDS
+        poll = select.poll()
+        poll.register(self._pair, select.POLLIN)
+        while self._settings.state is not PortState.ACTIVE or not self._ways.routes:
+            if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
+                return
+            self.readable()
+
+    # -- as a port
+
+    def watchedBy(self, fabric: Any) -> None:
+        """
+        @param fabric: has C{watchOther(fd, call)}, and C{unwatchOther(fd)}, which undoes it.
+        """
+        self._fabric = fabric
+        fabric.watchOther(self._pair.fileno(), self.readable)
+
+    def settings(self) -> PortChange:
+        """
+        @return: its settings.
+        """
+        return self._known
+
+    def route(self, lid: int) -> int:
+        """
+        See L{AttachedPort.route<twisted_ib.hca.host.subnet.attached.AttachedPort.route>}.
+        """
+        return self._current.routes.get(lid, 0)
+
+    def members(self, lid: int) -> tuple[int, ...]:
+        """
+        See L{AttachedPort.members<twisted_ib.hca.host.subnet.attached.AttachedPort.members>}.
+        """
+        return self._current.groups.get(lid, ())
+
+    def connects(self, guid: int, partition: int) -> bool:
+        """
+        See L{AttachedPort.connects<twisted_ib.hca.host.subnet.attached.AttachedPort.connects>}.
+        """
+        found = self._current.devices.get(guid)
+        return found is not None and found.isReached and partition in self._current.accepted[guid]
+
+    def has(self, guid: int) -> bool:
+        """
+        See L{AttachedPort.has<twisted_ib.hca.host.subnet.attached.AttachedPort.has>}.
+        """
+        return guid in self._current.devices
+
+    def named(self, description: str) -> int:
+        """
+        See L{AttachedPort.named<twisted_ib.hca.host.subnet.attached.AttachedPort.named>}.
+        """
+        return descriptions(self._current.devices.items(), description)
+
+    def lidOf(self, guid: int) -> int:
+        """
+        See L{AttachedPort.lidOf<twisted_ib.hca.host.subnet.attached.AttachedPort.lidOf>}.
+        """
+        found = self._current.devices.get(guid)
+        return 0 if found is None else found.lid
+
+    def send(self, packet: Packet) -> None:
+        """
+        See L{AttachedPort.send<twisted_ib.hca.host.subnet.attached.AttachedPort.send>}.
+        """
+        with suppress(PathLostError):
+            sendWithDescriptors(self._pair, packMAD(packet))
+
+    def close(self) -> None:
+        """
+        See L{AttachedPort.close<twisted_ib.hca.host.subnet.attached.AttachedPort.close>}.
+        """
+        if self._pair.fileno() >= 0:
+            self._forget()
+
+    def forked(self) -> None:
+        """
+        In a forked child: the port is the parent's.
+        """
+        self._device = self._fabric = None
+        self._pair.close()
+
+    def _forget(self) -> None:
+        if self._fabric is not None:
+            self._fabric.unwatchOther(self._pair.fileno())
+        self._pair.close()
+
+    # -- from the host
+
+    def readable(self) -> None:
+        """
+        Take what the host says; attach to its successor if it has ended.
+        """
+        try:
+            for _ in range(MESSAGES_PER_TURN):
+                received = receiveWithDescriptors(self._pair, MESSAGE_BYTES, 1)
+                if received is None:
+                    return
+                octets, descriptors = received
+                try:
+                    if not octets:
+                        raise PathLostError("the host of the subnet has ended")
+                    self._said(octets, descriptors)
+                finally:
+                    closeAll(descriptors)
+        except (HCAError, OSError):
+            self._reattach()
+
+    def _said(self, octets: bytes, descriptors: list[int]) -> None:
+        kind, device = kindOf(octets), self._device
+        if kind == PORT:
+            self._settings = parsePort(octets)
+            self._tell()
+        elif kind == WAYS and descriptors:
+            if os.fstat(descriptors[0]).st_size > WAYS_BYTES:
+                raise WireError("the subnet is too large")
+            self._ways = Ways(os.pread(descriptors[0], WAYS_BYTES, 0))
+            self._tell()
+        elif kind == MAD and device is not None:
+            device.received(parseMAD(octets))
+
+    def _reattach(self) -> None:
+        lid = self._known.lid or 0
+        self._forget()
+        try:
+            self._pair = self._attach(lid)
+        except (HCAError, OSError):
+            self._settings, self._ways = PortChange(state=PortState.DOWN), Ways()
+            self._tell()
+            return
+        # Connections go on as they are until the new host has made the port Active.
+        self._isComing = True
+        if self._fabric is not None:
+            self._fabric.watchOther(self._pair.fileno(), self.readable)
+
+    def _tell(self) -> None:
+        device, before = self._device, self._known
+        if self._isComing and self._settings.state is PortState.ACTIVE and self._ways.routes:
+            self._isComing = False
+        if self._isComing:
+            return
+        self._known, self._current = self._settings, self._ways
+        self.generation += 1
+        if device is not None:
+            # Each that the host has told is another object.
+            if self._known is not before:
+                device.portChanged(self._known)
+            device.rerouted()
+
+
+def attached(description: str) -> Callable[[Any, int], SubnetLink]:
+    """
+    @return: attaches a device with a description: a function of it and its GUID.
+    """
+    return lambda device, guid: SubnetLink(device, guid, description)
+
+
+__all__ = ["DEFAULT_SUBNET", "VARIABLE", "SubnetLink", "attached"]
