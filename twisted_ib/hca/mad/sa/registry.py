@@ -363,7 +363,6 @@ class Registrations:
 
     def _forget(self, registration: Registration) -> None:
         self._table.pop(registration.key, None)
-        self._waiting.pop(registration, None)
         self._late.pop(registration, None)
 
 
