@@ -121,7 +121,7 @@ class SubnetAdministration:
         self._uses = 0
 
     def path(
-        self, dgid: int, pKey: int = 0, timeout: float = TIMEOUT, retries: int = RETRIES
+        self, dgid: int, pKey: int = 0, sgid: int = 0, timeout: float = TIMEOUT, retries: int = RETRIES
     ) -> Deferred[PathRecord]:
         """
         Ask for the path to a port.  It is remembered for L{limits.SA_PATH_SECONDS}, or until the subnet
@@ -129,11 +129,12 @@ class SubnetAdministration:
 
         @param dgid: GID of the port.
         @param pKey: the partition; 0 for any.
+        @param sgid: GID of the port that it begins at; 0 for the device's.
         @param timeout: seconds of each attempt.
         @param retries: how often the request is repeated.
         """
         patience = Patience(timeout, retries)
-        return self._ask(lambda answered: self._sa.path(dgid, answered, pKey, patience=patience))
+        return self._ask(lambda answered: self._sa.path(dgid, answered, pKey, sgid, patience))
 
     def query(
         self,
@@ -182,6 +183,14 @@ class SubnetAdministration:
         return self._register(
             lambda answered, later: self._sa.subscribe(trap, received, answered, later, **values), changed
         )
+
+    @property
+    def gid(self) -> int:
+        """
+        The GID of the device.
+        """
+        gid: int = self._channel.device.gid
+        return gid
 
     @property
     def _sa(self) -> Any:
