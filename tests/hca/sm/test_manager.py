@@ -14,7 +14,7 @@ from tests.opensm.topologies import TOPOLOGIES, star, text, unlinked, without
 from twisted_ib import limits
 from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo
 from twisted_ib.hca.mad.attributes.port import Capability, PKeyTable, PortInfo
-from twisted_ib.hca.mad.attributes.switch import LinearForwardingTable, SwitchInfo
+from twisted_ib.hca.mad.attributes.switch import LinearForwardingTable, MulticastForwardingTable, SwitchInfo
 from twisted_ib.hca.sm.manager import Options
 from twisted_ib.hca.sm.partitions import parse as parsePartitions
 from twisted_ib.hca.subnet.smi import Packet
@@ -423,6 +423,37 @@ class ChangeTests(SynchronousTestCase):
         managed.settle(limits.SM_SWEEP_SECONDS)
         for name in ("s0", "s1", "s2", "s3"):
             self.assertEqual(managed.port(name).node.switch.replicated(mlid, 1), [])
+
+    def test_wideSwitch(self) -> None:
+        """
+        Groups at ports and with multicast LIDs of other blocks than the first; the end of one that a switch
+        was not told of is told again.
+        """
+        links = [("s", number, f"h{number}", 1) for number in (1, 17, 40)]
+        managed = Managed(text({"s": 40}, [each[2] for each in links], links), Options())
+        switch = managed.port("s").node.switch
+        exchange = managed.subnet.exchange
+        mlids = 0xC000, 0xC01F, 0xC020, 0xC3FF
+        everybody = [managed.port(each[2]).guid for each in links]
+        for mlid in mlids:
+            managed.manager.setGroup(mlid, everybody[1:] if mlid & 1 else everybody)
+        managed.settle(limits.SM_SWEEP_SECONDS)
+        for mlid in mlids:
+            self.assertEqual(switch.replicated(mlid, -1), [17, 40] if mlid & 1 else [1, 17, 40], hex(mlid))
+        self.assertEqual(switch.replicated(0xC001, -1), [])
+
+        def lossy(port: Any, packet: Packet) -> Packet | None:
+            isTable = decodeMAD(packet.octets).attribute == MulticastForwardingTable.ID
+            return None if isTable else exchange(port, packet)
+
+        self.patch(managed.subnet, "exchange", lossy)
+        managed.manager.setGroup(0xC020, [])
+        # With all attempts.
+        managed.settle(limits.SM_SWEEP_SECONDS + 5)
+        self.assertEqual(switch.replicated(0xC020, -1), [1, 17, 40])
+        self.patch(managed.subnet, "exchange", exchange)
+        managed.settle(2 * limits.SM_SWEEP_SECONDS)
+        self.assertEqual(switch.replicated(0xC020, -1), [])
 
 
 class PartitionTests(SynchronousTestCase):
