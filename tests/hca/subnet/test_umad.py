@@ -401,14 +401,16 @@ class ClientTests(UmadCase):
 
     def test_directedSMInfo(self) -> None:
         """
-        A directed-route SMInfo has hop pointer 0 for the manager, and so has its response.
+        A directed-route SMInfo has hop pointer 0 for the manager, and so has its response.  Neither has a
+        source LID, whatever the sender says.
         """
         asker, manager = self.connect("x"), self.manager()
-        self.send(asker, mad(DIRECTED, GET, SM_INFO, at7=1))
-        self.assertEqual(self.took(), [(manager, 0xFFFF, 0, 0, mad(DIRECTED, GET, SM_INFO, at7=1))])
-        response = mad(DIRECTED, RESPONSE, SM_INFO, at4=0x80, at7=1)
-        self.send(manager, response)
-        self.assertEqual(self.took(), [(asker, 0xFFFF, 0, 0, response)])
+        for slid in (0, 2, 7):
+            self.send(asker, mad(DIRECTED, GET, SM_INFO, at7=1), slid=slid)
+            self.assertEqual(self.took(), [(manager, 0xFFFF, 0xFFFF, 0, mad(DIRECTED, GET, SM_INFO, at7=1))])
+            response = mad(DIRECTED, RESPONSE, SM_INFO, at4=0x80, at7=1)
+            self.send(manager, response, slid=slid)
+            self.assertEqual(self.took(), [(asker, 0xFFFF, 0xFFFF, 0, response)])
 
     def test_noManager(self) -> None:
         """

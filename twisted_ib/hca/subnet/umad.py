@@ -386,8 +386,11 @@ class UmadServer:
         if not response:
             transaction = transaction & _TRANSACTION | client.number << _CLIENT_SHIFT
             smp[8:16] = transaction.to_bytes(8, "big")
-        if not directed or dlid != PERMISSIVE_LID:
-            slid = slid if client.port.hasLID(slid) else client.port.lid
+        # An adapter fills in the source LID: a program sends in the name of no other port.
+        if directed and dlid == PERMISSIVE_LID:
+            slid = PERMISSIVE_LID
+        elif not client.port.hasLID(slid):
+            slid = client.port.lid
         return Packet(slid, dlid, source, destination, smp, length, _ROOM)
 
     def _bounce(self, client: _Client, octets: bytes, packet: Packet) -> None:
