@@ -62,6 +62,8 @@ class SweepCase(SynchronousTestCase):
         #: The NodeInfo at a route.
         self.nodes: dict[bytes, NodeInfo] = {b"": node(CA, 1), b"\1": node(SWITCH, 2)}
         self.special: dict[tuple[bytes, int], Attribute | None] = {}
+        #: The answer to a Set.
+        self.cleared: Attribute | None = SwitchInfo(linearFdbCap=64)
         #: The greatest number of requests that have waited at once.
         self.most = 0
 
@@ -75,6 +77,10 @@ class SweepCase(SynchronousTestCase):
         """
         @return: the answer of the node at a route.
         """
+        if mad.attribute not in (PortInfo.ID, PKeyTable.ID):
+            self.assertEqual(mad.modifier, 0)
+        if mad.method == SET:
+            return self.cleared
         if (route, mad.attribute) in self.special:
             return self.special[route, mad.attribute]
         there = self.nodes.get(route)
@@ -170,10 +176,23 @@ class DiscoveryTests(SweepCase):
         That a port of a switch has changed its state is cleared before its ports are asked.
         """
         self.special[b"\1", SwitchInfo.ID] = SwitchInfo(stateChange=1, linearFdbCap=64)
-        self.sweep()
+        found = self.sweep()
         self.assertEqual([mad.attribute for mad in self.sets], [SwitchInfo.ID])
+        info = found.nodes[2].switch and found.nodes[2].switch.info
+        self.assertEqual(info, SwitchInfo(linearFdbCap=64))
         order = [attribute for route, attribute in self.asked if route == b"\1"]
         self.assertLess(len(order) - 1 - order[::-1].index(SwitchInfo.ID), order.index(PortInfo.ID))
+
+    def test_notCleared(self) -> None:
+        """
+        When that is not answered the ports are asked all the same, and the sweep is not complete.
+        """
+        self.nodes.update({bytes((1, number)): node(CA, 7 + number) for number in (2, 3, 4)})
+        self.assertTrue(self.sweep().isComplete)
+        self.special[b"\1", SwitchInfo.ID] = SwitchInfo(stateChange=1, linearFdbCap=64)
+        self.cleared = None
+        found = self.sweep()
+        self.assertEqual((len(found.nodes), found.isComplete), (5, False))
 
     def test_managers(self) -> None:
         """
