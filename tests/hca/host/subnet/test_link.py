@@ -247,6 +247,19 @@ class LinkTests(SynchronousTestCase):
         self.assertIn("does not allow user", str(error))
         self.assertEqual(one.port.state, PortState.ACTIVE)
 
+    def test_reserved(self) -> None:
+        """
+        No device gets the port of the subnet manager by its name, from which it would speak for subnet
+        administration; nor is there a node with GUID 0.
+        """
+        fabric = self.open().fabric
+        for guid, name in ((7, "manager"), (7, "switch"), (1, "x")):
+            error = self.assertRaises(DeviceError, links.SubnetLink, fabric, guid, name)
+            self.assertIn(name if guid == 7 else "GUID", str(error))
+        port = links.SubnetLink(fabric, 7, "")
+        self.addCleanup(port.close)
+        self.assertEqual(port.guid, 7)
+
     def test_manages(self) -> None:
         """
         A device asks nodes by SMPs, but not one of another user.

@@ -299,8 +299,13 @@ class SubnetServer:
         asked = parseAttach(octets)
         if any(asked.guid in (port.guid, port.node.guid + 1) for port in self._subnet.graph.ports()):
             raise ResourceLimitError(f"the subnet has a port with GUID {asked.guid:016x}")
-        if not asked.guid & 1:
+        # Its node has the GUID below.
+        if not asked.guid & 1 or asked.guid == 1:
             raise WireError(f"a device has no GUID {asked.guid:#x}")
+        found = self._subnet.find(asked.description) if asked.description else None
+        if found is not None and found.guid not in self._subnet.attached:
+            # Whoever has the subnet manager's port speaks for subnet administration.
+            raise ResourceLimitError(f"the subnet has its own {asked.description!r}: choose another name")
         client.attached = attached = self._subnet.attach(client, asked.guid, asked.description, asked.lid)
         if client.deadline is not None:
             client.deadline.cancel()
