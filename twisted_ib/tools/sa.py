@@ -4,6 +4,7 @@ C{ib-sa}: what subnet administration knows of a subnet, in C{saquery}'s words.
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv6Address
@@ -169,4 +170,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
 
 
-__all__ = ["commandLine", "dump", "gidOf", "main", "run"]
+if __name__ == "__main__":
+    sys.exit(main())
