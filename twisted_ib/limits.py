@@ -295,8 +295,8 @@ TOPOLOGY_BYTES = 16 * 1024 * 1024
 SUBNET_HOPS = 64
 #: Ways of packets, and of packets to groups, that a subnet keeps.
 SUBNET_ROUTES = 65536
-#: Devices of other processes at the ports of a subnet.
-SUBNET_DEVICES = 1024
+#: Processes that are attached to the host of a subnet, or about to be; its switch has 253 ports for them.
+SUBNET_DEVICES = 256
 #: MADs that wait until the device of a port takes them.
 SUBNET_MADS = 1024
 #: Queue pairs of a peer whose P_Keys are known.

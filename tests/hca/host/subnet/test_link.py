@@ -4,11 +4,12 @@ Devices of several processes at the ports of one subnet: the first hosts it, and
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
 from typing import Any
-from unittest import skipIf
+from unittest import mock, skipIf
 
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
@@ -259,6 +260,40 @@ class LinkTests(SynchronousTestCase):
         port = links.SubnetLink(fabric, 7, "")
         self.addCleanup(port.close)
         self.assertEqual(port.guid, 7)
+
+    def test_noDescriptor(self) -> None:
+        """
+        A host that has no descriptor for a process that attaches tries again after a pause.
+        """
+        fabric = self.open().fabric
+        (server,) = servers._servers
+        listener = mock.Mock(wraps=server._listener)
+        end = time.monotonic() + 0.05
+
+        def accept() -> Any:
+            """
+            Fail for a while.
+            """
+            if time.monotonic() < end:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return mock.DEFAULT
+
+        listener.accept.side_effect = accept
+        self.patch(servers, "ACCEPT_PAUSE_SECONDS", 0.01)
+        self.patch(server, "_listener", listener)
+        port = links.SubnetLink(fabric, 7, "x")
+        self.addCleanup(port.close)
+        self.assertEqual(port.guid, 7)
+        self.assertIn(server.counters["accept_failed"], range(1, 7))
+
+    def test_keyOfManager(self) -> None:
+        """
+        The subnet manager's SM_Key cannot be guessed: it opens the keys of all ports.
+        """
+        self.open()
+        (server,) = servers._servers
+        assert server._subnet.manager is not None
+        self.assertGreater(server._subnet.manager.manager.key, 1 << 32)
 
     def test_manages(self) -> None:
         """

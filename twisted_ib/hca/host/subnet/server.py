@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from secrets import randbits
 from typing import Any, Final
 
 from attrs import evolve
@@ -52,6 +53,8 @@ from twisted_ib.hca.wire.mad.mad import CLASS_AT
 
 #: Seconds until a process that has connected must have said for which device.
 ATTACH_SECONDS = 5.0
+#: Seconds until it accepts again after it had no free descriptor.
+ACCEPT_PAUSE_SECONDS = 0.1
 #: Seconds that a host without devices stays.
 LINGER_SECONDS = 1.0
 #: Seconds that changes are collected for, until devices are told of them: a sweep makes many.
@@ -188,7 +191,7 @@ class SubnetServer:
         except BaseException:
             self._listener.close()
             raise
-        self._poller.register(self._listener.fileno(), select.EPOLLIN)
+        self._listen()
         self._subnet = HostedSubnet(parse(TOPOLOGY, name), self.count, self)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         _servers.add(self)
@@ -258,9 +261,13 @@ class SubnetServer:
     def _accept(self) -> None:
         try:
             pair, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
         except OSError:
-            # It hung up, or no descriptor is free: then it tries again.
-            self.count("attach_refused")
+            # accept(2), EMFILE: the connection stays queued and the listener readable: epoll would spin.
+            self.count("accept_failed")
+            self._poller.unregister(self._listener.fileno())
+            self._timers.start(ACCEPT_PAUSE_SECONDS, self._listen)
             return
         try:
             pair.setblocking(False)
@@ -279,6 +286,9 @@ class SubnetServer:
         if client.liveness.fd >= 0:
             self._processes[client.liveness.fd] = client
             self._poller.register(client.liveness.fd, select.EPOLLIN)
+
+    def _listen(self) -> None:
+        self._poller.register(self._listener.fileno(), select.EPOLLIN)
 
     def _said(self, client: _Client, octets: bytes) -> None:
         if client.attached is None:
@@ -313,7 +323,8 @@ class SubnetServer:
             self._lingering.cancel()
         if self._subnet.manager is None:
             # Not before, so that its first sweep finds the first device.
-            self._subnet.manage(Options())
+            # Its SM_Key is for none of the devices: whoever has it is told the keys of all.
+            self._subnet.manage(Options(key=randbits(64) | 1))
         sendWithDescriptors(client.pair, packAttached(attached.guid))
         client.portChanged(attached.settings())
 
