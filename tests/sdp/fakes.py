@@ -254,6 +254,12 @@ class FakeDevice:
         self.receiveBudget = ReceiveBudget(self.count)
         self.hold = self.receiveBudget.hold
 
+    def hostNamed(self, name: str) -> str:
+        """
+        It is at no subnet.
+        """
+        return ""
+
     def listen(self, portSpace: int, address: str, port: int, listener: Any) -> FakeService:
         """
         Take a port, or fail with C{error}.

@@ -24,7 +24,8 @@ from twisted_ib.hca.subnet.umad import CLIENT, CONNECT, CONTROL, ERROR, GET_PORT
 from twisted_ib.limits import PARTITION_FILE_BYTES, TOPOLOGY_BYTES
 from twisted_ib.tools.fabric import SOCKET_NAME_BYTES, commandLine, read, readPartitions
 
-RUN = programOf("fabric")
+#: SIGINT is what a terminal sends; the tests may have been begun in the background, where it is ignored.
+RUN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); " + programOf("fabric")
 #: ibsim's reply to GET_PORT: LID and state.
 PORT = Struct("=HB")
 
