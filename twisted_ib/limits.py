@@ -349,7 +349,7 @@ PARTITION_FILE_BYTES = 1024 * 1024
 
 # -- subnet administration
 
-#: What one port may have asked for: memberships of multicast groups, services, subscriptions.  It makes no
+#: Requests of one port that are kept: memberships of multicast groups, services, subscriptions.  It makes no
 #: more groups when it has as many memberships as multicast LIDs are left.
 SA_PORT_GROUPS = 1024
 SA_PORT_SERVICES = 256

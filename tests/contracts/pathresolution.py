@@ -10,7 +10,7 @@ import secrets
 from itertools import permutations
 from typing import Any
 
-from tests.hca.hcas import LISTENER, SDP, settle, turn
+from tests.hca.hcas import LISTENER, SDP, serve, settle, turn
 from tests.hca.queues.keyed_pair import DeviceSide, piece
 from twisted_ib.errors import NoListenerError, NoRouteError, PathLostError, ResourceLimitError, SharedGIDError
 from twisted_ib.hca.base.states import QPState
@@ -78,14 +78,7 @@ class PathResolutionContract:
         """
         Serve devices while time passes.
         """
-        end = self.clock.seconds() + seconds
-        settle(*devices)
-        while self.clock.seconds() < end:
-            self.clock.advance(0.01)
-            for device in devices:
-                if not device.closed:
-                    device.tick(self.clock.seconds())
-            settle(*devices)
+        serve(self.clock, seconds, *devices)
 
     def talk(self: Any, one: DeviceSide, two: DeviceSide) -> None:
         """

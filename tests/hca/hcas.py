@@ -173,6 +173,20 @@ def settle(*devices: Device) -> int:
     raise AssertionError("the devices do not come to rest")
 
 
+def serve(clock: Clock, seconds: float, *devices: Device) -> None:
+    """
+    Serve devices while time passes.
+    """
+    end = clock.seconds() + seconds
+    settle(*devices)
+    while clock.seconds() < end:
+        clock.advance(0.01)
+        for device in devices:
+            if not device.closed:
+                device.tick(clock.seconds())
+        settle(*devices)
+
+
 class HCATestCase(SynchronousTestCase):
     """
     Base of tests with HCAs of one fabric.

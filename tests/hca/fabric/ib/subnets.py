@@ -12,7 +12,7 @@ from typing import Any
 from attrs import evolve
 from twisted.internet.task import Clock
 
-from tests.hca.hcas import HCATestCase, settle
+from tests.hca.hcas import HCATestCase, serve
 from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.base.neighbours import Neighbours
@@ -250,14 +250,7 @@ class SubnetTestCase(HCATestCase):
         """
         Serve devices while time passes.
         """
-        end = self.clock.seconds() + seconds
-        settle(*devices)
-        while self.clock.seconds() < end:
-            self.clock.advance(0.01)
-            for device in devices:
-                if not device.closed:
-                    device.tick(self.clock.seconds())
-            settle(*devices)
+        serve(self.clock, seconds, *devices)
 
 
 class OnSubnetRings:

@@ -57,7 +57,7 @@ class MessageTests(SynchronousTestCase):
 
     def test_ways(self) -> None:
         """
-        What a port reaches.
+        The LIDs, devices and groups that a port reaches are read as they were written.
         """
         devices = {5: Reached(3, True, "one", (0x8001,)), 7: Reached(4, False, "two", (1, 2))}
         octets = messages.packWays({3: 5, 4: 7}, devices, {0xC000: (5, 7)})

@@ -1,7 +1,7 @@
 """
 Messages between the host of a subnet and the processes whose devices are at its ports, on a SEQPACKET socket.
 
-What a port reaches is in a file of memory, whose descriptor is sent: L{packWays} and L{Ways}.
+The ways from a port are in a file of memory, whose descriptor is sent: L{packWays} and L{Ways}.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def packWays(
 
 class Ways:
     """
-    What a port reaches.
+    The LIDs, devices and groups that a port reaches.
 
     @ivar routes: LID -> GUID.
     @ivar devices: by GUID; C{accepted} has the P_Keys that match one of theirs.

@@ -182,7 +182,7 @@ class SubnetServer:
         kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         self._listener = socket.socket(socket.AF_UNIX, kind)
         try:
-            # What a host before left there.
+            # An earlier host may have left its socket there.
             directory.remove(name)
             self._listener.bind(directory.socketPath(name))
             os.chmod(name, 0o666 if directory.shared else 0o600, dir_fd=directory.fd)
@@ -314,7 +314,7 @@ class SubnetServer:
             raise WireError(f"a device has no GUID {asked.guid:#x}")
         found = self._subnet.find(asked.description) if asked.description else None
         if found is not None and found.guid not in self._subnet.attached:
-            # Whoever has the subnet manager's port speaks for subnet administration.
+            # The subnet manager's port speaks for subnet administration.
             raise ResourceLimitError(f"the subnet has its own {asked.description!r}: choose another name")
         client.attached = attached = self._subnet.attach(client, asked.guid, asked.description, asked.lid)
         if client.deadline is not None:
