@@ -181,8 +181,9 @@ class Search:
                 # A Unix socket with a path is reached from each namespace: so it is known whether the process
                 # lives.
                 namespace = int(match[2])
-                isAlive = any(isServed(directory, hca) for hca, _, _ in self._pointed(directory, name))
-                if namespace != self.namespace and isAlive:
+                if namespace != self.namespace and any(
+                    isServed(directory, hca) for hca, _, _ in self._pointed(directory, name)
+                ):
                     # Devices of subnets have 0 there.
                     isKind = not (namespace and self.namespace)
                     return f"it listens {'on another kind of device' if isKind else _ELSEWHERE}"
