@@ -30,9 +30,11 @@ from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.entries import connect
 from twisted_ib.hca.host.rundirectory import openDirectories
+from twisted_ib.hca.host.subnet import hostthread as hosts
 from twisted_ib.hca.host.subnet import link as links
 from twisted_ib.hca.host.subnet import server as servers
 from twisted_ib.hca.host.subnet.messages import REFUSED, kindOf, packAttach
+from twisted_ib.hca.host.subnet.place import VARIABLE
 from twisted_ib.hca.mad.attributes.node import NodeInfo
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
@@ -67,7 +69,7 @@ class LinkTests(SynchronousTestCase):
         A run directory of the test's own; hosts end soon.
         """
         self.directory = ownRunDirectory(self)
-        self.patch(servers, "LINGER_SECONDS", 0.02)
+        self.patch(hosts, "LINGER_SECONDS", 0.02)
         self.devices: list[Device] = []
         self.addCleanup(self.end)
 
@@ -77,7 +79,7 @@ class LinkTests(SynchronousTestCase):
         """
         for device in self.devices:
             device.close()
-        waitUntil(lambda: not servers._servers)
+        waitUntil(lambda: not hosts._hosts)
 
     def open(self, name: str = "ib0") -> Device:
         """
@@ -177,8 +179,8 @@ class LinkTests(SynchronousTestCase):
         two.close()
         self.until(lambda: not one.fabric.has(two.guid))
         one.close()
-        waitUntil(lambda: not servers._servers)
-        self.assertEqual([each for each in os.listdir(self.directory) if "subnet" in each], [f"{NAME}.lock"])
+        files = {f"{NAME}.lock"}
+        waitUntil(lambda: {each for each in os.listdir(self.directory) if "subnet" in each} == files)
         again = self.open()
         self.assertEqual(again.port.state, PortState.ACTIVE)
 
@@ -194,14 +196,14 @@ class LinkTests(SynchronousTestCase):
         self.until(lambda: one.fabric.port.connects(two.guid, 0xFFFF))
         self.until(lambda: two.fabric.port.connects(one.guid, 0xFFFF))
         lids = first, one.port.lid, two.port.lid
-        self.assertEqual((len(set(lids)), servers._servers), (3, set()))
+        self.assertEqual((len(set(lids)), hosts._hosts), (3, set()))
         sides = self.connected(one, two)
         for id in range(60):
             sides[1].receive(id, piece(sides[1].register(8)))
         self.say(sides[0])
         host.kill()
         host.wait()
-        self.until(lambda: servers._servers)
+        self.until(lambda: hosts._hosts)
         for _ in range(50):
             self.say(sides[0])
         self.until(lambda: not one.fabric.port._isComing and not two.fabric.port._isComing)
@@ -216,11 +218,11 @@ class LinkTests(SynchronousTestCase):
         C{TWISTED_IB_SUBNET} chooses among subnets; a name that is none is refused.
         """
         one = self.open()
-        environment = {**os.environ, links.VARIABLE: "other"}
+        environment = {**os.environ, VARIABLE: "other"}
         port = links.SubnetLink(one.fabric, 0x1234567, "other", environment)
         self.addCleanup(port.close)
-        self.assertEqual((port.has(one.guid), len(servers._servers)), (False, 2))
-        environment[links.VARIABLE] = "../x"
+        self.assertEqual((port.has(one.guid), len(hosts._hosts)), (False, 2))
+        environment[VARIABLE] = "../x"
         self.assertRaises(DeviceError, links.SubnetLink, one.fabric, 5, "x", environment)
 
     def test_refused(self) -> None:
@@ -242,8 +244,8 @@ class LinkTests(SynchronousTestCase):
             pair.send(octets)
             self.assertEqual(kindOf(pair.recv(8192)), REFUSED)
             self.assertEqual(pair.recv(8192), b"")
-        (server,) = servers._servers
-        self.patch(server, "_allows", lambda uid: False)
+        (host,) = hosts._hosts
+        self.patch(host.server, "_allows", lambda uid: False)
         error = self.assertRaises(DeviceError, links.SubnetLink, fabric, 7, "x")
         self.assertIn("does not allow user", str(error))
         self.assertEqual(one.port.state, PortState.ACTIVE)
@@ -266,8 +268,8 @@ class LinkTests(SynchronousTestCase):
         A host that has no descriptor for a process that attaches tries again after a pause.
         """
         fabric = self.open().fabric
-        (server,) = servers._servers
-        listener = mock.Mock(wraps=server._listener)
+        (host,) = hosts._hosts
+        listener = mock.Mock(wraps=host.server._listener)
         end = time.monotonic() + 0.05
 
         def accept() -> Any:
@@ -280,20 +282,20 @@ class LinkTests(SynchronousTestCase):
 
         listener.accept.side_effect = accept
         self.patch(servers, "ACCEPT_PAUSE_SECONDS", 0.01)
-        self.patch(server, "_listener", listener)
+        self.patch(host.server, "_listener", listener)
         port = links.SubnetLink(fabric, 7, "x")
         self.addCleanup(port.close)
         self.assertEqual(port.guid, 7)
-        self.assertIn(server.counters["accept_failed"], range(1, 7))
+        self.assertIn(host.counters["accept_failed"], range(1, 7))
 
     def test_keyOfManager(self) -> None:
         """
         The subnet manager's SM_Key cannot be guessed: it opens the keys of all ports.
         """
         self.open()
-        (server,) = servers._servers
-        assert server._subnet.manager is not None
-        self.assertGreater(server._subnet.manager.manager.key, 1 << 32)
+        (host,) = hosts._hosts
+        assert host.subnet.manager is not None
+        self.assertGreater(host.subnet.manager.manager.key, 1 << 32)
 
     def test_manages(self) -> None:
         """
@@ -301,18 +303,18 @@ class LinkTests(SynchronousTestCase):
         """
         one = self.open()
         agent = one.mads.register(SUBNET, 1, (GET_RESPONSE,), lambda request: None)
-        (server,) = servers._servers
+        (host,) = hosts._hosts
         responses: list[Any] = []
         vector = AddressVector(0, lid=one.port.smLID, isGlobal=False)
         question = Mad(SUBNET, 1, GET, 0, NodeInfo.ID)
         agent.send(vector, question, responses.append)
         self.until(lambda: responses)
         self.assertEqual(NodeInfo.parse(bytes(responses[0].mad.data)).nodeType, NodeType.CA)
-        (client,) = server._clients.values()
+        (client,) = host.server._clients
         client.credentials = evolve(client.credentials, uid=os.geteuid() + 1)
         agent.send(vector, question, responses.append, timeout=0.01, retries=0)
         self.until(lambda: len(responses) == 2)
-        self.assertEqual((responses[1], server.counters["smp_other_user"]), (None, 1))
+        self.assertEqual((responses[1], host.counters["smp_other_user"]), (None, 1))
 
     def test_silent(self) -> None:
         """

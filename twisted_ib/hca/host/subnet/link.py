@@ -1,14 +1,13 @@
 """
 The port of a subnet of the run directory, as a device of this process has it.
 
-The first process that wants a port hosts the subnet (L{SubnetServer}); the others attach by its socket.  When
+The first process that wants a port hosts the subnet (L{HostThread}); the others attach by its socket.  When
 the host ends, one of them becomes the host, and all attach anew with the LIDs that they had.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import select
 import socket
 import time
@@ -18,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib.errors import DeviceError, HCAError, PathLostError, PeerIdentityError, WireError
 from twisted_ib.hca.base.port import PortChange, PortState
-from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.entries import connect
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
 from twisted_ib.hca.host.liveness import checkPeer
 from twisted_ib.hca.host.rundirectory import RunDirectory, allowedUids, openDirectories
+from twisted_ib.hca.host.subnet.hostthread import HostThread
 from twisted_ib.hca.host.subnet.messages import (
     ATTACHED,
     MAD,
@@ -40,20 +39,17 @@ from twisted_ib.hca.host.subnet.messages import (
     parseMAD,
     parsePort,
 )
-from twisted_ib.hca.host.subnet.server import MESSAGES_PER_TURN, SubnetServer
+from twisted_ib.hca.host.subnet.place import Place, entryOf, subnetName
+from twisted_ib.hca.host.subnet.server import MESSAGES_PER_TURN
 
 if TYPE_CHECKING:
     from twisted_ib.hca.host.subnet.attached import IAttachedDevice
     from twisted_ib.hca.subnet.smi import Packet
 
-#: The variable that chooses among the subnets of the run directory, and the name of the one without it.
-VARIABLE = "TWISTED_IB_SUBNET"
-DEFAULT_SUBNET = "default"
 #: Seconds that a device waits for a host, and then for its port to be Active.
 HOST_SECONDS = 10.0
 ACTIVE_SECONDS = 1.0
 _PAUSE: Final = 0.002
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}").fullmatch
 
 
 class SubnetLink:
@@ -78,10 +74,7 @@ class SubnetLink:
         @raise DeviceError: the subnet's name is not valid, or its host refuses, or does not answer.
         @raise RunDirectoryError: no run directory can be used.
         """
-        name = environment.get(VARIABLE, "") or DEFAULT_SUBNET
-        if not _NAME(name):
-            raise DeviceError(f"{VARIABLE}={name!r} is no name of a subnet: letters, digits, '_', '-', '.'")
-        self._name = f"subnet-{name}"
+        self._name = subnetName(environment)
         self._environment = dict(environment)
         self._device: IAttachedDevice | None = None
         self._description = description
@@ -115,13 +108,13 @@ class SubnetLink:
                     time.sleep(_PAUSE)
         finally:
             closeAll(directory.fd for directory in directories)
-        raise DeviceError(f"the host of {self._name} does not answer")
+        raise DeviceError(f"the host of subnet {self._name} does not answer")
 
     def _call(
         self, directory: RunDirectory, allows: Callable[[int], bool], lid: int, end: float
     ) -> socket.socket | None:
         try:
-            pair = connect(directory, self._name, socket.SOCK_SEQPACKET)
+            pair = connect(directory, entryOf(self._name), socket.SOCK_SEQPACKET)
         except OSError:
             # There is none, it has ended, or too many call it now.
             return None
@@ -152,32 +145,30 @@ class SubnetLink:
                 if not received[0]:
                     raise PathLostError("the host of the subnet has ended")
                 return received[0]
-        raise DeviceError(f"the host of {self._name} does not answer")
+        raise DeviceError(f"the host of subnet {self._name} does not answer")
 
     def _host(self, directory: RunDirectory, allows: Callable[[int], bool]) -> bool:
         """
         Host the subnet, unless another process does.
         """
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            lock = os.open(f"{self._name}.lock", flags, 0o600, dir_fd=directory.fd)
-        except OSError:
-            # Another user's.
+            place = Place.take(directory, self._name)
+        except PermissionError:
+            # The lock is another user's.
             return False
-        own = -1
-        try:
-            if not libc.tryLock(lock):
-                return False
-            own = os.dup(directory.fd)
-            home = RunDirectory(directory.path, own, directory.shared)
-            server = SubnetServer(home, self._name, lock, allows)
-            lock = own = -1
-            server.start()
-            return True
         except OSError as error:
-            raise DeviceError(f"{self._name} cannot be hosted: {error.strerror}") from error
-        finally:
-            closeAll(fd for fd in (lock, own) if fd >= 0)
+            raise self._unhosted(error) from error
+        if place is None:
+            return False
+        try:
+            HostThread(place, allows).start()
+        except OSError as error:
+            place.close()
+            raise self._unhosted(error) from error
+        return True
+
+    def _unhosted(self, error: OSError) -> DeviceError:
+        return DeviceError(f"subnet {self._name} cannot be hosted: {error.strerror}")
 
     def _awaitActive(self) -> None:
         end = time.monotonic() + ACTIVE_SECONDS
@@ -337,4 +328,4 @@ def attached(description: str) -> Callable[[Any, int], SubnetLink]:
     return lambda device, guid: SubnetLink(device, guid, description)
 
 
-__all__ = ["DEFAULT_SUBNET", "VARIABLE", "SubnetLink", "attached"]
+__all__ = ["SubnetLink", "attached"]

@@ -1,34 +1,28 @@
 """
-The host of a subnet for the devices of several processes.
+The devices of other processes at the ports of a subnet that this process hosts.
 
-It has a thread of its own, as the firmware of a switch has a processor of its own: a process that computes,
-or does not poll its device, keeps nobody from attaching, and its subnet manager sweeps.
+A reactor drives it, or the L{Loop<twisted_ib.hca.host.subnet.hostthread.Loop>} of a thread.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import socket
-import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from secrets import randbits
-from typing import Any, Final
+from typing import Any
 
 from attrs import evolve
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, PathLostError, ResourceLimitError, WireError
 from twisted_ib.hca.base.port import PortChange, PortState
-from twisted_ib.hca.base.timers import Timer, Timers
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.fdpassing import receiveWithDescriptors, sendWithDescriptors
 from twisted_ib.hca.host.liveness import Liveness, PeerCredentials, checkPeer
-from twisted_ib.hca.host.rundirectory import RunDirectory
 from twisted_ib.hca.host.subnet.attached import AttachedPort
+from twisted_ib.hca.host.subnet.descriptors import Descriptor
 from twisted_ib.hca.host.subnet.hosted import HostedSubnet
 from twisted_ib.hca.host.subnet.messages import (
     MAD,
@@ -44,10 +38,9 @@ from twisted_ib.hca.host.subnet.messages import (
     parseMAD,
     refusal,
 )
-from twisted_ib.hca.sm.manager import Options
+from twisted_ib.hca.host.subnet.place import Place
 from twisted_ib.hca.subnet.smi import Packet
 from twisted_ib.hca.subnet.switch import FIRST_MULTICAST_LID
-from twisted_ib.hca.subnet.topology import parse
 from twisted_ib.hca.wire.mad.classes import SUBNET_CLASSES
 from twisted_ib.hca.wire.mad.mad import CLASS_AT
 
@@ -55,34 +48,10 @@ from twisted_ib.hca.wire.mad.mad import CLASS_AT
 ATTACH_SECONDS = 5.0
 #: Seconds until it accepts again after it had no free descriptor.
 ACCEPT_PAUSE_SECONDS = 0.1
-#: Seconds that a host without devices stays.
-LINGER_SECONDS = 1.0
 #: Seconds that changes are collected for, until devices are told of them: a sweep makes many.
 COLLECT_SECONDS = 0.001
 #: Messages of one process that are read in its turn.
 MESSAGES_PER_TURN = 64
-_BACKLOG: Final = 128
-#: A switch, and the adapter of the subnet manager.  Devices bring theirs.
-TOPOLOGY: Final = """\
-Switch 254 "switch"
-[1] "manager"[1]
-
-Ca 1 "manager"
-[1] "switch"[1]
-"""
-
-
-class _Call:
-    """
-    A call that a clock of Twisted's interface has been asked for.
-    """
-
-    def __init__(self, timer: Timer) -> None:
-        self._timer = timer
-        self.cancel = timer.cancel
-
-    def active(self) -> bool:
-        return self._timer.expired is not None
 
 
 class _Client:
@@ -93,11 +62,15 @@ class _Client:
     def __init__(self, server: SubnetServer, pair: socket.socket, credentials: PeerCredentials) -> None:
         self._server = server
         self.pair = pair
-        self.fd = pair.fileno()
         self.credentials = credentials
         self.liveness = Liveness.of(pair)
         self.attached: AttachedPort | None = None
-        self.deadline: Timer | None = None
+        #: The call that drops it, until it has said for which device it is.
+        self.deadline: Any = None
+        self.descriptor = Descriptor(
+            pair.fileno(), partial(server.readable, self), partial(server.writable, self)
+        )
+        self.process = Descriptor(self.liveness.fd, partial(server.ended, self))
         self._change: PortChange | None = None
         self._isRerouted = False
         self.isBlocked = False
@@ -118,6 +91,13 @@ class _Client:
         # Lost if it is not read, as a datagram.
         with suppress(PathLostError):
             sendWithDescriptors(self.pair, packMAD(packet))
+
+    def close(self) -> None:
+        """
+        Forget the process.
+        """
+        self.pair.close()
+        self.liveness.close()
 
     # -- what is to be told
 
@@ -157,106 +137,71 @@ def _memory(octets: bytes) -> int:
 
 class SubnetServer:
     """
-    Hosts one subnet until nobody is attached any more.
+    Hosts devices of processes at the ports of a subnet.
     """
 
-    def __init__(self, directory: RunDirectory, name: str, lock: int, allows: Callable[[int], bool]) -> None:
+    def __init__(
+        self,
+        subnet: HostedSubnet,
+        place: Place,
+        loop: Any,
+        count: Callable[[str], object],
+        allows: Callable[[int], bool],
+        attended: Callable[[bool], object],
+    ) -> None:
         """
-        Listen; L{start} begins.
+        Listen.
 
-        @param directory: where the socket is; this object closes it.
-        @param name: of the socket.
-        @param lock: the descriptor whose lock makes this process the host; likewise.
+        @param place: of the subnet; this object closes it, once it is made.
+        @param loop: a reactor, with descriptors and time.
+        @param count: called with the name of each loss.
         @param allows: whether processes of a user may attach.
+        @param attended: called when a device has attached, with C{True}, and with C{False} when the last is
+            gone.
         @raise OSError: the socket cannot be made.
         """
-        self._directory, self._name, self._lock, self._allows = directory, name, lock, allows
-        self._clients: dict[int, _Client] = {}
-        #: The same by the descriptors of their processes.
-        self._processes: dict[int, _Client] = {}
-        self._timers = Timers(time.monotonic)
-        self._collecting: Timer | None = None
-        self._lingering: Timer | None = None
-        self._isOver = False
-        self.counters: dict[str, int] = {}
-        kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-        self._listener = socket.socket(socket.AF_UNIX, kind)
-        try:
-            # An earlier host may have left its socket there.
-            directory.remove(name)
-            self._listener.bind(directory.socketPath(name))
-            os.chmod(name, 0o666 if directory.shared else 0o600, dir_fd=directory.fd)
-            self._listener.listen(_BACKLOG)
-            self._poller = select.epoll()
-        except BaseException:
-            self._listener.close()
-            raise
+        self._subnet, self._place, self._loop = subnet, place, loop
+        self._count, self._allows, self._attended = count, allows, attended
+        self._clients: set[_Client] = set()
+        self._collecting: Any = None
+        self._pausing: Any = None
+        self._listener = place.listen()
+        self._descriptor = Descriptor(self._listener.fileno(), self._accept)
         self._listen()
-        self._subnet = HostedSubnet(parse(TOPOLOGY, name), self.count, self)
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        _servers.add(self)
 
-    def start(self) -> None:
-        """
-        Begin.
-        """
-        self._linger()
-        self._thread.start()
+    # -- descriptors
 
-    # -- a clock
-
-    def seconds(self) -> float:
+    def readable(self, client: _Client) -> None:
         """
-        @return: the time.
+        A process says something.
         """
-        return time.monotonic()
-
-    def callLater(self, wait: float, call: Callable[..., object], *arguments: Any) -> _Call:
-        """
-        Call something later, in the thread.
-        """
-        return _Call(self._timers.start(wait, partial(_ignored, call, *arguments)))
-
-    def count(self, name: str) -> None:
-        """
-        Count a loss.
-        """
-        self.counters[name] = self.counters.get(name, 0) + 1
-
-    # -- the thread
-
-    def _run(self) -> None:
         try:
-            while not self._isOver:
-                deadline = self._timers.deadline()
-                wait = -1 if deadline is None else max(0.0, deadline - time.monotonic())
-                for fd, events in self._poller.poll(wait):
-                    self._ready(fd, events)
-                self._timers.tick(time.monotonic())
-        finally:
-            self._close()
-
-    def _ready(self, fd: int, events: int) -> None:
-        client = self._clients.get(fd)
-        if client is None:
-            if fd in self._processes:
-                self._gone(self._processes[fd])
-            elif fd == self._listener.fileno():
-                self._accept()
-            return
-        try:
-            if events & select.EPOLLOUT:
-                self._flush(client)
-            if events & ~select.EPOLLOUT:
-                for _ in range(MESSAGES_PER_TURN):
-                    received = receiveWithDescriptors(client.pair, MESSAGE_BYTES)
-                    if received is None:
-                        break
-                    if not received[0]:
-                        raise PathLostError("a process is gone")
-                    self._said(client, received[0])
+            for _ in range(MESSAGES_PER_TURN):
+                received = receiveWithDescriptors(client.pair, MESSAGE_BYTES)
+                if received is None:
+                    break
+                if not received[0]:
+                    raise PathLostError("a process is gone")
+                self._said(client, received[0])
         except (HCAError, OSError) as error:
             self._refuse(client, error)
+
+    def writable(self, client: _Client) -> None:
+        """
+        A process reads again.
+        """
+        try:
+            self._flush(client)
+        except (HCAError, OSError):
+            self._gone(client)
+
+    def ended(self, client: _Client) -> None:
+        """
+        A process has ended: a forked child of it may hold the socket open.
+        """
+        # A number of the same batch of events may be another's by now.
+        if client.liveness.dead():
+            self._gone(client)
 
     def _accept(self) -> None:
         try:
@@ -264,10 +209,10 @@ class SubnetServer:
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError:
-            # accept(2), EMFILE: the connection stays queued and the listener readable: epoll would spin.
-            self.count("accept_failed")
-            self._poller.unregister(self._listener.fileno())
-            self._timers.start(ACCEPT_PAUSE_SECONDS, self._listen)
+            # accept(2), EMFILE: the connection stays queued and the listener readable: a reactor would spin.
+            self._count("accept_failed")
+            self._loop.removeReader(self._descriptor)
+            self._pausing = self._loop.callLater(ACCEPT_PAUSE_SECONDS, self._listen)
             return
         try:
             pair.setblocking(False)
@@ -277,18 +222,16 @@ class SubnetServer:
         except (HCAError, OSError) as error:
             _tell(pair, error)
             pair.close()
-            self.count("attach_refused")
+            self._count("attach_refused")
             return
-        client.deadline = self._timers.start(ATTACH_SECONDS, partial(self._gone, client))
-        self._clients[client.fd] = client
-        self._poller.register(client.fd, select.EPOLLIN)
-        # A forked child of the process may hold the socket open.
+        client.deadline = self._loop.callLater(ATTACH_SECONDS, self._gone, client)
+        self._clients.add(client)
+        self._loop.addReader(client.descriptor)
         if client.liveness.fd >= 0:
-            self._processes[client.liveness.fd] = client
-            self._poller.register(client.liveness.fd, select.EPOLLIN)
+            self._loop.addReader(client.process)
 
     def _listen(self) -> None:
-        self._poller.register(self._listener.fileno(), select.EPOLLIN)
+        self._loop.addReader(self._descriptor)
 
     def _said(self, client: _Client, octets: bytes) -> None:
         if client.attached is None:
@@ -300,7 +243,7 @@ class SubnetServer:
             # Another user's process manages nothing here.
             isManager = packet.octets[CLASS_AT] in SUBNET_CLASSES
             if isManager and client.credentials.uid != os.geteuid():
-                self.count("smp_other_user")
+                self._count("smp_other_user")
                 return
             packet.slid = packet.slid if port.hasLID(packet.slid) else port.lid
             client.attached.send(packet)
@@ -317,45 +260,34 @@ class SubnetServer:
             # The subnet manager's port speaks for subnet administration.
             raise ResourceLimitError(f"the subnet has its own {asked.description!r}: choose another name")
         client.attached = attached = self._subnet.attach(client, asked.guid, asked.description, asked.lid)
-        if client.deadline is not None:
-            client.deadline.cancel()
-        if self._lingering is not None:
-            self._lingering.cancel()
-        if self._subnet.manager is None:
-            # Not before, so that its first sweep finds the first device.
-            # Its SM_Key is for none of the devices: whoever has it is told the keys of all.
-            self._subnet.manage(Options(key=randbits(64) | 1))
+        _cancel(client.deadline)
+        self._attended(True)
         sendWithDescriptors(client.pair, packAttached(attached.guid))
         client.portChanged(attached.settings())
 
     def _refuse(self, client: _Client, error: Exception) -> None:
         if client.attached is None and not isinstance(error, PathLostError):
             _tell(client.pair, error)
-            self.count("attach_refused")
+            self._count("attach_refused")
         self._gone(client)
 
     def _gone(self, client: _Client) -> None:
-        if self._clients.pop(client.fd, None) is None:
+        if client not in self._clients:
             return
-        if client.deadline is not None:
-            client.deadline.cancel()
-        self._poller.unregister(client.fd)
-        client.pair.close()
-        if self._processes.pop(client.liveness.fd, None) is not None:
-            self._poller.unregister(client.liveness.fd)
-        client.liveness.close()
+        self._drop(client)
         if client.attached is not None:
             client.attached.close()
-        if not any(each.attached is not None for each in self._clients.values()):
-            self._linger()
+        if not any(each.attached is not None for each in self._clients):
+            self._attended(False)
 
-    def _linger(self) -> None:
-        if self._lingering is not None:
-            self._lingering.cancel()
-        self._lingering = self._timers.start(LINGER_SECONDS, self._end)
-
-    def _end(self) -> None:
-        self._isOver = True
+    def _drop(self, client: _Client) -> None:
+        self._clients.discard(client)
+        _cancel(client.deadline)
+        self._loop.removeReader(client.descriptor)
+        self._loop.removeWriter(client.descriptor)
+        if client.liveness.fd >= 0:
+            self._loop.removeReader(client.process)
+        client.close()
 
     # -- devices
 
@@ -364,22 +296,22 @@ class SubnetServer:
         Something changed that devices are to be told of, soon.
         """
         if self._collecting is None:
-            self._collecting = self._timers.start(COLLECT_SECONDS, self._collected)
+            self._collecting = self._loop.callLater(COLLECT_SECONDS, self._collected)
 
     def _collected(self) -> None:
         self._collecting = None
-        for client in list(self._clients.values()):
+        for client in list(self._clients):
             try:
                 self._flush(client)
             except (HCAError, OSError):
                 self._gone(client)
 
     def _flush(self, client: _Client) -> None:
-        was = client.isBlocked
         client.flush()
-        if client.isBlocked or was:
-            events = select.EPOLLIN | (select.EPOLLOUT if client.isBlocked else 0)
-            self._poller.modify(client.fd, events)
+        if client.isBlocked:
+            self._loop.addWriter(client.descriptor)
+        else:
+            self._loop.removeWriter(client.descriptor)
 
     def waysOf(self, attached: AttachedPort) -> bytes:
         """
@@ -415,50 +347,36 @@ class SubnetServer:
 
     # -- the end
 
-    def _close(self) -> None:
-        self._subnet.close()
-        # In this order: who finds no socket may become the host, as soon as the lock is free.
-        self._directory.remove(self._name)
-        self._release()
-
-    def _release(self) -> None:
-        _servers.discard(self)
-        for client in self._clients.values():
-            client.pair.close()
-            client.liveness.close()
-        self._clients.clear()
-        self._processes.clear()
+    def close(self) -> None:
+        """
+        Leave the devices to another process, which hosts the subnet from then on.
+        """
+        _cancel(self._collecting)
+        _cancel(self._pausing)
+        for client in list(self._clients):
+            self._drop(client)
+        self._loop.removeReader(self._descriptor)
         self._listener.close()
-        self._poller.close()
-        os.close(self._lock)
-        self._directory.close()
+        self._place.close()
 
-    def forked(self) -> None:
+    def forget(self) -> None:
         """
-        In a forked child, which has no such thread: leave the lock and the sockets to the parent.
+        In a forked child: the devices are the parent's.
         """
-        self._release()
+        for client in self._clients:
+            client.close()
+        self._listener.close()
+        self._place.forget()
 
 
-def _ignored(call: Callable[..., object], *arguments: Any) -> None:
-    call(*arguments)
+def _cancel(call: Any) -> None:
+    if call is not None and call.active():
+        call.cancel()
 
 
 def _tell(pair: socket.socket, error: Exception) -> None:
     with suppress(PathLostError):
         sendWithDescriptors(pair, refusal(str(error)))
-
-
-_servers: set[SubnetServer] = set()
-
-
-def _afterFork() -> None:
-    for server in list(_servers):
-        server.forked()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_afterFork)
 
 
 __all__ = ["SubnetServer"]

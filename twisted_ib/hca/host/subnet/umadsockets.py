@@ -16,6 +16,7 @@ from struct import Struct
 from typing import Final
 
 from twisted_ib.hca.host import libc
+from twisted_ib.hca.host.subnet.descriptors import Descriptor
 from twisted_ib.hca.subnet.umad import CONTROL, MESSAGE, ISubnet, UmadServer
 
 #: Messages read from one socket before others have their turn.
@@ -45,49 +46,18 @@ def _bound(name: bytes) -> socket.socket:
     return sock
 
 
-class Readable:
-    """
-    A descriptor for a reactor's C{addReader} (C{IReadDescriptor}).
-    """
-
-    def __init__(self, fd: int, read: Callable[[], None]) -> None:
-        """
-        @param fd: the descriptor.
-        @param read: called when it is readable.
-        """
-        self._fd = fd
-        self.doRead = read
-
-    def fileno(self) -> int:
-        """
-        @return: the descriptor.
-        """
-        return self._fd
-
-    def logPrefix(self) -> str:
-        """
-        @return: for the reactor's log.
-        """
-        return "umad"
-
-    def connectionLost(self, reason: object) -> None:
-        """
-        The reactor ends; L{UmadSockets.close} closes the descriptors.
-        """
-
-
 class _Connection:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.pidfd = -1
-        self._readers: list[Readable] = []
+        self._readers: list[Descriptor] = []
 
-    def watch(self, add: Callable[[Readable], object], fd: int, read: Callable[[], None]) -> None:
-        reader = Readable(fd, read)
+    def watch(self, add: Callable[[Descriptor], object], fd: int, read: Callable[[], None]) -> None:
+        reader = Descriptor(fd, read)
         self._readers.append(reader)
         add(reader)
 
-    def close(self, remove: Callable[[Readable], object]) -> None:
+    def close(self, remove: Callable[[Descriptor], object]) -> None:
         for reader in self._readers:
             remove(reader)
         self.sock.close()
@@ -106,8 +76,8 @@ class UmadSockets:
         self,
         subnet: ISubnet,
         name: str,
-        addReader: Callable[[Readable], object],
-        removeReader: Callable[[Readable], object],
+        addReader: Callable[[Descriptor], object],
+        removeReader: Callable[[Descriptor], object],
         count: Callable[[str], object],
         allows: Callable[[int], bool],
     ) -> None:
@@ -129,7 +99,7 @@ class UmadSockets:
         self._process = 0
         self.server = UmadServer(subnet, self, count)
         self._control = _bound(_name(name, "ctl"))
-        self._reader = Readable(self._control.fileno(), self._controlReadable)
+        self._reader = Descriptor(self._control.fileno(), self._controlReadable)
         addReader(self._reader)
 
     def close(self) -> None:
@@ -246,4 +216,4 @@ def _sender(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, int]:
     return 0, -1
 
 
-__all__ = ["Readable", "UmadSockets"]
+__all__ = ["UmadSockets"]

@@ -1,0 +1,47 @@
+"""
+Descriptors of the host of a subnet, for a reactor or for a thread that has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+def _nothing() -> None:
+    pass
+
+
+class Descriptor:
+    """
+    A descriptor for a reactor's C{addReader} and C{addWriter} (C{IReadWriteDescriptor}).
+    """
+
+    def __init__(self, fd: int, read: Callable[[], None], write: Callable[[], None] = _nothing) -> None:
+        """
+        @param fd: the descriptor, which stays the caller's.
+        @param read: called when it is readable.
+        @param write: called when it is writable.
+        """
+        self._fd = fd
+        self.doRead = read
+        self.doWrite = write
+
+    def fileno(self) -> int:
+        """
+        @return: the descriptor.
+        """
+        return self._fd
+
+    def logPrefix(self) -> str:
+        """
+        @return: for the reactor's log.
+        """
+        return "subnet"
+
+    def connectionLost(self, reason: object) -> None:
+        """
+        The reactor ends; the owner closes the descriptor.
+        """
+
+
+__all__ = ["Descriptor"]

@@ -1,0 +1,129 @@
+"""
+The place of a subnet in a run directory: a socket, by which devices attach, and a lock, which makes one
+process the host.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+from twisted_ib.errors import DeviceError
+from twisted_ib.hca.host import libc
+from twisted_ib.hca.host.entries import connect
+from twisted_ib.hca.host.fdpassing import closeAll
+from twisted_ib.hca.host.liveness import peerCredentials
+from twisted_ib.hca.host.rundirectory import RunDirectory
+
+#: The variable that chooses among the subnets of the run directory, and the name of the one without it.
+VARIABLE = "TWISTED_IB_SUBNET"
+DEFAULT_SUBNET = "default"
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}").fullmatch
+_BACKLOG: Final = 128
+
+
+def isName(text: str) -> bool:
+    """
+    @return: whether a subnet may have this name.
+    """
+    return _NAME(text) is not None
+
+
+def subnetName(environment: Mapping[str, str]) -> str:
+    """
+    @return: the name of the subnet of a process's devices.
+    @raise DeviceError: it is not valid.
+    """
+    name = environment.get(VARIABLE, "") or DEFAULT_SUBNET
+    if not isName(name):
+        raise DeviceError(f"{VARIABLE}={name!r} is no name of a subnet: letters, digits, '_', '-', '.'")
+    return name
+
+
+def entryOf(name: str) -> str:
+    """
+    @return: the entry of a subnet's socket in the run directory.
+    """
+    return f"subnet-{name}"
+
+
+def hostOf(directory: RunDirectory, name: str) -> int:
+    """
+    @return: the process that hosts a subnet; 0 if none does, or it is outside this pid namespace.
+    """
+    with suppress(OSError), connect(directory, entryOf(name), socket.SOCK_SEQPACKET) as pair:
+        return peerCredentials(pair).pid
+    return 0
+
+
+class Place:
+    """
+    The place of a subnet that this process hosts.
+
+    @ivar name: the entry of its socket.
+    """
+
+    def __init__(self, directory: RunDirectory, name: str, lock: int) -> None:
+        self._directory, self.name, self._lock = directory, name, lock
+
+    @classmethod
+    def take(cls, directory: RunDirectory, name: str) -> Place | None:
+        """
+        @param directory: where; it stays the caller's.
+        @param name: of the subnet.
+        @return: L{None} if another process hosts it.
+        @raise OSError: the lock cannot be used.
+        """
+        entry, own = entryOf(name), -1
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        lock = os.open(f"{entry}.lock", flags, 0o600, dir_fd=directory.fd)
+        try:
+            if not libc.tryLock(lock):
+                return None
+            own = os.dup(directory.fd)
+            found = cls(RunDirectory(directory.path, own, directory.shared), entry, lock)
+            lock = own = -1
+            return found
+        finally:
+            closeAll(fd for fd in (lock, own) if fd >= 0)
+
+    def listen(self) -> socket.socket:
+        """
+        @return: the socket.
+        @raise OSError: it cannot be made.
+        """
+        directory, name = self._directory, self.name
+        kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        listener = socket.socket(socket.AF_UNIX, kind)
+        try:
+            # An earlier host may have left its socket there.
+            directory.remove(name)
+            listener.bind(directory.socketPath(name))
+            os.chmod(name, 0o666 if directory.shared else 0o600, dir_fd=directory.fd)
+            listener.listen(_BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+    def close(self) -> None:
+        """
+        Leave the place to another process.
+        """
+        # In this order: who finds no socket may become the host, as soon as the lock is free.
+        self._directory.remove(self.name)
+        self.forget()
+
+    def forget(self) -> None:
+        """
+        In a forked child: the place is the parent's.
+        """
+        os.close(self._lock)
+        self._directory.close()
+
+
+__all__ = ["DEFAULT_SUBNET", "VARIABLE", "Place", "entryOf", "hostOf", "isName", "subnetName"]
