@@ -1,0 +1,31 @@
+"""
+The counters of an IPoIB interface.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: What each counts: nearly all are packets that were dropped, by their reason.
+COUNTERS: Final = {
+    "arp_malformed": "ARP packets with a hardware type other than 32, other lengths, or cut short",
+    "connected_full": "packets for which a connection had no room",
+    "connected_too_long": "packets longer than this end has announced; the connection was ended",
+    "connections_refused": "requests for connections with wrong private data, or beyond their bound",
+    "encapsulation": "frames whose EtherType is unknown, or whose reserved octets are not 0",
+    "fragmentation_needed": "packets longer than the path takes, answered by ICMP",
+    "group_failed": "packets for groups that could not be joined",
+    "group_waiting": "packets for groups that are being joined, beyond those that wait",
+    "icmp_suppressed": "ICMP errors that were not made because there were too many",
+    "ip_malformed": "packets shorter than their header, or of another version than the EtherType says",
+    "nd_malformed": "neighbour discovery that RFC 4861 says to discard",
+    "nd_of_user": "neighbour discovery of the user's own: the interface does it",
+    "neighbour_failed": "packets whose neighbour did not answer, answered by ICMP",
+    "neighbour_waiting": "packets whose neighbour is being resolved, beyond those that wait",
+    "no_route": "packets to addresses that are not on this link and have no gateway, answered by ICMP",
+    "not_up": "packets before the broadcast group was joined",
+    "own_source": "frames with this port as their sender, or in ARP and ND as their subject",
+    "send_malformed": "frames of the user that are no IP packets",
+}
+
+__all__ = ["COUNTERS"]
