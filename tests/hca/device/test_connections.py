@@ -11,6 +11,7 @@ from zope.interface.verify import verifyObject
 
 from tests.hca.device.everykind import EveryKindTestCase
 from tests.hca.hcas import settle
+from twisted_ib.errors import ServiceInUseError
 from twisted_ib.hca.base.partition import DEFAULT_PKEY
 from twisted_ib.hca.base.port import PortChange
 from twisted_ib.hca.base.traits import Peers
@@ -177,6 +178,30 @@ class ConnectionTests(EveryKindTestCase):
             settle(here, there)
             self.assertFalse(here.disconnect(connection))
             self.assertEqual((user.told[1:], server.told[1:]), ([b""], [b"bye"]))
+
+    def test_served(self) -> None:
+        """
+        A listener of an HCA, found by its port's GID, gets requests whose private data has no address, and
+        knows the GID that they come from.  It has the service alone.
+        """
+        service = 0x1000000000000000 | 0x123456
+        for here, there in self.pairs():
+            asked: list[Any] = []
+            listener = User(lambda connection, request: asked.append(connection))  # noqa: B023
+            there.services.serve(service, listener)
+            self.assertRaises(ServiceInUseError, there.services.serve, service, listener)
+            user = User()
+            here.services.connectHCA(there.gid, user)
+            settle(here, there)
+            for data in (b"", b"\x60" * 8):
+                request = ConnectRequest(service, data, 0x11 + len(data), pathMTU=3)
+                here.sendRequest(user.path, request, user, 0.0)
+                settle(here, there)
+            self.assertEqual([each.privateData.rstrip(b"\0") for each in listener.told], [b"", b"\x60" * 8])
+            gids = [there.paths.gidOf(each.destination) for each in asked]
+            self.assertEqual(gids, [here.gid] * 2)
+            there.services.serveNoMore(service)
+            there.services.serve(service, listener)
 
     def test_numbers(self) -> None:
         """

@@ -54,10 +54,13 @@ class PortTests(EveryKindTestCase):
         for device in self.devices.values():
             device.changePort(PortChange(lid=3))
             events: list[tuple[EventType, Any]] = []
+            watched: list[EventType] = []
             device.onEvent = lambda kind, element, events=events: events.append((kind, element))
+            device.portWatchers.append(watched.append)
             device.changePort(PortChange(lid=4, partitions=(0x8001,), state=PortState.DOWN))
             kinds = [EventType.PORT_ERR, EventType.LID_CHANGE, EventType.PKEY_CHANGE]
             self.assertEqual(events, [(kind, device) for kind in kinds])
+            self.assertEqual(watched, kinds)
 
     def test_gids(self) -> None:
         """

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from twisted_ib import limits
-from twisted_ib.errors import PathLostError, ResourceLimitError
+from twisted_ib.errors import PathLostError, ResourceLimitError, ServiceInUseError
 from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.base.traits import Peers
 from twisted_ib.hca.cm.machine import Connection, Output
@@ -43,6 +43,8 @@ from twisted_ib.hca.memory.keys import DrawnAhead
 #: (IBTA vol. 1 annex A4).
 _DESTINATION = {PortSpace.SDP.value: (17, 48)}
 _IB = PortSpace.IB.value
+#: The key of a listener whatever the destination address: a request to it need not name one.
+_SERVED = ""
 #: The same in RDMA-CM's header, for other port spaces (IBTA vol. 1 annex A11).
 _RDMA_CM_DESTINATION = (1, 20)
 
@@ -153,12 +155,16 @@ class Services:
 
     def serve(self, serviceID: int, listener: Any) -> None:
         """
-        Serve peers that found this HCA by its GUID; the service itself is not published.
+        Serve peers that found this HCA by its GUID or GID; the service itself is not published.
 
+        @param serviceID: 64 bits; the private data of its requests need have no addresses.
         @param listener: an L{IServiceListener<twisted_ib.hca.connection.interfaces.IServiceListener>}.
+        @raise ServiceInUseError: another listener has it.
         """
         self._device.check()
-        addresses = self._listeners[serviceID] = {"0.0.0.0": listener, "::": listener}
+        if serviceID in self._listeners:
+            raise ServiceInUseError(f"service {serviceID:#x} of device {self._device.name} has a listener")
+        addresses = self._listeners[serviceID] = {_SERVED: listener}
         self.cm.listen(serviceID, addresses)
 
     def serveNoMore(self, serviceID: int) -> None:
@@ -194,6 +200,18 @@ class Services:
         """
         self._device.check()
         return self._device.fabric.resolve(portSpace << 16 | port, normalise(address), user)
+
+    def connectHCA(self, gid: int, user: Any) -> Any:
+        """
+        Resolve the path to an HCA, whatever it serves (L{serve}).
+
+        @param gid: that of its port.
+        @param user: as for L{connect}.
+        @return: an object with C{cancel()}, or L{None} if the user was called already.
+        @raise HCAError: it cannot be resolved.
+        """
+        self._device.check()
+        return self._device.paths.reachHCA(gid, user)
 
     def sendRequest(self, path: Any, request: ConnectRequest, user: Any, now: float) -> Connection:
         """
@@ -363,12 +381,15 @@ class Services:
         addresses: Any = connection.listener
         isLookup = connection.__class__ is Lookup
         request: Any = lookupOf(message) if isLookup else requestOf(message)
-        address = _destinationOf(request)
-        # Linux cma.c, cma_match_private_data: after the service id the destination address decides; wildcard
-        # listeners accept any.
-        listener = addresses.get(address)
-        if listener is None or address.startswith("fe80:"):
-            listener = addresses.get(_otherKey(addresses, address))
+        if _SERVED in addresses:
+            listener = addresses[_SERVED]
+        else:
+            address = _destinationOf(request)
+            # Linux cma.c, cma_match_private_data: after the service id the destination address decides;
+            # wildcard listeners accept any.
+            listener = addresses.get(address)
+            if listener is None or address.startswith("fe80:"):
+                listener = addresses.get(_otherKey(addresses, address))
         if listener is None or (isLookup and not hasattr(listener, "lookupRequested")):
             # The same answer as for a service id without any listener (IBTA vol. 1 12.6.7.2, reason 8; Linux
             # ib_cm.h, SIDR status 1).

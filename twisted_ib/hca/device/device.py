@@ -170,6 +170,8 @@ class Device(DeviceProgress, Identity):
         self.addressPaths = AddressPaths(self)
         #: The agents of its management datagrams; see L{Agents.register}.
         self.mads = Agents(self)
+        #: Called with each event of the port, in this order.
+        self.portWatchers: list[Callable[[EventType], object]] = []
         self._sa: SAClient | None = None
         self.receiveBudget = ReceiveBudget(self.count)
         #: See L{ReceiveBudget.hold}.
@@ -356,8 +358,8 @@ class Device(DeviceProgress, Identity):
             for queuePair in list(self.queuePairs.values()):
                 queuePair.partitionsChanged()
         for kind in events:
-            if self._sa is not None:
-                self._sa.event(kind)
+            for watcher in list(self.portWatchers):
+                watcher(kind)
             if self.onEvent is not None:
                 self.onEvent(kind, self)
 
@@ -375,6 +377,8 @@ class Device(DeviceProgress, Identity):
             from twisted_ib.hca.mad.sa.client import SAClient
 
             self._sa = SAClient(self)
+            # First: what it remembers of the subnet is forgotten before others ask it again.
+            self.portWatchers.insert(0, self._sa.event)
         return self._sa
 
     # -- services and connections

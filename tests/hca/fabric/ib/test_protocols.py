@@ -113,10 +113,13 @@ class GIDTests(SynchronousTestCase):
         GIDs as their addresses, and claims of others are not believed.
         """
         own, gid = self.one.gids()[0], self.two.gids()[0]
-        user = User()
+        user, other = User(), User()
         self.one.connect(SDP_SPACE, gid, 7001, user)
+        self.one.services.connectHCA(self.two.gid, other)
         settle(self.one, self.two)
         path = user.path
+        self.assertIs(other.path, path)
+        self.assertEqual(self.one.paths.gidOf(path), self.two.gid)
         self.assertEqual((path.peer.guid, path.peer.lid), (self.two.guid, self.two.port.lid))
         self.assertEqual(self.one.localAddressFor(gid), own)
         (back,) = self.two.fabric.paths()

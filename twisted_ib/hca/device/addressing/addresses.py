@@ -38,6 +38,13 @@ class AddressResolution(Resolution):
         """
         return self._device.fabric.reachGID(key, user)
 
+    def reachHCA(self, gid: int, user: Any) -> Any:
+        """
+        See L{Resolution.reachHCA}.
+        """
+        self.check(gid)
+        return self.reach(gid, user)
+
     def resolvePath(self, queuePair: QueuePair) -> None:
         """
         See L{Resolution.resolvePath}.

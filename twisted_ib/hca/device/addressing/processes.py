@@ -177,6 +177,12 @@ class ProcessResolution(Resolution):
             return None
         return self._device.fabric.reach(self.check(key), user)
 
+    def reachHCA(self, gid: int, user: Any) -> Any:
+        """
+        See L{Resolution.reachHCA}.
+        """
+        return self._device.fabric.reach(self.check(gid), user)
+
     # -- queue pairs
 
     def resolvePath(self, queuePair: QueuePair) -> None:

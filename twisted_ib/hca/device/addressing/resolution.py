@@ -62,6 +62,25 @@ class Resolution:
         """
         raise NotImplementedError
 
+    def reachHCA(self, gid: int, user: Any) -> Any:
+        """
+        Resolve the path for connections to the HCA of a port.
+
+        @param gid: the port's.
+        @param user: gets C{pathReady(path)}, perhaps before this returns, or C{connectFailed(error)} later.
+        @return: an object with C{cancel()}, or L{None} if the user was called already.
+        @raise HCAError: there is no path.
+        """
+        raise NotImplementedError
+
+    def gidOf(self, path: Any) -> int:
+        """
+        @param path: one for connections.
+        @return: the GID of the peer's port.
+        """
+        gid: int = path.peer.gid
+        return gid
+
     def resolvePath(self, queuePair: QueuePair) -> None:
         """
         Resolve the path of a queue pair in RTR that has an address vector.

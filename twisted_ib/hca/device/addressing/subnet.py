@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted_ib.errors import NoRouteError
 from twisted_ib.hca.base.operation import GSI_QPN, QPN_MASK
 from twisted_ib.hca.base.port import LARGEST_UNICAST_LID
+from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.device.addressing.processes import PendingPaths, ProcessResolution
 from twisted_ib.hca.services.address import AddressPath
 
@@ -150,6 +151,21 @@ class SubnetResolution(ProcessResolution):
             user.pathReady(self.lidPath(key, guid, None))
             return None
         return fabric.reach(guid, _Search(self, key, guid, user))
+
+    def reachHCA(self, gid: int, user: Any) -> Any:
+        """
+        See L{Resolution.reachHCA<twisted_ib.hca.device.addressing.resolution.Resolution.reachHCA>}.
+        """
+        # The directory finds an HCA of the subnet by its GID, whatever the service.
+        return self._device.fabric.resolve(0, gidText(gid), user)
+
+    def gidOf(self, path: Any) -> int:
+        """
+        See L{Resolution.gidOf<twisted_ib.hca.device.addressing.resolution.Resolution.gidOf>}.
+        """
+        prefix: int = self._device.port.subnetPrefix
+        guid: int = path.peer.guid
+        return prefix << _GUID_BITS | guid
 
     def lidPath(self, lid: int, guid: int, path: Any) -> LIDPath:
         """
