@@ -276,6 +276,12 @@ class MemoryMedium:
     def localAddresses(self) -> list[str]:
         return ["10.0.0.1", "10.1.0.1"]
 
+    def sourceFor(self, host: str) -> str:
+        return self.localAddresses()[0]
+
+    def hostNamed(self, name: str) -> str:
+        return ""
+
     def bind(self, address: str, port: int) -> None:
         other = self.wire.media.setdefault(address, self)
         if other is not self:

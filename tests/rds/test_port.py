@@ -337,7 +337,7 @@ class OpeningTests(PortCase):
         would connect from, if the socket has it.
         """
         kernels = {"10.0.0.2": "10.1.0.1", "10.0.0.3": "192.0.2.1"}
-        self.patch(rdsPort, "sourceFor", kernels.__getitem__)
+        self.patch(self.here.network.medium, "sourceFor", kernels.__getitem__)
         all_ = RDSPort(7000, Told(), reactor=self.wire.clock, network=self.here.network)
         all_.startListening()
         self.sockets.append(all_)

@@ -28,7 +28,7 @@ from twisted_ib.errors import (
     PeerGoneError,
     SendBudgetError,
 )
-from twisted_ib.hca.host.addresses import normalise, sourceFor
+from twisted_ib.hca.host.addresses import normalise
 from twisted_ib.interfaces import IRDSMemoryTransport, IRDSProtocol, IRDSTransport
 from twisted_ib.internet.addresses import scopeOf, toBytes
 from twisted_ib.internet.failures import listenError
@@ -363,7 +363,7 @@ class RDSPort(SocketRDMA, ReceiveQueue):
         if len(same) == 1 or host in same:
             return host if host in same else same[0]
         # The kernel's choice (for IPv6 by RFC 6724), if the socket has that address.
-        source = sourceFor(host)
+        source = self.network.medium.sourceFor(host)
         return source if source in same else same[0]
 
     def _hold(self, path: Any, addr: tuple[str, int], message: RDSMessage) -> Deferred[None]:

@@ -71,6 +71,18 @@ class Identity:
         guid = self.fabric.named(name) if self.traits.peers is Peers.SUBNET else 0
         return normalise(gidText(self.port.subnetPrefix << _GUID_BITS | guid)) if guid else ""
 
+    def guidOf(self, address: str) -> int:
+        """
+        @return: the GUID in an address that is a GID of this subnet, whether or not a device has it; 0 if
+            it is none, or there is no subnet.
+        """
+        # RFC 4007 section 11: what has a zone is the address of an interface of this host.
+        if self.traits.peers is not Peers.SUBNET or "%" in address:
+            return 0
+        # IBTA vol. 1 4.1.1: subnet prefix and GUID.
+        prefix, guid = divmod(gidNumber(address), 1 << _GUID_BITS)
+        return guid if prefix == self.port.subnetPrefix else 0
+
     def localAddressFor(self, address: str, bound: str = "") -> str:
         """
         Choose the source address of a connection.
@@ -151,10 +163,9 @@ class Identity:
             # IBTA vol. 1 annex A17: a RoCEv2 peer is what its packets' source address says, and nothing else.
             found: str = path.peer.address
             return address == found
-        if self.traits.peers is Peers.SUBNET:
-            prefix, guid = divmod(gidNumber(address), 1 << _GUID_BITS)
-            if prefix == self.port.subnetPrefix:
-                return bool(guid == path.peer.guid)
+        guid = self.guidOf(address)
+        if guid:
+            return bool(guid == path.peer.guid)
         # All processes of a host have all its addresses; the claim cannot be narrowed further.
         return self.isLocal(address)
 

@@ -11,6 +11,9 @@ between two HCAs share one queue pair (L{twisted_ib.rds.media.rcconnection}): th
 to a port, and its private data names the requesting HCA (L{twisted_ib.rds.protocol.private}), which the
 fabric verifies.  If both connect at once, the request of the HCA with the larger GUID is accepted.
 
+On a device of an InfiniBand subnet a socket may have GIDs besides: a GID names an HCA, which the directory
+need not be asked for, but only whether it has the port.
+
 A path leads to one HCA.  When that HCA is gone, or a port has moved to another one, queued messages are
 sent to the port's new HCA as new ones: it cannot have seen them.
 
@@ -33,9 +36,9 @@ from twisted_ib.errors import (
     PeerGoneError,
     ResourceLimitError,
 )
-from twisted_ib.hca.base.traits import Proof
+from twisted_ib.hca.base.traits import Peers, Proof
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addressOf, traitsOf
-from twisted_ib.hca.host.addresses import localAddresses, normalise
+from twisted_ib.hca.host.addresses import localAddresses, normalise, sourceFor
 from twisted_ib.internet.channel import DeviceChannel, channelFor
 from twisted_ib.rds.media.rcaccept import RDS_DUEL_SECONDS, RequestListener
 from twisted_ib.rds.media.rcconnect import (
@@ -96,6 +99,7 @@ class RCMedium:
         self.traits = traits = traitsOf(self.name)
         self.acknowledges = traits.packets
         self.sharesAddresses = not traits.hasAddress
+        self._isOfSubnet = traits.peers is Peers.SUBNET
         self.sessions: dict[Any, RCConnection] = {}
         self.expected: dict[Any, RCConnection] = {}
         self.calls: dict[Any, ConnectAttempt] = {}
@@ -116,7 +120,24 @@ class RCMedium:
         own = addressOf(self.name)
         if own is not None:
             return [own]
-        return [address for address in map(normalise, localAddresses()) if "%" not in address]
+        found = [address for address in map(normalise, localAddresses()) if "%" not in address]
+        return [*found, *self.channel("").device.gids()] if self._isOfSubnet else found
+
+    def sourceFor(self, host: str) -> str:
+        """
+        See L{IRDSMedium.sourceFor}: the port's own GID for a GID of its subnet.
+        """
+        if self._isOfSubnet:
+            device = self.channel(host).device
+            if device.guidOf(host):
+                return str(device.gids()[0])
+        return sourceFor(host)
+
+    def hostNamed(self, name: str) -> str:
+        """
+        See L{IRDSMedium.hostNamed}: the GID of a node of the subnet.
+        """
+        return str(self.channel("").device.hostNamed(name)) if self._isOfSubnet else ""
 
     def channel(self, address: str) -> DeviceChannel:
         """
@@ -239,7 +260,8 @@ class RCMedium:
         network = self.network
         if self.traits.hasAddress:
             return network.path((address, host), address, host)
-        if port == PING_PORT:
+        device = self.channel(host).device
+        if port == PING_PORT and device.guidOf(host) in (0, device.guid):
             # Any process answers a ping for the host: one that is connected, or this one.
             for path in network.paths.values():
                 if (path.local, path.remote) == (address, host) and path.carrier is not None:
@@ -252,9 +274,15 @@ class RCMedium:
 
     def _servedBy(self, host: str, port: int) -> int | None:
         channel = self.channel(host)
+        device = channel.device
+        found = device.fabric.serving(PORT_SPACE << 16 | port, host)
+        named = device.guidOf(host)
+        if named:
+            # Each HCA answers pings, and no other has its GID.
+            found = [named] if named in found or port == PING_PORT else []
         # The directory may still name HCAs of dead processes: those that did not answer are skipped for a
         # while.
-        for guid in channel.device.fabric.serving(PORT_SPACE << 16 | port, host):
+        for guid in found:
             if channel.now() - self._dead.get(guid, _LONG_AGO) > RDS_DEAD_SECONDS:
                 return int(guid)
         return None

@@ -364,9 +364,9 @@ class RCConnection(RCSender):
             except ValueError:
                 self.violated("a control frame without addresses")
                 return
-            # Index 0 is reserved, an index is announced once, and addresses must be of this host: a process
-            # may not speak for another host.
-            if not index or index in self.theirs or not self._isLocal(theirs) or not self._isLocal(ours):
+            # Index 0 is reserved, an index is announced once, and addresses must be of this host or of one of
+            # the two HCAs: a process may not speak for another.
+            if not index or index in self.theirs or not self._areBetween(ours, theirs):
                 self.violated(f"addresses {payload[1:]!r} for path {index}")
             elif len(self.theirs) >= RDS_SESSION_PATHS:
                 self.violated("too many paths")
@@ -382,9 +382,10 @@ class RCConnection(RCSender):
         else:
             self.violated(f"a control frame of kind {kind}")
 
-    def _isLocal(self, address: str) -> bool:
+    def _areBetween(self, ours: str, theirs: str) -> bool:
+        device = self.channel.device
         try:
-            return bool(self.channel.device.isLocal(address))
+            return bool(device.isLocal(ours) and device.isPeers(self.queuePair.path, theirs))
         except ValueError:
             return False
 

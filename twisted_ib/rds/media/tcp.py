@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib.errors import PeerGoneError, ResourceLimitError
-from twisted_ib.hca.host.addresses import localAddresses, normalise
+from twisted_ib.hca.host.addresses import localAddresses, normalise, sourceFor
 from twisted_ib.rds.media.tcpcarrier import TCPCarrier, TCPConnector, TCPPort
 from twisted_ib.rds.paths.carrier import IRDSMedium
 from twisted_ib.rds.paths.path import RDSPath
@@ -128,6 +128,18 @@ class TCPMedium:
         # RFC 4007 section 6: a link-local address means nothing without its zone, and the peer has another
         # zone.
         return [address for address in map(normalise, localAddresses()) if "%" not in address]
+
+    def sourceFor(self, host: str) -> str:
+        """
+        See L{IRDSMedium.sourceFor}.
+        """
+        return sourceFor(host)
+
+    def hostNamed(self, name: str) -> str:
+        """
+        See L{IRDSMedium.hostNamed}: names are the resolver's.
+        """
+        return ""
 
     def bind(self, address: str, port: int) -> None:
         """

@@ -138,6 +138,18 @@ class IRDSMedium(Interface):
         @return: the addresses that C{interface=""} stands for, as text; at least one.
         """
 
+    def sourceFor(host):  # type: ignore[no-untyped-def]
+        """
+        @return: the address from which to send to a host, as text.
+        @raise twisted_ib.errors.NoRouteError: there is no route.
+        """
+
+    def hostNamed(name):  # type: ignore[no-untyped-def]
+        """
+        @return: the address of a host with a name that the reactor's resolver need not know; C{""} if there
+            is none.
+        """
+
     def bind(address, port):  # type: ignore[no-untyped-def]
         """
         A socket binds a port: accept connections from peers that send to it.

@@ -15,11 +15,11 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib.errors import HCAError
-from twisted_ib.hca.host.addresses import sourceFor
 from twisted_ib.internet import failures
 from twisted_ib.internet.addresses import addressOf, reachable
 from twisted_ib.internet.endpoints import EndpointFactory
-from twisted_ib.internet.resolution import Destination, resolve
+from twisted_ib.internet.resolution import Destination, literalOf, resolve
+from twisted_ib.rds.networks import networkFor
 from twisted_ib.rds.protocol.frames import EndReason
 from twisted_ib.rds.protocol.streammachine import StreamMachine
 from twisted_ib.rds.streams.streamsocket import StreamSocket, socketFor
@@ -50,11 +50,22 @@ class StreamAttempt:
         self._session: StreamMachine | None = None
         self._addresses: list[str] = []
         self._over = False
+        self._sourceFor: Any = None
         self._begin: Any = connector.reactor.callLater(0, self._start)
 
     def _start(self) -> None:
         self._begin = None
-        found = resolve(self._connector.reactor, self._connector.host)
+        connector = self._connector
+        host = connector.host
+        try:
+            medium = networkFor(connector.reactor, connector.device).medium
+            self._sourceFor = medium.sourceFor
+            if literalOf(host) is None:
+                host = medium.hostNamed(host) or host
+        except (HCAError, OSError) as reason:
+            self._notBound(failures.listenError(connector.bound[0], 0, connector.device, reason))
+            return
+        found = resolve(connector.reactor, host)
         found.addCallback(self._resolved)
         found.addErrback(self.failIfNotConnected)
 
@@ -72,11 +83,10 @@ class StreamAttempt:
         try:
             # Without a bind address the socket is bound to the one that leads to the peer: binding all of
             # them would accept datagrams on the others.
-            interface = bound or sourceFor(host)
+            interface = bound or self._sourceFor(host)
             self._socket = socketFor(connector.reactor, connector.device, interface, port, self)
         except error.CannotListenError as reason:
-            why = reason.socketError
-            self._failed(error.ConnectBindError(why.errno or errno.EADDRNOTAVAIL, why.strerror or str(why)))
+            self._notBound(reason)
             return
         except (HCAError, OSError, ValueError) as reason:
             self._failed(failures.connectError(reason, connector.where()))
@@ -137,6 +147,10 @@ class StreamAttempt:
             self._failed(error.ConnectionRefusedError(errno.ECONNREFUSED, f"{where}: {wordsOf(reason)}"))
         else:
             self._failed(error.ConnectError(string=f"{where}: {wordsOf(reason)}"))
+
+    def _notBound(self, reason: error.CannotListenError) -> None:
+        why = reason.socketError
+        self._failed(error.ConnectBindError(why.errno or errno.EADDRNOTAVAIL, why.strerror or str(why)))
 
     def _failed(self, reason: Exception) -> None:
         if self._over:

@@ -5,10 +5,12 @@ Verbs, SDP and C{ib:} messages run unchanged on a device of a subnet.
 from __future__ import annotations
 
 from ipaddress import ip_address
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.internet.error import CannotListenError, ConnectionRefusedError
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import Clock
 from twisted.internet.test.reactormixins import ReactorBuilder
@@ -21,20 +23,41 @@ from tests.hca.hcas import User, settle
 from tests.hca.verbs.qp import test_qp
 from tests.internet.carriers import SDP
 from tests.rdma.test_reactors import RDMATestsMixin
+from tests.rds.ends import ProcessesTestCase
 from tests.rds.media import test_rc
 from tests.sdp.test_contract import IB
+from tests.support.commands import PATH, running
 from tests.support.rundirectory import ownRunDirectory
-from tests.support.waiting import runToEnd
+from tests.support.waiting import becomes, runToEnd
 from twisted_ib.errors import NoRouteError
 from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.connection import ConnectRequest
 from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.host.subnet import hostthread as hosts
 from twisted_ib.hca.host.subnet.attached import AttachedPort
 from twisted_ib.hca.host.subnet.hosted import HostedSubnet
 from twisted_ib.hca.host.subnet.ofthread import hostHere
+from twisted_ib.hca.subnet.switch import NO_PORT
 from twisted_ib.hca.subnet.topology import parse
 from twisted_ib.internet.channel import channelFor
+from twisted_ib.rds.media.rcsend import ADDRESSES
+from twisted_ib.rds.streams.endpoints import RDSClientEndpoint
+from twisted_ib.rds.streams.listening import listenStreams
 from twisted_ib.sdp.port import SDPClientEndpoint, listenSDP
+
+#: Echoes streams of C{rds:} on all its addresses, and says its GID and description.
+ECHO = f"""{PATH}
+from twisted.internet import reactor
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.protocol import Factory
+from twisted.protocols.wire import Echo
+from twisted_ib.internet.channel import channelFor
+def listening(port):
+    device = channelFor(reactor, "ib0").device
+    print(device.gids()[0], device.fabric.port._description, flush=True)
+serverFromString(reactor, "rds:7000:device=ib0").listen(Factory.forProtocol(Echo)).addCallback(listening)
+reactor.run()
+"""
 
 
 class ManagedSubnet(HostedSubnet):
@@ -61,7 +84,8 @@ class OnSubnet:
         One switch.
         """
         ownRunDirectory(self)
-        hostHere(ManagedSubnet(parse(SWITCH, "test"), lambda name: None, Clock()))
+        self.subnet = ManagedSubnet(parse(SWITCH, "test"), lambda name: None, Clock())
+        hostHere(self.subnet)
         self.addCleanup(hostHere, None)
         super().setUp()  # type: ignore[misc]
 
@@ -88,6 +112,125 @@ class RDSTests(OnSubnet, test_rc.DeliveryTests):
     """
 
     device = "ib0"
+
+
+class RDSGIDTests(OnSubnet, ProcessesTestCase):
+    """
+    RDS between GIDs of two devices.
+    """
+
+    device = "ib0"
+
+    def setUp(self) -> None:
+        """
+        Two processes, with a socket of all addresses each.
+        """
+        super().setUp()
+        self.a, self.b = self.process(), self.process()
+        self.one, self.two = self.a.listen(4000, ""), self.b.listen(5000, "")
+        self.own, self.gid = (channelFor(each.reactor, "ib0").device.gids()[0] for each in (self.a, self.b))
+
+    def test_both(self) -> None:
+        """
+        Datagrams to a GID come from a GID, there and back, over one queue pair; so do those to a socket of
+        that GID alone.
+        """
+        alone = self.b.listen(5001, self.gid)
+        self.one.transport.write(b"there", (self.gid, 5000))
+        self.one.transport.write(b"alone", (self.gid, 5001))
+        self.settle()
+        self.assertEqual(self.two.got, [(b"there", (self.own, 4000))])
+        self.two.transport.write(b"back", (self.own, 4000))
+        alone.transport.write(b"too", (self.own, 4000))
+        self.settle()
+        self.assertEqual(sorted(self.one.got), [(b"back", (self.gid, 5000)), (b"too", (self.gid, 5001))])
+        self.pass_(1.0)
+        self.assertEqual((self.a.queuePairs, self.b.queuePairs), (1, 1))
+        self.assertEqual((alone.got[0][1], alone.transport.getHost().host), ((self.own, 4000), self.gid))
+
+    def test_within(self) -> None:
+        """
+        Its own GID needs no queue pair, not for a ping either; that of another HCA is pinged there.
+        """
+        other = self.a.listen(4001, self.own)
+        self.one.transport.write(b"x", (self.own, 4001))
+        pinged = self.one.transport.ping(self.own)
+        self.settle()
+        self.assertEqual((other.got, self.a.queuePairs), ([(b"x", (self.own, 4000))], 0))
+        self.successResultOf(pinged)
+        pinged = self.one.transport.ping(self.gid)
+        self.settle()
+        self.successResultOf(pinged)
+        self.assertEqual((self.a.queuePairs, self.b.queuePairs), (1, 1))
+
+    def test_unbound(self) -> None:
+        """
+        Whether a port of a GID is bound is known; a GID that is another's, or nobody's, cannot be bound.
+        """
+        serves = self.a.medium.serves
+        asked = ((self.gid, 5000), (self.gid, 5001), (self.own, 4000), ("fe80::1", 5000))
+        self.assertEqual([serves(*each) for each in asked], [True, False, True, False])
+        for address in (self.gid, "fe80::1"):
+            self.assertRaises(CannotListenError, self.a.listen, 6000, address)
+        self.one.transport.write(b"x", (self.gid, 5001))
+        self.settle()
+        self.b.listen(5001, self.gid)
+        self.pass_(5.0)
+        self.assertEqual(self.a.network.counters["send_drop_closed"], 0)
+        self.assertEqual(self.b.network.sockets[self.gid, 5001].protocol.data, [b"x"])
+
+    def test_gone(self) -> None:
+        """
+        A GID whose HCA is gone is asked no more for a while: messages and pings wait, and nothing turns.
+        """
+        self.one.transport.write(b"x", (self.gid, 5000))
+        self.settle()
+        self.b.kill()
+        self.one.transport.write(b"y", (self.gid, 5000))
+        pinged = self.one.transport.ping(self.gid)
+        self.settle()
+        self.assertFalse(self.a.medium.serves(self.gid, 5000))
+        self.pass_(1.0)
+        self.assertNoResult(pinged)
+        self.assertEqual(self.two.data, [b"x"])
+        pinged.addErrback(lambda reason: None)
+
+    def test_claim(self) -> None:
+        """
+        A peer that announces a path from a GID that is not its own, or to one that is not this HCA's, is cut
+        off.
+        """
+        self.one.transport.write(b"x", (self.gid, 5000))
+        self.settle()
+        (session,) = self.a.medium.sessions.values()
+        for claims in ("fe80::1 " + self.gid, f"{self.gid} {self.gid}", f"{self.own} {self.own}"):
+            before = self.b.network.counters["recv_bad_frame"]
+            carrier = next(iter(session.ours.values()))
+            carrier.padding = b"\0\0\1\0"
+            session._control(carrier, ADDRESSES, claims.encode())
+            session.flushGathered()
+            self.settle()
+            self.assertEqual(self.b.network.counters["recv_bad_frame"], before + 1, claims)
+            self.pass_(3.0)
+            self.one.transport.write(b"x", (self.gid, 5000))
+            self.settle()
+            (session,) = self.a.medium.sessions.values()
+
+    def test_cut(self) -> None:
+        """
+        Where nothing leads messages wait, and go on when the way is back.
+        """
+        self.one.transport.write(b"x", (self.gid, 5000))
+        self.settle()
+        port = channelFor(self.b.reactor, "ib0").device.fabric.port.port
+        manager, switch = Manager(self.subnet), self.subnet.find("s")
+        assert switch is not None
+        for number, got in ((NO_PORT, [b"x"]), (port.peer.number, [b"x", b"y", b"y"])):
+            manager.setRoute(switch, port.lid, number)
+            self.settle()
+            self.one.transport.write(b"y", (self.gid, 5000))
+            self.pass_(10.0)
+            self.assertEqual(self.two.data, got)
 
 
 class GIDTests(SynchronousTestCase):
@@ -176,21 +319,63 @@ class StreamMixin:
 
     def test_stream(self: Any) -> None:
         """
-        C{sdp:} takes them as hosts.
+        C{sdp:} takes them as hosts, and so does C{rds:}; a server may listen on its GID alone.
         """
 
         async def steps() -> None:
             gid = channelFor(reactor, "ib0").device.gids()[0]
-            for host in (gid, "ib0"):
+            protocols = (listenSDP, SDPClientEndpoint), (listenStreams, RDSClientEndpoint)
+            for (listen, connect), host, own in product(protocols, (gid, "ib0"), ("::", gid)):
                 served: Deferred[Any] = Deferred()
                 factory = Factory.forProtocol(Protocol)
                 factory.buildProtocol = served.callback  # type: ignore[method-assign,assignment]
-                port = listenSDP(reactor, 0, factory, interface="::", device="ib0")
-                client = SDPClientEndpoint(reactor, host, port.getHost().port, device="ib0")
+                port: Any = listen(reactor, 0, factory, interface=own, device="ib0")
+                client: Any = connect(reactor, host, port.getHost().port, device="ib0")
                 connecting = client.connect(Factory.forProtocol(Protocol))
                 self.assertEqual((await served).host, gid)
                 connecting.addErrback(lambda reason: None)
                 await port.stopListening()
+
+        reactor = self.buildReactor()
+        runToEnd(self, reactor, steps)
+
+
+class ProcessMixin:
+    """
+    Streams to another process, which hosts the subnet.
+    """
+
+    def setUp(self: Any) -> None:
+        """
+        A run directory of the test's own.
+        """
+        ownRunDirectory(self)
+        self.patch(hosts, "LINGER_SECONDS", 0.02)
+        super().setUp()  # type: ignore[misc]
+
+    def test_rds(self: Any) -> None:
+        """
+        C{rds:} by GID, and by the description of its node, over one queue pair; a port that is not bound is
+        refused.
+        """
+        other = running(self, "-c", ECHO)
+        assert other.stdout is not None
+        gid, description = other.stdout.readline().rstrip("\n").split(" ", 1)
+
+        async def steps() -> None:
+            for host in (gid, description):
+                end = RDSClientEndpoint(reactor, host, 7000, device="ib0")
+                protocol = await end.connect(Factory.forProtocol(Protocol))
+                data = bytearray()
+                protocol.dataReceived = data.extend
+                self.assertEqual(protocol.transport.getPeer().host, gid)
+                protocol.transport.write(bytes(100_000))
+                await becomes(reactor, lambda data=data: len(data) == 100_000)
+                protocol.transport.loseConnection()
+            device = channelFor(reactor, "ib0").device
+            self.assertEqual(len(device.queuePairs), 1)
+            refused = RDSClientEndpoint(reactor, gid, 7001, device="ib0").connect(Factory())
+            await refused.addErrback(lambda reason: reason.trap(ConnectionRefusedError))
 
         reactor = self.buildReactor()
         runToEnd(self, reactor, steps)
@@ -201,10 +386,12 @@ def _make() -> dict[str, type]:
     @return: The test cases of protocols on reactors, by name.
     """
     found: dict[str, type] = {}
+    members = {"carrier": SDP("ib0"), "device": "ib0", "_reactors": [IB], "__module__": __name__}
     for name, contract in (("Closing", ClosingContract), ("RDMA", RDMATestsMixin), ("Stream", StreamMixin)):
-        members = {"carrier": SDP("ib0"), "device": "ib0", "_reactors": [IB], "__module__": __name__}
-        kind: Any = type(f"{name}Tests", (OnSubnet, contract, ReactorBuilder), members)
+        kind: Any = type(f"{name}Tests", (OnSubnet, contract, ReactorBuilder), dict(members))
         found.update(kind.makeTestCaseClasses())
+    processes: Any = type("ProcessTests", (ProcessMixin, ReactorBuilder), dict(members))
+    found.update(processes.makeTestCaseClasses())
     return found
 
 

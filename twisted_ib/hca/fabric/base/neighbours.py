@@ -114,15 +114,17 @@ class ThreadDirectory(Fabric):
 
     # -- services
 
-    def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
+    def publish(self, serviceID: int, address: str, inode: int = 0, isOwn: bool = False) -> None:
         """
         Let others find this HCA for a service at an address.
 
         @param inode: See L{IFabric}.
+        @param isOwn: Whether the address is of this HCA alone, and so need not be one of the host.
         @raise ServiceInUseError: another HCA of this thread has it.
         @raise NoRouteError: the address is not one of this host.
         """
-        checkLocal(address, True)
+        if not isOwn:
+            checkLocal(address, True)
         address = normalise(address)
         # The service id has the port space in it (IBTA vol. 1 annex A4 for SDP, annex A11 for the RDMA CM),
         # so services of different protocols never conflict.
@@ -133,14 +135,16 @@ class ThreadDirectory(Fabric):
         if inode:
             self._neighbours.inodes[serviceID, address] = inode
 
-    def publishAny(self, prefix: int, address: str) -> int:
+    def publishAny(self, prefix: int, address: str, isOwn: bool = False) -> int:
         """
         Publish a service with a free port.
 
         @param prefix: The service id of port 0.
+        @param isOwn: See L{publish}.
         @return: The port.
         """
-        checkLocal(address, True)
+        if not isOwn:
+            checkLocal(address, True)
         port = freePort({service - prefix for service, _ in self._services})
         self._services[prefix + port, normalise(address)] = self
         return port

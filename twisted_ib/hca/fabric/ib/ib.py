@@ -121,8 +121,8 @@ class SubnetFabric:
         self.fileno, self.signal, self.registerWith = inner.fileno, inner.signal, inner.registerWith
         self.unsent, self.paths, self.allocate = inner.unsent, inner.paths, inner.allocate
         self.count, self.trace = inner.count, inner.trace
-        self.publish, self.publishAny, self.withdraw = inner.publish, inner.publishAny, inner.withdraw
-        self.serving, self.reach, self.proves = inner.serving, inner.reach, inner.proves
+        self.withdraw, self.serving = inner.withdraw, inner.serving
+        self.reach, self.proves = inner.reach, inner.proves
         # Of those in the run directory.
         self.attachPage = getattr(inner, "attachPage", None)
 
@@ -169,6 +169,23 @@ class SubnetFabric:
 
     # -- directory
 
+    def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
+        """
+        See L{IDirectory<twisted_ib.hca.base.interfaces.IDirectory>}.
+
+        @param address: a GID of the port, or an address of this host.
+        """
+        self._records.publish(serviceID, address, inode, self._isOwn(address))
+
+    def publishAny(self, prefix: int, address: str) -> int:
+        """
+        See L{IDirectory<twisted_ib.hca.base.interfaces.IDirectory>}.
+
+        @param address: as of L{publish}.
+        """
+        port: int = self._records.publishAny(prefix, address, self._isOwn(address))
+        return port
+
     def resolve(self, serviceID: int, address: str, user: Any) -> Any:
         """
         See L{IDirectory<twisted_ib.hca.base.interfaces.IDirectory>}.
@@ -183,6 +200,9 @@ class SubnetFabric:
             search = self._records.resolve(serviceID, address, checked)
         checked.isAsking = False
         return search
+
+    def _isOwn(self, address: str) -> bool:
+        return gidNumber(address) in self.owner.port.gids
 
     def _guidOf(self, address: str) -> int:
         # IBTA vol. 1 4.1.1: subnet prefix and GUID.

@@ -136,27 +136,31 @@ class HostDirectory(HotPaths):
 
     # -- services
 
-    def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
+    def publish(self, serviceID: int, address: str, inode: int = 0, isOwn: bool = False) -> None:
         """
         Let others find this HCA for a service at an address.
 
         @param inode: See L{IFabric}.
+        @param isOwn: Whether the address is of this HCA alone, and so need not be one of the host.
         @raise ServiceInUseError: a living process listens there.
         @raise NoRouteError: the address is not one of this host.
         """
-        checkLocal(address, True)
+        if not isOwn:
+            checkLocal(address, True)
         if self.rendezvous.isLost():
             self._restore()
         self.rendezvous.publish(serviceID, address, inode)
 
-    def publishAny(self, prefix: int, address: str) -> int:
+    def publishAny(self, prefix: int, address: str, isOwn: bool = False) -> int:
         """
         Publish a service with a free port.
 
         @param prefix: The service id of port 0.
+        @param isOwn: See L{publish}.
         @return: The port.
         """
-        checkLocal(address, True)
+        if not isOwn:
+            checkLocal(address, True)
         if self.rendezvous.isLost():
             self._restore()
         return self.rendezvous.publishAny(prefix, address)
