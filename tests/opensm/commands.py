@@ -1,23 +1,34 @@
 """
-Diagnostic commands print the same on a subnet of this package as on ibsim, for one topology file.
+Diagnostic commands print the same on a subnet of this package as on ibsim, for one topology file; this
+package's own print what those print.
 """
 
 from __future__ import annotations
 
 import re
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.hca.hcas import settle
+from tests.opensm.administration import openDevice
 from tests.opensm.lab import Programs, lab
+from tests.opensm.master import active
 from tests.opensm.topologies import TOPOLOGIES
 from tests.support.waiting import HANG_SECONDS
+from twisted_ib.hca.base.traits import NodeType
+from twisted_ib.hca.fabric.base.neighbours import Neighbours
+from twisted_ib.hca.sm.sweep import Discovery
+from twisted_ib.tools import net
 
 #: With two switches and two links between them, LIDs 1 and 5 are CAs, 2 and 3 switches.
 TOPOLOGY = TOPOLOGIES["trunks"]
 #: The node that they are attached to.
 HOST = "Hca3"
+#: The node at which this package's own commands are.
+BESIDE = "Hca2"
 COMMANDS = (
     "ibnetdiscover",
     "iblinkinfo",
@@ -45,6 +56,8 @@ COMMANDS = (
     "saquery -g",
     "saquery --src-to-dst 1:4",
 )
+#: Lists of nodes, and what is on them.
+LISTS = {"ibnetdiscover -l": tuple(NodeType), "ibnetdiscover -S": (NodeType.SWITCH,)}
 #: Fields that OpenSM sets, and that ibsim leaves as they were.
 IGNORED = "MkeyLeasePeriod|LinkWidthEnabled|LinkSpeedEnabled|SubnetTimeout|LocalPhysErr|OverrunErr"
 #: Parts that may differ: the time of day, counters, the activity of the subnet manager, versions.
@@ -135,3 +148,48 @@ class PingTests(SynchronousTestCase):
                 self.assertIn("100 packets transmitted, 100 received, 0% packet loss", output)
                 # The node's own agent answers with the node's description, the server with the host's name.
                 self.assertEqual(f"--- {name} (Lid" in output, byAgent)
+
+
+class DiscoveryTests(SynchronousTestCase):
+    """
+    C{ib-net} shows what C{ibnetdiscover} shows.
+    """
+
+    def compare(self, name: str) -> None:
+        """
+        Compare the texts of one subnet.
+        """
+        with ExitStack() as stack:
+            made = stack.enter_context(lab(TOPOLOGIES[name], Path(self.mktemp()).resolve()))
+            made.opensm()
+            made.until(lambda: active(made))
+            device = openDevice(made, BESIDE, made.subnet._clock.seconds, Neighbours())
+            stack.callback(device.close)
+            requests = net.AgentRequests(device, 1.0)
+            found = Discovery(requests, self.fail, manages=False)
+            found.begin()
+
+            def isDone() -> bool:
+                settle(device)
+                device.tick(device.clock())
+                return bool(requests.done.called)
+
+            made.until(isDone)
+            assert found.own is not None
+            self.assertTrue(found.isComplete)
+            text = net.topology(found, found.own, "now")
+            self.assertEqual(masked(text + "\n"), masked(made.run(BESIDE, "ibnetdiscover")[1]))
+            for command, kinds in LISTS.items():
+                self.assertEqual(net.listed(found, kinds) + "\n", made.run(BESIDE, *command.split())[1])
+
+    def test_trunks(self) -> None:
+        """
+        Two switches with two links between them.
+        """
+        self.compare("trunks")
+
+    def test_fatTree(self) -> None:
+        """
+        Four leaves and two spines, with many ways.
+        """
+        self.compare("fatTree")

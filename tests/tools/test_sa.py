@@ -173,3 +173,11 @@ class ProcessTests(CommandTestCase):
         output = self.said("nodes", "nodeType=1")
         self.assertIn("NodeRecord dump:\n\t\tlid.....................1\n", output)
         self.assertRegex(output, r"\t\tdescription\.{13}.* ib0 [0-9]+\n")
+
+    def test_noDevice(self) -> None:
+        """
+        A device that there is not: the command ends, and says so in one line.
+        """
+        ended = self.ended("--device", "nothing", "nodes")
+        self.assertEqual((ended.returncode, ended.stdout, ended.stderr.count("\n")), (1, "", 1))
+        self.assertIn("ib-sa: there is no device 'nothing'", ended.stderr)

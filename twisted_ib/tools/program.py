@@ -207,6 +207,7 @@ def runProgram(program: str, start: Callable[[Any], Deferred[int]]) -> int:
     @param start: called with the reactor; its result is the exit status.
     @return: the exit status.
     """
+    from twisted.internet.defer import maybeDeferred
     from twisted.logger import globalLogBeginner
     from twisted.python.failure import Failure
 
@@ -240,7 +241,7 @@ def runProgram(program: str, start: Callable[[Any], Deferred[int]]) -> int:
         # up too.
         if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
             signal.signal(signal.SIGHUP, lambda *_: reactor.callFromThread(reactor.stop))
-        start(reactor).addBoth(ended)
+        maybeDeferred(start, reactor).addBoth(ended)
 
     # Before shutdown: the connections that fail by it must find this set.
     reactor.addSystemEventTrigger("before", "shutdown", stop)

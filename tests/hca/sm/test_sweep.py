@@ -93,12 +93,12 @@ class SweepCase(SynchronousTestCase):
             PKeyTable.ID: PKeyTable(keys=(0xFFFF, *(0,) * 31)),
         }.get(mad.attribute)
 
-    def sweep(self, script: Script | None = None) -> Discovery:
+    def sweep(self, script: Script | None = None, manages: bool = True) -> Discovery:
         """
         @return: a sweep that is over.
         """
         requests = Requests(0, self.count)
-        found = Discovery(requests, self.count)
+        found = Discovery(requests, self.count, manages)
         found.begin()
         now = 0.0
         while not requests.isIdle:
@@ -182,6 +182,17 @@ class DiscoveryTests(SweepCase):
         self.assertEqual(info, SwitchInfo(linearFdbCap=64))
         order = [attribute for route, attribute in self.asked if route == b"\1"]
         self.assertLess(len(order) - 1 - order[::-1].index(SwitchInfo.ID), order.index(PortInfo.ID))
+
+    def test_looks(self) -> None:
+        """
+        One that does not manage asks for no P_Keys and no manager, and leaves StateChange as it is.
+        """
+        self.special[b"\1", SwitchInfo.ID] = SwitchInfo(stateChange=1)
+        self.special[b"\1", PortInfo.ID] = PortInfo(linkState=INIT, capMask=Capability.SM)
+        found = self.sweep(manages=False)
+        self.assertEqual((self.links(found), found.isComplete), ({(1, 1, 2, 1)}, False))
+        self.assertEqual(self.sets, [])
+        self.assertTrue({attribute for _, attribute in self.asked}.isdisjoint((PKeyTable.ID, SMInfo.ID)))
 
     def test_notCleared(self) -> None:
         """

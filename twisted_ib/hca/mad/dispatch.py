@@ -136,6 +136,7 @@ class Agent:
         """
         Send a MAD to the agents of another HCA.
 
+        @param address: with the permissive LID, 0xFFFF, for a MAD whose directed route begins here.
         @param mad: class and version become the agent's, the transaction id one that nobody can guess.  Its
             data may be as long as L{RMPP_TABLE_BYTES<twisted_ib.hca.mad.rmpp.receiver.RMPP_TABLE_BYTES>} if
             its RMPP header is L{TABLE<twisted_ib.hca.mad.rmpp.segments.TABLE>} and the agent has RMPP.
@@ -224,7 +225,8 @@ class Agents:
         """
         Take the MADs of a class.
 
-        @param methods: those of requests, at least one; responses go to the request that they answer.
+        @param methods: those of requests, none for an agent that only sends; responses go to the request that
+            they answer.
         @param received: called with each L{ReceivedMAD}.
         @param rmppVersion: 1 for an agent that sends and takes data of many MADs (as C{rmpp_version} of
             Linux's C{ib_register_mad_agent}); it gets each transfer whole.  0 for one that gets the MADs.
@@ -464,7 +466,9 @@ class Agents:
         """
         device = self.device
         device.check()
-        address.check(self._linkLayer)
+        # IBTA vol. 1 14.2.2: a directed route is all in the MAD, and its LIDs are permissive.
+        if agent.managementClass != SUBNET_DIRECTED:
+            address.check(self._linkLayer)
         checkPatience(timeout, retries)
         if len(self._requests) >= MAD_REQUESTS:
             raise ResourceLimitError(f"{MAD_REQUESTS} requests wait for their responses")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from attrs import define, field
 
@@ -57,16 +57,29 @@ class Request:
     _left: int = field(default=0, init=False)
     _deadline: float = field(default=0.0, init=False)
 
-    def _packet(self) -> Packet:
+    @property
+    def mad(self) -> Mad:
+        """
+        Its MAD.
+        """
         method = GET if self.data is None else SET
         fields = SM_VERSION, method, self._transaction, self.attribute, self.data or b"", self.modifier
         if self.route is None:
-            return Packet(0, self.lid, SMI_QPN, SMI_QPN, bytearray(Mad(SUBNET, *fields).pack()))
+            return Mad(SUBNET, *fields)
         header = DirectedHeader(initialPath=b"\0" + self.route)
-        mad = Mad(SUBNET_DIRECTED, *fields, classSpecific=len(self.route), header=header)
-        return Packet(PERMISSIVE_LID, PERMISSIVE_LID, SMI_QPN, SMI_QPN, bytearray(mad.pack()))
+        return Mad(SUBNET_DIRECTED, *fields, classSpecific=len(self.route), header=header)
 
-    def _isAnswer(self, mad: Mad, slid: int) -> bool:
+    def _packet(self) -> Packet:
+        octets = bytearray(self.mad.pack())
+        if self.route is None:
+            return Packet(0, self.lid, SMI_QPN, SMI_QPN, octets)
+        return Packet(PERMISSIVE_LID, PERMISSIVE_LID, SMI_QPN, SMI_QPN, octets)
+
+    def isAnswer(self, mad: Mad, slid: int = PERMISSIVE_LID) -> bool:
+        """
+        @param slid: where it comes from.
+        @return: whether a response, which has its transaction id, answers it.
+        """
         if (mad.method, mad.attribute, mad.modifier) != (GET_RESPONSE, self.attribute, self.modifier):
             return False
         header = mad.header
@@ -79,6 +92,19 @@ class Request:
             and header.initialPath[1 : 1 + hops] == self.route
             and bool(mad.status & DIRECTION)
         )
+
+
+class IRequests(Protocol):
+    """
+    Sends requests, and repeats those that are not answered.
+    """
+
+    def add(self, requests: Iterable[Request]) -> None:
+        """
+        Send more, behind those that wait.
+
+        @param requests: taken one by one as there is room for them.
+        """
 
 
 class Requests:
@@ -111,9 +137,7 @@ class Requests:
 
     def add(self, requests: Iterable[Request]) -> None:
         """
-        Send more, behind those that wait.
-
-        @param requests: taken one by one as there is room for them.
+        See L{IRequests.add}.
         """
         self._sources.append(iter(requests))
 
@@ -169,7 +193,7 @@ class Requests:
             self._count("sm_unasked")
             return
         status = mad.status & ~DIRECTION
-        if not request._isAnswer(mad, packet.slid):
+        if not request.isAnswer(mad, packet.slid):
             self._count("sm_foreign")
         elif status & _BUSY:
             self._count("sm_busy")
@@ -203,4 +227,4 @@ class Requests:
                 request.answered(None)
 
 
-__all__ = ["TRANSACTIONS", "Answered", "Request", "Requests"]
+__all__ = ["TRANSACTIONS", "Answered", "IRequests", "Request", "Requests"]

@@ -21,7 +21,7 @@ from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo
 from twisted_ib.hca.mad.attributes.port import PARTITIONS_PER_BLOCK, Capability, PKeyTable, PortInfo
 from twisted_ib.hca.mad.attributes.switch import SwitchInfo
 from twisted_ib.hca.sm.model import Node, Port, Switch
-from twisted_ib.hca.sm.requests import Request, Requests
+from twisted_ib.hca.sm.requests import IRequests, Request
 from twisted_ib.hca.subnet.smi import MOST_HOPS
 
 _KINDS = frozenset((NodeType.CA, NodeType.SWITCH, NodeType.ROUTER))
@@ -42,9 +42,14 @@ class Discovery:
     @ivar isComplete: whether all that was asked has answered.
     """
 
-    def __init__(self, requests: Requests, count: Callable[[str], object]) -> None:
+    def __init__(self, requests: IRequests, count: Callable[[str], object], manages: bool = True) -> None:
+        """
+        @param manages: whether it is a subnet manager's: it resets StateChange of switches, and asks for
+            P_Key tables and other managers.
+        """
         self._requests = requests
         self._count = count
+        self._manages = manages
         self.nodes: dict[int, Node] = {}
         self.own: Port | None = None
         self.managers: list[tuple[Port, SMInfo]] = []
@@ -149,7 +154,7 @@ class Discovery:
         info = SwitchInfo.parse(data)
         assert node.switch is not None
         node.switch.info = info
-        if info.stateChange:
+        if info.stateChange and self._manages:
             # Before its ports are asked: what changes behind that is told again.
             clear = Request(route, SwitchInfo.ID, 0, partial(self._cleared, node, route), data)
             self._requests.add([clear])
@@ -171,7 +176,7 @@ class Discovery:
     def _portIs(self, port: Port, route: bytes, data: bytes) -> None:
         port.info = info = PortInfo.parse(data)
         self._known.add(port)
-        if port.isEnd:
+        if port.isEnd and self._manages:
             size = min(port.node.info.partCap, limits.PARTITIONS)
             port.keys = (0,) * size
             self._requests.add(self._partitions(port, size))

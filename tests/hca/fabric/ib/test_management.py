@@ -15,7 +15,7 @@ from tests.hca.mad.toys.echo import EchoAgent
 from tests.hca.mad.toys.table import TableAgent, table
 from tests.hca.subnet.test_umad import GET, PING, Wire, mad
 from twisted_ib import limits
-from twisted_ib.errors import ResourceLimitError
+from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.attributes import portAttributes
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.port import PortState
@@ -25,11 +25,11 @@ from twisted_ib.hca.mad.attributes.node import NodeInfo
 from twisted_ib.hca.mad.vendor import PING as PING_CLASS
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.sm.manager import Options
-from twisted_ib.hca.subnet.smi import Packet
+from twisted_ib.hca.subnet.smi import PERMISSIVE_LID, Packet
 from twisted_ib.hca.subnet.topology import parse
 from twisted_ib.hca.subnet.umad import CLIENT, CONNECT, CONTROL, MAGIC, MESSAGE, UmadServer
 from twisted_ib.hca.wire.grh import guidGID
-from twisted_ib.hca.wire.mad.classes import COMMUNICATION, SUBNET
+from twisted_ib.hca.wire.mad.classes import COMMUNICATION, SUBNET, SUBNET_DIRECTED, DirectedHeader
 from twisted_ib.hca.wire.mad.mad import Mad, decodeMAD
 
 #: Requests are sent once, and given up soon.
@@ -289,6 +289,25 @@ class MADTests(SubnetTestCase):
         ping = self.a.mads.register(PING_CLASS, 1, (0x05,), self.responses.append)
         response = self.ask(ping, self.port("d").lid, QUESTION)
         self.assertEqual(bytes(response.mad.data).rstrip(b"\0"), b"d")
+
+    def test_directed(self) -> None:
+        """
+        A directed route begins at the permissive LID, and leads back to a port without a LID too.
+        """
+        agent = self.a.mads.register(SUBNET_DIRECTED, 1, (), self.responses.append)
+        for lid in (self.a.port.lid, 0):
+            self.port("a").lid = lid
+            for path, name in ((b"", "a"), (b"\1", "s")):
+                question = Mad(
+                    *(SUBNET_DIRECTED, 1, GET, 0, NodeInfo.ID),
+                    classSpecific=len(path),
+                    header=DirectedHeader(initialPath=b"\0" + path),
+                )
+                response = self.ask(agent, PERMISSIVE_LID, question)
+                self.assertEqual(NodeInfo.parse(response.mad.data).guid, self.port(name).node.guid)
+        other = self.a.mads.register(SUBNET, 1, (), self.responses.append)
+        address = AddressVector(0, lid=PERMISSIVE_LID, isGlobal=False)
+        self.assertRaises(QueuePairError, other.send, address, Mad(SUBNET, 1, GET, 0, NodeInfo.ID))
 
     def test_redirected(self) -> None:
         """

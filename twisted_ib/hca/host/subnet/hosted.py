@@ -26,7 +26,7 @@ from twisted_ib.hca.mad.vendor import PING, respond
 from twisted_ib.hca.sm.manager import Options
 from twisted_ib.hca.subnet.forwarding import Forwarding
 from twisted_ib.hca.subnet.graph import Change, Node, Port, build, relink, unlinked
-from twisted_ib.hca.subnet.smi import Carrier, Packet, responded
+from twisted_ib.hca.subnet.smi import PERMISSIVE_LID, Carrier, Packet, responded
 from twisted_ib.hca.subnet.topology import MOST_PORTS, Topology
 from twisted_ib.hca.subnet.umad import UmadServer
 from twisted_ib.hca.wire.mad.classes import PERFORMANCE, SMP_ATTRIBUTE, SMP_KEY, SUBNET, SUBNET_CLASSES
@@ -303,6 +303,9 @@ class HostedSubnet:
         """
         Send a MAD of the device of a port.
         """
+        if packet.dlid == PERMISSIVE_LID:
+            # A directed route leads back to the port whatever its LID.
+            packet.slid = PERMISSIVE_LID
         response = self.exchange(port, packet)
         if response is not None:
             self._deliver(port, response)
