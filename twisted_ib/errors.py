@@ -398,3 +398,9 @@ class PartitionError(HCAError):
     """
     A partition file is not valid; the text begins with the file and the line.
     """
+
+
+class TunError(HCAError):
+    """
+    A TUN device or a namespace cannot be had; the text says what is missing.
+    """

@@ -396,3 +396,8 @@ PING_COUNT = (1 << 31) - 1
 
 #: The longest place of a rule, in characters.
 SOCKET_RULE = 1024
+
+# -- IP over InfiniBand: TUN devices
+
+#: Packets read from a TUN in one turn of the reactor.
+TUN_PACKETS_PER_TURN = 64

@@ -1,0 +1,267 @@
+"""
+Tests for L{twisted_ib.ipoib.forwarder}, with a pair of sockets in place of a TUN.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from ipaddress import ip_interface
+from typing import Any
+
+from twisted.internet.interfaces import IReadDescriptor
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
+
+from tests.ipoib.protocol.test_memberships import GROUP, GROUP6, igmp, mld
+from twisted_ib import limits
+from twisted_ib.errors import HCAError, ResourceLimitError, TunError
+from twisted_ib.ipoib import forwarder
+from twisted_ib.ipoib.forwarder import Forwarder
+
+PLAIN = bytes(10)
+IPV4 = bytes.fromhex("4500001c00000000401100000a0900010a090002") + b"datagram"
+IPV6 = bytes.fromhex("6000000000083a40") + bytes(32) + b"icmp6..."
+
+
+class FakeTun:
+    """
+    A TUN whose kernel is the other socket of a pair.
+    """
+
+    name = "ib0"
+
+    def __init__(self) -> None:
+        self.socket, self.kernel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.setblocking(False)
+        self.descriptor = self.socket.fileno()
+        self.calls: list[Any] = []
+        self.error: TunError | None = None
+
+    def begin(self, mtu: int, addresses: Any) -> None:
+        """
+        See L{Tun<twisted_ib.ipoib.tun.Tun>}.
+        """
+        if self.error:
+            raise self.error
+        self.calls.append((mtu, addresses))
+
+    def setMTU(self, mtu: int) -> None:
+        """
+        See L{Tun<twisted_ib.ipoib.tun.Tun>}.
+        """
+        self.calls.append(mtu)
+
+    def routeMulticast(self) -> None:
+        """
+        See L{Tun<twisted_ib.ipoib.tun.Tun>}.
+        """
+        self.calls.append("multicast")
+
+    def close(self) -> None:
+        """
+        See L{Tun<twisted_ib.ipoib.tun.Tun>}.
+        """
+        self.socket.close()
+
+
+class FakeInterface:
+    """
+    An IPoIB interface that keeps what it is to send.
+    """
+
+    addresses = (ip_interface("10.9.0.1/24"),)
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.joined: list[Any] = []
+        self.error: HCAError | None = None
+
+    def send(self, frame: Any) -> None:
+        """
+        See L{IPoIBInterface<twisted_ib.ipoib.interface.IPoIBInterface>}.
+        """
+        self.frames.append(bytes(frame))
+
+    def join(self, group: bytes) -> None:
+        """
+        See L{IPoIBInterface<twisted_ib.ipoib.interface.IPoIBInterface>}.
+        """
+        if self.error:
+            raise self.error
+        self.joined.append(group)
+
+    def leave(self, group: bytes) -> None:
+        """
+        See L{IPoIBInterface<twisted_ib.ipoib.interface.IPoIBInterface>}.
+        """
+        self.joined.append((group, "left"))
+
+
+class FakeReactor:
+    """
+    A reactor's readers.
+    """
+
+    def __init__(self) -> None:
+        self.readers: list[Any] = []
+        self.addReader, self.removeReader = self.readers.append, self.readers.remove
+
+
+class ForwarderTests(SynchronousTestCase):
+    """
+    L{Forwarder}.
+    """
+
+    def setUp(self) -> None:
+        """
+        An interface that is up.
+        """
+        self.reactor, self.tun, self.interface = FakeReactor(), FakeTun(), FakeInterface()
+        self.addCleanup(self.tun.kernel.close)
+        self.addCleanup(self.tun.close)
+        self.forwarder = Forwarder(self.reactor, self.tun)  # type: ignore[arg-type]
+        self.forwarder.attach(self.interface)
+        self.forwarder.interfaceUp(2044)
+
+    def give(self, *packets: bytes) -> None:
+        """
+        The kernel sends packets, and the reactor reads.
+        """
+        for packet in packets:
+            self.tun.kernel.send(PLAIN + packet)
+        self.forwarder.doRead()
+
+    def test_interface(self) -> None:
+        """
+        It is what a reactor reads, from when the interface is up until it stops.
+        """
+        verifyObject(IReadDescriptor, self.forwarder)
+        self.assertIs(self.successResultOf(self.forwarder.up), self.forwarder)
+        self.assertEqual(self.reactor.readers, [self.forwarder])
+        self.assertEqual((self.forwarder.fileno(), self.forwarder.logPrefix()), (self.tun.descriptor, "ib0"))
+        self.forwarder.stop()
+        self.assertEqual((self.reactor.readers, self.tun.socket.fileno()), ([], -1))
+        self.forwarder.stop()
+
+    def test_up(self) -> None:
+        """
+        The first time the TUN is configured; later it has another MTU, if that changed.
+        """
+        self.forwarder.interfaceUp(4092)
+        self.assertEqual(self.tun.calls, [(2044, self.interface.addresses), 4092])
+        self.assertEqual(self.reactor.readers, [self.forwarder])
+
+    def test_alone(self) -> None:
+        """
+        In a namespace of its own it also has the multicast route.
+        """
+        alone = Forwarder(self.reactor, self.tun, isAlone=True)  # type: ignore[arg-type]
+        alone.attach(self.interface)
+        alone.interfaceUp(2044)
+        self.assertEqual(self.tun.calls[-1], "multicast")
+
+    def test_sent(self) -> None:
+        """
+        Each packet leaves with its encapsulation header, IPv4 and IPv6 mixed, of 0 to 65,535 octets.
+        """
+        long = IPV4[:1] + bytes(65534)
+        self.tun.kernel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)
+        packets = [IPV4, IPV6, IPV6, IPV4, long]
+        self.give(*packets)
+        kinds = {0x40: b"\x08\0\0\0", 0x60: b"\x86\xdd\0\0"}
+        self.assertEqual(self.interface.frames, [kinds[each[0] & 0xF0] + each for each in packets])
+
+    def test_bounded(self) -> None:
+        """
+        One turn of the reactor has a bounded number of packets.
+        """
+        self.patch(limits, "TUN_PACKETS_PER_TURN", 3)
+        self.give(*[IPV4] * 5)
+        self.assertEqual(len(self.interface.frames), 3)
+        self.forwarder.doRead()
+        self.assertEqual(len(self.interface.frames), 5)
+
+    def test_received(self) -> None:
+        """
+        A packet is written without a copy, from the middle of a buffer.
+        """
+        self.forwarder.packetReceived(bytearray(b"...." + IPV6 + b"..."), 4, 4 + len(IPV6))
+        self.assertEqual(self.tun.kernel.recv(1000), PLAIN + IPV6)
+
+    def test_notTaken(self) -> None:
+        """
+        What the kernel does not take now is lost and counted; another error is one.
+        """
+        for number in (errno.EIO, errno.EINVAL, errno.ENOBUFS, errno.EAGAIN, errno.EBADF):
+            self.patch(forwarder, "os", _Writer(number))
+            if number == errno.EBADF:
+                self.assertRaises(OSError, self.forwarder.packetReceived, IPV4, 0, len(IPV4))
+            else:
+                self.forwarder.packetReceived(IPV4, 0, len(IPV4))
+        self.assertEqual(self.forwarder.lost, 4)
+
+    def test_gone(self) -> None:
+        """
+        A TUN that cannot be read any more, or a reactor that ends, ends it.
+        """
+        self.patch(forwarder, "os", _Writer(errno.EBADFD))
+        self.forwarder.doRead()
+        self.assertEqual(self.reactor.readers, [])
+        self.forwarder.connectionLost(Failure(HCAError()))
+
+    def test_memberships(self) -> None:
+        """
+        What the kernel's programs join and leave, the interface joins and leaves: once, though it is
+        repeated.
+        """
+        join, leave = "0400 0000 ef010203", "0300 0000 ef010203"
+        self.give(
+            igmp(leave), igmp(join), igmp(join), mld(f"0400 0000 {GROUP6.hex()}"), igmp(leave), igmp(leave)
+        )
+        self.assertEqual(self.interface.joined, [GROUP, GROUP6, (GROUP, "left")])
+        # Reports are packets too.
+        self.assertEqual(len(self.interface.frames), 6)
+
+    def test_tooManyGroups(self) -> None:
+        """
+        A group that the interface refuses is logged, and asked for again when it is reported again.
+        """
+        self.interface.error = ResourceLimitError("too many groups")
+        report = igmp("0400 0000 ef010203")
+        self.give(report)
+        self.interface.error = None
+        self.give(report)
+        self.assertEqual(self.interface.joined, [GROUP])
+
+    def test_failed(self) -> None:
+        """
+        A failure before the first packet is the session's; later ones are logged, and the TUN stays.
+        """
+        self.forwarder.interfaceFailed(HCAError("the group has gone"))
+        self.assertEqual(self.reactor.readers, [self.forwarder])
+        other = Forwarder(self.reactor, self.tun)  # type: ignore[arg-type]
+        other.interfaceFailed(HCAError("no broadcast group"))
+        self.failureResultOf(other.up, HCAError)
+
+    def test_refused(self) -> None:
+        """
+        A TUN that cannot be configured is a failure.
+        """
+        self.tun.error = TunError("no right")
+        other = Forwarder(self.reactor, self.tun)  # type: ignore[arg-type]
+        other.attach(self.interface)
+        other.interfaceUp(2044)
+        self.assertEqual(str(self.failureResultOf(other.up, TunError).value), "no right")
+
+
+class _Writer:
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def readv(self, *arguments: object) -> int:
+        raise OSError(self._number, os.strerror(self._number))
+
+    writev = readv
