@@ -12,17 +12,20 @@ import sys
 from pathlib import Path
 from struct import Struct
 from typing import Any
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.commands import programOf, running
+from tests.support.commands import programOf, refusal, running
+from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS, waitUntil
-from twisted_ib.errors import PartitionError, TopologyError
+from twisted_ib.errors import PartitionError, RunDirectoryError, TopologyError
 from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.mad.attributes.port import Capability
 from twisted_ib.hca.subnet.umad import CLIENT, CONNECT, CONTROL, ERROR, GET_PORT, GET_PORTINFO, MAGIC
 from twisted_ib.limits import PARTITION_FILE_BYTES, TOPOLOGY_BYTES
-from twisted_ib.tools.fabric import SOCKET_NAME_BYTES, commandLine, read, readPartitions
+from twisted_ib.tools.fabric import SOCKET_NAME_BYTES, commandLine, main, read, readPartitions, take
+from twisted_ib.tools.program import ProgramError
 
 #: SIGINT is what a terminal sends; the tests may have been begun in the background, where it is ignored.
 RUN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); " + programOf("fabric")
@@ -47,6 +50,7 @@ class FabricTests(SynchronousTestCase):
         """
         Make a file, and a name of nobody else.
         """
+        self.runDirectory = ownRunDirectory(self)
         self.folder = Path(self.mktemp()).resolve()
         self.folder.mkdir()
         self.file = self.folder / "pair.net"
@@ -107,17 +111,28 @@ class FabricTests(SynchronousTestCase):
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=HANG_SECONDS)
         self.assertEqual((output, errors, process.returncode), ("umad_refused 2\n", "", 130))
+        self.assertEqual(os.listdir(self.runDirectory), ["subnet-default.lock"])
 
     def test_alone(self) -> None:
         """
-        Without a file it has two CAs at one switch; a second one of its name is refused.
+        Without a file it has two CAs at one switch; a second one of either of its names is refused, and takes
+        no other.
         """
         first = self.begin()
         self.assertEqual(first.stdout.readline(), "nodes: 3, links: 2\n")
-        second = self.begin()
-        output, errors = second.communicate(timeout=HANG_SECONDS)
-        self.assertEqual((output, second.returncode), ("", 1))
-        self.assertEqual(errors, f"ib-fabric: --ibsim {self.name}: Address already in use\n")
+        for arguments, expected in (
+            (
+                (),
+                f"process {first.pid} hosts the subnet 'default': end it, or host another one with --name,"
+                " which processes choose by TWISTED_IB_SUBNET",
+            ),
+            (("--name", "other"), f"--ibsim {self.name}: Address already in use"),
+        ):
+            second = self.begin(*arguments)
+            output, errors = second.communicate(timeout=HANG_SECONDS)
+            self.assertEqual((output, second.returncode), ("", 1))
+            self.assertEqual(errors, f"ib-fabric: {expected}\n")
+        self.assertNotIn("subnet-other", os.listdir(self.runDirectory))
 
     def test_managed(self) -> None:
         """
@@ -161,6 +176,9 @@ class FabricTests(SynchronousTestCase):
         status, errors = self.refused("--ibsim", "x" * (SOCKET_NAME_BYTES + 1))
         self.assertEqual(status, 2)
         self.assertIn("ib-fabric: argument --ibsim: invalid name of a socket value", errors)
+        self.assertIn(
+            "argument --name: invalid name of a subnet value", refusal(self, main, "--name", "../x")
+        )
 
     def test_tooLarge(self) -> None:
         """
@@ -189,5 +207,17 @@ class FabricTests(SynchronousTestCase):
         """
         self.assertEqual(
             vars(commandLine().parse_args([])),
-            {"ibsim": "sim", "partitions": None, "sm": True, "topology": None},
+            {"ibsim": "sim", "name": None, "partitions": None, "sm": True, "topology": None},
         )
+
+    def test_hidden(self) -> None:
+        """
+        A host that cannot be asked who it is keeps the name too; without a run directory there is none.
+        """
+        place = take("x")
+        self.addCleanup(place.close)
+        place.listener.close()
+        error = self.assertRaises(ProgramError, take, "x")
+        self.assertIn("another process hosts the subnet 'x'", str(error))
+        with mock.patch.dict(os.environ, TWISTED_IB_RUN_DIR="/dev/null/x"):
+            self.assertRaises(RunDirectoryError, take, "x")

@@ -1,6 +1,6 @@
 """
-C{ib-fabric}: an InfiniBand subnet in one process, with a subnet manager or for OpenSM, and for
-infiniband-diags.
+C{ib-fabric}: an InfiniBand subnet in one process, with a subnet manager or for OpenSM, for devices of other
+processes, and for infiniband-diags.
 """
 
 from __future__ import annotations
@@ -17,6 +17,16 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted_ib.errors import HCAError, PartitionError, TopologyError
 from twisted_ib.hca.host.rundirectory import allowedUids
 from twisted_ib.hca.host.subnet.hosted import HostedSubnet
+from twisted_ib.hca.host.subnet.place import (
+    DEFAULT_SUBNET,
+    VARIABLE,
+    Place,
+    hostOf,
+    isName,
+    runDirectories,
+    subnetName,
+)
+from twisted_ib.hca.host.subnet.server import SubnetServer
 from twisted_ib.hca.host.subnet.umadsockets import UmadSockets
 from twisted_ib.hca.sm import partitions
 from twisted_ib.hca.sm.manager import Options
@@ -32,7 +42,7 @@ SOCKET_NAME = "sim"
 SOCKET_NAME_BYTES = 80
 #: Two CAs at one switch.
 TOPOLOGY = """\
-Switch 8 "Switch1"
+Switch 36 "Switch1"
 [1] "Hca1"[1]
 [2] "Hca2"[1]
 
@@ -84,6 +94,26 @@ def users() -> frozenset[int]:
     return allowedUids(os.environ) | {0, os.geteuid()}
 
 
+def take(name: str) -> Place:
+    """
+    @param name: of a subnet of the run directory.
+    @return: its place.
+    @raise ProgramError: another process hosts it.
+    @raise HCAError: no run directory can be used.
+    @raise OSError: the lock cannot be used.
+    """
+    with runDirectories(os.environ) as directories:
+        host = next(filter(None, (hostOf(each, name) for each in directories)), 0)
+        place = None if host else Place.take(directories[0], name)
+    if place is None:
+        who = f"process {host}" if host else "another process"
+        raise ProgramError(
+            f"{who} hosts the subnet {name!r}: end it, or host another one with --name, which processes"
+            f" choose by {VARIABLE}"
+        )
+    return place
+
+
 class Host:
     """
     A subnet, attached to a reactor.
@@ -92,15 +122,23 @@ class Host:
     def __init__(self, reactor: Any, topology: Topology, manager: Options | None, options: Namespace) -> None:
         """
         @param manager: of its own subnet manager, if it has one.
-        @raise OSError: the name is taken.
+        @raise ProgramError: another process hosts the subnet, or serves the programs of this name.
+        @raise HCAError: no run directory can be used.
+        @raise OSError: no socket can be made.
         """
         self._file = options.topology
         self._lost: dict[str, int] = {}
         self.subnet = HostedSubnet(topology, self._count, reactor)
-        self.sockets = UmadSockets(
-            *(self.subnet, options.ibsim, reactor.addReader, reactor.removeReader, self._count),
-            users().__contains__,
-        )
+        allows = users().__contains__
+        place = take(options.name or subnetName(os.environ))
+        self.server = SubnetServer(self.subnet, place, reactor, self._count, allows, lambda isAttended: None)
+        try:
+            self.sockets = UmadSockets(
+                *(self.subnet, options.ibsim, reactor.addReader, reactor.removeReader, self._count), allows
+            )
+        except OSError as error:
+            self.server.close()
+            raise ProgramError(f"--ibsim {options.ibsim}: {error.strerror}") from None
         self.subnet.consumer = self.sockets.server
         if manager is not None:
             self.subnet.manage(manager)
@@ -115,7 +153,7 @@ class Host:
         """
         try:
             self.subnet.load(read(self._file))
-        except (TopologyError, OSError) as error:
+        except (HCAError, OSError) as error:
             complain(PROGRAM, error)
         else:
             write(self.subnet.summary())
@@ -126,6 +164,7 @@ class Host:
         """
         self.sockets.close()
         self.subnet.close()
+        self.server.close()
         for name, number in sorted(self._lost.items()):
             write(f"{name} {number}")
 
@@ -134,10 +173,7 @@ def serve(reactor: Any, topology: Topology, manager: Options | None, options: Na
     """
     @return: fires when it cannot go on.
     """
-    try:
-        host = Host(reactor, topology, manager, options)
-    except OSError as error:
-        raise ProgramError(f"--ibsim {options.ibsim}: {error.strerror}") from None
+    host = Host(reactor, topology, manager, options)
     signal.signal(signal.SIGUSR1, lambda *_: reactor.callFromThread(host.reload))
     write(host.subnet.summary())
     return Deferred()
@@ -152,20 +188,37 @@ def _socketName(text: str) -> str:
 _socketName.__name__ = "name of a socket"
 
 
+def _name(text: str) -> str:
+    if not isName(text):
+        raise ValueError
+    return text
+
+
+_name.__name__ = "name of a subnet"
+
+
 def commandLine() -> ArgumentParser:
     """
     @return: the parser of the command line; the manual page and the completion of shells are made from it.
     """
     parser = ArgumentParser(
         prog=PROGRAM,
-        description="Host and manage an InfiniBand subnet, to which OpenSM and infiniband-diags attach by"
-        " libumad2sim.",
+        description="Host and manage an InfiniBand subnet, for devices of processes (ib0, ib1 ...), and for"
+        " OpenSM and infiniband-diags, which attach by libumad2sim.",
         epilog="SIGUSR1 makes it read the file again: links come and go, and switches report it.",
     )
     parser.add_argument(
         "--topology",
         metavar="FILE",
-        help="nodes and links, in the language of ibnetdiscover and ibsim (default: two CAs at one switch)",
+        help="nodes and links, in the language of ibnetdiscover and ibsim (default: two CAs at a switch of 36"
+        " ports)",
+    )
+    parser.add_argument(
+        "--name",
+        metavar="NAME",
+        type=_name,
+        help=f"the {VARIABLE} of processes whose devices are in this subnet (default: this process's, or"
+        f" {DEFAULT_SUBNET!r})",
     )
     parser.add_argument(
         "--ibsim",

@@ -18,7 +18,7 @@ from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.attributes import portAttributes
 from twisted_ib.hca.base.events import EventType
-from twisted_ib.hca.base.port import PortState
+from twisted_ib.hca.base.port import PhysicalState, PortState
 from twisted_ib.hca.base.traits import LinkLayer, NodeType, Peers
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.mad.attributes.node import NodeInfo
@@ -141,16 +141,93 @@ class PortTests(SubnetTestCase):
 
     def test_reloaded(self) -> None:
         """
-        A new topology leaves devices where they are, unless it takes their switch or their port.
+        A new topology leaves devices where they are, unless it takes their switch or their port: then they
+        are at another, when there is one.
         """
         device = self.device()
         self.manager.sweep()
-        self.subnet.load(parse('Switch 8 "s"\n[2] "a"[1]\n\nCa 1 "a"\n[1] "s"[2]\n', "new"))
-        settle(device)
-        self.assertEqual(device.port.state, PortState.ACTIVE)
-        self.subnet.load(parse('Switch 8 "t"\n', "another"))
-        settle(device)
-        self.assertEqual(device.port.state, PortState.DOWN)
+        adapter = self.port(f"test {device.guid:x}")
+        for text, state, at in (
+            ('Switch 8 "s"\n[2] "a"[1]\n\nCa 1 "a"\n[1] "s"[2]\n', PortState.ACTIVE, "s1"),
+            ('Switch 8 "s"\n[1] "a"[1]\n\nCa 1 "a"\n[1] "s"[1]\n', PortState.INIT, "s2"),
+            ('Switch 8 "t"\n', PortState.INIT, "t1"),
+            ('Ca 1 "a"\n', PortState.DOWN, ""),
+            ('Switch 8 "s"\n', PortState.INIT, "s1"),
+        ):
+            self.subnet.load(parse(text, "new"))
+            settle(device)
+            self.assertEqual(device.port.state, state)
+            peer = adapter.peer
+            self.assertEqual("" if peer is None else f"{peer.node.description}{peer.number}", at)
+
+    def test_taken(self) -> None:
+        """
+        A topology with the GUID of a device, as a file that was written while the device was there, or one
+        that is too large with the devices, changes nothing.
+        """
+        device = self.device()
+        adapter = self.port(f"test {device.guid:x}")
+        before = self.subnet.summary(), adapter.peer
+        for guid in (device.guid - 1, device.guid - 2):
+            new = parse(f'Switch 8 "s"\n\ncaguid={guid:#x}\nCa 2 "b"\n', "new")
+            error = self.assertRaises(ResourceLimitError, self.subnet.load, new)
+            self.assertIn(f"'test {device.guid:x}' has a GUID of the topology", str(error))
+        self.patch(limits, "SUBNET_NODES", 2)
+        new = parse('Switch 8 "s"\n\nCa 1 "b"\n', "new")
+        self.assertIn("more than 2", str(self.assertRaises(ResourceLimitError, self.subnet.load, new)))
+        self.assertEqual((self.subnet.summary(), adapter.peer), before)
+
+    def test_freed(self) -> None:
+        """
+        A device that a topology has left without a port gets one that another leaves, but not one that is
+        disabled.
+        """
+        one, two = self.device(), self.device()
+        self.subnet.load(parse('Switch 1 "t"\n', "new"))
+        settle(one, two)
+        self.assertEqual([each.port.state for each in (one, two)], [PortState.INIT, PortState.DOWN])
+        one.close()
+        settle(two)
+        self.assertEqual(two.port.state, PortState.INIT)
+        two.close()
+        (port,) = (port for port in self.subnet.graph.ports() if port.number)
+        port.setPhysicalState(PhysicalState.DISABLED)
+        self.assertRaises(ResourceLimitError, self.device)
+
+
+class LeavesTests(SubnetTestCase):
+    """
+    Switches of two tiers.
+    """
+
+    topology = """\
+Switch 4 "spine"
+[1] "s"[1]
+[2] "t"[1]
+
+Switch 5 "s"
+[1] "spine"[1]
+[2] "a"[1]
+
+Switch 5 "t"
+[1] "spine"[2]
+[2] "b"[1]
+
+Ca 1 "a"
+[1] "s"[2]
+
+Ca 1 "b"
+[1] "t"[2]
+"""
+
+    def test_spread(self) -> None:
+        """
+        Devices are at leaves, as many at each, and only then at other switches.
+        """
+        devices = [self.device() for _ in range(8)]
+        peers = [self.port(f"test {device.guid:x}").peer for device in devices]
+        names = [peer.node.description for peer in peers if peer is not None]
+        self.assertEqual(names, ["s", "t", "s", "t", "s", "t", "spine", "spine"])
 
 
 class OwnManagerTests(SubnetTestCase):

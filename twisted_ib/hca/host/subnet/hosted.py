@@ -5,14 +5,15 @@ ports.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from secrets import randbits
 from typing import Any
 
+from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.base.operation import SMI_QPN
-from twisted_ib.hca.base.port import LARGEST_UNICAST_LID, PortChange, PortState
+from twisted_ib.hca.base.port import LARGEST_UNICAST_LID, PhysicalState, PortChange, PortState
 from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.host.subnet.attached import AttachedPort, IAttachedDevice
 from twisted_ib.hca.host.subnet.manager import HostedManager
@@ -74,8 +75,8 @@ class HostedSubnet:
         self.manager: HostedManager | None = None
         self.forwarding = Forwarding()
         self.attached: dict[int, AttachedPort] = {}
-        #: Adapters that the topology does not have.
-        self._plugged: set[Node] = set()
+        #: Adapters that the topology does not have, and their ports.
+        self._plugged: dict[Node, Port] = {}
         self.graph, self._nodes = build(topology)
 
     def summary(self) -> str:
@@ -265,22 +266,31 @@ class HostedSubnet:
         return port if isFree else None
 
     def _plug(self, guid: int, description: str) -> Port:
-        free = (
-            port
-            for port in self.graph.ports()
-            if port.node.switch is not None and port.peer is None and not port.isManagement
-        )
-        end = next(free, None)
+        end = self._free()
         if end is None:
-            raise ResourceLimitError("no switch of the subnet has a free port")
+            raise ResourceLimitError(
+                "no switch of the subnet has a free port: its topology needs one with more ports"
+            )
         # Port 1 has the GUID above that of its node.
         node = Node(NodeType.CA, guid - 1, 1, description)
         port = node.port(1)
         assert port is not None
         self.graph.add(node)
-        self._plugged.add(node)
+        self._plugged[node] = port
         self._linksChanged(self.graph.link(port, end))
         return port
+
+    def _free(self) -> Port | None:
+        # Adapters are at leaves; each of these gets as many devices as the others.
+        free: dict[tuple[bool, int], Port] = {}
+        for node in self.graph.nodes.values():
+            if node.switch is not None:
+                peers = [port.peer.node for port in node.each() if port.peer is not None]
+                isLeaf = any(peer.switch is None for peer in peers)
+                port = next((port for port in node.each() if _isFree(port)), None)
+                if port is not None:
+                    free.setdefault((not isLeaf, sum(peer in self._plugged for peer in peers)), port)
+        return free[min(free)] if free else None
 
     def detach(self, attached: AttachedPort) -> None:
         """
@@ -292,9 +302,9 @@ class HostedSubnet:
         del self.attached[port.guid]
         self._setClient(port, False)
         changes: list[Change] = []
-        if port.node in self._plugged:
-            self._plugged.discard(port.node)
+        if self._plugged.pop(port.node, None) is not None:
             changes = self._removed(port.node)
+            changes += self._replugged()
         # Also without changes of links: nobody connects with it any more.
         self._linksChanged(changes, True)
         self._sweep()
@@ -375,12 +385,13 @@ class HostedSubnet:
 
     def load(self, topology: Topology) -> None:
         """
-        Become another topology.  Nodes and links of both stay as they are; switches report
-        all changes.
+        Become another topology.  Nodes and links of both stay as they are, and so do the adapters of devices;
+        one whose port of a switch is gone, or taken, is at another.  Switches report all changes.
 
-        @raise HCAError: there are too many nodes; nothing has changed.
+        @raise HCAError: there are too many nodes, or one has the GUID of a device's; nothing has changed.
         """
         _, new = unlinked(topology)
+        self._check(new.values())
         old, self._nodes = self._nodes, {}
         changes: list[Change] = []
         for name, node in old.items():
@@ -394,8 +405,27 @@ class HostedSubnet:
                 self._nodes[name] = node
                 self.graph.add(node)
         changes += relink(self.graph, self._nodes, topology)
+        changes += self._replugged()
         self._linksChanged(changes, True)
         self._sweep()
+
+    def _check(self, nodes: Collection[Node]) -> None:
+        if len(nodes) + len(self._plugged) > limits.SUBNET_NODES:
+            raise ResourceLimitError(f"with its devices the subnet has more than {limits.SUBNET_NODES} nodes")
+        guids = {guid for node in nodes for guid in (node.guid, *(port.guid for port in node.each()))}
+        for node, port in self._plugged.items():
+            if node.guid in guids or port.guid in guids:
+                raise ResourceLimitError(
+                    f"the device {node.description!r} has a GUID of the topology: take its node out of that"
+                )
+
+    def _replugged(self) -> list[Change]:
+        changes: list[Change] = []
+        for port in self._plugged.values():
+            end = None if port.peer is not None else self._free()
+            if end is not None:
+                changes += self.graph.link(port, end)
+        return changes
 
     def _sweep(self) -> None:
         # The first adapter may be another one.
@@ -416,6 +446,10 @@ class HostedSubnet:
         self._sma.forget(node)
         self._traps.forget(node)
         return changes
+
+
+def _isFree(port: Port) -> bool:
+    return port.peer is None and not port.isManagement and port.physicalState is not PhysicalState.DISABLED
 
 
 def _identity(node: Node) -> tuple[object, ...]:

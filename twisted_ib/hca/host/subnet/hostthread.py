@@ -146,22 +146,16 @@ class HostThread:
 
     def __init__(self, place: Place, allows: Callable[[int], bool]) -> None:
         """
-        Listen; L{start} begins.
-
         @param place: of the subnet; this object closes it, once it is made.
         @param allows: whether processes of a user may attach.
-        @raise OSError: the socket cannot be made.
+        @raise OSError: there is no descriptor for it.
         """
         self.counters: dict[str, int] = {}
         self._isOver = False
         self._lingering: _Call | None = None
         self._loop = Loop()
         self.subnet = HostedSubnet(parse(TOPOLOGY, place.name), self.count, self._loop)
-        try:
-            self.server = SubnetServer(*(self.subnet, place, self._loop, self.count, allows), self._attended)
-        except BaseException:
-            self._loop.close()
-            raise
+        self.server = SubnetServer(self.subnet, place, self._loop, self.count, allows, self._attended)
         self._thread = threading.Thread(target=self._run, name=place.name, daemon=True)
         _hosts.add(self)
 

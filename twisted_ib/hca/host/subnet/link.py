@@ -20,7 +20,7 @@ from twisted_ib.hca.base.port import PortChange, PortState
 from twisted_ib.hca.host.entries import connect
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
 from twisted_ib.hca.host.liveness import checkPeer
-from twisted_ib.hca.host.rundirectory import RunDirectory, allowedUids, openDirectories
+from twisted_ib.hca.host.rundirectory import RunDirectory, allowedUids
 from twisted_ib.hca.host.subnet.hostthread import HostThread
 from twisted_ib.hca.host.subnet.messages import (
     ATTACHED,
@@ -39,7 +39,7 @@ from twisted_ib.hca.host.subnet.messages import (
     parseMAD,
     parsePort,
 )
-from twisted_ib.hca.host.subnet.place import Place, entryOf, subnetName
+from twisted_ib.hca.host.subnet.place import Place, entryOf, runDirectories, subnetName
 from twisted_ib.hca.host.subnet.server import MESSAGES_PER_TURN
 
 if TYPE_CHECKING:
@@ -93,21 +93,16 @@ class SubnetLink:
     # -- attaching
 
     def _attach(self, lid: int) -> socket.socket:
-        uid, end = os.geteuid(), time.monotonic() + HOST_SECONDS
-        allowed = allowedUids(self._environment) | {uid}
-        directories, refused = openDirectories(self._environment, uid, True)
-        if not directories:
-            raise refused[0] if refused else DeviceError("there is no run directory")
-        try:
+        end = time.monotonic() + HOST_SECONDS
+        allows = (allowedUids(self._environment) | {os.geteuid()}).__contains__
+        with runDirectories(self._environment) as directories:
             while time.monotonic() < end:
                 for directory in directories:
-                    pair = self._call(directory, allowed.__contains__, lid, end)
+                    pair = self._call(directory, allows, lid, end)
                     if pair is not None:
                         return pair
-                if not self._host(directories[0], allowed.__contains__):
+                if not self._host(directories[0], allows):
                     time.sleep(_PAUSE)
-        finally:
-            closeAll(directory.fd for directory in directories)
         raise DeviceError(f"the host of subnet {self._name} does not answer")
 
     def _call(
@@ -151,24 +146,20 @@ class SubnetLink:
         """
         Host the subnet, unless another process does.
         """
+        place = None
         try:
             place = Place.take(directory, self._name)
+            if place is None:
+                return False
+            HostThread(place, allows).start()
         except PermissionError:
             # The lock is another user's.
             return False
         except OSError as error:
-            raise self._unhosted(error) from error
-        if place is None:
-            return False
-        try:
-            HostThread(place, allows).start()
-        except OSError as error:
-            place.close()
-            raise self._unhosted(error) from error
+            if place is not None:
+                place.close()
+            raise DeviceError(f"subnet {self._name} cannot be hosted: {error.strerror}") from error
         return True
-
-    def _unhosted(self, error: OSError) -> DeviceError:
-        return DeviceError(f"subnet {self._name} cannot be hosted: {error.strerror}")
 
     def _awaitActive(self) -> None:
         end = time.monotonic() + ACTIVE_SECONDS

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from twisted_ib.errors import DeviceError
@@ -17,7 +17,7 @@ from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.entries import connect
 from twisted_ib.hca.host.fdpassing import closeAll
 from twisted_ib.hca.host.liveness import peerCredentials
-from twisted_ib.hca.host.rundirectory import RunDirectory
+from twisted_ib.hca.host.rundirectory import RunDirectory, openDirectories
 
 #: The variable that chooses among the subnets of the run directory, and the name of the one without it.
 VARIABLE = "TWISTED_IB_SUBNET"
@@ -60,15 +60,47 @@ def hostOf(directory: RunDirectory, name: str) -> int:
     return 0
 
 
+@contextmanager
+def runDirectories(environment: Mapping[str, str]) -> Iterator[list[RunDirectory]]:
+    """
+    @return: the run directories in which there may be subnets; one is hosted in the first.
+    @raise RunDirectoryError: none can be used.
+    """
+    directories, refused = openDirectories(environment, os.geteuid(), True)
+    if not directories:
+        raise refused[0]
+    try:
+        yield directories
+    finally:
+        closeAll(directory.fd for directory in directories)
+
+
 class Place:
     """
     The place of a subnet that this process hosts.
 
     @ivar name: the entry of its socket.
+    @ivar listener: the socket.
     """
 
     def __init__(self, directory: RunDirectory, name: str, lock: int) -> None:
+        """
+        Listen; use L{take}.
+
+        @raise OSError: the socket cannot be made.
+        """
         self._directory, self.name, self._lock = directory, name, lock
+        kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        self.listener = socket.socket(socket.AF_UNIX, kind)
+        try:
+            # An earlier host may have left its socket there.
+            directory.remove(name)
+            self.listener.bind(directory.socketPath(name))
+            os.chmod(name, 0o666 if directory.shared else 0o600, dir_fd=directory.fd)
+            self.listener.listen(_BACKLOG)
+        except BaseException:
+            self.listener.close()
+            raise
 
     @classmethod
     def take(cls, directory: RunDirectory, name: str) -> Place | None:
@@ -76,7 +108,7 @@ class Place:
         @param directory: where; it stays the caller's.
         @param name: of the subnet.
         @return: L{None} if another process hosts it.
-        @raise OSError: the lock cannot be used.
+        @raise OSError: the lock cannot be used, or the socket cannot be made.
         """
         entry, own = entryOf(name), -1
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -91,25 +123,6 @@ class Place:
         finally:
             closeAll(fd for fd in (lock, own) if fd >= 0)
 
-    def listen(self) -> socket.socket:
-        """
-        @return: the socket.
-        @raise OSError: it cannot be made.
-        """
-        directory, name = self._directory, self.name
-        kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-        listener = socket.socket(socket.AF_UNIX, kind)
-        try:
-            # An earlier host may have left its socket there.
-            directory.remove(name)
-            listener.bind(directory.socketPath(name))
-            os.chmod(name, 0o666 if directory.shared else 0o600, dir_fd=directory.fd)
-            listener.listen(_BACKLOG)
-        except BaseException:
-            listener.close()
-            raise
-        return listener
-
     def close(self) -> None:
         """
         Leave the place to another process.
@@ -122,8 +135,18 @@ class Place:
         """
         In a forked child: the place is the parent's.
         """
+        self.listener.close()
         os.close(self._lock)
         self._directory.close()
 
 
-__all__ = ["DEFAULT_SUBNET", "VARIABLE", "Place", "entryOf", "hostOf", "isName", "subnetName"]
+__all__ = [
+    "DEFAULT_SUBNET",
+    "VARIABLE",
+    "Place",
+    "entryOf",
+    "hostOf",
+    "isName",
+    "runDirectories",
+    "subnetName",
+]

@@ -150,22 +150,21 @@ class SubnetServer:
         attended: Callable[[bool], object],
     ) -> None:
         """
-        Listen.
+        Begin to accept.
 
-        @param place: of the subnet; this object closes it, once it is made.
+        @param place: of the subnet; L{close} leaves it to another process.
         @param loop: a reactor, with descriptors and time.
         @param count: called with the name of each loss.
         @param allows: whether processes of a user may attach.
         @param attended: called when a device has attached, with C{True}, and with C{False} when the last is
             gone.
-        @raise OSError: the socket cannot be made.
         """
         self._subnet, self._place, self._loop = subnet, place, loop
         self._count, self._allows, self._attended = count, allows, attended
         self._clients: set[_Client] = set()
         self._collecting: Any = None
         self._pausing: Any = None
-        self._listener = place.listen()
+        self._listener = place.listener
         self._descriptor = Descriptor(self._listener.fileno(), self._accept)
         self._listen()
 
@@ -356,7 +355,6 @@ class SubnetServer:
         for client in list(self._clients):
             self._drop(client)
         self._loop.removeReader(self._descriptor)
-        self._listener.close()
         self._place.close()
 
     def forget(self) -> None:
@@ -365,7 +363,6 @@ class SubnetServer:
         """
         for client in self._clients:
             client.close()
-        self._listener.close()
         self._place.forget()
 
 
