@@ -364,6 +364,14 @@ SA_PORT_REPORTS = 256
 SA_TABLE_PATHS = 16384
 SA_PATH_QUALITIES = 65536
 
+# -- UDP over IPoIB, in user space
+
+#: Packets of which fragments wait for others, and for how long (Linux C{ip_frag.h}, IP_FRAG_TIME); fragments
+#: of one: 119 of 576 octets are the longest packet.
+IP_REASSEMBLIES = 64
+IP_REASSEMBLY_SECONDS = 30.0
+IP_FRAGMENTS = 128
+
 # -- ib-perf
 
 #: The longest message, as of perftest's C{-a}.

@@ -1,0 +1,270 @@
+"""
+IP packets as a host's own stack has them: headers, extension headers, fragments, ICMP echo
+(RFC 791, RFC 792, RFC 8200, RFC 4443).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final
+
+from attrs import frozen
+
+from twisted_ib.errors import HeaderError, LengthError
+
+#: The encapsulation headers (RFC 4391 section 6).
+ENCAPSULATION_IPV4: Final = b"\x08\x00\x00\x00"
+ENCAPSULATION_IPV6: Final = b"\x86\xdd\x00\x00"
+#: Flags of an IPv4 header (RFC 791 section 3.1), and of an IPv6 Fragment header (RFC 8200 section 4.5).
+DONT_FRAGMENT: Final = 0x4000
+MORE_FRAGMENTS: Final = 0x2000
+_OFFSET: Final = 0x1FFF
+_MORE_FRAGMENTS_IPV6: Final = 1
+
+ICMP: Final = 1
+ICMPV6: Final = 58
+FRAGMENT: Final = 44
+_HOP_BY_HOP, _ROUTING, _DESTINATION_OPTIONS = 0, 43, 60
+#: Extension headers of one packet that are read (Linux C{net/ipv6/exthdrs_core.c} has no bound).
+_EXTENSION_HEADERS: Final = 8
+
+_HEADER_IPV4: Final = Struct("!BBHHHBBH4s4s")
+_HEADER_IPV6: Final = Struct("!IHBB16s16s")
+_FRAGMENT_HEADER: Final = Struct("!BBHI")
+
+
+def checksum(*parts: bytes) -> int:
+    """
+    Return the Internet checksum (RFC 1071) of parts that stand one behind the other, all but the last of
+    even length; 0 if what they hold has a correct one.
+    """
+    total = 0
+    for part in parts:
+        # 2^16 is 1 modulo 65535, so the whole as a number is the sum of its 16-bit words.
+        words = int.from_bytes(part, "big")
+        total += words << 8 if len(part) & 1 else words
+    return -total % 0xFFFF
+
+
+@frozen
+class IPPacket:
+    """
+    A packet and what its headers say.
+
+    @ivar start: where the upper layer begins, behind extension headers.
+    @ivar stop: where it ends: there may be octets behind it.
+    @ivar protocol: that of the upper layer; of a fragment, what the first one begins with.
+    @ivar identification: of the packet that it is a fragment of.
+    @ivar offset: where the fragment is in that packet, octets.
+    @ivar isMore: whether there is another fragment behind it.
+    """
+
+    packet: bytes
+    version: int
+    source: bytes
+    destination: bytes
+    protocol: int
+    hopLimit: int
+    start: int
+    stop: int
+    identification: int = 0
+    offset: int = 0
+    isMore: bool = False
+
+    @classmethod
+    def parse(cls, packet: bytes) -> IPPacket:
+        """
+        Parse and check a packet.
+
+        @raise LengthError: it is cut short.
+        @raise HeaderError: another version, a wrong checksum, or extension headers that are not to be
+            accepted.
+        """
+        version = packet[0] >> 4 if packet else 0
+        if version == 4:
+            return cls._parseIPv4(packet)
+        if version == 6:
+            return cls._parseIPv6(packet)
+        raise HeaderError(f"a packet of IP version {version}")
+
+    @classmethod
+    def _parseIPv4(cls, packet: bytes) -> IPPacket:
+        start = (packet[0] & 15) * 4
+        if not 20 <= start <= len(packet):
+            raise LengthError(f"an IPv4 header of {start} octets in {len(packet)}")
+        _, _, stop, identification, fragment, hopLimit, protocol, _, source, destination = (
+            _HEADER_IPV4.unpack_from(packet)
+        )
+        if not start <= stop <= len(packet):
+            raise LengthError(f"an IPv4 packet of {stop} octets in {len(packet)}")
+        if checksum(packet[:start]):
+            raise HeaderError("a wrong checksum of an IPv4 header")
+        # RFC 1122 section 3.2.1.3: a group, and the limited broadcast, are nobody's source.
+        if source[0] >= 224:
+            raise HeaderError("an IPv4 packet from a group")
+        return cls(
+            packet,
+            4,
+            source,
+            destination,
+            protocol,
+            hopLimit,
+            start,
+            stop,
+            identification,
+            (fragment & _OFFSET) * 8,
+            bool(fragment & MORE_FRAGMENTS),
+        )
+
+    @classmethod
+    def _parseIPv6(cls, packet: bytes) -> IPPacket:
+        if len(packet) < 40:
+            raise LengthError(f"an IPv6 header in {len(packet)} octets")
+        _, length, protocol, hopLimit, source, destination = _HEADER_IPV6.unpack_from(packet)
+        stop = 40 + length
+        if stop > len(packet):
+            raise LengthError(f"an IPv6 packet of {stop} octets in {len(packet)}")
+        # RFC 4291 section 2.7.
+        if source[0] == 0xFF:
+            raise HeaderError("an IPv6 packet from a group")
+        start, identification, offset, isMore = 40, 0, 0, False
+        for _ in range(_EXTENSION_HEADERS):
+            if protocol not in (_HOP_BY_HOP, _ROUTING, FRAGMENT, _DESTINATION_OPTIONS):
+                break
+            if start + 8 > stop:
+                raise LengthError("an IPv6 extension header that is cut short")
+            if protocol == FRAGMENT:
+                protocol, _, place, identification = _FRAGMENT_HEADER.unpack_from(packet, start)
+                offset, isMore, start = place & ~7, bool(place & _MORE_FRAGMENTS_IPV6), start + 8
+                if offset or isMore:
+                    break
+                continue
+            # RFC 5095: a host forwards nothing for the sake of a Routing header.
+            if protocol == _ROUTING and packet[start + 3]:
+                raise HeaderError("an IPv6 Routing header that is not used up")
+            protocol, start = packet[start], start + 8 + packet[start + 1] * 8
+            if start > stop:
+                raise LengthError("an IPv6 extension header that is cut short")
+        else:
+            raise HeaderError("more IPv6 extension headers than are read")
+        return cls(
+            packet,
+            6,
+            source,
+            destination,
+            protocol,
+            hopLimit,
+            start,
+            stop,
+            identification,
+            offset,
+            isMore,
+        )
+
+    @property
+    def isFragment(self) -> bool:
+        """
+        Whether other fragments belong to it.
+        """
+        return self.isMore or self.offset > 0
+
+    @property
+    def isToGroup(self) -> bool:
+        """
+        Whether it was sent to a multicast address, or to the limited broadcast address.
+        """
+        return isGroup(self.destination)
+
+    def pseudoHeader(self, length: int) -> bytes:
+        """
+        Return what the checksums of upper layers cover besides (RFC 768, RFC 8200 section 8.1).
+
+        @param length: of the upper layer, octets.
+        """
+        return pseudoHeader(self.source, self.destination, self.protocol, length)
+
+
+def isGroup(address: bytes) -> bool:
+    """
+    Return whether an address stands for several hosts: multicast, or 255.255.255.255.
+    """
+    return address[0] == 0xFF if len(address) == 16 else address[0] >= 224
+
+
+def pseudoHeader(source: bytes, destination: bytes, protocol: int, length: int) -> bytes:
+    """
+    Return what the checksums of upper layers cover besides.
+    """
+    return source + destination + Struct("!II").pack(length, protocol)
+
+
+def fragments(
+    source: bytes,
+    destination: bytes,
+    protocol: int,
+    hopLimit: int,
+    segment: bytes,
+    mtu: int,
+    identification: int,
+) -> Iterator[bytes]:
+    """
+    Yield the frames of a packet: one, or several if it is longer than the path takes.
+
+    @param segment: the upper layer's header and payload.
+    @param mtu: octets of the longest packet.
+    @param identification: another for each packet, while fragments of the last may be on their way.
+    """
+    isIPv6 = len(source) == 16
+    headers = 40 if isIPv6 else 20
+    if headers + len(segment) <= mtu:
+        yield _frame(source, destination, protocol, hopLimit, segment, 0, DONT_FRAGMENT)
+        return
+    if isIPv6:
+        headers += _FRAGMENT_HEADER.size
+    most = (mtu - headers) & ~7
+    for offset in range(0, len(segment), most):
+        piece = segment[offset : offset + most]
+        isMore = offset + most < len(segment)
+        if isIPv6:
+            place = offset | (_MORE_FRAGMENTS_IPV6 if isMore else 0)
+            piece = _FRAGMENT_HEADER.pack(protocol, 0, place, identification) + piece
+            yield _frame(source, destination, FRAGMENT, hopLimit, piece, 0, 0)
+        else:
+            place = offset // 8 | (MORE_FRAGMENTS if isMore else 0)
+            yield _frame(source, destination, protocol, hopLimit, piece, identification & 0xFFFF, place)
+
+
+def _frame(
+    source: bytes,
+    destination: bytes,
+    protocol: int,
+    hopLimit: int,
+    segment: bytes,
+    identification: int,
+    fragment: int,
+) -> bytes:
+    if len(source) == 16:
+        header = _HEADER_IPV6.pack(6 << 28, len(segment), protocol, hopLimit, source, destination)
+        return ENCAPSULATION_IPV6 + header + segment
+    fields = (0x45, 0, 20 + len(segment), identification, fragment, hopLimit, protocol)
+    header = _HEADER_IPV4.pack(
+        *fields, checksum(_HEADER_IPV4.pack(*fields, 0, source, destination)), source, destination
+    )
+    return ENCAPSULATION_IPV4 + header + segment
+
+
+__all__ = [
+    "DONT_FRAGMENT",
+    "ENCAPSULATION_IPV4",
+    "ENCAPSULATION_IPV6",
+    "FRAGMENT",
+    "ICMP",
+    "ICMPV6",
+    "MORE_FRAGMENTS",
+    "IPPacket",
+    "checksum",
+    "fragments",
+    "isGroup",
+    "pseudoHeader",
+]

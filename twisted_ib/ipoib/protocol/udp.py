@@ -1,0 +1,174 @@
+"""
+UDP datagrams over IPv4 and IPv6 (RFC 768, RFC 8200 section 8.1): the frames of one flow, and the segments
+that packets hold.
+
+A flow is one pair of addresses and ports.  What all its frames have in common is packed and summed once.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from attrs import frozen
+
+from twisted_ib.errors import HeaderError, LengthError
+from twisted_ib.ipoib.protocol.packets import (
+    DONT_FRAGMENT,
+    ENCAPSULATION_IPV4,
+    ENCAPSULATION_IPV6,
+    IPPacket,
+    checksum,
+)
+
+#: The protocol number, for both versions of IP.
+UDP: Final = 17
+UDP_HEADER_BYTES: Final = 8
+#: The longest payload: 16 bits count it, with the header of UDP and, for IPv4, that of IP.
+LONGEST_IPV4: Final = 65535 - 20 - UDP_HEADER_BYTES
+LONGEST_IPV6: Final = 65535 - UDP_HEADER_BYTES
+
+_HEADER: Final = Struct("!HHHH")
+_FRAME_IPV4: Final = Struct("!6sH6sH12sHH")
+_FRAME_IPV6: Final = Struct("!8sH38sHH")
+
+
+class IPv4Flow:
+    """
+    The datagrams from one address and port to another.
+
+    @ivar longest: the longest payload that there can be.
+    @ivar headers: octets in front of the payload, those of IP and UDP.
+    """
+
+    __slots__ = ("_addresses", "_headerSum", "_start", "_timeToLive", "_udpSum")
+
+    longest = LONGEST_IPV4
+    headers = 20 + UDP_HEADER_BYTES
+
+    def __init__(
+        self, source: bytes, sourcePort: int, destination: bytes, destinationPort: int, hopLimit: int
+    ) -> None:
+        self._start = ENCAPSULATION_IPV4 + b"\x45\x00"
+        # An identification of 0: RFC 6864 section 4.1, it has no meaning where DF is set.
+        self._timeToLive = Struct("!HHBB").pack(0, DONT_FRAGMENT, hopLimit, UDP)
+        self._addresses = source + destination + Struct("!HH").pack(sourcePort, destinationPort)
+        self._headerSum = int.from_bytes(b"\x45\x00" + self._timeToLive + self._addresses[:8], "big") % 0xFFFF
+        self._udpSum = (int.from_bytes(self._addresses, "big") + UDP) % 0xFFFF
+
+    def frame(self, payload: bytes) -> bytes:
+        """
+        Return a datagram's frame, which routers must not fragment.
+
+        @param payload: bytes-like, at most L{longest} octets.
+        """
+        length = len(payload) + UDP_HEADER_BYTES
+        total = length + 20
+        # RFC 1071: 2^16 is 1 modulo 65535, so the sum of the 16-bit words is the whole as a number, modulo
+        # 65535.  A last octet alone is the high one of a word.
+        words = int.from_bytes(payload, "big")
+        if length & 1:
+            words <<= 8
+        # A UDP checksum of 0 would say that there is none (RFC 768).  IP has no such rule.
+        return (
+            _FRAME_IPV4.pack(
+                self._start,
+                total,
+                self._timeToLive,
+                -(self._headerSum + total) % 0xFFFF,
+                self._addresses,
+                length,
+                0xFFFF - (self._udpSum + 2 * length + words) % 0xFFFF,
+            )
+            + payload
+        )
+
+
+class IPv6Flow:
+    """
+    The same over IPv6.
+    """
+
+    __slots__ = ("_rest", "_start", "_udpSum")
+
+    longest = LONGEST_IPV6
+    headers = 40 + UDP_HEADER_BYTES
+
+    def __init__(
+        self, source: bytes, sourcePort: int, destination: bytes, destinationPort: int, hopLimit: int
+    ) -> None:
+        self._start = ENCAPSULATION_IPV6 + b"\x60\x00\x00\x00"
+        addresses = source + destination + Struct("!HH").pack(sourcePort, destinationPort)
+        self._rest = bytes((UDP, hopLimit)) + addresses
+        self._udpSum = (int.from_bytes(addresses, "big") + UDP) % 0xFFFF
+
+    def frame(self, payload: bytes) -> bytes:
+        """
+        Return a datagram's frame.
+
+        @param payload: bytes-like, at most L{longest} octets.
+        """
+        length = len(payload) + UDP_HEADER_BYTES
+        words = int.from_bytes(payload, "big")
+        if length & 1:
+            words <<= 8
+        return (
+            _FRAME_IPV6.pack(
+                self._start,
+                length,
+                self._rest,
+                length,
+                0xFFFF - (self._udpSum + 2 * length + words) % 0xFFFF,
+            )
+            + payload
+        )
+
+
+@frozen
+class UDPSegment:
+    """
+    A datagram without its IP header.
+
+    @ivar start: where its payload is in the packet.
+    @ivar stop: where it ends.
+    """
+
+    sourcePort: int
+    destinationPort: int
+    start: int
+    stop: int
+
+    @classmethod
+    def parse(cls, ip: IPPacket) -> UDPSegment:
+        """
+        Parse and check what an IP packet holds.
+
+        @raise LengthError: it is cut short.
+        @raise HeaderError: a wrong checksum, or none where there must be one.
+        """
+        packet, start = ip.packet, ip.start
+        if ip.stop - start < UDP_HEADER_BYTES:
+            raise LengthError(f"a UDP header in {ip.stop - start} octets")
+        source, destination, length, given = _HEADER.unpack_from(packet, start)
+        # Octets behind the datagram are no part of it (RFC 768: the length is the datagram's own).
+        if not UDP_HEADER_BYTES <= length <= ip.stop - start:
+            raise LengthError(f"a UDP datagram of {length} octets in {ip.stop - start}")
+        stop = start + length
+        if given:
+            if checksum(ip.pseudoHeader(length), packet[start:stop]):
+                raise HeaderError("a wrong UDP checksum")
+        elif ip.version == 6:
+            # RFC 8200 section 8.1.
+            raise HeaderError("a UDP datagram over IPv6 without a checksum")
+        return cls(source, destination, start + UDP_HEADER_BYTES, stop)
+
+
+__all__ = [
+    "LONGEST_IPV4",
+    "LONGEST_IPV6",
+    "UDP",
+    "UDP_HEADER_BYTES",
+    "IPv4Flow",
+    "IPv6Flow",
+    "UDPSegment",
+]
