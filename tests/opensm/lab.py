@@ -137,6 +137,16 @@ class Programs:
         """
         waitUntil(holds, self.turn)
 
+    def run(self, host: str, *command: str, **more: str) -> tuple[int, str]:
+        """
+        Run a program to its end.
+
+        @return: exit status and output.
+        """
+        process = self.start(host, *command, **more)
+        self.until(lambda: process.poll() is not None)
+        return process.returncode, process.output.read_text()  # type: ignore[attr-defined]
+
     def stop(self) -> None:
         """
         End all programs.  They say goodbye to the simulator, the first of them last.
@@ -187,16 +197,6 @@ class Lab(Programs):
             if reader is not None:
                 reader.doRead()
         self._clock.advance(max(0.0, time.monotonic() - self._began - self._clock.seconds()))
-
-    def run(self, host: str, *command: str, **more: str) -> tuple[int, str]:
-        """
-        Run a program to its end.
-
-        @return: exit status and output.
-        """
-        process = self.start(host, *command, **more)
-        self.until(lambda: process.poll() is not None)
-        return process.returncode, process.output.read_text()  # type: ignore[attr-defined]
 
     def stop(self) -> None:
         """

@@ -12,7 +12,10 @@ from tests.opensm.lab import lacking
 from tests.support.optional import suiteUnless
 
 #: The modules that have them.
-MODULES = ("master", "own", "settings", "commands", "attack", "redirection", "osmtest", "administration")
+MODULES = (
+    *("master", "own", "settings", "commands", "attack", "redirection", "osmtest", "administration"),
+    "processes.attached",
+)
 
 
 class NoOpenSMTests(SynchronousTestCase):

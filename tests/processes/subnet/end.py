@@ -107,6 +107,12 @@ class End(Program):
         await self._until(isDone)
         return str(statuses[0][1].name)
 
+    def do_counters(self) -> dict[str, int]:
+        """
+        @return: the device's counters.
+        """
+        return dict(self.device.statistics())
+
     async def do_route(self, switch: int, lid: int, number: int) -> int:
         """
         Set an entry of the forwarding table of a switch by SMPs.

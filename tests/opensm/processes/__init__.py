@@ -1,0 +1,3 @@
+"""
+OpenSM as the master of a subnet of processes.
+"""
