@@ -15,13 +15,13 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from tests.ipoib.protocol.test_memberships import GROUP, GROUP6, igmp, mld
+from tests.ipoib.protocol.test_memberships import GROUP6, igmp, mld
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, ResourceLimitError, TunError
 from twisted_ib.ipoib import forwarder
 from twisted_ib.ipoib.forwarder import Forwarder
 
-PLAIN = bytes(10)
+NAME = "239.1.2.3"
 IPV4 = bytes.fromhex("4500001c00000000401100000a0900010a090002") + b"datagram"
 IPV6 = bytes.fromhex("6000000000083a40") + bytes(32) + b"icmp6..."
 
@@ -52,6 +52,8 @@ class FakeTun:
         """
         See L{Tun<twisted_ib.ipoib.tun.Tun>}.
         """
+        if self.error:
+            raise self.error
         self.calls.append(mtu)
 
     def routeMulticast(self) -> None:
@@ -73,8 +75,10 @@ class FakeInterface:
     """
 
     addresses = (ip_interface("10.9.0.1/24"),)
+    consumer: Any = None
 
-    def __init__(self) -> None:
+    def __init__(self, mtu: int = 0) -> None:
+        self.mtu = mtu
         self.frames: list[bytes] = []
         self.joined: list[Any] = []
         self.error: HCAError | None = None
@@ -85,7 +89,7 @@ class FakeInterface:
         """
         self.frames.append(bytes(frame))
 
-    def join(self, group: bytes) -> None:
+    def join(self, group: str) -> None:
         """
         See L{IPoIBInterface<twisted_ib.ipoib.interface.IPoIBInterface>}.
         """
@@ -93,7 +97,7 @@ class FakeInterface:
             raise self.error
         self.joined.append(group)
 
-    def leave(self, group: bytes) -> None:
+    def leave(self, group: str) -> None:
         """
         See L{IPoIBInterface<twisted_ib.ipoib.interface.IPoIBInterface>}.
         """
@@ -119,19 +123,27 @@ class ForwarderTests(SynchronousTestCase):
         """
         An interface that is up.
         """
+        self.errors: list[BaseException] = []
         self.reactor, self.tun, self.interface = FakeReactor(), FakeTun(), FakeInterface()
         self.addCleanup(self.tun.kernel.close)
         self.addCleanup(self.tun.close)
-        self.forwarder = Forwarder(self.reactor, self.tun)  # type: ignore[arg-type]
-        self.forwarder.attach(self.interface)
+        self.forwarder = self.made(self.interface)
         self.forwarder.interfaceUp(2044)
+
+    def made(self, interface: FakeInterface, **options: Any) -> Forwarder:
+        """
+        @return: a forwarder, the interface's consumer.
+        """
+        made = Forwarder(self.reactor, self.tun, interface, self.errors.append, **options)  # type: ignore[arg-type]
+        self.assertIs(interface.consumer, made)
+        return made
 
     def give(self, *packets: bytes) -> None:
         """
         The kernel sends packets, and the reactor reads.
         """
         for packet in packets:
-            self.tun.kernel.send(PLAIN + packet)
+            self.tun.kernel.send(packet)
         self.forwarder.doRead()
 
     def test_interface(self) -> None:
@@ -158,10 +170,15 @@ class ForwarderTests(SynchronousTestCase):
         """
         In a namespace of its own it also has the multicast route.
         """
-        alone = Forwarder(self.reactor, self.tun, isAlone=True)  # type: ignore[arg-type]
-        alone.attach(self.interface)
-        alone.interfaceUp(2044)
+        self.made(self.interface, isAlone=True).interfaceUp(2044)
         self.assertEqual(self.tun.calls[-1], "multicast")
+
+    def test_before(self) -> None:
+        """
+        An interface that was up before.
+        """
+        self.successResultOf(self.made(FakeInterface(4092)).up)
+        self.assertEqual(self.tun.calls[-1], (4092, self.interface.addresses))
 
     def test_sent(self) -> None:
         """
@@ -189,7 +206,7 @@ class ForwarderTests(SynchronousTestCase):
         A packet is written without a copy, from the middle of a buffer.
         """
         self.forwarder.packetReceived(bytearray(b"...." + IPV6 + b"..."), 4, 4 + len(IPV6))
-        self.assertEqual(self.tun.kernel.recv(1000), PLAIN + IPV6)
+        self.assertEqual(self.tun.kernel.recv(1000), IPV6)
 
     def test_notTaken(self) -> None:
         """
@@ -221,40 +238,39 @@ class ForwarderTests(SynchronousTestCase):
         self.give(
             igmp(leave), igmp(join), igmp(join), mld(f"0400 0000 {GROUP6.hex()}"), igmp(leave), igmp(leave)
         )
-        self.assertEqual(self.interface.joined, [GROUP, GROUP6, (GROUP, "left")])
+        self.assertEqual(self.interface.joined, [NAME, "ff02::1:ff00:2", (NAME, "left")])
         # Reports are packets too.
         self.assertEqual(len(self.interface.frames), 6)
 
     def test_tooManyGroups(self) -> None:
         """
-        A group that the interface refuses is logged, and asked for again when it is reported again.
+        A group that the interface refuses is told, and asked for again when it is reported again.
         """
         self.interface.error = ResourceLimitError("too many groups")
         report = igmp("0400 0000 ef010203")
         self.give(report)
+        self.assertEqual(self.errors, [self.interface.error])
         self.interface.error = None
         self.give(report)
-        self.assertEqual(self.interface.joined, [GROUP])
+        self.assertEqual(self.interface.joined, [NAME])
 
     def test_failed(self) -> None:
         """
-        A failure before the first packet is the session's; later ones are logged, and the TUN stays.
+        An interface that fails is told, and the TUN stays for when it is up again.
         """
-        self.forwarder.interfaceFailed(HCAError("the group has gone"))
-        self.assertEqual(self.reactor.readers, [self.forwarder])
-        other = Forwarder(self.reactor, self.tun)  # type: ignore[arg-type]
-        other.interfaceFailed(HCAError("no broadcast group"))
-        self.failureResultOf(other.up, HCAError)
+        error = HCAError("the group has gone")
+        self.forwarder.interfaceFailed(error)
+        self.assertEqual((self.errors, self.reactor.readers), ([error], [self.forwarder]))
 
     def test_refused(self) -> None:
         """
-        A TUN that cannot be configured is a failure.
+        A TUN that cannot be configured is a failure; later, when the MTU changes, it is told.
         """
         self.tun.error = TunError("no right")
-        other = Forwarder(self.reactor, self.tun)  # type: ignore[arg-type]
-        other.attach(self.interface)
-        other.interfaceUp(2044)
+        other = self.made(FakeInterface(2044))
         self.assertEqual(str(self.failureResultOf(other.up, TunError).value), "no right")
+        self.forwarder.interfaceUp(4092)
+        self.assertEqual(self.errors, [self.tun.error])
 
 
 class _Writer:
@@ -264,4 +280,4 @@ class _Writer:
     def readv(self, *arguments: object) -> int:
         raise OSError(self._number, os.strerror(self._number))
 
-    writev = readv
+    write = readv

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReadDescriptor
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -21,13 +22,10 @@ from twisted_ib.ipoib.tun import Tun
 
 #: The longest IP packet (RFC 791, 8200), without jumbograms.
 PACKET_BYTES = 65535
-#: In front of each packet in the TUN: C{struct virtio_net_hdr} (linux/virtio_net.h).
-VNET_BYTES = 10
 
 # RFC 4391 section 6
 _ENCAPSULATION_BYTES = 4
 _IPV4, _IPV6 = b"\x08\x00\x00\x00", b"\x86\xdd\x00\x00"
-_PLAIN = bytes(VNET_BYTES)
 #: linux/if_tun.h: a packet that the kernel cannot take, because the interface is down or has no memory for
 #: it.
 _LOST = frozenset((errno.EIO, errno.EINVAL, errno.ENOBUFS, errno.ENOMEM, errno.EAGAIN))
@@ -38,34 +36,41 @@ class Forwarder:
     """
     One TUN device and one interface, whose consumer this is.
 
-    @ivar up: fires with this at the first time that packets can pass; fails if they cannot.
+    @ivar up: fires with this when the TUN is configured and packets pass; fails with L{TunError} if it cannot
+        be configured.
     @ivar lost: packets that the TUN did not take.
     """
 
-    _log = Logger()
-
-    def __init__(self, reactor: Any, tun: Tun, isAlone: bool = False) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        tun: Tun,
+        interface: Any,
+        failed: Callable[[BaseException], object],
+        isAlone: bool = False,
+    ) -> None:
         """
+        Become the consumer of an interface.
+
+        @param interface: an L{IPoIBInterface<twisted_ib.ipoib.interface.IPoIBInterface>}.
+        @param failed: called with what ends well again by itself, or does not: see C{IPacketConsumer}.
         @param isAlone: whether the namespace has no other interface: IPv4 multicast is routed to this one.
         """
         self._reactor, self._tun, self._isAlone = reactor, tun, isAlone
-        self._interface: Any = None
+        self._interface, self._failed = interface, failed
         self._isBegun = self._isReading = False
         self._groups: set[bytes] = set()
         self.lost = 0
         self.up: Deferred[Forwarder] = Deferred()
         # The encapsulation header, and where each packet is read to.
         self._frame = bytearray(_ENCAPSULATION_BYTES + PACKET_BYTES)
-        self._header = bytearray(VNET_BYTES)
         self._view = memoryview(self._frame)
-        self._places = (self._header, self._view[_ENCAPSULATION_BYTES:])
+        self._places = (self._view[_ENCAPSULATION_BYTES:],)
         self._version = 0
-
-    def attach(self, interface: Any) -> None:
-        """
-        @param interface: an L{IPoIBInterface<twisted_ib.ipoib.interface.IPoIBInterface>}.
-        """
-        self._interface = interface
+        interface.consumer = self
+        if interface.mtu:
+            # It was up before it had a consumer.
+            self.interfaceUp(interface.mtu)
 
     # -- of the interface: see IPacketConsumer
 
@@ -74,7 +79,7 @@ class Forwarder:
         Write a packet to the TUN.
         """
         try:
-            os.writev(self._tun.descriptor, (_PLAIN, memoryview(buffer)[start:stop]))
+            os.write(self._tun.descriptor, memoryview(buffer)[start:stop])
         except OSError as error:
             if error.errno not in _LOST:
                 raise
@@ -90,7 +95,10 @@ class Forwarder:
             else:
                 self._begin(mtu)
         except TunError as error:
-            self.interfaceFailed(error)
+            if self.up.called:
+                self._failed(error)
+            else:
+                self.up.errback(error)
 
     def _begin(self, mtu: int) -> None:
         self._tun.begin(mtu, self._interface.addresses)
@@ -98,17 +106,13 @@ class Forwarder:
             self._tun.routeMulticast()
         self._isBegun = self._isReading = True
         self._reactor.addReader(self)
-        if not self.up.called:
-            self.up.callback(self)
+        self.up.callback(self)
 
     def interfaceFailed(self, error: BaseException) -> None:
         """
-        Fail before the first packet; later ones are lost until the interface is up again.
+        Tell; packets are lost until the interface is up again.
         """
-        if not self.up.called:
-            self.up.errback(error)
-        elif self._isReading:
-            self._log.warn("{name}: {error}", name=self._tun.name, error=error)
+        self._failed(error)
 
     # -- of the TUN
 
@@ -132,7 +136,7 @@ class Forwarder:
         send = self._interface.send
         for _ in range(limits.TUN_PACKETS_PER_TURN):
             try:
-                length = os.readv(descriptor, places) - VNET_BYTES
+                length = os.readv(descriptor, places)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -153,15 +157,17 @@ class Forwarder:
             # The kernel repeats its reports (RFC 3376 section 8.1), and the interface counts.
             if isMember == (group in self._groups):
                 continue
+            name = str(ip_address(group))
+            if not isMember:
+                self._groups.remove(group)
+                self._interface.leave(name)
+                continue
             try:
-                if isMember:
-                    self._interface.join(group)
-                    self._groups.add(group)
-                else:
-                    self._groups.remove(group)
-                    self._interface.leave(group)
+                self._interface.join(name)
             except (HCAError, ValueError) as error:
-                self._log.warn("{name}: {error}", name=self._tun.name, error=error)
+                self._failed(error)
+            else:
+                self._groups.add(group)
 
     def stop(self) -> None:
         """
@@ -179,4 +185,4 @@ class Forwarder:
         self.stop()
 
 
-__all__ = ["PACKET_BYTES", "VNET_BYTES", "Forwarder"]
+__all__ = ["PACKET_BYTES", "Forwarder"]

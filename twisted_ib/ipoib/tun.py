@@ -27,9 +27,7 @@ IPV6_MTU = 1280
 
 # linux/if_tun.h
 _TUNSETIFF = 0x400454CA
-_TUNSETOFFLOAD = 0x400454D0
-_IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x1, 0x1000, 0x4000
-_TUN_F_CSUM, _TUN_F_TSO4, _TUN_F_TSO6 = 0x1, 0x2, 0x4
+_IFF_TUN, _IFF_NO_PI = 0x1, 0x1000
 # linux/sockios.h
 _SIOCADDRT = 0x890B
 _SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914
@@ -75,7 +73,8 @@ def _openNode(node: str) -> int:
 
 
 def _attach(descriptor: int, name: str) -> None:
-    flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
+    # Without IFF_VNET_HDR: TCP segments and checksums are made by the kernel, several times as fast as here.
+    flags = _IFF_TUN | _IFF_NO_PI
     try:
         fcntl.ioctl(descriptor, _TUNSETIFF, _FLAGS.pack(_name(name), flags))
     except OSError as error:
@@ -106,8 +105,6 @@ def _refuseAddresses(name: str) -> None:
 class Tun:
     """
     A TUN device, made by whoever opens it and gone when its descriptor is closed.
-
-    Each packet has a C{struct virtio_net_hdr} in front (C{IFF_VNET_HDR}).
 
     @ivar name: the interface's.
     @ivar descriptor: of its packets; non-blocking.
@@ -175,18 +172,6 @@ class Tun:
         @raise TunError: the kernel refuses.
         """
         self._request(_SIOCSIFMTU, _NUMBER.pack(_name(self.name), mtu), f"MTU {mtu}")
-
-    def setOffload(self, isSegmented: bool) -> None:
-        """
-        @param isSegmented: whether TCP data may be read unsegmented and without checksums (TSO), with what is
-            to be done in the header.
-        @raise TunError: the kernel refuses.
-        """
-        offered = _TUN_F_CSUM | _TUN_F_TSO4 | _TUN_F_TSO6 if isSegmented else 0
-        try:
-            fcntl.ioctl(self.descriptor, _TUNSETOFFLOAD, offered)
-        except OSError as error:
-            raise TunError(f"{self.name}: segmentation was not set: {error.strerror}") from None
 
     def routeMulticast(self) -> None:
         """
