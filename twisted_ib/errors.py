@@ -388,6 +388,12 @@ class RulesError(HCAError):
         self.errors = errors
 
 
+class InterfaceClosedError(HCAError):
+    """
+    An IPoIB interface was closed, or its device or partition has gone.
+    """
+
+
 class TopologyError(HCAError):
     """
     A topology file is not valid; the text begins with the file and the line.

@@ -405,6 +405,13 @@ PING_COUNT = (1 << 31) - 1
 #: The longest place of a rule, in characters.
 SOCKET_RULE = 1024
 
+# -- IP over InfiniBand: interfaces
+
+#: Addresses that users look up at a time.
+IPOIB_LOOKUPS = 4096
+#: The longest wait, in seconds, until subnet administration has answered that groups are left.
+IPOIB_LEAVE_SECONDS = 2.0
+
 # -- IP over InfiniBand: TUN devices
 
 #: Packets read from a TUN in one turn of the reactor.

@@ -1,0 +1,324 @@
+"""
+The reliable connections of an interface (RFC 4755), by the device's connection management.
+
+The service of an interface is C{0x1000000000000000 | QPN}, of its UD queue pair.  The private data of REQ and
+REP is the interface's own: there is no header of the RDMA CM.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from zope.interface import implementer
+
+from twisted_ib import limits
+from twisted_ib.errors import HCAError
+from twisted_ib.hca.base.attributes import MTU_CODES
+from twisted_ib.hca.base.interfaces import IConsumer
+from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest, RejectReason
+from twisted_ib.hca.connection.interfaces import IConnectionUser, IServiceListener
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.device.device import Device
+    from twisted_ib.ipoib.protocol.interfaces import IMachine
+
+#: The service id of UD queue pair 0.
+SERVICE: Final = 0x10000000_00000000
+#: Receives that are posted; one is posted again for each packet.
+_RECEIVES: Final = 64
+#: The CM's response timeout code: about half a second between two REQs (4.096 us * 2^17).
+_RESPONSE_TIMEOUT: Final = 17
+_REQUESTS: Final = 3
+#: Retries of data, without an acknowledgement and after RNR NAKs; 7 RNR retries are without limit.
+_RETRIES: Final = 7
+_MTU: Final = MTU_CODES[limits.DATAGRAM_BYTES]
+_RTS: Final = QPState.RTS
+
+
+@implementer(IConsumer, IConnectionUser)
+class Connection:
+    """
+    One connection, on which its active side alone sends, or an attempt to make it.
+
+    @ivar queuePair: its queue pair; L{None} before L{begin} or L{open}.
+    @ivar connection: the L{IConnection<twisted_ib.hca.connection.interfaces.IConnection>}; L{None} before the
+        REQ is sent.
+    """
+
+    __slots__ = ("_isOver", "_owner", "_privateData", "_search", "_service", "connection", "queuePair")
+
+    def __init__(self, owner: Connections, service: int = 0, privateData: bytes = b"") -> None:
+        """
+        @param service: of the passive side, with the private data of the REQ; 0 on the passive side.
+        """
+        self._owner = owner
+        self._service, self._privateData = service, privateData
+        self._search: Any = None
+        self._isOver = False
+        self.connection: Any = None
+        self.queuePair: Any = None
+
+    def open(self) -> None:
+        """
+        Create the queue pair.
+
+        @raise ResourceLimitError: there are too many.
+        """
+        owner = self._owner
+        self.queuePair = owner.device.createStreamQueuePair(self)
+        self.queuePair.posted = _RECEIVES
+        if owner.partition:
+            self.queuePair.joinPartition(owner.partition)
+
+    # -- the active side
+
+    def begin(self, gid: int) -> None:
+        """
+        Find the HCA of a port, and send it a REQ.
+        """
+        try:
+            self.open()
+            search = self._owner.device.services.connectHCA(gid, self)
+        except (HCAError, OSError):
+            # The machine is told of it in a later call.
+            self._owner.device.timers.start(0.0, self.ended)
+        else:
+            if self.connection is None and not self._isOver:
+                self._search = search
+
+    def pathReady(self, path: Any) -> None:
+        """
+        The HCA is found.
+        """
+        self._search = None
+        if self._isOver:
+            return
+        request = ConnectRequest(
+            serviceID=self._service,
+            privateData=self._privateData,
+            localQPN=self.queuePair.number,
+            responseTimeout=_RESPONSE_TIMEOUT,
+            requestRetries=_REQUESTS,
+            retryCount=_RETRIES,
+            rnrRetryCount=_RETRIES,
+            pathMTU=_MTU,
+        )
+        device = self._owner.device
+        try:
+            self.connection = device.sendRequest(path, request, self, device.clock())
+        except HCAError:
+            device.timers.start(0.0, self.ended)
+
+    def connectFailed(self, error: Exception) -> None:
+        """
+        It is not found.
+        """
+        self._search = None
+        self._owner.device.timers.start(0.0, self.ended)
+
+    def replied(self, connection: Any, reply: ConnectReply) -> None:
+        """
+        The peer accepts.
+        """
+        owner = self._owner
+        now = owner.device.clock()
+        try:
+            self.queuePair.connect(connection.destination, reply.localQPN, reply)
+        except HCAError:
+            connection.reject(RejectReason.CONSUMER_DEFINED, b"", now)
+            self.connection = None
+            self.ended()
+            return
+        # What arrives next is a packet for the passive side, which waits for nothing.
+        connection.ready(now, isConfirmed=False)
+        self._service = 0
+        owner.machine.connected(self, reply.privateData, now)
+
+    def rejected(self, connection: Any, rejection: Any) -> None:
+        """
+        The peer refuses.
+        """
+        self.connection = None
+        self.ended()
+
+    def unreachable(self, connection: Any) -> None:
+        """
+        The peer does not answer.
+        """
+        self.connection = None
+        self.ended()
+
+    def ended(self) -> None:
+        """
+        It is over, or was never made: tell the machine.
+        """
+        if self._isOver:
+            return
+        isAttempt = self._service
+        self.close()
+        machine, now = self._owner.machine, self._owner.device.clock()
+        if isAttempt:
+            machine.connectFailed(self, now)
+        else:
+            machine.connectionEnded(self, now)
+
+    # -- packets
+
+    def post(self, frame: Any) -> bool:
+        """
+        Send a frame.
+
+        @param frame: bytes or a memoryview; copied before this returns, if it waits for room too.
+        @return: False if there is no room.
+        """
+        queuePair = self.queuePair
+        if self._isOver or queuePair.state is not _RTS or not queuePair.canPost():
+            return False
+        queuePair.postInline(b"", frame, len(frame))
+        return True
+
+    def received(self, buffer: Any, start: int, stop: int) -> None:
+        """
+        See L{IConsumer}: a frame.
+        """
+        self.queuePair.posted = _RECEIVES
+        owner = self._owner
+        owner.machine.connectedReceived(self, buffer, start, stop, owner.clock())
+
+    def resume(self) -> None:
+        """
+        See L{IConsumer}: packets that find no room are lost, and nobody waits.
+        """
+
+    # -- the end
+
+    def failed(self, reason: Exception) -> None:
+        """
+        See L{IConsumer}.
+        """
+        self.ended()
+
+    def pathLost(self, reason: Exception) -> None:
+        """
+        The peer's HCA has gone.
+        """
+        self.connection = None
+        self.ended()
+
+    def peerDisconnected(self, connection: Any) -> None:
+        """
+        The peer has ended it.
+        """
+        self.connection = None
+        self.ended()
+
+    def forked(self) -> None:
+        """
+        See L{IConsumer}.
+        """
+        self._isOver = True
+
+    def close(self) -> None:
+        """
+        End it.  Idempotent.
+        """
+        if self._isOver:
+            return
+        self._isOver = True
+        owner = self._owner
+        owner.open.pop(self, None)
+        search, self._search = self._search, None
+        if search is not None:
+            search.cancel()
+        connection, self.connection = self.connection, None
+        if self.queuePair is not None:
+            self.queuePair.close()
+        if connection is not None and not owner.device.closed:
+            connection.abandon(owner.device.clock())
+
+
+@implementer(IServiceListener)
+class Connections:
+    """
+    The connections of one interface.
+
+    @ivar machine: the interface's machine.
+    @ivar partition: the index of its P_Key in the port's table.
+    @ivar open: the connections of both directions, and the attempts.
+    """
+
+    def __init__(self, device: Device, number: int, partition: int) -> None:
+        """
+        @param number: the UD queue pair.
+        """
+        self.device, self.clock = device, device.clock
+        self.partition = partition
+        self.machine: IMachine
+        self.open: dict[Connection, None] = {}
+        self._service = SERVICE | number
+        device.services.serve(self._service, self)
+
+    def connect(self, gid: int, number: int, privateData: bytes) -> Connection:
+        """
+        See L{IMachineDriver.connect<twisted_ib.ipoib.protocol.interfaces.IMachineDriver.connect>}.
+
+        @param number: the peer's UD queue pair.
+        """
+        made = Connection(self, SERVICE | number, privateData)
+        self.open[made] = None
+        made.begin(gid)
+        return made
+
+    def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
+        """
+        See L{IServiceListener}.
+        """
+        device = self.device
+        now = device.clock()
+        if request.unsupported is not None:
+            connection.reject(request.unsupported, b"", now)
+            return
+        made = Connection(self)
+        try:
+            made.open()
+        except HCAError:
+            connection.reject(RejectReason.NO_RESOURCES, b"", now)
+            return
+        self.open[made] = None
+        gid = device.paths.gidOf(connection.destination)
+        privateData = self.machine.connectionRequested(made, gid, request.privateData, now)
+        if privateData is None:
+            made.close()
+            connection.reject(RejectReason.CONSUMER_DEFINED, b"", now)
+            return
+        reply = ConnectReply(privateData, made.queuePair.number, rnrRetryCount=_RETRIES)
+        try:
+            connection.destination.prepareReply(reply, request)
+            connection.user, made.connection = made, connection
+            made.queuePair.connect(connection.destination, request.localQPN, request)
+        except HCAError:
+            connection.reject(RejectReason.NO_RESOURCES, b"", now)
+            made.connection = None
+            made.ended()
+            return
+        if not connection.accept(reply, now, isConfirmed=False):
+            made.connection = None
+            made.ended()
+
+    def requestWithdrawn(self, connection: Any) -> None:
+        """
+        See L{IServiceListener}: each request is answered at once.
+        """
+
+    def close(self) -> None:
+        """
+        End all, and serve no more.
+        """
+        if not self.device.closed:
+            self.device.services.serveNoMore(self._service)
+        for each in list(self.open):
+            each.close()
+
+
+__all__ = ["SERVICE", "Connection", "Connections"]

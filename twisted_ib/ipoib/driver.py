@@ -1,0 +1,359 @@
+"""
+The driver of an interface's machine: a UD queue pair, connections, timers and the subnet of one device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import evolve
+from zope.interface import implementer
+
+from twisted_ib import limits
+from twisted_ib.errors import DeviceError, HCAError, QueuePairError
+from twisted_ib.hca.base.events import EventType
+from twisted_ib.hca.base.interfaces import IDatagramConsumer
+from twisted_ib.hca.base.operation import MULTICAST_QPN
+from twisted_ib.hca.base.partition import matches
+from twisted_ib.hca.base.states import QPState, QPType
+from twisted_ib.hca.services.datagramconsumer import InlineDatagrams
+from twisted_ib.ipoib.connections import Connection, Connections
+from twisted_ib.ipoib.paths import Path, Paths
+from twisted_ib.ipoib.protocol.counters import COUNTERS
+from twisted_ib.ipoib.protocol.interfaces import Group, IMachineDriver
+from twisted_ib.ipoib.subnetaccess import groupVector, subnetAccess
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.base.timers import Timer
+    from twisted_ib.hca.device.device import Device
+    from twisted_ib.hca.services.address import AddressVector
+    from twisted_ib.hca.services.datagramconsumer import DatagramSource
+    from twisted_ib.ipoib.protocol.interfaces import IMachine
+
+#: After these ports may have other LIDs (Linux C{ipoib_verbs.c}, C{ipoib_event}).
+_CHANGES: Final = frozenset(
+    (
+        *(EventType.PORT_ACTIVE, EventType.LID_CHANGE, EventType.SM_CHANGE, EventType.PKEY_CHANGE),
+        EventType.CLIENT_REREGISTER,
+    )
+)
+
+
+class _Joined:
+    """
+    A group that the machine has asked for.
+
+    @ivar membership: the L{IMembership<twisted_ib.ipoib.subnetaccess.IMembership>}; L{None} until there is
+        one.
+    @ivar isAttached: whether the queue pair takes what is sent to it.
+    """
+
+    __slots__ = ("isAttached", "membership")
+
+    def __init__(self) -> None:
+        self.membership: Any = None
+        self.isAttached = False
+
+
+@implementer(IMachineDriver, IDatagramConsumer)
+class Driver:
+    """
+    The driver of one machine, which it has no knowledge of but this seam.
+
+    @ivar machine: the machine.
+    @ivar user: takes C{interfaceUp}, C{interfaceFailed}, C{found}, C{notFound} and C{ended}.
+    @ivar deliver: takes packets: see L{IMachineDriver}.
+    @ivar counters: L{COUNTERS<twisted_ib.ipoib.protocol.counters.COUNTERS>}.
+    @ivar number: that of the UD queue pair.
+    """
+
+    machine: IMachine
+    deliver: Callable[[Any, int, int], object]
+
+    def __init__(self, device: Device, user: Any, pKey: int) -> None:
+        """
+        @param pKey: the partition, with the bit of full members.
+        @raise DeviceError: the port is not in the partition, or the device has no groups of IPv6.
+        @raise ResourceLimitError: there are too many queue pairs.
+        """
+        self.device, self.user, self.clock = device, user, device.clock
+        self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
+        partition = _partitionIndex(device, pKey)
+        self._access = subnetAccess(device, pKey)
+        self._groups: dict[int, _Joined] = {}
+        self._queueKey = 0
+        self._timer: Timer | None = None
+        self._isDirty = self._isClosed = False
+        #: Groups whose membership is being given up.
+        self._leaving: set[_Joined] = set()
+        self._closed: Callable[[], object] | None = None
+        self.interfaceUp, self.interfaceFailed = user.interfaceUp, user.interfaceFailed
+        self.found, self.notFound = user.found, user.notFound
+        self._queuePair = device.createQueuePair(self, QPType.UD)
+        self.number = self._queuePair.number
+        self._datagrams = InlineDatagrams(self._queuePair)
+        self._queuePair.modify(QPState.INIT, pkey_index=partition, port_num=1, qkey=0)
+        self._paths = Paths(device)
+        self._connections = Connections(device, self.number, partition)
+        device.portWatchers.append(self._portEvent)
+
+    def begin(self, machine: IMachine) -> None:
+        """
+        Begin with a machine, or with another when the one before is closed.
+        """
+        self.machine = self._connections.machine = machine
+        machine.begin(self.clock())
+        self.wake()
+
+    # -- datagrams
+
+    def datagramReceived(self, source: DatagramSource, buffer: Any, start: int, stop: int) -> None:
+        """
+        See L{IDatagramConsumer}.
+        """
+        self.machine.datagramReceived(source.vector.gid, source.number, buffer, start, stop, self.clock())
+
+    def post(self, path: Path, number: int, frame: Any) -> None:
+        """
+        See L{IMachineDriver}.
+        """
+        try:
+            self._datagrams.post(path.handle, number, self._queueKey, frame)
+        except QueuePairError:
+            # The queue pair has failed, or the link's MTU is less than that of the groups.
+            self.device.count("datagrams_lost")
+
+    def postGroup(self, group: Group, frame: Any) -> None:
+        """
+        See L{IMachineDriver}.
+        """
+        try:
+            self._datagrams.post(group.path.handle, MULTICAST_QPN, group.qKey, frame)
+        except QueuePairError:
+            self.device.count("datagrams_lost")
+
+    def failed(self, reason: Exception) -> None:
+        """
+        See L{IDatagramConsumer}: the port has left the partition.
+        """
+        self.user.ended(reason)
+
+    def forked(self) -> None:
+        """
+        See L{IDatagramConsumer}.
+        """
+        self._isClosed = True
+
+    # -- connections
+
+    def connect(self, gid: int, path: Path, number: int, privateData: bytes) -> Connection:
+        """
+        See L{IMachineDriver}.
+        """
+        return self._connections.connect(gid, number, privateData)
+
+    @staticmethod
+    def postConnected(handle: Connection, frame: Any) -> bool:
+        """
+        See L{IMachineDriver}.
+        """
+        return handle.post(frame)
+
+    @staticmethod
+    def disconnect(handle: Connection) -> None:
+        """
+        See L{IMachineDriver}.
+        """
+        handle.close()
+
+    # -- the subnet
+
+    def resolve(self, gid: int) -> None:
+        """
+        See L{IMachineDriver}.
+        """
+
+        def taken(outcome: AddressVector | HCAError) -> None:
+            if self._isClosed:
+                return
+            try:
+                path = None if isinstance(outcome, HCAError) else self._paths.open(outcome)
+            except HCAError:
+                path = None
+            if path is None:
+                self.machine.pathFailed(gid, self.clock())
+            else:
+                self.machine.pathResolved(gid, path, self.clock())
+
+        self._access.path(gid, taken)
+
+    def join(self, mgid: int, isSendOnly: bool, template: Group | None) -> None:
+        """
+        See L{IMachineDriver}.
+        """
+        before = self._groups.get(mgid)
+        joined = self._groups[mgid] = _Joined()
+        if before is not None:
+            joined.isAttached, before.isAttached = before.isAttached, False
+        taken = partial(self._joined, joined, mgid, isSendOnly, template)
+        joined.membership = self._access.join(mgid, isSendOnly, template, taken)
+        if before is not None:
+            self._leave(mgid, before)
+        if self._groups.get(mgid) is not joined:
+            # It was refused before it had a membership to leave.
+            self._leave(mgid, joined)
+
+    def _joined(
+        self, joined: _Joined, mgid: int, isSendOnly: bool, template: Group | None, outcome: Group | HCAError
+    ) -> None:
+        if self._groups.get(mgid) is not joined:
+            return
+        try:
+            if isinstance(outcome, HCAError):
+                raise outcome
+            group = evolve(outcome, path=self._paths.open(groupVector(outcome)))
+            if template is None:
+                self._takeKey(group.qKey)
+            if not isSendOnly and not joined.isAttached:
+                self.device.paths.attach(self._queuePair, mgid)
+                joined.isAttached = True
+        except HCAError as error:
+            del self._groups[mgid]
+            self._leave(mgid, joined)
+            self.machine.joinFailed(mgid, error, self.clock())
+        else:
+            self.machine.joined(mgid, group, self.clock())
+
+    def _takeKey(self, key: int) -> None:
+        # RFC 4391 section 9.1: unicast datagrams have the Q_Key of the broadcast group.
+        self._queueKey = key
+        queuePair = self._queuePair
+        if queuePair.state is QPState.INIT:
+            queuePair.modify(QPState.RTR)
+            queuePair.modify(QPState.RTS, sq_psn=0)
+        queuePair.modify(QPState.RTS, qkey=key)
+
+    def leave(self, mgid: int) -> None:
+        """
+        See L{IMachineDriver}.
+        """
+        joined = self._groups.pop(mgid, None)
+        if joined is not None:
+            self._leave(mgid, joined)
+
+    def _leave(self, mgid: int, joined: _Joined) -> None:
+        if joined.isAttached and self._queuePair.state is not QPState.RESET:
+            joined.isAttached = False
+            self.device.paths.detach(self._queuePair, mgid)
+        membership, joined.membership = joined.membership, None
+        if membership is not None:
+            self._leaving.add(joined)
+            membership.close(partial(self._gone, joined))
+
+    def _gone(self, joined: _Joined) -> None:
+        self._leaving.discard(joined)
+        if self._isClosed and not self._leaving:
+            self._finish()
+
+    def _portEvent(self, kind: EventType) -> None:
+        if kind is EventType.GID_CHANGE:
+            self.user.moved()
+        elif kind in _CHANGES:
+            self.machine.subnetChanged(self.clock())
+
+    # -- time
+
+    def deadlineChanged(self) -> None:
+        """
+        See L{IMachineDriver}.
+        """
+        when, timer = self.machine.deadline(), self._timer
+        # Too early is harmless, and cheaper than a new timer for each change.
+        if when is None or (timer is not None and timer.when <= when):
+            return
+        if timer is not None:
+            timer.cancel()
+        self._timer = self.device.timers.start(max(0.0, when - self.clock()), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.machine.tick(self.clock())
+        self.deadlineChanged()
+
+    def wake(self) -> None:
+        """
+        Have the device's turn begin soon: the user has called outside of it.
+        """
+        # The peers are woken at the end of the turn, once for all packets.
+        if not self._isDirty:
+            self._isDirty = True
+            self.device.markDirty(self)
+
+    def endOfBatch(self) -> None:
+        """
+        The turn has come.
+        """
+        self._isDirty = False
+
+    def send(self, frame: Any) -> None:
+        """
+        See L{IPoIBInterface.send<twisted_ib.ipoib.interface.IPoIBInterface.send>}.
+        """
+        if not self._isClosed:
+            self.machine.send(frame, self.clock())
+            if not self._isDirty:
+                self.wake()
+
+    def count(self, name: str) -> None:
+        """
+        See L{IMachineDriver}.
+        """
+        self.counters[name] += 1
+
+    # -- the end
+
+    def close(self, closed: Callable[[], object]) -> None:
+        """
+        Leave all groups, and end all connections.  Nothing is called any more but this:
+
+        @param closed: called when subnet administration has been told, or does not answer for
+            L{limits.IPOIB_LEAVE_SECONDS}.
+        """
+        device = self.device
+        if not device.closed:
+            self.machine.close(self.clock())
+        self._isClosed = True
+        device.portWatchers.remove(self._portEvent)
+        for mgid in list(self._groups):
+            self.leave(mgid)
+        self._connections.close()
+        self._queuePair.close()
+        self._paths.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._closed = closed
+        if self._leaving and not device.closed:
+            self._timer = device.timers.start(limits.IPOIB_LEAVE_SECONDS, self._finish)
+            self.wake()
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        closed, self._closed = self._closed, None
+        if closed is not None:
+            closed()
+
+
+def _partitionIndex(device: Device, pKey: int) -> int:
+    for index, key in enumerate(device.partitions.keys):
+        if matches(pKey, key):
+            return index
+    raise DeviceError(f"{device.name} is not in partition {pKey:#06x}: its subnet manager decides that")
+
+
+__all__ = ["Driver"]
