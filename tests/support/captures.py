@@ -17,7 +17,9 @@ from attrs import define, field
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.wire.cm import REP, REQ, AnyMessage
 from twisted_ib.hca.wire.headers import ACK, PSN_MASK
+from twisted_ib.hca.wire.lrh import LinkPacket
 from twisted_ib.hca.wire.mad import cm
+from twisted_ib.hca.wire.mad.classes import COMMUNICATION
 from twisted_ib.hca.wire.mad.mad import MAD_BYTES, Mad
 from twisted_ib.hca.wire.opcodes import Kind
 from twisted_ib.hca.wire.packet import Packet
@@ -30,14 +32,37 @@ TSHARK = shutil.which("tshark")
 class Frame:
     """
     One packet of a file.
+
+    @ivar datagram: a L{UDPDatagram}, or on InfiniBand a L{LinkPacket}.
     """
 
     interface: str
     outbound: bool
     time: int
     data: bytes
-    datagram: UDPDatagram
+    datagram: Any
     packet: Packet
+
+    @property
+    def isLocal(self) -> bool:
+        """
+        Whether it has a local route header.
+        """
+        return isinstance(self.datagram, LinkPacket)
+
+    @property
+    def port(self) -> int:
+        """
+        Its UDP source port; of InfiniBand one for all.
+        """
+        return 0xC000 if self.isLocal else self.datagram.port
+
+    @property
+    def mad(self) -> Mad:
+        """
+        What it carries.
+        """
+        return Mad.parse(self.packet.payload, 0, MAD_BYTES)
 
     @property
     def message(self) -> AnyMessage | None:
@@ -46,7 +71,7 @@ class Frame:
         """
         if self.packet.bth.destination != 1 or self.packet.row.name != "UD SEND Only":
             return None
-        return cm.messageOf(Mad.parse(self.packet.payload, 0, MAD_BYTES))
+        return cm.messageOf(self.mad) if self.mad.managementClass == COMMUNICATION else None
 
 
 def _options(block: bytes, at: int) -> dict[int, bytes]:
@@ -69,7 +94,7 @@ def read(path: str | Path) -> list[Frame]:
     The packets of a file, which has nothing else, and of which nothing is missing.
     """
     data = Path(path).read_bytes()
-    names: list[str] = []
+    names: list[tuple[str, int]] = []
     frames = []
     at = 0
     while at < len(data):
@@ -83,24 +108,35 @@ def read(path: str | Path) -> list[Frame]:
             assert unpack_from("<IHHq", block) == (0x1A2B3C4D, 1, 0, -1)
             _options(block, 16)
         elif kind == 1:
-            assert unpack_from("<HHI", block) == (1, 0, 0)
+            kind, *others = unpack_from("<HHI", block)
+            assert kind in (1, 197) and others == [0, 0]
             options = _options(block, 8)
             assert options[9] == b"\x09"
-            names.append(options[2].decode())
+            names.append((options[2].decode(), kind))
         else:
             assert kind == 6, f"block {kind:#x}"
             interface, high, low, here, there = unpack_from("<IIIII", block)
             assert here == there
             frame = block[20 : 20 + here]
             direction = _options(block, 20 + -(-here // 4) * 4)[2]
-            frames.append(_frame(names[interface], direction == b"\2\0\0\0", high << 32 | low, frame))
+            frames.append(_frame(*names[interface], direction == b"\2\0\0\0", high << 32 | low, frame))
     return frames
 
 
-def _frame(interface: str, outbound: bool, time: int, data: bytes) -> Frame:
+def _frame(interface: str, linkType: int, outbound: bool, time: int, data: bytes) -> Frame:
     """
-    Take a packet apart; its ICRC is right.
+    Take a packet apart; its CRCs are right.
     """
+    if linkType == 197:
+        ticks, code, flags, size, lost, length = unpack_from("<Q", data) + unpack_from(">BBHHH", data, 8)
+        assert (code, flags, lost) == (21, 4, 0) and (size, length) == (len(data), len(data) - 16)
+        assert ticks == time * 2**32 // 10**9
+        data = data[16:]
+        local = LinkPacket.parse(data)
+        assert data == local.pack()
+        packet = Packet.parse(local.body + bytes(4), 0, len(local.body) + 4)
+        assert packet.pack() == local.body
+        return Frame(interface, outbound, time, data, local, packet)
     kind = ETHERNET.unpack_from(data)[2]
     assert kind == (0x0800 if data[14] >> 4 == 4 else 0x86DD)
     datagram = UDPDatagram.parse(data, ETHERNET.size, len(data))
@@ -179,24 +215,26 @@ class Observer:
         packet, row = frame.packet, frame.packet.row
         self.counts[row.name] += 1
         assert row.fits(len(packet.payload), self.mtu), f"{len(packet.payload)} bytes"
-        assert packet.bth.partition == 0xFFFF and frame.datagram.port >= 0xC000
+        assert frame.port >= 0xC000
+        assert packet.bth.partition == 0xFFFF or frame.isLocal
         ends = frame.datagram.source, frame.datagram.destination
         if row.name.startswith("UD"):
             # HCAs of one host may share an IP address.
-            source = frame.data[6:12], packet["source"]
+            source = frame.data[6:8] if frame.isLocal else frame.data[6:12], packet["source"]
             assert packet.bth.psn == self._datagrams.get(source, packet.bth.psn), "a datagram is missing"
             self._datagrams[source] = packet.bth.psn + 1 & PSN_MASK
-            self._listen(ends, frame.message)
+            self._listen(ends, frame)
         elif row.isRequest:
             self._request((*ends, packet.bth.destination), packet)
-            self.streams[(*ends, packet.bth.destination)].ports.add(frame.datagram.port)
+            self.streams[(*ends, packet.bth.destination)].ports.add(frame.port)
         else:
-            self._answer(self._asked(ends, packet, frame.datagram.port), packet)
+            self._answer(self._asked(ends, packet, frame.port), packet)
 
-    def _listen(self, ends: tuple[int, int], message: AnyMessage | None) -> None:
+    def _listen(self, ends: tuple[int, int], frame: Frame) -> None:
         """
         Learn from the communication manager.
         """
+        message = frame.message
         if message is None:
             return
         self.messages.append(type(message).__name__)
@@ -205,7 +243,8 @@ class Observer:
             self.starts[ends[0], message.localQPN] = message.startingPSN
         if isinstance(message, REQ):
             path = message.primaryPath
-            assert [int.from_bytes(gid, "big") for gid in (path.localGID, path.remoteGID)] == list(ends)
+            gids = [int.from_bytes(gid, "big") for gid in (path.localGID, path.remoteGID)]
+            assert ([path.localLID, path.remoteLID] if frame.isLocal else gids) == list(ends)
         if isinstance(message, REP):
             asked = self._ids[ends[1], message.remoteCommunicationID]
             self.pair((ends[0], message.localQPN), (ends[1], asked))

@@ -39,7 +39,6 @@ from twisted_ib.hca.base.operation import (
     UD_SEND_ONLY,
     WRITE_ONLY,
 )
-from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.capture import capture as captures
 from twisted_ib.hca.capture import pcapng
 from twisted_ib.hca.capture.capture import Capture, capture, fileOf
@@ -52,7 +51,6 @@ from twisted_ib.hca.fabric.base.neighbours import Neighbours
 from twisted_ib.hca.fabric.base.path import PeerIdentity
 from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric, LoopbackPath
 from twisted_ib.hca.services.address import AddressVector
-from twisted_ib.hca.services.datagramform import FORMS
 from twisted_ib.hca.verbs import AH, GID, AHAttr, GlobalRoute, QPAttr, SendWR, enums
 from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.wire.cm import MESSAGES, REP, REQ, RTU
@@ -154,7 +152,7 @@ class WriterTests(SynchronousTestCase):
         """
         Three kinds of blocks, as the draft has them.
         """
-        self.assertEqual(self.writer.interface("lo0", "one"), 0)
+        self.assertEqual(self.writer.interface("lo0", "one", 1), 0)
         self.writer.packet(0, False, b"frame")
         self.writer.packet(0, True, b"four")
         self.writer.close()
@@ -175,6 +173,26 @@ class WriterTests(SynchronousTestCase):
         data = Path(self.file).read_bytes()
         self.assertEqual(data.hex(), (section + interface + packets).replace(" ", ""))
 
+    def test_records(self) -> None:
+        """
+        An InfiniBand packet is in an ERF record.
+        """
+        self.now = 1_500_000_000
+        self.assertEqual(self.writer.interface("ib0", "two", pcapng.ERF), 0)
+        self.writer.packet(0, True, b"packet")
+        self.writer.close()
+        interface = (
+            "01000000 30000000 c500 0000 00000000 0200 0300 69623000 0300 0300 74776f00 0900 0100 09000000"
+            "00000000 30000000"
+        )
+        packet = (
+            "06000000 44000000 00000000 00000000 002f6859 16000000 16000000"
+            "0000008001000000 15 04 0016 0000 0006 7061636b6574 0000"
+            "0200 0400 02000000 00000000 44000000"
+        )
+        data = Path(self.file).read_bytes()
+        self.assertEqual(data[48:].hex(), (interface + packet).replace(" ", ""))
+
     def test_mode(self) -> None:
         """
         No other user may read the file.
@@ -185,7 +203,7 @@ class WriterTests(SynchronousTestCase):
         """
         The buffer has a bound, in bytes and in time.
         """
-        self.writer.interface("lo0", "one")
+        self.writer.interface("lo0", "one", 1)
         for _ in range(pcapng.CAPTURE_BUFFER // 4096 - 1):
             self.writer.packet(0, True, bytes(4000))
         self.assertEqual(os.path.getsize(self.file), 0)
@@ -832,27 +850,6 @@ class StrangerTests(CaptureTestCase):
                 path.post(UD_SEND_ONLY << 24 | 0xFFFFFF, grh + DETH(1, 100).pack(), b"data", 4)
         self.captures[0].flush()
         self.assertEqual([frame.packet.bth.psn for frame in read(self.captures[0].path)], [0, 1, 2])
-
-    def test_localForm(self) -> None:
-        """
-        A datagram without a GRH is shown with the GIDs of the GUIDs; one that has it, with these; a malformed
-        one is not.
-        """
-        form = FORMS[LinkLayer.INFINIBAND]
-        self.path.shown.trace.form = form
-        gids = [guidGID(device.guid) for device in self.devices]
-        local = bytes.fromhex("0010 0020 52 00 ffff") + bytes(40)
-        grh = GRH(0xA5, 7, 28, 9, gids[1], gids[0]).pack()
-        heads = (local, bytes.fromhex("0010 0020 53 00 ffff") + grh, local[:4] + b"\x53" + local[5:])
-        for head in heads:
-            self.assertEqual(len(head), form.size)
-            self.path.post(UD_SEND_ONLY << 24 | 5, head + DETH(1, 100).pack(), b"data", 4)
-        self.captures[0].flush()
-        frames = read(self.captures[0].path)
-        self.assertEqual([frame.packet.payload for frame in frames], [b"data"] * 2)
-        self.assertEqual([frame.packet["source"] for frame in frames], [100, 100])
-        self.assertEqual([frame.datagram.source for frame in frames], gids)
-        self.assertEqual([frame.datagram.trafficClass for frame in frames], [0, 0xA5])
 
     def test_withdrawn(self) -> None:
         """

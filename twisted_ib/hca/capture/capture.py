@@ -4,8 +4,6 @@ A capture file of the packets of a process.
 A L{Capture} is one file and the state needed to fill it: addresses of connections and their first PSNs,
 learned from CM messages as an observer of a wire would, and the L{flows<twisted_ib.hca.capture.flow>}.
 Several HCAs of a process may write to one; traffic between two of them appears once.
-
-Frames are those of RoCEv2. An HCA without an IP address has the link-local GID of its GUID, an IPv6 address.
 """
 
 from __future__ import annotations
@@ -16,72 +14,30 @@ import threading
 import time
 import warnings
 from collections import OrderedDict
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from twisted_ib.hca.base.operation import GSI_QPN, MANAGEMENT_HEADER, UD_SEND_ONLY
 from twisted_ib.hca.capture.flow import Flow
+from twisted_ib.hca.capture.framing import HOPS, Direction, Framing, management
 from twisted_ib.hca.capture.pcapng import Writer
 from twisted_ib.hca.services.datagramform import DatagramForm
 from twisted_ib.hca.wire.cm import BODY_BYTES, REP, REQ, SIDR_REP, SIDR_REQ, AnyMessage, byAttribute
-from twisted_ib.hca.wire.grh import guidGID
 from twisted_ib.hca.wire.headers import DETH, PSN_MASK, QPN_MASK
 from twisted_ib.hca.wire.mad import cm, mad
 from twisted_ib.hca.wire.opcodes import MTU_BYTES, OPCODES
 from twisted_ib.hca.wire.packet import BaseHeader, Packet
-from twisted_ib.hca.wire.rocev2 import (
-    UDPDatagram,
-    datagramPort,
-    ethernet,
-    flowLabel,
-    hardwareAddress,
-    ipVersion,
-    sourcePort,
-)
+from twisted_ib.hca.wire.rocev2 import datagramPort, flowLabel, sourcePort
 
 #: Queue pairs and connections that a capture remembers, of each; over it the oldest is forgotten.
 CAPTURE_ENDS = 65536
 #: Flows that a capture remembers without a queue pair.
 CAPTURE_ENDED_FLOWS = 1024
 
-#: The hop limit of packets that were given none.
-_HOPS: Final = 64
-
 _K = TypeVar("_K")
 _V = TypeVar("_V")
-
-
-@frozen
-class Direction:
-    """
-    The addresses of one direction between two HCAs.
-
-    @ivar source: GUID of the sending HCA.
-    @ivar target: GUID of the receiving HCA.
-    @ivar fromGID: GID of the sender.
-    @ivar toGID: GID of the receiver.
-    @ivar label: flow label, 0 for none.
-    """
-
-    source: int
-    target: int
-    fromGID: int
-    toGID: int
-    label: int = 0
-
-    @classmethod
-    def between(cls, source: int, target: int) -> Direction:
-        """
-        The direction between two HCAs of which only the GUIDs are known.
-        """
-        return cls(source, target, guidGID(source), guidGID(target))
-
-    def back(self) -> Direction:
-        """
-        The opposite direction.
-        """
-        return Direction(self.target, self.source, self.toGID, self.fromGID, self.label)
 
 
 def _remember(table: OrderedDict[_K, _V], key: _K, value: _V) -> None:
@@ -91,17 +47,12 @@ def _remember(table: OrderedDict[_K, _V], key: _K, value: _V) -> None:
         table.popitem(False)
 
 
-def _hardware(guid: int) -> bytes:
-    # The first octet has the locally administered bit: a made-up MAC address must not be a vendor's.
-    return b"\x02" + (guid & (1 << 40) - 1).to_bytes(5, "big")
-
-
 def _addressed(request: REQ, way: Direction) -> REQ:
     # Fills in addresses and path MTU: a fabric of records needs neither, but Wireshark matches the packets
     # of a connection to its REQ by them.
     path = request.primaryPath
     local, remote = (gid.to_bytes(16, "big") for gid in (way.fromGID, way.toGID))
-    path = evolve(path, localGID=local, remoteGID=remote, hopLimit=path.hopLimit or _HOPS)
+    path = evolve(path, localGID=local, remoteGID=remote, hopLimit=path.hopLimit or HOPS)
     return evolve(request, primaryPath=path, pathMTU=request.pathMTU or max(MTU_BYTES))
 
 
@@ -128,6 +79,8 @@ class Capture:
         self.guids: set[int] = set()
         self.addresses: set[str] = set()
         self.flows: dict[tuple[int, int, int], Flow] = {}
+        #: Of the interfaces.
+        self._framings: list[Framing] = []
         self._ended: OrderedDict[tuple[int, int, int], bool] = OrderedDict()
         #: (GUID, QPN) -> first PSN that it expects, direction to it.
         self._ends: OrderedDict[tuple[int, int], tuple[int, Direction]] = OrderedDict()
@@ -149,7 +102,7 @@ class Capture:
         """
         return self._writer is None
 
-    def interface(self, name: str, guid: int) -> int:
+    def interface(self, name: str, guid: int, framing: Framing) -> int:
         """
         Add an HCA.
 
@@ -158,7 +111,10 @@ class Capture:
         with self.lock:
             self.guids.add(guid)
             writer = self._writer
-            return -1 if writer is None else writer.interface(name, f"HCA {guid:016x}")
+            if writer is None:
+                return -1
+            self._framings.append(framing)
+            return writer.interface(name, f"HCA {guid:016x}", framing.linkType)
 
     def write(self, interface: int, outbound: bool, frame: bytes) -> None:
         """
@@ -231,7 +187,14 @@ class Capture:
         return self.flows.get(key)
 
     def begin(
-        self, key: tuple[int, int, int], source: int, reliable: bool, psn: int | None, mtu: int
+        self,
+        key: tuple[int, int, int],
+        source: int,
+        reliable: bool,
+        psn: int | None,
+        mtu: int,
+        partition: Callable[[bool], int],
+        level: int,
     ) -> Flow:
         """
         Begin a flow.
@@ -241,16 +204,20 @@ class Capture:
         @param reliable: whether there are responses.
         @param psn: its first PSN, L{None} to use that of a CM message.
         @param mtu: the path MTU in bytes.
+        @param partition: gives the P_Key of requests, or of responses if it is called with true.
+        @param level: service level.
         """
         requester, responder, number = key
         expected, way = self._ends.get((responder, number), (0, Direction.between(requester, responder)))
+        way = evolve(way, level=level)
         back = way.back()
         # One source port for both directions, as rxe has it for a connected queue pair (rxe_verbs.c
         # rxe_modify_qp).
         port = sourcePort(way.label or flowLabel(source, number))
 
         def emit(answer: bool, packet: Packet) -> None:
-            bth = evolve(packet.bth, destination=source if answer else number)
+            destination = source if answer else number
+            bth = evolve(packet.bth, destination=destination, partition=partition(answer))
             shown = evolve(packet, bth=bth)
             if answer:
                 self.show(self._fromResponder, back, port, shown)
@@ -362,24 +329,21 @@ class Capture:
         self._latest = (word, record), [end]
         return False
 
-    def datagram(
-        self, form: DatagramForm, seen: tuple[int, bool], source: int, target: int, word: int, record: bytes
-    ) -> None:
+    def datagram(self, seen: tuple[int, bool], source: int, target: int, word: int, record: bytes) -> None:
         """
         Show an unreliable datagram.
 
-        @param form: of the record.
         @param seen: interface, and whether it is the sender.
         @param source: GUID of the sender.
         @param target: GUID of the receiver.
         @param word: opcode and QPN.
         @param record: what its form has, DETH, immediate if there is one, and payload.
         """
-        row = OPCODES[word >> 24 & 0x7F]
+        writer, framing = self._writer, self._framings[seen[0]]
+        row, form = OPCODES[word >> 24 & 0x7F], framing.form
         payload = form.size + row.layout.size
-        if len(record) < payload:
+        if writer is None or len(record) < payload:
             return
-        fromGID, toGID, label, trafficClass, hopLimit = form.shown(record, source, target)
         numbers = row.layout.unpack_from(record, form.size)
         _, sender = DETH.unpack_from(record, form.size)
         bth = BaseHeader(
@@ -387,9 +351,22 @@ class Capture:
             solicited=bool(word >> 31),
         )
         packet = Packet.of(bth, numbers, record[payload:])
-        way = Direction(source, target, fromGID, toGID, label)
         port = datagramPort(sender & QPN_MASK)
-        self.show(seen, way, port, packet, trafficClass, hopLimit)
+        writer.packet(*seen, framing.datagram(Direction.between(source, target), port, packet, record))
+
+    def passed(self, seen: tuple[int, bool], source: int, packet: Any) -> None:
+        """
+        Show a MAD that passes a port of a subnet.
+
+        @param seen: interface, and whether it is the sender.
+        @param source: GUID of the sender, or a number that stands for it.
+        @param packet: a L{Packet<twisted_ib.hca.subnet.smi.Packet>}.
+        """
+        writer = self._writer
+        if writer is not None:
+            psn = self._nextDatagram(source, packet.source)
+            ends = packet.slid, packet.dlid, packet.source, packet.destination
+            writer.packet(*seen, management(*ends, psn, bytes(packet.octets)))
 
     def _nextDatagram(self, guid: int, number: int) -> int:
         # IBTA vol. 1 9.8.3: datagrams have PSNs, per sending queue pair, though no receiver checks them.
@@ -397,15 +374,7 @@ class Capture:
         _remember(self._datagrams, (guid, number), psn + 1 & PSN_MASK)
         return psn
 
-    def show(
-        self,
-        seen: tuple[int, bool],
-        way: Direction,
-        port: int,
-        packet: Packet,
-        trafficClass: int = 0,
-        hopLimit: int = _HOPS,
-    ) -> None:
+    def show(self, seen: tuple[int, bool], way: Direction, port: int, packet: Packet) -> None:
         """
         Write a packet.
 
@@ -414,18 +383,8 @@ class Capture:
         @raise OSError: the file cannot be written.
         """
         writer = self._writer
-        if writer is None:
-            return
-        version = ipVersion(way.fromGID, way.toGID)
-        datagram = UDPDatagram(
-            *(way.fromGID, way.toGID, port, packet.pack()),
-            *(trafficClass, hopLimit, way.label),
-            # RFC 8200 section 8.1: UDP over IPv6 needs a checksum, and Wireshark marks packets without one.
-            checksum=0 if version == 4 else None,
-        )
-        target = hardwareAddress(way.toGID, _hardware(way.target))
-        frame = ethernet(_hardware(way.source), target, version) + datagram.pack()
-        writer.packet(*seen, frame)
+        if writer is not None:
+            writer.packet(*seen, self._framings[seen[0]].packet(way, port, packet))
 
 
 #: All open captures; and file name -> capture, of those opened by L{capture}.

@@ -26,7 +26,18 @@ _SECTION_BODY: Final = Struct("<IHHq")
 _BYTE_ORDER: Final = 0x1A2B3C4D
 #: Link type, reserved, snap length; 0 is unlimited (section 4.2).
 _INTERFACE_BODY: Final = Struct("<HHI")
-_ETHERNET: Final = 1
+#: The registered link types of Ethernet, and of records of Endace's ERF, which is how files have InfiniBand
+#: packets: there is a type of theirs too, 247, but Wireshark (4.0, wiretap/pcap-common.c) has no entry for
+#: it, and knows InfiniBand from ERF.
+ETHERNET: Final = 1
+ERF: Final = 197
+#: ERF: timestamp, in units of 2**-32 s, little endian; then big endian type, flags, length of the record,
+#: loss counter, length of the packet.
+_ERF_TIME: Final = Struct("<Q")
+_ERF_REST: Final = Struct(">BBHHH")
+_ERF_INFINIBAND: Final = 21
+_ERF_VARYING: Final = 4
+_SECOND: Final = 1_000_000_000
 #: Interface, timestamp (upper and lower half), captured length, original length (section 4.3).
 _PACKET_BODY: Final = Struct("<IIIII")
 
@@ -54,6 +65,12 @@ def _block(kind: int, *pieces: bytes) -> bytes:
     return b"".join((_BLOCK.pack(kind, total), *pieces, _TRAILER.pack(total)))
 
 
+def _record(now: int, packet: bytes) -> bytes:
+    size = len(packet)
+    rest = _ERF_REST.pack(_ERF_INFINIBAND, _ERF_VARYING, _ERF_TIME.size + _ERF_REST.size + size, 0, size)
+    return _ERF_TIME.pack((now << 32) // _SECOND) + rest + packet
+
+
 class Writer:
     """
     A pcapng file that packets are appended to.
@@ -70,7 +87,8 @@ class Writer:
         """
         self._clock = clock
         self._blocks: list[bytes] = []
-        self._size = self._interfaces = 0
+        self._size = 0
+        self._interfaces: list[int] = []
         self._flushed = clock()
         self.eager = False
         # Readable by its owner only, and no symbolic link is followed: a capture contains all payloads, and
@@ -86,24 +104,25 @@ class Writer:
             )
         )
 
-    def interface(self, name: str, description: str) -> int:
+    def interface(self, name: str, description: str, linkType: int) -> int:
         """
         Add an interface description block.
 
+        @param linkType: L{ETHERNET} or L{ERF}, for InfiniBand packets.
         @return: the interface's number.
         """
         self._add(
             _block(
                 _INTERFACE,
-                _INTERFACE_BODY.pack(_ETHERNET, 0, 0),
+                _INTERFACE_BODY.pack(linkType, 0, 0),
                 _option(_NAME, name.encode()),
                 _option(_DESCRIPTION, description.encode()),
                 _option(_RESOLUTION, _NANO),
                 _END,
             )
         )
-        self._interfaces += 1
-        return self._interfaces - 1
+        self._interfaces.append(linkType)
+        return len(self._interfaces) - 1
 
     def packet(self, interface: int, outbound: bool, frame: bytes) -> None:
         """
@@ -112,7 +131,10 @@ class Writer:
         @param outbound: whether the interface sent it.
         @raise OSError: the file cannot be written.
         """
-        now, size = self._clock(), len(frame)
+        now = self._clock()
+        if self._interfaces[interface] == ERF:
+            frame = _record(now, frame)
+        size = len(frame)
         head = _PACKET_BODY.pack(interface, now >> 32, now & 0xFFFFFFFF, size, size)
         self._add(_block(_PACKET, head, frame, bytes(-size & 3), _DIRECTIONS[outbound]))
         late = self.eager or now - self._flushed >= CAPTURE_NANOSECONDS

@@ -31,18 +31,20 @@ from twisted_ib.hca.base.operation import (
     UNRELIABLE,
     isDatagram,
 )
+from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.capture.capture import Capture
 from twisted_ib.hca.capture.flow import Flow
+from twisted_ib.hca.capture.framing import Framing, LocalFraming, RoutedFraming
 from twisted_ib.hca.capture.linktrace import TracedLink
 from twisted_ib.hca.fabric.base.link import IFabricObserver
 from twisted_ib.hca.fabric.base.path import Refusing
 from twisted_ib.hca.queues.receiver import RecordReceiver
 from twisted_ib.hca.queues.scatter import payload
-from twisted_ib.hca.services.datagramform import FORMS
 from twisted_ib.hca.wire import headers
 from twisted_ib.hca.wire.grh import HEADER_BYTES
 from twisted_ib.hca.wire.mad.mad import MAD_BYTES
 from twisted_ib.hca.wire.opcodes import MTU_BYTES, OPCODES
+from twisted_ib.hca.wire.packet import DEFAULT_PARTITION
 
 if TYPE_CHECKING:
     from twisted_ib.hca.fabric.base.path import RecordPath as _Path
@@ -57,7 +59,7 @@ class Trace:
     """
     The trace of one HCA.
 
-    @ivar form: of the fabric's datagrams.
+    @ivar framing: of its packets.
     @ivar interface: the number of its interface in the capture.
     """
 
@@ -69,8 +71,9 @@ class Trace:
         """
         self.capture = capture
         self.fabric = fabric
-        self.form = FORMS[fabric.traits.linkLayer]
-        self.interface = capture.interface(name, fabric.guid)
+        isLocal = fabric.traits.linkLayer is LinkLayer.INFINIBAND
+        self.framing: Framing = LocalFraming(fabric.lidOf) if isLocal else RoutedFraming()
+        self.interface = capture.interface(name, fabric.guid, self.framing)
         fabric.trace(self)
 
     def tracedPaths(self, base: Any) -> Any:
@@ -84,6 +87,33 @@ class Trace:
         See L{IFabricObserver}.
         """
         return TracedLink(link, self.capture, self.interface)
+
+    def tracedMAD(self, isOutbound: bool, packet: Any) -> None:
+        """
+        See L{IFabricObserver}.
+        """
+        capture, fabric = self.capture, self.fabric
+        source = fabric.guid if isOutbound else fabric.route(packet.slid) or packet.slid
+        if capture.closed or (not isOutbound and source in capture.guids):
+            return
+        with capture.lock:
+            try:
+                capture.passed((self.interface, isOutbound), source, packet)
+            except Exception as error:
+                capture.stop(error)
+
+    def partition(self, queuePair: Any, path: Any, remote: int, isOwn: bool) -> int:
+        """
+        @param queuePair: of a connection, or L{None}.
+        @param remote: the number of that of the peer.
+        @return: the P_Key of packets on a wire of this HCA or, if not C{isOwn}, of the peer.
+        """
+        if queuePair is None or isinstance(self.framing, RoutedFraming):
+            return DEFAULT_PARTITION
+        mine: int = queuePair.partition
+        # The peer tells its own soon.
+        found: int = mine if isOwn else path.members.get(remote, mine)
+        return found
 
 
 class PathTrace:
@@ -253,9 +283,9 @@ class PathTrace:
         if len(record) < HEADER_BYTES:
             return False  # The same opcode with a reference, which is shorter than GRH and DETH.
         word = opcode << 24 | number
-        form = self.trace.form
+        form = self.trace.framing.form
         if not (outbound and self.capture.sentBefore(form, self, word, record)):
-            self.capture.datagram(form, seen, source, target, word, record)
+            self.capture.datagram(seen, source, target, word, record)
         return True
 
     def _refusal(self, record: bytes, ends: tuple[int, int], mine: bool) -> None:
@@ -317,7 +347,13 @@ class PathTrace:
         attributes = getattr(queuePair, "attributes", None) or {}
         psn = attributes.get("sq_psn" if outbound else "rq_psn")
         mtu = MTU_BYTES.get(attributes.get("path_mtu", 0), _LONGEST_MTU)
-        return self.capture.begin(key, source, reliable, psn, mtu)
+        remote = key[2] if outbound else source
+        level = getattr(getattr(queuePair, "vector", None), "serviceLevel", 0)
+
+        def partition(isAnswer: bool) -> int:
+            return self.trace.partition(queuePair, self.path, remote, isAnswer is not outbound)
+
+        return self.capture.begin(key, source, reliable, psn, mtu, partition, level)
 
     def _referred(self, opcode: int, record: bytes) -> Any:
         if not opcode & REFERENCE:

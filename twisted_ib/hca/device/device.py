@@ -186,6 +186,10 @@ class Device(DeviceProgress, Identity):
         # Queue pairs 0 and 1 are special and 0xFFFFFF is multicast (IBTA vol. 1 10.5.2).  The order is
         # secret: a restarted process must not reuse numbers that peers still have in timewait.
         self._numbers = RandomIndices(randomBits, GSI_QPN + 1, MULTICAST_QPN - 1)
+        if capture is None:
+            capture = os.environ.get("TWISTED_IB_CAPTURE", "")
+        #: The capture that its packets are written to, or L{None}.
+        self.capture = self._open(capture) if capture else None
         if fabric is None:
             self._join(openFabric(name, self, self.guid, clock, address=address))
         else:
@@ -195,10 +199,8 @@ class Device(DeviceProgress, Identity):
         # its own for commands.
         isUnlisted = self.traits.hasAddress and fabric is None
         self._queryServer = self._appear() if isUnlisted else None
-        if capture is None:
-            capture = os.environ.get("TWISTED_IB_CAPTURE", "")
-        #: The capture that its packets are written to, or L{None}.
-        self.capture = self._trace(capture) if capture else None
+        if self.capture is not None:
+            self._trace(self.capture)
         _devices.add(self)
 
     def _join(self, fabric: Any) -> None:
@@ -245,14 +247,15 @@ class Device(DeviceProgress, Identity):
         self.fabric.watch(inquiries.fileno(), inquiries.attend)
         return inquiries
 
-    def _trace(self, capture: Capture | str) -> Capture | None:
+    def _open(self, capture: Capture | str) -> Capture | None:
         from twisted_ib.hca.capture import capture as captures
+
+        return captures.capture(capture) if isinstance(capture, str) else capture
+
+    def _trace(self, capture: Capture) -> None:
         from twisted_ib.hca.capture.trace import Trace
 
-        found = captures.capture(capture) if isinstance(capture, str) else capture
-        if found is not None:
-            Trace(found, self.fabric, self.name)
-        return found
+        Trace(capture, self.fabric, self.name)
 
     # -- what is known of it
 

@@ -31,7 +31,6 @@ from twisted_ib.hca.wire.grh import (
     GRH_BYTES,
     destination,
     ends,
-    guidGID,
     isMulticast,
     length,
     packGRH,
@@ -114,17 +113,6 @@ class DatagramForm:
     def reply(self, head: bytes) -> AddressVector:
         """
         @return: the address for replies to a datagram that was accepted.
-        """
-        raise NotImplementedError
-
-    def shown(self, head: bytes, source: int, target: int) -> tuple[int, int, int, int, int]:
-        """
-        The header as a capture shows it.
-
-        @param source: GUID of the sender.
-        @param target: GUID of the receiver.
-        @return: GIDs of sender and receiver, flow label, traffic class, hop limit.
-        @raise WireError: there is no such header.
         """
         raise NotImplementedError
 
@@ -218,9 +206,12 @@ class RoutedForm(DatagramForm):
         source, _, label, trafficClass, _ = route(head)
         return AddressVector(source, flowLabel=label, hopLimit=_REPLY_HOPS, trafficClass=trafficClass)
 
-    def shown(self, head: bytes, source: int, target: int) -> tuple[int, int, int, int, int]:
+    def shown(self, head: bytes) -> tuple[int, int, int, int, int]:
         """
-        See L{DatagramForm.shown}.
+        The header as a capture shows it.
+
+        @return: GIDs of sender and receiver, flow label, traffic class, hop limit.
+        @raise WireError: there is no such header.
         """
         return route(head)
 
@@ -309,13 +300,15 @@ class LocalForm(DatagramForm):
             serviceLevel=level,
         )
 
-    def shown(self, head: bytes, source: int, target: int) -> tuple[int, int, int, int, int]:
+    def shown(self, head: bytes) -> tuple[int, int, int, int, bytes]:
         """
-        See L{DatagramForm.shown}: without a GRH those of the GUIDs.
+        The headers as a capture shows them.
+
+        @return: LIDs of sender and receiver, service level, P_Key, and the GRH or no octets.
         """
-        if self._hasGRH(head):
-            return route(self.grh(head))
-        return guidGID(source), guidGID(target), 0, 0, _REPLY_HOPS
+        source, target, level, partition = _LOCAL.unpack_from(head)
+        grh = self.grh(head) if self._hasGRH(head) else b""
+        return source, target, level >> _SERVICE_LEVEL_SHIFT, partition, grh
 
     def check(self, queuePair: Any, key: int, head: bytes, behind: int) -> str:
         """

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from attrs import define
+from attrs import define, evolve
 
 from twisted_ib.hca.base.port import PhysicalState
 from twisted_ib.hca.subnet.counters import Counters
@@ -174,6 +174,8 @@ class Carrier:
         self._count = count
         #: Of the ports that they pass.
         self.counters = Counters()
+        #: What is called with whether a datagram leaves a port, and the datagram as it is on the link.
+        self.watched: dict[Port, Callable[[bool, Packet], object]] = {}
 
     def carry(self, port: Port, packet: Packet) -> Port | None:
         """
@@ -210,12 +212,12 @@ class Carrier:
             if number < 0 or (not switch and number != port.number):
                 self._count("smp_not_switch" if number == NO_SWITCH else "smp_discarded")
                 return None
-            far = self._cross(node, number, management=True)
+            far = self._cross(node, number, packet, management=True)
             if far is None:
                 return None
             port, ingress = far, far.number
 
-    def _cross(self, node: Node, number: int, management: bool) -> Port | None:
+    def _cross(self, node: Node, number: int, packet: Packet, management: bool) -> Port | None:
         port = node.port(number)
         far = None if port is None else port.peer
         if port is None or far is None or port.physicalState is not PhysicalState.LINK_UP:
@@ -228,7 +230,16 @@ class Carrier:
             self.counters.add(port, "portXmitDiscards")
             return None
         self.counters.passed(port, far)
+        if self.watched:
+            self._show(port, far, packet)
         return far
+
+    def _show(self, port: Port, far: Port, packet: Packet) -> None:
+        for end, isOutbound in ((port, True), (far, False)):
+            watcher = self.watched.get(end)
+            if watcher is not None:
+                # A copy, since the next hops change it.
+                watcher(isOutbound, evolve(packet, octets=bytearray(packet.octets)))
 
     def _routed(self, port: Port, packet: Packet, lid: int) -> Port | None:
         management = packet.octets[CLASS_AT] in SUBNET_CLASSES
@@ -246,7 +257,7 @@ class Carrier:
                 if switch is not None and ingress is not None:
                     self.counters.add(ingress, "portRcvSwitchRelayErrors")
                 return None
-            far = self._cross(node, number, management)
+            far = self._cross(node, number, packet, management)
             if far is None:
                 return None
             port = ingress = far

@@ -18,6 +18,7 @@ from tests.contracts.groups import DatagramSide
 from tests.hca.hcas import LISTENER, SDP, turn
 from tests.hca.mad.toys.echo import EchoAgent
 from tests.hca.queues.keyed_pair import DeviceSide, piece
+from tests.support.captures import Frame, read
 from tests.support.commands import PATH, running
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import waitUntil
@@ -26,6 +27,7 @@ from twisted_ib.errors import DeviceError, HiddenListenerError, NoListenerError
 from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.traits import NodeType
+from twisted_ib.hca.capture.capture import Capture
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.entries import connect
@@ -36,11 +38,13 @@ from twisted_ib.hca.host.subnet import server as servers
 from twisted_ib.hca.host.subnet.messages import REFUSED, kindOf, packAttach
 from twisted_ib.hca.host.subnet.place import VARIABLE
 from twisted_ib.hca.mad.attributes.node import NodeInfo
+from twisted_ib.hca.mad.attributes.port import PortInfo
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.services.address import AddressVector
-from twisted_ib.hca.wire.mad.classes import SUBNET
-from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, Mad
+from twisted_ib.hca.subnet.smi import Packet
+from twisted_ib.hca.wire.mad.classes import PERFORMANCE, SUBNET
+from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, SET, Mad
 
 MISSING = libc.available()
 OK = WCStatus.SUCCESS
@@ -237,7 +241,7 @@ class LinkTests(SynchronousTestCase):
         self.patch(limits, "SUBNET_DEVICES", 5)
         (directory, *_), _ = openDirectories(os.environ, os.geteuid(), False)
         self.addCleanup(directory.close)
-        for octets in (b"?", packAttach(5, 0, "x").replace(b"sub1", b"sub0"), packAttach(4, 0, "even")):
+        for octets in (b"?", packAttach(5, 0, "x").replace(b"sub2", b"sub0"), packAttach(4, 0, "even")):
             pair = connect(directory, NAME, socket.SOCK_SEQPACKET)
             self.addCleanup(pair.close)
             pair.setblocking(True)
@@ -296,6 +300,42 @@ class LinkTests(SynchronousTestCase):
         (host,) = hosts._hosts
         assert host.subnet.manager is not None
         self.assertGreater(host.subnet.manager.manager.key, 1 << 32)
+
+    def test_capture(self) -> None:
+        """
+        A capture has the SMPs that make the port Active; those of another user's device are not its host's to
+        tell.
+        """
+        capture = Capture(self.mktemp())
+        self.addCleanup(capture.close)
+        one = Device("ib0", capture=capture)
+        self.devices.append(one)
+        self.until(lambda: one.port.state is PortState.ACTIVE)
+        agent = one.mads.register(SUBNET, 1, (GET_RESPONSE,), lambda request: None)
+        vector = AddressVector(0, lid=one.port.smLID, isGlobal=False)
+        responses: list[Any] = []
+        agent.send(vector, Mad(SUBNET, 1, GET, 0, NodeInfo.ID), responses.append)
+        self.until(lambda: responses)
+        (host,) = hosts._hosts
+        (client,) = host.server._clients
+        client.credentials = evolve(client.credentials, uid=os.geteuid() + 1)
+        for managementClass in (SUBNET, PERFORMANCE):
+            octets = bytearray(Mad(managementClass, 1, GET, 7, NodeInfo.ID).pack())
+            client.passed(False, Packet(5, one.port.lid, 1, 1, octets))
+
+        def shown() -> list[Frame]:
+            capture.flush()
+            return read(capture.path)
+
+        self.until(lambda: shown()[-1].mad.transaction == 7)
+        frames = shown()
+        sets = [
+            frame.mad for frame in frames if (frame.mad.method, frame.mad.attribute) == (SET, PortInfo.ID)
+        ]
+        self.assertEqual(PortInfo.parse(bytes(sets[-1].data)).linkState, PortState.ACTIVE)
+        asked = [frame for frame in frames if frame.mad.managementClass == SUBNET]
+        self.assertEqual([frame.outbound for frame in asked], [True, False])
+        self.assertEqual(frames[-1].mad.managementClass, PERFORMANCE)
 
     def test_manages(self) -> None:
         """

@@ -41,9 +41,9 @@ class MessageTests(SynchronousTestCase):
         """
         Octets of all kinds.
         """
-        attach = bytes.fromhex("01 746962 73756231 0300 0500000000000000") + b"ib0"
-        self.assertEqual(messages.packAttach(5, 3, "ib0"), attach)
-        self.assertEqual(messages.parseAttach(attach), Attach(5, 3, "ib0"))
+        attach = bytes.fromhex("01 746962 73756232 0300 0500000000000000 01") + b"ib0"
+        self.assertEqual(messages.packAttach(5, 3, "ib0", True), attach)
+        self.assertEqual(messages.parseAttach(attach), Attach(5, 3, "ib0", True))
         attached = bytes.fromhex("02 0500000000000000")
         self.assertEqual((messages.packAttached(5), messages.parseAttached(attached)), (attached, 5))
         port = bytes.fromhex(
@@ -53,6 +53,7 @@ class MessageTests(SynchronousTestCase):
         packet = Packet(1, 2, 3, 4, bytearray(256))
         mad = bytes.fromhex("06 0100 0200 03000000 04000000") + bytes(256)
         self.assertEqual((messages.packMAD(packet), messages.parseMAD(mad)), (mad, packet))
+        self.assertEqual(messages.packMAD(packet, messages.OUT), b"\x08" + mad[1:])
         self.assertEqual(messages.refusal("no"), b"\x03no")
 
     def test_ways(self) -> None:
@@ -72,7 +73,7 @@ class MessageTests(SynchronousTestCase):
         Anything else is refused by name: another length, version or value, or any octets.
         """
         attach, port = messages.packAttach(5, 3, "ib0"), messages.packPort(CHANGE)
-        for octets in (b"", attach[:10], attach + bytes(64), attach.replace(b"sub1", b"sub2")):
+        for octets in (b"", attach[:10], attach + bytes(64), attach.replace(b"sub2", b"sub1")):
             self.assertRaises(WireError, messages.parseAttach, octets)
         for octets in (port[:-1], port + b"\0", b"\x04\x07" + port[2:], port[:3] + b"\xff\xff" + port[5:]):
             self.assertRaises(WireError, messages.parsePort, octets)

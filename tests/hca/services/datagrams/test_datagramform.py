@@ -78,7 +78,7 @@ class PackTests(SynchronousTestCase):
         self.assertEqual((ROUTED.grh(record), ROUTED.group(record)), (record[:40], 0))
         reply = AddressVector(SENDER, flowLabel=0x12345, hopLimit=0xFF, trafficClass=0xA5)
         self.assertEqual(ROUTED.reply(record), reply)
-        self.assertEqual(ROUTED.shown(record, 1, 2), (SENDER, RECEIVER, 0x12345, 0xA5, 0x3F))
+        self.assertEqual(ROUTED.shown(record), (SENDER, RECEIVER, 0x12345, 0xA5, 0x3F))
 
     def test_internet(self) -> None:
         """
@@ -87,7 +87,7 @@ class PackTests(SynchronousTestCase):
         record = octets(IPV4, "01020304")
         source, target = gidNumber("192.0.2.1"), gidNumber("192.0.2.2")
         self.assertEqual(ROUTED.reply(record), AddressVector(source, hopLimit=0xFF, trafficClass=0xA5))
-        self.assertEqual(ROUTED.shown(record, 1, 2), (source, target, 0, 0xA5, 0x3F))
+        self.assertEqual(ROUTED.shown(record), (source, target, 0, 0xA5, 0x3F))
         self.assertEqual(ROUTED.fault(queuePair(target), KEY, source, ONLY, record, len(record)), "")
 
     def test_local(self) -> None:
@@ -101,7 +101,7 @@ class PackTests(SynchronousTestCase):
         self.assertEqual((LOCAL.grh(record), LOCAL.group(record)), (bytes(40), 0))
         reply = AddressVector(0, lid=0x10, serviceLevel=5, isGlobal=False)
         self.assertEqual(LOCAL.reply(record), reply)
-        self.assertEqual(LOCAL.shown(record, 0xA1, 0xB1), (SENDER, RECEIVER, 0, 0, 0xFF))
+        self.assertEqual(LOCAL.shown(record), (0x10, 0x21, 5, 0xFFFF, b""))
         sender.partition = 0x8001
         self.assertEqual(LOCAL.pack(sender, vector, 4)[6:8], b"\x80\1")
 
@@ -117,7 +117,7 @@ class PackTests(SynchronousTestCase):
         self.assertEqual(
             LOCAL.reply(record), AddressVector(SENDER, 0, 0x12345, 0xFF, 0xA5, lid=0x10, serviceLevel=5)
         )
-        self.assertEqual(LOCAL.shown(record, 1, 2), (SENDER, RECEIVER, 0x12345, 0xA5, 0x3F))
+        self.assertEqual(LOCAL.shown(record), (0x10, 0x21, 5, 0xFFFF, record[8:48]))
 
     def test_group(self) -> None:
         """
@@ -142,8 +142,8 @@ class PackTests(SynchronousTestCase):
         What is no header is not shown as one.
         """
         for text in ("7a" + HEAD[2:], HEAD.replace("1b", "06"), "00" * 40, "01" + IPV4[2:]):
-            self.assertRaises(WireError, ROUTED.shown, octets(text), 1, 2)
-        self.assertRaises(WireError, ROUTED.shown, bytes(39), 1, 2)
+            self.assertRaises(WireError, ROUTED.shown, octets(text))
+        self.assertRaises(WireError, ROUTED.shown, bytes(39))
 
 
 class FaultTests(SynchronousTestCase):

@@ -110,5 +110,13 @@ class IFabricObserver(Interface):
         @return: another in its place.
         """
 
+    def tracedMAD(isOutbound, packet):  # type: ignore[no-untyped-def]
+        """
+        A MAD passes the port of the fabric of a subnet.
+
+        @param isOutbound: whether it leaves the port.
+        @param packet: the L{Packet<twisted_ib.hca.subnet.smi.Packet>}, as it is on the link.
+        """
+
 
 __all__ = ["IFabricObserver", "ILink"]

@@ -33,6 +33,11 @@ class ISubnetDirectory(IHostDirectory):
         @return: the GUID of the HCA whose node has a description; 0 if there is none.
         """
 
+    def lidOf(guid):  # type: ignore[no-untyped-def]
+        """
+        @return: the first LID of the port with a GUID, this HCA's or another's; 0 if it has none.
+        """
+
     def settings():  # type: ignore[no-untyped-def]
         """
         @return: the settings of the port, a L{PortChange<twisted_ib.hca.base.port.PortChange>}.
@@ -52,6 +57,7 @@ class ISubnetOwner(IFabricOwner):
     """
 
     port = Attribute("Its L{Port<twisted_ib.hca.base.port.Port>}.")
+    capture = Attribute("Where its packets are written, or L{None}.")
 
     def changePort(change):  # type: ignore[no-untyped-def]
         """

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: Settings of the port that wait for the device's turn; each has all of them, so that the latest suffice.
 _CHANGES: Final = 64
+#: MADs that wait for the observer: what makes a port Active is less.
+_PASSED: Final = 256
 
 
 class _Checked:
@@ -97,6 +99,9 @@ class SubnetFabric:
         self.owner = owner
         self._changes: deque[PortChange] = deque(maxlen=_CHANGES)
         self._mads: deque[Packet] = deque()
+        self._observer: Any = None
+        #: MADs that pass the port while there is no observer yet.
+        self._passed: deque[tuple[bool, Packet]] = deque(maxlen=_PASSED)
         self._isRerouted = self._isWaiting = False
         self._joined: set[int] = set()
         #: Multicast LID -> the members elsewhere, and with this HCA.
@@ -120,11 +125,20 @@ class SubnetFabric:
         self.deadline, self.tick = inner.deadline, inner.tick
         self.fileno, self.signal, self.registerWith = inner.fileno, inner.signal, inner.registerWith
         self.unsent, self.paths, self.allocate = inner.unsent, inner.paths, inner.allocate
-        self.count, self.trace = inner.count, inner.trace
+        self.count = inner.count
         self.withdraw, self.serving = inner.withdraw, inner.serving
         self.reach, self.proves = inner.reach, inner.proves
         # Of those in the run directory.
         self.attachPage = getattr(inner, "attachPage", None)
+
+    def trace(self, observer: Any) -> None:
+        """
+        See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>}.
+        """
+        self._records.trace(observer)
+        self._observer = observer
+        while self._passed:
+            observer.tracedMAD(*self._passed.popleft())
 
     def tracedPaths(self, base: Any) -> Any:
         """
@@ -246,6 +260,12 @@ class SubnetFabric:
         """
         return int(self.port.named(description))
 
+    def lidOf(self, guid: int) -> int:
+        """
+        See L{ISubnetDirectory}.
+        """
+        return int(self.owner.port.lid if guid == self.guid else self.port.lidOf(guid))
+
     def members(self, lid: int) -> tuple[int, ...]:
         """
         See L{ISubnetDirectory}.
@@ -271,6 +291,22 @@ class SubnetFabric:
         return found
 
     # -- MADs
+
+    @property
+    def isWatching(self) -> bool:
+        """
+        See L{IAttachedDevice<twisted_ib.hca.host.subnet.attached.IAttachedDevice>}.
+        """
+        return self.owner.capture is not None
+
+    def passed(self, isOutbound: bool, packet: Packet) -> None:
+        """
+        See L{IAttachedDevice<twisted_ib.hca.host.subnet.attached.IAttachedDevice>}.
+        """
+        if self._observer is None:
+            self._passed.append((isOutbound, packet))
+        else:
+            self._observer.tracedMAD(isOutbound, packet)
 
     def managementPath(self, lid: int) -> ManagementPath:
         """

@@ -21,6 +21,20 @@ class IAttachedDevice(Protocol):
     It is called from within what a manager or another device does, and acts later.
     """
 
+    @property
+    def isWatching(self) -> bool:
+        """
+        Whether it is told of all MADs that pass its port.
+        """
+
+    def passed(self, isOutbound: bool, packet: Packet) -> None:
+        """
+        A MAD passes the port.
+
+        @param isOutbound: whether it leaves the port.
+        @param packet: it, as it is on the link.
+        """
+
     def portChanged(self, change: PortChange) -> None:
         """
         The port has these settings now.

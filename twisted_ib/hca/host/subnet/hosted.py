@@ -250,6 +250,8 @@ class HostedSubnet:
         if 0 < lid <= LARGEST_UNICAST_LID and not any(each.hasLID(lid) for each in self.graph.ports()):
             port.lid = lid
         found = self.attached[port.guid] = AttachedPort(self, port, device)
+        if device.isWatching:
+            self._carrier.watched[port] = device.passed
         self._setClient(port, True)
         # The others may connect with it.
         self._linksChanged((), True)
@@ -300,6 +302,7 @@ class HostedSubnet:
         if self.attached.get(port.guid) is not attached:
             return
         del self.attached[port.guid]
+        self._carrier.watched.pop(port, None)
         self._setClient(port, False)
         changes: list[Change] = []
         if self._plugged.pop(port.node, None) is not None:
@@ -439,6 +442,7 @@ class HostedSubnet:
             self.consumer.removed(node)
         for port in node.each():
             found = self.attached.pop(port.guid, None)
+            self._carrier.watched.pop(port, None)
             if found is not None:
                 found.device.portChanged(PortChange(state=PortState.DOWN))
         self._pmas.pop(node, None)

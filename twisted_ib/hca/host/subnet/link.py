@@ -24,8 +24,10 @@ from twisted_ib.hca.host.rundirectory import RunDirectory, allowedUids
 from twisted_ib.hca.host.subnet.hostthread import HostThread
 from twisted_ib.hca.host.subnet.messages import (
     ATTACHED,
+    INTO,
     MAD,
     MESSAGE_BYTES,
+    OUT,
     PORT,
     REFUSED,
     WAYS,
@@ -78,6 +80,8 @@ class SubnetLink:
         self._environment = dict(environment)
         self._device: IAttachedDevice | None = None
         self._description = description
+        # Called also before the device is complete: the first MADs make its port Active.
+        self._passed = device.passed if device.isWatching else None
         #: The latest that the host has said, and what the device knows of it.
         self._settings = self._known = PortChange(state=PortState.DOWN)
         self._ways = self._current = Ways()
@@ -115,7 +119,7 @@ class SubnetLink:
             return None
         try:
             checkPeer(pair, allows)
-            if sendWithDescriptors(pair, packAttach(self.guid, lid, self._description)):
+            if sendWithDescriptors(pair, self._request(lid)):
                 octets = self._next(pair, end)
                 if kindOf(octets) == REFUSED:
                     raise DeviceError(f"the subnet refuses the device: {octets[1:].decode(errors='replace')}")
@@ -130,6 +134,9 @@ class SubnetLink:
             raise
         pair.close()
         return None
+
+    def _request(self, lid: int) -> bytes:
+        return packAttach(self.guid, lid, self._description, self._passed is not None)
 
     def _next(self, pair: socket.socket, end: float) -> bytes:
         poll = select.poll()
@@ -282,6 +289,8 @@ class SubnetLink:
             self._tell()
         elif kind == MAD and device is not None:
             device.received(parseMAD(octets))
+        elif kind in (INTO, OUT) and self._passed is not None:
+            self._passed(kind == OUT, parseMAD(octets))
 
     def _reattach(self) -> None:
         lid = self._known.lid or 0

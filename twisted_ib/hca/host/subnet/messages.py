@@ -24,6 +24,9 @@ REFUSED: Final = 3
 PORT: Final = 4
 WAYS: Final = 5
 MAD: Final = 6
+#: MADs that pass the port of a device that watches it, into and out of it.
+INTO: Final = 7
+OUT: Final = 8
 #: Octets of the longest message, and of a description (IBTA vol. 1 14.2.5.2).
 MESSAGE_BYTES: Final = 8192
 DESCRIPTION_BYTES: Final = 64
@@ -31,9 +34,9 @@ DESCRIPTION_BYTES: Final = 64
 WAYS_BYTES: Final = 16 * 1024 * 1024
 
 #: In front of a request to attach; another layout has another one.
-_MAGIC: Final = b"tibsub1"
-#: Kind, magic, the LID that the port had, GUID; then the description.
-_ATTACH: Final = Struct("<B7sHQ")
+_MAGIC: Final = b"tibsub2"
+#: Kind, magic, the LID that the port had, GUID, whether the device watches; then the description.
+_ATTACH: Final = Struct("<B7sHQ?")
 _ATTACHED: Final = Struct("<BQ")
 #: State, physical state, LID, LMC, SM LID, SM SL, whether clients register again, numbers of GIDs and P_Keys.
 _SETTINGS: Final = Struct("<BBHBHBBHH")
@@ -57,14 +60,16 @@ class Attach(NamedTuple):
     guid: int
     lid: int
     description: str
+    isWatching: bool = False
 
 
-def packAttach(guid: int, lid: int, description: str) -> bytes:
+def packAttach(guid: int, lid: int, description: str, isWatching: bool = False) -> bytes:
     """
     @param lid: the LID that the port had before; 0 for none.
+    @param isWatching: whether the device is told of all MADs that pass its port.
     @return: the request.
     """
-    return _ATTACH.pack(ATTACH, _MAGIC, lid, guid) + description.encode()[:DESCRIPTION_BYTES]
+    return _ATTACH.pack(ATTACH, _MAGIC, lid, guid, isWatching) + description.encode()[:DESCRIPTION_BYTES]
 
 
 def parseAttach(octets: bytes) -> Attach:
@@ -73,10 +78,10 @@ def parseAttach(octets: bytes) -> Attach:
     """
     if not _ATTACH.size <= len(octets) <= _ATTACH.size + DESCRIPTION_BYTES:
         raise WireError(f"a request to attach has no {len(octets)} octets")
-    kind, magic, lid, guid = _ATTACH.unpack_from(octets)
+    kind, magic, lid, guid, isWatching = _ATTACH.unpack_from(octets)
     if kind != ATTACH or magic != _MAGIC:
         raise WireError("a process of another version wants to attach; start both anew")
-    return Attach(guid, lid, octets[_ATTACH.size :].decode(errors="replace"))
+    return Attach(guid, lid, octets[_ATTACH.size :].decode(errors="replace"), isWatching)
 
 
 def packAttached(guid: int) -> bytes:
@@ -140,11 +145,12 @@ def parsePort(octets: bytes) -> PortChange:
     return change
 
 
-def packMAD(packet: Packet) -> bytes:
+def packMAD(packet: Packet, kind: int = MAD) -> bytes:
     """
+    @param kind: L{MAD}, L{INTO} or L{OUT}.
     @return: the message of a MAD.
     """
-    head = _MAD.pack(MAD, packet.slid, packet.dlid, packet.source, packet.destination)
+    head = _MAD.pack(kind, packet.slid, packet.dlid, packet.source, packet.destination)
     return head + bytes(packet.octets)
 
 

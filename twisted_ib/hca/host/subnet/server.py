@@ -25,8 +25,10 @@ from twisted_ib.hca.host.subnet.attached import AttachedPort
 from twisted_ib.hca.host.subnet.descriptors import Descriptor
 from twisted_ib.hca.host.subnet.hosted import HostedSubnet
 from twisted_ib.hca.host.subnet.messages import (
+    INTO,
     MAD,
     MESSAGE_BYTES,
+    OUT,
     WAYS,
     Reached,
     kindOf,
@@ -73,9 +75,16 @@ class _Client:
         self.process = Descriptor(self.liveness.fd, partial(server.ended, self))
         self._change: PortChange | None = None
         self._isRerouted = False
-        self.isBlocked = False
+        self.isBlocked = self.isWatching = False
 
     # -- IAttachedDevice
+
+    def passed(self, isOutbound: bool, packet: Packet) -> None:
+        # Subnet management has keys that are not another user's to know.
+        isKnown = packet.octets[CLASS_AT] not in SUBNET_CLASSES or self.credentials.uid == os.geteuid()
+        if isKnown and self.attached is not None:
+            with suppress(PathLostError):
+                sendWithDescriptors(self.pair, packMAD(packet, OUT if isOutbound else INTO))
 
     def portChanged(self, change: PortChange) -> None:
         before, self._change = self._change, change
@@ -258,10 +267,12 @@ class SubnetServer:
         if found is not None and found.guid not in self._subnet.attached:
             # The subnet manager's port speaks for subnet administration.
             raise ResourceLimitError(f"the subnet has its own {asked.description!r}: choose another name")
+        client.isWatching = asked.isWatching
         client.attached = attached = self._subnet.attach(client, asked.guid, asked.description, asked.lid)
+        # The first that it is told, before any MAD that passes.
+        sendWithDescriptors(client.pair, packAttached(attached.guid))
         _cancel(client.deadline)
         self._attended(True)
-        sendWithDescriptors(client.pair, packAttached(attached.guid))
         client.portChanged(attached.settings())
 
     def _refuse(self, client: _Client, error: Exception) -> None:
