@@ -8,7 +8,7 @@ from bisect import bisect
 from typing import Final
 
 from twisted_ib import limits
-from twisted_ib.ipoib.protocol.packets import IPPacket
+from twisted_ib.ipoib.protocol.stack.packets import IPPacket
 
 #: By the length of an address: octets of the longest upper layer.
 _LONGEST: Final = {4: 65535 - 20, 16: 65535}

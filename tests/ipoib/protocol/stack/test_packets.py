@@ -1,15 +1,15 @@
 """
-Tests for L{twisted_ib.ipoib.protocol.packets}.
+Tests for L{twisted_ib.ipoib.protocol.stack.packets}.
 """
 
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.ipoib.protocol import vectors
-from tests.ipoib.protocol.vectors import A6, B6, LONG, A, B
+from tests.ipoib.protocol.stack import vectors
+from tests.ipoib.protocol.stack.vectors import A6, B6, LONG, A, B
 from twisted_ib.errors import HeaderError, LengthError
-from twisted_ib.ipoib.protocol.packets import IPPacket, checksum, fragments, isGroup
+from twisted_ib.ipoib.protocol.stack.packets import IPPacket, checksum, fragments, isGroup
 
 
 def ipv6(nextHeader: int, rest: bytes) -> bytes:

@@ -13,7 +13,7 @@ from typing import Final
 from attrs import frozen
 
 from twisted_ib.errors import HeaderError, LengthError
-from twisted_ib.ipoib.protocol.packets import (
+from twisted_ib.ipoib.protocol.stack.packets import (
     DONT_FRAGMENT,
     ENCAPSULATION_IPV4,
     ENCAPSULATION_IPV6,

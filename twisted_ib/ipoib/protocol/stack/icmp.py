@@ -11,8 +11,8 @@ from typing import Final
 from attrs import frozen
 
 from twisted_ib.errors import HeaderError, LengthError
-from twisted_ib.ipoib.protocol.packets import FRAGMENT, ICMP, ICMPV6, IPPacket, checksum, pseudoHeader
-from twisted_ib.ipoib.protocol.udp import UDP
+from twisted_ib.ipoib.protocol.stack.packets import FRAGMENT, ICMP, ICMPV6, IPPacket, checksum, pseudoHeader
+from twisted_ib.ipoib.protocol.stack.udp import UDP
 
 #: Type and code of messages, by the version of IP.
 ECHO_REQUEST: Final = {4: (8, 0), 6: (128, 0)}

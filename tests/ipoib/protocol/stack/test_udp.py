@@ -1,5 +1,5 @@
 """
-Tests for L{twisted_ib.ipoib.protocol.udp}.
+Tests for L{twisted_ib.ipoib.protocol.stack.udp}.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from struct import pack_into
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.ipoib.protocol import vectors
-from tests.ipoib.protocol.vectors import A6, B6, A, B
+from tests.ipoib.protocol.stack import vectors
+from tests.ipoib.protocol.stack.vectors import A6, B6, A, B
 from twisted_ib.errors import HeaderError, LengthError
-from twisted_ib.ipoib.protocol.packets import IPPacket
-from twisted_ib.ipoib.protocol.udp import LONGEST_IPV4, LONGEST_IPV6, IPv4Flow, IPv6Flow, UDPSegment
+from twisted_ib.ipoib.protocol.stack.packets import IPPacket
+from twisted_ib.ipoib.protocol.stack.udp import LONGEST_IPV4, LONGEST_IPV6, IPv4Flow, IPv6Flow, UDPSegment
 
 
 class FlowTests(SynchronousTestCase):

@@ -1,16 +1,16 @@
 """
-Tests for L{twisted_ib.ipoib.protocol.icmp}.
+Tests for L{twisted_ib.ipoib.protocol.stack.icmp}.
 """
 
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.ipoib.protocol import vectors
-from tests.ipoib.protocol.vectors import A6, B6, A, B
+from tests.ipoib.protocol.stack import vectors
+from tests.ipoib.protocol.stack.vectors import A6, B6, A, B
 from twisted_ib.errors import HeaderError, LengthError
-from twisted_ib.ipoib.protocol.icmp import TOO_BIG, ICMPMessage, Quoted, message, portUnreachable
-from twisted_ib.ipoib.protocol.packets import IPPacket, fragments
+from twisted_ib.ipoib.protocol.stack.icmp import TOO_BIG, ICMPMessage, Quoted, message, portUnreachable
+from twisted_ib.ipoib.protocol.stack.packets import IPPacket, fragments
 
 
 class MessageTests(SynchronousTestCase):
