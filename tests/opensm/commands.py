@@ -18,10 +18,12 @@ from tests.opensm.lab import Programs, lab
 from tests.opensm.master import active
 from tests.opensm.topologies import TOPOLOGIES
 from tests.support.waiting import HANG_SECONDS
+from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.fabric.base.neighbours import Neighbours
 from twisted_ib.hca.sm.sweep import Discovery
 from twisted_ib.tools import net
+from twisted_ib.tools.show import stat
 
 #: With two switches and two links between them, LIDs 1 and 5 are CAs, 2 and 3 switches.
 TOPOLOGY = TOPOLOGIES["trunks"]
@@ -60,6 +62,11 @@ COMMANDS = (
 LISTS = {"ibnetdiscover -l": tuple(NodeType), "ibnetdiscover -S": (NodeType.SWITCH,)}
 #: Fields that OpenSM sets, and that ibsim leaves as they were.
 IGNORED = "MkeyLeasePeriod|LinkWidthEnabled|LinkSpeedEnabled|SubnetTimeout|LocalPhysErr|OverrunErr"
+#: Of a device: its name, and what nobody else has so.
+OWN = (
+    (re.compile(r"(CA:? )'\w+'"), r"\1'NAME'"),
+    (re.compile(r"((?:CA type|Firmware version|Hardware version|Link layer): ).+"), r"\1N"),
+)
 #: Parts that may differ: the time of day, counters, the activity of the subnet manager, versions.
 MASKS = (
     (re.compile(r"generated on .*"), "generated on TIME"),
@@ -148,6 +155,35 @@ class PingTests(SynchronousTestCase):
                 self.assertIn("100 packets transmitted, 100 received, 0% packet loss", output)
                 # The node's own agent answers with the node's description, the server with the host's name.
                 self.assertEqual(f"--- {name} (Lid" in output, byAgent)
+
+
+class StatTests(SynchronousTestCase):
+    """
+    C{ib-stat} shows what C{ibstat} shows.
+    """
+
+    def test_text(self) -> None:
+        """
+        A port of which both are, whole, short, alone and by its GUID.
+        """
+        with ExitStack() as stack:
+            made = stack.enter_context(lab(TOPOLOGY, Path(self.mktemp()).resolve()))
+            device = openDevice(made, BESIDE, made.subnet._clock.seconds, Neighbours())
+            stack.callback(device.close)
+            made.opensm()
+
+            def isActive() -> bool:
+                settle(device)
+                return active(made) and device.port.state is PortState.ACTIVE
+
+            made.until(isActive)
+            for arguments in ((), ("-s",), ("-p",), ("ibsim0", "1")):
+                shown = stat.text([device.describe()], stat.commandLine().parse_args(arguments))
+                expected = made.run(BESIDE, "ibstat", *arguments)[1]
+                texts = ["\n".join(shown) + "\n", expected]
+                for pattern, replacement in OWN:
+                    texts = [pattern.sub(replacement, text) for text in texts]
+                self.assertEqual(*texts)
 
 
 class DiscoveryTests(SynchronousTestCase):

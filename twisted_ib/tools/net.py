@@ -231,14 +231,19 @@ async def _active(reactor: Any, device: Any, seconds: float) -> bool:
     if device.port.state is PortState.ACTIVE:
         return True
     active: Deferred[None] = Deferred()
-    device.onEvent = lambda kind, _: active.callback(None) if kind is EventType.PORT_ACTIVE else None
+
+    def changed(kind: EventType) -> None:
+        if kind is EventType.PORT_ACTIVE:
+            active.callback(None)
+
+    device.portWatchers.append(changed)
     active.addTimeout(seconds, reactor)
     try:
         await active
     except TimeoutError:
         return False
     finally:
-        device.onEvent = None
+        device.portWatchers.remove(changed)
     return True
 
 

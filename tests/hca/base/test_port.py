@@ -82,6 +82,9 @@ class ApplyTests(SynchronousTestCase):
             lmc=1,
             smLID=1,
             smSL=2,
+            width=2,
+            speed=32,
+            capMask=0x0251C048,
             subnetPrefix=PREFIX,
             partitions=(0x8001,),
             reregister=True,
@@ -98,7 +101,8 @@ class ApplyTests(SynchronousTestCase):
         found = portAttributes(port)
         names = ("state", "lid", "lmc", "sm_lid", "sm_sl", "pkey_tbl_len", "link_layer", "flags")
         self.assertEqual([found[name] for name in names], [4, 8, 1, 1, 2, 1, 1, 0])
-        self.assertEqual(found["port_cap_flags"], enums.ibv_port_cap_flags.IBV_PORT_CM_SUP)
+        names = ("active_width", "active_speed", "port_cap_flags")
+        self.assertEqual([found[name] for name in names], [2, 32, 0x0251C048])
         down = PortChange(state=PortState.DOWN, physicalState=PhysicalState.POLLING, smLID=0)
         self.assertEqual(port.apply(down), [EventType.PORT_ERR, EventType.SM_CHANGE])
         self.assertEqual((portAttributes(port)["state"], portAttributes(port)["phys_state"]), (1, 2))

@@ -141,7 +141,7 @@ def portAttributes(port: Port) -> dict[str, int]:
         "max_mtu": MTU_CODES[limits.DATAGRAM_BYTES],
         "active_mtu": MTU_CODES[port.mtu],
         "gid_tbl_len": GIDS,
-        "port_cap_flags": CM_SUPPORTED | (IP_BASED_GIDS if isEthernet else 0),
+        "port_cap_flags": CM_SUPPORTED | IP_BASED_GIDS if isEthernet else port.capMask,
         "max_msg_sz": limits.MESSAGE_BYTES,
         # IBTA vol. 1 14.2.5.6: PortInfo P_KeyViolations and Q_KeyViolations have 16 bits.
         "bad_pkey_cntr": port.counter("packets_bad_pkey", 16),

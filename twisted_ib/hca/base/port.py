@@ -55,6 +55,8 @@ class PortChange:
     """
     New values of a port; L{None} leaves one as it is.
 
+    @ivar width: of the link, and C{speed} its speed, as L{Port} has them.
+    @ivar capMask: PortInfo's CapabilityMask.
     @ivar subnetPrefix: the upper half of the GIDs that had the old one.
     @ivar gids: the whole table, instead.
     @ivar partitions: the whole P_Key table.
@@ -67,6 +69,9 @@ class PortChange:
     lmc: int | None = None
     smLID: int | None = None
     smSL: int | None = None
+    width: int | None = None
+    speed: int | None = None
+    capMask: int | None = None
     subnetPrefix: int | None = None
     gids: tuple[int, ...] | None = None
     partitions: tuple[int, ...] | None = None
@@ -91,6 +96,9 @@ _HIGHEST = (
     ("lmc", 7),
     ("smLID", LARGEST_UNICAST_LID),
     ("smSL", 15),
+    ("width", 0xFF),
+    ("speed", 0xFF),
+    ("capMask", 0xFFFFFFFF),
     ("subnetPrefix", _LOW),
 )
 #: Fields whose change is an event, in the order in which they are reported.
@@ -117,6 +125,7 @@ class Port:
     @ivar partitions: the P_Key table.
     @ivar mtu: the largest payload of a packet, bytes.
     @ivar width: the active link width, and C{speed} the link speed, in C{struct ibv_port_attr}'s codes.
+    @ivar capMask: PortInfo's CapabilityMask, on InfiniBand.
     @ivar counters: the device's, by name.
     """
 
@@ -133,6 +142,7 @@ class Port:
     # As Linux rxe's (rxe_param.h): software has no lanes.
     width: int = 1
     speed: int = 1
+    capMask: int = 0
     counters: Mapping[str, int] = field(factory=dict)
 
     @property

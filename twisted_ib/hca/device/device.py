@@ -317,7 +317,7 @@ class Device(DeviceProgress, Identity):
             **beside,
             "compiled": compiledModules(),
             "attributes": {
-                **deviceAttributes(self.guid, len(self.partitions)),
+                **deviceAttributes(self.nodeGUID, len(self.partitions)),
                 **extendedAttributes(capabilitiesOf(self.traits)),
             },
             "port": portAttributes(self.port),

@@ -35,6 +35,8 @@ class Identity:
     address: str | None
     #: Its port.
     port: Port
+    #: The GUID of its port.
+    guid: int
     #: Its first GID, the source GID of its datagrams.
     gid: int
     #: The largest payload of a packet, bytes.
@@ -43,6 +45,14 @@ class Identity:
     clock: Callable[[], float]
     #: Carries its operations.
     fabric: Any
+
+    @property
+    def nodeGUID(self) -> int:
+        """
+        The GUID of its node: in a subnet that below its port's, which the topology counts on from it; else
+        both are one.
+        """
+        return self.guid - (self.traits.peers is Peers.SUBNET)
 
     def gids(self) -> list[str]:
         """

@@ -238,6 +238,8 @@ class Port:
         @return: the settings of this port, which has a LID, for its device.
         """
         prefix = self.subnetPrefix << 64
+        # The extended speeds follow the others (libibverbs/verbs.h, ibv_port_attr.active_speed).
+        speed = self.linkSpeedExtActive << 4 or self.linkSpeedActive
         return PortChange(
             state=self.state,
             physicalState=self.physicalState,
@@ -245,6 +247,9 @@ class Port:
             lmc=self.lmc,
             smLID=self.smLID,
             smSL=self.smSL,
+            width=self.linkWidthActive,
+            speed=speed,
+            capMask=self.capMask,
             gids=tuple(prefix | guid for guid in self.guids if guid),
             partitions=self.partitions.keys,
             reregister=reregister,

@@ -37,12 +37,14 @@ _PHYSICAL_STATES = {
     7: "PHY_TEST",
 }
 #: libibverbs/verbs.h: IBV_LINK_LAYER_*.
-_LINK_LAYERS = {0: "Unspecified", 1: "InfiniBand", 2: "Ethernet"}
+LINK_LAYERS = {0: "Unspecified", 1: "InfiniBand", 2: "Ethernet"}
+#: The one of them whose GIDs have no type.
+INFINIBAND = 1
 #: IBTA vol. 1 14.2.5.6: LinkWidthActive; 16 is 2X, which came later (ib_verbs.h, IB_WIDTH_2X).
-_LANES = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
+LANES = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
 #: Per lane: LinkSpeedActive and LinkSpeedExtActive in one number (libibverbs/verbs.h,
 #: ibv_port_attr.active_speed).  4 and 8 are QDR and FDR10, of one rate.
-_GIGABITS = {1: 2.5, 2: 5.0, 4: 10.0, 8: 10.0, 16: 14.0, 32: 25.0, 64: 50.0, 128: 100.0, 256: 200.0}
+GIGABITS = {1: 2.5, 2: 5.0, 4: 10.0, 8: 10.0, 16: 14.0, 32: 25.0, 64: 50.0, 128: 100.0, 256: 200.0}
 #: IBTA vol. 1 14.2.5.6: VLCap.
 _VIRTUAL_LANES = {1: 1, 2: 2, 3: 4, 4: 8, 5: 15}
 
@@ -158,7 +160,7 @@ PORT_FIELDS = (
     Field("sm_lid"),
     Field("lid", name="port_lid"),
     Field("lmc", _hex(2), name="port_lmc"),
-    Field("link_layer", named(_LINK_LAYERS), named(_LINK_LAYERS)),
+    Field("link_layer", named(LINK_LAYERS), named(LINK_LAYERS)),
 )
 PORT_LIMITS = (
     Field("max_msg_sz", _hex(1)),
@@ -167,8 +169,8 @@ PORT_LIMITS = (
     Field("max_vl_num", str, named(_VIRTUAL_LANES)),
     *_fields("bad_pkey_cntr qkey_viol_cntr", _hex(1)),
     *_fields("sm_sl pkey_tbl_len gid_tbl_len subnet_timeout init_type_reply"),
-    Field("active_width", str, named(_LANES, "X")),
-    Field("active_speed", str, named(_GIGABITS, " Gbps")),
+    Field("active_width", str, named(LANES, "X")),
+    Field("active_speed", str, named(GIGABITS, " Gbps")),
     Field("phys_state", str, named(_PHYSICAL_STATES)),
 )
 
@@ -324,8 +326,9 @@ def _port(entry: Mapping[str, Any], verbose: bool) -> Iterator[str]:
         yield from lines(PORT_FIELDS, port, 3, _PORT_COLUMN)
         if verbose:
             yield from lines(PORT_LIMITS, port, 3, _PORT_COLUMN)
+            kind = "" if port.get("link_layer") == INFINIBAND else ", RoCE v2"
             for index, gid in enumerate(gids(entry)):
-                yield line(3, f"GID[{index:3}]", printable(gid) + ", RoCE v2", _PORT_COLUMN)
+                yield line(3, f"GID[{index:3}]", printable(gid) + kind, _PORT_COLUMN)
 
 
 def _counts(entry: Mapping[str, Any], name: str) -> Iterator[str]:

@@ -23,6 +23,9 @@ CHANGE = PortChange(
     lmc=1,
     smLID=1,
     smSL=2,
+    width=2,
+    speed=1,
+    capMask=0x0250C048,
     gids=(0xFE80 << 112 | 5,),
     partitions=(0xFFFF, 0),
     reregister=True,
@@ -47,7 +50,7 @@ class MessageTests(SynchronousTestCase):
         attached = bytes.fromhex("02 0500000000000000")
         self.assertEqual((messages.packAttached(5), messages.parseAttached(attached)), (attached, 5))
         port = bytes.fromhex(
-            "04 04 05 0300 01 0100 02 01 0100 0200 fe80 000000000000 0000000000000005 ffff 0000"
+            "04 04 05 0300 01 0100 02 02 01 48c05002 01 0100 0200fe80 000000000000 0000000000000005 ffff 0000"
         )
         self.assertEqual((messages.packPort(CHANGE), messages.parsePort(port)), (port, CHANGE))
         packet = Packet(1, 2, 3, 4, bytearray(256))

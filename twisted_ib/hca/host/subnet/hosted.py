@@ -260,7 +260,8 @@ class HostedSubnet:
 
     def _setClient(self, port: Port, isClient: bool) -> None:
         # IBTA vol. 1 14.4.11: only a port that says so is asked to register its clients again.
-        self._report(setCapability(port, Capability.CLIENT_REREGISTRATION, isClient))
+        abilities = Capability.CLIENT_REREGISTRATION | Capability.COMMUNICATION_MANAGEMENT
+        self._report(setCapability(port, abilities, isClient))
 
     def _adapter(self, name: str) -> Port | None:
         port = self.find(name) if name else None

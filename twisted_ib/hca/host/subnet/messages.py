@@ -38,8 +38,9 @@ _MAGIC: Final = b"tibsub2"
 #: Kind, magic, the LID that the port had, GUID, whether the device watches; then the description.
 _ATTACH: Final = Struct("<B7sHQ?")
 _ATTACHED: Final = Struct("<BQ")
-#: State, physical state, LID, LMC, SM LID, SM SL, whether clients register again, numbers of GIDs and P_Keys.
-_SETTINGS: Final = Struct("<BBHBHBBHH")
+#: State, physical state, LID, LMC, SM LID, SM SL, width, speed, CapabilityMask, whether clients register
+#: again, numbers of GIDs and P_Keys.
+_SETTINGS: Final = Struct("<BBHBHBBBIBHH")
 _KEY: Final = Struct("<H")
 _GID_BYTES: Final = 16
 _MAD: Final = Struct("<BHHII")
@@ -110,7 +111,7 @@ def packPort(change: PortChange) -> bytes:
     gids, keys = change.gids or (), change.partitions or ()
     head = _SETTINGS.pack(
         *(change.state, change.physicalState, change.lid, change.lmc, change.smLID, change.smSL),
-        *(change.reregister, len(gids), len(keys)),
+        *(change.width, change.speed, change.capMask, change.reregister, len(gids), len(keys)),
     )
     tables = (*(gid.to_bytes(_GID_BYTES, "big") for gid in gids), *map(_KEY.pack, keys))
     return b"".join((bytes((PORT,)), head, *tables))
@@ -121,7 +122,8 @@ def parsePort(octets: bytes) -> PortChange:
     @raise WireError: it is not valid.
     """
     try:
-        state, physical, lid, lmc, smLID, smSL, reregister, gids, keys = _SETTINGS.unpack_from(octets, 1)
+        head = _SETTINGS.unpack_from(octets, 1)
+        state, physical, lid, lmc, smLID, smSL, width, speed, capMask, reregister, gids, keys = head
         at = 1 + _SETTINGS.size
         end = at + gids * _GID_BYTES
         if len(octets) != end + keys * _KEY.size:
@@ -133,6 +135,9 @@ def parsePort(octets: bytes) -> PortChange:
             lmc=lmc,
             smLID=smLID,
             smSL=smSL,
+            width=width,
+            speed=speed,
+            capMask=capMask,
             gids=tuple(
                 int.from_bytes(octets[each : each + _GID_BYTES], "big") for each in range(at, end, _GID_BYTES)
             ),

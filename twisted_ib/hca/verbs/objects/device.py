@@ -68,7 +68,7 @@ class Device(PyverbsObject):
     """
     An entry of the device list.
 
-    @ivar guid: the GUID of its HCA in this process; 0 if that is not open.
+    @ivar guid: the node GUID of its HCA in this process; 0 if that is not open.
     @ivar node_type: one of C{ibv_node_type}.
     @ivar transport_type: one of C{ibv_transport_type}.
     """
@@ -93,7 +93,7 @@ def get_device_list() -> list[Device]:
     @return: the devices there are, the default one first.
     """
     # A device that is not open has no HCA, and so no GUID yet.
-    guids = {opened.name: opened.guid for opened in hub.devices}
+    guids = {opened.name: opened.nodeGUID for opened in hub.devices}
     return [
         Device(
             name.encode(),
@@ -232,7 +232,7 @@ class Context(VerbsObject):
         @return: the limits and capabilities of the device.
         """
         self._check()
-        return deviceAttr(self._device.guid, len(self._device.partitions))
+        return deviceAttr(self._device.nodeGUID, len(self._device.partitions))
 
     @verb("Failed to query EX device")
     def query_device_ex(self, ex_input: QueryDeviceExInput | None = None) -> DeviceAttrEx:
@@ -242,7 +242,7 @@ class Context(VerbsObject):
         """
         self._check()
         device = self._device
-        return deviceAttrEx(device.guid, len(device.partitions), capabilitiesOf(device.traits))
+        return deviceAttrEx(device.nodeGUID, len(device.partitions), capabilitiesOf(device.traits))
 
     def query_comp_cntr_caps(self) -> CompCntrCaps:
         """
