@@ -258,6 +258,38 @@ RDS_OPERATION = 16 * 1024 * 1024
 #: Memory regions of one socket.
 RDS_REGIONS = 4096
 
+# -- IP over InfiniBand (IPoIB)
+
+#: Neighbours of one interface; the one that was confirmed longest ago is forgotten for another.
+IPOIB_NEIGHBOURS = 4096
+#: Packets that wait for one neighbour, or for one group (Linux C{ipoib.h}: IPOIB_MAX_PATH_REC_QUEUE).
+IPOIB_WAITING = 3
+#: Addresses that users wait for at one neighbour.
+IPOIB_LOOKUPS = 1024
+#: Multicast groups of one interface; one that is only sent to is left for another.
+IPOIB_GROUPS = 1024
+#: Connections of one interface, both directions together.
+IPOIB_CONNECTIONS = 1024
+#: A connection, or a group that is only sent to, ends after so many seconds without traffic (Linux
+#: C{ipoib_cm.c}: IPOIB_CM_RX_TIMEOUT).
+IPOIB_IDLE_SECONDS = 512.0
+#: A neighbour in use is confirmed this often.  With the next three it sets how long packets are lost when a
+#: peer has been restarted with another queue pair, and has not been heard.
+IPOIB_REACHABLE_SECONDS = 1.0
+#: A neighbour that was not used for so long is forgotten.
+IPOIB_STALE_SECONDS = 600.0
+#: A neighbour is asked this often, in seconds, and so many times.
+IPOIB_RETRY_SECONDS = 0.5
+IPOIB_TRIES = 6
+#: The first and the longest wait, in seconds, before a group is joined again or a path is asked for again
+#: (Linux C{ipoib.h}, IPOIB_MAX_BACKOFF_SECONDS).
+IPOIB_BACKOFF_LEAST = 1.0
+IPOIB_BACKOFF_SECONDS = 16.0
+#: After a connection was refused, packets go as datagrams for so many seconds.
+IPOIB_RECONNECT_SECONDS = 10.0
+#: ICMP errors that one interface makes in a second (Linux C{icmp_msgs_per_sec}).
+IPOIB_ERRORS_PER_SECOND = 1000
+
 # -- rules of the offload switch
 
 #: Errors reported for one file.

@@ -114,9 +114,12 @@ def ethernet(source: bytes, destination: bytes, version: int) -> bytes:
     return ETHERNET.pack(destination, source, _TYPES[version])
 
 
-def _checksum(*pieces: bytes) -> int:
-    # RFC 1071: the ones' complement sum of 16-bit words. 2**16 is 1 modulo 0xFFFF, so whole byte strings may
-    # be added as big integers, and the sum is a remainder. Each piece must have an even length.
+def internetChecksum(*pieces: Octets) -> int:
+    """
+    @param pieces: each of an even length.
+    @return: the checksum (RFC 1071) of octets whose checksum field is 0; 0 where it is included and right.
+    """
+    # 2**16 is 1 modulo 0xFFFF, so whole byte strings may be added as big integers: the sum is a remainder.
     total = sum([int.from_bytes(piece, "big") for piece in pieces])
     # In ones' complement a non-zero sum with remainder 0 is 0xFFFF, whose complement is 0.
     return ~(total % 0xFFFF) & 0xFFFF if total % 0xFFFF or not total else 0
@@ -163,7 +166,7 @@ class UDPDatagram:
                     *(_DO_NOT_FRAGMENT, self.hopLimit, _PROTOCOL, 0),
                     *(source & 0xFFFFFFFF, destination & 0xFFFFFFFF),
                 )
-                head = head[:10] + _checksum(head).to_bytes(2, "big") + head[12:]
+                head = head[:10] + internetChecksum(head).to_bytes(2, "big") + head[12:]
             else:
                 if self.trafficClass >> 8 or self.flowLabel >> 20:
                     raise HeaderError(f"IPv6 has no class {self.trafficClass:#x} or flow {self.flowLabel:#x}")
@@ -183,7 +186,7 @@ class UDPDatagram:
         pseudo = (source + destination + length + _PROTOCOL).to_bytes(18, "big")
         udp = len(head)
         # RFC 768: a computed 0 is sent as 0xFFFF, since 0 means no checksum.
-        found = _checksum(pseudo, packed[udp:]) or 0xFFFF
+        found = internetChecksum(pseudo, packed[udp:]) or 0xFFFF
         return b"".join((packed[: udp + 6], found.to_bytes(2, "big"), packed[udp + 8 :]))
 
     @classmethod

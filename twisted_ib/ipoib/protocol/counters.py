@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from typing import Final
 
-#: What each counts: nearly all are packets that were dropped, by their reason.
+#: The counters of an interface, and what each counts: nearly all are packets that were dropped.
 COUNTERS: Final = {
+    "address_conflict": "ARP and ND by which another port has an address of this interface",
     "arp_malformed": "ARP packets with a hardware type other than 32, other lengths, or cut short",
     "connected_full": "packets for which a connection had no room",
     "connected_too_long": "packets longer than this end has announced; the connection was ended",

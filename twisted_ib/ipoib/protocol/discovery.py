@@ -1,0 +1,203 @@
+"""
+ARP and neighbour discovery of an interface: what it asks, answers and announces, and what it learns.
+
+An answer that nobody has asked for, and an announcement, change neighbours that are known, and make none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from twisted_ib.errors import WireError
+from twisted_ib.ipoib.protocol.ip import ALL_NODES, UNSPECIFIED, NeighbourMessage, solicitedNode
+from twisted_ib.ipoib.protocol.neighbours import Input, Neighbour, Neighbours
+from twisted_ib.ipoib.protocol.wire import (
+    ARP_HEADER,
+    IPV6_HEADER,
+    NO_HARDWARE,
+    ARPOperation,
+    ARPPacket,
+    Buffer,
+    parseHardwareAddress,
+)
+
+if TYPE_CHECKING:
+    from twisted_ib.ipoib.protocol.peers import Peer
+    from twisted_ib.ipoib.protocol.routes import Routes
+
+#: No IPv4 address: the sender of a probe (RFC 5227).
+_NO_ADDRESS = bytes(4)
+
+
+class IDiscoveryUser(Protocol):
+    """
+    What discovery asks for.
+    """
+
+    def request(self, peer: Peer, frame: bytes) -> None:
+        """
+        Send to one interface, as a datagram.
+        """
+
+    def broadcast(self, frame: bytes) -> None:
+        """
+        Send to all.
+        """
+
+    def multicast(self, group: bytes, frame: bytes) -> None:
+        """
+        Send to an IP group.
+        """
+
+    def count(self, name: str) -> None:
+        """
+        Add one to a counter.
+        """
+
+
+class Discovery:
+    """
+    ARP and neighbour discovery of one interface.
+
+    @ivar hardware: the interface's hardware address.
+    @ivar routes: its IP addresses.
+    """
+
+    def __init__(
+        self, user: IDiscoveryUser, neighbours: Neighbours, hardware: bytes, gid: int, routes: Routes
+    ) -> None:
+        self._user, self._neighbours = user, neighbours
+        self.hardware, self._gid, self.routes = hardware, gid, routes
+
+    # -- asking
+
+    def solicit(self, neighbour: Neighbour, isUnicast: bool) -> None:
+        """
+        Ask a neighbour, or all, for a hardware address.
+        """
+        target = neighbour.address
+        source = self.routes.sourceFor(target)
+        if source is None:
+            return
+        peer = neighbour.peer if isUnicast else None
+        if len(target) == 4:
+            self._sendARP(peer, ARPOperation.REQUEST, source, NO_HARDWARE, target)
+        elif peer is not None:
+            self._sendND(peer, NeighbourMessage(source, target, target, self.hardware, True))
+        else:
+            group = solicitedNode(target)
+            self._sendND(None, NeighbourMessage(source, group, target, self.hardware, True))
+
+    def announce(self) -> None:
+        """
+        Tell all the own addresses: peers may know another queue pair of before (RFC 5227 section 3, RFC 4861
+        section 7.2.6).
+        """
+        for address in self.routes.own:
+            if len(address) == 4:
+                self._sendARP(None, ARPOperation.REQUEST, address, NO_HARDWARE, address)
+            else:
+                message = NeighbourMessage(address, ALL_NODES, address, self.hardware, False, isOverride=True)
+                self._sendND(None, message)
+
+    def _sendARP(
+        self, peer: Peer | None, operation: ARPOperation, sender: bytes, hardware: bytes, target: bytes
+    ) -> None:
+        frame = ARP_HEADER + ARPPacket(operation, self.hardware, sender, hardware, target).pack()
+        if peer is None:
+            self._user.broadcast(frame)
+        else:
+            self._user.request(peer, frame)
+
+    def _sendND(self, peer: Peer | None, message: NeighbourMessage) -> None:
+        frame = IPV6_HEADER + message.pack()
+        if peer is None:
+            self._user.multicast(message.destination, frame)
+        else:
+            self._user.request(peer, frame)
+
+    # -- hearing
+
+    def arpReceived(self, buffer: Buffer, start: int, stop: int, now: float) -> None:
+        """
+        An ARP packet arrived.
+        """
+        try:
+            packet = ARPPacket.parse(buffer, start, stop)
+        except WireError:
+            self._user.count("arp_malformed")
+            return
+        sender, target = packet.sender, packet.target
+        if not self._isForeign(sender, packet.senderHardware):
+            return
+        isRequest = packet.operation == ARPOperation.REQUEST
+        if not isRequest or target not in self.routes.own:
+            isAnswer = packet.operation == ARPOperation.REPLY and target in self.routes.own
+            self._learn(sender, packet.senderHardware, isAnswer)
+        elif sender == _NO_ADDRESS:
+            # RFC 5227 section 1.1: somebody asks whether the address is in use.  It has none to be answered
+            # at, so all are told.
+            self._sendARP(None, ARPOperation.REPLY, target, packet.senderHardware, sender)
+        elif self.routes.isOnLink(sender):
+            peer = self._neighbours.introduce(sender, packet.senderHardware, now).peer
+            self._sendARP(peer, ARPOperation.REPLY, target, packet.senderHardware, sender)
+
+    def messageReceived(self, buffer: Buffer, start: int, stop: int, now: float) -> None:
+        """
+        A neighbour solicitation or advertisement arrived.
+        """
+        try:
+            message = NeighbourMessage.parse(buffer, start, stop)
+        except WireError:
+            self._user.count("nd_malformed")
+            return
+        if message.isSolicitation:
+            self._solicited(message, now)
+            return
+        neighbour = self._neighbours.entries.get(message.target)
+        if not self._isForeign(message.target, message.hardware) or neighbour is None:
+            return
+        hardware = message.hardware or neighbour.hardware
+        if not hardware:
+            return
+        if neighbour.hardware and hardware != neighbour.hardware and not message.isOverride:
+            # RFC 4861 section 7.2.5: the address that is known is kept, and is to be confirmed.
+            self._neighbours.input(neighbour, Input.DOUBT)
+        else:
+            self._neighbours.told(neighbour, hardware, message.isSolicited)
+
+    def _solicited(self, message: NeighbourMessage, now: float) -> None:
+        source, target = message.source, message.target
+        if not self._isForeign(source, message.hardware):
+            return
+        if target not in self.routes.own:
+            if message.hardware is not None:
+                self._learn(source, message.hardware, isAnswer=False)
+        elif source == UNSPECIFIED:
+            # RFC 4861 section 7.2.4: duplicate address detection is answered to all.
+            answer = NeighbourMessage(target, ALL_NODES, target, self.hardware, False, False, True)
+            self._sendND(None, answer)
+        elif self.routes.isOnLink(source):
+            if message.hardware is not None:
+                neighbour: Neighbour | None = self._neighbours.introduce(source, message.hardware, now)
+            else:
+                neighbour = self._neighbours.entries.get(source)
+            if neighbour is not None and neighbour.peer is not None:
+                answer = NeighbourMessage(target, source, target, self.hardware, False, True, True)
+                self._sendND(neighbour.peer, answer)
+
+    def _isForeign(self, address: bytes, hardware: bytes | None) -> bool:
+        # Own requests come back from groups, and others may take this interface's addresses for theirs.
+        isOwn = hardware is not None and parseHardwareAddress(hardware)[2] == self._gid
+        if isOwn or address in self.routes.own:
+            self._user.count("own_source" if isOwn else "address_conflict")
+            return False
+        return True
+
+    def _learn(self, address: bytes, hardware: bytes, isAnswer: bool) -> None:
+        neighbour = self._neighbours.entries.get(address)
+        if neighbour is not None:
+            self._neighbours.told(neighbour, hardware, isAnswer)
+
+
+__all__ = ["Discovery", "IDiscoveryUser"]

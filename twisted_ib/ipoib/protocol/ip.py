@@ -1,0 +1,405 @@
+"""
+What an IPoIB interface itself reads and writes of IP: lengths and destinations, checksums, fragments, ICMP
+errors, and neighbour discovery.
+
+Packets are not made into objects: functions take a buffer and where a packet is in it.  RFC 791, 792, 8200,
+4443, 4861.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from attrs import frozen
+
+from twisted_ib import limits
+from twisted_ib.errors import WireError
+from twisted_ib.hca.wire.rocev2 import internetChecksum
+from twisted_ib.ipoib.protocol.wire import (
+    SOURCE_LINK_LAYER,
+    TARGET_LINK_LAYER,
+    Buffer,
+    findLinkLayerOption,
+    packLinkLayerOption,
+)
+
+if TYPE_CHECKING:
+    from twisted_ib.ipoib.protocol.routes import Routes
+
+#: Version and header length, type of service, total length, identification, flags and fragment offset, time
+#: to live, protocol, checksum, source, destination (RFC 791 section 3.1).
+_IPV4: Final = Struct(">BBHHHBBH4s4s")
+#: Version, traffic class and flow label; payload length, next header, hop limit, source, destination
+#: (RFC 8200 section 3).
+_IPV6: Final = Struct(">IHBB16s16s")
+IPV4_BYTES: Final = _IPV4.size
+IPV6_BYTES: Final = _IPV6.size
+_DO_NOT_FRAGMENT: Final = 0x4000
+_MORE_FRAGMENTS: Final = 0x2000
+_OFFSET_MASK: Final = 0x1FFF
+_COPIED: Final = 0x80
+_END_OF_OPTIONS: Final = 0
+_NO_OPERATION: Final = 1
+
+ICMP: Final = 1
+ICMPV6: Final = 58
+#: Type, code, checksum, and the 32 bits that each type has of its own.
+_ICMP: Final = Struct(">BBHI")
+#: Octets of an error at most: RFC 1812 section 4.3.2.3, and RFC 4443 section 2.4.
+_ICMP_MOST: Final = 576
+_ICMPV6_MOST: Final = 1280
+#: ICMP types that are not errors about a packet (RFC 1122 section 3.2.2); all others get no error.
+_ICMP_QUERIES: Final = frozenset((0, 8, 9, 10, 13, 14, 15, 16, 17, 18))
+_ICMPV6_QUERIES: Final = 128
+_PREC_INTERNETCONTROL: Final = 0xC0
+_HOPS: Final = 64
+
+_SOLICITATION: Final = 135
+_ADVERTISEMENT: Final = 136
+#: Routers, neighbours and redirects are taken from this link only (RFC 4861 section 7.1).
+_LINK_HOPS: Final = 255
+_ND: Final = Struct(">BBHI16s")
+_SOLICITED: Final = 0x40000000
+_OVERRIDE: Final = 0x20000000
+UNSPECIFIED: Final = bytes(16)
+ALL_NODES: Final = bytes.fromhex("ff020000000000000000000000000001")
+_SOLICITED_NODE: Final = bytes.fromhex("ff0200000000000000000001ff")
+
+
+def checksum(*pieces: Buffer) -> int:
+    """
+    @param pieces: all but the last of even length.
+    @return: the Internet checksum (RFC 1071) of octets whose checksum field is 0; 0 where it is included and
+        right.
+    """
+    if len(pieces[-1]) % 2:
+        return internetChecksum(*pieces[:-1], bytes(pieces[-1]) + b"\0")
+    return internetChecksum(*pieces)
+
+
+def pseudoHeader(source: bytes, destination: bytes, protocol: int, length: int) -> bytes:
+    """
+    @param source: 4 or 16 octets, as the destination.
+    @param length: octets of header and data above IP.
+    @return: what UDP's, TCP's and ICMPv6's checksums begin with.
+    """
+    form = ">BBH" if len(source) == 4 else ">I3xB"
+    numbers = (0, protocol, length) if len(source) == 4 else (length, protocol)
+    return source + destination + Struct(form).pack(*numbers)
+
+
+def packetLength(buffer: Buffer, start: int, stop: int, octets: int) -> int:
+    """
+    @param octets: of its addresses, which tells the version: 4 or 16.
+    @return: octets of an IP packet by its own account; 0 if it is shorter than its header, longer than what
+        is there, or of another version.
+    """
+    room = stop - start
+    if octets == 4 and room >= IPV4_BYTES and buffer[start] >> 4 == 4:
+        length = buffer[start + 2] << 8 | buffer[start + 3]
+        return length if IPV4_BYTES <= (buffer[start] & 0xF) * 4 <= length <= room else 0
+    if octets == 16 and room >= IPV6_BYTES and buffer[start] >> 4 == 6:
+        length = IPV6_BYTES + (buffer[start + 4] << 8 | buffer[start + 5])
+        return length if length <= room else 0
+    return 0
+
+
+def destinationOf(buffer: Buffer, start: int) -> bytes:
+    """
+    @return: where a packet goes, 4 or 16 octets.
+    """
+    if buffer[start] >> 4 == 4:
+        return bytes(buffer[start + 16 : start + 20])
+    return bytes(buffer[start + 24 : start + 40])
+
+
+def packIPv4(
+    source: bytes,
+    destination: bytes,
+    protocol: int,
+    length: int,
+    identification: int = 0,
+    flags: int = 0,
+    ttl: int = _HOPS,
+    typeOfService: int = 0,
+) -> bytes:
+    """
+    @param length: octets behind the header.
+    @param flags: with the fragment offset: 16 bits.
+    @return: a header without options.
+    """
+    fields = (IPV4_BYTES + length, identification, flags, ttl, protocol)
+    header = _IPV4.pack(0x45, typeOfService, *fields, 0, source, destination)
+    return header[:10] + checksum(header).to_bytes(2, "big") + header[12:]
+
+
+def packIPv6(source: bytes, destination: bytes, protocol: int, length: int, hops: int = _HOPS) -> bytes:
+    """
+    @param length: octets behind the header.
+    @return: a header.
+    """
+    return _IPV6.pack(6 << 28, length, protocol, hops, source, destination)
+
+
+def isMulticast(address: bytes) -> bool:
+    """
+    @param address: 4 or 16 octets.
+    """
+    return address[0] >> 4 == 0xE if len(address) == 4 else address[0] == 0xFF
+
+
+def solicitedNode(address: bytes) -> bytes:
+    """
+    @return: the group that an IPv6 address is asked for in (RFC 4291 section 2.7.1).
+    """
+    return _SOLICITED_NODE + address[13:]
+
+
+# -- fragments
+
+
+def fragments(packet: Buffer, mtu: int) -> Iterator[bytes]:
+    """
+    Cut an IPv4 packet (RFC 791 section 3.2).
+
+    @param packet: of the length that its header says; L{mayFragment} is true of it.
+    @param mtu: at least 68.
+    """
+    header = bytes(packet[: (packet[0] & 0xF) * 4])
+    flags = header[6] << 8 | header[7]
+    at, offset = len(header), flags & _OFFSET_MASK
+    while at < len(packet):
+        size = min((mtu - len(header)) // 8 * 8, len(packet) - at)
+        more = flags & _MORE_FRAGMENTS or (_MORE_FRAGMENTS if at + size < len(packet) else 0)
+        cut = bytearray(header)
+        cut[2:4] = (len(header) + size).to_bytes(2, "big")
+        cut[6:8] = (more | offset).to_bytes(2, "big")
+        cut[10:12] = b"\0\0"
+        cut[10:12] = checksum(cut).to_bytes(2, "big")
+        yield bytes(cut) + packet[at : at + size]
+        header = _copiedOptions(header)
+        at, offset = at + size, offset + size // 8
+
+
+def _copiedOptions(header: bytes) -> bytes:
+    # Not every option is in all fragments: the others become No Operation, which keeps the length.
+    options, at = bytearray(header), IPV4_BYTES
+    while at < len(options) and options[at] != _END_OF_OPTIONS:
+        size = 1 if options[at] == _NO_OPERATION else max(2, options[at + 1]) if at + 1 < len(options) else 1
+        if not options[at] & _COPIED:
+            options[at : at + size] = bytes([_NO_OPERATION]) * len(options[at : at + size])
+        at += size
+    return bytes(options)
+
+
+def mayFragment(buffer: Buffer, start: int) -> bool:
+    """
+    @return: whether a packet is IPv4 without Don't Fragment.
+    """
+    return buffer[start] >> 4 == 4 and not buffer[start + 6] & _DO_NOT_FRAGMENT >> 8
+
+
+def _withChecksum(front: bytes, message: bytes) -> bytes:
+    return message[:2] + checksum(front, message).to_bytes(2, "big") + message[4:]
+
+
+def _packICMPv6(source: bytes, destination: bytes, message: bytes, hops: int = _HOPS) -> bytes:
+    body = _withChecksum(pseudoHeader(source, destination, ICMPV6, len(message)), message)
+    return packIPv6(source, destination, ICMPV6, len(body), hops) + body
+
+
+# -- errors about packets
+
+
+def mayReport(buffer: Buffer, start: int, stop: int) -> bool:
+    """
+    @return: whether an ICMP error may be made about a packet: it is no error itself, no later fragment, and
+        its source is one host (RFC 1122 section 3.2.2, RFC 4443 section 2.4).
+    """
+    if buffer[start] >> 4 == 4:
+        if (buffer[start + 6] << 8 | buffer[start + 7]) & _OFFSET_MASK:
+            return False
+        above = start + (buffer[start] & 0xF) * 4
+        if buffer[start + 9] == ICMP and (above >= stop or buffer[above] not in _ICMP_QUERIES):
+            return False
+        return buffer[start + 12] not in (0, 127) and buffer[start + 12] < 224
+    above = start + IPV6_BYTES
+    if buffer[start + 6] == ICMPV6 and (above >= stop or buffer[above] < _ICMPV6_QUERIES):
+        return False
+    source = bytes(buffer[start + 8 : start + 24])
+    return source != UNSPECIFIED and not isMulticast(source)
+
+
+def unreachable(buffer: Buffer, start: int, stop: int, reporter: bytes, isNeighbour: bool) -> bytes:
+    """
+    Make the error that a destination cannot be reached.
+
+    @param reporter: the source of the error.
+    @param isNeighbour: whether it is on this link and does not answer; else there is no route to it.
+    @return: an IP packet.
+    """
+    if len(reporter) == 4:
+        # RFC 792: net unreachable, host unreachable.
+        return _error(buffer, start, stop, reporter, 3, 1 if isNeighbour else 0, 0)
+    # RFC 4443 section 3.1: no route to destination, address unreachable.
+    return _error(buffer, start, stop, reporter, 1, 3 if isNeighbour else 0, 0)
+
+
+def tooBig(buffer: Buffer, start: int, stop: int, reporter: bytes, mtu: int) -> bytes:
+    """
+    Make the error that a packet is too long: fragmentation needed (RFC 1191), or packet too big (RFC 4443).
+
+    @return: an IP packet.
+    """
+    if len(reporter) == 4:
+        return _error(buffer, start, stop, reporter, 3, 4, mtu)
+    return _error(buffer, start, stop, reporter, 2, 0, mtu)
+
+
+def _error(buffer: Buffer, start: int, stop: int, reporter: bytes, kind: int, code: int, word: int) -> bytes:
+    if len(reporter) == 4:
+        quoted = bytes(buffer[start : min(stop, start + _ICMP_MOST - IPV4_BYTES - _ICMP.size)])
+        body = _withChecksum(b"", _ICMP.pack(kind, code, 0, word) + quoted)
+        header = packIPv4(
+            *(reporter, bytes(buffer[start + 12 : start + 16]), ICMP, len(body)),
+            typeOfService=_PREC_INTERNETCONTROL,
+        )
+        return header + body
+    quoted = bytes(buffer[start : min(stop, start + _ICMPV6_MOST - IPV6_BYTES - _ICMP.size)])
+    destination = bytes(buffer[start + 8 : start + 24])
+    return _packICMPv6(reporter, destination, _ICMP.pack(kind, code, 0, word) + quoted)
+
+
+class ICMPErrors:
+    """
+    The errors that one interface makes: not more in a second than L{limits.IPOIB_ERRORS_PER_SECOND}.
+    """
+
+    def __init__(self, clock: Callable[[], float], count: Callable[[str], None]) -> None:
+        self._clock, self._count = clock, count
+        self._made, self._since = 0, 0.0
+
+    def about(self, packet: Buffer, routes: Routes, isNeighbour: bool, mtu: int) -> bytes | None:
+        """
+        Make the error about a packet.
+
+        @param isNeighbour: see L{unreachable}.
+        @param mtu: the longest packet that could be sent; 0 if none can.
+        @return: an IP packet; L{None} if none is to be made.
+        """
+        reporter = routes.reporterFor(destinationOf(packet, 0))
+        if reporter is None or not mayReport(packet, 0, len(packet)):
+            return None
+        now = self._clock()
+        if now - self._since >= 1.0:
+            self._made, self._since = 0, now
+        if self._made >= limits.IPOIB_ERRORS_PER_SECOND:
+            self._count("icmp_suppressed")
+            return None
+        self._made += 1
+        if mtu:
+            return tooBig(packet, 0, len(packet), reporter, mtu)
+        return unreachable(packet, 0, len(packet), reporter, isNeighbour)
+
+
+# -- neighbour discovery
+
+
+@frozen
+class NeighbourMessage:
+    """
+    A neighbour solicitation or advertisement (RFC 4861 sections 4.3, 4.4) with its IPv6 header.
+
+    @ivar source: 16 octets; of a solicitation, L{UNSPECIFIED} to find out whether an address is in use.
+    @ivar destination: 16 octets.
+    @ivar target: the address that it is about, 16 octets.
+    @ivar hardware: the link-layer address: of a solicitation's source, or an advertisement's target; 20
+        octets, or L{None}.
+    @ivar isSolicitation: which of the two it is.
+    @ivar isSolicited: of an advertisement, whether it answers this node.
+    @ivar isOverride: of an advertisement, whether it replaces another link-layer address.
+    """
+
+    source: bytes
+    destination: bytes
+    target: bytes
+    hardware: bytes | None
+    isSolicitation: bool
+    isSolicited: bool = False
+    isOverride: bool = False
+
+    def pack(self) -> bytes:
+        """
+        @return: an IPv6 packet.
+        """
+        kind, option = _ADVERTISEMENT, TARGET_LINK_LAYER
+        flags = self.isSolicited * _SOLICITED | self.isOverride * _OVERRIDE
+        if self.isSolicitation:
+            kind, option = _SOLICITATION, SOURCE_LINK_LAYER
+        message = _ND.pack(kind, 0, 0, flags, self.target)
+        if self.hardware is not None:
+            message += packLinkLayerOption(option, self.hardware)
+        return _packICMPv6(self.source, self.destination, message, _LINK_HOPS)
+
+    @classmethod
+    def parse(cls, buffer: Buffer, start: int, stop: int) -> NeighbourMessage:
+        """
+        Parse a packet of which L{isDiscovery} is true.
+
+        @raise WireError: RFC 4861 section 7.1 says to discard it.
+        """
+        _, length, _, hops, source, destination = _IPV6.unpack_from(buffer, start)
+        start += IPV6_BYTES
+        if length != stop - start or length < _ND.size or hops != _LINK_HOPS:
+            raise WireError("neighbour discovery that is cut short, or from another link")
+        if checksum(pseudoHeader(source, destination, ICMPV6, length), buffer[start:stop]):
+            raise WireError("neighbour discovery with a wrong checksum")
+        kind, code, _, flags, target = _ND.unpack_from(buffer, start)
+        if code or isMulticast(target) or isMulticast(source):
+            raise WireError("neighbour discovery for a group, or of an unknown code")
+        if kind == _SOLICITATION:
+            hardware = findLinkLayerOption(buffer, start + _ND.size, stop, SOURCE_LINK_LAYER)
+            if source == UNSPECIFIED and (hardware is not None or destination[:13] != _SOLICITED_NODE):
+                raise WireError("a solicitation without a source has an address, or another destination")
+            return cls(source, destination, target, hardware, True)
+        hardware = findLinkLayerOption(buffer, start + _ND.size, stop, TARGET_LINK_LAYER)
+        if isMulticast(destination) and flags & _SOLICITED:
+            raise WireError("a solicited advertisement to a group")
+        solicited, override = bool(flags & _SOLICITED), bool(flags & _OVERRIDE)
+        return cls(source, destination, target, hardware, False, solicited, override)
+
+
+def isDiscovery(buffer: Buffer, start: int, stop: int) -> bool:
+    """
+    @return: whether an IPv6 packet is a neighbour solicitation or advertisement.
+    """
+    above = start + IPV6_BYTES
+    return buffer[start + 6] == ICMPV6 and above < stop and buffer[above] in (_SOLICITATION, _ADVERTISEMENT)
+
+
+__all__ = [
+    "ALL_NODES",
+    "ICMP",
+    "ICMPV6",
+    "IPV4_BYTES",
+    "IPV6_BYTES",
+    "UNSPECIFIED",
+    "ICMPErrors",
+    "NeighbourMessage",
+    "checksum",
+    "destinationOf",
+    "fragments",
+    "isDiscovery",
+    "isMulticast",
+    "mayFragment",
+    "mayReport",
+    "packIPv4",
+    "packIPv6",
+    "packetLength",
+    "pseudoHeader",
+    "solicitedNode",
+    "tooBig",
+    "unreachable",
+]

@@ -1,0 +1,208 @@
+"""
+The interfaces that neighbours have, and the paths to their ports.
+
+A port is known by its GID, and its path is asked for once, whatever number of interfaces it has: one that was
+restarted has another queue pair, and is another interface.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from twisted_ib import limits
+from twisted_ib.ipoib.protocol.connected import ConnectionState
+from twisted_ib.ipoib.protocol.wire import parseHardwareAddress
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.base.timers import Timer, Timers
+    from twisted_ib.ipoib.protocol.neighbours import Neighbour
+
+
+class Peer:
+    """
+    An interface of a port.
+
+    @ivar capabilities: of its hardware address.
+    @ivar qpn: its UD queue pair.
+    @ivar neighbours: its IP addresses.
+    @ivar waiting: frames that wait for the path, or for the connection.
+    @ivar requests: of them those of ARP and neighbour discovery, which are sent as datagrams.
+    @ivar state: of the connection to it.
+    @ivar handle: of that connection, in CONNECTING and CONNECTED.
+    @ivar mtu: the longest packet of the connection.
+    """
+
+    __slots__ = (
+        "capabilities",
+        "connectionTimer",
+        "handle",
+        "mtu",
+        "neighbours",
+        "port",
+        "qpn",
+        "requests",
+        "state",
+        "waiting",
+    )
+
+    def __init__(self, port: PeerPort, qpn: int) -> None:
+        self.port, self.qpn = port, qpn
+        self.capabilities = 0
+        self.neighbours: list[Neighbour] = []
+        self.waiting: list[bytes] = []
+        self.requests: list[bytes] = []
+        self.state = ConnectionState.IDLE
+        self.handle: Any = None
+        self.mtu = 0
+        self.connectionTimer: Timer | None = None
+
+
+class PeerPort:
+    """
+    A port of a GID.
+
+    @ivar path: as the driver has given it; L{None} while there is none.
+    @ivar peers: its interfaces.
+    """
+
+    __slots__ = ("backoff", "gid", "isResolving", "path", "peers", "timer")
+
+    def __init__(self, gid: int) -> None:
+        self.gid = gid
+        self.path: Any = None
+        self.isResolving = False
+        self.peers: list[Peer] = []
+        self.backoff = limits.IPOIB_BACKOFF_LEAST
+        #: Runs while the path is not to be asked for again.
+        self.timer: Timer | None = None
+
+
+class IPeerUser(Protocol):
+    """
+    What the table asks for.
+    """
+
+    def pathChanged(self, peer: Peer) -> None:
+        """
+        There is a path, or another one, or there is none for now.
+        """
+
+    def peerForgotten(self, peer: Peer) -> None:
+        """
+        It has no neighbours any more.
+        """
+
+
+class Peers:
+    """
+    The peers of one interface: no more than it has neighbours.
+    """
+
+    def __init__(self, user: IPeerUser, driver: Any, timers: Timers) -> None:
+        self._user, self._driver, self._timers = user, driver, timers
+        self._ports: dict[int, PeerPort] = {}
+
+    def __len__(self) -> int:
+        return sum(len(port.peers) for port in self._ports.values())
+
+    def attach(self, neighbour: Neighbour) -> None:
+        """
+        A neighbour has a hardware address: set its C{peer}.
+        """
+        capabilities, qpn, gid = parseHardwareAddress(neighbour.hardware)
+        port = self._ports.get(gid)
+        if port is None:
+            port = self._ports[gid] = PeerPort(gid)
+        peer = next((each for each in port.peers if each.qpn == qpn), None)
+        if peer is None:
+            peer = Peer(port, qpn)
+            port.peers.append(peer)
+        peer.capabilities = capabilities
+        previous = neighbour.peer
+        if previous is not peer:
+            neighbour.peer = peer
+            peer.neighbours.append(neighbour)
+            if previous is not None:
+                self._removed(previous, neighbour)
+
+    def detach(self, neighbour: Neighbour) -> None:
+        """
+        A neighbour was forgotten.
+        """
+        peer, neighbour.peer = neighbour.peer, None
+        if peer is not None:
+            self._removed(peer, neighbour)
+
+    def _removed(self, peer: Peer, neighbour: Neighbour) -> None:
+        peer.neighbours.remove(neighbour)
+        if peer.neighbours:
+            return
+        port = peer.port
+        port.peers.remove(peer)
+        if not port.peers:
+            del self._ports[port.gid]
+            if port.timer is not None:
+                port.timer.cancel()
+        self._user.peerForgotten(peer)
+
+    # -- paths
+
+    def resolve(self, port: PeerPort) -> bool:
+        """
+        Ask for the path of a port, unless that is under way.
+
+        @return: False if it has failed a short time ago.
+        """
+        if port.timer is not None:
+            return False
+        if not port.isResolving:
+            port.isResolving = True
+            self._driver.resolve(port.gid)
+        return True
+
+    def resolved(self, gid: int, path: Any) -> None:
+        """
+        There is a path.
+        """
+        port = self._ports.get(gid)
+        if port is None:
+            return
+        if port.timer is not None:
+            port.timer.cancel()
+        port.path, port.isResolving, port.timer = path, False, None
+        port.backoff = limits.IPOIB_BACKOFF_LEAST
+        for each in list(port.peers):
+            self._user.pathChanged(each)
+
+    def failed(self, gid: int) -> None:
+        """
+        There is none.  One that is known is used until there is another: subnet administration may be slow.
+        """
+        port = self._ports.get(gid)
+        if port is None or not port.isResolving:
+            return
+        port.isResolving = False
+        port.timer = self._timers.start(port.backoff, lambda: self._again(port))
+        port.backoff = min(2 * port.backoff, limits.IPOIB_BACKOFF_SECONDS)
+        if port.path is None:
+            for each in list(port.peers):
+                self._user.pathChanged(each)
+
+    def _again(self, port: PeerPort) -> None:
+        port.timer = None
+        if port.path is not None:
+            self.resolve(port)
+
+    def renew(self) -> None:
+        """
+        All paths may be others.
+        """
+        for port in list(self._ports.values()):
+            if port.timer is not None:
+                port.timer.cancel()
+                port.timer = None
+            if port.path is not None:
+                self.resolve(port)
+
+
+__all__ = ["IPeerUser", "Peer", "PeerPort", "Peers"]
