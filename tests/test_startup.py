@@ -33,6 +33,7 @@ REACTOR = {
     "twisted_ib.internet.waiting",
     "twisted_ib.limits",
     "twisted_ib.reactor",
+    "twisted_ib.reactor.base",
     "twisted_ib.reactor.ibreactor",
     "twisted_ib.reactor.loop",
     "twisted_ib.reactor.rules",

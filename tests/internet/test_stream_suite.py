@@ -16,7 +16,10 @@ from twisted_ib.sdp.port import SDPClientEndpoint, SDPServerEndpoint, connectSDP
 #: A port on which nobody listens: those that a test gets are ephemeral.
 _NOBODY = 9
 
-IB_REACTORS = ["twisted_ib.reactor.ibreactor.IBReactor"]
+IB_REACTORS = [
+    "twisted_ib.reactor.ibreactor.IBReactor",
+    "twisted_ib.reactor.asyncioreactor.IBAsyncioReactor",
+]
 
 OTHER_REACTORS = [
     "twisted.internet.epollreactor.EPollReactor",

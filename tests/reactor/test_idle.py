@@ -15,7 +15,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.internet.readers import channelsOf
-from twisted_ib.reactor import ibreactor
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.sdp.port import connectSDP, listenSDP
 
@@ -123,7 +122,7 @@ class IdleTests(SynchronousTestCase):
         """
         device = self.talk(IBReactor, name)
         slept: list[float | None] = []
-        self.patch(ibreactor, "_basePoll", lambda reactor, timeout: slept.append(timeout))
+        self.reactor._wait = slept.append
         polling = self.reactor.polling.counters()
         for _ in range(TURNS):
             self.turn(None)

@@ -18,6 +18,7 @@ from tests.internet.carriers import SDP, TCP, StreamContract
 IB = "twisted_ib.reactor.ibreactor.IBReactor"
 EPOLL = "twisted.internet.epollreactor.EPollReactor"
 ASYNCIO = "twisted.internet.test.reactormixins.AsyncioSelectorReactor"
+IB_ASYNCIO = "twisted_ib.reactor.asyncioreactor.IBAsyncioReactor"
 
 CONTRACTS: tuple[type[StreamContract], ...] = (
     ClosingContract,
@@ -30,8 +31,8 @@ CONTRACTS: tuple[type[StreamContract], ...] = (
     ReactorContract,
 )
 CARRIERS: tuple[tuple[Any, list[str]], ...] = (
-    (TCP(), [EPOLL, IB, ASYNCIO]),
-    (SDP("shm0"), [IB, EPOLL, ASYNCIO]),
+    (TCP(), [EPOLL, IB, ASYNCIO, IB_ASYNCIO]),
+    (SDP("shm0"), [IB, EPOLL, ASYNCIO, IB_ASYNCIO]),
     (SDP("lo0"), [IB, EPOLL, ASYNCIO]),
 )
 

@@ -1,5 +1,5 @@
 """
-The plugins of twisted_ib: the reactor C{ib} and endpoints C{sdp:}, C{ib:}, C{rds:} and
+The plugins of twisted_ib: the reactors C{ib} and C{ib-asyncio}, and endpoints C{sdp:}, C{ib:}, C{rds:} and
 C{direct:}.
 
 Twisted imports every plugin module, before it chooses a reactor, whenever its
@@ -18,6 +18,11 @@ ib = Reactor(
     "ib",
     "twisted_ib.reactor.ibreactor",
     "epoll reactor that looks at the completion queues of an HCA before it sleeps.",
+)
+ibAsyncio = Reactor(
+    "ib-asyncio",
+    "twisted_ib.reactor.asyncioreactor",
+    "asyncio reactor that looks at the completion queues of an HCA before it sleeps.",
 )
 
 

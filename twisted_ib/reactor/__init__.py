@@ -1,9 +1,10 @@
 """
-The C{ib} reactor: epoll, with devices polled between its turns.
+The reactors C{ib} and C{ib-asyncio}: epoll and asyncio, with devices polled between their turns.
 
-C{ibreactor.install()} installs it.  C{switch} lets programs written for TCP use SDP where both ends have it,
-by the C{rules} of a configuration file; L{explain} returns the decision about a connection or port and its
-reason, L{direct} the operating system's own TCP.  C{socketreport} shows the process's sockets to C{ib-ss}.
+L{install} installs C{ib-asyncio}, L{IBAsyncioReactor}; C{ibreactor.install()} installs C{ib}.  C{switch} lets
+programs written for TCP use SDP where both ends have it, by the C{rules} of a configuration file; L{explain}
+returns the decision about a connection or port and its reason, L{direct} the operating system's own TCP.
+C{socketreport} shows the process's sockets to C{ib-ss}.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from twisted_ib.reactor.asyncioreactor import IBAsyncioReactor, install
     from twisted_ib.reactor.switch.switch import direct, explain
 
 __all__ = [
+    "IBAsyncioReactor",
     "direct",
     "explain",
+    "install",
 ]
 
 
@@ -26,4 +30,8 @@ def __getattr__(name: str) -> object:
         from twisted_ib.reactor.switch import switch
 
         return getattr(switch, name)
+    if name in ("IBAsyncioReactor", "install"):
+        from twisted_ib.reactor import asyncioreactor
+
+        return getattr(asyncioreactor, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,5 +1,5 @@
 """
-The C{ib} reactor's loop between a message and its answer.
+The loop of the C{ib} and C{ib-asyncio} reactors between a message and its answer.
 """
 
 from __future__ import annotations
@@ -24,15 +24,33 @@ class DeviceLoop:
     @ivar polling: The L{AdaptivePolling} that decides when to sleep.
     @ivar turns: Batches with traffic.
     @ivar quiet: Whether the devices have just been polled in vain.
-    @ivar threadsWait: The result of L{threadsNeedInterpreter} after the last batch with traffic.
+    @ivar threadsWait: Whether a call in a thread needed the interpreter after the last batch with traffic.
+    @ivar inThreads: Calls in threads that are not the reactor's pool's.
     """
 
-    __slots__ = ("polling", "quiet", "threadsWait", "turns")
+    __slots__ = ("inThreads", "polling", "quiet", "threadsWait", "turns")
 
     def __init__(self) -> None:
         self.polling = AdaptivePolling(perf_counter, yieldCPU)
-        self.turns = 0
+        self.turns = self.inThreads = 0
         self.quiet = self.threadsWait = False
+
+    def calm(self, reactor: Any) -> float | None:
+        """
+        @return: Seconds until the reactor has something else to do than to serve devices; L{None} if nothing
+            is known.
+        """
+        if reactor.threadCallQueue or reactor._newTimedCalls or reactor._justStopped or not reactor._started:
+            return 0.0
+        calls = reactor._pendingTimedCalls
+        # A call that was delayed again still has its earlier time here: too soon, which is safe.
+        if not calls:
+            return None
+        calm: float = calls[0].time - reactor.seconds()
+        return calm if calm > 0.0 else 0.0
+
+    def _threadsWait(self, reactor: Any) -> bool:
+        return self.inThreads > 0 or threadsNeedInterpreter(reactor)
 
     def stay(self, reactor: Any, channels: tuple[Any, ...]) -> bool:
         """
@@ -44,18 +62,14 @@ class DeviceLoop:
         # All of this is between a message and its answer, so it calls little.
         while True:
             self.turns = turns = self.turns + 1
-            if reactor.threadpool is not None:
-                self.threadsWait = threadsNeedInterpreter(reactor)
+            if reactor.threadpool is not None or self.inThreads:
+                self.threadsWait = self._threadsWait(reactor)
                 if self.threadsWait:
                     return False
             if not turns & (_EPOLL_EVERY - 1):
                 return False
-            if channels is not reactor._channels or isDue(reactor):
-                return True
-            calls = reactor._pendingTimedCalls
-            # A call that was delayed again still has its earlier time here: too soon, which is safe.
-            calm = calls[0].time - reactor.seconds() if calls else None
-            if calm is not None and calm <= 0:
+            calm = self.calm(reactor)
+            if channels is not reactor._channels or calm == 0:
                 return True
             found = self.spin(reactor, channels, calm)
             if not progress(channels) and not found:
@@ -75,7 +89,7 @@ class DeviceLoop:
             hot = fabric.hot
             if hot:
                 # Polling keeps the interpreter lock, which a call in a thread needs.
-                if reactor.threadpool is not None and threadsNeedInterpreter(reactor):
+                if (reactor.threadpool is not None or self.inThreads) and self._threadsWait(reactor):
                     return False
                 answer = fabric.answerSeconds
                 most = answer if timeout is None else timeout
@@ -97,15 +111,6 @@ def progress(channels: tuple[Any, ...]) -> int:
     return n
 
 
-def isDue(reactor: Any) -> bool:
-    """
-    Return whether the reactor has something else to do than to serve devices.
-    """
-    return bool(
-        reactor.threadCallQueue or reactor._newTimedCalls or reactor._justStopped or not reactor._started
-    )
-
-
 def _pending(channels: tuple[Any, ...]) -> bool:
     for channel in channels:
         if channel.device.fabric.pending():
@@ -113,4 +118,34 @@ def _pending(channels: tuple[Any, ...]) -> bool:
     return False
 
 
-__all__ = ["DeviceLoop", "isDue", "progress"]
+class AsyncioDeviceLoop(DeviceLoop):
+    """
+    The same of a reactor on an event loop of asyncio.
+
+    @ivar events: The event loop, an C{asyncio.SelectorEventLoop}.
+    """
+
+    __slots__ = ("events",)
+
+    def __init__(self, events: Any) -> None:
+        super().__init__()
+        self.events = events
+
+    def calm(self, reactor: Any) -> float | None:
+        """
+        See L{DeviceLoop.calm}.
+        """
+        events = self.events
+        # Names of asyncio.base_events, the same from Python 3.10 to 3.14.  The reactor's own calls are among
+        # these: AsyncioSelectorReactor has one timer for them.
+        if events._ready or events._stopping:
+            return 0.0
+        scheduled = events._scheduled
+        # A cancelled one has its time here: too soon, which is safe.
+        if not scheduled:
+            return None
+        calm: float = scheduled[0]._when - events.time()
+        return calm if calm > 0.0 else 0.0
+
+
+__all__ = ["AsyncioDeviceLoop", "DeviceLoop", "progress"]

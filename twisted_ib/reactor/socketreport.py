@@ -1,5 +1,5 @@
 """
-The sockets of a process with an C{ib} reactor, shown to C{ib-ss} even if all of them are TCP's.
+The sockets of a process with an C{ib} or C{ib-asyncio} reactor, shown to C{ib-ss} even if all are TCP's.
 
 C{ib-ss} queries HCAs.  A process that uses none opens one as soon as it is idle; the descriptor is watched,
 nothing is polled.  Where no HCA can be opened the process is not shown, and nothing else changes.
@@ -33,7 +33,7 @@ class SocketReport:
     """
     The sockets of one reactor.
 
-    @ivar reactor: The reactor, an L{IBReactor<twisted_ib.reactor.ibreactor.IBReactor>}.
+    @ivar reactor: The reactor, an L{IBReactorBase<twisted_ib.reactor.base.IBReactorBase>}.
     @ivar channel: The channel that was made visible, or L{None}.
     """
 
@@ -53,15 +53,16 @@ class SocketReport:
         if channel is None or channel.device.closed:
             self._latest = perf_counter() + LATEST
             # In the place of doPoll() until then, so that the usual turn has no test for it.
-            self.reactor.doIteration = self._turn
+            self.reactor.setTurn(self._turn)
 
-    def _turn(self, timeout: float | None) -> None:
+    def _turn(self, timeout: float | None) -> Any:
         began = perf_counter()
-        self.reactor.doPoll(QUIET if timeout is None else min(timeout, QUIET))
+        found = self.reactor.doPoll(QUIET if timeout is None else min(timeout, QUIET))
         now = perf_counter()
         if now - began >= QUIET or now >= self._latest:
-            vars(self.reactor).pop("doIteration", None)
+            self.reactor.setTurn(None)
             self.appear()
+        return found
 
     def appear(self) -> None:
         """
