@@ -35,7 +35,7 @@ MOST_MODULES = 12
 #: Folders that may have more.
 LARGE_FOLDERS = {
     "twisted_ib/internet": 17,  # Until what an application calls and what a device needs are two folders.
-    "twisted_ib/hca/verbs/cm": 15,  # One class of pyverbs and its parts.
+    "twisted_ib/hca/verbs/cm": 16,  # One class of pyverbs and its parts.
 }
 
 #: Lines of a module at most.

@@ -1,5 +1,6 @@
 """
-The hostile test of C{tests.hca.sm.sa} with the large number.
+Subnet administration with the large numbers: the hostile test of C{tests.hca.sm.sa}, and joins and leaves of
+identifiers.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ import gc
 import tracemalloc
 
 from tests.hca.sm.sa import test_mutated
+from tests.hca.verbs.cm import test_subnet
 
 COUNT = 30_000
 #: Bytes that all of it may leave.
@@ -30,3 +32,11 @@ class MutatedTests(test_mutated.MutatedTests):
         super().test_mutated()
         gc.collect()
         self.assertLess(tracemalloc.get_traced_memory()[0], MOST)
+
+
+class GroupTests(test_subnet.SubnetGroupTests):
+    """
+    A thousand groups leave nothing.
+    """
+
+    groupsJoined = 1000

@@ -15,7 +15,7 @@ from twisted_ib.hca.connection import RejectReason, SIDRStatus
 from twisted_ib.hca.verbs import AH, GID, AddrInfo, ConnParam, JoinMCAttrEx, PyverbsUserError, UDParam, enums
 from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.verbs.cm.connected import Connected
-from twisted_ib.hca.verbs.cm.identifier import groupOf
+from twisted_ib.hca.verbs.cm.groups import groupOf
 
 GRH_BYTES = 40
 GROUP = "230.0.0.1"

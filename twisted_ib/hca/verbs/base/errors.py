@@ -76,6 +76,10 @@ ERRNOS: dict[type[HCAError], int] = {
     errors.MemoryAccessError: errno.EINVAL,
     errors.ResourceBusyError: errno.EBUSY,
     errors.ConnectionStateError: errno.EINVAL,
+    # Linux sa_query.c, recv_handler and send_handler.
+    errors.NoSubnetManagerError: errno.EAGAIN,
+    errors.SATimeoutError: errno.ETIMEDOUT,
+    errors.SAStatusError: errno.EINVAL,
 }
 
 

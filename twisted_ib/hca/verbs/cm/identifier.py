@@ -16,19 +16,19 @@ import secrets
 from typing import Any
 
 from twisted_ib.errors import HCAError
-from twisted_ib.hca.connection.rdmacm import gidNumber, gidOf
-from twisted_ib.hca.verbs.base.addr import GID
+from twisted_ib.hca.connection.rdmacm import gidNumber
 from twisted_ib.hca.verbs.base.errors import PyverbsRDMAError
 from twisted_ib.hca.verbs.base.verb import invalid
 from twisted_ib.hca.verbs.cm.addrinfo import Address
 from twisted_ib.hca.verbs.cm.binding import Binding
 from twisted_ib.hca.verbs.cm.connected import Connected
 from twisted_ib.hca.verbs.cm.datagram import Datagrams
-from twisted_ib.hca.verbs.cm.event import CMEventQueue, CMEventRecord, Target
+from twisted_ib.hca.verbs.cm.event import CMEventQueue, CMEventRecord
+from twisted_ib.hca.verbs.cm.groups import Groups
 from twisted_ib.hca.verbs.cm.listener import Listener
-from twisted_ib.hca.verbs.cm.negotiation import HOP_LIMIT, PACKET_LIFETIME, errnoFor, groupAddress
+from twisted_ib.hca.verbs.cm.negotiation import PACKET_LIFETIME
 from twisted_ib.hca.verbs.cm.stage import STEPS, Stage
-from twisted_ib.hca.verbs.enums.cm import RDMA_UDP_QKEY, rdma_cm_event_type, rdma_port_space
+from twisted_ib.hca.verbs.enums.cm import rdma_cm_event_type, rdma_port_space
 from twisted_ib.hca.verbs.enums.queues import ibv_qp_attr_mask, ibv_qp_state, ibv_qp_type
 from twisted_ib.hca.verbs.objects.cq import CQ, CompChannel
 from twisted_ib.hca.verbs.objects.device import Context
@@ -38,11 +38,6 @@ from twisted_ib.hca.verbs.qp.qpattr import QPAttr, QPInitAttr
 
 _E, _S = rdma_cm_event_type, ibv_qp_state
 
-#: The destination queue pair number of multicast datagrams (IBTA vol. 1 10.5.2).
-MULTICAST_QPN = 0xFFFFFF
-#: The prefix of an IPv4 group's MGID where peers are not IP addresses, before C{::ffff:a.b.c.d}: ff0e, as
-#: Linux cma.c, C{cma_iboe_set_mgid} has it for RoCE version 1.
-_IPV4_GROUP = b"\xff\x0e" + bytes(8) + b"\xff\xff"
 #: RFC 6335 section 6: the dynamic ports.
 _FIRST_EPHEMERAL_PORT = 49152
 _PORTS = 1 << 16
@@ -84,7 +79,7 @@ class Identifier:
         self.transport: Connected | Datagrams = Datagrams(self) if self.isDatagram else Connected(self)
         self._channels: list[CompChannel] = []
         self._listener: Listener | None = None
-        self._groups: dict[str, tuple[GID, bool]] = {}
+        self._groups = Groups(self)
 
     @property
     def isDatagram(self) -> bool:
@@ -175,7 +170,7 @@ class Identifier:
 
     @staticmethod
     def _isOurs(device: Any, address: Address) -> bool:
-        return bool(device.hasGID(gidNumber(address.host)))
+        return bool(device.hasGID(gidNumber(address.host)) or device.isLocal(address.host))
 
     def resolveAddress(self, source: Address | None, destination: Address | None) -> None:
         """
@@ -221,7 +216,7 @@ class Identifier:
             return (":" in device.address) == (":" in address.host)
         # Only RDMA_PS_IB has GIDs as addresses; elsewhere fe80: is an IPv6 link-local address of the host.
         isGID = self.portSpace == rdma_port_space.RDMA_PS_IB and address.host.startswith("fe80:")
-        return isGID or self._isOurs(device, address)
+        return isGID or bool(device.guidOf(address.host)) or self._isOurs(device, address)
 
     def resolveRoute(self) -> None:
         """
@@ -334,29 +329,14 @@ class Identifier:
         Join a multicast group, and attach the queue pair if there is one.
 
         @param sendOnly: do not receive.
-        @raise PyverbsRDMAError: not a multicast address, not bound, or not a datagram identifier (EINVAL).
+        @raise PyverbsRDMAError: not a multicast address, not bound, or not a datagram identifier (EINVAL),
+            or in it already (EADDRINUSE).
         """
         if group is None or not group.isMulticast:
             raise invalid("Failed to Join multicast: this is no group")
         if not self.isDatagram or self.stage not in (Stage.BOUND, Stage.RESOLVED, Stage.ROUTED):
             raise invalid("Failed to Join multicast: the identifier cannot")
-        if group.host in self._groups:
-            raise PyverbsRDMAError("Failed to Join multicast: it is in it", errno.EADDRINUSE)
-        gid = groupOf(group.host, self.device.traits.hasAddress)
-        # A send-only member receives nothing, so there is nothing to attach (Linux cma.c,
-        # SENDONLY_FULLMEMBER_JOIN).
-        attached = self.qp is not None and not sendOnly
-        try:
-            if attached:
-                assert self.qp is not None
-                self.qp.attach_mcast(gid, 0)
-        # Linux reports a failed join as an event, not as the call's error.
-        except HCAError as error:
-            self.report(_E.RDMA_CM_EVENT_MULTICAST_ERROR, status=-errnoFor(error))
-            return
-        self._groups[group.host] = gid, attached
-        target = Target(groupAddress(gid, HOP_LIMIT), MULTICAST_QPN, RDMA_UDP_QKEY)
-        self.report(_E.RDMA_CM_EVENT_MULTICAST_JOIN, target=target)
+        self._groups.join(group.host, sendOnly)
 
     def leave(self, group: Address | None) -> None:
         """
@@ -366,11 +346,7 @@ class Identifier:
         """
         if group is None:
             raise invalid("Failed to leave multicast: this is no group")
-        if group.host not in self._groups:
-            raise PyverbsRDMAError("Failed to leave multicast: it is not in it", errno.EADDRNOTAVAIL)
-        gid, attached = self._groups.pop(group.host)
-        if attached and self.qp is not None:
-            self.qp.detach_mcast(gid, 0)
+        self._groups.leave(group.host)
 
     # -- the end
 
@@ -379,12 +355,9 @@ class Identifier:
         Destroy the queue pair and the completion queues that were made for it.
         """
         qp, self.qp = self.qp, None
+        self._groups.close(qp if qp is not None and qp._closer is not None else None)
         if qp is not None:
-            for gid, attached in self._groups.values():
-                if attached and qp._closer is not None:
-                    qp.detach_mcast(gid, 0)
             qp.close()
-        self._groups.clear()
         self._destroyCQs()
 
     def close(self) -> None:
@@ -420,17 +393,3 @@ class Identifier:
         for report in self.reports.withdraw(self):
             reports.add(report)
         self.reports, self.isSynchronous = reports, isSynchronous
-
-
-def groupOf(host: str, mapped: bool = False) -> GID:
-    """
-    The MGID of an IP multicast group.
-
-    @param mapped: whether an IPv4 group maps to C{::ffff:a.b.c.d}, as in RoCEv2.
-    """
-    packed = gidOf(host)
-    # Linux cma.c, cma_iboe_set_mgid: RoCEv2 uses ::ffff:a.b.c.d (IBTA vol. 1 annex A17), RoCE version 1
-    # ff0e::ffff:a.b.c.d.
-    if ":" not in host and not mapped:
-        packed = _IPV4_GROUP + packed[12:]
-    return GID(packed.hex(":", 2))
