@@ -314,6 +314,8 @@ TRANSPORT_RESEND_LEAST = 0.01
 #: Nodes of a subnet, and traps of their ports that are sent or were sent just now.
 SUBNET_NODES = 8192
 SUBNET_TRAPS = 16384
+#: Notices of one port that wait until a manager has read them; with a new one the oldest is forgotten.
+SUBNET_NOTICES = 16
 #: The shortest time, in seconds, until a trap is sent again, whatever SubnetTimeOut a subnet manager has set:
 #: its codes begin with 4 us.
 SUBNET_TRAP_LEAST = 0.1

@@ -175,9 +175,10 @@ class TrapTests(SMATestCase):
 
     def test_noManager(self) -> None:
         """
-        Without a subnet manager nothing is sent; one that goes takes its traps with it.
+        Without a subnet manager nothing is sent, but a notice waits; one that goes takes its traps with it.
         """
         self.traps.add(self.port("Switch2", 0), self.event(), 0.0)
+        self.assertEqual(list(self.port("Switch2", 0).notices), [self.event()])
         self.assertEqual((self.sent(0.0), self.lost), ([], ["trap_no_manager"]))
         self.traps.add(self.source, self.event(), 0.0)
         self.source.smLID = 0

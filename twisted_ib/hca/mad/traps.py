@@ -89,6 +89,7 @@ class Traps:
         @param port: the one that reports it.
         @param now: seconds.
         """
+        port.note(event)
         if not port.smLID or not port.lid:
             self._count("trap_no_manager")
             return

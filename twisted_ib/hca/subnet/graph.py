@@ -8,9 +8,10 @@ the graph tells devices, sends traps and compiles routes.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
@@ -116,6 +117,9 @@ class Port:
     @ivar mapping: the virtual lane of each service level; that of a switch is L{Switch.mappings}.
     @ivar arbitration: the VL arbitration tables of low and of high priority: virtual lane and weight of each
         entry.
+    @ivar isLit: whether its LED is on.
+    @ivar notices: what happened, the oldest first, until a manager has read it (IBTA vol. 1 13.4.10).
+    @ivar noticeToggle: changes with each of these that goes.
     @ivar downDefault: the physical state that it has when its link is down (LinkDownDefaultState).
     """
 
@@ -130,6 +134,7 @@ class Port:
         "guids",
         "hoqLife",
         "initType",
+        "isLit",
         "lid",
         "linkSpeedActive",
         "linkSpeedEnabled",
@@ -149,6 +154,8 @@ class Port:
         "mtuCap",
         "neighborMTU",
         "node",
+        "noticeToggle",
+        "notices",
         "number",
         "operVLs",
         "overrunErr",
@@ -212,6 +219,24 @@ class Port:
         self.guids = [self.guid, *(0,) * (entries - 1)] if entries else []
         self.mapping: tuple[int, ...] = _MAPPING
         self.arbitration = [list(_LOW), list(_HIGH)]
+        self.isLit = False
+        self.notices: deque[Any] = deque()
+        self.noticeToggle = 0
+
+    def note(self, notice: Any) -> None:
+        """
+        Keep a notice until it is read.
+        """
+        if len(self.notices) >= limits.SUBNET_NOTICES:
+            self.noteRead()
+        self.notices.append(notice)
+
+    def noteRead(self) -> None:
+        """
+        Forget the oldest notice.
+        """
+        self.notices.popleft()
+        self.noticeToggle ^= 1
 
     @property
     def isManagement(self) -> bool:

@@ -20,8 +20,9 @@ from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.mad.attributes.classportinfo import ClassPortInfo
 from twisted_ib.hca.mad.attributes.layouts import Attribute, layoutOf
 from twisted_ib.hca.mad.attributes.manager import SMInfo, SMState
-from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo
+from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo, VendorDiag
 from twisted_ib.hca.mad.attributes.notice import (
+    BadKeyDetails,
     BadMKeyDetails,
     Details,
     GIDDetails,
@@ -178,6 +179,21 @@ FIELDS: tuple[tuple[Attribute, str], ...] = (
     ),
     (MulticastForwardingTable(masks=(0x0102, 0x8001, *(0,) * 30)), "01028001"),
     (LedInfo(ledMask=1), "80"),
+    (VendorDiag(nextIndex=0x0102, diagData=b"\3" + bytes(61)), "010203"),
+    (
+        BadKeyDetails(
+            lid1=0x0102,
+            lid2=0x0304,
+            key=0x05060708,
+            sl=9,
+            qp1=0x0A0B0C,
+            qp2=0x0D0E0F,
+            gid1=0xFE80 << 112 | 1,
+            gid2=0xFE80 << 112 | 2,
+        ),
+        "00000102030405060708900a0b0c000d0e0f"
+        "fe800000000000000000000000000001fe800000000000000000000000000002",
+    ),
     (
         NodeInfo(baseVers=2, classVers=3, devId=0x0102, revision=3, vendorId=0x040506),
         "0203" + "00" * 28 + "010200000003" + "00040506",

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from tests.hca.mad.sma.cases import SMATestCase, smp
 from twisted_ib.hca.mad.attributes.layouts import Attribute
-from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo
+from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo, VendorDiag
+from twisted_ib.hca.mad.attributes.notice import Notice
 from twisted_ib.hca.mad.attributes.port import (
     GUIDInfo,
     LedInfo,
@@ -69,6 +70,11 @@ ANSWERS: tuple[tuple[str, int, type[Attribute], int, str], ...] = (
     ("Switch1", 1, SLtoVLMappingTable, 0x102, "0123456789abcde7"),
     ("Hca1", 1, VLArbitrationTable, 0x10001, "00000104020403040404050406040704"),
     ("Switch1", 1, VLArbitrationTable, 0x30001, "00040100020003000400050006000700"),
+    ("Hca1", 1, LedInfo, 0, ""),
+    ("Hca1", 1, VendorDiag, 0, ""),
+    ("Switch1", 1, VendorDiag, 0, ""),
+    ("Hca1", 1, Notice, 0, "ff"),
+    ("Switch1", 1, Notice, 0, "ff"),
     ("Switch1", 1, LinearForwardingTable, 1, "ff" * 64),
     ("Switch1", 1, MulticastForwardingTable, 0, ""),
 )
@@ -92,7 +98,10 @@ ABSENT: tuple[tuple[str, int, int, int], ...] = (
     ("Hca1", SwitchInfo.ID, 0, 0x0C),
     ("Hca1", LinearForwardingTable.ID, 0, 0x0C),
     ("Hca1", MulticastForwardingTable.ID, 0, 0x0C),
-    ("Hca1", LedInfo.ID, 0, 0x0C),
+    ("Hca1", LedInfo.ID, 1, 0x1C),
+    ("Hca1", Notice.ID, 1, 0x1C),
+    # Without a random forwarding table, as it has a linear one.
+    ("Switch1", 0x1A, 0, 0x0C),
     ("Switch1", 0x77, 0, 0x0C),
 )
 

@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 
 from tests.hca.mad.sma.cases import SMATestCase, smp
 from tests.support.generated import given
+from twisted_ib import limits
 from twisted_ib.hca.base.port import PhysicalState, PortState
 from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.mad.attributes.layouts import Attribute
 from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo
+from twisted_ib.hca.mad.attributes.notice import LinkIntegrityDetails, Notice, NoticeType, Trap
 from twisted_ib.hca.mad.attributes.port import (
     EXTENDED_SPEEDS,
     GUIDInfo,
+    LedInfo,
     PKeyTable,
     PortInfo,
     SLtoVLMappingTable,
@@ -28,6 +31,7 @@ from twisted_ib.hca.mad.attributes.switch import (
     MulticastForwardingTable,
     SwitchInfo,
 )
+from twisted_ib.hca.mad.sma import notice
 from twisted_ib.hca.subnet.graph import Change, Node, Port
 from twisted_ib.hca.wire.mad.mad import SET
 
@@ -364,6 +368,50 @@ class TableTests(SetTestCase):
         read = [self.read(port, MulticastForwardingTable, position << 28).masks[0] for position in range(3)]
         self.assertEqual(read, [0xC000, 0x8003, 0x001F])
         self.assertEqual(self.set(port, MulticastForwardingTable(), 3 << 28)[0], INVALID)
+
+    def test_led(self) -> None:
+        """
+        The LED of a port, and of no other.
+        """
+        self.assertEqual(self.set(self.near, LedInfo(ledMask=1))[0], 0)
+        self.assertEqual(self.read(self.near, LedInfo).ledMask, 1)
+        self.assertEqual(self.read(self.port("Hca2", 1), LedInfo).ledMask, 0)
+        self.set(self.near, LedInfo())
+        self.assertEqual(self.read(self.near, LedInfo).ledMask, 0)
+
+    def test_notices(self) -> None:
+        """
+        The oldest notice is read until a Set with its toggle clears it; then there are others, or none.
+        """
+        events = [
+            notice(self.near, NoticeType.URGENT, Trap.LINK_INTEGRITY, LinkIntegrityDetails(port=n))
+            for n in (1, 2)
+        ]
+        for event in events:
+            self.near.note(event)
+        toggles = []
+        for count, event in ((2, events[0]), (1, events[1])):
+            found = self.read(self.near, Notice)
+            self.assertEqual((found.noticeCount, found.details), (count, event.details))
+            self.assertEqual(self.set(self.near, evolve(found, noticeToggle=1 - found.noticeToggle))[0], 0)
+            self.assertEqual(self.read(self.near, Notice), found)
+            self.assertEqual(self.set(self.near, found)[0], 0)
+            toggles.append(found.noticeToggle)
+        self.assertEqual(toggles, [0, 1])
+        found = self.read(self.near, Notice)
+        self.assertEqual((found.noticeType, found.noticeCount, found.noticeToggle), (NoticeType.EMPTY, 0, 0))
+        self.assertEqual(self.set(self.near, found)[0], 0)
+
+    def test_manyNotices(self) -> None:
+        """
+        A bounded number waits, the latest; the toggle tells that the oldest is another one.
+        """
+        for n in range(limits.SUBNET_NOTICES + 3):
+            details = LinkIntegrityDetails(port=n)
+            self.near.note(notice(self.near, NoticeType.URGENT, Trap.LINK_INTEGRITY, details))
+        found = self.read(self.near, Notice)
+        self.assertEqual((found.noticeCount, found.noticeToggle), (limits.SUBNET_NOTICES, 1))
+        self.assertEqual(LinkIntegrityDetails.parse(found.details).port, 3)
 
     @given(st.sampled_from((1, 2)), st.integers(0, 0x21), st.integers(0, 2**32 - 1), st.binary(max_size=64))
     def test_anyRequest(self, method: int, attribute: int, modifier: int, data: bytes) -> None:

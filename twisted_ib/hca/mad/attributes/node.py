@@ -57,4 +57,19 @@ class NodeDescription(Attribute):
         return self.description.split(b"\0", 1)[0].decode("utf-8", "replace")
 
 
-__all__ = ["NodeDescription", "NodeInfo"]
+@frozen(kw_only=True)
+class VendorDiag(Attribute):
+    """
+    Diagnostics of a vendor.
+
+    @ivar nextIndex: the modifier that asks for more of them; 0 if these are the last.
+    """
+
+    ID: ClassVar[int] = 0x0030
+    OCTETS: ClassVar[int] = 64
+
+    nextIndex: int = bits(0, 16)
+    diagData: bytes = octets(2, 62)
+
+
+__all__ = ["NodeDescription", "NodeInfo", "VendorDiag"]

@@ -165,8 +165,31 @@ class BadMKeyDetails(Details):
     returnPath: bytes = octets(24, 30)
 
 
+@frozen(kw_only=True)
+class BadKeyDetails(Details):
+    """
+    A packet had a P_Key that is not in the port's table, or another Q_Key than its queue pair.
+
+    @ivar lid1: where it was from, as C{qp1} and C{gid1}; the others are where it was to.
+    @ivar key: the P_Key or Q_Key of the packet.
+    @ivar gid1: 0 without a GRH.
+    """
+
+    TRAPS: ClassVar[tuple[Trap, ...]] = (Trap.BAD_PKEY, Trap.BAD_QKEY)
+
+    lid1: int = bits(2, 16)
+    lid2: int = bits(4, 16)
+    key: int = bits(6, 32)
+    sl: int = bits(10, 4)
+    qp1: int = bits(11, 24)
+    qp2: int = bits(15, 24)
+    gid1: int = bits(18, 128)
+    gid2: int = bits(34, 128)
+
+
 __all__ = [
     "DETAILS_OCTETS",
+    "BadKeyDetails",
     "BadMKeyDetails",
     "Details",
     "GIDDetails",

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from twisted_ib.hca.mad.attributes.layouts import Attribute
-from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo
+from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo, VendorDiag
 from twisted_ib.hca.mad.attributes.switch import (
     LIDS_PER_BLOCK,
     MULTICAST_LIDS_PER_BLOCK,
@@ -38,6 +38,11 @@ def _getNodeInfo(request: Request) -> Attribute | None:
 
 def _getNodeDescription(request: Request) -> Attribute | None:
     return NodeDescription(description=request.node.description.encode(errors="replace")[:64])
+
+
+def _getVendorDiag(request: Request) -> Attribute | None:
+    # There is nothing to diagnose, and so no second block of it.
+    return None if request.modifier else VendorDiag()
 
 
 def _getSwitchInfo(request: Request) -> Attribute | None:
@@ -126,6 +131,7 @@ def _setMulticast(request: Request) -> None:
 ROWS: Final = {
     NodeDescription.ID: Row(_getNodeDescription),
     NodeInfo.ID: Row(_getNodeInfo),
+    VendorDiag.ID: Row(_getVendorDiag),
     SwitchInfo.ID: Row(_getSwitchInfo, _setSwitchInfo, onlySwitch=True),
     LinearForwardingTable.ID: Row(_getLinear, _setLinear, onlySwitch=True),
     MulticastForwardingTable.ID: Row(_getMulticast, _setMulticast, onlySwitch=True),

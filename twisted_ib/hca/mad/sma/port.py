@@ -6,13 +6,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from attrs import evolve
+
 from twisted_ib.hca.base.port import LARGEST_UNICAST_LID, PhysicalState
 from twisted_ib.hca.mad.attributes.layouts import Attribute
+from twisted_ib.hca.mad.attributes.notice import Notice, NoticeType
 from twisted_ib.hca.mad.attributes.port import (
     EXTENDED_SPEEDS,
     GUIDS_PER_BLOCK,
     PARTITIONS_PER_BLOCK,
     GUIDInfo,
+    LedInfo,
     PKeyTable,
     PortInfo,
     SLtoVLMappingTable,
@@ -283,7 +287,39 @@ def _setArbitration(request: Request) -> None:
     table[:] = list(zip(given.vls, given.weights, strict=True))[: len(table)]
 
 
+def _getLedInfo(request: Request) -> Attribute | None:
+    return None if request.modifier else LedInfo(ledMask=request.arrival.isLit)
+
+
+def _setLedInfo(request: Request) -> None:
+    if request.modifier:
+        request.invalid()
+    else:
+        request.arrival.isLit = bool(LedInfo.parse(request.data).ledMask)
+
+
+def _getNotice(request: Request) -> Attribute | None:
+    if request.modifier:
+        return None
+    port = request.end
+    oldest = port.notices[0] if port.notices else Notice(noticeType=NoticeType.EMPTY)
+    return evolve(oldest, noticeToggle=port.noticeToggle, noticeCount=len(port.notices))
+
+
+def _setNotice(request: Request) -> None:
+    if request.modifier:
+        request.invalid()
+        return
+    port = request.end
+    # IBTA vol. 1 13.4.10: the manager clears the notice that it has read, which it knows by the toggle; a
+    # repeated Set clears no other one.
+    if port.notices and Notice.parse(request.data).noticeToggle == port.noticeToggle:
+        port.noteRead()
+
+
 ROWS: Final = {
+    Notice.ID: Row(_getNotice, _setNotice),
+    LedInfo.ID: Row(_getLedInfo, _setLedInfo),
     GUIDInfo.ID: Row(_getGUIDInfo, _setGUIDInfo),
     PortInfo.ID: Row(_getPortInfo, _setPortInfo),
     PKeyTable.ID: Row(_getPartitions, _setPartitions),
