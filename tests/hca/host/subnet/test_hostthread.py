@@ -1,0 +1,99 @@
+"""
+Tests for the thread that hosts a subnet.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from unittest import skipIf
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.commands import PATH, running
+from tests.support.rundirectory import ownRunDirectory
+from twisted_ib.hca.host import libc
+from twisted_ib.hca.host.subnet.descriptors import Descriptor
+from twisted_ib.hca.host.subnet.hostthread import Loop
+from twisted_ib.hca.host.subnet.place import DEFAULT_SUBNET, Place, hostOf, runDirectories
+
+MISSING = libc.available()
+#: Hosts, and is killed when a child of it runs, which ends with its standard input.
+FORKING = f"""{PATH}
+import os, signal
+from twisted_ib.hca.device.device import Device
+device = Device("ib0")
+if os.fork():
+    signal.pause()
+print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
+
+
+class LoopTests(SynchronousTestCase):
+    """
+    The reactor of a thread.
+    """
+
+    def test_removed(self) -> None:
+        """
+        What one descriptor has removed is not called in the same turn; what is closed and watched again is.
+        """
+        loop = Loop()
+        self.addCleanup(loop.close)
+        called: list[str] = []
+        ends = [socket.socketpair() for _ in range(2)]
+        for near, far in ends:
+            self.addCleanup(near.close)
+            self.addCleanup(far.close)
+            far.send(b"x")
+
+        def serve(own: int) -> None:
+            called.append(f"read {own}")
+            loop.removeReader(descriptors[1 - own])
+
+        descriptors = [
+            Descriptor(ends[n][0].fileno(), lambda n=n: serve(n), lambda n=n: called.append(f"write {n}"))  # type: ignore[misc]
+            for n in range(2)
+        ]
+        for descriptor in descriptors:
+            loop.addReader(descriptor)
+            loop.addReader(descriptor)
+        loop.turn()
+        self.assertEqual(len(called), 1)
+        (own,) = loop._watched
+        left = next(each for each in descriptors if each.fileno() == own)
+        loop.addWriter(left)
+        loop.removeReader(left)
+        loop.turn()
+        self.assertEqual(called[1:], [f"write {descriptors.index(left)}"])
+        loop.removeWriter(left)
+        loop.removeWriter(left)
+        self.assertEqual(loop._watched, {})
+        self.assertEqual(left.logPrefix(), "subnet")
+
+
+@skipIf(bool(MISSING), f"missing: {MISSING}")
+class ForkTests(SynchronousTestCase):
+    """
+    A process that hosts, and its child.
+    """
+
+    def test_lock(self) -> None:
+        """
+        The child does not keep the place of its parent, which is killed.
+        """
+        ownRunDirectory(self)
+        read, write = os.pipe()
+        self.addCleanup(os.close, write)
+        with open(read) as standardInput:
+            host = running(self, "-c", FORKING, stdin=standardInput)
+        assert host.stdout is not None
+        host.stdout.readline()
+        with runDirectories(os.environ) as (directory,):
+            self.assertEqual(hostOf(directory, DEFAULT_SUBNET), host.pid)
+            host.kill()
+            host.wait()
+            place = Place.take(directory, DEFAULT_SUBNET)
+            assert place is not None
+            place.close()
