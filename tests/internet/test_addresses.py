@@ -221,6 +221,9 @@ class ResolutionTests(SynchronousTestCase):
         """
         reason = self.failureResultOf(resolve(_Reactor(), "no.such.name"), error.DNSLookupError)
         self.assertEqual(str(reason.value), "DNS lookup failed: no address for 'no.such.name'.")
+        for name in ("no.such.name", "a..b"):
+            reason = self.failureResultOf(resolve(_Reactor(), name, "not here"), error.DNSLookupError)
+            self.assertEqual(str(reason.value), "DNS lookup failed: not here.")
 
     def test_noName(self) -> None:
         """

@@ -282,6 +282,9 @@ class MemoryMedium:
     def hostNamed(self, name: str) -> str:
         return ""
 
+    def unknownHost(self, name: str) -> str:
+        return ""
+
     def bind(self, address: str, port: int) -> None:
         other = self.wire.media.setdefault(address, self)
         if other is not self:

@@ -260,6 +260,12 @@ class FakeDevice:
         """
         return ""
 
+    def unknownHost(self, name: str) -> str:
+        """
+        Likewise.
+        """
+        return ""
+
     def listen(self, portSpace: int, address: str, port: int, listener: Any) -> FakeService:
         """
         Take a port, or fail with C{error}.

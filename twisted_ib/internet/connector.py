@@ -121,7 +121,7 @@ class Attempt:
             self.failIfNotConnected(failures.connectError(e, self._connector.where(peer)))
 
     def _begin(self, connector: Connector) -> None:
-        literal = literalOf(connector.host)
+        literal, reason = literalOf(connector.host), ""
         try:
             if literal is not None:
                 literal = reachable(literal)
@@ -129,7 +129,9 @@ class Attempt:
             # A device placed by the user's address (RoCE) is chosen by the peer's address, which a name does
             # not tell yet.
             elif connector.bound[0] or not isPlacedByUser(connector.device or DEFAULT_DEVICE):
-                literal = self._open("").device.hostNamed(connector.host) or None
+                device = self._open("").device
+                literal = device.hostNamed(connector.host) or None
+                reason = device.unknownHost(connector.host)
         except (HCAError, OSError, MemoryError, ValueError) as e:
             self.failIfNotConnected(failures.connectError(e, connector.where()))
             return
@@ -137,7 +139,7 @@ class Attempt:
             self._addresses = [literal]
             self._tryNext(None)
             return
-        found: Deferred[list[str]] = resolve(connector.reactor, connector.host)
+        found: Deferred[list[str]] = resolve(connector.reactor, connector.host, reason)
         found.addCallback(self._resolved)
         found.addErrback(self.failIfNotConnected)
 

@@ -166,17 +166,18 @@ def literalOf(host: str) -> str | None:
     return canonical(host) if host else "127.0.0.1"
 
 
-def resolve(reactor: Any, host: str) -> Deferred[list[str]]:
+def resolve(reactor: Any, host: str, reason: str = "") -> Deferred[list[str]]:
     """
     Find the addresses of a host.
 
+    @param reason: the text of the error, instead of one about names.
     @return: Fires with at least one address, or fails with L{DNSLookupError}.
     """
     literal = literalOf(host)
     if literal is not None:
         return succeed([literal])
     if not _canBeName(host):
-        return fail(DNSLookupError(f"{host!r} cannot be the name of a host"))
+        return fail(DNSLookupError(reason or f"{host!r} cannot be the name of a host"))
     if IReactorPluggableNameResolver.providedBy(reactor):
         collector = _Collector()
         kinds = [address.IPv4Address, address.IPv6Address]
@@ -185,10 +186,10 @@ def resolve(reactor: Any, host: str) -> Deferred[list[str]]:
     else:
         # A reactor of a test, or an old one: IReactorCore.resolve gives one IPv4 address.
         found = reactor.resolve(host).addCallback(lambda one: [one])
-    return found.addCallback(_notEmpty, host)
+    return found.addCallback(_notEmpty, reason or f"no address for {host!r}")
 
 
-def _notEmpty(found: list[str], host: str) -> list[str]:
+def _notEmpty(found: list[str], reason: str) -> list[str]:
     if not found:
-        raise DNSLookupError(f"no address for {host!r}")
+        raise DNSLookupError(reason)
     return found

@@ -123,6 +123,7 @@ class ApplyTests(SynchronousTestCase):
         port = infiniband()
         wrong: list[dict[str, Any]] = [
             *({"lid": 0xC000}, {"lid": -1}, {"lmc": 8}, {"smLID": 0x10000}, {"smSL": 16}),
+            *({"width": 256}, {"speed": 256}, {"capMask": 1 << 32}),
             *({"subnetPrefix": 1 << 64}, {"gids": ()}, {"gids": (GID,) * (limits.PORT_GIDS + 1)}),
             *({"partitions": ()}, {"partitions": (0x10000,)}),
         ]

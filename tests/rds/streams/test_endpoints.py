@@ -390,7 +390,7 @@ class ConnectingTests(EndpointTestCase):
         self.failureResultOf(failed, error.ConnectionRefusedError)
         self.assertEqual((self.clock.getDelayedCalls(), self.sockets.sockets), ([], {}))
         asked.clear()
-        self.patch(connector, "resolve", lambda reactor, host: succeed(["127.0.0.1", "127.0.0.2"]))
+        self.patch(connector, "resolve", lambda *arguments: succeed(["127.0.0.1", "127.0.0.2"]))
         made = self.begin()
         self.run_()
         self.assertEqual(asked, [("127.0.0.1", 4000), ("127.0.0.2", 4000)])

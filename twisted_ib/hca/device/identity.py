@@ -81,6 +81,18 @@ class Identity:
         guid = self.fabric.named(name) if self.traits.peers is Peers.SUBNET else 0
         return normalise(gidText(self.port.subnetPrefix << _GUID_BITS | guid)) if guid else ""
 
+    def unknownHost(self, name: str) -> str:
+        """
+        @return: the reason why no host has a name that neither L{hostNamed} nor the resolver knows, and what
+            is one; C{""} where names are the resolver's alone.
+        """
+        if self.traits.peers is not Peers.SUBNET:
+            return ""
+        return (
+            f"no node of the subnet with a device has the description {name!r}, and no address was found for"
+            f" it; a host of {self.name} is a GID, the description of a node, or this host"
+        )
+
     def guidOf(self, address: str) -> int:
         """
         @return: the GUID in an address that is a GID of this subnet, whether or not a device has it; 0 if

@@ -139,6 +139,12 @@ class RCMedium:
         """
         return str(self.channel("").device.hostNamed(name)) if self._isOfSubnet else ""
 
+    def unknownHost(self, name: str) -> str:
+        """
+        See L{IRDSMedium.unknownHost}.
+        """
+        return str(self.channel("").device.unknownHost(name)) if self._isOfSubnet else ""
+
     def channel(self, address: str) -> DeviceChannel:
         """
         @param address: one of ours.

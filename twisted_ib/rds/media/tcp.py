@@ -141,6 +141,12 @@ class TCPMedium:
         """
         return ""
 
+    def unknownHost(self, name: str) -> str:
+        """
+        See L{IRDSMedium.unknownHost}.
+        """
+        return ""
+
     def bind(self, address: str, port: int) -> None:
         """
         See L{IRDSMedium.bind}.

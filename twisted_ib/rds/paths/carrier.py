@@ -150,6 +150,12 @@ class IRDSMedium(Interface):
             is none.
         """
 
+    def unknownHost(name):  # type: ignore[no-untyped-def]
+        """
+        @return: the reason why no host has a name that neither this nor the resolver knows; C{""} where names
+            are the resolver's alone.
+        """
+
     def bind(address, port):  # type: ignore[no-untyped-def]
         """
         A socket binds a port: accept connections from peers that send to it.

@@ -56,16 +56,16 @@ class StreamAttempt:
     def _start(self) -> None:
         self._begin = None
         connector = self._connector
-        host = connector.host
+        host, unknown = connector.host, ""
         try:
             medium = networkFor(connector.reactor, connector.device).medium
             self._sourceFor = medium.sourceFor
             if literalOf(host) is None:
-                host = medium.hostNamed(host) or host
+                host, unknown = medium.hostNamed(host) or host, medium.unknownHost(host)
         except (HCAError, OSError) as reason:
             self._notBound(failures.listenError(connector.bound[0], 0, connector.device, reason))
             return
-        found = resolve(connector.reactor, host)
+        found = resolve(connector.reactor, host, unknown)
         found.addCallback(self._resolved)
         found.addErrback(self.failIfNotConnected)
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import CannotListenError, ConnectionRefusedError
+from twisted.internet.error import CannotListenError, ConnectionRefusedError, DNSLookupError
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import Clock
 from twisted.internet.test.reactormixins import ReactorBuilder
@@ -335,6 +335,27 @@ class StreamMixin:
                 self.assertEqual((await served).host, gid)
                 connecting.addErrback(lambda reason: None)
                 await port.stopListening()
+
+        reactor = self.buildReactor()
+        runToEnd(self, reactor, steps)
+
+    def test_unknown(self: Any) -> None:
+        """
+        A host that is none: the error says what is one.
+        """
+        # No resolver is asked for this, as it can be no name.
+        host = "no..node"
+
+        async def steps() -> None:
+            for connect in (SDPClientEndpoint, RDSClientEndpoint):
+                with self.assertRaises(DNSLookupError) as raised:
+                    await connect(reactor, host, 7001, device="ib0").connect(Factory())
+                self.assertEqual(
+                    str(raised.exception),
+                    f"DNS lookup failed: no node of the subnet with a device has the description {host!r},"
+                    " and no address was found for it; a host of ib0 is a GID, the description of a node, or"
+                    " this host.",
+                )
 
         reactor = self.buildReactor()
         runToEnd(self, reactor, steps)
