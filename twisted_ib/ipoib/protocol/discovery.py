@@ -6,13 +6,15 @@ An answer that nobody has asked for, and an announcement, change neighbours that
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from twisted_ib.errors import WireError
+from twisted_ib.hca.wire.grh import isMulticast
 from twisted_ib.ipoib.protocol.ip import ALL_NODES, UNSPECIFIED, NeighbourMessage, solicitedNode
 from twisted_ib.ipoib.protocol.neighbours import Input, Neighbour, Neighbours
 from twisted_ib.ipoib.protocol.wire import (
     ARP_HEADER,
+    GROUP_QPN,
     IPV6_HEADER,
     NO_HARDWARE,
     ARPOperation,
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
     from twisted_ib.ipoib.protocol.routes import Routes
 
 #: No IPv4 address: the sender of a probe (RFC 5227).
-_NO_ADDRESS = bytes(4)
+_NO_ADDRESS: Final = bytes(4)
+#: Queue pairs 0 and 1 are for management.
+_LEAST_QPN: Final = 2
 
 
 class IDiscoveryUser(Protocol):
@@ -128,7 +132,7 @@ class Discovery:
             self._user.count("arp_malformed")
             return
         sender, target = packet.sender, packet.target
-        if not self._isForeign(sender, packet.senderHardware):
+        if not self._isForeign(sender, packet.senderHardware, "arp_malformed"):
             return
         isRequest = packet.operation == ARPOperation.REQUEST
         if not isRequest or target not in self.routes.own:
@@ -155,7 +159,7 @@ class Discovery:
             self._solicited(message, now)
             return
         neighbour = self._neighbours.entries.get(message.target)
-        if not self._isForeign(message.target, message.hardware) or neighbour is None:
+        if not self._isForeign(message.target, message.hardware, "nd_malformed") or neighbour is None:
             return
         hardware = message.hardware or neighbour.hardware
         if not hardware:
@@ -168,7 +172,7 @@ class Discovery:
 
     def _solicited(self, message: NeighbourMessage, now: float) -> None:
         source, target = message.source, message.target
-        if not self._isForeign(source, message.hardware):
+        if not self._isForeign(source, message.hardware, "nd_malformed"):
             return
         if target not in self.routes.own:
             if message.hardware is not None:
@@ -186,13 +190,19 @@ class Discovery:
                 answer = NeighbourMessage(target, source, target, self.hardware, False, True, True)
                 self._sendND(neighbour.peer, answer)
 
-    def _isForeign(self, address: bytes, hardware: bytes | None) -> bool:
-        # Own requests come back from groups, and others may take this interface's addresses for theirs.
-        isOwn = hardware is not None and parseHardwareAddress(hardware)[2] == self._gid
-        if isOwn or address in self.routes.own:
-            self._user.count("own_source" if isOwn else "address_conflict")
-            return False
-        return True
+    def _isForeign(self, address: bytes, hardware: bytes | None, malformed: str) -> bool:
+        # Whether somebody else may speak of an address.  Own requests come back from groups, others may take
+        # this interface's addresses for theirs, and a group is no neighbour.
+        fault = "address_conflict" if address in self.routes.own else ""
+        if hardware is not None:
+            _, qpn, gid = parseHardwareAddress(hardware)
+            if gid == self._gid:
+                fault = "own_source"
+            elif not _LEAST_QPN <= qpn < GROUP_QPN or not gid or isMulticast(gid):
+                fault = malformed
+        if fault:
+            self._user.count(fault)
+        return not fault
 
     def _learn(self, address: bytes, hardware: bytes, isAnswer: bool) -> None:
         neighbour = self._neighbours.entries.get(address)

@@ -45,13 +45,15 @@ from twisted_ib.ipoib.protocol.wire import (
 #: Where a frame has its destination.
 _IPV4_DESTINATION: Final = Struct(">20x4s").unpack_from
 _IPV6_DESTINATION: Final = Struct(">28x16s").unpack_from
+_IPV4_BYTES: Final = ip.IPV4_BYTES
+_IPV6_BYTES: Final = ip.IPV6_BYTES
+_ICMPV6: Final = ip.ICMPV6
 #: First octet of the EtherType of IPv4.
 _IPV4_FIRST: Final = IPV4_HEADER[0]
 #: EtherType and reserved octets; first octet and length of an IPv4 header; length, next header of IPv6.
 _RECEIVED: Final = Struct(">IBxHHB").unpack_from
 _IPV4: Final = 0x0800 << 16
 _IPV6: Final = 0x86DD << 16
-_ARP: Final = 0x0806 << 16
 _PLAIN: Final = 0x45
 #: Octets of an address of what frames carry.
 _OCTETS: Final = {int(EtherType.IPV4): 4, int(EtherType.IPV6): 16}
@@ -302,17 +304,15 @@ class Machine:
         if sourceGID == self._gid:
             self.count("own_source")
             return
-        room = stop - start - ENCAPSULATION_BYTES
-        if room >= ip.IPV4_BYTES:
+        at = start + ENCAPSULATION_BYTES
+        if stop - at >= _IPV4_BYTES:
             kind, first, length, payload, above = _RECEIVED(buffer, start)
-            if kind == _IPV4 and first == _PLAIN and ip.IPV4_BYTES <= length <= room:
-                start += ENCAPSULATION_BYTES
-                self._deliver(buffer, start, start + length)
+            if kind == _IPV4 and first == _PLAIN and _IPV4_BYTES <= length <= stop - at:
+                self._deliver(buffer, at, at + length)
                 return
-            length = payload + ip.IPV6_BYTES
-            if kind == _IPV6 and first >> 4 == 6 and length <= room and above != ip.ICMPV6:
-                start += ENCAPSULATION_BYTES
-                self._deliver(buffer, start, start + length)
+            length = payload + _IPV6_BYTES
+            if kind == _IPV6 and first >> 4 == 6 and length <= stop - at and above != _ICMPV6:
+                self._deliver(buffer, at, at + length)
                 return
         self._receivedOther(buffer, start, stop, now)
 
@@ -395,9 +395,7 @@ class Machine:
         """
         The hardware address of a neighbour is known, or confirmed, or another.
         """
-        self._peers.attach(neighbour)
-        peer = neighbour.peer
-        assert peer is not None
+        peer = self._peers.attach(neighbour)
         if not peer.capabilities & RC_CAPABLE:
             self._connections.drop(peer)
         self.stateChanged(neighbour)

@@ -105,9 +105,11 @@ class Peers:
     def __len__(self) -> int:
         return sum(len(port.peers) for port in self._ports.values())
 
-    def attach(self, neighbour: Neighbour) -> None:
+    def attach(self, neighbour: Neighbour) -> Peer:
         """
         A neighbour has a hardware address: set its C{peer}.
+
+        @return: that peer.
         """
         capabilities, qpn, gid = parseHardwareAddress(neighbour.hardware)
         port = self._ports.get(gid)
@@ -124,6 +126,7 @@ class Peers:
             peer.neighbours.append(neighbour)
             if previous is not None:
                 self._removed(previous, neighbour)
+        return peer
 
     def detach(self, neighbour: Neighbour) -> None:
         """
