@@ -441,8 +441,8 @@ SOCKET_RULE = 1024
 
 # -- IP over InfiniBand: interfaces
 
-#: Addresses that users look up at a time.
-IPOIB_LOOKUPS = 4096
+#: Users that wait for the answers of look-ups.
+IPOIB_RESOLUTIONS = 4096
 #: The longest wait, in seconds, until subnet administration has answered that groups are left.
 IPOIB_LEAVE_SECONDS = 2.0
 

@@ -133,7 +133,6 @@ class DriverContract:
         """
         The names of the seams.
         """
-        self.here.deliver = lambda buffer, start, stop: None
         for interface in (IMachineDriver, IDatagramConsumer):
             verifyObject(interface, self.here)
         verifyObject(IServiceListener, self.here._connections)

@@ -64,13 +64,13 @@ class Driver:
 
     @ivar machine: the machine.
     @ivar user: takes C{interfaceUp}, C{interfaceFailed}, C{found}, C{notFound} and C{ended}.
-    @ivar deliver: takes packets: see L{IMachineDriver}.
+    @ivar consumer: the L{IPacketConsumer<twisted_ib.ipoib.interface.IPacketConsumer>}.
     @ivar counters: L{COUNTERS<twisted_ib.ipoib.protocol.counters.COUNTERS>}.
     @ivar number: that of the UD queue pair.
     """
 
     machine: IMachine
-    deliver: Callable[[Any, int, int], object]
+    consumer: Any
 
     def __init__(self, device: Device, user: Any, pKey: int) -> None:
         """
@@ -145,6 +145,12 @@ class Driver:
         See L{IDatagramConsumer}.
         """
         self._isClosed = True
+
+    def deliver(self, buffer: Any, start: int, stop: int) -> None:
+        """
+        See L{IMachineDriver}.
+        """
+        self.consumer.packetReceived(buffer, start, stop)
 
     # -- connections
 
