@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import struct
 from ipaddress import ip_address, ip_interface
-from types import SimpleNamespace
 from typing import Any
 from unittest import skipIf
 
@@ -15,7 +14,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from tests.ipoib.pairs import PKEY, OnLoopback, OnPackets, OnSharedMemory, OnSubnet
+from tests.ipoib.pairs import OnLoopback, OnPackets, OnSharedMemory, OnSubnet
 from twisted_ib import limits
 from twisted_ib.errors import DeviceError, InterfaceClosedError, NoRouteError, ResourceLimitError
 from twisted_ib.hca.base.port import PortChange
@@ -97,7 +96,7 @@ def packet(source: str, destination: str, length: int = 100) -> bytes:
     return head + bytes(n & 0xFF for n in range(length - len(head)))
 
 
-class InterfaceContract:
+class Interfaces:
     """
     An interface on each of two devices.
     """
@@ -129,7 +128,9 @@ class InterfaceContract:
         if not interface.isClosed:
             interface.close()
 
-    def send(self: Any, length: int = 100, header: bytes = IPV4, source: str = ONE, destination: str = TWO) -> bytes:
+    def send(
+        self: Any, length: int = 100, header: bytes = IPV4, source: str = ONE, destination: str = TWO
+    ) -> bytes:
         """
         @return: a packet that was sent from C{here}.
         """
@@ -137,6 +138,12 @@ class InterfaceContract:
         self.here.send(header + made)
         self.settle()
         return made
+
+
+class InterfaceContract(Interfaces):
+    """
+    What an interface does for its user.
+    """
 
     def test_datagrams(self: Any) -> None:
         """

@@ -312,7 +312,8 @@ class IPoIBInterface:
         lookups, self._lookups = self._lookups, {}
         waiting, self._waiting = self._waiting, []
         self._driver.close(self._left)
-        for each in (*waiting, *chain.from_iterable(lookups.values())):
+        waits: list[Deferred[Any]] = [*waiting, *chain.from_iterable(lookups.values())]
+        for each in waits:
             each.errback(error)
 
     def _left(self) -> None:

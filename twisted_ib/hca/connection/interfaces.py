@@ -117,6 +117,32 @@ class IConnectionUser(Interface):
     # with it the connection.
 
 
+class IAddressResolver(Interface):
+    """
+    Finds the HCAs of IP addresses that no directory of the fabric has: those of IPoIB.
+
+    Addresses are texts, normalised and without a scope.
+    """
+
+    def isOwn(address):  # type: ignore[no-untyped-def]
+        """
+        @return: whether an address is of this HCA.
+        """
+
+    def sourceFor(address):  # type: ignore[no-untyped-def]
+        """
+        @return: this HCA's address in the network of an address; empty if it has none there.
+        """
+
+    def resolve(address, user):  # type: ignore[no-untyped-def]
+        """
+        Resolve the path to the HCA of an address that C{sourceFor} has a source for.
+
+        @param user: gets C{pathReady(path)} or C{connectFailed(error)}, perhaps before this returns.
+        @return: an object with C{cancel()}.
+        """
+
+
 class ILookup(Interface):
     """
     One end of a search for the queue pair of a datagram service: of the communication manager it is

@@ -36,13 +36,15 @@ from twisted_ib.hca.connection import (
 )
 from twisted_ib.hca.connection.path import ANY_PATH
 from twisted_ib.hca.connection.rdmacm import PortSpace, textOf, unpackAddress
-from twisted_ib.hca.host.addresses import normalise
+from twisted_ib.hca.host.addresses import freePort, normalise
 from twisted_ib.hca.memory.keys import DrawnAhead
 
 #: Offsets of the IP version and the destination address in private data, by port space: SDP's Hello
 #: (IBTA vol. 1 annex A4).
 _DESTINATION = {PortSpace.SDP.value: (17, 48)}
 _IB = PortSpace.IB.value
+#: The bits of the port in a service id.
+_PORT = 0xFFFF
 #: The key of a listener whatever the destination address: a request to it need not name one.
 _SERVED = ""
 #: The same in RDMA-CM's header, for other port spaces (IBTA vol. 1 annex A11).
@@ -139,8 +141,11 @@ class Services:
         self._device.check()
         address = normalise(address)
         prefix = portSpace << 16
+        if self._device.resolver is not None and self._device.resolver.isOwn(address):
+            # Its peers find this HCA by the address, and ask it for the service.
+            port = self._freePort(prefix, address, port)
         # Published before the listener is entered: two processes race for a port, and the fabric decides.
-        if port:
+        elif port:
             self._device.fabric.publish(prefix | port, address, inode)
         else:
             port = self._device.fabric.publishAny(prefix, address)
@@ -152,6 +157,13 @@ class Services:
             self.cm.listen(serviceID, addresses)
         addresses[address] = listener
         return Service(self, portSpace, address, port)
+
+    def _freePort(self, prefix: int, address: str, port: int) -> int:
+        if not port:
+            return freePort({number & _PORT for number in self._listeners if number & ~_PORT == prefix})
+        if address in self._listeners.get(prefix | port, ()):
+            raise ServiceInUseError(f"{address} port {port} of device {self._device.name} has a listener")
+        return port
 
     def serve(self, serviceID: int, listener: Any) -> None:
         """
@@ -185,7 +197,7 @@ class Services:
         if not addresses:
             del self._listeners[serviceID]
             self.cm.unlisten(serviceID)
-        # A closed device has withdrawn everything already.
+        # A closed device has withdrawn everything already; to withdraw what was not published is harmless.
         if not self._device.closed:
             self._device.fabric.withdraw(serviceID, service.address)
 
@@ -198,8 +210,12 @@ class Services:
         @return: an object with C{cancel()}.
         @raise HCAError: it cannot be resolved.
         """
-        self._device.check()
-        return self._device.fabric.resolve(portSpace << 16 | port, normalise(address), user)
+        device = self._device
+        device.check()
+        address = normalise(address)
+        if device.resolver is not None and device.resolver.sourceFor(address):
+            return device.resolver.resolve(address, user)
+        return device.fabric.resolve(portSpace << 16 | port, address, user)
 
     def connectHCA(self, gid: int, user: Any) -> Any:
         """

@@ -45,6 +45,9 @@ class Identity:
     clock: Callable[[], float]
     #: Carries its operations.
     fabric: Any
+    #: Finds peers by IP addresses that are not this host's, an L{IAddressResolver
+    #: <twisted_ib.hca.connection.interfaces.IAddressResolver>}; L{None} where there are none.
+    resolver: Any = None
 
     @property
     def nodeGUID(self) -> int:
@@ -113,6 +116,11 @@ class Identity:
         @param bound: the address that the user bound, if any.
         @raise NoRouteError: C{bound} is not an address of this host, or not the device's.
         """
+        resolver = self.resolver
+        if resolver is not None:
+            source: str = bound if resolver.isOwn(bound) else resolver.sourceFor(address)
+            if source and (not bound or bound in (source, *_WILDCARDS)):
+                return source
         if bound and bound not in _WILDCARDS:
             if self.address is not None:
                 if not self.isAt(bound):
@@ -135,7 +143,7 @@ class Identity:
         @raise ValueError: the device does not have this address.
         """
         own = self.address
-        if own is None:
+        if own is None or (self.resolver is not None and self.resolver.isOwn(bound)):
             return bound
         # A wildcard listener of IPv6 includes IPv4 (RFC 3493 section 5.3), one of IPv4 does not include IPv6.
         if bound == "::" or (bound == "0.0.0.0" and ":" not in own):
@@ -157,6 +165,8 @@ class Identity:
         Whether an address is of this host, so that a local process may have it; where peers are IP addresses,
         whether it is the device's own.
         """
+        if self.resolver is not None and self.resolver.isOwn(address):
+            return True
         if self.address is not None:
             return address == self.address
         if self.traits.peers is Peers.SUBNET and gidNumber(address) in self.port.gids:
@@ -181,6 +191,9 @@ class Identity:
         @param path: the path that the claim came by.
         @param address: without a scope.
         """
+        # As on any link whose addresses are found by ARP, there is no other proof of one than the answer.
+        if self.resolver is not None and self.resolver.sourceFor(address):
+            return not self.resolver.isOwn(address)
         if self.traits.hasAddress:
             # IBTA vol. 1 annex A17: a RoCEv2 peer is what its packets' source address says, and nothing else.
             found: str = path.peer.address

@@ -1,0 +1,220 @@
+"""
+Tests of L{twisted_ib.ipoib.resolver}: hosts named by the IP addresses of IPoIB.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.test.reactormixins import ReactorBuilder
+from zope.interface.verify import verifyObject
+
+from tests.hca.hcas import User
+from tests.ipoib.pairs import OnLoopback, OnPackets, OnSharedMemory, OnSubnet
+from tests.ipoib.test_interface import ONE, TWO, Interfaces
+from tests.sdp.test_contract import IB
+from tests.support.rundirectory import ownRunDirectory
+from tests.support.waiting import runToEnd
+from twisted_ib.errors import DeviceError, NoRouteError, ServiceInUseError
+from twisted_ib.hca.connection import ConnectRequest
+from twisted_ib.hca.connection.interfaces import IAddressResolver
+from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader
+from twisted_ib.hca.device.registry import addDevice, removeDevice
+from twisted_ib.ipoib.resolver import Resolver, interfaceFor
+from twisted_ib.rdma import RDMAClientEndpoint, listenRDMA
+from twisted_ib.sdp import SDPClientEndpoint, listenSDP
+
+OWN, PEER = "10.9.0.1", "10.9.0.2"
+
+
+class Listener:
+    """
+    Accepts nothing, and remembers.
+
+    @ivar asked: requests.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def connectionRequested(self, connection: Any, request: Any) -> None:
+        """
+        Remember it.
+        """
+        self.asked.append((connection, request))
+
+    def requestWithdrawn(self, connection: Any) -> None:
+        """
+        It ends with the test.
+        """
+
+
+class ResolverContract(Interfaces):
+    """
+    Two devices with an interface each.
+    """
+
+    def setUp(self: Any) -> None:
+        """
+        Have them resolve addresses.
+        """
+        super().setUp()
+        for device, interface in ((self.one, self.here), (self.two, self.there)):
+            device.resolver = Resolver(device)
+            device.resolver.add(interface)
+
+    def test_addresses(self: Any) -> None:
+        """
+        The addresses of the device, of its peers, and of neither.
+        """
+        verifyObject(IAddressResolver, self.one.resolver)
+        device = self.one
+        addresses = (OWN, PEER, "10.9.1.1", "192.0.2.7", str(self.here.addresses[-1].ip))
+        self.assertEqual([device.isLocal(each) for each in addresses], [True, *[False] * 4])
+        self.assertEqual([device.resolver.sourceFor(each) for each in addresses], [OWN, OWN, "", "", ""])
+        for bound in ("", "0.0.0.0", OWN):
+            self.assertEqual(device.localAddressFor(PEER, bound), OWN)
+        self.assertRaises(NoRouteError, device.localAddressFor, PEER, "10.9.0.3")
+        self.assertEqual(device.listeningAddress(OWN), OWN)
+        self.here.close()
+        self.assertFalse(device.isLocal(OWN))
+        self.assertEqual(device.resolver.sourceFor(PEER), "")
+
+    def test_connect(self: Any) -> None:
+        """
+        A service at an address of the peer is found, and who asks has the address that it says.
+        """
+        listener, user = Listener(), User()
+        service = self.two.listen(PortSpace.TCP, PEER, 7001, listener)
+        self.assertRaises(ServiceInUseError, self.two.listen, PortSpace.TCP, PEER, 7001, listener)
+        other = self.two.listen(PortSpace.TCP, PEER, 0, listener)
+        self.assertGreater(other.port, 49151)
+        self.one.connect(PortSpace.TCP, PEER, 7001, user)
+        self.settle(1.0)
+        data = RDMACMHeader(OWN, 40000, PEER).pack()
+        number = self.one.createQueuePair(None).number
+        request = ConnectRequest(service.serviceID, data, number, responseTimeout=20, pathMTU=3)
+        self.one.sendRequest(user.path, request, user, 0.0)
+        self.settle()
+        ((connection, got),) = listener.asked
+        self.assertEqual(got.privateData.rstrip(b"\0"), data.rstrip(b"\0"))
+        path = connection.destination
+        self.assertEqual([self.two.isPeers(path, each) for each in (OWN, PEER)], [True, False])
+        service.close()
+        self.two.listen(PortSpace.TCP, PEER, 7001, listener).close()
+
+    def test_own(self: Any) -> None:
+        """
+        The device itself has a path too.
+        """
+        user = User()
+        self.one.connect(PortSpace.TCP, OWN, 7001, user)
+        self.settle(1.0)
+        self.assertEqual(self.one.paths.gidOf(user.path), self.one.gid)
+
+    def test_nobody(self: Any) -> None:
+        """
+        Who does not answer, whose HCA has gone, and a search that is given up.
+        """
+        user, other = User(), User()
+        self.one.connect(PortSpace.TCP, "10.9.0.99", 7001, user)
+        self.one.connect(PortSpace.TCP, "10.9.0.98", 7001, other).cancel()
+        self.settle(10.0)
+        self.assertIsInstance(user.error, NoRouteError)
+        self.assertEqual((other.path, other.error), (None, None))
+
+
+class LoopbackTests(ResolverContract, OnLoopback):
+    """
+    HCAs of one thread.
+    """
+
+
+class SharedMemoryTests(ResolverContract, OnSharedMemory):
+    """
+    HCAs of one host.
+    """
+
+
+class PacketTests(ResolverContract, OnPackets):
+    """
+    Hosts.
+    """
+
+
+class SubnetTests(ResolverContract, OnSubnet):
+    """
+    Ports of a subnet with a manager.
+    """
+
+
+class EndpointMixin:
+    """
+    Endpoints between two devices of one reactor.
+    """
+
+    def test_endpoints(self: Any) -> None:
+        """
+        C{sdp:} and C{ib:} take addresses of IPoIB, as clients and as servers; both ends have them.
+        """
+        ownRunDirectory(self)
+        addDevice("lo1", "loopback")
+        self.addCleanup(removeDevice, "lo1")
+
+        async def steps() -> None:
+            one, two = interfaceFor(reactor, "lo0", ONE), interfaceFor(reactor, "lo1", TWO)
+            for listen, connect in ((listenSDP, SDPClientEndpoint), (listenRDMA, RDMAClientEndpoint)):
+                for own in (PEER, ""):
+                    served: Deferred[Any] = Deferred()
+                    factory = Factory.forProtocol(Protocol)
+                    factory.buildProtocol = served.callback  # type: ignore[method-assign,assignment]
+                    port: Any = listen(reactor, 0, factory, interface=own, device="lo1")
+                    client: Any = connect(reactor, PEER, port.getHost().port, device="lo0")
+                    connecting = client.connect(Factory.forProtocol(Protocol))
+                    self.assertEqual((await served).host, OWN)
+                    connecting.addErrback(lambda reason: None)
+                    await port.stopListening()
+            for each in (one, two):
+                await each.close()
+
+        reactor = self.buildReactor()
+        runToEnd(self, reactor, steps)
+
+    def test_interfaceFor(self: Any) -> None:
+        """
+        An address has one interface, whose users are counted.
+        """
+        ownRunDirectory(self)
+
+        async def steps() -> None:
+            self.assertRaises(DeviceError, interfaceFor, reactor, "lo0", OWN)
+            one = interfaceFor(reactor, "lo0", ONE)
+            for address in (OWN, ONE):
+                self.assertIs(interfaceFor(reactor, "lo0", address), one)
+            self.assertRaises(DeviceError, interfaceFor, reactor, "lo0", "10.9.0.1/16")
+            self.assertRaises(ValueError, interfaceFor, reactor, "lo0", "localhost")
+            for _ in range(3):
+                self.assertFalse(one.isClosed)
+                await one.close()
+            self.assertTrue(one.isClosed)
+            again = interfaceFor(reactor, "lo0", ONE)
+            self.assertIsNot(again, one)
+            self.assertIs(await again.ready(), again)
+            await again.close()
+
+        reactor = self.buildReactor()
+        runToEnd(self, reactor, steps)
+
+
+class EndpointTests(EndpointMixin, ReactorBuilder):
+    """
+    On reactors.
+    """
+
+    _reactors: ClassVar = [IB]
+
+
+globals().update(EndpointTests.makeTestCaseClasses())
+del EndpointTests
