@@ -217,6 +217,20 @@ class DiscoveryTests(SynchronousTestCase):
             self.assertEqual(masked(text + "\n"), masked(made.run(BESIDE, "ibnetdiscover")[1]))
             for command, kinds in LISTS.items():
                 self.assertEqual(net.listed(found, kinds) + "\n", made.run(BESIDE, *command.split())[1])
+            self.simulated(text, net.listed(found, NodeType))
+
+    def simulated(self, text: str, nodes: str) -> None:
+        """
+        ibsim makes the same nodes of the text.
+        """
+        programs = Programs(Path(self.mktemp()).resolve())
+        self.addCleanup(programs.stop)
+        programs.simulator(text)
+        process = programs.start("", "ibnetdiscover", "-l")
+        programs.until(lambda: process.poll() is not None)
+        output = process.output.read_text()  # type: ignore[attr-defined]
+        listed = [line for line in output.splitlines() if "\t : " in line]
+        self.assertEqual(sorted(listed), sorted(nodes.splitlines()))
 
     def test_trunks(self) -> None:
         """

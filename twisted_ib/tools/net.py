@@ -16,7 +16,7 @@ import sys
 import time
 from argparse import Namespace
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -247,7 +247,7 @@ async def _active(reactor: Any, device: Any, seconds: float) -> bool:
     return True
 
 
-async def discover(reactor: Any, name: str, timeout: float, count: Any) -> Discovery:
+async def discover(reactor: Any, name: str, timeout: float, count: Callable[[str], object]) -> Discovery:
     """
     @param name: of a device of the subnet.
     @param timeout: seconds of each attempt.
