@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from attrs import define, field, fields, frozen
 
@@ -108,6 +108,29 @@ _EVENTS = (
     (("gids",), EventType.GID_CHANGE),
     (("partitions",), EventType.PKEY_CHANGE),
 )
+
+
+class KeyViolation(NamedTuple):
+    """
+    A packet that was dropped for its P_Key or Q_Key (IBTA vol. 1 14.2.5.1, traps 257 and 258).
+
+    @ivar isQueueKey: which of the two.
+    @ivar key: that of the packet.
+    @ivar source: its SLID, and C{target} its DLID.
+    @ivar level: its service level.
+    @ivar sender: the queue pair that has sent it, and C{receiver} the one that it was for.
+    @ivar sourceGID: 0 if it has no GRH, as C{targetGID}.
+    """
+
+    isQueueKey: bool
+    key: int
+    source: int
+    target: int
+    level: int
+    sender: int
+    receiver: int
+    sourceGID: int = 0
+    targetGID: int = 0
 
 
 @define(eq=False, kw_only=True)

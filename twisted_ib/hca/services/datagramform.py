@@ -21,7 +21,7 @@ from twisted_ib import limits
 from twisted_ib.errors import WireError
 from twisted_ib.hca.base.operation import SOLICITED, UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
 from twisted_ib.hca.base.partition import matches
-from twisted_ib.hca.base.port import LARGEST_UNICAST_LID, Port
+from twisted_ib.hca.base.port import LARGEST_UNICAST_LID, KeyViolation, Port
 from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.queues.completion import LocalCompletion, WCFlags, WorkCompletion
 from twisted_ib.hca.services.address import AddressVector
@@ -54,6 +54,10 @@ _NO_GRH: Final = bytes(GRH_BYTES)
 _IPV6: Final = 6
 _DESTINATION: Final = 24
 _GROUPS: Final = (0xFF, 0)
+#: Counters of what a subnet manager is told of.
+_BAD_PKEY: Final = "packets_bad_pkey"
+_BAD_QKEY: Final = "qkey_violations"
+_VIOLATIONS: Final = frozenset((_BAD_PKEY, _BAD_QKEY))
 #: Of replies: the header's hop limit was counted down on its way here.
 _REPLY_HOPS: Final = 0xFF
 
@@ -150,8 +154,17 @@ class DatagramForm:
             return "datagrams_malformed"
         # IBTA vol. 1 10.2.5: dropped and counted, as in Linux rxe_recv.c check_keys().
         if not found and headers.DETH.unpack_from(head, self.size)[0] != queueKey:
-            return "qkey_violations"
+            found = _BAD_QKEY
+        if found in _VIOLATIONS:
+            self.violated(queuePair, found, head)
         return found
+
+    def violated(self, queuePair: Any, counter: str, head: bytes) -> None:
+        """
+        A datagram had another P_Key or Q_Key than its queue pair.
+
+        @param counter: which.
+        """
 
 
 class RoutedForm(DatagramForm):
@@ -327,7 +340,20 @@ class LocalForm(DatagramForm):
             raise WireError(f"no local route header before a datagram: {head[: self.size].hex()}")
         if source != key or not isOurs:
             return "datagrams_misaddressed"
-        return "" if matches(partition, queuePair.partition) else "packets_bad_pkey"
+        return "" if matches(partition, queuePair.partition) else _BAD_PKEY
+
+    def violated(self, queuePair: Any, counter: str, head: bytes) -> None:
+        """
+        See L{DatagramForm.violated}: the port tells its subnet manager.
+        """
+        source, target, level, partition, grh = self.shown(head)
+        queueKey, number = headers.DETH.unpack_from(head, self.size)
+        isQueueKey = counter == _BAD_QKEY
+        violation = KeyViolation(
+            *(isQueueKey, queueKey if isQueueKey else partition, source, target, level),
+            *(number & headers.QPN_MASK, queuePair.number, *(route(grh)[:2] if grh else (0, 0))),
+        )
+        queuePair.device.fabric.violated(violation)
 
 
 def localDatagram(source: int, target: int, partition: int) -> bytes:

@@ -19,6 +19,7 @@ from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.host import libc
+from twisted_ib.hca.mad.attributes.notice import BadKeyDetails
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.services.address import AddressVector
@@ -221,6 +222,11 @@ class LoopbackTests(CutContract, SubnetTestCase):
                 self.assertTalk(one, two)
             else:
                 self.assertEqual(self.said(one, two), [(2, RETRIES)])
+                port = self.port("c")
+                self.assertGreater(port.pkeyViolations, 0)
+                details = BadKeyDetails.parse(port.notices[-1].details)
+                self.assertEqual((details.lid1, details.lid2, details.key), (self.a.port.lid, port.lid, mine))
+                self.assertEqual((details.qp1, details.qp2), (one.qp.number, two.qp.number))
 
     def test_slots(self) -> None:
         """

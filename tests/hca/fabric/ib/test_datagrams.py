@@ -16,8 +16,9 @@ from tests.hca.services.datagrams.test_datagramconsumer import KEY, Taker, raise
 from twisted_ib import limits
 from twisted_ib.errors import NoRouteError
 from twisted_ib.hca.base.operation import MULTICAST_QPN
-from twisted_ib.hca.base.states import QPType
+from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.host import libc
+from twisted_ib.hca.mad.attributes.notice import BadKeyDetails, NoticeType, Trap
 from twisted_ib.hca.queues.completion import WCFlags
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.subnet.switch import NO_PORT
@@ -215,6 +216,41 @@ class LoopbackTests(DatagramContract, SubnetTestCase):
                 heard.append(len(receiver.heard()))
         self.assertEqual(heard, [0, 1, 1, 1])
         self.assertEqual(self.b.counters["packets_bad_pkey"], 1)
+        port, details = self.port("b"), self.trapped("b", Trap.BAD_PKEY)
+        self.assertEqual((port.pkeyViolations, port.qkeyViolations), (1, 0))
+        self.assertEqual((details.lid1, details.lid2, details.key), (*self.lids(), LIMITED))
+        self.assertEqual((details.qp1, details.qp2), (sides[0].qp.number, sides[2].qp.number))
+
+    def lids(self) -> tuple[int, int]:
+        """
+        @return: those of C{a} and C{b}.
+        """
+        return self.a.port.lid, self.b.port.lid
+
+    def trapped(self, name: str, trap: Trap) -> BadKeyDetails:
+        """
+        @return: the details of the latest notice of a port, which is of a trap.
+        """
+        found = self.port(name).notices[-1]
+        self.assertEqual((found.noticeTrapNumber, found.noticeType), (trap, NoticeType.SECURITY))
+        return BadKeyDetails.parse(found.details)
+
+    def test_queueKey(self) -> None:
+        """
+        Datagrams with a wrong Q_Key are counted by the port, which has sent one trap for those of a turn.
+        """
+        self.two.qp.modify(QPState.RTS, qkey=7)
+        handle = self.one.by(lid=self.b.port.lid, gid=self.b.gid, serviceLevel=2)
+        before = len(self.port("b").notices)
+        for _ in range(3):
+            self.one.tell(handle, self.two.qp.number, b"said")
+        settle(*self.devices)
+        port, details = self.port("b"), self.trapped("b", Trap.BAD_QKEY)
+        self.assertEqual((port.pkeyViolations, port.qkeyViolations), (0, 3))
+        self.assertEqual(len(port.notices), before + 1)
+        self.assertEqual((details.lid1, details.lid2, details.key, details.sl), (*self.lids(), KEY, 2))
+        self.assertEqual((details.gid1, details.gid2), (self.a.gid, self.b.gid))
+        self.assertEqual(self.two.heard(), [])
 
     def test_groupWithoutMembers(self) -> None:
         """

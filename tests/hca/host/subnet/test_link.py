@@ -24,7 +24,7 @@ from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import waitUntil
 from twisted_ib import limits
 from twisted_ib.errors import DeviceError, HiddenListenerError, NoListenerError
-from twisted_ib.hca.base.port import PortState
+from twisted_ib.hca.base.port import KeyViolation, PortState
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.capture.capture import Capture
@@ -38,6 +38,7 @@ from twisted_ib.hca.host.subnet import server as servers
 from twisted_ib.hca.host.subnet.messages import REFUSED, kindOf, packAttach
 from twisted_ib.hca.host.subnet.place import VARIABLE
 from twisted_ib.hca.mad.attributes.node import NodeInfo
+from twisted_ib.hca.mad.attributes.notice import BadKeyDetails
 from twisted_ib.hca.mad.attributes.port import PortInfo
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
@@ -336,6 +337,24 @@ class LinkTests(SynchronousTestCase):
         asked = [frame for frame in frames if frame.mad.managementClass == SUBNET]
         self.assertEqual([frame.outbound for frame in asked], [True, False])
         self.assertEqual(frames[-1].mad.managementClass, PERFORMANCE)
+
+    def test_violations(self) -> None:
+        """
+        The host counts what a device drops, up to the counter's maximum, and traps it; the device's LID is
+        its own, whatever it says.
+        """
+        one = self.open()
+        (host,) = hosts._hosts
+        port = host.subnet.attached[one.guid].port
+        bad = KeyViolation(True, 9, 5, one.port.lid + 1, 0, 2, 3)
+        for _ in range(3):
+            one.fabric.violated(bad)
+        one.fabric.violated(bad._replace(isQueueKey=False))
+        self.until(lambda: port.qkeyViolations == 3 and port.pkeyViolations == 1)
+        details = BadKeyDetails.parse(port.notices[-1].details)
+        self.assertEqual((details.lid1, details.lid2, details.key), (5, one.port.lid, 9))
+        one.fabric.port.violated(1 << 40, bad)
+        self.until(lambda: port.qkeyViolations == 0xFFFF)
 
     def test_manages(self) -> None:
         """

@@ -11,7 +11,7 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.errors import WireError
-from twisted_ib.hca.base.port import PhysicalState, PortChange, PortState
+from twisted_ib.hca.base.port import KeyViolation, PhysicalState, PortChange, PortState
 from twisted_ib.hca.host.subnet import messages
 from twisted_ib.hca.host.subnet.messages import Attach, Reached, Ways
 from twisted_ib.hca.subnet.smi import Packet
@@ -31,7 +31,14 @@ CHANGE = PortChange(
     reregister=True,
 )
 PARSERS: tuple[Callable[[bytes], object], ...] = (
-    *(messages.parseAttach, messages.parseAttached, messages.parsePort, messages.parseMAD, Ways),
+    *(
+        messages.parseAttach,
+        messages.parseAttached,
+        messages.parsePort,
+        messages.parseMAD,
+        messages.parseViolated,
+        Ways,
+    ),
 )
 
 
@@ -58,6 +65,12 @@ class MessageTests(SynchronousTestCase):
         self.assertEqual((messages.packMAD(packet), messages.parseMAD(mad)), (mad, packet))
         self.assertEqual(messages.packMAD(packet, messages.OUT), b"\x08" + mad[1:])
         self.assertEqual(messages.refusal("no"), b"\x03no")
+        violation = KeyViolation(True, 0x11223344, 1, 2, 3, 0x010203, 5, 6, 7)
+        octets = bytes.fromhex("09 04000000 01 44332211 0100 0200 03 03020100 05000000") + bytes(15) + b"\6"
+        octets += bytes(15) + b"\7"
+        self.assertEqual(messages.packViolated(4, violation), octets)
+        self.assertEqual(messages.parseViolated(octets), (4, violation))
+        self.assertEqual(messages.packViolated(1 << 32, violation)[1:5], b"\xff" * 4)
 
     def test_ways(self) -> None:
         """
@@ -82,8 +95,20 @@ class MessageTests(SynchronousTestCase):
             self.assertRaises(WireError, messages.parsePort, octets)
         self.assertRaises(WireError, messages.parseMAD, bytes(256))
         self.assertRaises(WireError, messages.parseAttached, b"\x02")
+        violated = messages.packViolated(1, KeyViolation(False, 1, 2, 3, 4, 5, 6))
+        for octets in (
+            violated[:-1],
+            violated[:18] + b"\1" + violated[19:],
+            violated[:14] + b"\x10" + violated[15:],
+        ):
+            self.assertRaises(WireError, messages.parseViolated, octets)
         chance = random.Random(19)
-        good = (attach, port, messages.packWays({3: 5}, {5: Reached(3, True, "one", (1,))}, {0xC000: (5,)}))
+        good = (
+            attach,
+            port,
+            violated,
+            messages.packWays({3: 5}, {5: Reached(3, True, "one", (1,))}, {0xC000: (5,)}),
+        )
         for _ in range(2000):
             octets = bytearray(chance.choice(good))
             for _ in range(chance.randrange(1, 4)):

@@ -31,6 +31,9 @@ class LocalPair(DatagramPair):
         for side, lid in zip(sides, LIDS, strict=True):
             hca = side.hca
             hca.traits = INFINIBAND
+            #: What its port tells.
+            hca.violations = violations = []
+            hca.fabric = SimpleNamespace(violated=violations.append)
             hca.datagramForm = FORMS[LinkLayer.INFINIBAND]
             hca.port = Port(
                 linkLayer=LinkLayer.INFINIBAND, lid=lid, lmc=2, gids=(hca.gid,), partitions=hca.partitions

@@ -16,7 +16,7 @@ from tests.hca.services.datagrams.datagram_pair import GROUP, KEY
 from tests.hca.services.datagrams.localpair import LIDS, LocalPair
 from twisted_ib import limits
 from twisted_ib.errors import WireError
-from twisted_ib.hca.base.port import Port
+from twisted_ib.hca.base.port import KeyViolation, Port
 from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.connection.rdmacm import gidNumber
 from twisted_ib.hca.queues.completion import WCFlags, WCStatus
@@ -42,8 +42,10 @@ def queuePair(gid: int = RECEIVER, **port: Any) -> Any:
     @return: as much of a queue pair as a form asks.
     """
     fields = {"linkLayer": LinkLayer.INFINIBAND, "lid": 0x20, "lmc": 2, "gids": (gid,), **port}
-    device = SimpleNamespace(gid=gid, port=Port(**fields), hasGID=gid.__eq__)
-    return SimpleNamespace(device=device, partition=0xFFFF)
+    told: list[KeyViolation] = []
+    fabric = SimpleNamespace(violated=told.append, told=told)
+    device = SimpleNamespace(gid=gid, port=Port(**fields), hasGID=gid.__eq__, fabric=fabric)
+    return SimpleNamespace(device=device, partition=0xFFFF, number=0x123)
 
 
 def octets(text: str, behind: str = "", deth: str = DETH) -> bytes:
@@ -227,6 +229,23 @@ class FaultTests(SynchronousTestCase):
         """
         for key, expected in (("7fff", ""), ("8001", "packets_bad_pkey"), ("0000", "packets_bad_pkey")):
             self.check(LOCAL, PLAIN.replace("ffff", key), 0x10, expected)
+
+    def test_told(self) -> None:
+        """
+        The port is told of wrong keys, with LIDs, queue pairs, and GIDs if there are any; with both the P_Key
+        counts.
+        """
+        ends = 0x10, 0x21, 5, 0x11, 0x123
+        for text, deth, expected in (
+            (PLAIN, "11111110 00000011", [KeyViolation(True, 0x11111110, *ends)]),
+            (GLOBAL, "11111110 00000011", [KeyViolation(True, 0x11111110, *ends, SENDER, RECEIVER)]),
+            (PLAIN.replace("ffff", "8001"), "11111110 ff000011", [KeyViolation(False, 0x8001, *ends)]),
+            (PLAIN, DETH, []),
+            (PLAIN.replace("0021", "0024"), "11111110 00000011", []),
+        ):
+            receiver, record = queuePair(), octets(text, "01020304", deth)
+            LOCAL.fault(receiver, KEY, 0x10, ONLY, record, len(record))
+            self.assertEqual(receiver.device.fabric.told, expected)
 
 
 class LocalTests(DatagramTestCase):

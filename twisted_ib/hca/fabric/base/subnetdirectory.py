@@ -38,6 +38,13 @@ class ISubnetDirectory(IHostDirectory):
         @return: the first LID of the port with a GUID, this HCA's or another's; 0 if it has none.
         """
 
+    def violated(violation):  # type: ignore[no-untyped-def]
+        """
+        A packet was dropped for its key: the port counts it, and tells its subnet manager.
+
+        @param violation: a L{KeyViolation<twisted_ib.hca.base.port.KeyViolation>}.
+        """
+
     def settings():  # type: ignore[no-untyped-def]
         """
         @return: the settings of the port, a L{PortChange<twisted_ib.hca.base.port.PortChange>}.

@@ -33,7 +33,7 @@ from twisted_ib.hca.wire.mad.classes import COMMUNICATION
 from twisted_ib.hca.wire.mad.mad import CLASS_AT, MAD_BYTES, QUEUE_KEY
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.base.port import PortChange
+    from twisted_ib.hca.base.port import KeyViolation, PortChange
 
 #: Settings of the port that wait for the device's turn; each has all of them, so that the latest suffice.
 _CHANGES: Final = 64
@@ -107,6 +107,8 @@ class SubnetFabric:
         #: Multicast LID -> the members elsewhere, and with this HCA.
         self._members: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self._checks: Iterator[tuple[Any, int]] | None = None
+        #: By their kind: how many, and the latest.
+        self._violations: dict[bool, tuple[int, KeyViolation]] = {}
         self._records: Any = None
         self.port = port = attach(self, guid)
         self.guid: int = port.guid
@@ -145,7 +147,9 @@ class SubnetFabric:
         See L{IFabricObserver<twisted_ib.hca.fabric.base.link.IFabricObserver>}: the classes of paths are
         replaced as for a capture.
         """
-        return type("SubnetPath", (SubnetPath, base), {"port": self.port})
+        return type(
+            "SubnetPath", (SubnetPath, base), {"port": self.port, "violated": staticmethod(self.violated)}
+        )
 
     # -- the fabric of the records
 
@@ -290,6 +294,15 @@ class SubnetFabric:
         found: PortChange = self.port.settings()
         return found
 
+    def violated(self, violation: KeyViolation) -> None:
+        """
+        See L{ISubnetDirectory}.
+        """
+        # The latest of each turn of the device: a flood of bad packets must not become one of messages.
+        count, _ = self._violations.get(violation.isQueueKey, (0, None))
+        self._violations[violation.isQueueKey] = count + 1, violation
+        self._wait()
+
     # -- MADs
 
     @property
@@ -381,8 +394,16 @@ class SubnetFabric:
             for _ in range(len(self._mads)):
                 self._deliver(self._mads.popleft())
             self._check()
+            while self._violations:
+                self.port.violated(*self._violations.popitem()[1])
         finally:
-            if self._changes or self._mads or self._isRerouted or self._checks is not None:
+            if (
+                self._changes
+                or self._mads
+                or self._violations
+                or self._isRerouted
+                or self._checks is not None
+            ):
                 self._wait()
 
     def _check(self) -> None:
@@ -420,6 +441,7 @@ class SubnetFabric:
         finally:
             self._changes.clear()
             self._mads.clear()
+            self._violations.clear()
             self._isWaiting = True
             self._records.close()
 

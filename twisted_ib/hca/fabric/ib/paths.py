@@ -11,6 +11,7 @@ first of its records, and again when it changes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,7 @@ from attrs import frozen
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import ABSENT, GSI_QPN, QPN_MASK, RESPONSES, RESUME, SMI_QPN, UNRELIABLE
 from twisted_ib.hca.base.partition import matches
+from twisted_ib.hca.base.port import KeyViolation
 from twisted_ib.hca.connection.path import GID_BYTES, PathRecord
 from twisted_ib.hca.fabric.base.path import PeerIdentity, Refusing
 from twisted_ib.hca.queues.receiver import RecordReceiver
@@ -96,6 +98,8 @@ class Unreachable(RecordReceiver):
         if opcode in RESPONSES:
             answer: int = self.queuePair.delivered(opcode, buffer, start, stop)
             return answer
+        if opcode != RESUME:
+            self.path.refused(self.queuePair)
         # IBTA vol. 1 9.8.2: what is unreliable is lost.
         return 0 if opcode == RESUME or opcode & UNRELIABLE else ABSENT
 
@@ -122,10 +126,12 @@ class SubnetPath(_Path):
     A path of records between two ports: to be mixed into the class of such paths.
 
     @cvar port: this end's port.
+    @cvar violated: called with the packets that are dropped for their keys.
     @ivar members: the P_Keys that the peer has told, by its queue pairs' numbers.
     """
 
     port: Any
+    violated: Callable[[KeyViolation], None]
 
     def __init__(self, fabric: Any, peer: Any, *rest: Any) -> None:
         super().__init__(fabric, peer, *rest)
@@ -204,6 +210,17 @@ class SubnetPath(_Path):
             entry.queuePair = stands
         else:
             self.table[number] = stands
+
+    def refused(self, queuePair: Any) -> None:
+        """
+        A request came for a queue pair that its peer does not reach.
+        """
+        mine, theirs = queuePair.partition, self.members.get(queuePair.remote)
+        if theirs is not None and not matches(mine, theirs):
+            owner, source = self.fabric.owner, self.peer.lid
+            owner.count("packets_bad_pkey")
+            ends = queuePair.remote, queuePair.number
+            self.violated(KeyViolation(False, theirs, source, owner.port.lid, 0, *ends))
 
     def queuePairs(self) -> list[Any]:
         """

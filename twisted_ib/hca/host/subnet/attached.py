@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from twisted_ib.hca.subnet.smi import Packet
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.base.port import PortChange
+    from twisted_ib.hca.base.port import KeyViolation, PortChange
     from twisted_ib.hca.host.subnet.hosted import HostedSubnet
     from twisted_ib.hca.subnet.graph import Port
 
@@ -146,6 +146,14 @@ class AttachedPort:
         Send a MAD, which may be lost.
         """
         self._subnet.send(self.port, packet)
+
+    def violated(self, count: int, violation: KeyViolation) -> None:
+        """
+        The device has dropped packets for their P_Keys or Q_Keys.
+
+        @param violation: the latest.
+        """
+        self._subnet.violated(self.port, count, violation)
 
     def forked(self) -> None:
         """

@@ -13,7 +13,7 @@ from typing import Any
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.base.operation import SMI_QPN
-from twisted_ib.hca.base.port import LARGEST_UNICAST_LID, PhysicalState, PortChange, PortState
+from twisted_ib.hca.base.port import LARGEST_UNICAST_LID, KeyViolation, PhysicalState, PortChange, PortState
 from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.host.subnet.attached import AttachedPort, IAttachedDevice
 from twisted_ib.hca.host.subnet.manager import HostedManager
@@ -21,7 +21,7 @@ from twisted_ib.hca.mad.attributes.node import NodeInfo
 from twisted_ib.hca.mad.attributes.notice import Notice
 from twisted_ib.hca.mad.attributes.port import Capability, PKeyTable, PortInfo
 from twisted_ib.hca.mad.pma import PMA
-from twisted_ib.hca.mad.sma import SMA, Answer, setCapability, setSM
+from twisted_ib.hca.mad.sma import SMA, Answer, countViolations, setCapability, setSM
 from twisted_ib.hca.mad.traps import Traps
 from twisted_ib.hca.mad.vendor import PING, respond
 from twisted_ib.hca.sm.manager import Options
@@ -323,6 +323,14 @@ class HostedSubnet:
         response = self.exchange(port, packet)
         if response is not None:
             self._deliver(port, response)
+
+    def violated(self, port: Port, count: int, violation: KeyViolation) -> None:
+        """
+        The device of a port has dropped packets for their P_Keys or Q_Keys.
+
+        @param violation: the latest.
+        """
+        self._report(countViolations(port, count, violation))
 
     def _deliver(self, port: Port, packet: Packet) -> bool:
         octets = packet.octets

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib.errors import DeviceError, HCAError, PathLostError, PeerIdentityError, WireError
-from twisted_ib.hca.base.port import PortChange, PortState
+from twisted_ib.hca.base.port import KeyViolation, PortChange, PortState
 from twisted_ib.hca.host.entries import connect
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
 from twisted_ib.hca.host.liveness import checkPeer
@@ -37,6 +37,7 @@ from twisted_ib.hca.host.subnet.messages import (
     kindOf,
     packAttach,
     packMAD,
+    packViolated,
     parseAttached,
     parseMAD,
     parsePort,
@@ -236,6 +237,13 @@ class SubnetLink:
         """
         with suppress(PathLostError):
             sendWithDescriptors(self._pair, packMAD(packet))
+
+    def violated(self, count: int, violation: KeyViolation) -> None:
+        """
+        See L{AttachedPort.violated<twisted_ib.hca.host.subnet.attached.AttachedPort.violated>}.
+        """
+        with suppress(PathLostError):
+            sendWithDescriptors(self._pair, packViolated(count, violation))
 
     def close(self) -> None:
         """

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from twisted_ib.errors import WireError
 from twisted_ib.hca.base.partition import PartitionTable
-from twisted_ib.hca.base.port import PhysicalState, PortChange, PortState
+from twisted_ib.hca.base.port import KeyViolation, PhysicalState, PortChange, PortState
 from twisted_ib.hca.subnet.smi import Packet
 from twisted_ib.hca.wire.mad.mad import MAD_BYTES
 
@@ -27,6 +27,8 @@ MAD: Final = 6
 #: MADs that pass the port of a device that watches it, into and out of it.
 INTO: Final = 7
 OUT: Final = 8
+#: Packets that a device has dropped for their keys.
+VIOLATED: Final = 9
 #: Octets of the longest message, and of a description (IBTA vol. 1 14.2.5.2).
 MESSAGE_BYTES: Final = 8192
 DESCRIPTION_BYTES: Final = 64
@@ -44,6 +46,8 @@ _SETTINGS: Final = Struct("<BBHBHBBBIBHH")
 _KEY: Final = Struct("<H")
 _GID_BYTES: Final = 16
 _MAD: Final = Struct("<BHHII")
+#: Kind, number of packets; of the latest: whether for its Q_Key, key, LIDs, service level, queue pairs, GIDs.
+_VIOLATED: Final = Struct("<BI?IHHBII16s16s")
 #: Numbers of ways, of devices and of groups.
 _HEAD: Final = Struct("<III")
 _WAY: Final = Struct("<HQ")
@@ -51,6 +55,9 @@ _WAY: Final = Struct("<HQ")
 _DEVICE: Final = Struct("<QHBBH")
 _GROUP: Final = Struct("<HH")
 _GUID: Final = Struct("<Q")
+_MOST: Final = 0xFFFFFFFF
+_QPN_BITS: Final = 24
+_LEVEL_BITS: Final = 4
 
 
 class Attach(NamedTuple):
@@ -167,6 +174,29 @@ def parseMAD(octets: bytes) -> Packet:
         raise WireError(f"a MAD has no {len(octets) - _MAD.size} octets")
     _, slid, dlid, source, destination = _MAD.unpack_from(octets)
     return Packet(slid, dlid, source, destination, bytearray(octets[_MAD.size :]))
+
+
+def packViolated(count: int, violation: KeyViolation) -> bytes:
+    """
+    @return: the message of packets that a device has dropped for their keys.
+    """
+    *numbers, source, target = violation
+    gids = (gid.to_bytes(_GID_BYTES, "big") for gid in (source, target))
+    return _VIOLATED.pack(VIOLATED, min(count, _MOST), *numbers, *gids)
+
+
+def parseViolated(octets: bytes) -> tuple[int, KeyViolation]:
+    """
+    @return: how many, and the latest.
+    @raise WireError: it is not valid.
+    """
+    if len(octets) != _VIOLATED.size:
+        raise WireError(f"dropped packets are not told in {len(octets)} octets")
+    _, count, isQueueKey, key, source, target, level, sender, receiver, *gids = _VIOLATED.unpack(octets)
+    if (sender | receiver) >> _QPN_BITS or level >> _LEVEL_BITS:
+        raise WireError(f"no packet has queue pairs {sender:#x} and {receiver:#x} and level {level}")
+    fromGID, toGID = (int.from_bytes(gid, "big") for gid in gids)
+    return count, KeyViolation(isQueueKey, key, source, target, level, sender, receiver, fromGID, toGID)
 
 
 class Reached(NamedTuple):

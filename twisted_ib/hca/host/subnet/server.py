@@ -29,6 +29,7 @@ from twisted_ib.hca.host.subnet.messages import (
     MAD,
     MESSAGE_BYTES,
     OUT,
+    VIOLATED,
     WAYS,
     Reached,
     kindOf,
@@ -38,6 +39,7 @@ from twisted_ib.hca.host.subnet.messages import (
     packWays,
     parseAttach,
     parseMAD,
+    parseViolated,
     refusal,
 )
 from twisted_ib.hca.host.subnet.place import Place
@@ -244,8 +246,10 @@ class SubnetServer:
     def _said(self, client: _Client, octets: bytes) -> None:
         if client.attached is None:
             self._attach(client, octets)
+        elif kindOf(octets) == VIOLATED:
+            client.attached.violated(*parseViolated(octets))
         elif kindOf(octets) != MAD:
-            raise WireError("a device sends no other messages than MADs")
+            raise WireError("a device sends no such message")
         else:
             packet, port = parseMAD(octets), client.attached.port
             # Another user's process manages nothing here.

@@ -3,6 +3,14 @@ The subnet management agent (IBTA vol. 1 14.2, 14.3).  C{agent} checks an SMP, C
 set its attribute, of which C{request} is the context.
 """
 
-from twisted_ib.hca.mad.sma.agent import ATTRIBUTES, SMA, Answer, notice, setCapability, setSM
+from twisted_ib.hca.mad.sma.agent import (
+    ATTRIBUTES,
+    SMA,
+    Answer,
+    countViolations,
+    notice,
+    setCapability,
+    setSM,
+)
 
-__all__ = ["ATTRIBUTES", "SMA", "Answer", "notice", "setCapability", "setSM"]
+__all__ = ["ATTRIBUTES", "SMA", "Answer", "countViolations", "notice", "setCapability", "setSM"]

@@ -11,8 +11,16 @@ from typing import Final, NamedTuple
 
 from attrs import evolve
 
+from twisted_ib.hca.base.port import KeyViolation
 from twisted_ib.hca.mad.attributes.layouts import Attribute
-from twisted_ib.hca.mad.attributes.notice import BadMKeyDetails, LocalChangeDetails, Notice, NoticeType, Trap
+from twisted_ib.hca.mad.attributes.notice import (
+    BadKeyDetails,
+    BadMKeyDetails,
+    LocalChangeDetails,
+    Notice,
+    NoticeType,
+    Trap,
+)
 from twisted_ib.hca.mad.attributes.port import Capability
 from twisted_ib.hca.mad.sma.node import ROWS as NODE_ROWS
 from twisted_ib.hca.mad.sma.port import ROWS as PORT_ROWS
@@ -204,6 +212,31 @@ def _badMKey(port: Port, data: bytes, slid: int) -> Notice:
     return notice(port, NoticeType.SECURITY, Trap.BAD_MKEY, details)
 
 
+def countViolations(port: Port, count: int, violation: KeyViolation) -> tuple[tuple[Port, Notice], ...]:
+    """
+    Count packets that the device of a port has dropped for their P_Keys or Q_Keys (PortInfo's P_KeyViolations
+    and Q_KeyViolations).
+
+    @param violation: the latest.
+    @return: its trap, for the master.
+    """
+    name = "qkeyViolations" if violation.isQueueKey else "pkeyViolations"
+    setattr(port, name, min(getattr(port, name) + count, _COUNTER))
+    details = BadKeyDetails(
+        lid1=violation.source,
+        # Not another's, whatever the device says.
+        lid2=violation.target if port.hasLID(violation.target) else port.lid,
+        key=violation.key,
+        sl=violation.level,
+        qp1=violation.sender,
+        qp2=violation.receiver,
+        gid1=violation.sourceGID,
+        gid2=violation.targetGID,
+    )
+    trap = Trap.BAD_QKEY if violation.isQueueKey else Trap.BAD_PKEY
+    return ((port, notice(port, NoticeType.SECURITY, trap, details)),)
+
+
 def setSM(port: Port, isSM: bool) -> tuple[tuple[Port, Notice], ...]:
     """
     Say in a port's CapabilityMask whether a subnet manager is behind it.
@@ -227,4 +260,4 @@ def setCapability(port: Port, capability: Capability, isSet: bool) -> tuple[tupl
     return ((port, notice(port, NoticeType.INFORMATIONAL, Trap.CAPABILITY_CHANGED, details)),)
 
 
-__all__ = ["ATTRIBUTES", "SMA", "Answer", "notice", "setCapability", "setSM"]
+__all__ = ["ATTRIBUTES", "SMA", "Answer", "countViolations", "notice", "setCapability", "setSM"]
