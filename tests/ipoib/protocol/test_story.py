@@ -7,6 +7,8 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.ipoib.medium import pair
+from tests.ipoib.protocol.simulation import Run, damage
+from twisted_ib.ipoib.protocol.counters import COUNTERS
 
 
 class DeliveryTests(SynchronousTestCase):
@@ -61,3 +63,24 @@ class ConnectedDeliveryTests(DeliveryTests):
 
     isConnected = True
     mtu = 65520
+
+
+class SimulationTests(SynchronousTestCase):
+    """
+    Runs by seeds; C{tests.soak.test_packets} has more.
+    """
+
+    def test_runs(self) -> None:
+        """
+        Loss, repetition, overtaking, restarts and lost connections.
+        """
+        for seed in range(6):
+            Run(seed).go()
+
+    def test_damaged(self) -> None:
+        """
+        300 damaged frames: nothing is raised, and no table is larger than its bound.
+        """
+        node = damage(1, 300)
+        self.assertLessEqual(set(node.counters), set(COUNTERS))
+        self.assertGreater(len(node.counters), 6)
