@@ -1,0 +1,117 @@
+"""
+IP multicast: programs join groups with setsockopt(2), and get each datagram once.
+"""
+
+from __future__ import annotations
+
+from tests.tun.lab import Host, TunTestCase
+
+COUNT = 200
+GROUPS = {"239.1.2.3": "IPv4", "ff15::1234": "IPv6"}
+
+#: Joins a group, says so, and counts datagrams until the last: how many there were, and how many different
+#: ones.
+_RECEIVER = """
+import socket, struct, sys
+group, port = sys.argv[1], 5555
+v6 = ":" in group
+s = socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(("", port))
+index = struct.pack("=I", socket.if_nametoindex(sys.argv[2]))
+if v6:
+    s.setsockopt(41, socket.IPV6_JOIN_GROUP, socket.inet_pton(socket.AF_INET6, group) + index)
+else:
+    s.setsockopt(0, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(group) + bytes(4))
+s.settimeout(float(sys.argv[3]))
+open(sys.argv[4], "w").close()
+seen = []
+try:
+    while True:
+        data = s.recv(2000)
+        if data == b"end":
+            break
+        if data != b"probe":
+            seen.append(data)
+except socket.timeout:
+    pass
+print(len(seen), len(set(seen)))
+"""
+#: Sends numbered datagrams, behind some that only try whether the group is there.
+_SENDER = """
+import socket, struct, sys, time
+group, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+v6 = ":" in group
+s = socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_DGRAM)
+if v6:
+    s.setsockopt(41, socket.IPV6_MULTICAST_IF, struct.pack("=I", socket.if_nametoindex(name)))
+    s.setsockopt(41, socket.IPV6_MULTICAST_LOOP, 0)
+else:
+    s.setsockopt(0, socket.IP_MULTICAST_LOOP, 0)
+to = (group, 5555)
+for _ in range(5):
+    s.sendto(b"probe", to)
+    time.sleep(0.2)
+for number in range(count):
+    s.sendto(b"%d" % number, to)
+    time.sleep(0.001)
+for _ in range(3):
+    time.sleep(0.2)
+    s.sendto(b"end", to)
+"""
+
+
+class MulticastTests(TunTestCase):
+    """
+    One sender, and 1, 3 and 10 receivers.
+    """
+
+    def check(self, number: int) -> None:
+        """
+        @param number: of receivers.
+        """
+        for name, text in (("receive.py", _RECEIVER), ("send.py", _SENDER)):
+            (self.home / name).write_text(text)
+        sender = self.host("10.9.0.1/24")
+        receivers = [self.host(f"10.9.0.{n + 2}/24") for n in range(number)]
+        for group in GROUPS:
+            self._send(group, sender, receivers)
+
+    def _send(self, group: str, sender: Host, receivers: list[Host]) -> None:
+        common = f"{group} {self.device}"
+        for each, host in enumerate((sender, *receivers)):
+            host.do(f"rm -f joined{each}")
+        for each, host in enumerate(receivers, 1):
+            host.begin(f"{self.python} receive.py {common} 60 joined{each}")
+        sender.do(f"{self.python} receive.py {common} 8 joined0 > own & true")
+        waiting = " ".join(f"joined{each}" for each in range(len(receivers) + 1))
+        sender.do(f"for f in {waiting}; do while [ ! -e $f ]; do sleep 0.05; done; done; sleep 0.5")
+        sender.do(f"{self.python} send.py {common} {COUNT}; wait")
+        for host in receivers:
+            self.assertEqual(host.outcome(), (0, f"{COUNT} {COUNT}\n"))
+        self.assertEqual((self.home / "own").read_text(), "0 0\n")
+
+    def test_one(self) -> None:
+        """
+        One receiver has each datagram once, the sender none.
+        """
+        self.check(1)
+
+    def test_three(self) -> None:
+        """
+        Three receivers.
+        """
+        self.check(3)
+
+    def test_ten(self) -> None:
+        """
+        Ten receivers.
+        """
+        self.check(10)
+
+
+class SubnetMulticastTests(MulticastTests):
+    """
+    The same on a subnet, whose switches copy.
+    """
+
+    device = "ib0"

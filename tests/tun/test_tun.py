@@ -1,0 +1,33 @@
+"""
+All tests with TUN devices, where there can be any; else one that is skipped, and says why.
+"""
+
+from __future__ import annotations
+
+from unittest import TestSuite
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.optional import suiteUnless
+from tests.tun.lab import lacking
+
+#: The modules that have them.
+MODULES = ("commands", "ping", "multicast", "streams")
+
+
+class NoTunTests(SynchronousTestCase):
+    """
+    The one test where there is no TUN to test with.
+    """
+
+    def test_tun(self) -> None:
+        """
+        There are no TUN devices.
+        """
+
+
+def testSuite() -> TestSuite:
+    """
+    @return: the suite that trial is to run.
+    """
+    return suiteUnless(lacking(), NoTunTests, "tests.tun", MODULES)
