@@ -159,7 +159,6 @@ class RecordsTests(SynchronousTestCase):
             (one + other, 8),
             (one + bytes(8) + other + bytes(8), 9),
             (one + bytes(8) + other, 9),
-            (one + other + bytes(63), 8),
         ):
             self.assertEqual([each.dgid for each in self.table(data, offset)], [1, 2])
 
@@ -178,5 +177,8 @@ class RecordsTests(SynchronousTestCase):
             self.assertRaises(SAResponseError, self.table, bytes(128), offset)
         for offset in (0, 7, 8):
             self.assertRaises(SAResponseError, self.table, bytes(200), offset, isTransfer=False)
+        for length in (1, 63, 65, 200):
+            error = self.assertRaises(SAResponseError, self.table, bytes(length), 8)
+            self.assertIn(f"cut after {length // 64} of its PathRecords", str(error))
         mad = evolve(TABLE_ASKED, header=KeyedHeader())
         self.assertRaises(SAResponseError, records, PathRecord, mad)

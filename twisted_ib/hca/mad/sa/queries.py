@@ -108,7 +108,7 @@ def records(kind: type[R], response: Mad) -> list[R]:
     """
     @param response: with the data of all MADs of the transfer.
     @return: the records of a table.
-    @raise SAResponseError: it is no transfer, or has records of another size.
+    @raise SAResponseError: it is no transfer, has records of another size, or ends within one.
     """
     header, data = response.header, response.data
     # A MAD that is of no transfer does not tell how many records it has.
@@ -120,6 +120,12 @@ def records(kind: type[R], response: Mad) -> list[R]:
     stride = header.attributeOffset * _UNIT
     if stride < kind.OCTETS:
         raise SAResponseError(f"records of {stride} octets, not {kind.OCTETS}: try again")
+    # libumad2sim gives 256 octets of what OpenSM answers.
+    if 0 < len(data) % stride < kind.OCTETS:
+        raise SAResponseError(
+            f"a table that is cut after {len(data) // stride} of its {kind.__name__}s, as by libumad2sim: ask"
+            " for fewer, by values of their fields"
+        )
     return [kind.parse(data[at:]) for at in range(0, len(data) - kind.OCTETS + 1, stride)]
 
 
