@@ -400,6 +400,18 @@ SA_PATH_QUALITIES = 65536
 
 # -- UDP over IPoIB, in user space
 
+#: Addresses and ports of senders whose receiving port is remembered, and destinations of one port.
+IPOIB_FLOWS = 4096
+IPOIB_SEND_FLOWS = 1024
+#: Datagrams that wait for the interface, and packets of the interface to itself that wait for the next turn.
+IPOIB_STARTING_DATAGRAMS = 64
+IPOIB_LOCAL_PACKETS = 1024
+#: Paths whose MTU is below the interface's, and for how long (RFC 1191 section 6.3).
+IPOIB_PATH_MTUS = 1024
+IPOIB_PATH_MTU_SECONDS = 600.0
+#: ICMP errors: so many at once, and so many each second (Linux C{icmp_msgs_burst}, C{icmp_msgs_per_sec}).
+ICMP_ERROR_BURST = 50
+ICMP_ERRORS_PER_SECOND = 1000
 #: Packets of which fragments wait for others, and for how long (Linux C{ip_frag.h}, IP_FRAG_TIME); fragments
 #: of one: 119 of 576 octets are the longest packet.
 IP_REASSEMBLIES = 64

@@ -1,3 +1,28 @@
 """
 IP over InfiniBand (RFC 4391, 4392, 4755): IP packets over datagrams and reliable connections of an HCA.
+
+L{listenIPoIB} is C{listenUDP} and C{listenMulticast} on an interface of the program's own; L{ipoibPort} is a
+port for whole packets, as C{twisted.pair} has them.
+
+Inside: C{protocol} is pure, with C{protocol.stack} for programs without a kernel's stack.  C{interface} is
+one interface on a device, C{resolver} finds or opens it.  Its packets go to C{userspace}, which ports are on,
+or by C{forwarder} to a TUN.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from twisted_ib.ipoib.port import ipoibPort, listenIPoIB
+
+__all__ = ["ipoibPort", "listenIPoIB"]
+
+
+def __getattr__(name: str) -> object:
+    # Imported on first use: a program that needs only a codec or the machine does not load ports.
+    if name in __all__:
+        from twisted_ib.ipoib import port
+
+        return getattr(port, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

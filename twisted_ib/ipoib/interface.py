@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Interface, IPv6Interface, ip_address
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import evolve
 from twisted.internet.defer import Deferred, fail, succeed
@@ -71,6 +71,10 @@ class _Nobody:
         pass
 
 
+#: The consumer of an interface that has none.
+NOBODY: Final = _Nobody()
+
+
 class IPoIBInterface:
     """
     One interface.
@@ -112,7 +116,7 @@ class IPoIBInterface:
         device = channel.device
         device.check()
         self._driver = driver = Driver(device, self, pKey | FULL_MEMBER)
-        driver.consumer = _Nobody()
+        driver.consumer = NOBODY
         self.counters = driver.counters
         #: Sends an IP packet, or loses it.  Its argument is bytes or a memoryview: the EtherType, two octets
         #: of 0, and the packet.  It is copied before this returns.
@@ -323,4 +327,4 @@ class IPoIBInterface:
             each.callback(None)
 
 
-__all__ = ["IPacketConsumer", "IPoIBInterface"]
+__all__ = ["NOBODY", "IPacketConsumer", "IPoIBInterface"]

@@ -87,6 +87,12 @@ class Resolver:
         """
         return next((each for each, own in self._own() if str(own.ip) == address), None)
 
+    def first(self) -> IPoIBInterface | None:
+        """
+        @return: the interface that is the longest open; L{None} if there is none.
+        """
+        return next((each for each in self._interfaces if not each.isClosed), None)
+
     def _own(self) -> list[tuple[IPoIBInterface, IPv4Interface | IPv6Interface]]:
         self._interfaces = [each for each in self._interfaces if not each.isClosed]
         return [(each, own) for each in self._interfaces for own in each.addresses if not own.is_link_local]
@@ -138,7 +144,7 @@ def interfaceFor(reactor: Any, device: str, address: str) -> IPoIBInterface:
     L{IPoIBInterface.close}.
 
     @param address: with the length of the prefix, as C{"10.9.0.1/24"}; without it there must be such an
-        interface already.
+        interface already, or any at all for C{"0.0.0.0"} and C{"::"}.
     @raise DeviceError: there is none, or it has the address with another prefix; or the device cannot have
         one.
     @raise HCAError: the device cannot be opened.
@@ -147,8 +153,10 @@ def interfaceFor(reactor: Any, device: str, address: str) -> IPoIBInterface:
     wanted = ip_interface(address)
     channel = channelFor(reactor, device)
     resolver = resolverOf(channel)
-    found = resolver.find(str(wanted.ip))
+    found = resolver.first() if wanted.ip.is_unspecified else resolver.find(str(wanted.ip))
     if found is None:
+        if wanted.ip.is_unspecified:
+            raise DeviceError(f"{device} has no interface yet: open one with an address and its prefix")
         if "/" not in address:
             raise DeviceError(
                 f"{device} has no interface with the address {address}: give the length of its prefix too,"

@@ -9,7 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.ipoib.protocol.stack import vectors
 from tests.ipoib.protocol.stack.vectors import A6, B6, LONG, A, B
 from twisted_ib.errors import HeaderError, LengthError
-from twisted_ib.ipoib.protocol.stack.packets import IPPacket, checksum, fragments, isGroup
+from twisted_ib.ipoib.protocol.ip import checksum
+from twisted_ib.ipoib.protocol.stack.packets import IPPacket, fragments, isGroup
 
 
 def ipv6(nextHeader: int, rest: bytes) -> bytes:
@@ -17,25 +18,6 @@ def ipv6(nextHeader: int, rest: bytes) -> bytes:
     @return: a packet from B to A.
     """
     return b"\x60\0\0\0" + len(rest).to_bytes(2, "big") + bytes((nextHeader, 64)) + B6 + A6 + rest
-
-
-class ChecksumTests(SynchronousTestCase):
-    """
-    The Internet checksum.
-    """
-
-    def test_rfc(self) -> None:
-        """
-        The example of RFC 1071 section 3: the sum is ddf2.
-        """
-        self.assertEqual(checksum(bytes.fromhex("0001f203f4f5f6f7")), 0xFFFF - 0xDDF2)
-
-    def test_parts(self) -> None:
-        """
-        Parts are as their concatenation; the last may have an odd number of octets.
-        """
-        self.assertEqual(checksum(b"abcd", b"efg"), checksum(b"abcdefg"))
-        self.assertEqual(checksum(b"abcdefg"), checksum(b"abcdefg\0"))
 
 
 class ParseTests(SynchronousTestCase):

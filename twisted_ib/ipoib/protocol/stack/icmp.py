@@ -11,7 +11,8 @@ from typing import Final
 from attrs import frozen
 
 from twisted_ib.errors import HeaderError, LengthError
-from twisted_ib.ipoib.protocol.stack.packets import FRAGMENT, ICMP, ICMPV6, IPPacket, checksum, pseudoHeader
+from twisted_ib.ipoib.protocol.ip import ICMP, ICMPV6, checksum, pseudoHeader
+from twisted_ib.ipoib.protocol.stack.packets import FRAGMENT, IPPacket
 from twisted_ib.ipoib.protocol.stack.udp import UDP
 
 #: Type and code of messages, by the version of IP.

@@ -12,6 +12,7 @@ from typing import Final
 from attrs import frozen
 
 from twisted_ib.errors import HeaderError, LengthError
+from twisted_ib.ipoib.protocol.ip import checksum, isMulticast, packIPv4, packIPv6, pseudoHeader
 
 #: The encapsulation headers (RFC 4391 section 6).
 ENCAPSULATION_IPV4: Final = b"\x08\x00\x00\x00"
@@ -22,8 +23,7 @@ MORE_FRAGMENTS: Final = 0x2000
 _OFFSET: Final = 0x1FFF
 _MORE_FRAGMENTS_IPV6: Final = 1
 
-ICMP: Final = 1
-ICMPV6: Final = 58
+_BROADCAST: Final = b"\xff\xff\xff\xff"
 FRAGMENT: Final = 44
 _HOP_BY_HOP, _ROUTING, _DESTINATION_OPTIONS = 0, 43, 60
 #: Extension headers of one packet that are read (Linux C{net/ipv6/exthdrs_core.c} has no bound).
@@ -32,19 +32,6 @@ _EXTENSION_HEADERS: Final = 8
 _HEADER_IPV4: Final = Struct("!BBHHHBBH4s4s")
 _HEADER_IPV6: Final = Struct("!IHBB16s16s")
 _FRAGMENT_HEADER: Final = Struct("!BBHI")
-
-
-def checksum(*parts: bytes) -> int:
-    """
-    Return the Internet checksum (RFC 1071) of parts that stand one behind the other, all but the last of
-    even length; 0 if what they hold has a correct one.
-    """
-    total = 0
-    for part in parts:
-        # 2^16 is 1 modulo 65535, so the whole as a number is the sum of its 16-bit words.
-        words = int.from_bytes(part, "big")
-        total += words << 8 if len(part) & 1 else words
-    return -total % 0xFFFF
 
 
 @frozen
@@ -189,14 +176,7 @@ def isGroup(address: bytes) -> bool:
     """
     Return whether an address stands for several hosts: multicast, or 255.255.255.255.
     """
-    return address[0] == 0xFF if len(address) == 16 else address[0] >= 224
-
-
-def pseudoHeader(source: bytes, destination: bytes, protocol: int, length: int) -> bytes:
-    """
-    Return what the checksums of upper layers cover besides.
-    """
-    return source + destination + Struct("!II").pack(length, protocol)
+    return isMulticast(address) or address == _BROADCAST
 
 
 def fragments(
@@ -245,12 +225,9 @@ def _frame(
     fragment: int,
 ) -> bytes:
     if len(source) == 16:
-        header = _HEADER_IPV6.pack(6 << 28, len(segment), protocol, hopLimit, source, destination)
+        header = packIPv6(source, destination, protocol, len(segment), hopLimit)
         return ENCAPSULATION_IPV6 + header + segment
-    fields = (0x45, 0, 20 + len(segment), identification, fragment, hopLimit, protocol)
-    header = _HEADER_IPV4.pack(
-        *fields, checksum(_HEADER_IPV4.pack(*fields, 0, source, destination)), source, destination
-    )
+    header = packIPv4(source, destination, protocol, len(segment), identification, fragment, hopLimit)
     return ENCAPSULATION_IPV4 + header + segment
 
 
@@ -259,12 +236,8 @@ __all__ = [
     "ENCAPSULATION_IPV4",
     "ENCAPSULATION_IPV6",
     "FRAGMENT",
-    "ICMP",
-    "ICMPV6",
     "MORE_FRAGMENTS",
     "IPPacket",
-    "checksum",
     "fragments",
     "isGroup",
-    "pseudoHeader",
 ]

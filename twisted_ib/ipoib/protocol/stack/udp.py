@@ -13,12 +13,12 @@ from typing import Final
 from attrs import frozen
 
 from twisted_ib.errors import HeaderError, LengthError
+from twisted_ib.ipoib.protocol.ip import checksum
 from twisted_ib.ipoib.protocol.stack.packets import (
     DONT_FRAGMENT,
     ENCAPSULATION_IPV4,
     ENCAPSULATION_IPV6,
     IPPacket,
-    checksum,
 )
 
 #: The protocol number, for both versions of IP.
