@@ -11,6 +11,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.documentation.pages import PAGES, README, ROOT, SITE
+from twisted_ib.ipoib.protocol.counters import COUNTERS
 
 DEMO = "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/ib-demo"
 TEST = (
@@ -105,6 +106,12 @@ class WrittenTests(SynchronousTestCase):
         self.assertIn("no_listener", kinds)
         self.assertIn("timeout", kinds)
         self.assertEqual(sorted(tableOf("docs/why-tcp.md")), sorted(kinds))
+
+    def test_counters(self) -> None:
+        """
+        Each counter of an IPoIB interface is explained.
+        """
+        self.assertLessEqual(set(COUNTERS), set(tableOf("docs/ipoib.md")))
 
     def test_paths(self) -> None:
         """
