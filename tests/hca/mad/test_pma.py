@@ -12,11 +12,19 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.mad.cases import MADTestCase, OnPackets, OnRings
 from twisted_ib.hca.mad import pma
 from twisted_ib.hca.mad.attributes.classportinfo import ClassPortInfo
+from twisted_ib.hca.mad.attributes.layouts import layoutOf
 from twisted_ib.hca.mad.attributes.performance import (
     ALL_PORTS,
     PortCounters,
     PortCountersExtended,
+    PortFlowCtlCounters,
+    PortOpRcvCounters,
+    PortRcvDataSL,
+    PortRcvErrorDetails,
     PortSamplesControl,
+    PortSamplesResult,
+    PortXmitDataSL,
+    PortXmitDiscardDetails,
 )
 from twisted_ib.hca.mad.pma import PMA, PMA_COUNTERS_SECONDS
 from twisted_ib.hca.wire.mad.classes import PERFORMANCE, SUBNET
@@ -69,7 +77,44 @@ class NodeTests(SynchronousTestCase):
         for node, capabilities in ((self.ca, 0x1200), (self.switch, 0x1300)):
             expected = ClassPortInfo(classVersion=1, capabilityMask=capabilities, respTimeVal=0x12)
             self.assertEqual(self.ask(ClassPortInfo(), node=node), expected)
-        self.assertEqual(self.ask(ClassPortInfo(), SET), 0x0C)
+        # Where traps would go is written, and nothing else.
+        written = evolve(expected, trapLID=7, trapQKey=8)
+        self.assertEqual(self.ask(evolve(written, redirectLID=9, respTimeVal=1), SET, self.switch), written)
+        self.assertEqual(self.ask(ClassPortInfo(), node=self.switch), written)
+
+    def test_details(self) -> None:
+        """
+        Parts of the counters, and those of one opcode and of each service level; each is set by its own bit.
+        """
+        for kind in (PortRcvErrorDetails, PortXmitDiscardDetails, PortFlowCtlCounters, PortOpRcvCounters):
+            names = [each.name for each in layoutOf(kind).fields if each.name.startswith("port")][1:]
+            for bit, name in enumerate(names):
+                self.setUp()
+                self.counts[1].update(dict.fromkeys(names, 9))
+                opcode = {"opCode": 0x64} if kind is PortOpRcvCounters else {}
+                asked = kind(portSelect=1, counterSelect=1 << bit, **opcode, **{name: 2})
+                self.assertEqual([getattr(self.ask(asked), each) for each in names], [9] * len(names))
+                found = self.ask(asked, SET)
+                self.assertEqual(
+                    [getattr(found, each) for each in names], [2 if each == name else 9 for each in names]
+                )
+        for opcode in (0, 0x04, 0x65):
+            asked = PortOpRcvCounters(portSelect=1, opCode=opcode, counterSelect=3, portOpRcvPkts=7)
+            for method in (SET, GET):
+                self.assertEqual(self.ask(asked, method), evolve(asked, portOpRcvPkts=0))
+        self.assertEqual(self.ask(PortOpRcvCounters(portSelect=1, opCode=0x64)).portOpRcvPkts, 9)
+
+    def test_levels(self) -> None:
+        """
+        The data of each service level.
+        """
+        for kind, name in ((PortXmitDataSL, "xmtDataSL"), (PortRcvDataSL, "rcvDataSL")):
+            self.setUp()
+            self.counts[1].update({f"{name}{level}": level + 1 for level in range(16)})
+            self.assertEqual(getattr(self.ask(kind(portSelect=1)), name), tuple(range(1, 17)))
+            found = self.ask(kind(portSelect=1, counterSelect=0x8001), SET)
+            self.assertEqual(getattr(found, name), (0, *range(2, 16), 0))
+            self.assertEqual(self.ask(kind(portSelect=2), arrival=2).pack()[4:], bytes(64))
 
     def test_octets(self) -> None:
         """
@@ -140,7 +185,13 @@ class NodeTests(SynchronousTestCase):
         for number in (1, 2):
             self.counts[number]["portRcvErrors"] = 0x9000 + number
             self.counts[number]["portXmitPkts"] = 100
-        for kind in (PortCounters, PortCountersExtended, PortSamplesControl):
+        for kind in (
+            PortCounters,
+            PortCountersExtended,
+            PortSamplesControl,
+            PortRcvErrorDetails,
+            PortRcvDataSL,
+        ):
             for arrival, number, bad in ((1, 1, False), (2, 1, True), (1, 0, True), (1, ALL_PORTS, True)):
                 found = self.ask(kind(portSelect=number), arrival=arrival)
                 self.assertEqual(found == 0x1C, bad)
@@ -162,6 +213,8 @@ class NodeTests(SynchronousTestCase):
         """
         self.assertEqual(self.ask(PortSamplesControl(portSelect=1, tag=5)), PortSamplesControl(portSelect=1))
         self.assertEqual(self.ask(PortSamplesControl(portSelect=1), SET), 0x0C)
+        self.assertEqual(self.ask(PortSamplesResult(tag=5)), PortSamplesResult())
+        self.assertEqual(self.ask(PortSamplesResult(), SET), 0x0C)
 
     def test_refused(self) -> None:
         """
@@ -172,9 +225,9 @@ class NodeTests(SynchronousTestCase):
         for changes, status in (
             ({"classVersion": 2}, 0x04),
             ({"method": TRAP}, 0x08),
-            ({"attribute": 0x36}, 0x0C),
+            ({"attribute": 0x38}, 0x0C),
             ({"attribute": 0}, 0x0C),
-            ({"attribute": 0x36, "method": SET}, 0x0C),
+            ({"attribute": 0x38, "method": SET}, 0x0C),
             ({}, 0),
         ):
             octets = self.ca.respond(evolve(good, **changes).pack(), 1)
@@ -224,6 +277,8 @@ class DeviceContract:
         self.assertIn(found.portRcvPkts, (packets, packets + 1))
         found, _ = self.query(PortCounters(portSelect=1))
         self.assertEqual((found.portRcvErrors, found.portRcvConstraintErrors), (2, 1))
+        found, _ = self.query(PortRcvErrorDetails(portSelect=1))
+        self.assertEqual((found.portLocalPhysicalErrors, found.portMalformedPktErrors), (2, 0))
         found, expected = self.query(PortCounters(portSelect=1, counterSelect=0xFFFF), SET)
         self.assertEqual((found.portRcvErrors, found.portRcvPkts), (0, 0))
         self.assertGreaterEqual(self.b.statistics()["rcvd_pkts"], packets)

@@ -40,11 +40,18 @@ class CountersTests(SynchronousTestCase):
             self.counters.passed(self.near, self.far)
         self.assertEqual(
             self.counters.of(self.near),
-            {"portXmitData": 2 * MAD_WORDS, "portXmitPkts": 2, "portUnicastXmitPkts": 2},
+            {
+                **dict.fromkeys(("portXmitData", "xmtDataSL0"), 2 * MAD_WORDS),
+                "portXmitPkts": 2,
+                "portUnicastXmitPkts": 2,
+            },
         )
         self.assertEqual(
             self.counters.of(self.far),
-            {"portRcvData": 2 * MAD_WORDS, "portRcvPkts": 2, "portUnicastRcvPkts": 2},
+            {
+                **dict.fromkeys(("portRcvData", "rcvDataSL0", "portOpRcvData"), 2 * MAD_WORDS),
+                **dict.fromkeys(("portRcvPkts", "portOpRcvPkts", "portUnicastRcvPkts"), 2),
+            },
         )
 
     def test_forget(self) -> None:

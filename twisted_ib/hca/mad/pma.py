@@ -7,20 +7,28 @@ from then on.  The 32-bit counters and those of 64 bits are set apart, as in ada
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from attrs import evolve
 
 from twisted_ib.errors import WireError
 from twisted_ib.hca.base.attributes import PORT
+from twisted_ib.hca.base.operation import UD_SEND_ONLY
 from twisted_ib.hca.mad.attributes.classportinfo import RESPONSE_TIME, ClassPortInfo
-from twisted_ib.hca.mad.attributes.layouts import layoutOf
+from twisted_ib.hca.mad.attributes.layouts import Attribute, layoutOf
 from twisted_ib.hca.mad.attributes.performance import (
     ALL_PORTS,
     PortCounters,
     PortCountersExtended,
+    PortFlowCtlCounters,
+    PortOpRcvCounters,
+    PortRcvDataSL,
+    PortRcvErrorDetails,
     PortSamplesControl,
+    PortSamplesResult,
+    PortXmitDataSL,
+    PortXmitDiscardDetails,
 )
 from twisted_ib.hca.mad.requests import ReceivedMAD
 from twisted_ib.hca.wire.mad.classes import PERFORMANCE
@@ -48,8 +56,8 @@ XMIT_WAIT: Final = 0x1000
 #: may ask.  In seconds.
 PMA_COUNTERS_SECONDS = 0.02
 
-#: Reads the counters of a port since ever: by the names of the fields of L{PortCounters} and
-#: L{PortCountersExtended}; those without a name are 0.
+#: Reads the counters of a port since ever: by the names of the fields of attributes, with the number of its
+#: entry for those in a table; those without a name are 0.
 Read = Callable[[], Mapping[str, int]]
 
 
@@ -62,15 +70,37 @@ class _Kind:
     @ivar maxima: of all its counters.
     """
 
-    def __init__(
-        self, attribute: type[PortCounters | PortCountersExtended], selected: tuple[str, ...], sticks: bool
-    ) -> None:
-        self.attribute, self.selected, self.sticks = attribute, selected, sticks
-        self.maxima = {
-            each.name: (1 << each.width) - 1
-            for each in layoutOf(attribute).fields
-            if each.name in (*selected, "qp1Dropped")
-        }
+    def __init__(self, attribute: type[Attribute], selected: tuple[str, ...], sticks: bool = True) -> None:
+        """
+        @param selected: the counters, or the table with all of them.
+        """
+        self.attribute, self.sticks = attribute, sticks
+        fields = {each.name: each for each in layoutOf(attribute).fields}
+        field = fields[selected[0]]
+        self._table = field.name if field.entries > 1 else ""
+        if self._table:
+            self.selected = tuple(f"{field.name}{index}" for index in range(field.entries))
+            self.maxima = dict.fromkeys(self.selected, (1 << field.width) - 1)
+        else:
+            self.selected = selected
+            names = [name for name in fields if name in (*selected, "qp1Dropped")]
+            self.maxima = {name: (1 << fields[name].width) - 1 for name in names}
+
+    def given(self, asked: Any) -> list[int]:
+        """
+        @return: the values of its selected counters in an attribute.
+        """
+        if self._table:
+            return list(getattr(asked, self._table))
+        return [getattr(asked, name) for name in self.selected]
+
+    def filled(self, asked: Any, values: dict[str, int]) -> bytes:
+        """
+        @return: the attribute with other values.
+        """
+        if self._table:
+            return bytes(evolve(asked, **{self._table: tuple(values.values())}).pack())
+        return bytes(evolve(asked, **values).pack())
 
 
 _KINDS: Final = {
@@ -91,9 +121,33 @@ _KINDS: Final = {
             *("portXmitData", "portRcvData", "portXmitPkts", "portRcvPkts"),
             *("portUnicastXmitPkts", "portUnicastRcvPkts", "portMulticastXmitPkts", "portMulticastRcvPkts"),
         ),
-        False,
+        sticks=False,
     ),
+    PortRcvErrorDetails.ID: _Kind(
+        PortRcvErrorDetails,
+        (
+            *("portLocalPhysicalErrors", "portMalformedPktErrors", "portBufferOverrunErrors"),
+            *("portDLIDMappingErrors", "portVLMappingErrors", "portLoopingErrors"),
+        ),
+    ),
+    PortXmitDiscardDetails.ID: _Kind(
+        PortXmitDiscardDetails,
+        (
+            *("portInactiveDiscards", "portNeighborMTUDiscards"),
+            *("portSwLifetimeLimitDiscards", "portSwHOQLifetimeLimitDiscards"),
+        ),
+    ),
+    PortOpRcvCounters.ID: _Kind(PortOpRcvCounters, ("portOpRcvPkts", "portOpRcvData")),
+    PortFlowCtlCounters.ID: _Kind(PortFlowCtlCounters, ("portXmitFlowPkts", "portRcvFlowPkts")),
+    PortXmitDataSL.ID: _Kind(PortXmitDataSL, ("xmtDataSL",)),
+    PortRcvDataSL.ID: _Kind(PortRcvDataSL, ("rcvDataSL",)),
 }
+#: Of a port that counts by no opcode and no service level.
+_OF_DEVICES: Final = frozenset(_KINDS) - {PortOpRcvCounters.ID, PortXmitDataSL.ID, PortRcvDataSL.ID}
+#: The fields of ClassPortInfo that managers write: where its traps would go (IBTA vol. 1 13.4.8.1).
+_TRAP_FIELDS: Final = tuple(
+    each.name for each in layoutOf(ClassPortInfo).fields if each.name.startswith("trap")
+)
 
 
 class PMA:
@@ -106,13 +160,17 @@ class PMA:
         ports: Mapping[int, Read],
         isSwitch: bool = False,
         capabilities: int = EXTENDED_WIDTH | XMIT_WAIT,
+        counters: Collection[int] = frozenset(_KINDS),
     ) -> None:
         """
         @param ports: by their numbers.
         @param isSwitch: whether any port, or all, may be asked for; else the one that the request came to.
         @param capabilities: of L{ClassPortInfo}.
+        @param counters: the attributes of counters that there are.
         """
         self._ports = ports
+        self._counted = counters
+        self._info = ClassPortInfo(classVersion=VERSION, respTimeVal=RESPONSE_TIME)
         self._isSwitch = isSwitch
         self._capabilities = capabilities | (ALL_PORT_SELECT if isSwitch else 0)
         #: Attribute, port and counter -> what is subtracted since it was set.
@@ -147,16 +205,17 @@ class PMA:
         """
         data = mad.data
         assert isinstance(data, bytes)
-        kind = _KINDS.get(mad.attribute)
-        if kind is not None:
-            return self._counters(mad, kind, data, arrival)
+        if mad.attribute in self._counted:
+            return self._counters(mad, _KINDS[mad.attribute], data, arrival)
+        if mad.attribute == ClassPortInfo.ID:
+            if mad.method == SET:
+                given = ClassPortInfo.parse(data)
+                self._info = evolve(self._info, **{name: getattr(given, name) for name in _TRAP_FIELDS})
+            return evolve(mad, data=evolve(self._info, capabilityMask=self._capabilities).pack(), status=0)
         if mad.method != GET:
             return evolve(mad, status=UNSUPPORTED_METHOD_ATTRIBUTE)
-        if mad.attribute == ClassPortInfo.ID:
-            found = ClassPortInfo(
-                classVersion=VERSION, capabilityMask=self._capabilities, respTimeVal=RESPONSE_TIME
-            )
-            return evolve(mad, data=found.pack(), status=0)
+        if mad.attribute == PortSamplesResult.ID:
+            return evolve(mad, data=PortSamplesResult().pack(), status=0)
         if mad.attribute == PortSamplesControl.ID:
             # There is nothing that samples: SampleMechanisms 0, nothing to count, and no sample runs.
             number = PortSamplesControl.parse(data).portSelect
@@ -171,19 +230,21 @@ class PMA:
         return [number] if number == arrival and number in self._ports else []
 
     def _counters(self, mad: Mad, kind: _Kind, data: bytes, arrival: int) -> Mad:
-        asked = kind.attribute.parse(data)
+        asked: Any = kind.attribute.parse(data)
         chosen = self._chosen(asked.portSelect, arrival)
         if not chosen:
             return evolve(mad, status=INVALID_ATTRIBUTE_VALUE)
+        # All packets that are counted are MADs: of another opcode there are none, whose count is set.
+        isNone = kind.attribute is PortOpRcvCounters and asked.opCode != UD_SEND_ONLY
         found = dict.fromkeys(kind.maxima, 0)
-        for number in chosen:
+        for number in () if isNone else chosen:
             counts = self._ports[number]()
             if mad.method == SET:
                 self._write(kind, number, asked, counts)
             for name in found:
                 found[name] += self._value(kind, number, name, counts)
         values = {name: min(value, kind.maxima[name]) for name, value in found.items()}
-        return evolve(mad, data=evolve(asked, **values).pack(), status=0)
+        return evolve(mad, data=kind.filled(asked, values), status=0)
 
     def _value(self, kind: _Kind, number: int, name: str, counts: Mapping[str, int]) -> int:
         value = counts.get(name, 0) - self._set.get((kind.attribute.ID, number, name), 0)
@@ -191,9 +252,9 @@ class PMA:
 
     def _write(self, kind: _Kind, number: int, asked: Any, counts: Mapping[str, int]) -> None:
         select = asked.counterSelect | getattr(asked, "counterSelect2", 0) << 16
-        for bit, name in enumerate(kind.selected):
+        for bit, (name, value) in enumerate(zip(kind.selected, kind.given(asked), strict=True)):
             if select >> bit & 1:
-                self._set[kind.attribute.ID, number, name] = counts.get(name, 0) - getattr(asked, name)
+                self._set[kind.attribute.ID, number, name] = counts.get(name, 0) - value
 
 
 class PerformanceAgent:
@@ -210,7 +271,7 @@ class PerformanceAgent:
         self._device = device
         self._read: Mapping[str, int] = {}
         self._readAt = float("-inf")
-        self._pma = PMA({PORT: self._counts}, capabilities=EXTENDED_WIDTH_NO_MULTICAST)
+        self._pma = PMA({PORT: self._counts}, capabilities=EXTENDED_WIDTH_NO_MULTICAST, counters=_OF_DEVICES)
         self.agent = device.mads.register(PERFORMANCE, VERSION, (GET, SET), self.received)
 
     def received(self, request: ReceivedMAD) -> None:
@@ -234,6 +295,8 @@ class PerformanceAgent:
 _STATISTICS: Final = {
     "linkDownedCounter": ("link_downed",),
     "portRcvErrors": ("packets_malformed", "packets_bad_icrc", "packets_bad_opcode", "ring_errors"),
+    "portLocalPhysicalErrors": ("packets_bad_icrc", "ring_errors"),
+    "portMalformedPktErrors": ("packets_malformed", "packets_bad_opcode"),
     "portRcvConstraintErrors": ("packets_bad_pkey",),
     "portXmitDiscards": ("send_err", "datagrams_lost"),
     "portXmitPkts": ("sent_pkts",),

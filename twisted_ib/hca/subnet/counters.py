@@ -14,6 +14,18 @@ if TYPE_CHECKING:
 MAD_WORDS: Final = 72
 
 
+#: Counters that have the same value here as others: all MADs are datagrams at service level 0, and are lost
+#: where a link is down or a LID leads nowhere.
+_SAME: Final = {
+    "portInactiveDiscards": "portXmitDiscards",
+    "portDLIDMappingErrors": "portRcvSwitchRelayErrors",
+    "portOpRcvPkts": "portRcvPkts",
+    "portOpRcvData": "portRcvData",
+    "xmtDataSL0": "portXmitData",
+    "rcvDataSL0": "portRcvData",
+}
+
+
 class Counters:
     """
     The packets that have passed the ports of a subnet, and those that were lost at them.
@@ -26,7 +38,8 @@ class Counters:
         """
         @return: the counters of a port; those without a name are 0.
         """
-        return self._counts.get(port, {})
+        counts = self._counts.get(port, {})
+        return {**counts, **{name: counts[same] for name, same in _SAME.items() if same in counts}}
 
     def add(self, port: Port, name: str, number: int = 1) -> None:
         """

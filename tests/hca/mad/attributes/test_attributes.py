@@ -36,7 +36,14 @@ from twisted_ib.hca.mad.attributes.notice import (
 from twisted_ib.hca.mad.attributes.performance import (
     PortCounters,
     PortCountersExtended,
+    PortFlowCtlCounters,
+    PortOpRcvCounters,
+    PortRcvDataSL,
+    PortRcvErrorDetails,
     PortSamplesControl,
+    PortSamplesResult,
+    PortXmitDataSL,
+    PortXmitDiscardDetails,
 )
 from twisted_ib.hca.mad.attributes.port import (
     Capability,
@@ -78,6 +85,10 @@ CA_PORT = PortInfo(
     subnetTimeout=31,
     capabilityMask2=0x30,
 )
+#: A number for each service level, and for each sampled counter.
+LEVELS = (*range(0x01020304, 0x01020314),)
+LEVEL_OCTETS = "".join(f"{level:08x}" for level in LEVELS)
+SAMPLES = "01020002" + "".join(f"{n:08x}" for n in range(1, 16))
 #: Values, and their octets; zeros follow.
 ANSWERS: tuple[tuple[Attribute, str], ...] = (
     (
@@ -256,6 +267,43 @@ FIELDS: tuple[tuple[Attribute, str], ...] = (
         ),
         "000000ff" + "00" * 36 + "0000000000000001000000000000000200000000000000030000000000000004",
     ),
+    (PortSamplesResult(tag=0x0102, sampleStatus=2, counters=(*range(1, 16),)), SAMPLES),
+    (
+        PortRcvErrorDetails(
+            portSelect=1,
+            counterSelect=0x0203,
+            portLocalPhysicalErrors=0x0405,
+            portMalformedPktErrors=0x0607,
+            portBufferOverrunErrors=0x0809,
+            portDLIDMappingErrors=0x0A0B,
+            portVLMappingErrors=0x0C0D,
+            portLoopingErrors=0x0E0F,
+        ),
+        "000102030405060708090a0b0c0d0e0f",
+    ),
+    (
+        PortXmitDiscardDetails(
+            portSelect=1,
+            counterSelect=0x0203,
+            portInactiveDiscards=0x0405,
+            portNeighborMTUDiscards=0x0607,
+            portSwLifetimeLimitDiscards=0x0809,
+            portSwHOQLifetimeLimitDiscards=0x0A0B,
+        ),
+        "000102030405060708090a0b",
+    ),
+    (
+        PortOpRcvCounters(
+            opCode=0x64, portSelect=1, counterSelect=2, portOpRcvPkts=0x03040506, portOpRcvData=7
+        ),
+        "640100020304050600000007",
+    ),
+    (
+        PortFlowCtlCounters(portSelect=1, counterSelect=2, portXmitFlowPkts=0x03040506, portRcvFlowPkts=7),
+        "000100020304050600000007",
+    ),
+    (PortXmitDataSL(portSelect=1, counterSelect=2, xmtDataSL=LEVELS), "00010002" + LEVEL_OCTETS),
+    (PortRcvDataSL(portSelect=1, counterSelect=2, rcvDataSL=LEVELS), "00010002" + LEVEL_OCTETS),
     (
         PortSamplesControl(
             opCode=1,

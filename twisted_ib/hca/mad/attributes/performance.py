@@ -103,4 +103,127 @@ class PortSamplesControl(Attribute):
     samplesOnlyOptionMask: int = bits(72, 64)
 
 
-__all__ = ["ALL_PORTS", "PortCounters", "PortCountersExtended", "PortSamplesControl"]
+@frozen(kw_only=True)
+class PortSamplesResult(Attribute):
+    """
+    What a sampling mechanism has counted.
+
+    @ivar tag: that of its L{PortSamplesControl}.
+    """
+
+    ID: ClassVar[int] = 0x0011
+    OCTETS: ClassVar[int] = 64
+
+    tag: int = bits(0, 16)
+    sampleStatus: int = bits(3, 2, 1)
+    counters: tuple[int, ...] = table(4, 15, 32)
+
+
+@frozen(kw_only=True)
+class PortRcvErrorDetails(Attribute):
+    """
+    The parts of portRcvErrors, and of portRcvSwitchRelayErrors.
+    """
+
+    ID: ClassVar[int] = 0x0015
+    OCTETS: ClassVar[int] = 16
+
+    portSelect: int = bits(1, 8)
+    counterSelect: int = bits(2, 16)
+    portLocalPhysicalErrors: int = bits(4, 16)
+    portMalformedPktErrors: int = bits(6, 16)
+    portBufferOverrunErrors: int = bits(8, 16)
+    portDLIDMappingErrors: int = bits(10, 16)
+    portVLMappingErrors: int = bits(12, 16)
+    portLoopingErrors: int = bits(14, 16)
+
+
+@frozen(kw_only=True)
+class PortXmitDiscardDetails(Attribute):
+    """
+    The parts of portXmitDiscards.
+    """
+
+    ID: ClassVar[int] = 0x0016
+    OCTETS: ClassVar[int] = 12
+
+    portSelect: int = bits(1, 8)
+    counterSelect: int = bits(2, 16)
+    portInactiveDiscards: int = bits(4, 16)
+    portNeighborMTUDiscards: int = bits(6, 16)
+    portSwLifetimeLimitDiscards: int = bits(8, 16)
+    portSwHOQLifetimeLimitDiscards: int = bits(10, 16)
+
+
+@frozen(kw_only=True)
+class PortOpRcvCounters(Attribute):
+    """
+    Packets of one opcode.
+    """
+
+    ID: ClassVar[int] = 0x0017
+    OCTETS: ClassVar[int] = 12
+
+    opCode: int = bits(0, 8)
+    portSelect: int = bits(1, 8)
+    counterSelect: int = bits(2, 16)
+    portOpRcvPkts: int = bits(4, 32)
+    portOpRcvData: int = bits(8, 32)
+
+
+@frozen(kw_only=True)
+class PortFlowCtlCounters(Attribute):
+    """
+    Flow control packets of the link.
+    """
+
+    ID: ClassVar[int] = 0x0018
+    OCTETS: ClassVar[int] = 12
+
+    portSelect: int = bits(1, 8)
+    counterSelect: int = bits(2, 16)
+    portXmitFlowPkts: int = bits(4, 32)
+    portRcvFlowPkts: int = bits(8, 32)
+
+
+@frozen(kw_only=True)
+class PortXmitDataSL(Attribute):
+    """
+    @ivar xmtDataSL: the data that was sent at each service level.
+    """
+
+    ID: ClassVar[int] = 0x0036
+    OCTETS: ClassVar[int] = 68
+
+    portSelect: int = bits(1, 8)
+    counterSelect: int = bits(2, 16)
+    xmtDataSL: tuple[int, ...] = table(4, 16, 32)
+
+
+@frozen(kw_only=True)
+class PortRcvDataSL(Attribute):
+    """
+    @ivar rcvDataSL: the data that arrived at each service level.
+    """
+
+    ID: ClassVar[int] = 0x0037
+    OCTETS: ClassVar[int] = 68
+
+    portSelect: int = bits(1, 8)
+    counterSelect: int = bits(2, 16)
+    rcvDataSL: tuple[int, ...] = table(4, 16, 32)
+
+
+__all__ = [
+    "ALL_PORTS",
+    "PortCounters",
+    "PortCountersExtended",
+    "PortFlowCtlCounters",
+    "PortOpRcvCounters",
+    "PortRcvDataSL",
+    "PortRcvErrorDetails",
+    "PortSamplesControl",
+    "PortSamplesResult",
+    "PortXmitDataSL",
+    "PortXmitDiscardDetails",
+]
