@@ -12,7 +12,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred
 
 from twisted_ib.errors import HCAError, PartitionError, TopologyError
 from twisted_ib.hca.host.rundirectory import allowedUids
@@ -263,7 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (HCAError, OSError) as error:
         complain(PROGRAM, error)
         return 1
-    return runProgram(PROGRAM, lambda reactor: maybeDeferred(serve, reactor, topology, manager, options))
+    return runProgram(PROGRAM, lambda reactor: serve(reactor, topology, manager, options))
 
 
 if __name__ == "__main__":
