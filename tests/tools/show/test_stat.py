@@ -8,10 +8,12 @@ import copy
 from types import SimpleNamespace
 from typing import Any
 
+from twisted.trial.unittest import SynchronousTestCase
+
 from tests.hca.fabric.ib.subnets import LEAVES, SubnetTestCase
 from tests.hca.hcas import settle
-from tests.support.commands import CommandTestCase, programOf
 from twisted_ib.hca.host.subnet.ofthread import hostHere
+from twisted_ib.hca.sm.manager import Options
 from twisted_ib.hca.verbs.enums.device import ibv_port_state
 from twisted_ib.tools.show import devinfo, stat
 from twisted_ib.tools.show.devicetext import heading
@@ -146,12 +148,10 @@ class TextTests(SubnetTestCase):
         self.assertTrue(gid.endswith("\tfe80::10:1"))
 
 
-class CommandTests(CommandTestCase):
+class CommandTests(SynchronousTestCase):
     """
-    C{ib-stat} in this process.
+    The exit status.
     """
-
-    program = programOf("show.stat")
 
     def test_silent(self) -> None:
         """
@@ -173,31 +173,43 @@ class CommandTests(CommandTestCase):
         self.patch(stat, "complain", lambda program, error: written.append(str(error)))
         self.assertEqual((stat.main(["shm0", "2"]), written), (1, ["device shm0 has no port 2"]))
 
-    def test_subnet(self) -> None:
-        """
-        A device of a subnet that no process has is opened, and shown when a subnet manager has configured it.
-        """
-        lines = self.said("ib0").splitlines()
-        self.assertEqual((lines[0], lines[-1]), ("CA 'ib0'", "\t\tLink layer: InfiniBand"))
-        self.assertIn("\t\tState: Active", lines)
-        self.assertIn("\t\tSM lid: 1", lines)
-
 
 class OpenedTests(SubnetTestCase):
     """
     A device that no process has.
     """
 
-    def test_noManager(self) -> None:
+    isManaged = False
+
+    def setUp(self) -> None:
         """
-        In a subnet without a manager it is shown after a while as it is.
+        Host the subnet, whose time passes while the command waits.
         """
+        super().setUp()
         hostHere(self.subnet)
         self.addCleanup(hostHere, None)
         self.patch(devinfo, "running", list)
         self.patch(devinfo, "time", SimpleNamespace(monotonic=self.clock.seconds, sleep=self.clock.advance))
-        (found,) = devinfo.devices("ib0")
+        self.written: list[str] = []
+        self.patch(stat, "write", self.written.append)
+
+    def test_manager(self) -> None:
+        """
+        It is shown when the subnet manager has configured its port.
+        """
+        self.subnet.manage(Options())
+        self.assertEqual(stat.main(["ib0"]), 0)
+        lines = self.written[0].splitlines()
+        self.assertEqual((lines[0], lines[-1]), ("CA 'ib0'", "\t\tLink layer: InfiniBand"))
+        self.assertIn("\t\tState: Active", lines)
+        self.assertLess(self.clock.seconds(), 0.5)
+        self.assertEqual(self.subnet.attached, {})
+
+    def test_noManager(self) -> None:
+        """
+        Without one it is shown after a while as it is.
+        """
+        self.assertEqual(stat.main(["ib0"]), 0)
         self.assertAlmostEqual(self.clock.seconds(), devinfo.MANAGER_SECONDS, 2)
-        text = stat.text([found], stat.commandLine().parse_args(["ib0"]))
-        self.assertIn("\t\tState: Initializing", text)
+        self.assertIn("\t\tState: Initializing\n", self.written[0])
         self.assertEqual(self.subnet.attached, {})
