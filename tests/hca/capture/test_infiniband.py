@@ -4,8 +4,10 @@ Tests of captures of devices of a subnet: packets with local route headers, and 
 
 from __future__ import annotations
 
+import warnings
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SkipTest
@@ -22,12 +24,14 @@ from tests.support.captures import TSHARK, Frame, Observer, tshark
 from twisted_ib.hca.base.operation import MULTICAST_QPN
 from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.capture.pcapng import Writer
 from twisted_ib.hca.connection import ConnectRequest
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.mad.attributes.port import PortInfo
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.sm.manager import Options
+from twisted_ib.hca.subnet.smi import Packet
 from twisted_ib.hca.wire.grh import GRH, guidGID
 from twisted_ib.hca.wire.mad.classes import PERFORMANCE, SUBNET, SUBNET_DIRECTED
 from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, QUEUE_KEY, SET, Mad
@@ -233,6 +237,21 @@ class LocalTests(LocalTestCase):
             [(False, device.port.lid, self.lids[0]), (True, self.lids[0], device.port.lid)],
         )
         self.assertEqual([frame.packet.bth.psn for frame in self.data()], [0, 0])
+
+    def test_anyNumber(self) -> None:
+        """
+        A MAD that would be no packet is left out, and the capture goes on; one that it cannot write ends it.
+        """
+        shown = len(self.frames())
+        for lid, number in ((1, 1 << 24), (1 << 16, 1), (1, 1)):
+            packet = Packet(lid, self.lids[0], 1, number, bytearray(256))
+            self.a.fabric.passed(False, packet)
+        self.assertEqual(len(self.frames()), shown + 1)
+        with mock.patch.object(Writer, "packet", side_effect=OSError("full")), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            self.assertRaises(RuntimeWarning, self.a.fabric.passed, False, packet)
+        assert self.a.capture is not None
+        self.assertTrue(self.a.capture.closed)
 
     def test_closed(self) -> None:
         """

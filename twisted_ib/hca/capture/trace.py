@@ -99,6 +99,8 @@ class Trace:
         with capture.lock:
             try:
                 capture.passed((self.interface, isOutbound), source, packet)
+            except WireError:
+                pass  # A program that is attached from outside may say any number of a queue pair.
             except Exception as error:
                 capture.stop(error)
 
