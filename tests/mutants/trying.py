@@ -37,6 +37,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "twisted_ib/hca/transport": ("tests/hca/transport", "tests/hca/fabric/roce"),
     "twisted_ib/sdp": ("tests/sdp",),
     "twisted_ib/rds": ("tests/rds",),
+    "twisted_ib/ipoib/protocol": ("tests/ipoib/protocol",),
 }
 #: What fabrics, and so these parts, have to keep.
 CONTRACTS = ("tests/hca/fabric/toy/test_toy.py", "tests/hca/fabric/test_contract.py")

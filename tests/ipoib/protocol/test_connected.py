@@ -405,6 +405,18 @@ class MachineTests(SynchronousTestCase):
         self.assertEqual(self.other.received(), [b"another", bytes(60000)])
         self.assertEqual(self.one.delivered, [])
 
+    def test_shortPackets(self) -> None:
+        """
+        A connection is made again for packets of any length, not only for those that wait for it.
+        """
+        (handle,) = self.one.ends
+        self.other.disconnect(self.one.ends[handle][1])
+        for _ in range(30):
+            self.medium.advance(0.1)
+            self.one.send("10.9.0.2", b"short")
+        self.assertEqual(len(self.one.ends), 1)
+        self.assertEqual(self.one.calls[-1][0], "postConnected")
+
     def test_refused(self) -> None:
         """
         Who is refused sends datagrams, and reports the packets that are too long for them.

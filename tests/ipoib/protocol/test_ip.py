@@ -267,10 +267,13 @@ class ErrorTests(SynchronousTestCase):
                 return packIPv6(packed(address), packed("fe80::2"), 17, 0)
             return packIPv4(packed(address), packed("10.9.0.2"), 17, 0)
 
-        good = [IPV4, IPV6, icmp(8), icmpv6(128), source("10.0.0.1")]
-        later = bytearray(IPV4)
-        later[7] = 1
-        bad = [bytes(later), icmp(3), icmp(11), icmp(8)[:-1], icmpv6(1), icmpv6(128)[:-1]]
+        queries = (0, 8, 9, 10, 13, 14, 15, 16, 17, 18)
+        good = [IPV4, IPV6, icmpv6(128), icmpv6(255), source("10.0.0.1"), source("223.0.0.1")]
+        good += [icmp(each) for each in queries]
+        later = [IPV4[:6] + offset + IPV4[8:] for offset in (b"\x00\x01", b"\x01\x00", b"\x10\x00")]
+        good.append(IPV4[:6] + b"\xe0\x00" + IPV4[8:])
+        bad = [*later, icmp(8)[:-1], icmpv6(0), icmpv6(127), icmpv6(128)[:-1]]
+        bad += [icmp(each) for each in range(256) if each not in queries]
         bad += [source(each) for each in ("0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255")]
         bad += [source("::"), source("ff02::1")]
         for each in good:

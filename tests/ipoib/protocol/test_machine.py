@@ -17,7 +17,7 @@ from tests.support.calls import called
 from twisted_ib import limits
 from twisted_ib.ipoib.protocol.counters import COUNTERS
 from twisted_ib.ipoib.protocol.interfaces import Group, IMachine, IMachineDriver
-from twisted_ib.ipoib.protocol.wire import broadcastGID, multicastGID
+from twisted_ib.ipoib.protocol.wire import broadcastGID, multicastGID, packPrivateData
 
 DO_NOT_FRAGMENT = 0x4000
 
@@ -638,6 +638,13 @@ class LifeTests(SynchronousTestCase):
         self.assertEqual(one.answers, [(bytes((10, 9, 0, 9)),)])
         self.assertIsNone(one.machine.deadline())
         self.assertEqual(len(one.machine._peers) + len(one.machine._connections), 0)
+        one.calls.clear()
+        for address in ("10.9.0.2", "239.1.2.3", "10.9.0.255"):
+            one.send(address, b"late")
+        private = packPrivateData(0x55, 65524)
+        self.assertIsNone(one.machine.connectionRequested("late", GID + 2, private, medium.now))
+        self.assertEqual((one.calls, one.counters["not_up"]), ([], 3))
+        self.assertIsNone(one.machine.deadline())
 
     def test_deadline(self) -> None:
         """

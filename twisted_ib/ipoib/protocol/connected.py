@@ -313,8 +313,9 @@ class Connections:
 
     def close(self) -> None:
         """
-        End all.
+        End all, and make and take no others.
         """
+        self.isEnabled = False
         for handle in list(self.incoming):
             self.reject(handle)
         for peer in list(self._outgoing.values()):

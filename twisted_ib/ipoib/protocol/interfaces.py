@@ -272,6 +272,8 @@ class IMachine(Interface):
     def setAddresses(addresses, now):  # type: ignore[no-untyped-def]
         """
         Replace the interface's addresses, and announce the new ones.
+
+        @raise ResourceLimitError: there are too many groups for them.
         """
 
     def subnetChanged(now):  # type: ignore[no-untyped-def]
@@ -291,7 +293,7 @@ class IMachine(Interface):
 
     def close(now):  # type: ignore[no-untyped-def]
         """
-        Leave all groups and end all connections.  The driver is called no more after that.
+        Leave all groups and end all connections.  Packets that come later are counted, and dropped.
         """
 
 

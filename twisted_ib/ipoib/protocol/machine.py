@@ -541,10 +541,10 @@ class Machine:
         See L{IMachine}.
         """
         self._now = now
-        previous, self._routes = self._routes, self._routesOf(addresses)
-        self._discovery.routes = self._routes
-        for group in self._solicitedNodes(self._routes):
+        routes = self._routesOf(addresses)
+        for group in self._solicitedNodes(routes):
             self.joinGroup(group)
+        previous, self._routes, self._discovery.routes = self._routes, routes, routes
         for group in self._solicitedNodes(previous):
             self.leaveGroup(group)
         for neighbour in list(self._neighbours.entries.values()):

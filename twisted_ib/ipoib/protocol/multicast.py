@@ -265,6 +265,7 @@ class Groups:
 
     def _leave(self, membership: Membership) -> None:
         self._cancel(membership)
+        membership.group = None
         del self._entries[membership.mgid]
         if membership.state is not GroupState.WAITING:
             self._driver.leave(membership.mgid)
