@@ -43,6 +43,8 @@ CONTROL_BYTES = 48
 #: Announces messages: a letter, and how many.
 HEAD = struct.Struct(">cQ")
 COUNT, HASH, ASK = b"c", b"h", b"?"
+#: Messages of these may be lost.
+LOSSY = ("udp", "ipoib")
 #: A message of UDP on IPv4 is not longer.
 UDP_BYTES = 65507
 CHECKED = 32
@@ -334,14 +336,43 @@ class Device:
         return listenRDS(reactor, 0, protocol, self.address, device=self.name)
 
 
+class IPoIB(Device):
+    """
+    Where sockets of UDP over IPoIB are.
+    """
+
+    def listen(self, reactor: Any, protocol: Any) -> Any:
+        """
+        @return: A new socket.
+        """
+        from twisted_ib.ipoib import listenIPoIB
+
+        return listenIPoIB(reactor, 0, protocol, self.address, self.name, maxPacketSize=1 << 17)
+
+
+class UDP(Device):
+    """
+    The kernel's.
+    """
+
+    def listen(self, reactor: Any, protocol: Any) -> Any:
+        """
+        @return: A new socket.
+        """
+        return reactor.listenUDP(0, protocol, HOST, maxPacketSize=1 << 17)
+
+
+DEVICES = {"udp": UDP, "rds": Device, "ipoib": IPoIB}
+
+
 @define
 class Client:
     """
     The client's part of a row.
 
     @ivar reactor: The reactor.
-    @ivar kind: C{int32}, C{udp} or C{rds}.
-    @ivar device: Of RDS, with our address and the server's.
+    @ivar kind: C{int32}, or one of L{DEVICES}.
+    @ivar device: Of datagrams, with our address and the server's.
     @ivar echo: The server's port.
     @ivar sink: Likewise.
     @ivar processes: Whose CPU time counts.
@@ -368,11 +399,7 @@ class Client:
             factory = _Calling(self.reactor)
             self.reactor.connectTCP(HOST, port, factory)
             return await factory.made
-        if self.kind == "udp":
-            lossy = ClientLossy(self.reactor, (HOST, port))
-            self.reactor.listenUDP(0, lossy, HOST, maxPacketSize=1 << 17)
-            return lossy
-        end = ClientDatagrams(self.reactor, (self.device.peer, port))
+        end = (ClientLossy if self.kind in LOSSY else ClientDatagrams)(self.reactor, (self.device.peer, port))
         self.device.listen(self.reactor, end)
         return end
 
@@ -425,7 +452,7 @@ class Client:
         Messages in one direction, as fast as they are taken.
         """
         end = await self._connect(self.sink)
-        message = pattern(min(size, UDP_BYTES) if self.kind == "udp" else size)
+        message = pattern(min(size, UDP_BYTES) if self.kind in LOSSY else size)
         sent = came = 0
 
         async def move(count: int) -> None:
@@ -433,7 +460,7 @@ class Client:
             sent, came = count, await self._moved(end, message, count)
 
         figures = await measured(self.cpuNanoseconds, move, max(8, (1 << 18) // size), size, seconds)
-        if self.kind != "udp":
+        if self.kind not in LOSSY:
             await self._check(end, size)
         await end.close()
         rate = came / figures["seconds"]
@@ -450,7 +477,7 @@ class Client:
         end.take = lambda data: None if done.called else done.callback(data)
         end.send(HEAD.pack(COUNT, count))
         await end.sendMany(message, count)
-        while self.kind == "udp" and not done.called:
+        while self.kind in LOSSY and not done.called:
             await deferLater(self.reactor, SETTLE_SECONDS)
             end.send(HEAD.pack(ASK, 0))
         (came,) = struct.unpack_from(">Q", await done)
@@ -480,7 +507,7 @@ async def _runRow(reactor: Any, command: dict[str, Any]) -> dict[str, object]:
     kind, *device, echoPort = str(command["echo"]).split()
     port = int(str(command["sink"]).split()[-1])
     processes = os.getpid(), command["server"]
-    client = Client(reactor, kind, Device(*device), int(echoPort), port, processes)
+    client = Client(reactor, kind, DEVICES.get(kind, Device)(*device), int(echoPort), port, processes)
     workload = client.roundTrip if command["workload"] == "roundTrip" else client.messages
     return dict(await workload(command["size"], command["seconds"]))
 
@@ -497,10 +524,7 @@ async def _serve(reactor: Any, words: str) -> dict[str, object]:
             port.socket.setsockopt(6, 1, 1)  # An accepted socket has its listener's TCP_NODELAY.
         else:
             protocol = ServerEcho() if name == "echo" else ServerDatagrams(Sink().received)
-            if kind == "udp":
-                port = reactor.listenUDP(0, protocol, HOST, maxPacketSize=1 << 17)
-            else:
-                port = Device(*device).listen(reactor, protocol)
+            port = DEVICES[kind](*device).listen(reactor, protocol)
         places[name] = port.getHost().port
     return places
 

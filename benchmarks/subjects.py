@@ -62,7 +62,7 @@ class Subject:
         """
         Whether it runs code of this project, which another tree may have otherwise.
         """
-        return self.server.startswith(("sdp", "ib", "rds"))
+        return self.server.startswith(("sdp", "ib", "rds", "ipoib"))
 
     @property
     def base(self) -> str:
@@ -191,6 +191,13 @@ SUBJECTS: tuple[Subject, ...] = (
     ),
     _ofMessages("int32", "Int32StringReceiver, TCP, NODELAY", "epoll", "int32"),
     _ofMessages("udp", "UDP, which loses", "epoll", "udp"),
+    _ofMessages(
+        "udp-ipoib",
+        "UDP over IPoIB on ib, ib0, which loses",
+        "ib",
+        "ipoib ib0 10.9.0.1/24",
+        "ipoib ib0 10.9.0.2/24 10.9.0.1",
+    ),
     _ofMessages("rds-ib", "RDS on ib, shm0", "ib", "rds"),
     _ofMessages("rds-epoll", "RDS on epoll, shm0", "epoll", "rds"),
     _ofMessages(
