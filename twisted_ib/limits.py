@@ -409,9 +409,9 @@ IPOIB_LOCAL_PACKETS = 1024
 #: Paths whose MTU is below the interface's, and for how long (RFC 1191 section 6.3).
 IPOIB_PATH_MTUS = 1024
 IPOIB_PATH_MTU_SECONDS = 600.0
-#: ICMP errors: so many at once, and so many each second (Linux C{icmp_msgs_burst}, C{icmp_msgs_per_sec}).
+#: Port unreachable errors at once; as many in a second as L{IPOIB_ERRORS_PER_SECOND} (Linux
+#: C{icmp_msgs_burst}).
 ICMP_ERROR_BURST = 50
-ICMP_ERRORS_PER_SECOND = 1000
 #: Packets of which fragments wait for others, and for how long (Linux C{ip_frag.h}, IP_FRAG_TIME); fragments
 #: of one: 119 of 576 octets are the longest packet.
 IP_REASSEMBLIES = 64

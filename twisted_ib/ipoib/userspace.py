@@ -557,7 +557,7 @@ class IPStack:
         now = self.reactor.seconds()
         self._errorsLeft = min(
             limits.ICMP_ERROR_BURST,
-            self._errorsLeft + (now - self._errorsAt) * limits.ICMP_ERRORS_PER_SECOND,
+            self._errorsLeft + (now - self._errorsAt) * limits.IPOIB_ERRORS_PER_SECOND,
         )
         self._errorsAt = now
         if self._errorsLeft < 1:

@@ -354,6 +354,7 @@ class DatagramTests(PortCase):
         """
         A port remembers so many destinations.
         """
+        self.patch(limits, "IPOIB_SEND_FLOWS", 20)
         one = self.net.open(0)
         for number in range(limits.IPOIB_SEND_FLOWS + 2):
             one.transport.write(b"", ("10.9.0.3", number + 1))

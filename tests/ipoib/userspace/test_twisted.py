@@ -4,6 +4,7 @@ Twisted's own tests of UDP and multicast, run on ports of L{twisted_ib.ipoib.por
 
 from __future__ import annotations
 
+from ipaddress import ip_interface
 from typing import Any
 
 from twisted.internet import reactor as theReactor
@@ -13,9 +14,13 @@ from twisted.internet.test.reactormixins import ReactorBuilder
 from twisted.test import test_udp as udpTests
 from zope.interface import implementer
 
-from tests.ipoib.userspace.wire import FakeInterface, Wire
-from twisted_ib.ipoib.port import IPoIBPort
-from twisted_ib.ipoib.userspace import IPStack
+from tests.support.rundirectory import ownRunDirectory
+from twisted_ib.internet.channel import channelFor
+from twisted_ib.ipoib import listenIPoIB
+from twisted_ib.ipoib.interface import IPoIBInterface
+from twisted_ib.ipoib.resolver import resolverOf
+
+DEVICE = "lo0"
 
 
 @implementer(IReactorUDP, IReactorMulticast, IReactorTime)
@@ -24,12 +29,18 @@ class Reactor:
     A reactor whose UDP ports are on IPoIB; for the rest it is that which it is made with.
     """
 
-    def __init__(self, reactor: Any) -> None:
+    def __init__(self, reactor: Any, case: Any) -> None:
         """
         @param reactor: the real one.
+        @param case: a test: all is closed with it.
         """
         self._reactor = reactor
-        self._stack = IPStack(FakeInterface(Wire(), "127.0.0.1/8", "::1/128"), reactor)
+        ownRunDirectory(case)
+        channel = channelFor(reactor, DEVICE)
+        addresses = ip_interface("127.0.0.1/8"), ip_interface("::1/128")
+        self._interface = IPoIBInterface(channel, addresses)
+        resolverOf(channel).add(self._interface)
+        case.addCleanup(self.close)
 
     def __getattr__(self, name: str) -> Any:
         """
@@ -37,11 +48,17 @@ class Reactor:
         """
         return getattr(self._reactor, name)
 
+    def close(self) -> Any:
+        """
+        Close the interface.
+        """
+        return self._interface.close()
+
     def listenUDP(self, port: Any, protocol: Any, interface: str = "", maxPacketSize: int = 8192) -> Any:
         """
         See C{IReactorUDP}.
         """
-        return self.listenMulticast(port, protocol, interface, maxPacketSize)
+        return listenIPoIB(self._reactor, port, protocol, interface, DEVICE, maxPacketSize)
 
     def listenMulticast(
         self,
@@ -54,9 +71,7 @@ class Reactor:
         """
         See C{IReactorMulticast}.
         """
-        opened = IPoIBPort(port, protocol, interface, maxPacketSize, self, "loopback", listenMultiple)
-        opened.openOn(self._stack)
-        return opened
+        return listenIPoIB(self._reactor, port, protocol, interface, DEVICE, maxPacketSize, listenMultiple)
 
 
 class Builder(ReactorBuilder):
@@ -71,7 +86,7 @@ class Builder(ReactorBuilder):
         """
         Build one whose ports are on IPoIB.
         """
-        return Reactor(super().buildReactor())
+        return Reactor(super().buildReactor(), self)
 
     def getListeningPort(
         self, reactor: Any, protocol: Any, port: int = 0, interface: str = "", maxPacketSize: int = 8192
@@ -104,7 +119,7 @@ class OnIPoIB:
         Put another in its place.
         """
         case: Any = self
-        case.patch(udpTests, "reactor", Reactor(theReactor))
+        case.patch(udpTests, "reactor", Reactor(theReactor, self))
         return super().setUp()  # type: ignore[misc]
 
 

@@ -168,7 +168,7 @@ class UnreachableTests(StackCase):
         answers = sum(len(self.receive(vectors.STRAY)) for _ in range(limits.ICMP_ERROR_BURST + 10))
         self.assertEqual(answers, limits.ICMP_ERROR_BURST)
         self.assertEqual(self.stack.counters["icmp_suppressed"], 10)
-        self.net.clock.advance(1 / limits.ICMP_ERRORS_PER_SECOND)
+        self.net.clock.advance(1 / limits.IPOIB_ERRORS_PER_SECOND)
         self.assertEqual([len(self.receive(vectors.STRAY)) for _ in range(2)], [1, 0])
 
 
@@ -228,6 +228,7 @@ class ErrorTests(StackCase):
         """
         So many paths are remembered.
         """
+        self.patch(limits, "IPOIB_PATH_MTUS", 20)
         one = self.net.open(0, 7000)
         for number in range(limits.IPOIB_PATH_MTUS + 1):
             host = bytes((10, 9, 1 + number // 250, number % 250))
@@ -266,6 +267,7 @@ class BoundsTests(StackCase):
         """
         So many senders are remembered, and all are forgotten with their port.
         """
+        self.patch(limits, "IPOIB_FLOWS", 20)
         one = self.net.open(0, 7000)
         for number in range(limits.IPOIB_FLOWS + 5):
             self.receive(IPv4Flow(B, number + 1, A, 7000, 64).frame(b"")[4:])
@@ -445,7 +447,7 @@ class CostTests(StackCase):
         packets(10)
         gc.collect()
         before = len(gc.get_objects())
-        packets(1000)
+        packets(100)
         self.assertLessEqual(len(gc.get_objects()) - before, 5)
 
 

@@ -1,0 +1,3 @@
+"""
+IPoIB for a long time.
+"""

@@ -1,0 +1,32 @@
+"""
+The stack in user space gets packets that are almost right.
+"""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+from tests.ipoib.userspace import test_userspace
+
+COUNT = 30_000
+#: Bytes that all of it may leave: among them the fragments of packets that wait for the rest.
+MOST = 1 << 22
+
+
+class MutatedTests(test_userspace.MutatedTests):
+    """
+    The same with more of them.
+    """
+
+    count = COUNT
+
+    def test_mutated(self) -> None:
+        """
+        Nothing is raised, and little is kept.  Seed 20.
+        """
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        super().test_mutated()
+        gc.collect()
+        self.assertLess(tracemalloc.get_traced_memory()[0], MOST)
