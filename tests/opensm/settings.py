@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.opensm.lab import Lab, lab
 from tests.opensm.master import active
 from tests.opensm.topologies import TOPOLOGIES
-from twisted_ib.hca.base.port import PhysicalState, PortState
+from twisted_ib.hca.base.port import KeyViolation, PhysicalState, PortState
 
 KEY = 0x1234
 #: Two lanes of the high priority table, three of the low one; service levels on four lanes.
@@ -45,7 +45,8 @@ class SettingsTests(SynchronousTestCase):
     def test_keyed(self) -> None:
         """
         M_Key, protect bits, lease and LMC.  OpenSM is refused what it sends with M_Key 0 when it has set one,
-        and sweeps again.  A client that knows the M_Key is answered, others are not, and are reported.
+        and sweeps again.  A client that knows the M_Key is answered, others are not, and are reported; so
+        are packets with wrong P_Keys and Q_Keys.
         """
         options = (f"m_key {KEY:#x}", "m_key_protection_level 2", "m_key_lease_period 20", "lmc 1")
         with lab(TOPOLOGIES["trunks"], Path(self.mktemp()).resolve()) as made:
@@ -64,6 +65,13 @@ class SettingsTests(SynchronousTestCase):
             self.assertGreater(port.mkeyViolations, violations)
             log = made.directory / "opensm.log"
             made.until(lambda: "num:256 (Bad M_Key)" in log.read_text())
+            for isQueueKey, number in ((False, 257), (True, 258)):
+                violation = KeyViolation(isQueueKey, 0x8001, 5, port.lid, 0, 7, 8)
+                made.subnet.violated(port, 2, violation)
+                made.until(lambda number=number: f"num:{number} (Bad" in log.read_text())
+            # Each was repressed.
+            made.until(lambda: made.subnet._traps.deadline() is None)
+            self.assertEqual((port.pkeyViolations, port.qkeyViolations), (2, 2))
 
     def test_partitions(self) -> None:
         """
