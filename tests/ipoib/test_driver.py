@@ -258,7 +258,7 @@ class DriverContract:
         frame = bytes(limits.INLINE_MESSAGE)
         posted = [self.here.postConnected(handle, frame) for _ in range(1000)]
         self.assertEqual((posted[0], posted[-1]), (True, False))
-        self.settle(5.0)
+        self.settle(0.5)
         self.assertEqual(len(self.said(self.there)), sum(posted))
 
     def test_refused(self: Any) -> None:
@@ -272,7 +272,7 @@ class DriverContract:
         for where, queuePair in ((gid, number), (gid, number + 1), (gid ^ 0xFF00, number)):
             handle = self.here.connect(where, path, queuePair, b"hello")
             self.assertEqual(self.said(self.here), [])
-            self.settle(10.0)
+            self.settle(5.0)
             self.assertEqual(self.said(self.here), [("connectFailed", handle)])
         self.assertEqual(len(self.said(self.there)), 1)
         self.assertEqual([len(driver._connections.open) for driver in self.drivers], [0, 0])
@@ -283,7 +283,7 @@ class DriverContract:
         """
         handle = self.here.connect(self.two.gid, self.path(), self.there.number, b"hello")
         self.here.disconnect(handle)
-        self.settle(10.0)
+        self.settle(2.5)
         self.assertEqual(self.said(self.here), [])
         self.assertEqual([len(driver._connections.open) for driver in self.drivers], [0, 0])
 
@@ -297,7 +297,7 @@ class DriverContract:
             self.patch(limits, "QUEUE_PAIRS", most)
             self.here.connect(self.two.gid, path, self.there.number, b"hello")
             self.assertEqual(self.said(self.here), [])
-            self.settle(5.0)
+            self.settle(0.1)
             self.assertEqual([each[0] for each in self.said(self.here)], ["connectFailed"])
         self.assertEqual(self.said(self.there), [])
 
@@ -306,15 +306,15 @@ class DriverContract:
         The machine is called at its deadline, or earlier if that changes, and not again without one.
         """
         machine, start = self.here.machine, self.here.clock()
-        for seconds in (9.0, 5.0, 7.0):
+        for seconds in (0.9, 0.5, 0.7):
             machine.due = start + seconds
             self.here.deadlineChanged()
         machine.due = None
-        self.settle(4.5)
+        self.settle(0.4)
         self.assertEqual(self.said(self.here), [])
-        self.settle(1.0)
+        self.settle(0.2)
         self.assertEqual(self.said(self.here), [("tick",)])
-        self.settle(5.0)
+        self.settle(0.5)
         self.assertEqual(self.said(self.here), [])
 
     def test_changes(self: Any) -> None:
@@ -341,7 +341,7 @@ class DriverContract:
         Closing ends connections, memberships and timers, and leaves no object behind.
         """
         self.connected()
-        self.here.machine.due = self.here.clock() + 1.0
+        self.here.machine.due = self.here.clock() + 0.1
         self.here.deadlineChanged()
         closed: list[bool] = []
         self.here.close(lambda: closed.append(True))
@@ -350,7 +350,7 @@ class DriverContract:
         self.assertEqual(closed, [True])
         self.assertEqual([each[0] for each in self.said(self.there)], ["connectionEnded"])
         self.here.send(b"late")
-        self.settle(2.0)
+        self.settle(0.2)
         self.assertEqual(self.said(self.here), [])
         used = self.one.inUse()
         self.assertEqual([used[kind] for kind in ("pd", "qp", "ah")], [0, 0, 0])

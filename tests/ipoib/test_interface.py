@@ -108,7 +108,7 @@ class Interfaces:
         super().setUp()  # type: ignore[misc]
         self.all: list[IPoIBInterface] = []
         self.here, self.there = self.interface(self.one, ONE), self.interface(self.two, TWO)
-        self.settle(1.0)
+        self.settle(0.2)
         self.heard, self.said = self.there.consumer.got, self.here.consumer.said
 
     def interface(self: Any, device: Any, *addresses: str, **arguments: Any) -> IPoIBInterface:
@@ -151,7 +151,7 @@ class InterfaceContract(Interfaces):
         """
         verifyObject(IPacketConsumer, self.here.consumer)
         sent = [self.send(length) for length in (20, 100, 1000)]
-        self.settle(1.0)
+        self.settle(0.2)
         self.assertEqual(self.heard, sent)
 
     def test_connected(self: Any) -> None:
@@ -160,9 +160,9 @@ class InterfaceContract(Interfaces):
         """
         self.assertEqual(self.here.mtu, 65520)
         first = self.send()
-        self.settle(2.0)
+        self.settle(0.2)
         sent = [self.send(length) for length in (20, 3000, 65520)]
-        self.settle(1.0)
+        self.settle(0.2)
         self.assertEqual([len(each) for each in self.heard], [len(each) for each in (first, *sent)])
         self.assertEqual(self.heard, [first, *sent])
         self.assertEqual(self.one.counters["datagrams_lost"], 0)
@@ -174,7 +174,7 @@ class InterfaceContract(Interfaces):
         source, destination = (str(each.addresses[-1]) for each in (self.here, self.there))
         self.assertTrue(source.startswith("fe80::"), source)
         sent = [self.send(length, IPV6, source, destination) for length in (40, 1000)]
-        self.settle(1.0)
+        self.settle(0.2)
         self.assertEqual(self.heard, sent)
 
     def test_resolve(self: Any) -> None:
@@ -182,13 +182,13 @@ class InterfaceContract(Interfaces):
         An IP address leads to a hardware address and a path; or to nothing.
         """
         done = self.here.resolve("10.9.0.2")
-        self.settle(1.0)
+        self.settle(0.2)
         hardware, path = self.successResultOf(done)
         self.assertEqual(hardware[1:], self.there.hardwareAddress[1:])
         self.assertFalse(path.handle.closed)
         for address in ("10.9.0.77", "192.0.2.1"):
             done = self.here.resolve(address)
-            self.settle(10.0)
+            self.settle(4.0)
             self.assertIn(address, str(self.failureResultOf(done, NoRouteError).value))
         done = self.here.resolve("10.9.0.78")
         done.cancel()
@@ -203,14 +203,14 @@ class InterfaceContract(Interfaces):
         group = "239.1.2.3"
         for each in self.all:
             each.join(group)
-        self.settle(1.0)
+        self.settle(0.2)
         sent = self.send(destination=group)
-        self.settle(1.0)
+        self.settle(0.2)
         self.assertEqual((self.heard, self.here.consumer.got), ([sent], []))
         self.there.leave(group)
-        self.settle(1.0)
+        self.settle(0.2)
         self.send(destination=group)
-        self.settle(1.0)
+        self.settle(0.2)
         self.assertEqual(self.heard, [sent])
         self.assertRaises(ValueError, self.here.join, "10.9.0.3")
 
@@ -221,7 +221,7 @@ class InterfaceContract(Interfaces):
         self.assertIs(self.successResultOf(self.here.ready()), self.here)
         other = self.interface(self.one, "10.9.1.1/24")
         done = other.ready()
-        self.settle(1.0)
+        self.settle(0.2)
         self.assertIs(self.successResultOf(done), other)
         self.assertEqual(other.consumer.said[-1], other.mtu)
 
@@ -230,7 +230,7 @@ class InterfaceContract(Interfaces):
         A peer that comes back with another queue pair is found in less than 3 seconds.
         """
         self.send()
-        self.settle(2.0)
+        self.settle(0.2)
         self.there.close()
         self.settle()
         again = self.interface(self.two, TWO)
@@ -245,7 +245,7 @@ class InterfaceContract(Interfaces):
         The last user's close ends it, and those that wait for it.
         """
         self.send(3000)
-        self.settle(1.0)
+        self.settle(0.2)
         self.here.users += 1
         self.assertIsNone(self.successResultOf(self.here.close()))
         self.assertFalse(self.here.isClosed)
@@ -306,12 +306,12 @@ class InterfaceContract(Interfaces):
         A neighbour without connected mode gets what fits into a datagram, and ICMP says what that is.
         """
         two = self.interface(self.two, "10.9.0.3/24", isConnected=False)
-        self.settle(1.0)
+        self.settle(0.2)
         self.assertLessEqual(two.mtu, 2044)
         self.send(200, destination="10.9.0.3")
-        self.settle(1.0)
+        self.settle(0.2)
         self.send(3000, destination="10.9.0.3")
-        self.settle(1.0)
+        self.settle(0.2)
         self.assertEqual([len(each) for each in two.consumer.got], [200])
         (error,) = self.here.consumer.got
         self.assertEqual((error[20:22], struct.unpack_from(">H", error, 26)[0]), (b"\x03\x04", two.mtu))

@@ -12,7 +12,7 @@ from twisted.internet.test.reactormixins import ReactorBuilder
 from zope.interface.verify import verifyObject
 
 from tests.hca.hcas import User
-from tests.ipoib.pairs import OnLoopback, OnPackets, OnSharedMemory, OnSubnet
+from tests.ipoib.pairs import OnLoopback, OnPackets, OnSubnet
 from tests.ipoib.test_interface import ONE, TWO, Interfaces
 from tests.sdp.test_contract import IB
 from tests.support.rundirectory import ownRunDirectory
@@ -92,7 +92,7 @@ class ResolverContract(Interfaces):
         other = self.two.listen(PortSpace.TCP, PEER, 0, listener)
         self.assertGreater(other.port, 49151)
         self.one.connect(PortSpace.TCP, PEER, 7001, user)
-        self.settle(1.0)
+        self.settle(0.2)
         data = RDMACMHeader(OWN, 40000, PEER).pack()
         number = self.one.createQueuePair(None).number
         request = ConnectRequest(service.serviceID, data, number, responseTimeout=20, pathMTU=3)
@@ -111,7 +111,7 @@ class ResolverContract(Interfaces):
         """
         user = User()
         self.one.connect(PortSpace.TCP, OWN, 7001, user)
-        self.settle(1.0)
+        self.settle(0.2)
         self.assertEqual(self.one.paths.gidOf(user.path), self.one.gid)
 
     def test_nobody(self: Any) -> None:
@@ -121,7 +121,7 @@ class ResolverContract(Interfaces):
         user, other = User(), User()
         self.one.connect(PortSpace.TCP, "10.9.0.99", 7001, user)
         self.one.connect(PortSpace.TCP, "10.9.0.98", 7001, other).cancel()
-        self.settle(10.0)
+        self.settle(4.0)
         self.assertIsInstance(user.error, NoRouteError)
         self.assertEqual((other.path, other.error), (None, None))
 
@@ -129,12 +129,6 @@ class ResolverContract(Interfaces):
 class LoopbackTests(ResolverContract, OnLoopback):
     """
     HCAs of one thread.
-    """
-
-
-class SharedMemoryTests(ResolverContract, OnSharedMemory):
-    """
-    HCAs of one host.
     """
 
 

@@ -67,6 +67,7 @@ class Driver:
     @ivar consumer: the L{IPacketConsumer<twisted_ib.ipoib.interface.IPacketConsumer>}.
     @ivar counters: L{COUNTERS<twisted_ib.ipoib.protocol.counters.COUNTERS>}.
     @ivar number: that of the UD queue pair.
+    @ivar broadcast: the broadcast group; L{None} until it was joined.
     """
 
     machine: IMachine
@@ -84,6 +85,7 @@ class Driver:
         self._access = subnetAccess(device, pKey)
         self._groups: dict[int, _Joined] = {}
         self._queueKey = 0
+        self.broadcast: Group | None = None
         self._timer: Timer | None = None
         self._isDirty = self._isClosed = False
         #: Groups whose membership is being given up.
@@ -222,6 +224,7 @@ class Driver:
             group = evolve(outcome, path=self._paths.open(groupVector(outcome)))
             if template is None:
                 self._takeKey(group.qKey)
+                self.broadcast = group
             if not isSendOnly and not joined.isAttached:
                 self.device.paths.attach(self._queuePair, mgid)
                 joined.isAttached = True

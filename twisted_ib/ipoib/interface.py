@@ -18,7 +18,7 @@ from twisted_ib import limits
 from twisted_ib.errors import InterfaceClosedError, NoRouteError, ResourceLimitError
 from twisted_ib.hca.base.partition import DEFAULT_PKEY, FULL_MEMBER
 from twisted_ib.ipoib.driver import Driver
-from twisted_ib.ipoib.protocol.interfaces import Settings
+from twisted_ib.ipoib.protocol.interfaces import Group, Settings
 from twisted_ib.ipoib.protocol.machine import Machine
 
 if TYPE_CHECKING:
@@ -154,6 +154,14 @@ class IPoIBInterface:
         """
         mtu: int = self._driver.machine.mtu
         return mtu
+
+    @property
+    def broadcast(self) -> Group | None:
+        """
+        The broadcast group as subnet administration has it, with its MLID and Q_Key; L{None} before it was
+        joined.
+        """
+        return self._driver.broadcast
 
     @property
     def addresses(self) -> tuple[IPv4Interface | IPv6Interface, ...]:

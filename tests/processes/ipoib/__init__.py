@@ -1,0 +1,3 @@
+"""
+Interfaces of IP over InfiniBand in processes of their own.
+"""
