@@ -464,6 +464,23 @@ class PathTests(SynchronousTestCase):
         self.one.send("10.9.0.2", b"1")
         self.assertEqual(self.one.calls[-1][:3], ("post", "other", 0x55))
 
+    def test_restarted(self) -> None:
+        """
+        A peer that was restarted is at the same port: the path to it is known.
+        """
+        self.medium.advance(0.1)
+        self.one.send("10.9.0.2", b"1")
+        self.medium.advance(0.1)
+        self.assertEqual(self.resolved(), 1)
+        self.other.stop()
+        other = self.medium.node(2, "10.9.0.2/24", qpn=0x56, isConnected=False)
+        self.medium.advance(0.1)
+        self.one.send("10.9.0.2", b"2")
+        self.medium.advance(0.1)
+        self.assertEqual(other.received(), [b"2"])
+        self.assertEqual(self.resolved(), 0)
+        self.assertEqual(len(self.one.machine._peers), 1)
+
     def test_late(self) -> None:
         """
         Answers about ports that are not known are ignored.
@@ -638,6 +655,7 @@ class LifeTests(SynchronousTestCase):
         self.assertEqual(one.answers, [(bytes((10, 9, 0, 9)),)])
         self.assertIsNone(one.machine.deadline())
         self.assertEqual(len(one.machine._peers) + len(one.machine._connections), 0)
+        self.assertEqual(one.machine._peers._ports, {})
         one.calls.clear()
         for address in ("10.9.0.2", "239.1.2.3", "10.9.0.255"):
             one.send(address, b"late")
