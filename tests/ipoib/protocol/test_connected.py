@@ -405,6 +405,20 @@ class MachineTests(SynchronousTestCase):
         self.assertEqual(self.other.received(), [b"another", bytes(60000)])
         self.assertEqual(self.one.delivered, [])
 
+    def test_heard(self) -> None:
+        """
+        While packets pass both ways on connections, nobody is asked, though all requests are lost.
+        """
+        self.other.send("10.9.0.1", b"back")
+        self.medium.advance(0.1)
+        self.medium.loss = 1.0
+        for _ in range(100):
+            self.one.send("10.9.0.2", b"there")
+            self.other.send("10.9.0.1", b"back")
+            self.medium.advance(0.1)
+        self.assertEqual((len(self.one.received()), len(self.other.received())), (101, 100))
+        self.assertEqual(self.one.counters["neighbour_failed"], 0)
+
     def test_shortPackets(self) -> None:
         """
         A connection is made again for packets of any length, not only for those that wait for it.

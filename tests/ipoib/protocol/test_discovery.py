@@ -171,6 +171,14 @@ class ARPTests(DiscoveryTestCase):
         self.assertEqual(self.node.counters, {"arp_malformed": 10})
         self.assertEqual((self.sent(), self.known()), ([], {}))
 
+    def test_queuePairs(self) -> None:
+        """
+        All numbers but those of management and of groups.
+        """
+        for number in (2, 0xFFFFFE):
+            self.arp(1, OTHER, OWN, packHardwareAddress(0, number, GID + 2))
+            self.assertEqual([each[0] for each in self.sent()], [number])
+
     def test_otherOperations(self) -> None:
         """
         RARP and inverse ARP are not answered.
@@ -221,7 +229,9 @@ class MessageTests(DiscoveryTestCase):
         self.message(self.own6, None, True, UNSPECIFIED)
         ((group, frame),) = self.sent()
         self.assertEqual(group, multicastGID(ALL_NODES, 0xFFFF))
-        self.assertEqual(NeighbourMessage.parse(frame, 4, len(frame)).destination, ALL_NODES)
+        hardware = self.node.machine.hardwareAddress
+        answer = NeighbourMessage(self.own6, ALL_NODES, self.own6, hardware, False, False, True)
+        self.assertEqual(NeighbourMessage.parse(frame, 4, len(frame)), answer)
 
     def test_asked(self) -> None:
         """

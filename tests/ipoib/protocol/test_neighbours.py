@@ -23,6 +23,13 @@ class User:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.heard = 0.0
+
+    def isHeard(self, neighbour: Neighbour, since: float) -> bool:
+        """
+        See L{INeighbourUser}.
+        """
+        return self.heard > since
 
     def solicit(self, neighbour: Neighbour, isUnicast: bool) -> None:
         """
@@ -62,7 +69,7 @@ MATRIX: dict[State, dict[Input, tuple[State | None, list[str]]]] = {
     },
     State.REACHABLE: {
         Input.SEND: (State.REACHABLE, []),
-        Input.ANSWER: (State.REACHABLE, []),
+        Input.ANSWER: (State.REACHABLE, ["learned n"]),
         Input.CHANGE: (State.PROBE, ["learned n", "probe"]),
         Input.DOUBT: (State.PROBE, ["PROBE", "probe"]),
         Input.UNUSED: (State.STALE, ["STALE"]),
@@ -209,6 +216,29 @@ class LifeTests(NeighboursTestCase):
         calls = self.calls()
         self.assertEqual(calls.count("solicit"), limits.IPOIB_TRIES - 2)
         self.assertEqual(calls[-1], "failed")
+
+    def test_heard(self) -> None:
+        """
+        One that is used and has just been heard is not asked; if it was asked, that is an answer.
+        """
+        neighbour = self.inState(State.REACHABLE)
+        self.advance(limits.IPOIB_REACHABLE_SECONDS - 0.01)
+        neighbour.used = self.user.heard = self.now
+        self.advance(0.01)
+        self.assertEqual(self.calls(), ["learned o"])
+        self.advance(0.5)
+        neighbour.used = self.user.heard = self.now
+        self.advance(0.5)
+        self.assertEqual(self.calls(), ["PROBE", "probe"])
+        self.advance(limits.IPOIB_RETRY_SECONDS - 0.01)
+        neighbour.used = self.user.heard = self.now
+        self.advance(0.01)
+        self.assertEqual(self.calls(), ["learned o"])
+        self.assertIs(neighbour.state, State.REACHABLE)
+        self.advance(limits.IPOIB_REACHABLE_SECONDS - 0.01)
+        self.user.heard = self.now
+        self.advance(0.01)
+        self.assertEqual(self.calls(), ["STALE"])
 
     def test_unused(self) -> None:
         """

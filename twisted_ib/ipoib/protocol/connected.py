@@ -288,6 +288,13 @@ class Connections:
         self._watch(handle, incoming, limits.IPOIB_IDLE_SECONDS)
         return packPrivateData(self._qpn, self.longest)
 
+    def isHeard(self, peer: Peer, since: float) -> bool:
+        """
+        @return: whether packets have arrived on a connection from a peer.
+        """
+        handle = self._handles.get((peer.port.gid, peer.qpn))
+        return handle is not None and self.incoming[handle].used > since
+
     def reject(self, handle: Any) -> None:
         """
         End a connection whose peer does not keep to what was announced.

@@ -9,6 +9,7 @@ may take its time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from ipaddress import ip_address
 from struct import Struct, error
 from typing import Any, Final
@@ -88,9 +89,8 @@ class Machine:
         longest = CONNECTED_BYTES
         if settings.mtu is not None:
             longest = min(longest, max(settings.mtu, LEAST_ANNOUNCED) + ENCAPSULATION_BYTES)
-        private = settings.qpn, longest
         self._connections = Connections(
-            self, driver, self._timers, self._clock, private, settings.isConnected
+            *(self, driver, self._timers, self._clock, (settings.qpn, longest), settings.isConnected)
         )
         self._peers = Peers(self, driver, self._timers)
         self._groups = Groups(self, driver, self._timers, self._clock, broadcastGID(settings.pKey))
@@ -187,7 +187,7 @@ class Machine:
             self._wait(peer.waiting, frame, "neighbour_waiting")
         else:
             limit = peer.mtu if isConnected else self._datagramBytes - ENCAPSULATION_BYTES
-            self._sendLong(frame, limit, lambda piece: self._transmit(peer, piece))
+            self._sendLong(frame, limit, partial(self._transmit, peer))
 
     def _sendLong(self, frame: Buffer, mtu: int, send: Callable[[bytes], None]) -> None:
         if ip.mayFragment(frame, ENCAPSULATION_BYTES):
@@ -237,8 +237,8 @@ class Machine:
             if len(frame) <= group.mtu:
                 self._driver.postGroup(group, frame)
             else:
-                mtu = group.mtu - ENCAPSULATION_BYTES
-                self._sendLong(frame, mtu, lambda piece: self._driver.postGroup(group, piece))
+                post = partial(self._driver.postGroup, group)
+                self._sendLong(frame, group.mtu - ENCAPSULATION_BYTES, post)
         elif membership.state is GroupState.FAILED:
             self.count("group_failed")
         else:
@@ -281,8 +281,7 @@ class Machine:
         """
         group = membership.group
         if membership is self._groups.broadcast and group is not None:
-            datagram = group.mtu - ENCAPSULATION_BYTES
-            longest = CONNECTED_MTU if self._settings.isConnected else datagram
+            longest = CONNECTED_MTU if self._settings.isConnected else group.mtu - ENCAPSULATION_BYTES
             self.mtu = longest if self._settings.mtu is None else min(longest, self._settings.mtu)
             self._datagramBytes = group.mtu
             for each in self._neighbours.entries.values():
@@ -381,6 +380,12 @@ class Machine:
         Ask a neighbour, or all, for its hardware address.
         """
         self._discovery.solicit(neighbour, isUnicast)
+
+    def isHeard(self, neighbour: Neighbour, since: float) -> bool:
+        """
+        Whether packets have arrived on a connection from a neighbour.
+        """
+        return neighbour.peer is not None and self._connections.isHeard(neighbour.peer, since)
 
     def request(self, peer: Peer, frame: bytes) -> None:
         """

@@ -42,7 +42,7 @@ class Input(Enum):
 
     #: A packet is to be sent to it.
     SEND = auto()
-    #: It has answered a request.
+    #: It has answered a request, or was heard.
     ANSWER = auto()
     #: It said, unasked, that it has another hardware address.
     CHANGE = auto()
@@ -83,6 +83,7 @@ TRANSITIONS: Final[dict[tuple[State, Input], tuple[State | None, Action]]] = {
     (State.INCOMPLETE, Input.CHANGE): (State.PROBE, Action.LEARN_AND_PROBE),
     (State.INCOMPLETE, Input.DUE): (State.INCOMPLETE, Action.SOLICIT),
     (State.INCOMPLETE, Input.UNANSWERED): (None, Action.FAIL),
+    (State.REACHABLE, Input.ANSWER): (State.REACHABLE, Action.LEARN),
     (State.REACHABLE, Input.CHANGE): (State.PROBE, Action.LEARN_AND_PROBE),
     (State.REACHABLE, Input.DOUBT): (State.PROBE, Action.PROBE),
     (State.REACHABLE, Input.UNUSED): (State.STALE, Action.REST),
@@ -154,6 +155,11 @@ class INeighbourUser(Protocol):
     def solicit(self, neighbour: Neighbour, isUnicast: bool) -> None:
         """
         Ask a neighbour, or all, for its hardware address.
+        """
+
+    def isHeard(self, neighbour: Neighbour, since: float) -> bool:
+        """
+        @return: whether packets have arrived on a connection from its very hardware address.
         """
 
     def learned(self, neighbour: Neighbour) -> None:
@@ -279,13 +285,21 @@ class Neighbours:
         neighbour.timer = self._timers.start(seconds, lambda: self._expired(neighbour, started))
 
     def _expired(self, neighbour: Neighbour, started: float) -> None:
-        if neighbour.state in ASKED:
+        isUsed = neighbour.used > started
+        recently = self._clock() - _HEARD_SECONDS
+        if isUsed and neighbour.state in _HEARD and self._user.isHeard(neighbour, recently):
+            # RFC 4861 section 7.3.1: what passes confirms it, also where requests are lost for all that does.
+            self.input(neighbour, Input.ANSWER, neighbour.hardware)
+        elif neighbour.state in ASKED:
             isLast = neighbour.tries + 1 >= limits.IPOIB_TRIES
             self.input(neighbour, Input.UNANSWERED if isLast else Input.DUE)
         else:
-            self.input(neighbour, Input.DUE if neighbour.used > started else Input.UNUSED)
+            self.input(neighbour, Input.DUE if isUsed else Input.UNUSED)
 
 
+#: States in which a neighbour that was heard so short a time ago needs no request.
+_HEARD: Final = frozenset((State.REACHABLE, State.PROBE))
+_HEARD_SECONDS: Final = limits.IPOIB_REACHABLE_SECONDS / 4
 #: How long each state lasts.
 _SECONDS: Final = {
     State.INCOMPLETE: limits.IPOIB_RETRY_SECONDS,
