@@ -391,9 +391,10 @@ SA_PORT_SUBSCRIPTIONS = 64
 #: Services and subscriptions of all ports.
 SA_SERVICES = 16384
 SA_SUBSCRIPTIONS = 16384
-#: Reports that wait for their responses, of all subscribers and of one port.
+#: Reports that wait for their responses: of all subscribers, of one port, and of these of one other's traps.
 SA_REPORTS = 8192
 SA_PORT_REPORTS = 256
+SA_TRAP_REPORTS = 32
 #: Paths that one query is about, and those whose MTU and rate are remembered.
 SA_TABLE_PATHS = 16384
 SA_PATH_QUALITIES = 65536

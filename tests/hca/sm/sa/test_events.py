@@ -343,6 +343,31 @@ class ReportTests(EventsTestCase):
         self.wait(LEAST_SECONDS * (RETRIES + 1))
         self.assertEqual((self.events.waiting, len(self.notices())), (0, 3 * RETRIES))
 
+    def test_shares(self) -> None:
+        """
+        The traps of one port leave room for those of others, and for what subnet administration tells.
+        """
+        self.patch(limits, "SA_TRAP_REPORTS", 2)
+        self.patch(limits, "SA_PORT_REPORTS", 4)
+        self.subscribe()
+        notice = Notice(
+            noticeType=NoticeType.URGENT,
+            noticeProducerType=2,
+            noticeTrapNumber=Trap.LINK_STATE_CHANGED,
+            noticeIssuerLID=3,
+            details=LinkStateDetails(lid=3).pack(),
+        )
+        for lid, expected in ((3, [128]), (3, [128]), (3, []), (1, [128])):
+            self.administration.notify(notice, gidOf(lid), self.now)
+            self.assertEqual([number for _, number in self.notices()], expected)
+        self.create()
+        self.assertEqual((self.notices(), self.lost), ([(2, 66)], {"sa_report_dropped": 1}))
+        self.wait(LEAST_SECONDS * (RETRIES + 1))
+        self.assertEqual((self.events.waiting, self.events._shares), (0, {}))
+        self.notices()
+        self.administration.notify(notice, gidOf(3), self.now)
+        self.assertEqual(self.notices(), [(2, 128)])
+
     def test_transactions(self) -> None:
         """
         No two Reports that wait have one transaction id.

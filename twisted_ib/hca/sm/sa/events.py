@@ -71,7 +71,13 @@ class _Subscription:
 
 @define(eq=False)
 class _Report:
+    """
+    @ivar guid: the subscriber's port.
+    @ivar source: the GID of the port whose trap it is of; 0 if subnet administration tells it by itself.
+    """
+
     guid: int
+    source: int
     number: int
     octets: bytes
     seconds: float
@@ -81,9 +87,11 @@ class _Report:
 
 class Events:
     """
-    The subscriptions of a subnet, and Reports that wait for their responses.  C{sa_report_dropped} counts
-    those for which there is no room, C{sa_report_unanswered} those that were repeated in vain, C{sa_forged}
-    traps of ports that only subnet administration makes.
+    The subscriptions of a subnet, and Reports that wait for their responses.  A port's traps have a part of a
+    subscriber's Reports, so that none keeps out what others have to tell.
+
+    C{sa_report_dropped} counts Reports for which there is no room, C{sa_report_unanswered} those that were
+    repeated in vain, C{sa_forged} traps of ports that only subnet administration makes.
     """
 
     def __init__(
@@ -100,7 +108,9 @@ class Events:
         self._subscriptions: dict[Key, _Subscription] = {}
         self._owned: Counter[int] = Counter()
         self._reports: dict[int, _Report] = {}
+        #: Reports by subscriber, and of traps by subscriber and source.
         self._waiting: Counter[int] = Counter()
+        self._shares: Counter[tuple[int, int]] = Counter()
 
     def __len__(self) -> int:
         return len(self._subscriptions)
@@ -189,7 +199,7 @@ class Events:
                 noticeIssuerLID=own.lid,
                 details=GIDDetails(gid=gid).pack(),
             )
-            self._tell(notice, own.gid, gid, isConcerned)
+            self._tell(notice, own.gid, gid, isConcerned, 0)
 
     def notify(self, notice: Notice, gid: int) -> None:
         """
@@ -203,17 +213,20 @@ class Events:
             return
         source = self._manager.model.byGID(gid)
         if source is not None:
-            self._tell(notice, gid, gid, lambda port: bool(sharedKey(port.keys, source.keys)))
+            self._tell(notice, gid, gid, lambda port: bool(sharedKey(port.keys, source.keys)), gid)
 
-    def _tell(self, notice: Notice, issuer: int, gid: int, isConcerned: Callable[[Port], bool]) -> None:
+    def _tell(
+        self, notice: Notice, issuer: int, gid: int, isConcerned: Callable[[Port], bool], source: int
+    ) -> None:
         data = notice.pack() + issuer.to_bytes(_GID_OCTETS, "big")
         for key, each in list(self._subscriptions.items()):
             port = self._manager.model.guids.get(key.guid)
             if port is not None and _selects(each, notice, gid) and isConcerned(port):
-                self._report(key.guid, each.info, data)
+                self._report(key.guid, source, each.info, data)
 
-    def _report(self, guid: int, info: InformInfo, data: bytes) -> None:
-        if len(self._reports) >= limits.SA_REPORTS or self._waiting[guid] >= limits.SA_PORT_REPORTS:
+    def _report(self, guid: int, source: int, info: InformInfo, data: bytes) -> None:
+        isFull = len(self._reports) >= limits.SA_REPORTS or self._waiting[guid] >= limits.SA_PORT_REPORTS
+        if isFull or (source and self._shares[guid, source] >= limits.SA_TRAP_REPORTS):
             self._count("sa_report_dropped")
             return
         transaction = self._randomBits(_TRANSACTION_BITS)
@@ -221,8 +234,9 @@ class Events:
             transaction = self._randomBits(_TRANSACTION_BITS)
         octets = Mad(SUBNET_ADMINISTRATION, SA_VERSION, REPORT, transaction, Notice.ID, data).pack()
         seconds = min(max(timeoutSeconds(info.respTimeVal) or 0.0, LEAST_SECONDS), MOST_SECONDS)
-        report = self._reports[transaction] = _Report(guid, info.qpn, octets, seconds, RETRIES)
+        report = self._reports[transaction] = _Report(guid, source, info.qpn, octets, seconds, RETRIES)
         self._waiting[guid] += 1
+        self._shares[guid, source] += 1
         self._send(transaction, report)
 
     def _send(self, transaction: int, report: _Report) -> None:
@@ -257,9 +271,10 @@ class Events:
         report = self._reports.pop(transaction)
         if report.timer is not None:
             report.timer.cancel()
-        self._waiting[report.guid] -= 1
-        if not self._waiting[report.guid]:
-            del self._waiting[report.guid]
+        for counts, key in ((self._waiting, report.guid), (self._shares, (report.guid, report.source))):
+            counts[key] -= 1
+            if not counts[key]:
+                del counts[key]
 
 
 def _selects(subscription: _Subscription, notice: Notice, gid: int) -> bool:
