@@ -5,6 +5,8 @@ Tests of the comparison of suites.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from twisted.python.versions import Version
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.suites import compare, exclusions, projects
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.device.registry import parseRules as parse
 from twisted_ib.reactor.rules.policy import Policy
 
@@ -53,6 +56,68 @@ def outcome(**kinds: str) -> compare.Outcome:
         made.results[name] = (kind, "a reason")
         made.names[name] = name
     return made
+
+
+#: A test of rdma-core's kind.
+_THEIRS = """
+import unittest
+import pyverbs.device as d
+from pyverbs.libibverbs_enums import ibv_qp_type
+from pyverbs.providers.mlx5 import mlx5dv
+from tests.base import RDMATestCase
+
+class T(RDMATestCase):
+    def test_ok(self):
+        with d.Context(name=self.dev_name) as context:
+            self.assertEqual((context.name, ibv_qp_type.IBV_QPT_UD), ("lo0", 4))
+            self.assertEqual(self.address, "127.0.0.1")
+
+    def test_provider(self):
+        raise unittest.SkipTest(f"no {mlx5dv.Context.flag | mlx5dv.other and 'hardware'}")
+
+    def test_wrong(self):
+        from pyverbs.device import nothing
+"""
+_PARSER = """
+import sys
+class parser:
+    parse_args = staticmethod(lambda: None)
+"""
+_BASE = """
+import sys
+import unittest
+class RDMATestCase(unittest.TestCase):
+    def setUp(self):
+        self.dev_name, self.args = sys.argv[2], []
+        self._get_ip_mac(self.dev_name, 1, 0)
+        self.address = self.args[0][3]
+"""
+
+
+class RDMACoreTests(SynchronousTestCase):
+    """
+    A suite of pyverbs.
+    """
+
+    def test_run(self) -> None:
+        """
+        It takes this project for pyverbs; providers' names are there, and others are not.
+        """
+        source = Path(self.mktemp()).resolve()
+        (source / "tests").mkdir(parents=True)
+        files = {"test_a": _THEIRS, "test_mlx5_x": "1/0", "base": _BASE, "args_parser": _PARSER}
+        files["__init__"] = ""
+        for name, text in files.items():
+            (source / "tests" / f"{name}.py").write_text(text)
+        command = [sys.executable, "-m", "tests.suites.rdmacore", str(source), "--dev", "lo0"]
+        ended = subprocess.run(
+            command, cwd=compare.ROOT, capture_output=True, text=True, timeout=HANG_SECONDS
+        )
+        lines = ended.stdout.splitlines()
+        self.assertEqual(ended.returncode, 1, ended.stderr)
+        self.assertEqual(lines[:2], ["ok   test_a.T.test_ok", "skip test_a.T.test_provider: no hardware"])
+        self.assertIn("FAIL test_a.T.test_wrong: ImportError: cannot import name 'nothing'", lines[2])
+        self.assertEqual(lines[3], "1 FAIL, 1 ok, 1 skip")
 
 
 class OutcomeTests(SynchronousTestCase):

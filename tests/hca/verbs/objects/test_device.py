@@ -44,6 +44,7 @@ from twisted_ib.hca.verbs import (
     get_device_list,
     is_fork_initialized,
     phys_state_to_str,
+    qp_type_to_str,
     rdma_get_devices,
     speed_to_str,
     str_from_flags,
@@ -337,4 +338,5 @@ class ContextTests(VerbsTestCase):
         for call, code in ((translate_mtu, 6), (width_to_str, 3), (phys_state_to_str, 9)):
             self.assertIn("Invalid", call(code))
         self.assertIn("Unknown", translate_event_type(99))
+        self.assertEqual((qp_type_to_str(2), qp_type_to_str(7)), ("RC", "Unknown (7)"))
         self.assertEqual(str(ODPCaps()).count("\n"), 5)

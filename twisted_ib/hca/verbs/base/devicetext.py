@@ -23,6 +23,8 @@ from twisted_ib.hca.verbs.enums.device import (
 _GID_TYPES = {0: "IB", 1: "RoCEv1", 2: "RoCEv2"}
 _TRANSPORTS = {0: "IB", 1: "IWARP", 2: "USNIC", 3: "USNIC UDP"}
 _NODES = {1: "CA", 2: "Switch", 3: "Router", 4: "RNIC", 5: "USNIC", 6: "USNIC UDP"}
+# pyverbs/utils.pyx.
+_QP_TYPES = {2: "RC", 3: "UC", 4: "UD", 8: "Raw Packet", 9: "XRCD_SEND", 10: "XRCD_RECV", 0xFF: "Driver QP"}
 _PORT_STATES = {0: "NOP", 1: "Down", 2: "Init", 3: "Armed", 4: "Active", 5: "Defer"}
 _LINK_LAYERS = {0: "Unspecified", 1: "InfiniBand", 2: "Ethernet"}
 # IBTA vol. 1 14.2.5.6, PortInfo PortPhysicalState.
@@ -134,6 +136,13 @@ def str_from_flags(flags: int, dictionary: Mapping[int, str]) -> str:
     @return: a line for each bit that is set.
     """
     return "\n  " + "".join(f"{name}\n  " for bit, name in dictionary.items() if flags & bit)
+
+
+def qp_type_to_str(qp_type: int) -> str:
+    """
+    @return: the name of one of C{ibv_qp_type}.
+    """
+    return _QP_TYPES.get(qp_type, f"Unknown ({qp_type})")
 
 
 def phys_state_to_str(phys: int) -> str:
