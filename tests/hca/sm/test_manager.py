@@ -296,6 +296,26 @@ class ChangeTests(SynchronousTestCase):
         self.assertEqual((managed.lids(), managed.notActive()), (lids, []))
         self.assertEqual(managed.manager.sweeps, 7)
 
+    def test_duringFirst(self) -> None:
+        """
+        A node that comes while the first sweep configures, of which the switch can send no trap yet, need not
+        wait for the next light sweep.
+        """
+        managed = Managed(star(2))
+        exchange = managed.subnet.exchange
+        loads = [star(3)]
+
+        def coming(port: Any, packet: Packet) -> Packet | None:
+            mad = decodeMAD(packet.octets)
+            if loads and (mad.method, mad.attribute) == (SET, PortInfo.ID):
+                managed.subnet.load(parse(loads.pop(), "star"))
+            return exchange(port, packet)
+
+        self.patch(managed.subnet, "exchange", coming)
+        managed.subnet.manage(Options())
+        managed.settle(limits.SM_SWEEP_SECONDS / 2)
+        self.assertEqual((managed.notActive(), managed.lost["trap_no_manager"], loads), ([], 1, []))
+
     def test_nodeGone(self) -> None:
         """
         A CA that is gone has no entries, and when it comes back, though without its LID, it gets the one it

@@ -501,6 +501,9 @@ class Manager:
             configuration.isComplete = False
             return
         configuration.retain(nodes, lids[own.guid])
+        # A switch that does not know this manager sends it no trap of what changes meanwhile.
+        switches = [node.ports[0] for node in nodes.values() if node.switch is not None]
+        self._light |= any(port.info.smLID != lids[own.guid] for port in switches)
         ports = [port for node in nodes.values() for port in node.ports.values()]
         self._requests.add(configuration.ends(ports, lids, lids[own.guid], self._options.prefix))
         yield
