@@ -36,7 +36,7 @@ from twisted_ib.hca.host.subnet import hostthread as hosts
 from twisted_ib.hca.host.subnet import link as links
 from twisted_ib.hca.host.subnet import server as servers
 from twisted_ib.hca.host.subnet.messages import REFUSED, kindOf, packAttach
-from twisted_ib.hca.host.subnet.place import VARIABLE
+from twisted_ib.hca.host.subnet.place import DEFAULT_SUBNET, VARIABLE, Place
 from twisted_ib.hca.mad.attributes.node import NodeInfo
 from twisted_ib.hca.mad.attributes.notice import BadKeyDetails
 from twisted_ib.hca.mad.attributes.port import PortInfo
@@ -217,6 +217,49 @@ class LinkTests(SynchronousTestCase):
         self.assertEqual((one.port.lid, two.port.lid), lids[1:])
         self.assertNotIn(three.port.lid, lids[1:])
         self.say(sides[0])
+
+    def test_stopped(self) -> None:
+        """
+        A successor that does not answer, as one that is stopped, does not stop the turns of a device: its
+        port is as it was for a while, and then Down.  When that one ends too it is Active again.
+        """
+        host = running(self, "-c", OTHER)
+        assert host.stdout is not None
+        host.stdout.readline()
+        one = self.open()
+        lid = one.port.lid
+        host.kill()
+        host.wait()
+        (directory, *others), _ = openDirectories(os.environ, os.geteuid(), False)
+        for each in (directory, *others):
+            self.addCleanup(each.close)
+        found = Place.take(directory, DEFAULT_SUBNET)
+        assert found is not None
+        begun = time.monotonic()
+        self.until(lambda: one.fabric.port._isAsked)
+        self.assertLess(time.monotonic() - begun, links.HOST_SECONDS / 2)
+        self.assertEqual(one.port.state, PortState.ACTIVE)
+        self.patch(links, "LATE_LOOK_SECONDS", 0.01)
+        one.fabric.port._late = begun
+        self.until(lambda: one.port.state is PortState.DOWN)
+        found.close()
+        self.until(lambda: one.port.state is PortState.ACTIVE)
+        self.assertEqual((one.port.lid, len(hosts._hosts)), (lid, 1))
+
+    def test_unwanted(self) -> None:
+        """
+        A successor that refuses a device has its port Down at once; it asks again.
+        """
+        host = running(self, "-c", OTHER)
+        assert host.stdout is not None
+        host.stdout.readline()
+        one = self.open()
+        self.patch(links, "LATE_LOOK_SECONDS", 0.01)
+        with mock.patch.object(limits, "SUBNET_DEVICES", 0):
+            host.kill()
+            host.wait()
+            self.until(lambda: one.port.state is PortState.DOWN)
+        self.until(lambda: one.port.state is PortState.ACTIVE)
 
     def test_name(self) -> None:
         """

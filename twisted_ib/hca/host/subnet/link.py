@@ -46,13 +46,18 @@ from twisted_ib.hca.host.subnet.place import Place, entryOf, runDirectories, sub
 from twisted_ib.hca.host.subnet.server import MESSAGES_PER_TURN
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.timers import Timer
     from twisted_ib.hca.host.subnet.attached import IAttachedDevice
     from twisted_ib.hca.subnet.smi import Packet
 
 #: Seconds that a device waits for a host, and then for its port to be Active.
 HOST_SECONDS = 10.0
 ACTIVE_SECONDS = 1.0
+#: How often one looks for a host while it is made; and in its turns for the successor of one, at first and
+#: when it has waited as long.
 _PAUSE: Final = 0.002
+LOOK_SECONDS = 0.01
+LATE_LOOK_SECONDS = 1.0
 
 
 class SubnetLink:
@@ -86,8 +91,11 @@ class SubnetLink:
         #: The latest that the host has said, and what the device knows of it.
         self._settings = self._known = PortChange(state=PortState.DOWN)
         self._ways = self._current = Ways()
-        #: Whether the port comes up again under another host.
-        self._isComing = False
+        #: Whether the port comes up again under another host, and whether that has still to answer; its LID
+        #: before, and when it is Down meanwhile.
+        self._isComing = self._isAsked = False
+        self._lid, self._late = 0, 0.0
+        self._timer: Timer | None = None
         self._fabric: Any = None
         self.guid = guid
         self.generation = 0
@@ -99,20 +107,28 @@ class SubnetLink:
 
     def _attach(self, lid: int) -> socket.socket:
         end = time.monotonic() + HOST_SECONDS
-        allows = (allowedUids(self._environment) | {os.geteuid()}).__contains__
-        with runDirectories(self._environment) as directories:
-            while time.monotonic() < end:
-                for directory in directories:
-                    pair = self._call(directory, allows, lid, end)
-                    if pair is not None:
-                        return pair
-                if not self._host(directories[0], allows):
-                    time.sleep(_PAUSE)
+        while time.monotonic() < end:
+            pair = self._ask(lid)
+            if pair is None:
+                time.sleep(_PAUSE)
+            elif self._isTaken(pair, end):
+                return pair
         raise DeviceError(f"the host of subnet {self._name} does not answer")
 
-    def _call(
-        self, directory: RunDirectory, allows: Callable[[int], bool], lid: int, end: float
-    ) -> socket.socket | None:
+    def _ask(self, lid: int) -> socket.socket | None:
+        """
+        Ask the host to attach this device; host the subnet if nobody does.
+        """
+        allows = (allowedUids(self._environment) | {os.geteuid()}).__contains__
+        with runDirectories(self._environment) as directories:
+            for directory in directories:
+                pair = self._call(directory, allows, lid)
+                if pair is not None:
+                    return pair
+            isHost = self._host(directories[0], allows)
+            return self._call(directories[0], allows, lid) if isHost else None
+
+    def _call(self, directory: RunDirectory, allows: Callable[[int], bool], lid: int) -> socket.socket | None:
         try:
             pair = connect(directory, entryOf(self._name), socket.SOCK_SEQPACKET)
         except OSError:
@@ -121,20 +137,37 @@ class SubnetLink:
         try:
             checkPeer(pair, allows)
             if sendWithDescriptors(pair, self._request(lid)):
-                octets = self._next(pair, end)
-                if kindOf(octets) == REFUSED:
-                    raise DeviceError(f"the subnet refuses the device: {octets[1:].decode(errors='replace')}")
-                if kindOf(octets) == ATTACHED:
-                    self.guid = parseAttached(octets)
-                    return pair
+                return pair
         except (PathLostError, PeerIdentityError):
             # It has ended just now; or somebody else's socket has that name.
+            pass
+        pair.close()
+        return None
+
+    def _isTaken(self, pair: socket.socket, end: float) -> bool:
+        try:
+            if self._answered(self._next(pair, end)):
+                return True
+        except PathLostError:
+            # It has ended just now.
             pass
         except BaseException:
             pair.close()
             raise
         pair.close()
-        return None
+        return False
+
+    def _answered(self, octets: bytes) -> bool:
+        """
+        @return: whether a message of the host says that the device is attached.
+        @raise DeviceError: it is refused.
+        """
+        kind = kindOf(octets)
+        if kind == REFUSED:
+            raise DeviceError(f"the subnet refuses the device: {octets[1:].decode(errors='replace')}")
+        if kind == ATTACHED:
+            self.guid = parseAttached(octets)
+        return kind == ATTACHED
 
     def _request(self, lid: int) -> bytes:
         return packAttach(self.guid, lid, self._description, self._passed is not None)
@@ -171,9 +204,10 @@ class SubnetLink:
 
     def _awaitActive(self) -> None:
         end = time.monotonic() + ACTIVE_SECONDS
-        poll = select.poll()
-        poll.register(self._pair, select.POLLIN)
         while self._settings.state is not PortState.ACTIVE or not self._ways.routes:
+            # Another one, if the host has ended.
+            poll = select.poll()
+            poll.register(self._pair, select.POLLIN)
             if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
                 return
             self.readable()
@@ -182,7 +216,8 @@ class SubnetLink:
 
     def watchedBy(self, fabric: Any) -> None:
         """
-        @param fabric: has C{watchOther(fd, call)}, and C{unwatchOther(fd)}, which undoes it.
+        @param fabric: has C{watchOther(fd, call)}, and C{unwatchOther(fd)}, which undoes it, and
+            C{owner.timers}.
         """
         self._fabric = fabric
         fabric.watchOther(self._pair.fileno(), self.readable)
@@ -249,6 +284,7 @@ class SubnetLink:
         """
         See L{AttachedPort.close<twisted_ib.hca.host.subnet.attached.AttachedPort.close>}.
         """
+        self._stop()
         if self._pair.fileno() >= 0:
             self._forget()
 
@@ -263,6 +299,7 @@ class SubnetLink:
         if self._fabric is not None:
             self._fabric.unwatchOther(self._pair.fileno())
         self._pair.close()
+        self._isAsked = False
 
     # -- from the host
 
@@ -282,12 +319,22 @@ class SubnetLink:
                     self._said(octets, descriptors)
                 finally:
                     closeAll(descriptors)
-        except (HCAError, OSError):
-            self._reattach()
+        except (HCAError, OSError) as error:
+            if not self._isAsked:
+                self._reattach()
+                return
+            # The successor has ended too, and the next look finds another; or it does not want the device.
+            self._forget()
+            if isinstance(error, DeviceError):
+                self._late = time.monotonic()
 
     def _said(self, octets: bytes, descriptors: list[int]) -> None:
         kind, device = kindOf(octets), self._device
-        if kind == PORT:
+        if self._isAsked:
+            self._isAsked = not self._answered(octets)
+            if not self._isAsked:
+                self._stop()
+        elif kind == PORT:
             self._settings = parsePort(octets)
             self._tell()
         elif kind == WAYS and descriptors:
@@ -301,18 +348,41 @@ class SubnetLink:
             self._passed(kind == OUT, parseMAD(octets))
 
     def _reattach(self) -> None:
-        lid = self._known.lid or 0
         self._forget()
-        try:
-            self._pair = self._attach(lid)
-        except (HCAError, OSError):
-            self._settings, self._ways = PortChange(state=PortState.DOWN), Ways()
-            self._tell()
+        if self._fabric is None:
+            # The device is being made, and waits for its host in any case.
+            self._pair = self._attach(0)
             return
+        self._lid = self._known.lid or 0
         # Connections go on as they are until the new host has made the port Active.
         self._isComing = True
-        if self._fabric is not None:
-            self._fabric.watchOther(self._pair.fileno(), self.readable)
+        self._late = time.monotonic() + HOST_SECONDS
+        self._look()
+
+    def _look(self) -> None:
+        # Nothing is waited for: a successor may be stopped, and the application is not.
+        isLate = time.monotonic() >= self._late
+        if isLate and self._isComing:
+            self._down()
+        if not self._isAsked:
+            pair = None
+            with suppress(HCAError, OSError):
+                pair = self._ask(self._lid)
+            if pair is not None:
+                self._pair, self._isAsked = pair, True
+                self._fabric.watchOther(pair.fileno(), self.readable)
+        seconds = LATE_LOOK_SECONDS if isLate else LOOK_SECONDS
+        self._timer = self._fabric.owner.timers.start(seconds, self._look)
+
+    def _down(self) -> None:
+        self._isComing = False
+        self._settings, self._ways = PortChange(state=PortState.DOWN), Ways()
+        self._tell()
+
+    def _stop(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
 
     def _tell(self) -> None:
         device, before = self._device, self._known
