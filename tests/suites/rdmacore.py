@@ -156,10 +156,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     sys.meta_path.insert(0, PyverbsFinder())
     tests = chosen.source.resolve() / "tests"
-    # Its tests are a package of the same name as this project's.
+    # Its tests are a package of the same name as this project's, whose C{__init__} imports them all.
     for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
         del sys.modules[name]
-    sys.path[:0] = [str(tests.parent), str(tests)]
+    package: Any = ModuleType("tests")
+    package.__path__ = [str(tests)]
+    sys.modules["tests"] = package
+    sys.path.insert(0, str(tests))
     sys.argv[1:] = ["--dev", chosen.dev]
     from args_parser import parser as theirs  # type: ignore[import-not-found]
 

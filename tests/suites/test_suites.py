@@ -106,7 +106,6 @@ class RDMACoreTests(SynchronousTestCase):
         source = Path(self.mktemp()).resolve()
         (source / "tests").mkdir(parents=True)
         files = {"test_a": _THEIRS, "test_mlx5_x": "1/0", "base": _BASE, "args_parser": _PARSER}
-        files["__init__"] = ""
         for name, text in files.items():
             (source / "tests" / f"{name}.py").write_text(text)
         command = [sys.executable, "-m", "tests.suites.rdmacore", str(source), "--dev", "lo0"]

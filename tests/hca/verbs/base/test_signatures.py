@@ -21,9 +21,9 @@ NAMES = """
     QPInitAttrEx QPRateLimitAttr QueryDeviceExInput RecvWR RwqIndTable RwqIndTableInitAttr RxHashConf SGE SRQ
     SendWR SrqAttr SrqInitAttr SrqInitAttrEx WC WQ WQAttr WQInitAttr WcTmInfo XRCD XRCDInitAttr fork_init free
     get_device_list inc_rkey is_fork_initialized madvise malloc mmap munmap phys_state_to_str posix_memalign
-    qp_type_to_str rdma_get_devices read32 read64 speed_to_str translate_event_type translate_link_layer
-    translate_mtu width_to_str writebe32 writebe64 MAP_ANONYMOUS_ MAP_HUGETLB_ MAP_PRIVATE_ PROT_READ_
-    PROT_WRITE_
+    qp_state_to_str qp_type_to_str rdma_get_devices read32 read64 speed_to_str translate_event_type
+    translate_link_layer translate_mtu width_to_str writebe32 writebe64 MAP_ANONYMOUS_ MAP_HUGETLB_
+    MAP_PRIVATE_ PROT_READ_ PROT_WRITE_
 """
 
 # Parameters and defaults; a name alone has no default.

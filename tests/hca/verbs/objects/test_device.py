@@ -44,6 +44,7 @@ from twisted_ib.hca.verbs import (
     get_device_list,
     is_fork_initialized,
     phys_state_to_str,
+    qp_state_to_str,
     qp_type_to_str,
     rdma_get_devices,
     speed_to_str,
@@ -339,4 +340,5 @@ class ContextTests(VerbsTestCase):
             self.assertIn("Invalid", call(code))
         self.assertIn("Unknown", translate_event_type(99))
         self.assertEqual((qp_type_to_str(2), qp_type_to_str(7)), ("RC", "Unknown (7)"))
+        self.assertEqual((qp_state_to_str(3), qp_state_to_str(8)), ("RTS", "Unknown (8)"))
         self.assertEqual(str(ODPCaps()).count("\n"), 5)

@@ -25,6 +25,7 @@ _TRANSPORTS = {0: "IB", 1: "IWARP", 2: "USNIC", 3: "USNIC UDP"}
 _NODES = {1: "CA", 2: "Switch", 3: "Router", 4: "RNIC", 5: "USNIC", 6: "USNIC UDP"}
 # pyverbs/utils.pyx.
 _QP_TYPES = {2: "RC", 3: "UC", 4: "UD", 8: "Raw Packet", 9: "XRCD_SEND", 10: "XRCD_RECV", 0xFF: "Driver QP"}
+_QP_STATES = {0: "Reset", 1: "Init", 2: "RTR", 3: "RTS", 4: "SQD", 5: "SQE", 6: "Error", 7: "Unknown"}
 _PORT_STATES = {0: "NOP", 1: "Down", 2: "Init", 3: "Armed", 4: "Active", 5: "Defer"}
 _LINK_LAYERS = {0: "Unspecified", 1: "InfiniBand", 2: "Ethernet"}
 # IBTA vol. 1 14.2.5.6, PortInfo PortPhysicalState.
@@ -143,6 +144,13 @@ def qp_type_to_str(qp_type: int) -> str:
     @return: the name of one of C{ibv_qp_type}.
     """
     return _QP_TYPES.get(qp_type, f"Unknown ({qp_type})")
+
+
+def qp_state_to_str(qp_state: int) -> str:
+    """
+    @return: the name of one of C{ibv_qp_state}.
+    """
+    return _QP_STATES.get(qp_state, f"Unknown ({qp_state})")
 
 
 def phys_state_to_str(phys: int) -> str:
