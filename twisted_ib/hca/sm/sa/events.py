@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from attrs import define, evolve
 
@@ -167,9 +167,7 @@ class Events:
 
     def _remove(self, key: Key) -> None:
         del self._subscriptions[key]
-        self._owned[key.guid] -= 1
-        if not self._owned[key.guid]:
-            del self._owned[key.guid]
+        _countDown(self._owned, key.guid)
 
     def configure(self) -> None:
         """
@@ -271,10 +269,14 @@ class Events:
         report = self._reports.pop(transaction)
         if report.timer is not None:
             report.timer.cancel()
-        for counts, key in ((self._waiting, report.guid), (self._shares, (report.guid, report.source))):
-            counts[key] -= 1
-            if not counts[key]:
-                del counts[key]
+        _countDown(self._waiting, report.guid)
+        _countDown(self._shares, (report.guid, report.source))
+
+
+def _countDown(counts: Counter[Any], key: Any) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
 
 
 def _selects(subscription: _Subscription, notice: Notice, gid: int) -> bool:
