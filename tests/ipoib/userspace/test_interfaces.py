@@ -1,5 +1,5 @@
 """
-Ports on real interfaces: over memory of one thread and of several processes, over packets, and on a subnet.
+Ports on real interfaces: of one thread, in shared memory, and on a subnet.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from twisted.names.server import DNSServerFactory
 from twisted.python.filepath import FilePath
 
 from tests.hca.hcas import serve
-from tests.ipoib.pairs import OnLoopback, OnPackets, OnSharedMemory, OnSubnet
+from tests.ipoib.pairs import OnLoopback, OnSharedMemory, OnSubnet
 from tests.ipoib.test_interface import MISSING, Channel, Interfaces
 from tests.ipoib.userspace.wire import Recorder
 from twisted_ib.hca.device.device import Device
@@ -31,8 +31,7 @@ ZONE = b"""$ORIGIN example.zone.
 $TTL 60
 @ IN SOA ns.example.zone. root.example.zone. 1 60 60 60 60
 @ IN NS ns.example.zone.
-www IN A 192.0.2.1
-"""
+""" + b"".join(b"host%d IN A 192.0.2.%d\n" % (number, number) for number in range(QUERIES))
 
 
 class Ports(Interfaces):
@@ -84,6 +83,20 @@ class PortContract(Ports):
             self.assertEqual([len(data) for data, _ in two.received], [5, *lengths])
             self.assertEqual({sender for _, sender in one.received}, {(there, 7001)})
 
+    def test_pathMTU(self: Any) -> None:
+        """
+        A neighbour without connected mode is sent fragments, when the interface has said how long they may
+        be.
+        """
+        other = self.interface(self.two, "10.9.0.3/24", isConnected=False)
+        self.stacks.append(IPStack(other, self.clock))
+        self.settle(1.0)
+        one, two = self.opened(0, 7000), self.opened(2, 7001)
+        for length in (10, 8000, 8000):
+            one.transport.write(bytes(length), ("10.9.0.3", 7001))
+            self.settle(2.0)
+        self.assertEqual([len(data) for data, _ in two.received], [10, 8000])
+
     def test_refused(self: Any) -> None:
         """
         Where nothing receives, a connected port is told.
@@ -128,14 +141,19 @@ class PortContract(Ports):
         server = DNSServerFactory(authorities=[BindAuthority(path.path)])
         self.opened(0, 53, "10.9.0.1", DNSDatagramProtocol(server, self.clock))
         resolver = Resolver(servers=[("10.9.0.1", 53)], reactor=Reactor(self))
+        # Few datagrams wait while a neighbour is looked for.
+        warm = resolver.lookupAddress("host0.example.zone")
+        self.settle(2.0)
+        self.successResultOf(warm)
         answers = []
-        for _ in range(QUERIES // 10):
-            asked = gatherResults([resolver.lookupAddress("www.example.zone") for _ in range(10)])
+        for first in range(0, QUERIES, 10):
+            names = [f"host{number}.example.zone" for number in range(first, first + 10)]
+            asked = gatherResults([resolver.lookupAddress(name) for name in names])
             self.settle(0.1)
             self.settle(0.1)
             answers += self.successResultOf(asked)
-        self.assertEqual(len(answers), QUERIES)
-        self.assertEqual({str(answer[0][0].payload.dottedQuad()) for answer in answers}, {"192.0.2.1"})
+        found = [str(answer[0][0].payload.dottedQuad()) for answer in answers]
+        self.assertEqual(found, [f"192.0.2.{number}" for number in range(QUERIES)])
 
 
 class Reactor:
@@ -161,7 +179,7 @@ class LoopbackTests(PortContract, OnLoopback):
 
 
 @skipIf(bool(MISSING), f"missing: {MISSING}")
-class SharedMemoryTests(PortContract, OnSharedMemory):
+class SharedMemoryTests(Ports, OnSharedMemory):
     """
     HCAs of one host.
     """
@@ -186,21 +204,15 @@ class SharedMemoryTests(PortContract, OnSharedMemory):
                 continue
             for each in receivers:
                 each.transport.joinGroup(GROUP)
-            serve(self.clock, 0.2, *devices)
+            serve(self.clock, 0.1, *devices)
             for count in range(10):
                 one.transport.write(b"%d" % count, (GROUP, 5000))
-            serve(self.clock, 0.2, *devices)
+            serve(self.clock, 0.1, *devices)
             for each in receivers:
                 self.assertEqual([data for data, _ in each.received], [b"%d" % count for count in range(10)])
                 each.received.clear()
                 self.successResultOf(each.transport.leaveGroup(GROUP))
             self.assertEqual(one.received, [])
-
-
-class PacketsTests(PortContract, OnPackets):
-    """
-    Hosts with IPv6.
-    """
 
 
 @skipIf(bool(MISSING), f"missing: {MISSING}")

@@ -1,3 +1,0 @@
-"""
-IPoIB for a long time.
-"""
