@@ -405,6 +405,20 @@ class MachineTests(SynchronousTestCase):
         self.assertEqual(self.other.received(), [b"another", bytes(60000)])
         self.assertEqual(self.one.delivered, [])
 
+    def test_restarted(self) -> None:
+        """
+        The loss of a connection has the neighbour confirmed at once: it may have been restarted.
+        """
+        self.other.stop()
+        self.medium.loss = 1.0
+        other = self.medium.node(2, "10.9.0.2/24", qpn=0x56)
+        self.medium.advance(0.01)
+        self.medium.loss = 0.0
+        self.medium.advance(limits.IPOIB_RETRY_SECONDS + 0.05)
+        self.one.send("10.9.0.2", b"again")
+        self.medium.advance(0.05)
+        self.assertEqual(other.received(), [b"again"])
+
     def test_heard(self) -> None:
         """
         While packets pass both ways on connections, nobody is asked, though all requests are lost.

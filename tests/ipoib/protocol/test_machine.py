@@ -443,6 +443,27 @@ class PathTests(SynchronousTestCase):
         self.medium.advance(0.1)
         self.assertEqual(self.other.received(), [b"2"])
 
+    def test_failedAtOnce(self) -> None:
+        """
+        C{resolve} may be answered before it returns.
+        """
+        self.medium.advance(0.1)
+        self.other.send("10.9.0.1", b"asks")
+        self.one.resolve = (  # type: ignore[method-assign]
+            lambda gid: self.one.machine.pathFailed(gid, self.medium.now)
+        )
+        self.medium.advance(0.1)
+        self.one.machine.lookup(bytes((10, 9, 0, 2)), self.medium.now)
+        self.one.send("10.9.0.2", b"1")
+        self.assertEqual(self.one.counters["neighbour_failed"], 1)
+        self.assertEqual(self.one.answers, [(bytes((10, 9, 0, 2)),)])
+        self.medium.advance(limits.IPOIB_BACKOFF_LEAST)
+        self.one.machine.lookup(bytes((10, 9, 0, 2)), self.medium.now)
+        self.assertEqual(self.one.answers, [(bytes((10, 9, 0, 2)),)] * 2)
+        self.medium.advance(2 * limits.IPOIB_BACKOFF_LEAST)
+        self.one.send("10.9.0.2", b"1")
+        self.assertEqual(self.one.counters["neighbour_failed"], 2)
+
     def test_changed(self) -> None:
         """
         When the subnet has changed, paths are asked for again, and the ones that are known are used until

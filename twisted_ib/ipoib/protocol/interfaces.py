@@ -150,6 +150,7 @@ class IMachineDriver(Interface):
 
         @param address: what was asked for.
         @param hardwareAddress: 20 octets: the capabilities, the UD queue pair, the GID.
+        @param path: as C{resolve} was answered; L{None} for an own address.
         """
 
     def notFound(address):  # type: ignore[no-untyped-def]
@@ -203,7 +204,7 @@ class IMachine(Interface):
 
     def pathFailed(gid, now):  # type: ignore[no-untyped-def]
         """
-        Answer of L{IMachineDriver.resolve}: there is no path, or it has gone.
+        Answer of L{IMachineDriver.resolve}: there is no path.
         """
 
     def joined(mgid, group, now):  # type: ignore[no-untyped-def]

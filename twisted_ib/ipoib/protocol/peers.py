@@ -154,14 +154,12 @@ class Peers:
         """
         Ask for the path of a port, unless that is under way.
 
-        @return: False if it has failed a short time ago.
+        @return: False if it has failed, just now or a short time ago.
         """
-        if port.timer is not None:
-            return False
-        if not port.isResolving:
+        if port.timer is None and not port.isResolving:
             port.isResolving = True
             self._driver.resolve(port.gid)
-        return True
+        return port.timer is None
 
     def resolved(self, gid: int, path: Any) -> None:
         """
