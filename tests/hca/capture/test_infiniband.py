@@ -32,10 +32,12 @@ from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.sm.manager import Options
 from twisted_ib.hca.subnet.smi import Packet
+from twisted_ib.hca.wire.cm import REQ
 from twisted_ib.hca.wire.grh import GRH, guidGID
 from twisted_ib.hca.wire.mad.classes import PERFORMANCE, SUBNET, SUBNET_DIRECTED
 from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, QUEUE_KEY, SET, Mad
 
+TEXT = b"some octets that are no other protocol"
 SMPS = (SUBNET, SUBNET_DIRECTED)
 
 
@@ -60,12 +62,21 @@ class LocalTestCase(CaptureTestCase, SubnetTestCase):
 
     def assertShown(self) -> None:
         """
-        tshark knows all packets, and finds nothing wrong with them.
+        tshark reads the same of all packets, and finds nothing wrong with them.
         """
         if TSHARK is None:
             raise SkipTest("tshark is not installed")
-        self.assertTrue(self.frames())
-        self.assertEqual(tshark(self.file, f"!infiniband.lrh || (_ws.malformed && !({PARTS}))"), [])
+        expected = []
+        for frame in self.frames():
+            lids = [str(lid) for lid in self.ends(frame)] if frame.isLocal else ["", ""]
+            lane = f"{frame.datagram.virtualLane:#04x}" if frame.isLocal else ""
+            isMAD = frame.packet.bth.destination < 2 and frame.packet.row.name == "UD SEND Only"
+            class_ = f"{frame.mad.managementClass:#04x}" if isMAD else ""
+            expected.append([*lids, lane, str(frame.packet.bth.opcode), class_])
+        fields = ("lrh.slid", "lrh.dlid", "lrh.vl", "bth.opcode", "mad.mgmtclass")
+        shown = tshark(self.file, "frame", *(f"infiniband.{name}" for name in fields))
+        self.assertEqual(shown, expected)
+        self.assertEqual(tshark(self.file, f"_ws.malformed && !({PARTS})"), [])
 
 
 class LocalTests(LocalTestCase):
@@ -91,7 +102,7 @@ class LocalTests(LocalTestCase):
         region, room = two.register(8192), one.register(8192)
         two.receive(1, piece(two.register(64)))
         there = {"remoteAddress": region.address, "remoteKey": region.remoteKey}
-        one.send(1, SendOpcode.SEND, piece(one.register(b"a message of some length, as text")))
+        one.send(1, SendOpcode.SEND, piece(one.register(TEXT)))
         one.send(2, SendOpcode.RDMA_WRITE, piece(room, 0, 5000), **there)
         one.send(3, SendOpcode.RDMA_READ, piece(room, 0, 10), **there)
         settle(self.a, self.c)
@@ -116,7 +127,6 @@ class LocalTests(LocalTestCase):
             local = frame.datagram
             self.assertEqual((local.grh, local.serviceLevel, local.virtualLane), (b"", 3, 0))
         self.assertEqual(frames[0].packet.bth.psn, 5)
-        self.assertShown()
 
     def test_partition(self) -> None:
         """
@@ -130,9 +140,9 @@ class LocalTests(LocalTestCase):
             expected = LIMITED if frame.packet.row.isRequest else FULL
             self.assertEqual(frame.packet.bth.partition, expected)
 
-    def test_unreliable(self) -> None:
+    def unreliable(self) -> None:
         """
-        An unreliable connection too.
+        A send of an unreliable connection.
         """
         sides = UnreliableSide(self.a), UnreliableSide(self.c)
         for each, other, lid in ((*sides, self.lids[1]), (*sides[::-1], self.lids[0])):
@@ -141,14 +151,20 @@ class LocalTests(LocalTestCase):
             each.qp.modify(QPState.RTS, sq_psn=0)
         settle(self.a, self.c)
         sides[1].receive(1, piece(sides[1].register(64)))
-        sides[0].send(1, SendOpcode.SEND, piece(sides[0].register(b"a message of some length, as text")))
+        sides[0].send(1, SendOpcode.SEND, piece(sides[0].register(TEXT)))
         settle(self.a, self.c)
+
+    def test_unreliable(self) -> None:
+        """
+        An unreliable connection too.
+        """
+        self.unreliable()
         (frame,) = self.data()
         self.assertEqual((frame.packet.row.name, self.ends(frame)), ("UC SEND Only", self.lids))
 
-    def test_datagrams(self) -> None:
+    def datagrams(self) -> None:
         """
-        With and without a GRH, and to a group, which is one packet.
+        Datagrams with and without a GRH, and to a group.
         """
         one, two = LIDDatagrams(self.a), LIDDatagrams(self.c)
         self.manager.setGroup(self.port("s"), MLID, 1, 3)
@@ -159,13 +175,18 @@ class LocalTests(LocalTestCase):
             *({"lid": self.lids[1], "serviceLevel": 3}, {"lid": self.lids[1], "gid": self.c.gid}),
             {"lid": MLID, "gid": MGID},
         )
-        text = b"a datagram of some length, as text"
         for vector in vectors:
             number = MULTICAST_QPN if vector["lid"] == MLID else two.qp.number
-            one.tell(one.by(**vector), number, text)
+            one.tell(one.by(**vector), number, TEXT)
             settle(self.a, self.c)
             one.statuses()
         self.assertEqual(len(two.heard()), 3)
+
+    def test_datagrams(self) -> None:
+        """
+        With and without a GRH, and to a group, which is one packet.
+        """
+        self.datagrams()
         frames = self.data()
         self.assertEqual([frame.datagram.destination for frame in frames], [self.lids[1], self.lids[1], MLID])
         self.assertEqual([frame.datagram.serviceLevel for frame in frames], [3, 0, 0])
@@ -176,13 +197,12 @@ class LocalTests(LocalTestCase):
             self.assertEqual((found.source, found.destination), (self.a.gid, target))
             # IBTA vol. 1 8.3: from behind the GRH to the ICRC.
             self.assertEqual(found.payload, len(frame.data) - 2 - 8 - 40)
-        self.assertEqual([bytes(frame.packet.payload) for frame in frames], [text] * 3)
+        self.assertEqual([bytes(frame.packet.payload) for frame in frames], [TEXT] * 3)
         self.assertEqual([frame.packet.bth.psn for frame in frames], [0, 1, 2])
-        self.assertShown()
 
-    def test_connect(self) -> None:
+    def connect(self) -> None:
         """
-        Messages of the communication manager go between queue pairs 1, by LID.
+        A request to connect.
         """
         user = User()
         listener = SimpleNamespace(
@@ -197,14 +217,19 @@ class LocalTests(LocalTestCase):
         request = ConnectRequest(SDP << 16 | 7001, bytes(hello), self.a.createQueuePair(None).number)
         self.a.sendRequest(user.path, request, SimpleNamespace(), 0.0)
         settle(self.a, self.c)
+
+    def test_connect(self) -> None:
+        """
+        Messages of the communication manager go between queue pairs 1, by LID.
+        """
+        self.connect()
         observer = Observer().see(self.data())
         self.assertEqual(observer.messages[0], "REQ")
         self.assertEqual(self.ends(self.data()[0]), self.lids)
-        self.assertShown()
 
-    def test_agents(self) -> None:
+    def ask(self) -> None:
         """
-        MADs of queue pair 1 are there once, if both ends are shown, with Q_Key and LIDs.
+        A request of another class, and its response.
         """
         EchoAgent(self.c)
         agent = self.a.mads.register(CLASS, 1, (GET_RESPONSE,), lambda request: None)
@@ -213,6 +238,12 @@ class LocalTests(LocalTestCase):
         agent.send(vector, Mad(CLASS, 1, SET, 0, 0x20, bytes(range(232))), got.append)
         settle(self.a, self.c)
         self.assertEqual(len(got), 1)
+
+    def test_agents(self) -> None:
+        """
+        MADs of queue pair 1 are there once, if both ends are shown, with Q_Key and LIDs.
+        """
+        self.ask()
         frames = self.data()
         self.assertEqual([self.ends(frame) for frame in frames], [self.lids, self.lids[::-1]])
         self.assertEqual([frame.mad.method for frame in frames], [SET, GET_RESPONSE])
@@ -264,9 +295,10 @@ class LocalTests(LocalTestCase):
         self.subnet._removed(self.port("c").node)
         self.assertEqual(watched, {})
 
-    def test_both(self) -> None:
+    def test_all(self) -> None:
         """
-        A file may have devices of both link layers.
+        tshark shows packets of all services and classes, and those of devices of another link layer in the
+        same file.
         """
         clock = Clock()
         others = [Device("lo0", clock.seconds, capture=self.a.capture) for _ in range(2)]
@@ -275,12 +307,18 @@ class LocalTests(LocalTestCase):
         user = User()
         others[0].reach(guidGID(others[1].guid), user)
         settle(*others)
-        user.path.sendManagement(0x10, bytes(232))
+        user.path.sendManagement(REQ.attribute, REQ(1).pack())
         self.reliable(LIDSide(self.a, self.lids[1]), LIDSide(self.c, self.lids[0]))
-        kinds = {(frame.interface, frame.isLocal) for frame in self.frames()}
-        self.assertEqual(kinds, {("test", True), ("lo0", False)})
-        if TSHARK is not None:
-            self.assertEqual(len(tshark(self.file, "infiniband && udp")), 1)
+        for act in (self.unreliable, self.datagrams, self.connect, self.ask):
+            act()
+        self.subnet.manage(Options())
+        self.run_(1, self.a, self.c)
+        frames = self.frames()
+        self.assertEqual(
+            {(each.interface, each.isLocal) for each in frames}, {("test", True), ("lo0", False)}
+        )
+        self.assertTrue(any(frame.packet.bth.destination == 0 for frame in frames))
+        self.assertShown()
 
 
 class SubnetManagementTests(LocalTestCase):
@@ -308,4 +346,3 @@ class SubnetManagementTests(LocalTestCase):
         sets = [each.mad for each in frames if (each.mad.method, each.mad.attribute) == (SET, PortInfo.ID)]
         states = [PortInfo.parse(bytes(mad.data)).linkState for mad in sets]
         self.assertEqual(states[-2:], [PortState.ARMED, PortState.ACTIVE])
-        self.assertShown()
