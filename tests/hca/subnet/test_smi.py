@@ -5,6 +5,7 @@ Tests for the way of management datagrams through a subnet.
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -225,6 +226,30 @@ class CarrierTests(SynchronousTestCase):
         octets[4] = 0x80
         self.assertIs(self.directed("b", octets), self.port("a", 1))
         self.assertEqual(octets[6], 0)
+
+    def test_watched(self) -> None:
+        """
+        Who watches a port is told of each MAD that leaves it or arrives, as it is on that link; what has not
+        crossed a link has passed nothing.
+        """
+        told: list[tuple[str, bool, int]] = []
+        packets: list[Packet] = []
+
+        def watch(name: str, isOutbound: bool, packet: Packet) -> None:
+            packets.append(packet)
+            told.append((name, isOutbound, packet.octets[6]))
+
+        for name in "ab":
+            self.carrier.watched[self.port(name, 1)] = partial(watch, name)
+        self.directed("a", self.path(1, 3, 1))
+        self.assertEqual(told, [("a", True, 1), ("b", False, 3)])
+        # The hops behind have changed another one.
+        self.assertEqual([packet.octets[6] for packet in packets], [1, 3])
+        self.directed("a", self.path())
+        self.routed("t", S)
+        self.assertEqual(len(told), 2)
+        self.routed("b", A)
+        self.assertEqual(told[2:], [("b", True, 0), ("a", False, 0)])
 
     def test_atSwitch(self) -> None:
         """
