@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 
+from tests.support.captures import TSHARK
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from tests.tun.lab import TunTestCase
 
@@ -156,3 +157,39 @@ class UpTests(TunTestCase):
             )
             self.assertEqual(said.returncode, 1)
             self.assertIn(words, said.stdout)
+
+
+class DemoTests(TunTestCase):
+    """
+    C{ib-demo ipoib}.
+    """
+
+    def test_shown(self) -> None:
+        """
+        Ping, iperf3 and ssh succeed; ARP and the broadcast group's join are in the capture, which Wireshark
+        reads.
+        """
+        file = self.home / "demo.pcapng"
+        command = self.user(self.python, "-m", "twisted_ib.tools.demo.demo", "ipoib")
+        shown = subprocess.run(
+            [*command, f"--tun={self.node}", f"--capture={file}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=2 * HANG_SECONDS,
+        )
+        self.assertEqual(shown.returncode, 0, shown.stdout)
+        for words in (
+            "3 packets transmitted, 3 received",
+            "65500 bytes from 10.9.0.1",
+            "join ff12:401b:ffff::ffff:ffff",
+            "ARP who has 10.9.0.1? tell 10.9.0.2",
+            "iperf Done.",
+            "logged in: 10.9.0.2",
+        ):
+            self.assertIn(words, shown.stdout)
+        if TSHARK:
+            listed = subprocess.run(
+                [TSHARK, "-r", str(file), "-Y", "_ws.malformed"], capture_output=True, check=True
+            )
+            self.assertEqual(listed.stdout, b"")

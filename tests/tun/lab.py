@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import select
 import shutil
+import signal
 import site
 import stat
 import subprocess
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -211,15 +213,17 @@ class TunTestCase(SynchronousTestCase):
         """
         @return: a process that ends with the test.
         """
-        process = subprocess.Popen(command, **options)
+        process = subprocess.Popen(command, start_new_session=True, **options)
 
         def end() -> None:
             with process:
                 process.terminate()
                 try:
                     process.wait(HANG_SECONDS)
-                except subprocess.TimeoutExpired:
-                    process.kill()
+                finally:
+                    # What a failed test has left in its network.
+                    with suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
 
         self.addCleanup(end)
         return process

@@ -23,8 +23,10 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
 
 from twisted_ib.errors import HCAError
+from twisted_ib.ipoib.tun import NODE
 from twisted_ib.sdp.transport import SDPTransport
 from twisted_ib.tools.compare.applications import Caller
+from twisted_ib.tools.demo import ipoib
 from twisted_ib.tools.demo.children import Child, Children
 from twisted_ib.tools.demo.probe import PING, CountedEndpoint, Fetcher, fetchFiles, roundTrips, used
 from twisted_ib.tools.demo.report import fileLines, tripLines
@@ -290,13 +292,24 @@ def commandLine() -> ArgumentParser:
     """
     @return: the parser of the command line; the manual page and the completion of shells are made from it.
     """
-    description = "Show round trips, a file and a Twisted web server over SDP, and over TCP beside it."
-    return ArgumentParser(prog=PROGRAM, description=description)
+    description = (
+        "Show round trips, a file and a Twisted web server over SDP, and over TCP beside it; or ping, iperf3"
+        " and ssh over IPoIB."
+    )
+    parser = ArgumentParser(prog=PROGRAM, description=description)
+    parser.add_argument(
+        "what", nargs="?", choices=("sdp", "ipoib"), default="sdp", help="by default %(default)s"
+    )
+    parser.add_argument("--capture", metavar="FILE", help="of ipoib: keep its capture, for Wireshark")
+    parser.add_argument(
+        "--tun", metavar="NODE", default=NODE, help="of ipoib: the TUN's device node (%(default)s)"
+    )
+    return parser
 
 
 def parseArguments(arguments: Sequence[str]) -> Namespace:
     """
-    @return: the parsed command line, which has no options.
+    @return: the parsed command line.
     """
     return commandLine().parse_args(arguments)
 
@@ -306,15 +319,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Run C{ib-demo}.
 
     @param arguments: the command line, by default this process's.
-    @return: 0 if every byte came over SDP and matched, else another exit status.
+    @return: 0 if every byte came and matched, else another exit status.
     """
-    parseArguments(sys.argv[1:] if arguments is None else arguments)
+    options = parseArguments(sys.argv[1:] if arguments is None else arguments)
+
+    def start(reactor: Any) -> Deferred[int]:
+        if options.what == "ipoib":
+            shown = ipoib.Demonstration(reactor, directory, options.tun, options.capture)
+            return Deferred.fromCoroutine(shown.run())
+        return Deferred.fromCoroutine(Demonstration(reactor, directory).run())
+
     try:
         with tempfile.TemporaryDirectory(prefix=PROGRAM) as directory:
-            return runProgram(
-                PROGRAM,
-                lambda reactor: Deferred.fromCoroutine(Demonstration(reactor, directory).run()),
-            )
+            return runProgram(PROGRAM, start)
     except OSError as error:
         complain(PROGRAM, error)
         return 1
