@@ -53,15 +53,15 @@ class End(Program):
 
     async def do_active(self) -> dict[str, object]:
         """
-        Wait until the port is Active.
+        Wait until the port is Active, under a new host too.
 
         @return: its LID, and the name of its node.
         """
-        device = self.device
+        port, fabric = self.device.port, self.device.fabric
         await self._until(
-            lambda: device.port.state is PortState.ACTIVE and device.fabric.route(device.port.lid)
+            lambda: port.state is PortState.ACTIVE and fabric.route(port.lid) and not fabric.port._isComing
         )
-        return {"lid": device.port.lid, "name": device.fabric.port._description}
+        return {"lid": port.lid, "name": fabric.port._description}
 
     async def do_state(self, name: str) -> None:
         """

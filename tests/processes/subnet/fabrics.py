@@ -10,6 +10,8 @@ import subprocess
 
 from tests.processes.processes import Child, ProcessTestCase
 from tests.support.commands import programOf, running
+from twisted_ib.hca.host.rundirectory import RUN_DIRECTORY
+from twisted_ib.hca.host.subnet.place import hostOf, runDirectories
 
 PROGRAM = programOf("fabric")
 
@@ -25,13 +27,20 @@ class FabricTestCase(ProcessTestCase):
         """
         @return: C{ib-fabric}, which hosts a subnet.
         """
-        environment = {**os.environ, "TWISTED_IB_RUN_DIR": self.runDirectory}
+        environment = {**os.environ, RUN_DIRECTORY: self.runDirectory}
         # The random name of a directory: of nobody else.
         name = os.path.basename(os.path.dirname(self.runDirectory))
         process = running(self, "-c", PROGRAM, *("--ibsim", name), *arguments, env=environment)
         assert process.stdout is not None
         self.assertIn("nodes: ", process.stdout.readline())
         return process
+
+    def hostOf(self, name: str) -> int:
+        """
+        @return: the process that hosts a subnet; 0 for none.
+        """
+        with runDirectories({RUN_DIRECTORY: self.runDirectory}) as (directory,):
+            return hostOf(directory, name)
 
     def reload(self, process: subprocess.Popen[str]) -> str:
         """

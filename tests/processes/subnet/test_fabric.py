@@ -7,8 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.processes.subnet.fabrics import FabricTestCase
-from twisted_ib.hca.host.rundirectory import RUN_DIRECTORY
-from twisted_ib.hca.host.subnet.place import VARIABLE, hostOf, runDirectories
+from twisted_ib.hca.host.subnet.place import VARIABLE
 
 #: Two leaves, of which each has an adapter, and a spine.
 TOPOLOGY = """\
@@ -61,5 +60,4 @@ class FabricTests(FabricTestCase):
         for end in ends * 5:
             self.assertEqual(end.ask("send"), "SUCCESS")
         self.assertEqual([end.ask("active")["lid"] for end in ends], lids)
-        with runDirectories({RUN_DIRECTORY: self.runDirectory}) as (directory,):
-            self.assertIn(hostOf(directory, "lab"), [end.pid for end in ends])
+        self.assertIn(self.hostOf("lab"), [end.pid for end in ends])
