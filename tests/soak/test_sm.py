@@ -1,10 +1,12 @@
 """
-The simulation of C{tests.hca.sm} with the large number of seeds.
+The simulation of C{tests.hca.sm} with the large number of seeds, and the hosts of C{tests.processes.subnet}
+that are killed.
 """
 
 from __future__ import annotations
 
 from tests.hca.sm import test_simulation
+from tests.processes.subnet import test_killed
 
 
 class SimulationTests(test_simulation.SimulationTests):
@@ -13,3 +15,11 @@ class SimulationTests(test_simulation.SimulationTests):
     """
 
     seeds = 200
+
+
+class KilledTests(test_killed.KilledTests):
+    """
+    50 hosts.
+    """
+
+    rounds = 50

@@ -87,9 +87,9 @@ class End(Program):
 
     def do_connect(self, number: int) -> None:
         """
-        Connect it, with two short attempts.
+        Connect it, with attempts of 0.13 s in all: a busy machine may take that long until the peer is.
         """
-        self.side.to(QPState.RTS, number, timeout=10, retry_cnt=1)
+        self.side.to(QPState.RTS, number, timeout=13, retry_cnt=3)
         for id in range(RECEIVES):
             self.side.receive(id, piece(self.side.register(8)))
 

@@ -153,12 +153,15 @@ class Manager:
 
     def start(self, now: float) -> None:
         """
-        Begin, or begin again after L{resign}.  Idempotent.
+        Begin, or begin again after L{resign}; if it has begun look soon whether something has changed, as
+        after a trap.
         """
         if self._isResigned:
             self._isResigned = False
             self._discover()
-            self._advance(now)
+        else:
+            self._light = True
+        self._advance(now)
 
     def resign(self) -> None:
         """

@@ -21,6 +21,7 @@ from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.port import PhysicalState, PortState
 from twisted_ib.hca.base.traits import LinkLayer, NodeType, Peers
 from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.host.subnet.hostthread import TOPOLOGY
 from twisted_ib.hca.mad.attributes.node import NodeInfo
 from twisted_ib.hca.mad.vendor import PING as PING_CLASS
 from twisted_ib.hca.services.address import AddressVector
@@ -261,6 +262,38 @@ class OwnManagerTests(SubnetTestCase):
         self.sweep(two, three)
         self.assertEqual((two.port.lid, two.port.smLID, two.port.state), (lid, lid, PortState.ACTIVE))
         self.assertEqual(three.port.state, PortState.ACTIVE)
+
+
+class SoonTests(SubnetTestCase):
+    """
+    Devices that come one after the other, at the switch of the run directory's subnet.
+    """
+
+    topology = TOPOLOGY
+    isManaged = False
+
+    def test_soon(self) -> None:
+        """
+        Each is Active soon: one that comes while the first sweep is under way, when the switch has nobody yet
+        whom it could tell, and those that come more often than the switch may send traps.
+        """
+        self.subnet.manage(Options())
+        self.addCleanup(self.subnet.close)
+        devices = [self.device()]
+
+        def meanwhile() -> None:
+            assert self.subnet.manager is not None
+            self.assertTrue(self.subnet.manager.manager.isSweeping)
+            devices.append(self.device())
+
+        # Between two turns of the manager's first sweep.
+        self.clock.callLater(0, meanwhile)
+        for _ in range(4):
+            for _ in range(30):
+                self.clock.advance(0.01)
+                settle(*devices)
+            self.assertEqual({each.port.state for each in devices}, {PortState.ACTIVE})
+            devices.append(self.device())
 
 
 class AdapterTests(SubnetTestCase):

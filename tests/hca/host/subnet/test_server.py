@@ -26,6 +26,7 @@ from twisted_ib.hca.host.subnet.messages import (
     PORT,
     REFUSED,
     WAYS,
+    Ways,
     kindOf,
     packAttach,
     parsePort,
@@ -149,6 +150,31 @@ class ServerTests(SynchronousTestCase):
             refusal("no switch of the subnet has a free port: its topology needs one with more ports"),
         )
         self.assertEqual(self.lost["attach_refused"], 1)
+
+    def test_comingUp(self) -> None:
+        """
+        Of a device whose link comes up, at either end, or at this one's, nothing is known: its connections go
+        on.  When it is down, or Active, it is known whether it is reached.
+        """
+        for n in range(2):
+            self.call(packAttach(GUID + 2 * n, n + 1, ""))
+        one, two = self.subnet.attached.values()
+        assert one.port.peer is not None and two.port.peer is not None
+        down, init, armed, active = PortState.DOWN, PortState.INIT, PortState.ARMED, PortState.ACTIVE
+        for states, isKnown in (
+            ((active, active, active, active), True),
+            ((active, active, active, armed), False),
+            ((active, active, armed, active), False),
+            ((active, armed, active, active), False),
+            ((init, active, active, active), False),
+            ((active, active, down, down), True),
+        ):
+            ports = one.port, one.port.peer, two.port, two.port.peer
+            for port, state in zip(ports, states, strict=True):
+                port.state = state
+            self.subnet.forwarding.changed()
+            devices = Ways(self.server.waysOf(one)).devices
+            self.assertEqual(two.guid in devices, isKnown, states)
 
     def test_blocked(self) -> None:
         """

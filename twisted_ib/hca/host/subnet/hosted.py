@@ -440,7 +440,8 @@ class HostedSubnet:
         return changes
 
     def _sweep(self) -> None:
-        # The first adapter may be another one.
+        # The first adapter may be another one.  And a switch that has no subnet manager yet, or that has sent
+        # a trap in this SubnetTimeout, does not tell.
         if self.manager is not None:
             self.manager.start()
 

@@ -80,7 +80,8 @@ class HostedManager:
 
     def start(self) -> None:
         """
-        Begin at the first CA that there is; harmless as long as the port that it is at has a link.
+        Begin at the first CA that there is; as long as the port that it is at has a link, look whether
+        something has changed.
         """
         port = self._first() if self.port is None or not self._isLinked(self.port) else self.port
         if port is not self.port:

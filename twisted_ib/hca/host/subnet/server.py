@@ -43,6 +43,7 @@ from twisted_ib.hca.host.subnet.messages import (
     refusal,
 )
 from twisted_ib.hca.host.subnet.place import Place
+from twisted_ib.hca.subnet.graph import Port
 from twisted_ib.hca.subnet.smi import Packet
 from twisted_ib.hca.subnet.switch import FIRST_MULTICAST_LID
 from twisted_ib.hca.wire.mad.classes import SUBNET_CLASSES
@@ -355,7 +356,7 @@ class SubnetServer:
             )
             for guid, each in subnet.attached.items()
             # Of a port that comes up again, under a new host, nothing is known yet: its connections go on.
-            if each.port.state not in (PortState.INIT, PortState.ARMED)
+            if not (_comesUp(source) or _comesUp(each.port))
         }
         return packWays(ways, devices, groups)
 
@@ -379,6 +380,13 @@ class SubnetServer:
         for client in self._clients:
             client.close()
         self._place.forget()
+
+
+def _comesUp(port: Port) -> bool:
+    # A subnet manager sets the states of a link's two ends one after the other.
+    return any(
+        each is not None and each.state in (PortState.INIT, PortState.ARMED) for each in (port, port.peer)
+    )
 
 
 def _cancel(call: Any) -> None:
