@@ -4,13 +4,18 @@ Tests of L{twisted_ib.ipoib.resolver}: hosts named by the IP addresses of IPoIB.
 
 from __future__ import annotations
 
+import os
 from typing import Any, ClassVar
+from unittest import mock
 
 from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.test.reactormixins import ReactorBuilder
 from zope.interface.verify import verifyObject
 
+from tests.hca.addressed import onWire
+from tests.hca.fabric.ib.subnets import SWITCH
 from tests.hca.hcas import User
 from tests.ipoib.pairs import OnLoopback, OnPackets, OnSubnet
 from tests.ipoib.test_interface import ONE, TWO, Interfaces
@@ -21,7 +26,11 @@ from twisted_ib.errors import DeviceError, NoRouteError, ServiceInUseError
 from twisted_ib.hca.connection import ConnectRequest
 from twisted_ib.hca.connection.interfaces import IAddressResolver
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader
-from twisted_ib.hca.device.registry import addDevice, removeDevice
+from twisted_ib.hca.device.registry import VARIABLE, addDevice, removeDevice
+from twisted_ib.hca.host.subnet.hosted import HostedSubnet
+from twisted_ib.hca.host.subnet.ofthread import hostHere
+from twisted_ib.hca.sm.manager import Options
+from twisted_ib.hca.subnet.topology import parse
 from twisted_ib.ipoib.resolver import Resolver, interfaceFor
 from twisted_ib.rdma import RDMAClientEndpoint, listenRDMA
 from twisted_ib.sdp import SDPClientEndpoint, listenSDP
@@ -198,6 +207,36 @@ class EndpointMixin:
             self.assertIs(await again.ready(), again)
             await again.close()
 
+        reactor = self.buildReactor()
+        runToEnd(self, reactor, steps)
+
+    def test_configured(self: Any) -> None:
+        """
+        C{TWISTED_IB_DEVICES} gives devices of a subnet their addresses, by which endpoint strings name hosts
+        from the first moment on; the interfaces end with the reactor.
+        """
+        onWire(self)
+        variable = mock.patch.dict(os.environ, {VARIABLE: f"ib0=ib:{ONE},ib1=ib:{TWO}"})
+        variable.start()
+        self.addCleanup(variable.stop)
+
+        async def steps() -> None:
+            subnet = HostedSubnet(parse(SWITCH, "test"), lambda name: None, reactor)
+            subnet.manage(Options())
+            hostHere(subnet)
+            served: Deferred[Any] = Deferred()
+            factory = Factory.forProtocol(Protocol)
+            factory.buildProtocol = served.callback  # type: ignore[method-assign,assignment]
+            server = serverFromString(reactor, f"sdp:0:interface={PEER}:device=ib1")
+            port = await server.listen(factory)
+            client = clientFromString(reactor, f"sdp:{PEER}:{port.getHost().port}:device=ib0")
+            connecting = client.connect(Factory.forProtocol(Protocol))
+            self.assertEqual((await served).host, OWN)
+            connecting.addErrback(lambda reason: None)
+            await port.stopListening()
+            subnet.close()
+
+        self.addCleanup(hostHere, None)
         reactor = self.buildReactor()
         runToEnd(self, reactor, steps)
 

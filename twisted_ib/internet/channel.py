@@ -15,7 +15,7 @@ living peers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import get_ident
 from time import perf_counter
 from typing import Any
@@ -480,6 +480,8 @@ class DeviceChannel:
             self.reactor.unwatchChannel(self)
 
 
+#: Called with each channel that is opened: what layers above have on a device from its beginning.
+onOpened: list[Callable[[DeviceChannel], object]] = []
 #: The reactors that have channels.
 _reactors: WeakSet[Any] = WeakSet()
 
@@ -519,6 +521,8 @@ def channelFor(reactor: Any, name: str | None = None, bound: str = "", peer: str
         if channel is None or channel.device.closed:
             device = Device(name, reactor.seconds, address=address)
             channel = channels[key] = DeviceChannel(reactor, device)
+            for call in onOpened:
+                call(channel)
             # After shutdown: stopListening() and loseConnection() of triggers before and during it still need
             # the device.
             reactor.addSystemEventTrigger("after", "shutdown", _close, channel)

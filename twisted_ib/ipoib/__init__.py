@@ -14,15 +14,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from twisted_ib.ipoib.interface import IPacketConsumer, IPoIBInterface
     from twisted_ib.ipoib.port import ipoibPort, listenIPoIB
+    from twisted_ib.ipoib.resolver import interfaceFor
 
-__all__ = ["ipoibPort", "listenIPoIB"]
+__all__ = ["IPacketConsumer", "IPoIBInterface", "interfaceFor", "ipoibPort", "listenIPoIB"]
 
 
 def __getattr__(name: str) -> object:
     # Imported on first use: a program that needs only a codec or the machine does not load ports.
     if name in __all__:
-        from twisted_ib.ipoib import port
+        from twisted_ib.ipoib import interface, port, resolver
 
-        return getattr(port, name)
+        return next(vars(module)[name] for module in (interface, resolver, port) if name in vars(module))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,7 +16,8 @@ from zope.interface import implementer
 
 from twisted_ib.errors import DeviceError, HCAError
 from twisted_ib.hca.connection.interfaces import IAddressResolver
-from twisted_ib.internet.channel import channelFor
+from twisted_ib.hca.device.registry import interfaceOf
+from twisted_ib.internet.channel import channelFor, onOpened
 from twisted_ib.ipoib.interface import IPoIBInterface
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ class _Search:
         """
         Ask for the hardware address.
         """
-        self._search = interface.resolve(address)
+        self._search = interface.ready()
+        self._search.addCallback(lambda interface: interface.resolve(address))
         self._search.addCallbacks(self._found, self._failed)
 
     def _found(self, found: tuple[bytes, Any]) -> None:
@@ -171,8 +173,25 @@ def interfaceFor(reactor: Any, device: str, address: str) -> IPoIBInterface:
     return found
 
 
+def openConfigured(channel: DeviceChannel) -> None:
+    """
+    Open the interface that the configuration gives a device, for as long as the device is open.
+    """
+    address = interfaceOf(channel.device.name)
+    if address is None:
+        return
+    try:
+        resolverOf(channel).add(IPoIBInterface(channel, [ip_interface(address)]))
+    except HCAError as error:
+        channel.device.warn(f"no interface with the address {address}: {error}")
+
+
+# Whoever imports this, as endpoints do where a device is configured so, has them opened.
+onOpened.append(openConfigured)
+
+
 def _named(interface: IPoIBInterface, wanted: IPv4Interface | IPv6Interface) -> str:
     return ", ".join(str(each) for each in interface.addresses if each.ip == wanted.ip)
 
 
-__all__ = ["Resolver", "interfaceFor", "resolverOf"]
+__all__ = ["Resolver", "interfaceFor", "openConfigured", "resolverOf"]

@@ -214,6 +214,18 @@ class RegistryTests(SynchronousTestCase):
         self.assertEqual(registry.place("roce0", "127.0.0.1"), "192.0.2.1")
         self.assertEqual(registry.deviceNames()[0], "shm0")
 
+    def test_interface(self) -> None:
+        """
+        A device of a subnet may have the address of an IPoIB interface, which is not its own.
+        """
+        os.environ[registry.VARIABLE] = "ib0=ib:10.9.0.1/24,ib1=ib:[fd00::1/64],ib2=ib,r=roce:192.0.2.1"
+        names = ("ib0", "ib1", "ib2", "r", "shm0", "nothing")
+        self.assertEqual(registry.place("ib0"), None)
+        self.assertEqual(
+            [registry.interfaceOf(name) for name in names], ["10.9.0.1/24", "fd00::1/64", *[None] * 4]
+        )
+        self.assertEqual([registry.addressOf(name) for name in names], [*[None] * 3, "192.0.2.1", None, None])
+
     def test_wrongEnvironment(self) -> None:
         """
         An error there is raised by name when a device is opened that is unknown without it.
@@ -226,6 +238,8 @@ class RegistryTests(SynchronousTestCase):
             "roce0=roce:host": "'roce0=roce:host': device roce0: 'host' is not the address of an interface",
             "s=shm:192.0.2.1": "'s=shm:192.0.2.1': device s: one of fabric shm has no address of its own",
             "a=roce:192.0.2.1,a=roce:192.0.2.2": "there are two devices a",
+            "i=ib:10.9.0.1": "'i=ib:10.9.0.1': device i: '10.9.0.1' is not the address of an IPoIB interface",
+            "i=ib:10.9/24": "'i=ib:10.9/24': device i: '10.9/24' is not the address of an IPoIB interface",
         }
         for text, expected in cases.items():
             os.environ[registry.VARIABLE] = text

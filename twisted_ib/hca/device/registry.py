@@ -20,6 +20,7 @@ import select
 import socket
 from collections.abc import Callable, Mapping
 from functools import partial
+from ipaddress import ip_interface
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -108,6 +109,7 @@ class FabricKind:
     @ivar device: the device of this kind that exists without being added; C{""} for none.
     @ivar implicit: matches the names of further devices that do, opened at the address that their user binds
         if they have one; L{None} for none.
+    @ivar hasInterfaces: whether a device may be named with the address of its IPoIB interface.
     """
 
     name: str
@@ -115,13 +117,16 @@ class FabricKind:
     traits: Traits
     device: str = ""
     implicit: Callable[[str], object] | None = None
+    hasInterfaces: bool = False
 
 
 #: The fabrics, in order: a new one is its folder, its factory and a row.
 KINDS = (
     FabricKind("loopback", _loopback, LOCAL, "lo0"),
     FabricKind("shm", _sharedMemory, SHARED, "shm0"),
-    FabricKind("ib", _subnet, SUBNET, implicit=re.compile(r"ib(?:0|[1-9][0-9]{0,2})").fullmatch),
+    FabricKind(
+        "ib", _subnet, SUBNET, "", re.compile(r"ib(?:0|[1-9][0-9]{0,2})").fullmatch, hasInterfaces=True
+    ),
     FabricKind("roce", _roce, ROUTED, implicit=re.compile(r"roce(?:0|[1-9][0-9]{0,2})").fullmatch),
 )
 #: The same by name.
@@ -155,9 +160,11 @@ def _checked(name: str, fabric: str, address: str | None) -> str | None:
     if fabric not in FABRICS:
         raise DeviceError(f"there is no fabric {fabric!r}; there are {', '.join(sorted(FABRICS))}")
     if not FABRICS[fabric].traits.hasAddress:
-        if address is not None:
+        if address is None:
+            return None
+        if not FABRICS[fabric].hasInterfaces:
             raise DeviceError(f"device {name}: one of fabric {fabric} has no address of its own")
-        return None
+        return _interface(name, address)
     if not address:
         raise DeviceError(f"device {name}: one of fabric {fabric} needs an address of this host")
     try:
@@ -169,12 +176,24 @@ def _checked(name: str, fabric: str, address: str | None) -> str | None:
     return found
 
 
+def _interface(name: str, address: str) -> str:
+    try:
+        if "/" not in address:
+            raise ValueError("no prefix")
+        return str(ip_interface(address))
+    except ValueError:
+        raise DeviceError(
+            f"device {name}: {address!r} is not the address of an IPoIB interface, as 10.9.0.1/24"
+        ) from None
+
+
 def addDevice(name: str, fabric: str, address: str | None = None) -> None:
     """
     Add a device, and notify the watchers.  Adding the same device again does nothing.
 
     @param fabric: its fabric, one of L{FABRICS}: C{"shm"}, C{"loopback"}, C{"ib"}, C{"roce"}.
-    @param address: its own address, for a fabric whose devices have one: C{"roce"}.
+    @param address: its own address, for a fabric whose devices have one: C{"roce"}; or that of its IPoIB
+        interface with the length of the prefix, for C{"ib"}: see L{interfaceOf}.
     @raise DeviceError: an unknown fabric, a name that another device has, or a bad address.
     """
     address = _checked(name, fabric, address)
@@ -363,8 +382,16 @@ def addressOf(name: str) -> str | None:
     """
     The own address of a device; L{None} if it has none, or none yet.
     """
-    device = DEVICES.get(name)
-    return None if device is None else device[1]
+    kind, address = DEVICES.get(name, (None, None))
+    return address if kind is not None and kind.traits.hasAddress else None
+
+
+def interfaceOf(name: str) -> str | None:
+    """
+    The address of a device's IPoIB interface, with the length of the prefix; L{None} if it was added without.
+    """
+    kind, address = DEVICES.get(name, (None, None))
+    return address if kind is not None and kind.hasInterfaces else None
 
 
 def _unknown(name: str) -> UnknownDeviceError:
