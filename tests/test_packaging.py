@@ -136,7 +136,7 @@ class PackagingTests(SynchronousTestCase):
         )
         self.assertEqual(result.returncode, 0, result.stderr)
         package = root / "twisted_ib" / "__init__.py"
-        expected = ["ib", "sdp", "ib", "rds", "direct", str(root / PLUGIN), str(package)]
+        expected = ["ib", "ib-asyncio", "sdp", "ib", "rds", "direct", str(root / PLUGIN), str(package)]
         self.assertEqual(result.stdout.split(), expected)
 
     def unpackWheel(self, wheel: Path) -> tuple[Path, set[str]]:
