@@ -15,7 +15,7 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.contracts.groups import DatagramSide
-from tests.hca.hcas import LISTENER, SDP, turn
+from tests.hca.hcas import LISTENER, SDP, User, turn
 from tests.hca.mad.toys.echo import EchoAgent
 from tests.hca.queues.keyed_pair import DeviceSide, piece
 from tests.support.captures import Frame, read
@@ -23,7 +23,7 @@ from tests.support.commands import PATH, running
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import waitUntil
 from twisted_ib import limits
-from twisted_ib.errors import DeviceError, HiddenListenerError, NoListenerError
+from twisted_ib.errors import DeviceError, HiddenListenerError, NoListenerError, NoRouteError
 from twisted_ib.hca.base.port import KeyViolation, PortState
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.traits import NodeType
@@ -173,6 +173,25 @@ class LinkTests(SynchronousTestCase):
         other.listen(SDP, "127.0.0.1", 7001, LISTENER)
         self.assertEqual(other.fabric.serving(SDP << 16 | 7001, "127.0.0.1"), [other.guid])
         self.assertEqual(one.hostNamed(two.fabric.port._description), two.gids()[0])
+
+    def test_early(self) -> None:
+        """
+        A device finds one that has come since its last turn.
+        """
+        one = self.open("ib0")
+        two = Device("ib1")
+        self.devices.append(two)
+        user = User()
+
+        def isFound() -> bool:
+            # No device has a turn.
+            try:
+                one.connect(SDP, two.gids()[0], 7001, user)
+            except NoRouteError:
+                return False
+            return True
+
+        waitUntil(isFound)
 
     def test_gone(self) -> None:
         """

@@ -82,7 +82,16 @@ class SubnetCallTests(SubnetCase):
             event.ack_cm_event()
             passive.create_qp(attributes(space))
             passive.accept(ConnParam())
-            self.expect(self.near, Kind.RDMA_CM_EVENT_ESTABLISHED)
+            event = self.event(self.near, Kind.RDMA_CM_EVENT_ESTABLISHED)
+            target = UDParam(event)
+            event.ack_cm_event()
+            lid = listener._id.device.port.lid
+            if space == UDP:
+                self.assertEqual(target.ah_attr.dlid, lid)
+                AH(active.pd, attr=target.ah_attr).close()
+            else:
+                attr, _ = active.init_qp_attr(enums.IBV_QPS_RTR)
+                self.assertEqual(attr.ah_attr.dlid, lid)
             if space == TCP:
                 self.expect(self.far, Kind.RDMA_CM_EVENT_ESTABLISHED)
                 self.talk(active, passive)

@@ -81,6 +81,13 @@ class Resolution:
         gid: int = path.peer.gid
         return gid
 
+    def lidOf(self, path: Any) -> int:
+        """
+        @param path: one for connections.
+        @return: the LID of the peer's port; 0 where there are none.
+        """
+        return 0
+
     def resolvePath(self, queuePair: QueuePair) -> None:
         """
         Resolve the path of a queue pair in RTR that has an address vector.

@@ -167,6 +167,13 @@ class SubnetResolution(ProcessResolution):
         guid: int = path.peer.guid
         return prefix << _GUID_BITS | guid
 
+    def lidOf(self, path: Any) -> int:
+        """
+        See L{Resolution.lidOf<twisted_ib.hca.device.addressing.resolution.Resolution.lidOf>}.
+        """
+        lid: int = path.peer.lid
+        return lid
+
     def lidPath(self, lid: int, guid: int, path: Any) -> LIDPath:
         """
         @return: the path to a LID over that to an HCA.

@@ -56,7 +56,7 @@ class _Checked:
         It is found; it may be of an HCA that packets do not reach.
         """
         fabric = self._fabric
-        if fabric.port.connects(path.peer.guid, fabric.owner.partitions.keys[0]):
+        if fabric.connects(path.peer.guid):
             self._user.pathReady(path)
             return
         error = NoRouteError(f"the subnet does not lead to HCA {path.peer.guid:016x} and back")
@@ -225,7 +225,21 @@ class SubnetFabric:
     def _guidOf(self, address: str) -> int:
         # IBTA vol. 1 4.1.1: subnet prefix and GUID.
         prefix, guid = divmod(gidNumber(address), 1 << 64)
-        return guid if prefix == self.owner.port.subnetPrefix and self.port.has(guid) else 0
+        if prefix != self.owner.port.subnetPrefix:
+            return 0
+        if not self.port.has(guid):
+            self.port.refresh()
+        return guid if self.port.has(guid) else 0
+
+    def connects(self, guid: int) -> bool:
+        """
+        @return: whether this port and that of an HCA reach each other, in a partition of both.
+        """
+        partition = self.owner.partitions.keys[0]
+        if not self.port.connects(guid, partition):
+            # A peer that has just come may know of it earlier than this device.
+            self.port.refresh()
+        return bool(self.port.connects(guid, partition))
 
     def join(self, group: int) -> None:
         """

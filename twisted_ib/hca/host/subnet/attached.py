@@ -120,6 +120,11 @@ class AttachedPort:
             and self._subnet.forwarding.connects(self.port, other.port)
         )
 
+    def refresh(self) -> None:
+        """
+        Take what the subnet has told: no effect, as it calls by itself.
+        """
+
     def has(self, guid: int) -> bool:
         """
         @return: whether a device of the subnet has a GUID.

@@ -247,6 +247,13 @@ class SubnetLink:
         found = self._current.devices.get(guid)
         return found is not None and found.isReached and partition in self._current.accepted[guid]
 
+    def refresh(self) -> None:
+        """
+        See L{AttachedPort.refresh<twisted_ib.hca.host.subnet.attached.AttachedPort.refresh>}.
+        """
+        if self._pair.fileno() >= 0:
+            self.readable()
+
     def has(self, guid: int) -> bool:
         """
         See L{AttachedPort.has<twisted_ib.hca.host.subnet.attached.AttachedPort.has>}.

@@ -108,7 +108,7 @@ class Datagrams(Call):
             self._over(reply.status, reply.privateData)
             return
         identifier.stage = Stage.UP
-        address = addressOf(lookup.destination.peer.gid)
+        address = addressOf(lookup.destination)
         identifier.report(
             _E.RDMA_CM_EVENT_ESTABLISHED,
             privateData=reply.privateData,

@@ -276,9 +276,8 @@ class QueuePairParameters:
     The attributes of one queue pair.
     """
 
-    #: The path to the peer's HCA, and C{gid} its GID.
+    #: The path to the peer's HCA.
     path: Any
-    gid: int
     flowLabel: int
     #: The peer's queue pair number.
     remote: int
@@ -307,7 +306,7 @@ class QueuePairParameters:
         if state == _S.IBV_QPS_INIT:
             return initAttributes(self.served)
         if state == _S.IBV_QPS_RTR:
-            address = addressOf(self.gid, self.flowLabel)
+            address = addressOf(self.path, self.flowLabel)
             # The path of the CM messages is kept: resolving the GID again might find another one, and RC
             # packets must come from one address (IBTA vol. 1 9.6; Linux rxe_recv.c, check_addr).
             address.path = self.path
@@ -377,7 +376,6 @@ def parametersFromRequest(
     terms = remoteParameters(request, NegotiatedParameters())
     return terms, QueuePairParameters(
         path,
-        path.peer.gid,
         request.primaryPath.flowLabel,
         request.localQPN,
         psn,
@@ -406,7 +404,6 @@ def parametersFromReply(
     terms = remoteParameters(reply, own)
     return terms, QueuePairParameters(
         path,
-        path.peer.gid,
         label,
         reply.localQPN,
         psn,
@@ -430,11 +427,15 @@ def mtuCode(path: Any) -> int:
     return attributes.MTU_CODES[fabric.owner.pathMTUTo(path)] if fabric.traits.packets else _MTU_CODE
 
 
-def addressOf(gid: int, label: int = 0) -> AHAttr:
+def addressOf(path: Any, label: int = 0) -> AHAttr:
     """
-    The address vector of the HCA with a GID.
+    The address vector of the HCA that a path leads to.
     """
-    return groupAddress(GID(gid.to_bytes(16, "big").hex(":", 2)), HOP_LIMIT, label)
+    resolution = path.fabric.owner.paths
+    gid = resolution.gidOf(path).to_bytes(16, "big")
+    found = groupAddress(GID(gid.hex(":", 2)), HOP_LIMIT, label)
+    found.dlid = resolution.lidOf(path)
+    return found
 
 
 def groupAddress(gid: GID, hops: int = 1, label: int = 0) -> AHAttr:
