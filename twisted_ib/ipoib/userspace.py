@@ -53,6 +53,8 @@ _BROADCAST: Final = b"\xff\xff\xff\xff"
 #: All hosts on a link, of which everybody is a member (RFC 1112 section 4, RFC 4291 section 2.7.1).
 _ALL_HOSTS: Final = frozenset((ip_address("224.0.0.1").packed, ip_address("ff02::1").packed))
 
+#: The headers of IPv4 and UDP.
+_LEAST_PACKET: Final = 28
 _LENGTH_CHECKSUM: Final = Struct("!HH")
 _log = Logger()
 
@@ -106,29 +108,20 @@ class IPStack:
             # What is checked must be what is read: the peer may still write to its memory.
             buffer = bytes(buffer[start:stop])
             start, stop = 0, len(buffer)
-        if stop - start < 28:
-            self._receive(buffer[start:stop])
-            return
-        if buffer[start] == 0x45:
-            udp = start + 20
-            flow = self._flows.get(buffer[start + 12 : start + 24])
-            known = flow is not None and buffer[start : start + 12] == flow.header
-        else:
-            udp = start + 40
-            flow = self._flows.get(buffer[start + 8 : start + 44])
-            known = flow is not None and buffer[start : start + 8] == flow.header
-        if known and stop - start == flow.size:  # type: ignore[union-attr]
-            length, given = _LENGTH_CHECKSUM.unpack_from(buffer, udp + 4)
-            payload = buffer[udp + 8 : stop]
-            words = int.from_bytes(payload, "big")
-            if length & 1:
-                words <<= 8
-            # As in IPv4Flow.frame: a right checksum makes the sum 0 modulo 65535.
-            if (
-                length == stop - udp and given and not (flow.sum + 2 * length + given + words) % 0xFFFF  # type: ignore[union-attr]
-            ):
-                self._deliver(flow.port, payload, flow.address)  # type: ignore[union-attr]
-                return
+        if stop - start >= _LEAST_PACKET:
+            addresses, udp = (start + 12, start + 20) if buffer[start] == 0x45 else (start + 8, start + 40)
+            flow = self._flows.get(buffer[addresses : udp + 4])
+            if flow is not None and stop - start == flow.size and buffer[start:addresses] == flow.header:
+                length, given = _LENGTH_CHECKSUM.unpack_from(buffer, udp + 4)
+                payload = buffer[udp + 8 : stop]
+                words = int.from_bytes(payload, "big")
+                if length & 1:
+                    words <<= 8
+                # As in IPv4Flow.frame: a right checksum makes the sum 0 modulo 65535.
+                isRight = not (flow.sum + 2 * length + given + words) % 0xFFFF
+                if isRight and given and length == stop - udp:
+                    self._deliver(flow.port, payload, flow.address)
+                    return
         self._receive(buffer[start:stop])
 
     def interfaceUp(self, mtu: int) -> None:
@@ -208,7 +201,6 @@ class IPStack:
                     del self._ports[number]
         if port in self._rawPorts:
             self._rawPorts.remove(port)
-        self._waiting = [entry for entry in self._waiting if entry[0] is not port]
         self._flows.clear()
         if not self._ports and not self._rawPorts:
             self._stop()

@@ -216,6 +216,16 @@ class DatagramTests(PortCase):
         self.net.settle()
         self.assertEqual([sender[0] for _, sender in two.received], ["fe80::1", "fd00::1"])
 
+    def test_bound(self) -> None:
+        """
+        A port's own address is the source, not the interface's first.
+        """
+        net = Stacks(("10.9.0.1/24", "10.9.0.5/24"), ("10.9.0.2/24",))
+        one, two = net.open(0, 7000, "10.9.0.5"), net.open(1)
+        one.transport.write(b"x", two.address)
+        net.settle()
+        self.assertEqual(two.received, [(b"x", ("10.9.0.5", 7000))])
+
     def test_self(self) -> None:
         """
         A datagram to an own address arrives in a later turn, without the wire.
@@ -599,6 +609,21 @@ class RawTests(PortCase):
         result = port.stopListening()
         self.net.clock.advance(0)
         return result
+
+    def test_beside(self) -> None:
+        """
+        A raw port gets the packets of UDP ports too, each time.
+        """
+        ip, packets = RawRecorder(), []
+        one, two = self.pair()
+        self.patch(ip, "datagramReceived", lambda packet, *arguments: packets.append(packet))
+        for opens in (False, True):
+            if opens:
+                RawIPoIBPort(self.net.clock, ip, "10.9.0.1", "ib0").openOn(self.net.stacks[0])
+            for _ in range(3):
+                two.transport.write(b"x", one.address)
+                self.net.settle()
+        self.assertEqual((len(one.received), len(packets)), (6, 3))
 
     def test_ipv6(self) -> None:
         """

@@ -19,7 +19,7 @@ from tests.support.calls import PACKAGE, called
 from twisted_ib import limits
 from twisted_ib.ipoib.protocol.stack.icmp import PORT_UNREACHABLE, PROTOCOL, TOO_BIG, ICMPMessage, message
 from twisted_ib.ipoib.protocol.stack.packets import IPPacket, fragments
-from twisted_ib.ipoib.protocol.stack.udp import IPv4Flow
+from twisted_ib.ipoib.protocol.stack.udp import IPv4Flow, IPv6Flow
 from twisted_ib.ipoib.userspace import IPStack
 
 GROUP = bytes((239, 1, 2, 3))
@@ -187,7 +187,7 @@ class ErrorTests(StackCase):
             ("fd00::1", "fd00::2", b"", 48),
         ):
             one = self.net.open(0, 0, interface)
-            for mtu, packets in ((1400, 2), (1300, 2), (1400, 2), (68, 2 if at == 48 else 3)):
+            for mtu, packets in ((1400, 2), (1300, 2), (1500, 2), (68, 2 if at == 48 else 3)):
                 one.transport.write(bytes(1380), (host, 80))
                 self.receive(self.error(TOO_BIG, self.sent[0][4:], mtu, source))
                 one.transport.write(bytes(1380), (host, 80))
@@ -329,6 +329,47 @@ class ChangeTests(StackCase):
             received(packet + b"..", 0, len(packet))
             received(packet + b"..", 0, len(packet) + 2)
             self.assertEqual(one.received, expected + expected[:2])
+
+    def test_unusual(self) -> None:
+        """
+        Datagrams with options, with octets behind them and without a checksum arrive, and are not remembered
+        as a flow is.
+        """
+        one = self.net.open(0, 7000)
+        frame = IPv4Flow(B, 7001, A, 7000, 64).frame(b"hello")[4:]
+        options = bytearray(b"\x46\0\0\x25" + frame[4:10] + b"\0\0" + frame[12:20] + b"\1\1\1\0")
+        options[10:12] = (-int.from_bytes(options, "big") % 0xFFFF).to_bytes(2, "big")
+        padded = wrapped(B, A, 17, frame[20:] + b"..")
+        for packet in (bytes(options) + frame[20:], padded, padded):
+            self.assertEqual(self.receive(packet), [])
+        self.assertEqual(len(self.stack._flows), 0)
+        bare = wrapped(B, A, 17, frame[20:26] + b"\0\0" + frame[28:])
+        for packet in (bare, bare):
+            self.receive(packet)
+        self.assertEqual(one.received, [(b"hello", ("10.9.0.2", 7001))] * 5)
+
+    def test_ends(self) -> None:
+        """
+        A flow's datagram may end before its packet, though the sum of both is the same.
+        """
+        one = self.net.open(0, 7000)
+        flow = IPv4Flow(B, 7001, A, 7000, 64)
+        padded = wrapped(B, A, 17, flow.frame(b"hello!")[24:] + b"\0\0")
+        for packet in (flow.frame(b"hello you")[4:-1], flow.frame(b"hello yo")[4:], padded):
+            self.receive(packet)
+        self.assertEqual([data for data, _ in one.received], [b"hello yo", b"hello!"])
+
+    def test_noChecksum(self) -> None:
+        """
+        One without a checksum is dropped over IPv6, though 0 would be right, too.
+        """
+        one = self.net.open(0, 7000, "fd00::1")
+        flow = IPv6Flow(B6, 7001, A6, 7000, 64)
+        packet = flow.frame(flow.frame(b"\0\0")[50:52])[4:]
+        self.assertEqual(packet[46:48], b"\xff\xff")
+        for each in (packet, packet, packet[:46] + b"\0\0" + packet[48:]):
+            self.receive(each)
+        self.assertEqual(len(one.received), 2)
 
     def test_ports(self) -> None:
         """
