@@ -12,7 +12,7 @@ from tests.support.optional import suiteUnless
 from tests.tun.lab import lacking
 
 #: The modules that have them.
-MODULES = ("commands", "ping", "multicast", "streams")
+MODULES = ("commands", "ping", "multicast", "streams", "restarts")
 
 
 class NoTunTests(SynchronousTestCase):
