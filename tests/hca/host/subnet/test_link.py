@@ -280,6 +280,55 @@ class LinkTests(SynchronousTestCase):
             self.until(lambda: one.port.state is PortState.DOWN)
         self.until(lambda: one.port.state is PortState.ACTIVE)
 
+    def test_noHost(self) -> None:
+        """
+        Where no process can host, the error says why: this one has no descriptor, or the lock is another
+        user's, who does not host.
+        """
+
+        def take(*arguments: Any) -> None:
+            """
+            It cannot be had.
+            """
+            raise errors.pop(0)
+
+        fabric = self.open().fabric
+        environment = {**os.environ, VARIABLE: "other"}
+        self.patch(links.Place, "take", take)
+        errors: list[OSError] = [OSError(errno.EMFILE, "Too many open files")]
+        error = self.assertRaises(DeviceError, links.SubnetLink, fabric, 7, "x", environment)
+        self.assertEqual(str(error), "subnet other cannot be hosted: Too many open files")
+        self.patch(links, "HOST_SECONDS", 0.01)
+        errors = [PermissionError(errno.EACCES, "Permission denied") for _ in range(1000)]
+        error = self.assertRaises(DeviceError, links.SubnetLink, fabric, 7, "x", environment)
+        self.assertEqual(str(error), "the host of subnet other does not answer")
+
+    def test_notHosted(self) -> None:
+        """
+        A device whose host is gone has a port that is Down as long as its process cannot host, and reaches
+        nobody; later it hosts.
+        """
+        self.patch(links, "HOST_SECONDS", 0.05)
+        self.patch(links, "LATE_LOOK_SECONDS", 0.01)
+        host = running(self, "-c", OTHER)
+        assert host.stdout is not None
+        host.stdout.readline()
+        one = self.open()
+
+        def take(*arguments: Any) -> None:
+            """
+            There is no descriptor.
+            """
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        patch = self.patch(links.Place, "take", take)
+        host.kill()
+        self.until(lambda: one.port.state is PortState.DOWN)
+        self.assertEqual((one.fabric.route(one.port.lid or 1), one.fabric.has(one.guid)), (0, False))
+        patch.restore()
+        self.until(lambda: one.port.state is PortState.ACTIVE)
+        self.assertEqual(len(hosts._hosts), 1)
+
     def test_name(self) -> None:
         """
         C{TWISTED_IB_SUBNET} chooses among subnets; a name that is none is refused.
