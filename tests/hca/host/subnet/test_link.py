@@ -26,6 +26,7 @@ from twisted_ib import limits
 from twisted_ib.errors import DeviceError, HiddenListenerError, NoListenerError, NoRouteError
 from twisted_ib.hca.base.port import KeyViolation, PortState
 from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.base.timers import timeoutSeconds
 from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.capture.capture import Capture
 from twisted_ib.hca.device.device import Device
@@ -43,6 +44,7 @@ from twisted_ib.hca.mad.attributes.port import PortInfo
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.services.address import AddressVector
+from twisted_ib.hca.sm import configuration
 from twisted_ib.hca.subnet.smi import Packet
 from twisted_ib.hca.wire.mad.classes import PERFORMANCE, SUBNET
 from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, SET, Mad
@@ -173,6 +175,14 @@ class LinkTests(SynchronousTestCase):
         other.listen(SDP, "127.0.0.1", 7001, LISTENER)
         self.assertEqual(other.fabric.serving(SDP << 16 | 7001, "127.0.0.1"), [other.guid])
         self.assertEqual(one.hostNamed(two.fabric.port._description), two.gids()[0])
+
+    def test_patience(self) -> None:
+        """
+        A device that is made waits for its port to be Active for longer than a switch keeps a trap back.
+        """
+        seconds = timeoutSeconds(configuration._TIMEOUT)
+        assert seconds is not None
+        self.assertGreater(links.ACTIVE_SECONDS, seconds)
 
     def test_early(self) -> None:
         """

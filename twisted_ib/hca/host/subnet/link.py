@@ -50,9 +50,10 @@ if TYPE_CHECKING:
     from twisted_ib.hca.host.subnet.attached import IAttachedDevice
     from twisted_ib.hca.subnet.smi import Packet
 
-#: Seconds that a device waits for a host, and then for its port to be Active.
+#: Seconds that a device waits for a host, and then for its port to be Active.  A switch that has just told
+#: its manager of another port tells of this one after a SubnetTimeout, 1.07 s (IBTA vol. 1 C14-8.2.1).
 HOST_SECONDS = 10.0
-ACTIVE_SECONDS = 1.0
+ACTIVE_SECONDS = 2.0
 #: How often one looks for a host while it is made; and in its turns for the successor of one, at first and
 #: when it has waited as long.
 _PAUSE: Final = 0.002
