@@ -4,6 +4,7 @@ Ports on real interfaces: of one thread, in shared memory, and on a subnet.
 
 from __future__ import annotations
 
+from functools import partial
 from ipaddress import ip_interface
 from typing import Any
 from unittest import skipIf
@@ -19,6 +20,7 @@ from tests.hca.hcas import serve
 from tests.ipoib.pairs import OnLoopback, OnSharedMemory, OnSubnet
 from tests.ipoib.test_interface import MISSING, Channel, Interfaces
 from tests.ipoib.userspace.wire import Recorder
+from tests.support.calls import PACKAGE, called
 from twisted_ib.hca.device.device import Device
 from twisted_ib.ipoib.interface import IPoIBInterface
 from twisted_ib.ipoib.port import IPoIBPort
@@ -176,6 +178,25 @@ class LoopbackTests(PortContract, OnLoopback):
     """
     HCAs of one thread.
     """
+
+    def test_calls(self) -> None:
+        """
+        The functions that one datagram more takes, down to the medium and up from it.
+        """
+        one, two = self.opened(0, 7000), self.opened(1, 7001)
+        for _ in range(3):
+            one.transport.write(bytes(64), ("10.9.0.2", 7001))
+            self.settle(0.2)
+        self.assertEqual(len(two.received), 3)
+        send = partial(one.transport.write, bytes(64), ("10.9.0.2", 7001))
+        # Of these three wake the peer, once for all datagrams of a turn.
+        self.assertLessEqual(called(send, PACKAGE).total(), 12)
+        self.settle()
+        send()
+        calls = called(self.settle, PACKAGE)
+        up = ("delivered", "connectedReceived", "deliver", "packetReceived", "_deliver", "received")
+        self.assertEqual([calls[name] for name in up], [1, 1, 1, 1, 1, 2])
+        self.assertEqual(len(two.received), 5)
 
 
 @skipIf(bool(MISSING), f"missing: {MISSING}")
