@@ -140,7 +140,7 @@ class PortContract(Ports):
         """
         path = FilePath(self.mktemp())
         path.setContent(ZONE)
-        server = DNSServerFactory(authorities=[BindAuthority(path.path)])
+        server = DNSServerFactory(authorities=[BindAuthority(path.asBytesMode().path)])
         self.opened(0, 53, "10.9.0.1", DNSDatagramProtocol(server, self.clock))
         resolver = Resolver(servers=[("10.9.0.1", 53)], reactor=Reactor(self))
         # Few datagrams wait while a neighbour is looked for.
