@@ -172,10 +172,17 @@ class Connection:
         @param frame: bytes or a memoryview; copied before this returns, if it waits for room too.
         @return: False if there is no room.
         """
-        queuePair = self.queuePair
-        if self._isOver or queuePair.state is not _RTS or not queuePair.canPost():
+        queuePair, length = self.queuePair, len(frame)
+        if self._isOver or queuePair.state is not _RTS:
             return False
-        queuePair.postInline(b"", frame, len(frame))
+        # As QueuePair.postInline, without its calls.
+        pending = queuePair.pending
+        if not pending:
+            if queuePair.path.post(queuePair.sends | queuePair.remote, b"", frame, length):
+                return True
+        elif len(pending) >= limits.INLINE_SENDS:
+            return False
+        queuePair.keep(b"", frame, length)
         return True
 
     def received(self, buffer: Any, start: int, stop: int) -> None:

@@ -162,19 +162,9 @@ class Driver:
         """
         return self._connections.connect(gid, number, privateData)
 
-    @staticmethod
-    def postConnected(handle: Connection, frame: Any) -> bool:
-        """
-        See L{IMachineDriver}.
-        """
-        return handle.post(frame)
-
-    @staticmethod
-    def disconnect(handle: Connection) -> None:
-        """
-        See L{IMachineDriver}.
-        """
-        handle.close()
+    #: See L{IMachineDriver}: a connection is its own handle.
+    postConnected = staticmethod(Connection.post)
+    disconnect = staticmethod(Connection.close)
 
     # -- the subnet
 
