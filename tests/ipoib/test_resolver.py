@@ -10,6 +10,7 @@ from unittest import mock
 
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.error import NoRouteError as NoRoute
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.test.reactormixins import ReactorBuilder
 from zope.interface.verify import verifyObject
@@ -22,6 +23,7 @@ from tests.ipoib.test_interface import ONE, TWO, Interfaces
 from tests.sdp.test_contract import IB
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import runToEnd
+from twisted_ib import limits
 from twisted_ib.errors import DeviceError, NoRouteError, ServiceInUseError
 from twisted_ib.hca.connection import ConnectRequest
 from twisted_ib.hca.connection.interfaces import IAddressResolver
@@ -31,6 +33,7 @@ from twisted_ib.hca.host.subnet.hosted import HostedSubnet
 from twisted_ib.hca.host.subnet.ofthread import hostHere
 from twisted_ib.hca.sm.manager import Options
 from twisted_ib.hca.subnet.topology import parse
+from twisted_ib.internet.channel import channelFor
 from twisted_ib.ipoib.resolver import Resolver, interfaceFor
 from twisted_ib.rdma import RDMAClientEndpoint, listenRDMA
 from twisted_ib.sdp import SDPClientEndpoint, listenSDP
@@ -216,6 +219,7 @@ class EndpointMixin:
         from the first moment on; the interfaces end with the reactor.
         """
         onWire(self)
+        self.patch(limits, "IPOIB_RETRY_SECONDS", 0.01)
         variable = mock.patch.dict(os.environ, {VARIABLE: f"ib0=ib:{ONE},ib1=ib:{TWO}"})
         variable.start()
         self.addCleanup(variable.stop)
@@ -233,6 +237,18 @@ class EndpointMixin:
             connecting = client.connect(Factory.forProtocol(Protocol))
             self.assertEqual((await served).host, OWN)
             connecting.addErrback(lambda reason: None)
+            await port.stopListening()
+            # RDS names hosts of a subnet by their GIDs.
+            port = await serverFromString(reactor, "rds:7001:device=ib1").listen(
+                Factory.forProtocol(Protocol)
+            )
+            client = clientFromString(reactor, f"rds:{PEER}:7001:device=ib0")
+            protocol = await client.connect(Factory.forProtocol(Protocol))
+            gid = channelFor(reactor, "ib1").device.gids()[0]
+            self.assertEqual(protocol.transport.getPeer().host, gid)
+            protocol.transport.loseConnection()
+            with self.assertRaises(NoRoute):
+                await clientFromString(reactor, "rds:10.9.0.99:7001:device=ib0").connect(Factory())
             await port.stopListening()
             subnet.close()
 

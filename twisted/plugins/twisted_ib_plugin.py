@@ -51,6 +51,7 @@ def _rdma() -> Any:
 def _rds() -> Any:
     from twisted_ib import rds
 
+    _interfaces()
     return rds
 
 

@@ -8,10 +8,11 @@ connections are then made.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 from typing import TYPE_CHECKING, Any, Final
 
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
 from zope.interface import implementer
 
 from twisted_ib.errors import DeviceError, HCAError
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
 _GID: Final = slice(4, 20)
 
 
+def _gid(interface: IPoIBInterface, address: str) -> Deferred[int]:
+    # A program may connect as soon as its device is open, before the interface is up.
+    found = interface.ready().addCallback(lambda interface: interface.resolve(address))
+    return found.addCallback(lambda found: int.from_bytes(found[0][_GID], "big"))
+
+
 class _Search:
     """
     One user's search for the HCA of an address.
@@ -43,12 +50,10 @@ class _Search:
         """
         Ask for the hardware address.
         """
-        self._search = interface.ready()
-        self._search.addCallback(lambda interface: interface.resolve(address))
+        self._search = _gid(interface, address)
         self._search.addCallbacks(self._found, self._failed)
 
-    def _found(self, found: tuple[bytes, Any]) -> None:
-        gid = int.from_bytes(found[0][_GID], "big")
+    def _found(self, gid: int) -> None:
         try:
             self._search = self._device.services.connectHCA(gid, self._user)
         except HCAError as error:
@@ -118,6 +123,14 @@ class Resolver:
         """
         found = self._reaches(address.partition("%")[0])
         return "" if found is None else found[1]
+
+    def locate(self, address: str, found: Callable[[int | HCAError], object]) -> None:
+        """
+        See L{IAddressResolver}.
+        """
+        reached = self._reaches(address)
+        assert reached is not None
+        _gid(reached[0], address).addCallbacks(found, lambda failure: found(failure.value))
 
     def resolve(self, address: str, user: Any) -> _Search:
         """

@@ -134,6 +134,14 @@ class IAddressResolver(Interface):
         @return: this HCA's address in the network of an address; empty if it has none there.
         """
 
+    def locate(address, found):  # type: ignore[no-untyped-def]
+        """
+        Find the port that has an address which C{sourceFor} has a source for.
+
+        @param found: called once, perhaps before this returns, with the GID or an
+            L{HCAError<twisted_ib.errors.HCAError>}.
+        """
+
     def resolve(address, user):  # type: ignore[no-untyped-def]
         """
         Resolve the path to the HCA of an address that C{sourceFor} has a source for.

@@ -23,6 +23,7 @@ Source: Linux 6.1 C{net/rds/ib_cm.c}, C{net/rds/rdma_transport.c}.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, succeed
@@ -37,6 +38,7 @@ from twisted_ib.errors import (
     ResourceLimitError,
 )
 from twisted_ib.hca.base.traits import Peers, Proof
+from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addressOf, traitsOf
 from twisted_ib.hca.host.addresses import localAddresses, normalise, sourceFor
 from twisted_ib.internet.channel import DeviceChannel, channelFor
@@ -132,6 +134,20 @@ class RCMedium:
             if device.guidOf(host):
                 return str(device.gids()[0])
         return sourceFor(host)
+
+    def locate(self, host: str, found: Callable[[str | HCAError], object]) -> None:
+        """
+        See L{IRDSMedium.locate}.
+        """
+        resolver = self.channel(host).device.resolver if self._isOfSubnet else None
+        if resolver is None or not resolver.sourceFor(host):
+            found(host)
+            return
+
+        def located(gid: int | HCAError) -> None:
+            found(gid if isinstance(gid, HCAError) else normalise(gidText(gid)))
+
+        resolver.locate(host, located)
 
     def hostNamed(self, name: str) -> str:
         """

@@ -13,6 +13,7 @@ Source: Linux 6.1 C{net/rds/tcp_connect.c}, C{tcp_listen.c}.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +141,12 @@ class TCPMedium:
         See L{IRDSMedium.hostNamed}: names are the resolver's.
         """
         return ""
+
+    def locate(self, host: str, found: Callable[[str], object]) -> None:
+        """
+        See L{IRDSMedium.locate}.
+        """
+        found(host)
 
     def unknownHost(self, name: str) -> str:
         """

@@ -150,6 +150,14 @@ class IRDSMedium(Interface):
             is none.
         """
 
+    def locate(host, found):  # type: ignore[no-untyped-def]
+        """
+        Find the address by which a host is named in messages.
+
+        @param found: called once, perhaps before this returns, with the address: the GID of an address of
+            IPoIB, any other itself; or with an L{HCAError<twisted_ib.errors.HCAError>}.
+        """
+
     def unknownHost(name):  # type: ignore[no-untyped-def]
         """
         @return: the reason why no host has a name that neither this nor the resolver knows; C{""} where names

@@ -50,7 +50,7 @@ class StreamAttempt:
         self._session: StreamMachine | None = None
         self._addresses: list[str] = []
         self._over = False
-        self._sourceFor: Any = None
+        self._medium: Any = None
         self._begin: Any = connector.reactor.callLater(0, self._start)
 
     def _start(self) -> None:
@@ -59,7 +59,7 @@ class StreamAttempt:
         host, unknown = connector.host, ""
         try:
             medium = networkFor(connector.reactor, connector.device).medium
-            self._sourceFor = medium.sourceFor
+            self._medium = medium
             if literalOf(host) is None:
                 host, unknown = medium.hostNamed(host) or host, medium.unknownHost(host)
         except (HCAError, OSError) as reason:
@@ -75,15 +75,22 @@ class StreamAttempt:
             self._tryNext()
 
     def _tryNext(self) -> None:
-        connector = self._connector
         self._forget()
         self.unreachable = None
-        host = self._addresses.pop(0)
+        self._medium.locate(self._addresses.pop(0), self._located)
+
+    def _located(self, host: str | HCAError) -> None:
+        connector = self._connector
+        if self._over:
+            return
+        if isinstance(host, HCAError):
+            self._failed(failures.connectError(host, connector.where()))
+            return
         bound, port = connector.bound
         try:
             # Without a bind address the socket is bound to the one that leads to the peer: binding all of
             # them would accept datagrams on the others.
-            interface = bound or self._sourceFor(host)
+            interface = bound or self._medium.sourceFor(host)
             self._socket = socketFor(connector.reactor, connector.device, interface, port, self)
         except error.CannotListenError as reason:
             self._notBound(reason)
