@@ -16,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.ipoib.protocol.test_memberships import GROUP6, igmp, mld
+from tests.support.calls import called
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, ResourceLimitError, TunError
 from twisted_ib.ipoib import forwarder
@@ -200,6 +201,29 @@ class ForwarderTests(SynchronousTestCase):
         self.assertEqual(len(self.interface.frames), 3)
         self.forwarder.doRead()
         self.assertEqual(len(self.interface.frames), 5)
+
+    def test_cost(self) -> None:
+        """
+        Packets cost no call of Python but the interface's, and one each when they are received.
+        """
+        packets = 8
+        for _ in range(packets):
+            self.tun.kernel.send(IPV4)
+        self.patch(self.interface, "send", len)
+        sent = called(self.forwarder.doRead)
+        self.assertEqual(sum(sent.values()), 1, sent)
+        received = called(lambda: self.forwarder.packetReceived(IPV4, 0, len(IPV4)))
+        self.assertEqual(received["packetReceived"], 1)
+        self.assertEqual(sum(received.values()), 2, received)
+
+    def test_reused(self) -> None:
+        """
+        No packet has memory of its own: all are read to the same place.
+        """
+        seen: list[Any] = []
+        self.patch(self.interface, "send", lambda frame: seen.append(frame.obj))
+        self.give(IPV4, IPV6)
+        self.assertIs(seen[0], seen[1])
 
     def test_received(self) -> None:
         """
