@@ -219,7 +219,7 @@ class EndpointMixin:
         from the first moment on; the interfaces end with the reactor.
         """
         onWire(self)
-        self.patch(limits, "IPOIB_RETRY_SECONDS", 0.01)
+        self.patch(limits, "IPOIB_TRIES", 1)
         variable = mock.patch.dict(os.environ, {VARIABLE: f"ib0=ib:{ONE},ib1=ib:{TWO}"})
         variable.start()
         self.addCleanup(variable.stop)
