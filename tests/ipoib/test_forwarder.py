@@ -11,6 +11,7 @@ from ipaddress import ip_interface
 from typing import Any
 
 from twisted.internet.interfaces import IReadDescriptor
+from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
@@ -18,7 +19,7 @@ from zope.interface.verify import verifyObject
 from tests.ipoib.protocol.test_memberships import GROUP6, igmp, mld
 from tests.support.calls import called
 from twisted_ib import limits
-from twisted_ib.errors import HCAError, ResourceLimitError, TunError
+from twisted_ib.errors import HCAError, InterfaceClosedError, ResourceLimitError, TunError
 from twisted_ib.ipoib import forwarder
 from twisted_ib.ipoib.forwarder import Forwarder
 
@@ -68,6 +69,7 @@ class FakeTun:
         See L{Tun<twisted_ib.ipoib.tun.Tun>}.
         """
         self.socket.close()
+        self.descriptor = -1
 
 
 class FakeInterface:
@@ -83,6 +85,7 @@ class FakeInterface:
         self.frames: list[bytes] = []
         self.joined: list[Any] = []
         self.error: HCAError | None = None
+        self.closed = 0
 
     def send(self, frame: Any) -> None:
         """
@@ -104,13 +107,20 @@ class FakeInterface:
         """
         self.joined.append((group, "left"))
 
+    def close(self) -> None:
+        """
+        See L{IPoIBInterface<twisted_ib.ipoib.interface.IPoIBInterface>}.
+        """
+        self.closed += 1
 
-class FakeReactor:
+
+class FakeReactor(Clock):
     """
-    A reactor's readers.
+    A reactor's readers and calls.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.readers: list[Any] = []
         self.addReader, self.removeReader = self.readers.append, self.readers.remove
 
@@ -234,24 +244,49 @@ class ForwarderTests(SynchronousTestCase):
 
     def test_notTaken(self) -> None:
         """
-        What the kernel does not take now is lost and counted; another error is one.
+        What the kernel does not take is lost and counted.
         """
-        for number in (errno.EIO, errno.EINVAL, errno.ENOBUFS, errno.EAGAIN, errno.EBADF):
+        for number in (errno.EIO, errno.EINVAL, errno.ENOBUFS, errno.EAGAIN):
             self.patch(forwarder, "os", _Writer(number))
-            if number == errno.EBADF:
-                self.assertRaises(OSError, self.forwarder.packetReceived, IPV4, 0, len(IPV4))
-            else:
-                self.forwarder.packetReceived(IPV4, 0, len(IPV4))
-        self.assertEqual(self.forwarder.lost, 4)
+            self.forwarder.packetReceived(IPV4, 0, len(IPV4))
+        self.assertEqual((self.forwarder.lost, self.errors), (4, []))
 
     def test_gone(self) -> None:
         """
-        A TUN that cannot be read any more, or a reactor that ends, ends it.
+        A TUN that cannot be read or written any more is told once, and the interface closed in the next turn;
+        packets and events of the interface then do nothing.
         """
         self.patch(forwarder, "os", _Writer(errno.EBADFD))
-        self.forwarder.doRead()
-        self.assertEqual(self.reactor.readers, [])
-        self.forwarder.connectionLost(Failure(HCAError()))
+        for lose in (
+            lambda made: made.doRead(),
+            lambda made: made.packetReceived(IPV4, 0, len(IPV4)),
+            lambda made: made.connectionLost(Failure(OSError(errno.EBADFD, "gone"))),
+        ):
+            self.tun.close()
+            self.reactor, self.tun, interface = FakeReactor(), FakeTun(), FakeInterface(2044)
+            self.addCleanup(self.tun.kernel.close)
+            made = self.made(interface)
+            self.errors.clear()
+            lose(made)
+            [error] = self.errors
+            self.assertIsInstance(error, TunError)
+            self.assertIn("ib0: the TUN device was removed", str(error))
+            self.assertEqual((self.reactor.readers, self.tun.descriptor, interface.closed), ([], -1, 0))
+            made.packetReceived(IPV4, 0, len(IPV4))
+            made.interfaceUp(4092)
+            made.interfaceFailed(InterfaceClosedError("closed"))
+            made.connectionLost(Failure(HCAError()))
+            self.reactor.advance(0)
+            self.assertEqual((self.errors, interface.closed, made.lost), ([error], 1, 0))
+
+    def test_closedBefore(self) -> None:
+        """
+        An interface that is closed before it was up: C{up} fails.
+        """
+        made = self.made(FakeInterface())
+        made.interfaceFailed(InterfaceClosedError("the device was closed"))
+        self.failureResultOf(made.up, InterfaceClosedError)
+        self.assertEqual(self.errors, [])
 
     def test_memberships(self) -> None:
         """
@@ -268,15 +303,19 @@ class ForwarderTests(SynchronousTestCase):
 
     def test_tooManyGroups(self) -> None:
         """
-        A group that the interface refuses is told, and asked for again when it is reported again.
+        A group that the interface refuses is told, and asked for again when it is reported again: told once,
+        until a group is joined again.
         """
-        self.interface.error = ResourceLimitError("too many groups")
-        report = igmp("0400 0000 ef010203")
-        self.give(report)
-        self.assertEqual(self.errors, [self.interface.error])
+        error = self.interface.error = ResourceLimitError("too many groups")
+        report, other = igmp("0400 0000 ef010203"), igmp("0400 0000 ef010204")
+        self.give(report, other, report)
+        self.assertEqual(self.errors, [error])
         self.interface.error = None
         self.give(report)
         self.assertEqual(self.interface.joined, [NAME])
+        self.interface.error = error
+        self.give(other)
+        self.assertEqual(self.errors, [error, error])
 
     def test_failed(self) -> None:
         """
@@ -288,13 +327,13 @@ class ForwarderTests(SynchronousTestCase):
 
     def test_refused(self) -> None:
         """
-        A TUN that cannot be configured is a failure; later, when the MTU changes, it is told.
+        A TUN that cannot be configured is a failure; later, when the MTU changes, it is told: an end too.
         """
         self.tun.error = TunError("no right")
         other = self.made(FakeInterface(2044))
         self.assertEqual(str(self.failureResultOf(other.up, TunError).value), "no right")
         self.forwarder.interfaceUp(4092)
-        self.assertEqual(self.errors, [self.tun.error])
+        self.assertEqual((self.errors, self.reactor.readers), ([self.tun.error], []))
 
 
 class _Writer:

@@ -190,10 +190,21 @@ class SessionTests(SynchronousTestCase):
 
     def test_over(self) -> None:
         """
-        An interface that is closed by its device ends it.
+        An interface that is closed by its device ends it, after a TUN that has gone, too.
+        """
+        self.interface.consumer.interfaceUp(2044)
+        self.session._failed(TunError("ib0: the TUN device has gone"))
+        self.interface.consumer.interfaceFailed(InterfaceClosedError("the device is closed"))
+        self.failureResultOf(self.session.over, TunError)
+
+    def test_overBefore(self) -> None:
+        """
+        One that is closed before it was up is the reason why it did not begin, at once.
         """
         self.interface.consumer.interfaceFailed(InterfaceClosedError("the device is closed"))
-        self.failureResultOf(self.session.over, InterfaceClosedError)
+        self.failureResultOf(self.begun, InterfaceClosedError)
+        self.assertNoResult(self.session.over)
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
 
 
 class FakeCommand:

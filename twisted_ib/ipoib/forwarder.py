@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import HCAError, TunError
+from twisted_ib.errors import HCAError, InterfaceClosedError, TunError
 from twisted_ib.ipoib.protocol import memberships
 from twisted_ib.ipoib.tun import Tun
 
@@ -26,9 +26,9 @@ PACKET_BYTES = 65535
 # RFC 4391 section 6
 _ENCAPSULATION_BYTES = 4
 _IPV4, _IPV6 = b"\x08\x00\x00\x00", b"\x86\xdd\x00\x00"
-#: linux/if_tun.h: a packet that the kernel cannot take, because the interface is down or has no memory for
-#: it.
-_LOST = frozenset((errno.EIO, errno.EINVAL, errno.ENOBUFS, errno.ENOMEM, errno.EAGAIN))
+#: Linux C{drivers/net/tun.c}: the device was removed, or the descriptor is closed.  All else is about one
+#: packet, which the kernel cannot take.
+_GONE = frozenset((errno.EBADFD, errno.EBADF))
 
 
 @implementer(IReadDescriptor)
@@ -37,7 +37,7 @@ class Forwarder:
     One TUN device and one interface, whose consumer this is.
 
     @ivar up: fires with this when the TUN is configured and packets pass; fails with L{TunError} if it cannot
-        be configured.
+        be configured, with L{InterfaceClosedError} if the interface is closed before.
     @ivar lost: packets that the TUN did not take.
     """
 
@@ -54,11 +54,12 @@ class Forwarder:
 
         @param interface: an L{IPoIBInterface<twisted_ib.ipoib.interface.IPoIBInterface>}.
         @param failed: called with what ends well again by itself, or does not: see C{IPacketConsumer}.
+            After a L{TunError} this has stopped, and closes the interface.
         @param isAlone: whether the namespace has no other interface: IPv4 multicast is routed to this one.
         """
         self._reactor, self._tun, self._isAlone = reactor, tun, isAlone
         self._interface, self._failed = interface, failed
-        self._isBegun = self._isReading = False
+        self._isBegun = self._isReading = self._isStopped = self._isRefused = False
         self._groups: set[bytes] = set()
         self.lost = 0
         self.up: Deferred[Forwarder] = Deferred()
@@ -81,24 +82,24 @@ class Forwarder:
         try:
             os.write(self._tun.descriptor, memoryview(buffer)[start:stop])
         except OSError as error:
-            if error.errno not in _LOST:
-                raise
-            self.lost += 1
+            if error.errno in _GONE:
+                self._gone()
+            else:
+                self.lost += 1
 
     def interfaceUp(self, mtu: int) -> None:
         """
         Configure the TUN, and begin to read it.
         """
+        if self._isStopped:
+            return
         try:
             if self._isBegun:
                 self._tun.setMTU(mtu)
             else:
                 self._begin(mtu)
         except TunError as error:
-            if self.up.called:
-                self._failed(error)
-            else:
-                self.up.errback(error)
+            self._end(error)
 
     def _begin(self, mtu: int) -> None:
         self._tun.begin(mtu, self._interface.addresses)
@@ -112,7 +113,12 @@ class Forwarder:
         """
         Tell; packets are lost until the interface is up again.
         """
-        self._failed(error)
+        if self._isStopped:
+            return
+        if isinstance(error, InterfaceClosedError) and not self.up.called:
+            self.up.errback(error)
+        else:
+            self._failed(error)
 
     # -- of the TUN
 
@@ -139,8 +145,8 @@ class Forwarder:
                 length = os.readv(descriptor, places)
             except BlockingIOError:
                 return
-            except OSError as error:
-                self.connectionLost(Failure(error))
+            except OSError:
+                self._gone()
                 return
             version = frame[_ENCAPSULATION_BYTES] & 0xF0
             if version != self._version:
@@ -165,14 +171,19 @@ class Forwarder:
             try:
                 self._interface.join(name)
             except (HCAError, ValueError) as error:
-                self._failed(error)
+                # Once: with too many groups there are as many refusals as reports.
+                if not self._isRefused:
+                    self._isRefused = True
+                    self._failed(error)
             else:
+                self._isRefused = False
                 self._groups.add(group)
 
     def stop(self) -> None:
         """
-        Read no more, and close the TUN.
+        Read no more, and close the TUN.  Idempotent.
         """
+        self._isStopped = True
         if self._isReading:
             self._isReading = False
             self._reactor.removeReader(self)
@@ -182,7 +193,20 @@ class Forwarder:
         """
         The reactor ends, or the TUN has gone with its namespace.
         """
+        self._gone()
+
+    def _gone(self) -> None:
+        if not self._isStopped:
+            self._end(TunError(f"{self._tun.name}: the TUN device was removed, or its namespace"))
+
+    def _end(self, error: TunError) -> None:
         self.stop()
+        # Not here, which may be in the interface's own call.
+        self._reactor.callLater(0, self._interface.close)
+        if self.up.called:
+            self._failed(error)
+        else:
+            self.up.errback(error)
 
 
 __all__ = ["PACKET_BYTES", "Forwarder"]

@@ -113,11 +113,10 @@ class Session:
         raise ProgramError(f"no interface after {seconds:g} seconds: {self._reason}")
 
     def _failed(self, error: BaseException) -> None:
-        if self._interface is None:
-            # It was closed here.
-            return
-        if isinstance(error, InterfaceClosedError):
-            self.over.errback(error)
+        if isinstance(error, (InterfaceClosedError, TunError)):
+            # The device may be closed while its interface goes because of the TUN.
+            if not self.over.called:
+                self.over.errback(error)
         elif self._isUp:
             complain(PROGRAM, error)
         else:
@@ -137,9 +136,8 @@ class Session:
 
         @return: fires when that is done.
         """
-        interface, self._interface = self._interface, None
         self._forwarder.stop()
-        return interface.close()
+        return self._interface.close()
 
 
 @implementer(IReadDescriptor)
