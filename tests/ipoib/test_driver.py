@@ -317,6 +317,25 @@ class DriverContract:
         self.settle(0.5)
         self.assertEqual(self.said(self.here), [])
 
+    def test_tickFails(self: Any) -> None:
+        """
+        An exception in one tick does not keep the next from coming.
+        """
+
+        def tick(now: float) -> None:
+            ticks.append(now)
+            machine.due = now + 0.2 if len(ticks) < 3 else None
+            raise ZeroDivisionError
+
+        ticks: list[float] = []
+        machine = self.here.machine
+        machine.tick, machine.due = tick, self.here.clock()
+        self.here.deadlineChanged()
+        for _ in range(3):
+            self.assertRaises(ZeroDivisionError, self.settle, 0.3)
+        self.settle(0.3)
+        self.assertEqual(len(ticks), 3)
+
     def test_changes(self: Any) -> None:
         """
         Events of the port.

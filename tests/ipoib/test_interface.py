@@ -16,7 +16,7 @@ from zope.interface.verify import verifyObject
 
 from tests.ipoib.pairs import OnLoopback, OnPackets, OnSharedMemory, OnSubnet
 from twisted_ib import limits
-from twisted_ib.errors import DeviceError, InterfaceClosedError, NoRouteError, ResourceLimitError
+from twisted_ib.errors import DeviceError, HCAError, InterfaceClosedError, NoRouteError, ResourceLimitError
 from twisted_ib.hca.base.port import PortChange
 from twisted_ib.hca.host import libc
 from twisted_ib.ipoib.interface import IPacketConsumer, IPoIBInterface
@@ -275,6 +275,30 @@ class InterfaceContract(Interfaces):
         self.assertIsInstance(self.said[-1], InterfaceClosedError)
         self.assertEqual(self.here.channel.users, {})
         self.assertIsNone(self.successResultOf(self.here.close()))
+
+    def test_consumerFails(self: Any) -> None:
+        """
+        The exceptions of a consumer are logged, and end neither the timers nor the joining.
+        """
+
+        def fail(*arguments: Any) -> None:
+            raise ZeroDivisionError
+
+        for name in ("packetReceived", "interfaceUp", "interfaceFailed"):
+            self.patch(self.here.consumer, name, fail)
+        self.send(destination="10.9.0.99")
+        self.settle(4.0)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        done = self.here.resolve("10.9.0.98")
+        self.settle(4.0)
+        self.failureResultOf(done, NoRouteError)
+        self.here.interfaceFailed(HCAError("for a while"))
+        ready = self.here.ready()
+        self.here.interfaceUp(self.here.mtu)
+        self.successResultOf(ready)
+        self.here.connectionLost(Failure(Exception()))
+        self.assertEqual(self.here.channel.users, {})
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 3)
 
     def test_partition(self: Any) -> None:
         """

@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from zope.interface.verify import verifyObject
 
 from tests.ipoib.pairs import BROADCAST, PKEY, OnLoopback, OnPackets, OnSharedMemory, OnSubnet
-from twisted_ib.errors import DeviceError, HCAError, SAStatusError
+from twisted_ib.errors import DeviceError, HCAError, SAResponseError, SAStatusError
 from twisted_ib.hca.base.port import PortChange
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.device.registry import addDevice
@@ -187,6 +187,23 @@ class AdministrationTests(AccessContract, OnSubnet):
             self.assertEqual(found.mgid, OTHER)
         states = [JoinState.SEND_ONLY_FULL_MEMBER] * 2 + [JoinState.SEND_ONLY_NON_MEMBER]
         self.assertEqual(asked, states)
+
+    def test_mtu(self) -> None:
+        """
+        A group whose MTU is reserved, or longer than the port's, cannot be joined.
+        """
+        join = self.one.sa.join
+        for code, longest in ((0, 2048), (6, 2048), (63, 2048), (4, 1024), (5, 2048)):
+
+            def said(mgid: int, answered: Any, *rest: Any, code: int = code, **values: Any) -> Any:
+                return join(mgid, lambda record: answered(evolve(record, mtu=code)), *rest, **values)
+
+            self.patch(self.one, "pathMTU", longest)
+            self.patch(self.one.sa, "join", said)
+            membership, error = self.joined(BROADCAST)
+            self.assertIsInstance(error, SAResponseError)
+            membership.close(lambda: None)
+            self.settle()
 
     def test_changed(self) -> None:
         """

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import evolve
+from twisted.logger import Logger
 from zope.interface import implementer
 
 from twisted_ib import limits
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from twisted_ib.hca.services.address import AddressVector
     from twisted_ib.hca.services.datagramconsumer import DatagramSource
     from twisted_ib.ipoib.protocol.interfaces import IMachine
+
+_log = Logger()
 
 #: After these ports may have other LIDs (Linux C{ipoib_verbs.c}, C{ipoib_event}).
 _CHANGES: Final = frozenset(
@@ -152,7 +155,11 @@ class Driver:
         """
         See L{IMachineDriver}.
         """
-        self.consumer.packetReceived(buffer, start, stop)
+        try:
+            self.consumer.packetReceived(buffer, start, stop)
+        except Exception:
+            # One user's mistake must not end the machine's work in the midst of it.
+            _log.failure("while a packet of {name} was delivered", name=self.device.name)
 
     # -- connections
 
@@ -278,8 +285,10 @@ class Driver:
 
     def _tick(self) -> None:
         self._timer = None
-        self.machine.tick(self.clock())
-        self.deadlineChanged()
+        try:
+            self.machine.tick(self.clock())
+        finally:
+            self.deadlineChanged()
 
     def wake(self) -> None:
         """

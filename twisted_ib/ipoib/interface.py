@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import evolve
 from twisted.internet.defer import Deferred, fail, succeed
+from twisted.logger import Logger
 from zope.interface import Interface, implementer
 
 from twisted_ib import limits
@@ -22,7 +23,7 @@ from twisted_ib.ipoib.protocol.interfaces import Group, Settings
 from twisted_ib.ipoib.protocol.machine import Machine
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from ipaddress import IPv4Network, IPv6Network
 
     from twisted.python.failure import Failure
@@ -73,6 +74,7 @@ class _Nobody:
 
 #: The consumer of an interface that has none.
 NOBODY: Final = _Nobody()
+_log = Logger()
 
 
 class IPoIBInterface:
@@ -254,7 +256,7 @@ class IPoIBInterface:
         See L{IPacketConsumer}.
         """
         self._isUp = True
-        self.consumer.interfaceUp(mtu)
+        self._tell(self.consumer.interfaceUp, mtu)
         self._tellReady()
 
     def interfaceFailed(self, error: Exception) -> None:
@@ -262,7 +264,14 @@ class IPoIBInterface:
         See L{IPacketConsumer}.
         """
         self._isUp = False
-        self.consumer.interfaceFailed(error)
+        self._tell(self.consumer.interfaceFailed, error)
+
+    def _tell(self, call: Callable[[Any], object], argument: Any) -> None:
+        # What the consumer raises ends neither the machine's work nor the closing.
+        try:
+            call(argument)
+        except Exception:
+            _log.failure("while the user of an interface of {name} was told", name=self.channel.device.name)
 
     def _tellReady(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -316,7 +325,7 @@ class IPoIBInterface:
 
     def _lost(self, error: InterfaceClosedError) -> None:
         self._end(error)
-        self.consumer.interfaceFailed(error)
+        self._tell(self.consumer.interfaceFailed, error)
 
     def _end(self, error: InterfaceClosedError) -> None:
         self.isClosed, self._isUp = True, False

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from zope.interface import Interface, implementer
 
-from twisted_ib.errors import DeviceError, HCAError, SAStatusError
+from twisted_ib.errors import DeviceError, HCAError, SAResponseError, SAStatusError
 from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.mad.attributes.administration import JoinState, MCMemberRecord, PathRecord, Selector
@@ -158,7 +158,7 @@ class _Member:
 
     def _take(self, outcome: MCMemberRecord | HCAError) -> None:
         if self._taken is not None:
-            self._taken(outcome if isinstance(outcome, HCAError) else _groupOf(outcome))
+            self._taken(outcome if isinstance(outcome, HCAError) else _groupOf(outcome, self._device.pathMTU))
 
     def close(self, closed: Callable[[], object]) -> None:
         """
@@ -215,9 +215,16 @@ class AdministrationAccess:
         return member
 
 
-def _groupOf(record: MCMemberRecord) -> Group:
+def _groupOf(record: MCMemberRecord, longest: int) -> Group | HCAError:
+    mtu = MTU_BYTES.get(record.mtu)
+    if mtu is None or mtu > longest:
+        # The port could neither send nor receive the longest packets of the others.
+        return SAResponseError(
+            f"the group {record.mgid:#034x} has the MTU code {record.mtu}, and the port's MTU is {longest}"
+            " octets: change the group in the subnet manager's configuration"
+        )
     return Group(
-        *(record.mgid, record.mlid, record.qKey, MTU_BYTES.get(record.mtu, 0), record.sl, record.rate),
+        *(record.mgid, record.mlid, record.qKey, mtu, record.sl, record.rate),
         *(record.flowLabel, record.tClass, record.hopLimit, record.pKey),
     )
 
