@@ -270,6 +270,9 @@ IPOIB_LOOKUPS = 1024
 IPOIB_GROUPS = 1024
 #: Connections of one interface, both directions together.
 IPOIB_CONNECTIONS = 1024
+#: Of them those that peers make, and those that peers at one port make: the rest are for packets to peers.
+IPOIB_CONNECTIONS_INCOMING = 768
+IPOIB_CONNECTIONS_PER_GID = 16
 #: A connection, or a group that is only sent to, ends after so many seconds without traffic (Linux
 #: C{ipoib_cm.c}: IPOIB_CM_RX_TIMEOUT).
 IPOIB_IDLE_SECONDS = 512.0

@@ -14,7 +14,13 @@ from twisted_ib.hca.base.timers import Timers
 from twisted_ib.ipoib.protocol.connected import ConnectionInput, Connections, ConnectionState
 from twisted_ib.ipoib.protocol.neighbours import Neighbour, State
 from twisted_ib.ipoib.protocol.peers import Peer, PeerPort
-from twisted_ib.ipoib.protocol.wire import RC_CAPABLE, packPrivateData
+from twisted_ib.ipoib.protocol.wire import (
+    ARP_HEADER,
+    RC_CAPABLE,
+    ARPPacket,
+    packHardwareAddress,
+    packPrivateData,
+)
 
 QPN = 0x55
 PRIVATE = packPrivateData(0x77, 65524)
@@ -322,12 +328,26 @@ class IncomingTests(ConnectionsTestCase):
         """
         Above the bound none is accepted, but one in place of another of the same peer.
         """
-        for number in range(limits.IPOIB_CONNECTIONS):
+        for number in range(limits.IPOIB_CONNECTIONS_INCOMING):
             self.assertIsNotNone(self.connections.requested(number, GID + number, PRIVATE))
         self.assertIsNone(self.connections.requested("more", GID - 1, PRIVATE))
         self.assertIsNotNone(self.connections.requested("again", GID + 5, PRIVATE))
         self.assertEqual(self.calls(), ["connections_refused", ("disconnect", 5)])
+        for number in range(limits.IPOIB_CONNECTIONS - limits.IPOIB_CONNECTIONS_INCOMING):
+            self.connections.want(self.peer(number))
         self.assertEqual(len(self.connections), limits.IPOIB_CONNECTIONS)
+
+    def test_onePort(self) -> None:
+        """
+        One port has a few, whatever queue pairs it names; others are accepted, and connected to.
+        """
+        accepted = [
+            self.connections.requested(number, GID, packPrivateData(number + 2, 65524)) is not None
+            for number in range(limits.IPOIB_CONNECTIONS)
+        ]
+        self.assertEqual(accepted.count(True), limits.IPOIB_CONNECTIONS_PER_GID)
+        self.assertIsNotNone(self.connections.requested("other", GID + 1, PRIVATE))
+        self.inState(_S.CONNECTED)
 
     def test_unused(self) -> None:
         """
@@ -498,3 +518,17 @@ class MachineTests(SynchronousTestCase):
         self.assertEqual(other.received(), [b"1"])
         self.assertNotIn("connect", [each[0] for each in self.one.calls])
         self.assertEqual(self.one.ends, {})
+
+    def test_forgedCapabilities(self) -> None:
+        """
+        Neither another address with the peer's hardware address, nor its own unasked, ends a connection.
+        """
+        hardware = packHardwareAddress(0, self.other.qpn, self.other.gid)
+        for number in (77, 2):
+            sender, own = bytes((10, 9, 0, number)), bytes((10, 9, 0, 1))
+            frame = ARP_HEADER + ARPPacket(1, hardware, sender, bytes(20), own).pack()
+            self.one.machine.datagramReceived(0, 0x99, frame, 0, len(frame), self.medium.now)
+            self.one.send(f"10.9.0.{number}", bytes(5000))
+            self.medium.advance(0.1)
+        self.assertEqual(self.other.received().count(bytes(5000)), 2)
+        self.assertNotIn("disconnect", [each[0] for each in self.one.calls])

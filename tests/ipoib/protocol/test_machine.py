@@ -590,11 +590,24 @@ class LookupTests(SynchronousTestCase):
 
     def test_bound(self) -> None:
         """
-        So many wait for one neighbour.
+        So many addresses behind one neighbour are waited for.
+        """
+        addresses = [
+            bytes((172, 16, number >> 8, number & 255)) for number in range(limits.IPOIB_LOOKUPS + 1)
+        ]
+        for each in addresses:
+            self.one.machine.lookup(each, self.medium.now)
+        self.assertEqual(self.one.answers, [(addresses[-1],)])
+
+    def test_sameAddress(self) -> None:
+        """
+        One address is waited for once, whatever number of users ask for it.
         """
         for _ in range(limits.IPOIB_LOOKUPS + 1):
-            self.one.machine.lookup(bytes((10, 9, 0, 9)), self.medium.now)
-        self.assertEqual(self.one.answers, [(bytes((10, 9, 0, 9)),)])
+            self.one.machine.lookup(bytes((10, 9, 0, 2)), self.medium.now)
+        self.medium.advance(0.1)
+        found = (bytes((10, 9, 0, 2)), self.other.machine.hardwareAddress, GID + 2)
+        self.assertEqual(self.one.answers, [found])
 
 
 class LifeTests(SynchronousTestCase):
@@ -615,13 +628,22 @@ class LifeTests(SynchronousTestCase):
 
     def test_failed(self) -> None:
         """
-        A broadcast group that is lost is joined again.
+        A broadcast group that is lost is joined again; meanwhile packets to neighbours are counted too.
         """
-        medium, one, _ = pair()
+        medium, one, other = pair()
+        one.send("10.9.0.2", b"1")
+        medium.advance(0.1)
         one.machine.joinFailed(broadcastGID(0xFFFF), RuntimeError("lost"), medium.now)
         self.assertEqual(one.mtu, 0)
+        one.send("10.9.0.2", b"2")
+        one.machine.subnetChanged(medium.now)
+        one.send("10.9.0.2", b"2")
+        self.assertEqual(one.counters["not_up"], 2)
         medium.advance(limits.IPOIB_BACKOFF_LEAST)
         self.assertEqual(one.mtu, 65520)
+        one.send("10.9.0.2", b"3")
+        medium.advance(0.1)
+        self.assertEqual(other.received(), [b"1", b"3"])
 
     def test_otherMTU(self) -> None:
         """

@@ -280,13 +280,21 @@ class Connections:
             # The peer has lost it, and nothing has told this end.
             self._forget(previous)
             self._driver.disconnect(previous)
-        elif len(self) >= limits.IPOIB_CONNECTIONS:
+        elif not self._hasRoomFor(gid):
             self._driver.count("connections_refused")
             return None
         incoming = self.incoming[handle] = Incoming(source, self._clock())
         self._handles[source] = handle
         self._watch(handle, incoming, limits.IPOIB_IDLE_SECONDS)
         return packPrivateData(self._qpn, self.longest)
+
+    def _hasRoomFor(self, gid: int) -> bool:
+        # Neither one port nor all others together take connected mode from this interface's own packets.
+        return (
+            len(self) < limits.IPOIB_CONNECTIONS
+            and len(self.incoming) < limits.IPOIB_CONNECTIONS_INCOMING
+            and sum(gid == each for each, _ in self._handles) < limits.IPOIB_CONNECTIONS_PER_GID
+        )
 
     def isHeard(self, peer: Peer, since: float) -> bool:
         """

@@ -24,7 +24,7 @@ COUNTERS: Final = {
     "neighbour_failed": "packets whose neighbour did not answer, answered by ICMP",
     "neighbour_waiting": "packets whose neighbour is being resolved, beyond those that wait",
     "no_route": "packets to addresses that are not on this link and have no gateway, answered by ICMP",
-    "not_up": "packets before the broadcast group was joined",
+    "not_up": "packets while the broadcast group is not joined",
     "own_source": "frames with this port as their sender, or in ARP and ND as their subject",
     "send_malformed": "frames of the user that are no IP packets",
 }

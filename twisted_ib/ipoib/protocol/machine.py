@@ -202,11 +202,6 @@ class Machine:
         else:
             self.count(counter)
 
-    def _flush(self, peer: Peer) -> None:
-        waiting, peer.waiting = peer.waiting, []
-        for frame in waiting:
-            self._transmit(peer, frame)
-
     def _report(self, counter: str, frame: Buffer, mtu: int = 0) -> None:
         # A packet is dropped, and its sender is told by ICMP.
         self.count(counter)
@@ -274,6 +269,8 @@ class Machine:
         """
         self._now = now
         self._groups.failed(mgid, error)
+        if self._groups.broadcast.group is None:
+            self._ready.clear()
 
     def groupJoined(self, membership: Membership) -> None:
         """
@@ -353,11 +350,12 @@ class Machine:
             self._driver.notFound(address)
             return
         neighbour = self._neighbours.obtain(nextHop, now)
-        if len(neighbour.lookups) >= limits.IPOIB_LOOKUPS:
-            self._driver.notFound(address)
-            return
         neighbour.used = now
-        neighbour.lookups.append(address)
+        if address not in neighbour.lookups:
+            if len(neighbour.lookups) >= limits.IPOIB_LOOKUPS:
+                self._driver.notFound(address)
+                return
+            neighbour.lookups.append(address)
         if neighbour.peer is not None:
             self._neighbours.input(neighbour, Input.SEND)
             self._answerLookups(neighbour)
@@ -416,8 +414,8 @@ class Machine:
         """
         Packets to a neighbour go elsewhere, or are to be looked at again.
         """
-        peer = neighbour.peer
-        if peer is None or peer.port.path is None or neighbour.state is State.STALE:
+        peer, isDown = neighbour.peer, self._groups.broadcast.group is None
+        if isDown or peer is None or peer.port.path is None or neighbour.state is State.STALE:
             self._ready.pop(neighbour.address, None)
             return
         isConnected = peer.state is ConnectionState.CONNECTED
@@ -481,7 +479,9 @@ class Machine:
         """
         for each in peer.neighbours:
             self.stateChanged(each)
-        self._flush(peer)
+        waiting, peer.waiting = peer.waiting, []
+        for frame in waiting:
+            self._transmit(peer, frame)
 
     # -- connections
 

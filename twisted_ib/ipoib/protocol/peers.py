@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted_ib import limits
 from twisted_ib.ipoib.protocol.connected import ConnectionState
+from twisted_ib.ipoib.protocol.neighbours import State
 from twisted_ib.ipoib.protocol.wire import parseHardwareAddress
 
 if TYPE_CHECKING:
@@ -119,7 +120,11 @@ class Peers:
         if peer is None:
             peer = Peer(port, qpn)
             port.peers.append(peer)
-        peer.capabilities = capabilities
+        # Whoever claims an address of its own may name this peer: nothing is taken away but by an answer that
+        # was asked for, and against what no other address says.
+        isLess = bool(peer.capabilities & ~capabilities)
+        if not isLess or (neighbour.state is State.REACHABLE and not self._isCapable(peer, capabilities)):
+            peer.capabilities = capabilities
         previous = neighbour.peer
         if previous is not peer:
             neighbour.peer = peer
@@ -127,6 +132,11 @@ class Peers:
             if previous is not None:
                 self._removed(previous, neighbour)
         return peer
+
+    @staticmethod
+    def _isCapable(peer: Peer, capabilities: int) -> bool:
+        # Whether other addresses say that it can do more.
+        return any(each.hardware[0] & ~capabilities for each in peer.neighbours)
 
     def detach(self, neighbour: Neighbour) -> None:
         """
