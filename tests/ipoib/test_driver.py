@@ -411,6 +411,18 @@ class SubnetTests(DriverContract, OnSubnet):
     Ports of a subnet with a manager.
     """
 
+    def test_notAttachedTwice(self) -> None:
+        """
+        A group that another interface of the device is in already is given up at once, if this one cannot be
+        attached.
+        """
+        users = self.one.sa.registrations._users
+        other = self.driver(self.one)
+        self.patch(limits, "MULTICAST_QUEUE_PAIRS", 1)
+        other.join(BROADCAST, False, None)
+        self.assertEqual([each[0] for each in self.said(other)], ["joinFailed"])
+        self.assertEqual((self.one.sa.registrations._users, other._groups), (users, {}))
+
     def test_notLeft(self) -> None:
         """
         Closing waits for an answer of subnet administration, and not for long.

@@ -200,8 +200,6 @@ class Driver:
         """
         before = self._groups.get(mgid)
         joined = self._groups[mgid] = _Joined()
-        if before is not None:
-            joined.isAttached, before.isAttached = before.isAttached, False
         taken = partial(self._joined, joined, mgid, isSendOnly, template)
         joined.membership = self._access.join(mgid, isSendOnly, template, taken)
         if before is not None:
