@@ -348,12 +348,18 @@ class DriverContract:
 
     def test_partition(self: Any) -> None:
         """
-        An interface needs a slot of the port's P_Key table, and ends with it.
+        An interface needs a slot of the port's P_Key table, and has another queue pair when it is back.
         """
         self.assertRaises(DeviceError, Driver, self.one, self.here.user, 0x8001)
         self.one.changePort(PortChange(partitions=(0,)))
         ((kind, error),) = self.here.user.said
         self.assertEqual((kind, type(error)), ("ended", QueuePairError))
+        number = self.here.number
+        for partition in (0x8001, PKEY):
+            self.one.changePort(PortChange(partitions=(partition,), gids=(self.one.gid ^ partition,)))
+        self.assertEqual(self.here.user.said[1:], [("moved",)])
+        self.assertNotEqual(self.here.number, number)
+        self.assertEqual(self.one.inUse()["qp"], 1)
 
     def test_closed(self: Any) -> None:
         """

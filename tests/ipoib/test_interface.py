@@ -7,14 +7,14 @@ from __future__ import annotations
 import struct
 from ipaddress import ip_address, ip_interface
 from typing import Any
-from unittest import skipIf
+from unittest import mock, skipIf
 
 from twisted.internet.defer import CancelledError
 from twisted.python.failure import Failure
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from tests.ipoib.pairs import OnLoopback, OnPackets, OnSharedMemory, OnSubnet
+from tests.ipoib.pairs import PKEY, OnLoopback, OnPackets, OnSharedMemory, OnSubnet
 from twisted_ib import limits
 from twisted_ib.errors import DeviceError, HCAError, InterfaceClosedError, NoRouteError, ResourceLimitError
 from twisted_ib.hca.base.port import PortChange
@@ -300,23 +300,88 @@ class InterfaceContract(Interfaces):
         self.assertEqual(self.here.channel.users, {})
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 3)
 
+    def again(self: Any, change: Any) -> None:
+        """
+        Join groups, change the port, and see that all is as it was.
+        """
+        groups = "239.1.2.3", "239.1.2.4", "224.0.0.1"
+        for each in (groups[0], *groups[:2]):
+            self.here.join(each)
+        self.here.leave(groups[0])
+        self.here.leave(groups[1])
+        self.here.leave(groups[2])
+        self.settle(0.2)
+        self.said.clear()
+        change()
+        self.assertIsInstance(self.said[0], DeviceError)
+        self.assertEqual(self.said[-1], self.here.mtu)
+        self.assertIs(self.successResultOf(self.here.ready()), self.here)
+        for each in groups:
+            self.there.send(IPV4 + packet(TWO, each))
+        self.settle(0.2)
+        sent = [packet(TWO, groups[0]), packet(TWO, groups[2])]
+        self.assertCountEqual(self.here.consumer.got, sent)
+        self.here.leave(groups[0])
+        self.settle(0.2)
+        self.there.send(IPV4 + packet(TWO, groups[0]))
+        self.settle(0.2)
+        self.assertCountEqual(self.here.consumer.got, sent)
+
     def test_partition(self: Any) -> None:
         """
-        An interface whose partition goes has ended.
+        An interface whose partition goes is up again when it is back.
         """
         self.assertRaises(DeviceError, self.interface, self.one, ONE, pKey=0x8001)
-        self.one.changePort(PortChange(partitions=(0,)))
-        self.assertIsInstance(self.said[-1], InterfaceClosedError)
-        self.assertTrue(self.here.isClosed)
+
+        def change() -> None:
+            lookup = self.here.resolve("10.9.0.99")
+            self.one.changePort(PortChange(partitions=(0,)))
+            self.failureResultOf(lookup, NoRouteError)
+            ready = self.here.ready()
+            self.one.changePort(PortChange(partitions=(0, 0x8002)))
+            self.send()
+            self.settle(2.0)
+            self.assertNoResult(ready)
+            self.assertFalse(self.here.isClosed)
+            self.one.changePort(PortChange(partitions=(PKEY,)))
+            self.settle(2.0)
+            self.assertIs(self.successResultOf(ready), self.here)
+
+        self.again(change)
+        self.heard.clear()
+        sent = [self.send(length) for length in (100, 3000)]
+        self.settle(0.5)
+        self.assertEqual(self.heard, sent)
 
     def test_moved(self: Any) -> None:
         """
-        A port with another GID has another hardware address.
+        A port with another GID has another hardware address, and is in the same groups.
         """
-        before = self.here.hardwareAddress
-        self.one.changePort(PortChange(gids=(self.one.gid ^ 0xFF,)))
-        after = self.here.hardwareAddress
-        self.assertEqual((after[:4], after[4:] != before[4:]), (before[:4], True))
+        before, gid = self.here.hardwareAddress, self.one.gid
+
+        def change() -> None:
+            self.one.changePort(PortChange(gids=(gid ^ 0xFF,)))
+            self.assertEqual(self.here.hardwareAddress, before[:-1] + bytes((before[-1] ^ 0xFF,)))
+            # The manager of a subnet knows no other.
+            self.one.changePort(PortChange(gids=(gid,)))
+            self.settle(2.0)
+
+        self.again(change)
+        self.assertEqual(self.here.hardwareAddress, before)
+
+    def test_partitionFull(self: Any) -> None:
+        """
+        Without a queue pair for the partition that is back the interface waits for the next change.
+        """
+        create = self.one.createQueuePair
+        self.one.changePort(PortChange(partitions=(0,)))
+        self.patch(self.one, "createQueuePair", mock.Mock(side_effect=ResourceLimitError("no more")))
+        self.one.changePort(PortChange(partitions=(PKEY,)))
+        self.patch(self.one, "createQueuePair", create)
+        self.one.changePort(PortChange(partitions=(PKEY, 0x8002)))
+        self.settle(2.0)
+        self.assertEqual(self.said[-1], self.here.mtu)
+        self.assertTrue(self.here.ready().called)
 
     def test_counters(self: Any) -> None:
         """

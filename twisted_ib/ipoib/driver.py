@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import DeviceError, HCAError, QueuePairError
+from twisted_ib.errors import DeviceError, HCAError, QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.interfaces import IDatagramConsumer
 from twisted_ib.hca.base.operation import MULTICAST_QPN
@@ -66,10 +66,10 @@ class Driver:
     The driver of one machine, which it has no knowledge of but this seam.
 
     @ivar machine: the machine.
-    @ivar user: takes C{interfaceUp}, C{interfaceFailed}, C{found}, C{notFound} and C{ended}.
+    @ivar user: takes C{interfaceUp}, C{interfaceFailed}, C{found}, C{notFound}, C{moved} and C{ended}.
     @ivar consumer: the L{IPacketConsumer<twisted_ib.ipoib.interface.IPacketConsumer>}.
     @ivar counters: L{COUNTERS<twisted_ib.ipoib.protocol.counters.COUNTERS>}.
-    @ivar number: that of the UD queue pair.
+    @ivar number: that of the UD queue pair; it is another when the port was out of the partition.
     @ivar broadcast: the broadcast group; L{None} until it was joined.
     """
 
@@ -84,7 +84,7 @@ class Driver:
         """
         self.device, self.user, self.clock = device, user, device.clock
         self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
-        partition = _partitionIndex(device, pKey)
+        self._pKey = pKey
         self._access = subnetAccess(device, pKey)
         self._groups: dict[int, _Joined] = {}
         self._queueKey = 0
@@ -96,18 +96,23 @@ class Driver:
         self._closed: Callable[[], object] | None = None
         self.interfaceUp, self.interfaceFailed = user.interfaceUp, user.interfaceFailed
         self.found, self.notFound = user.found, user.notFound
+        self._open()
+        self._paths = Paths(device)
+        device.portWatchers.append(self._portEvent)
+
+    def _open(self) -> None:
+        device, partition = self.device, _partitionIndex(self.device, self._pKey)
         self._queuePair = device.createQueuePair(self, QPType.UD)
         self.number = self._queuePair.number
         self._datagrams = InlineDatagrams(self._queuePair)
         self._queuePair.modify(QPState.INIT, pkey_index=partition, port_num=1, qkey=0)
-        self._paths = Paths(device)
         self._connections = Connections(device, self.number, partition)
-        device.portWatchers.append(self._portEvent)
 
     def begin(self, machine: IMachine) -> None:
         """
         Begin with a machine, or with another when the one before is closed.
         """
+        self.broadcast = None
         self.machine = self._connections.machine = machine
         machine.begin(self.clock())
         self.wake()
@@ -144,6 +149,13 @@ class Driver:
         See L{IDatagramConsumer}: the port has left the partition.
         """
         self.user.ended(reason)
+        self._shut()
+
+    def _shut(self) -> None:
+        for mgid in list(self._groups):
+            self.leave(mgid)
+        self._connections.close()
+        self._queuePair.close()
 
     def forked(self) -> None:
         """
@@ -262,10 +274,25 @@ class Driver:
             self._finish()
 
     def _portEvent(self, kind: EventType) -> None:
-        if kind is EventType.GID_CHANGE:
+        if self._queuePair.state is QPState.RESET:
+            # As in Linux ipoib_ib.c, an interface whose P_Key has gone waits for it.
+            if kind is EventType.PKEY_CHANGE:
+                self._reopen()
+        elif kind is EventType.GID_CHANGE:
             self.user.moved()
         elif kind in _CHANGES:
             self.machine.subnetChanged(self.clock())
+
+    def _reopen(self) -> None:
+        try:
+            self._open()
+        except DeviceError:
+            # It is not back yet.
+            return
+        except ResourceLimitError as error:
+            self.user.ended(error)
+            return
+        self.user.moved()
 
     # -- time
 
@@ -332,10 +359,7 @@ class Driver:
             self.machine.close(self.clock())
         self._isClosed = True
         device.portWatchers.remove(self._portEvent)
-        for mgid in list(self._groups):
-            self.leave(mgid)
-        self._connections.close()
-        self._queuePair.close()
+        self._shut()
         self._paths.close()
         if self._timer is not None:
             self._timer.cancel()

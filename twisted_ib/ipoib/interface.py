@@ -6,6 +6,7 @@ Packets go to an L{IPacketConsumer}: a TUN, or a stack of this program's own.
 
 from __future__ import annotations
 
+from collections import Counter
 from ipaddress import IPv4Interface, IPv6Interface, ip_address
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +17,7 @@ from twisted.logger import Logger
 from zope.interface import Interface, implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import InterfaceClosedError, NoRouteError, ResourceLimitError
+from twisted_ib.errors import DeviceError, InterfaceClosedError, NoRouteError, ResourceLimitError
 from twisted_ib.hca.base.partition import DEFAULT_PKEY, FULL_MEMBER
 from twisted_ib.ipoib.driver import Driver
 from twisted_ib.ipoib.protocol.interfaces import Group, Settings
@@ -115,6 +116,8 @@ class IPoIBInterface:
         self._lookups: dict[bytes, list[Deferred[tuple[bytes, Path]]]] = {}
         self._waiting: list[Deferred[IPoIBInterface]] = []
         self._closing: list[Deferred[None]] = []
+        #: How often each group is joined.
+        self._groups: Counter[bytes] = Counter()
         device = channel.device
         device.check()
         self._driver = driver = Driver(device, self, pKey | FULL_MEMBER)
@@ -131,7 +134,7 @@ class IPoIBInterface:
             *(device.gid, number, tuple(addresses), pKey | FULL_MEMBER, isConnected is not False, mtu),
             gateways=tuple(gateways),
         )
-        driver.begin(Machine(driver, self._settings))
+        self._begin()
 
     # -- users
 
@@ -222,15 +225,20 @@ class IPoIBInterface:
         @raise ValueError: it is no multicast address.
         @raise ResourceLimitError: there are too many groups.
         """
-        self._driver.machine.joinGroup(ip_address(group).packed)
+        packed = ip_address(group).packed
+        self._driver.machine.joinGroup(packed)
+        self._groups[packed] += 1
         self._driver.wake()
 
     def leave(self, group: str) -> None:
         """
         Undo one L{join}.
         """
-        self._driver.machine.leaveGroup(ip_address(group).packed)
-        self._driver.wake()
+        packed = ip_address(group).packed
+        if packed in self._groups:
+            self._groups -= Counter((packed,))
+            self._driver.machine.leaveGroup(packed)
+            self._driver.wake()
 
     def close(self) -> Deferred[None]:
         """
@@ -295,18 +303,31 @@ class IPoIBInterface:
 
     def moved(self) -> None:
         """
-        The port has another GID, which is part of the hardware address: begin anew.
+        The port has another GID, or the driver another queue pair, which are the hardware address: begin
+        anew.
         """
-        driver = self._driver
-        driver.machine.close(driver.clock())
-        self._settings = evolve(self._settings, gid=self.channel.device.gid)
-        driver.begin(Machine(driver, self._settings))
+        self._stop("its hardware address is another, and its groups are joined anew")
+        self._begin()
 
     def ended(self, reason: Exception) -> None:
         """
-        The queue pair has failed.
+        The queue pair has failed.  The driver says when it has another.
         """
-        self._lost(InterfaceClosedError(f"the interface of {self.channel.device.name} has ended: {reason}"))
+        self._stop(f"{reason}; it begins anew when the port is in its partition again")
+
+    def _begin(self) -> None:
+        driver = self._driver
+        self._settings = evolve(self._settings, gid=self.channel.device.gid, qpn=driver.number)
+        machine = Machine(driver, self._settings)
+        for group in self._groups.elements():
+            machine.joinGroup(group)
+        driver.begin(machine)
+
+    def _stop(self, why: str) -> None:
+        driver = self._driver
+        driver.machine.close(driver.clock())
+        if self._isUp:
+            self.interfaceFailed(DeviceError(f"the interface of {self.channel.device.name}: {why}"))
 
     # -- of its channel
 
