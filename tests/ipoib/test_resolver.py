@@ -5,6 +5,7 @@ Tests of L{twisted_ib.ipoib.resolver}: hosts named by the IP addresses of IPoIB.
 from __future__ import annotations
 
 import os
+from ipaddress import ip_address
 from typing import Any, ClassVar
 from unittest import mock
 
@@ -34,6 +35,7 @@ from twisted_ib.hca.host.subnet.ofthread import hostHere
 from twisted_ib.hca.sm.manager import Options
 from twisted_ib.hca.subnet.topology import parse
 from twisted_ib.internet.channel import channelFor
+from twisted_ib.ipoib.protocol.wire import packHardwareAddress
 from twisted_ib.ipoib.resolver import Resolver, interfaceFor
 from twisted_ib.rdma import RDMAClientEndpoint, listenRDMA
 from twisted_ib.sdp import SDPClientEndpoint, listenSDP
@@ -116,6 +118,26 @@ class ResolverContract(Interfaces):
         self.assertEqual([self.two.isPeers(path, each) for each in (OWN, PEER)], [True, False])
         service.close()
         self.two.listen(PortSpace.TCP, PEER, 7001, listener).close()
+
+    def test_claims(self: Any) -> None:
+        """
+        A peer has the addresses that ARP has for its port, and no others of the network; a packet's source
+        address is a proof as ever.
+        """
+        user = User()
+        self.one.connect(PortSpace.TCP, PEER, 7001, user)
+        self.settle(0.2)
+        there, other = user.path, "10.9.0.3"
+        self.assertEqual([self.one.isPeers(there, each) for each in (PEER, other, OWN)], [True, False, False])
+        neighbours = self.here._driver.machine.neighbours
+        for gid, isKnown in ((self.two.gid ^ 1, False), (self.two.gid, True)):
+            hardware = packHardwareAddress(0, 99, gid)
+            neighbours.introduce(ip_address(other).packed, hardware, self.one.clock())
+            self.assertEqual(self.one.isPeers(there, other), isKnown)
+        if self.one.traits.hasAddress:
+            self.patch(self.one.resolver, "sourceFor", lambda address: OWN)
+            self.assertTrue(self.one.isPeers(there, self.two.address))
+            self.assertFalse(self.one.isPeers(there, self.one.address))
 
     def test_own(self: Any) -> None:
         """

@@ -218,6 +218,17 @@ class IPoIBInterface:
         self._driver.wake()
         return done
 
+    def gidOf(self, address: str) -> int:
+        """
+        @return: the GID of the port that has an IP address of this link, as far as this interface knows; 0 if
+            it does not.
+        """
+        machine, target = self._driver.machine, ip_address(address)
+        if any(each.ip == target for each in machine.addresses):
+            return self._settings.gid
+        found: int = machine.neighbours.gidOf(target.packed)
+        return found
+
     def join(self, group: str) -> None:
         """
         Receive what is sent to an IP multicast address.  Joins are counted.

@@ -124,6 +124,13 @@ class Resolver:
         found = self._reaches(address.partition("%")[0])
         return "" if found is None else found[1]
 
+    def gidOf(self, address: str) -> int:
+        """
+        See L{IAddressResolver}.
+        """
+        reached = self._reaches(address)
+        return 0 if reached is None else reached[0].gidOf(address)
+
     def locate(self, address: str, found: Callable[[int | HCAError], object]) -> None:
         """
         See L{IAddressResolver}.

@@ -87,7 +87,7 @@ class DiscoveryTestCase(SynchronousTestCase):
         """
         @return: the neighbours: states, hardware addresses.
         """
-        entries = self.node.machine._neighbours.entries
+        entries = self.node.machine.neighbours.entries
         return {each.address: (each.state.name, each.hardware) for each in entries.values()}
 
 

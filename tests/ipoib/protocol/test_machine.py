@@ -154,7 +154,7 @@ class BadInputTests(SynchronousTestCase):
             for kind in (bytes, bytearray, memoryview):
                 self.node.machine.send(kind(frame), self.medium.now)
         self.assertEqual(self.node.counters, {"send_malformed": 3 * len(wrong)})
-        self.assertEqual(len(self.node.machine._neighbours.entries), 0)
+        self.assertEqual(len(self.node.machine.neighbours.entries), 0)
 
     def test_named(self) -> None:
         """
@@ -245,7 +245,7 @@ class SendTests(SynchronousTestCase):
         wide = medium.node(3, "10.0.0.1/8", isConnected=False)
         for number in range(limits.IPOIB_NEIGHBOURS + 500):
             wide.send(str(ip_address(0x0A100000 + number)), b"1")
-        self.assertEqual(len(wide.machine._neighbours.entries), limits.IPOIB_NEIGHBOURS)
+        self.assertEqual(len(wide.machine.neighbours.entries), limits.IPOIB_NEIGHBOURS)
 
     def test_toSelf(self) -> None:
         """
@@ -672,7 +672,7 @@ class LifeTests(SynchronousTestCase):
         group = multicastGID(ip_address("ff02::1:ff06:7").packed, 0xFFFF)
         self.assertEqual([each[1] for each in one.calls if each[0] == "join"], [group])
         self.assertEqual([each[0] for each in one.calls].count("postGroup"), 3)
-        self.assertEqual(len(one.machine._neighbours.entries), 0)
+        self.assertEqual(len(one.machine.neighbours.entries), 0)
         self.assertEqual([str(each) for each in one.machine.addresses[:2]], [str(interface), "10.8.0.1/24"])
         one.calls.clear()
         one.machine.setAddresses([], medium.now)

@@ -134,6 +134,11 @@ class IAddressResolver(Interface):
         @return: this HCA's address in the network of an address; empty if it has none there.
         """
 
+    def gidOf(address):  # type: ignore[no-untyped-def]
+        """
+        @return: the GID of the port that is known to have an address; 0 if none is.
+        """
+
     def locate(address, found):  # type: ignore[no-untyped-def]
         """
         Find the port that has an address which C{sourceFor} has a source for.

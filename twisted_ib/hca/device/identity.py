@@ -48,6 +48,8 @@ class Identity:
     #: Finds peers by IP addresses that are not this host's, an L{IAddressResolver
     #: <twisted_ib.hca.connection.interfaces.IAddressResolver>}; L{None} where there are none.
     resolver: Any = None
+    #: Knows the paths to its peers.
+    paths: Any
 
     @property
     def nodeGUID(self) -> int:
@@ -191,9 +193,12 @@ class Identity:
         @param path: the path that the claim came by.
         @param address: without a scope.
         """
-        # As on any link whose addresses are found by ARP, there is no other proof of one than the answer.
+        # As on any link whose addresses are found by ARP, there is no other proof of one than that.  Who
+        # connects has asked for this host, and so told its own address, before.
         if self.resolver is not None and self.resolver.sourceFor(address):
-            return not self.resolver.isOwn(address)
+            gid = self.resolver.gidOf(address)
+            if gid or not self.traits.hasAddress:
+                return bool(gid == self.paths.gidOf(path))
         if self.traits.hasAddress:
             # IBTA vol. 1 annex A17: a RoCEv2 peer is what its packets' source address says, and nothing else.
             found: str = path.peer.address

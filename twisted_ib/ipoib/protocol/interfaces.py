@@ -176,6 +176,7 @@ class IMachine(Interface):
 
     mtu = Attribute("The longest packet, octets; 0 until the broadcast group is joined.")
     hardwareAddress = Attribute("The 20 octets that ARP and ND tell (RFC 4391 section 9.1.1).")
+    neighbours = Attribute("The L{Neighbours<twisted_ib.ipoib.protocol.neighbours.Neighbours>} of this link.")
     addresses = Attribute("A tuple of C{IPv4Interface} and C{IPv6Interface}, the link-local one included.")
 
     def begin(now):  # type: ignore[no-untyped-def]

@@ -94,9 +94,9 @@ class Machine:
         )
         self._peers = Peers(self, driver, self._timers)
         self._groups = Groups(self, driver, self._timers, self._clock, broadcastGID(settings.pKey))
-        self._neighbours = Neighbours(self, self._timers, self._clock)
+        self.neighbours = Neighbours(self, self._timers, self._clock)
         self._routes = self._routesOf(settings.addresses)
-        self._discovery = Discovery(self, self._neighbours, self.hardwareAddress, settings.gid, self._routes)
+        self._discovery = Discovery(self, self.neighbours, self.hardwareAddress, settings.gid, self._routes)
         for group in (_ALL_HOSTS, ip.ALL_NODES, *self._solicitedNodes(self._routes)):
             self.joinGroup(group)
 
@@ -157,14 +157,14 @@ class Machine:
             if nextHop is None:
                 self._report("no_route", frame)
             else:
-                self._sendTo(self._neighbours.obtain(nextHop, now), frame)
+                self._sendTo(self.neighbours.obtain(nextHop, now), frame)
 
     def _sendTo(self, neighbour: Neighbour, frame: Buffer) -> None:
         neighbour.used = self._now
         if neighbour.peer is None:
             self._wait(neighbour.waiting, frame, "neighbour_waiting")
         else:
-            self._neighbours.input(neighbour, Input.SEND)
+            self.neighbours.input(neighbour, Input.SEND)
             self._transmit(neighbour.peer, frame)
 
     def _transmit(self, peer: Peer, frame: Buffer) -> None:
@@ -281,7 +281,7 @@ class Machine:
             longest = CONNECTED_MTU if self._settings.isConnected else group.mtu - ENCAPSULATION_BYTES
             self.mtu = longest if self._settings.mtu is None else min(longest, self._settings.mtu)
             self._datagramBytes = group.mtu
-            for each in self._neighbours.entries.values():
+            for each in self.neighbours.entries.values():
                 self.stateChanged(each)
             self._driver.interfaceUp(self.mtu)
             self._discovery.announce()
@@ -349,7 +349,7 @@ class Machine:
         if nextHop is None or not self._routes.isOnLink(nextHop):
             self._driver.notFound(address)
             return
-        neighbour = self._neighbours.obtain(nextHop, now)
+        neighbour = self.neighbours.obtain(nextHop, now)
         neighbour.used = now
         if address not in neighbour.lookups:
             if len(neighbour.lookups) >= limits.IPOIB_LOOKUPS:
@@ -357,7 +357,7 @@ class Machine:
                 return
             neighbour.lookups.append(address)
         if neighbour.peer is not None:
-            self._neighbours.input(neighbour, Input.SEND)
+            self.neighbours.input(neighbour, Input.SEND)
             self._answerLookups(neighbour)
 
     def _answerLookups(self, neighbour: Neighbour) -> None:
@@ -530,7 +530,7 @@ class Machine:
         if peer is not None:
             # The peer may have been restarted.
             for each in list(peer.neighbours):
-                self._neighbours.input(each, Input.DOUBT)
+                self.neighbours.input(each, Input.DOUBT)
 
     # -- the interface
 
@@ -552,9 +552,9 @@ class Machine:
         previous, self._routes, self._discovery.routes = self._routes, routes, routes
         for group in self._solicitedNodes(previous):
             self.leaveGroup(group)
-        for neighbour in list(self._neighbours.entries.values()):
+        for neighbour in list(self.neighbours.entries.values()):
             if not self._routes.isOnLink(neighbour.address):
-                self._neighbours.forget(neighbour)
+                self.neighbours.forget(neighbour)
         if self._groups.broadcast.group is not None:
             self._discovery.announce()
 
@@ -591,8 +591,8 @@ class Machine:
         See L{IMachine}.
         """
         self._now = now
-        for neighbour in list(self._neighbours.entries.values()):
-            self._neighbours.forget(neighbour)
+        for neighbour in list(self.neighbours.entries.values()):
+            self.neighbours.forget(neighbour)
         self._connections.close()
         self._groups.close()
 

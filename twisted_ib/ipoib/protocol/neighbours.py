@@ -15,6 +15,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from twisted_ib import limits
+from twisted_ib.ipoib.protocol.wire import parseHardwareAddress
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.timers import Timer, Timers
@@ -201,6 +202,13 @@ class Neighbours:
             self._arm(neighbour, limits.IPOIB_RETRY_SECONDS)
             self._user.solicit(neighbour, isUnicast=False)
         return neighbour
+
+    def gidOf(self, address: bytes) -> int:
+        """
+        @return: the GID of the port that has an address; 0 if that is not known.
+        """
+        neighbour = self.entries.get(address)
+        return parseHardwareAddress(neighbour.hardware)[2] if neighbour and neighbour.hardware else 0
 
     def introduce(self, address: bytes, hardware: bytes, now: float) -> Neighbour:
         """
