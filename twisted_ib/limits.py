@@ -266,8 +266,10 @@ IPOIB_NEIGHBOURS = 4096
 IPOIB_WAITING = 3
 #: Addresses that users wait for at one neighbour.
 IPOIB_LOOKUPS = 1024
-#: Multicast groups of one interface; one that is only sent to is left for another.
+#: Multicast groups of one interface; one that was only sent to, and not for so many seconds, is left for
+#: another.
 IPOIB_GROUPS = 1024
+IPOIB_GROUP_SECONDS = 10.0
 #: Connections of one interface, both directions together.
 IPOIB_CONNECTIONS = 1024
 #: Of them those that peers make, and those that peers at one port make: the rest are for packets to peers.

@@ -128,6 +128,16 @@ class AdministrationTests(AccessContract, OnSubnet):
     Ports of a subnet with a manager.
     """
 
+    def test_pathAgain(self) -> None:
+        """
+        A path that is asked for again is not one that was remembered: it is in doubt.
+        """
+        self.here.path(self.two.gid, self.said.append)
+        vector = self.taken()
+        self.here.path(self.two.gid, self.said.append)
+        self.assertEqual(self.said, [])
+        self.assertEqual(self.taken(), vector)
+
     def test_values(self) -> None:
         """
         The address of a port has its LID, and no GRH in its own subnet; that of a group has its LID and GID.

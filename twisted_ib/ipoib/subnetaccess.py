@@ -194,6 +194,8 @@ class AdministrationAccess:
         def answered(outcome: PathRecord | HCAError) -> None:
             taken(outcome if isinstance(outcome, HCAError) else _vectorOf(outcome))
 
+        # The interface keeps the paths that it uses: it asks for one that is new, or in doubt.
+        self._device.sa.paths.forget(gid)
         try:
             self._device.sa.path(gid, answered, self._pKey)
         except HCAError as error:

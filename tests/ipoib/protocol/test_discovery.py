@@ -138,12 +138,21 @@ class ARPTests(DiscoveryTestCase):
 
     def test_probe(self) -> None:
         """
-        A sender without an address is answered to all (RFC 5227), and is no neighbour.
+        Senders without an address (RFC 5227) are answered each alone, and take one place among neighbours.
         """
-        self.arp(1, bytes(4), OWN)
-        ((group, frame),) = self.sent()
-        self.assertEqual((group, frame[10:12]), (BROADCAST, b"\x00\x02"))
-        self.assertEqual(self.known(), {})
+        for number in range(2, 100):
+            self.arp(1, bytes(4), OWN, packHardwareAddress(0, number, GID + 2))
+            ((to, frame),) = self.sent()
+            self.assertEqual((to, frame[10:12]), (number, b"\x00\x02"))
+        self.assertEqual(list(self.known()), [bytes(4)])
+
+    def test_otherPort(self) -> None:
+        """
+        A sender that tells the hardware address of another port, and is known by its GRH, is not heard.
+        """
+        self.arp(1, OTHER, OWN, packHardwareAddress(0, 0x77, GID + 3))
+        self.assertEqual(self.node.counters, {"source_mismatch": 1})
+        self.assertEqual((self.sent(), self.known()), ([], {}))
 
     def test_offLink(self) -> None:
         """
@@ -275,8 +284,12 @@ class MessageTests(DiscoveryTestCase):
 
     def test_own(self) -> None:
         """
-        Own messages that come back, and others with an own address, change nothing.
+        Own messages that come back, and others with an own address, change nothing.  Nor do those that tell
+        the hardware address of another port.
         """
+        for isSolicitation in (False, True):
+            self.message(self.own6, packHardwareAddress(0, 0x77, GID + 3), isSolicitation)
+        self.assertEqual(self.node.counters.pop("source_mismatch"), 2)
         self.message(self.own6, HARDWARE, False)
         self.message(OTHER6, packHardwareAddress(0, 0x77, GID + 1), False)
         self.message(self.own6, packHardwareAddress(0, 1, GID + 2), True)

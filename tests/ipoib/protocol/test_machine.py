@@ -485,6 +485,41 @@ class PathTests(SynchronousTestCase):
         self.one.send("10.9.0.2", b"1")
         self.assertEqual(self.one.calls[-1][:3], ("post", "other", 0x55))
 
+    def test_changedMeanwhile(self) -> None:
+        """
+        A path that is being asked for when the subnet changes is asked for again when there is an answer.
+        """
+        asked: list[int] = []
+        self.one.resolve = asked.append  # type: ignore[method-assign]
+        self.medium.advance(0.1)
+        self.one.send("10.9.0.2", b"1")
+        self.medium.advance(0.1)
+        self.one.machine.subnetChanged(self.medium.now)
+        self.assertEqual(asked, [GID + 2])
+        self.one.machine.pathFailed(GID + 2, self.medium.now)
+        self.assertEqual(asked, [GID + 2] * 2)
+        self.one.machine.subnetChanged(self.medium.now)
+        self.one.machine.pathResolved(GID + 2, "old", self.medium.now)
+        self.assertEqual(asked, [GID + 2] * 3)
+        self.one.machine.pathResolved(GID + 2, "new", self.medium.now)
+        self.one.send("10.9.0.2", b"2")
+        self.assertEqual((len(asked), self.one.calls[-1][:3]), (3, ("post", "new", 0x55)))
+
+    def test_changedUnseen(self) -> None:
+        """
+        A peer that answers only what all are asked may have another path, which no event has told.
+        """
+        self.medium.advance(0.1)
+        self.one.send("10.9.0.2", b"1")
+        self.medium.advance(0.1)
+        self.one.machine.pathResolved(GID + 2, "old", self.medium.now)
+        for _ in range(4):
+            self.medium.advance(1.0)
+            self.one.send("10.9.0.2", b"2")
+        self.medium.advance(0.1)
+        self.assertEqual(self.other.received()[-1], b"2")
+        self.assertEqual(self.resolved(), 2)
+
     def test_restarted(self) -> None:
         """
         A peer that was restarted is at the same port: the path to it is known.

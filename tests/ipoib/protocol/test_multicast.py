@@ -306,13 +306,17 @@ class UseTests(GroupsTestCase):
 
     def test_bound(self) -> None:
         """
-        A group that is only sent to is left for another; when all are received from there is no room.
+        A group that was only sent to, and not lately, is left for another; when all are received from there
+        is no room.
         """
         self.up()
         for number in range(limits.IPOIB_GROUPS - 2):
             self.groups.want(MGID + 1 + number)
         self.groups.obtain(MGID, self.now)
         self.calls()
+        self.advance(limits.IPOIB_GROUP_SECONDS - 0.01)
+        self.assertIsNone(self.groups.obtain(MGID - 1, self.now))
+        self.advance(0.01)
         self.groups.obtain(MGID - 1, self.now)
         self.assertEqual(self.calls(), [("leave", 5), ("join", 4, True, 7)])
         self.groups.want(MGID - 2)

@@ -27,6 +27,7 @@ COUNTERS: Final = {
     "not_up": "packets while the broadcast group is not joined",
     "own_source": "frames with this port as their sender, or in ARP and ND as their subject",
     "send_malformed": "frames of the user that are no IP packets",
+    "source_mismatch": "ARP and ND whose hardware address is of another port than their sender",
 }
 
 __all__ = ["COUNTERS"]

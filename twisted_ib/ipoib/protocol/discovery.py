@@ -122,9 +122,11 @@ class Discovery:
 
     # -- hearing
 
-    def arpReceived(self, buffer: Buffer, start: int, stop: int, now: float) -> None:
+    def arpReceived(self, sourceGID: int, buffer: Buffer, start: int, stop: int, now: float) -> None:
         """
         An ARP packet arrived.
+
+        @param sourceGID: the port that has sent it; 0 if that is not known.
         """
         try:
             packet = ARPPacket.parse(buffer, start, stop)
@@ -132,23 +134,23 @@ class Discovery:
             self._user.count("arp_malformed")
             return
         sender, target = packet.sender, packet.target
-        if not self._isForeign(sender, packet.senderHardware, "arp_malformed"):
+        if not self._isForeign(sender, packet.senderHardware, sourceGID, "arp_malformed"):
             return
         isRequest = packet.operation == ARPOperation.REQUEST
         if not isRequest or target not in self.routes.own:
             isAnswer = packet.operation == ARPOperation.REPLY and target in self.routes.own
             self._learn(sender, packet.senderHardware, isAnswer)
-        elif sender == _NO_ADDRESS:
-            # RFC 5227 section 1.1: somebody asks whether the address is in use.  It has none to be answered
-            # at, so all are told.
-            self._sendARP(None, ARPOperation.REPLY, target, packet.senderHardware, sender)
-        elif self.routes.isOnLink(sender):
+        elif sender == _NO_ADDRESS or self.routes.isOnLink(sender):
+            # RFC 5227 section 1.1: who asks whether an address is in use has none, but a hardware address to
+            # be answered at.  All those who do are one neighbour, which nothing is sent to.
             peer = self._neighbours.introduce(sender, packet.senderHardware, now).peer
             self._sendARP(peer, ARPOperation.REPLY, target, packet.senderHardware, sender)
 
-    def messageReceived(self, buffer: Buffer, start: int, stop: int, now: float) -> None:
+    def messageReceived(self, sourceGID: int, buffer: Buffer, start: int, stop: int, now: float) -> None:
         """
         A neighbour solicitation or advertisement arrived.
+
+        @param sourceGID: the port that has sent it; 0 if that is not known.
         """
         try:
             message = NeighbourMessage.parse(buffer, start, stop)
@@ -156,10 +158,13 @@ class Discovery:
             self._user.count("nd_malformed")
             return
         if message.isSolicitation:
-            self._solicited(message, now)
+            self._solicited(sourceGID, message, now)
             return
         neighbour = self._neighbours.entries.get(message.target)
-        if not self._isForeign(message.target, message.hardware, "nd_malformed") or neighbour is None:
+        if (
+            not self._isForeign(message.target, message.hardware, sourceGID, "nd_malformed")
+            or neighbour is None
+        ):
             return
         hardware = message.hardware or neighbour.hardware
         if not hardware:
@@ -170,9 +175,9 @@ class Discovery:
         else:
             self._neighbours.told(neighbour, hardware, message.isSolicited)
 
-    def _solicited(self, message: NeighbourMessage, now: float) -> None:
+    def _solicited(self, sourceGID: int, message: NeighbourMessage, now: float) -> None:
         source, target = message.source, message.target
-        if not self._isForeign(source, message.hardware, "nd_malformed"):
+        if not self._isForeign(source, message.hardware, sourceGID, "nd_malformed"):
             return
         if target not in self.routes.own:
             if message.hardware is not None:
@@ -190,9 +195,9 @@ class Discovery:
                 answer = NeighbourMessage(target, source, target, self.hardware, False, True, True)
                 self._sendND(neighbour.peer, answer)
 
-    def _isForeign(self, address: bytes, hardware: bytes | None, malformed: str) -> bool:
+    def _isForeign(self, address: bytes, hardware: bytes | None, sourceGID: int, malformed: str) -> bool:
         # Whether somebody else may speak of an address.  Own requests come back from groups, others may take
-        # this interface's addresses for theirs, and a group is no neighbour.
+        # this interface's addresses for theirs, a group is no neighbour, and a port speaks for itself alone.
         fault = "address_conflict" if address in self.routes.own else ""
         if hardware is not None:
             _, qpn, gid = parseHardwareAddress(hardware)
@@ -200,6 +205,8 @@ class Discovery:
                 fault = "own_source"
             elif not _LEAST_QPN <= qpn < GROUP_QPN or not gid or isMulticast(gid):
                 fault = malformed
+            elif sourceGID not in (0, gid):
+                fault = "source_mismatch"
         if fault:
             self._user.count(fault)
         return not fault

@@ -310,9 +310,9 @@ class Machine:
             if kind == _IPV6 and first >> 4 == 6 and length <= stop - at and above != _ICMPV6:
                 self._deliver(buffer, at, at + length)
                 return
-        self._receivedOther(buffer, start, stop, now)
+        self._receivedOther(sourceGID, buffer, start, stop, now)
 
-    def _receivedOther(self, buffer: Buffer, start: int, stop: int, now: float) -> None:
+    def _receivedOther(self, sourceGID: int, buffer: Buffer, start: int, stop: int, now: float) -> None:
         self._now = now
         etherType, reserved = 0, 0
         if stop - start >= ENCAPSULATION_BYTES:
@@ -322,14 +322,14 @@ class Machine:
         if reserved or (octets is None and etherType != EtherType.ARP):
             self.count("encapsulation")
         elif octets is None:
-            self._discovery.arpReceived(buffer, start, stop, now)
+            self._discovery.arpReceived(sourceGID, buffer, start, stop, now)
         else:
             length = ip.packetLength(buffer, start, stop, octets)
             stop = start + length
             if not length:
                 self.count("ip_malformed")
             elif octets == 16 and ip.isDiscovery(buffer, start, stop):
-                self._discovery.messageReceived(buffer, start, stop, now)
+                self._discovery.messageReceived(sourceGID, buffer, start, stop, now)
             else:
                 self._deliver(buffer, start, stop)
 
@@ -519,7 +519,7 @@ class Machine:
             self.count("connected_too_long")
             self._connections.reject(handle)
             return
-        self.datagramReceived(0, 0, buffer, start, stop, now)
+        self.datagramReceived(incoming.source[0], 0, buffer, start, stop, now)
 
     def connectionEnded(self, handle: Any, now: float) -> None:
         """

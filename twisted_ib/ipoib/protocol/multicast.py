@@ -148,7 +148,7 @@ class Groups:
 
         @raise ResourceLimitError: there are too many.
         """
-        membership = self._obtain(mgid)
+        membership = self._obtain(mgid, 0.0)
         if membership is None:
             raise ResourceLimitError(
                 f"an IPoIB interface has at most {limits.IPOIB_GROUPS} multicast groups: leave another first"
@@ -173,20 +173,21 @@ class Groups:
         """
         @return: the membership to send to a group; L{None} if there are too many.
         """
-        membership = self._obtain(mgid)
+        membership = self._obtain(mgid, limits.IPOIB_GROUP_SECONDS)
         if membership is not None:
             membership.used = now
             self._entries.move_to_end(mgid)
             self._begin(membership)
         return membership
 
-    def _obtain(self, mgid: int) -> Membership | None:
+    def _obtain(self, mgid: int, seconds: float) -> Membership | None:
         entries = self._entries
         membership = entries.get(mgid)
         if membership is None:
             if len(entries) >= limits.IPOIB_GROUPS:
                 oldest = next((each for each in entries.values() if not each.users), None)
-                if oldest is None:
+                # Each packet to another group would be a join and a leave.
+                if oldest is None or oldest.used > self._clock() - seconds:
                     return None
                 self._leave(oldest)
             membership = entries[mgid] = Membership(mgid, self._clock())

@@ -109,6 +109,7 @@ class Neighbour:
     @ivar address: 4 or 16 octets.
     @ivar state: a L{State}.
     @ivar used: when the last packet was sent to it.
+    @ivar tries: how often all were asked, since it was asked alone or has answered.
     @ivar hardware: its hardware address; empty until it is known.
     @ivar peer: the interface that has it; L{None} until it is known.
     @ivar waiting: frames that wait for its hardware address.
@@ -258,7 +259,6 @@ class Neighbours:
         if action in (Action.FAIL, Action.FORGET):
             self.forget(neighbour, isFailed=action is Action.FAIL)
             return
-        neighbour.tries = neighbour.tries + 1 if action is Action.SOLICIT else 0
         self._arm(neighbour, _SECONDS[neighbour.state])
         if action in (Action.LEARN, Action.LEARN_AND_PROBE):
             neighbour.hardware = hardware
@@ -267,6 +267,7 @@ class Neighbours:
             user.learned(neighbour)
         else:
             user.stateChanged(neighbour)
+        neighbour.tries = neighbour.tries + 1 if action is Action.SOLICIT else 0
         if action is not Action.LEARN and action is not Action.REST:
             user.solicit(neighbour, isUnicast=action is not Action.SOLICIT)
 

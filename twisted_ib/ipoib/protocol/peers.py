@@ -66,12 +66,14 @@ class PeerPort:
     @ivar peers: its interfaces.
     """
 
-    __slots__ = ("backoff", "gid", "isResolving", "path", "peers", "timer")
+    __slots__ = ("backoff", "gid", "isOutdated", "isResolving", "path", "peers", "timer")
 
     def __init__(self, gid: int) -> None:
         self.gid = gid
         self.path: Any = None
         self.isResolving = False
+        #: Whether the subnet has changed since the path was asked for.
+        self.isOutdated = False
         self.peers: list[Peer] = []
         self.backoff = limits.IPOIB_BACKOFF_LEAST
         #: Runs while the path is not to be asked for again.
@@ -131,6 +133,9 @@ class Peers:
             peer.neighbours.append(neighbour)
             if previous is not None:
                 self._removed(previous, neighbour)
+        elif neighbour.tries:
+            # It was asked alone, and has answered only what all were asked: the path may be another.
+            self.resolve(port)
         return peer
 
     @staticmethod
@@ -167,7 +172,7 @@ class Peers:
         @return: False if it has failed, just now or a short time ago.
         """
         if port.timer is None and not port.isResolving:
-            port.isResolving = True
+            port.isResolving, port.isOutdated = True, False
             self._driver.resolve(port.gid)
         return port.timer is None
 
@@ -182,6 +187,8 @@ class Peers:
             port.timer.cancel()
         port.path, port.isResolving, port.timer = path, False, None
         port.backoff = limits.IPOIB_BACKOFF_LEAST
+        if port.isOutdated:
+            self.resolve(port)
         for each in list(port.peers):
             self._user.pathChanged(each)
 
@@ -193,6 +200,9 @@ class Peers:
         if port is None or not port.isResolving:
             return
         port.isResolving = False
+        if port.isOutdated:
+            self.resolve(port)
+            return
         port.timer = self._timers.start(port.backoff, lambda: self._again(port))
         port.backoff = min(2 * port.backoff, limits.IPOIB_BACKOFF_SECONDS)
         if port.path is None:
@@ -212,6 +222,7 @@ class Peers:
             if port.timer is not None:
                 port.timer.cancel()
                 port.timer = None
+            port.isOutdated = port.isResolving
             if port.path is not None:
                 self.resolve(port)
 
