@@ -519,16 +519,28 @@ class MachineTests(SynchronousTestCase):
         self.assertNotIn("connect", [each[0] for each in self.one.calls])
         self.assertEqual(self.one.ends, {})
 
+    def test_otherPort(self) -> None:
+        """
+        On a connection too, nobody tells the hardware address of another port.
+        """
+        (handle,) = self.other.ends
+        hardware = packHardwareAddress(0, 0x77, GID + 3)
+        packet = ARPPacket(1, hardware, bytes((10, 9, 0, 3)), bytes(20), bytes((10, 9, 0, 2)))
+        frame = ARP_HEADER + packet.pack()
+        self.other.machine.connectedReceived(handle, frame, 0, len(frame), self.medium.now)
+        self.assertEqual(self.other.counters["source_mismatch"], 1)
+
     def test_forgedCapabilities(self) -> None:
         """
-        Neither another address with the peer's hardware address, nor its own unasked, ends a connection.
+        Neither another address with the peer's hardware address, asked or not, nor its own unasked, ends a
+        connection.
         """
         hardware = packHardwareAddress(0, self.other.qpn, self.other.gid)
-        for number in (77, 2):
+        for number, operation in ((77, 1), (77, 2), (2, 1)):
             sender, own = bytes((10, 9, 0, number)), bytes((10, 9, 0, 1))
-            frame = ARP_HEADER + ARPPacket(1, hardware, sender, bytes(20), own).pack()
+            frame = ARP_HEADER + ARPPacket(operation, hardware, sender, bytes(20), own).pack()
             self.one.machine.datagramReceived(0, 0x99, frame, 0, len(frame), self.medium.now)
             self.one.send(f"10.9.0.{number}", bytes(5000))
             self.medium.advance(0.1)
-        self.assertEqual(self.other.received().count(bytes(5000)), 2)
+        self.assertEqual(self.other.received().count(bytes(5000)), 3)
         self.assertNotIn("disconnect", [each[0] for each in self.one.calls])
