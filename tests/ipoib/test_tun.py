@@ -92,6 +92,17 @@ class OpenTests(TunTestCase):
         for each in copies:
             self.assertRaises(OSError, os.fstat, each)
 
+    def test_names(self) -> None:
+        """
+        A name that no interface can have, or that stands for others, is refused before anything is opened.
+        """
+        for name in ("", "all", "default", ".", "..", "ib%d", "a/b", "a b", "a:1", "0123456789abcdef"):
+            error = self.assertRaises(TunError, Tun.open, name, "/none")
+            self.assertIn(f"{name!r} is no name of an interface", str(error))
+        for name in ("ib0", "ib0.8001", "0123456789abcde"):
+            self.assertIn("/none", str(self.assertRaises(TunError, Tun.open, name, "/none")))
+        self.assertEqual(self.requests, [])
+
     def test_noNode(self) -> None:
         """
         Without a node, or without the right to open it, or where it is no TUN, the error says so.

@@ -70,6 +70,7 @@ class ArgumentsTests(SynchronousTestCase):
             ("run ib0 10.9.0.1/24 --mtu 65521 -- true", "no number from 576 to 65520"),
             ("run ib0 10.9.0.1/24 --name 0123456789abcdef -- true", "is no name of an interface"),
             ("run ib0 10.9.0.1/24 --name a/b -- true", "is no name of an interface"),
+            ("run ib0 10.9.0.1/24 --name all -- true", "'all' is no name of an interface"),
         ):
             self.assertIn(words, refusal(self, parseArguments, *line.split()))
 

@@ -25,6 +25,7 @@ from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.internet.addresses import checkPort
 from twisted_ib.internet.failures import listenError
+from twisted_ib.ipoib.protocol.stack.udp import LONGEST_IPV4, LONGEST_IPV6
 from twisted_ib.ipoib.userspace import IPStack, stackFor
 
 _ANY = {4: "0.0.0.0", 6: "::"}
@@ -164,6 +165,7 @@ class IPoIBPort(_Port):
         self.maxPacketSize = maxPacketSize
         self.isShared = listenMultiple
         self._flows: dict[tuple[str, int] | None, Any] = {}
+        self._destinations: dict[tuple[bytes, int], Any] = {}
 
     def __repr__(self) -> str:
         if self._realPortNumber is None:
@@ -213,7 +215,7 @@ class IPoIBPort(_Port):
         """
         Close the port now.
         """
-        self._flows.clear()
+        self.forgetFlows()
         _Port.connectionLost(self, reason)
         self._realPortNumber = None
 
@@ -271,11 +273,17 @@ class IPoIBPort(_Port):
         if stack.isBroadcast(destination) and not self._isBroadcasting:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), host)
         if not stack.mtu and destination not in stack.addresses:
+            if len(datagram) > (LONGEST_IPV4 if self.version == 4 else LONGEST_IPV6):
+                raise error.MessageLengthError("message too long")
             stack.wait(self, datagram, addr)
             return None
         if len(self._flows) >= limits.IPOIB_SEND_FLOWS:
-            del self._flows[next(iter(self._flows))]
+            oldest = self._flows.pop(next(iter(self._flows)))
+            # A newer flow may go to the same address, written otherwise.
+            if self._destinations[oldest.addresses[2:]] is oldest:
+                del self._destinations[oldest.addresses[2:]]
         flow = self._flows[addr] = stack.openFlow(self, destination, number)
+        self._destinations[destination, number] = flow
         return flow
 
     def _destination(self, host: str) -> bytes:
@@ -319,13 +327,14 @@ class IPoIBPort(_Port):
         """
         Return whether a datagram to an address may have been sent lately.
         """
-        return any(flow.addresses[2:] == (destination, number) for flow in self._flows.values())
+        return (destination, number) in self._destinations
 
     def forgetFlows(self) -> None:
         """
         The interface, or a path, has changed.
         """
         self._flows.clear()
+        self._destinations.clear()
 
     # -- receiving
 

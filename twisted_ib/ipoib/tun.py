@@ -12,6 +12,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import socket
 import struct
 from collections.abc import Iterable, Sequence
@@ -102,6 +103,15 @@ def _refuseAddresses(name: str) -> None:
         raise TunError(f"addr_gen_mode of {name} was not set: {error.strerror}") from None
 
 
+def isName(name: str) -> bool:
+    """
+    Return whether an interface can have a name: Linux C{net/core/dev.c}, C{dev_valid_name}, without "%",
+    which stands for a number, and without what is no interface below C{/proc/sys/net/ipv6/conf}.
+    """
+    isValid = re.fullmatch(rf"[!-$&-.0-9;-~]{{1,{NAME_BYTES}}}", name) is not None
+    return isValid and name not in (".", "..", "all", "default")
+
+
 class Tun:
     """
     A TUN device, made by whoever opens it and gone when its descriptor is closed.
@@ -125,6 +135,8 @@ class Tun:
 
         @raise TunError: that cannot be done here; the text says what is missing.
         """
+        if not isName(name):
+            raise TunError(f"{name!r} is no name of an interface: 1 to {NAME_BYTES} letters and digits")
         descriptor = _openNode(node)
         try:
             _attach(descriptor, name)
@@ -237,4 +249,4 @@ class Tun:
             raise TunError(f"{self.name}: {what} was not set: {reason}") from None
 
 
-__all__ = ["IPV6_MTU", "NAME_BYTES", "NODE", "Tun"]
+__all__ = ["IPV6_MTU", "NAME_BYTES", "NODE", "Tun", "isName"]

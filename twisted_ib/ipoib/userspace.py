@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from ipaddress import ip_address
 from itertools import chain
 from struct import Struct
@@ -21,7 +22,7 @@ from twisted.logger import Logger
 from twisted.python import log
 
 from twisted_ib import limits
-from twisted_ib.errors import InterfaceClosedError, ServiceInUseError, WireError
+from twisted_ib.errors import HeaderError, InterfaceClosedError, ServiceInUseError, WireError
 from twisted_ib.hca.memory.keys import DrawnAhead
 from twisted_ib.internet.addresses import FIRST_EPHEMERAL_PORT
 from twisted_ib.internet.logcontext import callInContext, upcalls
@@ -50,6 +51,7 @@ _EPHEMERAL_BITS: Final = 14
 #: More than the longest packet of either version.
 _ANY_LENGTH: Final = 1 << 17
 _BROADCAST: Final = b"\xff\xff\xff\xff"
+_LOOPBACK_IPV6: Final = ip_address("::1").packed
 #: All hosts on a link, of which everybody is a member (RFC 1112 section 4, RFC 4291 section 2.7.1).
 _ALL_HOSTS: Final = frozenset((ip_address("224.0.0.1").packed, ip_address("ff02::1").packed))
 
@@ -133,7 +135,8 @@ class IPStack:
         self._forgetFlows()
         waiting, self._waiting = self._waiting, []
         for port, datagram, address in waiting:
-            port.write(datagram, address)
+            # It is the interface that calls; the port may have been connected elsewhere meanwhile.
+            self._callPort(port, partial(port.write, datagram, address))
 
     def interfaceFailed(self, error: Exception) -> None:
         """
@@ -360,6 +363,9 @@ class IPStack:
     def _receive(self, packet: bytes, isLocal: bool = False) -> None:
         try:
             ip = IPPacket.parse(packet)
+            if not isLocal and self._isNoSource(ip.source):
+                self.counters["bad_source"] += 1
+                return
             if ip.isFragment:
                 whole = self._reassemble(ip)
                 if whole is None:
@@ -386,12 +392,19 @@ class IPStack:
             or self.isBroadcast(destination)
         )
 
+    def _isNoSource(self, source: bytes) -> bool:
+        # RFC 1122 section 3.2.1.3, RFC 4291 section 2.5.3; a group is no source to the parser.
+        return self.isBroadcast(source) or source == _LOOPBACK_IPV6 or (len(source) == 4 and source[0] == 127)
+
     def _reassemble(self, ip: IPPacket) -> IPPacket | None:
         segment = self._reassembly.add(ip, self.reactor.seconds())
         if segment is None:
             return None
         (frame,) = fragments(ip.source, ip.destination, ip.protocol, ip.hopLimit, segment, _ANY_LENGTH, 0)
-        return IPPacket.parse(frame[4:])
+        whole = IPPacket.parse(frame[4:])
+        if whole.isFragment:
+            raise HeaderError("fragments of a fragment")
+        return whole
 
     def _receiveUDP(self, ip: IPPacket, isLocal: bool) -> None:
         if ip.source in self.addresses and not isLocal:
@@ -536,7 +549,7 @@ class IPStack:
         self.counters["no_port"] += 1
         # A raw port may have taken the datagram.  RFC 1122 section 3.2.2: no error to an address that is not
         # one host's.
-        if self._rawPorts or not any(ip.source) or self.isBroadcast(ip.source):
+        if self._rawPorts or not any(ip.source):
             return
         if not self._mayTell():
             self.counters["icmp_suppressed"] += 1

@@ -5,7 +5,6 @@ C{ib-ipoib}: IP over InfiniBand for any program, by a TUN device that this proce
 from __future__ import annotations
 
 import os
-import re
 import resource
 import signal
 import sys
@@ -22,7 +21,7 @@ from zope.interface import implementer
 from twisted_ib.errors import HCAError, InterfaceClosedError, TunError
 from twisted_ib.hca.host.libc import pidfdOpen
 from twisted_ib.ipoib.namespaces import FAILED, Command, named
-from twisted_ib.ipoib.tun import NAME_BYTES, NODE, Tun
+from twisted_ib.ipoib.tun import NODE, Tun, isName
 from twisted_ib.tools.program import (
     ArgumentParser,
     ProgramError,
@@ -60,8 +59,7 @@ def _address(text: str) -> IPv4Interface | IPv6Interface:
 
 
 def _interfaceName(text: str) -> str:
-    # Linux net/core/dev.c, dev_valid_name; all before 0 but the slash, and no colon.
-    if not re.fullmatch(rf"[!-.0-9;-~]{{1,{NAME_BYTES}}}", text):
+    if not isName(text):
         raise ArgumentTypeError(f"{text!r} is no name of an interface")
     return text
 

@@ -5,6 +5,7 @@ Tests for L{twisted_ib.ipoib.port}: two stacks on one wire.
 from __future__ import annotations
 
 from functools import partial
+from ipaddress import ip_address
 from typing import Any
 
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -359,6 +360,43 @@ class DatagramTests(PortCase):
             [frame[32:] for frame in net.interfaces[0].sent],
             [b"%d" % number for number in range(1, limits.IPOIB_STARTING_DATAGRAMS)],
         )
+
+    def test_longBeforeUp(self) -> None:
+        """
+        One that is too long does not wait.
+        """
+        net = Stacks(mtu=0)
+        for interface, host, longest in (("10.9.0.1", "10.9.0.2", 65507), ("fd00::1", "fd00::2", 65527)):
+            one = net.open(0, 0, interface)
+            one.transport.write(bytes(longest), (host, 9))
+            with self.assertRaises(MessageLengthError):
+                one.transport.write(bytes(longest + 1), (host, 9))
+        net.stacks[0].interfaceUp(65575)
+        self.assertEqual(len(net.interfaces[0].sent), 2)
+
+    def test_changedBeforeUp(self) -> None:
+        """
+        A port that was connected elsewhere meanwhile loses what waits: others' datagrams are sent.
+        """
+        net = Stacks(mtu=0)
+        one, other = net.open(0), net.open(0)
+        for each in (one, other):
+            each.transport.write(b"x", ("10.9.0.2", 9))
+        one.transport.connect("10.9.0.3", 9)
+        net.stacks[0].interfaceUp(2044)
+        self.assertEqual(len(net.interfaces[0].sent), 1)
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+
+    def test_destinationsSpelled(self) -> None:
+        """
+        A destination that is written in two ways is remembered as long as either is.
+        """
+        self.patch(limits, "IPOIB_SEND_FLOWS", 2)
+        one = self.net.open(0, 0, "fd00::1")
+        for host, isKnown in (("fd00::2", True), ("fd00:0::2", True), ("fd00::3", True), ("fd00::4", False)):
+            one.transport.write(b"", (host, 9))
+            self.assertIs(one.transport.sendsTo(ip_address("fd00::2").packed, 9), isKnown)
+        self.assertEqual(len(one.transport._destinations), 2)
 
     def test_destinationsRemembered(self) -> None:
         """

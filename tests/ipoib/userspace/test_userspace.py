@@ -18,7 +18,7 @@ from tests.ipoib.userspace.wire import Recorder, Stacks
 from tests.support.calls import PACKAGE, called
 from twisted_ib import limits
 from twisted_ib.ipoib.protocol.stack.icmp import PORT_UNREACHABLE, PROTOCOL, TOO_BIG, ICMPMessage, message
-from twisted_ib.ipoib.protocol.stack.packets import IPPacket, fragments
+from twisted_ib.ipoib.protocol.stack.packets import FRAGMENT, IPPacket, fragments
 from twisted_ib.ipoib.protocol.stack.udp import IPv4Flow, IPv6Flow
 from twisted_ib.ipoib.userspace import IPStack
 
@@ -121,6 +121,33 @@ class EchoTests(StackCase):
         self.assertEqual(one.received, [])
         self.assertEqual(self.stack.counters, {"own_source": 2})
 
+    def test_noSource(self) -> None:
+        """
+        What comes from a broadcast, group or loopback address is dropped: nobody answers, and no protocol
+        gets it.
+        """
+        four, six = self.net.open(0, 7001), self.net.open(0, 7001, "fd00::1")
+        for host in ("10.9.0.255", "255.255.255.255", "224.0.0.1", "127.0.0.1", "127.9.9.9"):
+            source = ip_address(host).packed
+            self.assertEqual(self.receive(wrapped(source, A, 1, message(source, A, (8, 0), 1, b""))), [])
+            self.assertEqual(self.receive(IPv4Flow(source, 5, A, 7001, 64).frame(b"x")[4:]), [])
+        for host in ("::1", "ff02::1"):
+            source = ip_address(host).packed
+            self.assertEqual(self.receive(wrapped(source, A6, 58, message(source, A6, (128, 0), 1, b""))), [])
+            self.assertEqual(self.receive(IPv6Flow(source, 5, A6, 7001, 64).frame(b"x")[4:]), [])
+        self.assertEqual((four.received, six.received), ([], []))
+        self.assertEqual(self.stack.counters, {"bad_source": 8, "malformed": 6})
+
+    def test_nestedFragments(self) -> None:
+        """
+        Fragments whose whole is a fragment again are dropped.
+        """
+        one = self.net.open(0, 7001, "fd00::1")
+        inner = bytes((17, 0, 0, 1)) + bytes(4) + IPv6Flow(B6, 5, A6, 7001, 64).frame(bytes(32))[44:]
+        for frame in fragments(B6, A6, FRAGMENT, 64, inner, 64, 2):
+            self.assertEqual(self.receive(frame[4:]), [])
+        self.assertEqual((one.received, self.stack.counters), ([], {"malformed": 1}))
+
 
 class UnreachableTests(StackCase):
     """
@@ -152,7 +179,7 @@ class UnreachableTests(StackCase):
             (B, bytes((10, 9, 0, 7))),
         ):
             self.assertEqual(self.receive(IPv4Flow(source, 7, destination, 9, 64).frame(b"x")[4:]), [])
-        self.assertEqual(self.stack.counters, {"no_port": 2, "not_for_us": 1})
+        self.assertEqual(self.stack.counters, {"no_port": 1, "not_for_us": 1, "bad_source": 1})
 
     def test_protocols(self) -> None:
         """
