@@ -334,7 +334,7 @@ TOPOLOGY_BYTES = 16 * 1024 * 1024
 SUBNET_HOPS = 64
 #: Ways of packets, and of packets to groups, that a subnet keeps.
 SUBNET_ROUTES = 65536
-#: Processes that are attached to the host of a subnet, or about to be; its switch has 253 ports for them.
+#: Processes that are attached to the host of a subnet, or about to be.
 SUBNET_DEVICES = 256
 #: MADs that wait until the device of a port takes them.
 SUBNET_MADS = 1024

@@ -182,6 +182,7 @@ class SubnetTestCase(HCATestCase):
 
     topology = SWITCH
     isManaged = True
+    grows = False
 
     def setUp(self) -> None:
         """
@@ -190,7 +191,7 @@ class SubnetTestCase(HCATestCase):
         super().setUp()
         self.clock: Clock
         self.lost: Counter[str] = Counter()
-        self.subnet = HostedSubnet(parse(self.topology, "test"), self._count, self.clock)
+        self.subnet = HostedSubnet(parse(self.topology, "test"), self._count, self.clock, self.grows)
         self.manager = Manager(self.subnet)
         self.neighbours = Neighbours()
         #: The adapters that the next devices are attached to.

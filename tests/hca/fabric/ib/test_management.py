@@ -266,10 +266,10 @@ class OwnManagerTests(SubnetTestCase):
 
 class SoonTests(SubnetTestCase):
     """
-    Devices that come one after the other, at the switch of the run directory's subnet.
+    Devices that come one after the other, at a switch whose ports take a sweep several turns.
     """
 
-    topology = TOPOLOGY
+    topology = TOPOLOGY.replace("Switch 36", "Switch 254")
     isManaged = False
 
     def test_soon(self) -> None:
@@ -487,3 +487,36 @@ class MADTests(SubnetTestCase):
         for _ in range(3):
             self.subnet.send(self.port("a"), Packet(1, self.c.port.lid, 1, 1, bytearray(mad(PING, GET, 0))))
         self.assertEqual(self.c.counters["management_dropped"], 2)
+
+
+class GrowingTests(SubnetTestCase):
+    """
+    A subnet that has a switch more when a port is left.
+    """
+
+    topology = 'Switch 4 "s"'
+    grows = True
+
+    def test_grows(self) -> None:
+        """
+        Each switch has devices at all ports but those to other switches; all reach each other, and a port
+        that becomes free is taken first.
+        """
+        devices = [self.device() for _ in range(9)]
+        self.manager.sweep()
+        settle(*devices)
+        switches = [node for node in self.subnet.graph.nodes.values() if node.switch is not None]
+        self.assertEqual([len(node.ports) for node in switches], [5] * 4)
+        self.assertEqual(len({node.guid for node in switches}), 4)
+        ends = [self.port(f"test {device.guid:x}").peer for device in devices]
+        places = [(switches.index(end.node), end.number) for end in ends if end is not None]
+        rows = [[(0, 1), (0, 2), (0, 3)], [(1, 2), (1, 3)], [(2, 2), (2, 3)], [(3, 2), (3, 3)]]
+        self.assertEqual(places, [place for row in rows for place in row])
+        first, last = devices[0].fabric.port, devices[-1].fabric.port
+        self.assertEqual(first.route(devices[-1].port.lid), devices[-1].guid)
+        self.assertEqual(last.route(devices[0].port.lid), devices[0].guid)
+        devices[1].close()
+        late = self.device()
+        end = self.port(f"test {late.guid:x}").peer
+        assert end is not None
+        self.assertEqual((end.node, end.number), (switches[0], 2))

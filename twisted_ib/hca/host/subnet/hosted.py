@@ -56,10 +56,13 @@ class HostedSubnet:
     @ivar attached: the devices at its ports, by the GUIDs of these.
     """
 
-    def __init__(self, topology: Topology, count: Callable[[str], object], clock: Any) -> None:
+    def __init__(
+        self, topology: Topology, count: Callable[[str], object], clock: Any, grows: bool = False
+    ) -> None:
         """
         @param count: called with the name of each loss.
         @param clock: has C{seconds} and C{callLater}.
+        @param grows: whether it gets another switch, with as many ports, when one port is left for devices.
         @raise HCAError: there are too many nodes.
         """
         self._topology = topology
@@ -75,6 +78,7 @@ class HostedSubnet:
         self.manager: HostedManager | None = None
         self.forwarding = Forwarding()
         self.attached: dict[int, AttachedPort] = {}
+        self._grows = grows
         #: Adapters that the topology does not have, and their ports.
         self._plugged: dict[Node, Port] = {}
         self.graph, self._nodes = build(topology)
@@ -270,6 +274,8 @@ class HostedSubnet:
 
     def _plug(self, guid: int, description: str) -> Port:
         end = self._free()
+        if end is not None and self._grows and sum(map(_isFree, self.graph.ports())) == 1:
+            end = self._extended(end)
         if end is None:
             raise ResourceLimitError(
                 "no switch of the subnet has a free port: its topology needs one with more ports"
@@ -282,6 +288,18 @@ class HostedSubnet:
         self._plugged[node] = port
         self._linksChanged(self.graph.link(port, end))
         return port
+
+    def _extended(self, end: Port) -> Port:
+        # With all ports from the start each sweep would ask each of them.
+        last = end.node
+        guid = last.guid + 1
+        while guid in self.graph.nodes:
+            guid += 1
+        switch = Node(NodeType.SWITCH, guid, len(last.ports) - 1, f"{self._topology.nodes[0].name}-{guid:x}")
+        _, uplink, free, *_ = switch.each()
+        self.graph.add(switch)
+        self._linksChanged(self.graph.link(uplink, end))
+        return free
 
     def _free(self) -> Port | None:
         # Adapters are at leaves; each of these gets as many devices as the others.

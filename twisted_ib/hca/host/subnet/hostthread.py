@@ -26,9 +26,10 @@ from twisted_ib.hca.subnet.topology import parse
 
 #: Seconds that a host without devices stays.
 LINGER_SECONDS = 1.0
-#: A switch, and the adapter of the subnet manager.  Devices bring theirs.
+#: A switch, and the adapter of the subnet manager.  Devices bring theirs, and there are more switches when it
+#: is full: a sweep asks each port, so that with all ports from the start the first device waits for it.
 TOPOLOGY: Final = """\
-Switch 254 "switch"
+Switch 36 "switch"
 [1] "manager"[1]
 
 Ca 1 "manager"
@@ -154,7 +155,7 @@ class HostThread:
         self._isOver = False
         self._lingering: _Call | None = None
         self._loop = Loop()
-        self.subnet = HostedSubnet(parse(TOPOLOGY, place.name), self.count, self._loop)
+        self.subnet = HostedSubnet(parse(TOPOLOGY, place.name), self.count, self._loop, grows=True)
         self.server = SubnetServer(self.subnet, place, self._loop, self.count, allows, self._attended)
         self._thread = threading.Thread(target=self._run, name=place.name, daemon=True)
         _hosts.add(self)
