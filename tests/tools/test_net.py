@@ -351,5 +351,5 @@ class ProcessTests(CommandTestCase):
             self.said("-l"),
             r"Ca\t : 0x0000000000100000 ports 1 devid 0x0 vendid 0x0 \"manager\"\n"
             r"Ca\t : 0x[0-9a-f]{16} ports 1 devid 0x0 vendid 0x0 \".* ib0 [0-9]+\"\n"
-            r"Switch\t : 0x0000000000200000 ports 254 devid 0x0 vendid 0x0 \"switch\"\n",
+            r"Switch\t : 0x0000000000200000 ports 36 devid 0x0 vendid 0x0 \"switch\"\n",
         )
