@@ -16,10 +16,8 @@ from twisted_ib.sdp.port import SDPClientEndpoint, SDPServerEndpoint, connectSDP
 #: A port on which nobody listens: those that a test gets are ephemeral.
 _NOBODY = 9
 
-IB_REACTORS = [
-    "twisted_ib.reactor.ibreactor.IBReactor",
-    "twisted_ib.reactor.asyncioreactor.IBAsyncioReactor",
-]
+IB_REACTORS = ["twisted_ib.reactor.ibreactor.IBReactor"]
+IB_ASYNCIO = "twisted_ib.reactor.asyncioreactor.IBAsyncioReactor"
 
 OTHER_REACTORS = [
     "twisted.internet.epollreactor.EPollReactor",
@@ -75,5 +73,5 @@ def subjectFor(device: str) -> StreamSubject:
     )
 
 
-for _device in ("shm0", "lo0"):
-    globals().update(makeStreamTests(subjectFor(_device), [*IB_REACTORS, *OTHER_REACTORS], __name__))
+for _device, _more in (("shm0", [IB_ASYNCIO]), ("lo0", [])):
+    globals().update(makeStreamTests(subjectFor(_device), [*IB_REACTORS, *OTHER_REACTORS, *_more], __name__))

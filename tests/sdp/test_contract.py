@@ -31,7 +31,7 @@ CONTRACTS: tuple[type[StreamContract], ...] = (
     ReactorContract,
 )
 CARRIERS: tuple[tuple[Any, list[str]], ...] = (
-    (TCP(), [EPOLL, IB, ASYNCIO, IB_ASYNCIO]),
+    (TCP(), [EPOLL, IB, ASYNCIO]),
     (SDP("shm0"), [IB, EPOLL, ASYNCIO, IB_ASYNCIO]),
     (SDP("lo0"), [IB, EPOLL, ASYNCIO]),
 )
