@@ -313,6 +313,25 @@ class LinkTests(SynchronousTestCase):
         error = self.assertRaises(DeviceError, links.SubnetLink, fabric, 7, "x", environment)
         self.assertEqual(str(error), "the host of subnet other does not answer")
 
+    def test_noThread(self) -> None:
+        """
+        A process that can have no thread leaves the place to others.
+        """
+
+        def start(thread: Any) -> None:
+            """
+            As at C{ulimit -u}.
+            """
+            raise RuntimeError("can't start new thread")
+
+        patch = self.patch(hosts.threading.Thread, "start", start)
+        for _ in range(2):
+            error = self.assertRaises(DeviceError, Device, "ib0")
+            self.assertEqual(str(error), "subnet default cannot be hosted: can't start new thread")
+        patch.restore()
+        self.assertEqual(hosts._hosts, set())
+        self.open()
+
     def test_notHosted(self) -> None:
         """
         A device whose host is gone has a port that is Down as long as its process cannot host, and reaches

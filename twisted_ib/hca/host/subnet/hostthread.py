@@ -7,6 +7,7 @@ or does not poll its device, keeps nobody from attaching, and its subnet manager
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import threading
@@ -163,9 +164,16 @@ class HostThread:
     def start(self) -> None:
         """
         Begin.
+
+        @raise OSError: there can be no thread for it; then it has closed, with its place.
         """
         self._linger()
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            # pthread_create(3) fails with EAGAIN, as at ulimit -u; threading does not keep the number.
+            self._close()
+            raise OSError(errno.EAGAIN, str(error)) from error
 
     def count(self, name: str) -> None:
         """
@@ -178,10 +186,13 @@ class HostThread:
             while not self._isOver:
                 self._loop.turn()
         finally:
-            self.subnet.close()
-            _hosts.discard(self)
-            self.server.close()
-            self._loop.close()
+            self._close()
+
+    def _close(self) -> None:
+        self.subnet.close()
+        _hosts.discard(self)
+        self.server.close()
+        self._loop.close()
 
     def _attended(self, isAttended: bool) -> None:
         if not isAttended:

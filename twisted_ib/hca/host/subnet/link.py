@@ -193,7 +193,10 @@ class SubnetLink:
             place = Place.take(directory, self._name)
             if place is None:
                 return False
-            HostThread(place, allows).start()
+            host = HostThread(place, allows)
+            # It closes the place from here on.
+            place = None
+            host.start()
         except PermissionError:
             # The lock is another user's.
             return False
