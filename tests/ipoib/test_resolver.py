@@ -5,25 +5,30 @@ Tests of L{twisted_ib.ipoib.resolver}: hosts named by the IP addresses of IPoIB.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from ipaddress import ip_address
 from typing import Any, ClassVar
 from unittest import mock
 
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.error import CannotListenError
 from twisted.internet.error import NoRouteError as NoRoute
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.protocol import DatagramProtocol, Factory, Protocol
 from twisted.internet.test.reactormixins import ReactorBuilder
+from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.hca.addressed import onWire
 from tests.hca.fabric.ib.subnets import SWITCH
 from tests.hca.hcas import User
 from tests.ipoib.pairs import OnLoopback, OnPackets, OnSubnet
-from tests.ipoib.test_interface import ONE, TWO, Interfaces
+from tests.ipoib.test_interface import ONE, TWO, Consumer, Interfaces
 from tests.sdp.test_contract import IB
+from tests.support.commands import PATH
 from tests.support.rundirectory import ownRunDirectory
-from tests.support.waiting import runToEnd
+from tests.support.waiting import HANG_SECONDS, runToEnd
 from twisted_ib import limits
 from twisted_ib.errors import DeviceError, NoRouteError, ServiceInUseError
 from twisted_ib.hca.connection import ConnectRequest
@@ -35,12 +40,30 @@ from twisted_ib.hca.host.subnet.ofthread import hostHere
 from twisted_ib.hca.sm.manager import Options
 from twisted_ib.hca.subnet.topology import parse
 from twisted_ib.internet.channel import channelFor
+from twisted_ib.ipoib import listenIPoIB
 from twisted_ib.ipoib.protocol.wire import packHardwareAddress
 from twisted_ib.ipoib.resolver import Resolver, interfaceFor
 from twisted_ib.rdma import RDMAClientEndpoint, listenRDMA
 from twisted_ib.sdp import SDPClientEndpoint, listenSDP
 
 OWN, PEER = "10.9.0.1", "10.9.0.2"
+#: Listens without endpoint strings: on a device without an address, and then at that of a configured one.
+LISTENING = f"""{PATH}
+import sys
+from twisted.internet import reactor
+from twisted.internet.protocol import Factory
+from twisted_ib.hca.device.registry import addDevice
+from twisted_ib.hca.host.subnet.hosted import HostedSubnet
+from twisted_ib.hca.host.subnet.ofthread import hostHere
+from twisted_ib.hca.subnet.topology import parse
+from twisted_ib.sdp import listenSDP
+from tests.hca.fabric.ib.subnets import SWITCH
+hostHere(HostedSubnet(parse(SWITCH, "test"), lambda name: None, reactor))
+addDevice("ib0", "ib", "{ONE}")
+listenSDP(reactor, 0, Factory(), device="lo0")
+print("twisted_ib.ipoib" in sys.modules)
+print(listenSDP(reactor, 0, Factory(), interface="{OWN}", device="ib0").getHost().host)
+"""
 
 
 class Listener:
@@ -235,6 +258,31 @@ class EndpointMixin:
         reactor = self.buildReactor()
         runToEnd(self, reactor, steps)
 
+    def test_ports(self: Any) -> None:
+        """
+        A port without an address is on the interface that there is; beside another consumer there is none,
+        and the error says whose.
+        """
+        ownRunDirectory(self)
+
+        async def steps() -> None:
+            one = interfaceFor(reactor, "lo0", "10.9.0.7/24")
+            port = listenIPoIB(reactor, 0, DatagramProtocol(), device="lo0")
+            await port.stopListening()
+            again = interfaceFor(reactor, "lo0", "10.9.0.8/24")
+            again.consumer = Consumer()
+            error = self.assertRaises(
+                CannotListenError, listenIPoIB, reactor, 0, DatagramProtocol(), "10.9.0.8", "lo0"
+            )
+            self.assertIn(
+                "the interface of lo0 with 10.9.0.8/24 is in use by a Consumer: end that", str(error)
+            )
+            for each in (one, again):
+                await each.close()
+
+        reactor = self.buildReactor()
+        runToEnd(self, reactor, steps)
+
     def test_configured(self: Any) -> None:
         """
         C{TWISTED_IB_DEVICES} gives devices of a subnet their addresses, by which endpoint strings name hosts
@@ -285,6 +333,22 @@ class EndpointTests(EndpointMixin, ReactorBuilder):
     """
 
     _reactors: ClassVar = [IB]
+
+
+class ProgramTests(SynchronousTestCase):
+    """
+    A program of its own.
+    """
+
+    def test_listens(self) -> None:
+        """
+        A configured interface is open also for programs that use no endpoint strings; others do not load
+        IPoIB.
+        """
+        ownRunDirectory(self)
+        command = [sys.executable, "-c", LISTENING]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS)
+        self.assertEqual((done.stdout.split(), done.stderr), (["False", OWN], ""))
 
 
 globals().update(EndpointTests.makeTestCaseClasses())

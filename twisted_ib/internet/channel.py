@@ -15,7 +15,7 @@ living peers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from threading import get_ident
 from time import perf_counter
 from typing import Any
@@ -25,6 +25,7 @@ from twisted.internet import interfaces
 from twisted.internet.error import ConnectError, ConnectionLost
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from twisted.python.reflect import namedAny
 from zope.interface import implementer
 
 from twisted_ib.errors import DeviceClosedError, HCAError
@@ -32,7 +33,13 @@ from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.base.socketrows import noWhy, usersRows
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.device.receivebudget import pathOf
-from twisted_ib.hca.device.registry import DEFAULT_DEVICE, isPlacedByUser, place, watchDevices
+from twisted_ib.hca.device.registry import (
+    DEFAULT_DEVICE,
+    interfaceOf,
+    isPlacedByUser,
+    place,
+    watchDevices,
+)
 from twisted_ib.hca.host.socketpage.shown import ShownSockets
 from twisted_ib.interfaces import IReactorCompletionChannels
 from twisted_ib.internet import readers
@@ -480,8 +487,9 @@ class DeviceChannel:
             self.reactor.unwatchChannel(self)
 
 
-#: Called with each channel that is opened: what layers above have on a device from its beginning.
-onOpened: list[Callable[[DeviceChannel], object]] = []
+#: Opens the IPoIB interface that a device is configured with, from its channel and the address.  By name: it
+#: is of a layer above, which programs without such a device do not load.
+_INTERFACE_OPENER = "twisted_ib.ipoib.resolver.openConfigured"
 #: The reactors that have channels.
 _reactors: WeakSet[Any] = WeakSet()
 
@@ -521,8 +529,9 @@ def channelFor(reactor: Any, name: str | None = None, bound: str = "", peer: str
         if channel is None or channel.device.closed:
             device = Device(name, reactor.seconds, address=address)
             channel = channels[key] = DeviceChannel(reactor, device)
-            for call in onOpened:
-                call(channel)
+            interface = interfaceOf(name)
+            if interface is not None:
+                namedAny(_INTERFACE_OPENER)(channel, interface)
             # After shutdown: stopListening() and loseConnection() of triggers before and during it still need
             # the device.
             reactor.addSystemEventTrigger("after", "shutdown", _close, channel)

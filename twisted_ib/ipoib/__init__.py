@@ -23,8 +23,16 @@ __all__ = ["IPacketConsumer", "IPoIBInterface", "interfaceFor", "ipoibPort", "li
 
 def __getattr__(name: str) -> object:
     # Imported on first use: a program that needs only a codec or the machine does not load ports.
-    if name in __all__:
-        from twisted_ib.ipoib import interface, port, resolver
+    if name in ("IPacketConsumer", "IPoIBInterface"):
+        from twisted_ib.ipoib import interface
 
-        return next(vars(module)[name] for module in (interface, resolver, port) if name in vars(module))
+        return getattr(interface, name)
+    if name == "interfaceFor":
+        from twisted_ib.ipoib import resolver
+
+        return resolver.interfaceFor
+    if name in ("ipoibPort", "listenIPoIB"):
+        from twisted_ib.ipoib import port
+
+        return getattr(port, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

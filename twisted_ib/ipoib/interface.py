@@ -93,7 +93,7 @@ class IPoIBInterface:
         channel: DeviceChannel,
         addresses: Sequence[IPv4Interface | IPv6Interface],
         *,
-        isConnected: bool | None = None,
+        isConnected: bool = True,
         pKey: int = DEFAULT_PKEY,
         mtu: int | None = None,
         gateways: Sequence[tuple[IPv4Network | IPv6Network, bytes]] = (),
@@ -102,8 +102,7 @@ class IPoIBInterface:
         Open one, and begin to join its broadcast group.
 
         @param addresses: its addresses; the link-local one of IPv6 is added.
-        @param isConnected: whether connected mode is offered; by default it is, and used with those that
-            offer it too.
+        @param isConnected: whether connected mode is offered, and used with those that offer it too.
         @param pKey: its partition.
         @param mtu: the longest packet, octets; by default what the mode has.
         @param gateways: networks behind neighbours, and the neighbours' addresses.
@@ -131,10 +130,17 @@ class IPoIBInterface:
         device.counting[self._counting] = lambda: driver.counters
         channel.acquire(self)
         self._settings = Settings(
-            *(device.gid, number, tuple(addresses), pKey | FULL_MEMBER, isConnected is not False, mtu),
+            *(device.gid, number, tuple(addresses), pKey | FULL_MEMBER, isConnected, mtu),
             gateways=tuple(gateways),
         )
         self._begin()
+
+    def __str__(self) -> str:
+        """
+        @return: C{the interface of DEVICE with ADDRESS/LENGTH}, without the link-local address.
+        """
+        own = ", ".join(str(each) for each in self._settings.addresses)
+        return f"the interface of {self.channel.device.name} with {own}"
 
     # -- users
 
@@ -290,7 +296,7 @@ class IPoIBInterface:
         try:
             call(argument)
         except Exception:
-            _log.failure("while the user of an interface of {name} was told", name=self.channel.device.name)
+            _log.failure("while the user of {interface} was told", interface=self)
 
     def _tellReady(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -338,7 +344,7 @@ class IPoIBInterface:
         driver = self._driver
         driver.machine.close(driver.clock())
         if self._isUp:
-            self.interfaceFailed(DeviceError(f"the interface of {self.channel.device.name}: {why}"))
+            self.interfaceFailed(DeviceError(f"{self}: {why}"))
 
     # -- of its channel
 
@@ -353,7 +359,7 @@ class IPoIBInterface:
     # -- the end
 
     def _closedError(self) -> InterfaceClosedError:
-        return InterfaceClosedError(f"the interface of {self.channel.device.name} was closed")
+        return InterfaceClosedError(f"{self} was closed")
 
     def _lost(self, error: InterfaceClosedError) -> None:
         self._end(error)

@@ -553,7 +553,7 @@ def listenIPoIB(
     reactor: Any,
     port: int,
     protocol: Any,
-    interface: str = "10.9.0.1",
+    interface: str = "",
     device: str = "ib0",
     maxPacketSize: int = 8192,
     listenMultiple: bool = False,
@@ -565,7 +565,7 @@ def listenIPoIB(
     @param port: 0 for any that is free.
     @param protocol: a C{DatagramProtocol}; its transport provides C{IMulticastTransport}.
     @param interface: the local address, with the length of its network if this process has no interface with
-        it yet: C{"10.9.0.1/24"}.
+        it yet: C{"10.9.0.1/24"}; by default all of IPv4 of the interface that there is.
     @param device: the HCA's name.
     @param maxPacketSize: octets of a datagram that the protocol gets; what is behind them is lost.
     @param listenMultiple: whether other ports may have the number that say so, too.

@@ -22,7 +22,7 @@ from twisted.logger import Logger
 from twisted.python import log
 
 from twisted_ib import limits
-from twisted_ib.errors import HeaderError, InterfaceClosedError, ServiceInUseError, WireError
+from twisted_ib.errors import DeviceError, HeaderError, InterfaceClosedError, WireError
 from twisted_ib.hca.memory.keys import DrawnAhead
 from twisted_ib.internet.addresses import FIRST_EPHEMERAL_PORT
 from twisted_ib.internet.logcontext import callInContext, upcalls
@@ -142,7 +142,7 @@ class IPStack:
         """
         The interface has closed, or could not join its broadcast group and tries again.
         """
-        _log.error("{interface!r}: {error}", interface=self.interface, error=error)
+        _log.error("packets do not pass on {interface}: {error}", interface=self.interface, error=error)
         if isinstance(error, InterfaceClosedError):
             for port in [*chain.from_iterable(self._ports.values()), *self._rawPorts]:
                 port.connectionLost()
@@ -584,7 +584,10 @@ def stackFor(reactor: Any, device: str, address: str) -> IPStack:
         return consumer
     if consumer is not NOBODY:
         interface.close()
-        raise ServiceInUseError(f"the packets of {interface!r} go to {consumer!r}")
+        # Not ServiceInUseError, whose text CannotListenError does not tell.
+        raise DeviceError(
+            f"{interface} is in use by a {type(consumer).__name__}: end that, or take another address"
+        )
     return IPStack(interface, reactor)
 
 

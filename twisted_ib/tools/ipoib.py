@@ -40,7 +40,6 @@ MOST_MTU, LEAST_MTU = 65520, 576
 JOIN_SECONDS = 30.0
 #: The signals that are passed on to a command.
 PASSED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_MODES = {"datagram": False, "connected": True, None: None}
 
 _RUN = """\
 The command has a user and a network namespace of its own, with lo and the interface; the device stays
@@ -73,8 +72,6 @@ class Session:
         """
         @param tun: opened, but down.
         """
-        # Imported here: the child of run forks before there is a reactor, and help needs none.
-
         self._reactor, self._tun, self._options = reactor, tun, options
         self._forwarder: Any = None
         self._interface: Any = None
@@ -97,7 +94,7 @@ class Session:
         options = self._options
         self._interface = interface = IPoIBInterface(
             *(channelFor(self._reactor, options.device), options.addresses),
-            isConnected=_MODES[options.mode],
+            isConnected=options.mode != "datagram",
             mtu=options.mtu,
         )
         self._reactor.addSystemEventTrigger("before", "shutdown", self.end)
