@@ -63,8 +63,14 @@ class Direction:
 
 class Framing(Protocol):
     """
-    What becomes of the packets of a device.
+    The frames of a device's packets.
     """
+
+    @property
+    def hasPartitions(self) -> bool:
+        """
+        Whether the packets of a connection have the P_Keys of its queue pairs, and not the default one.
+        """
 
     @property
     def linkType(self) -> int:
@@ -106,6 +112,7 @@ class RoutedFraming:
     RoCEv2 in Ethernet frames.
     """
 
+    hasPartitions = False
     linkType = ETHERNET
     form = RoutedForm()
 
@@ -139,6 +146,7 @@ class LocalFraming:
     InfiniBand packets.
     """
 
+    hasPartitions = True
     linkType = ERF
     form = LocalForm()
 

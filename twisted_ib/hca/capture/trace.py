@@ -110,7 +110,7 @@ class Trace:
         @param remote: the number of that of the peer.
         @return: the P_Key of packets on a wire of this HCA or, if not C{isOwn}, of the peer.
         """
-        if queuePair is None or isinstance(self.framing, RoutedFraming):
+        if queuePair is None or not self.framing.hasPartitions:
             return DEFAULT_PARTITION
         mine: int = queuePair.partition
         # The peer tells its own soon.

@@ -2,8 +2,8 @@
 InfiniBand packets as they are on a link: local route header (LRH), invariant and variant CRC (IBTA vol. 1
 7.7, 7.8).
 
-Whoever takes packets there (analysers, capture files of link type 247) sees these; nothing of this project
-sends them.
+No fabric sends them: captures of C{ib} devices have them, in ERF records (link type 197), as those of
+analysers.
 """
 
 from __future__ import annotations

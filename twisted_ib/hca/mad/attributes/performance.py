@@ -106,7 +106,7 @@ class PortSamplesControl(Attribute):
 @frozen(kw_only=True)
 class PortSamplesResult(Attribute):
     """
-    What a sampling mechanism has counted.
+    The counts of a sampling mechanism.
 
     @ivar tag: that of its L{PortSamplesControl}.
     """
