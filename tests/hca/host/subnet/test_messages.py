@@ -81,8 +81,8 @@ class MessageTests(SynchronousTestCase):
         ways = Ways(octets)
         self.assertEqual((ways.routes, ways.devices), ({3: 5, 4: 7}, devices))
         self.assertEqual((ways.groups, ways.accepted[5]), ({0xC000: (5, 7)}, {0x8001, 1}))
-        self.assertEqual(messages.descriptions(devices.items(), "two"), 7)
-        self.assertEqual(messages.descriptions(devices.items(), ""), 0)
+        self.assertEqual(messages.guidNamed(devices.items(), "two"), 7)
+        self.assertEqual(messages.guidNamed(devices.items(), ""), 0)
 
     def test_bad(self) -> None:
         """

@@ -223,11 +223,8 @@ class SubnetFabric:
         return gidNumber(address) in self.owner.port.gids
 
     def _guidOf(self, address: str) -> int:
-        # IBTA vol. 1 4.1.1: subnet prefix and GUID.
-        prefix, guid = divmod(gidNumber(address), 1 << 64)
-        if prefix != self.owner.port.subnetPrefix:
-            return 0
-        if not self.port.has(guid):
+        guid: int = self.owner.guidOf(address)
+        if guid and not self.port.has(guid):
             self.port.refresh()
         return guid if self.port.has(guid) else 0
 

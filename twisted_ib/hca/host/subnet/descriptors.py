@@ -1,10 +1,11 @@
 """
-Descriptors of the host of a subnet, for a reactor or for a thread that has none.
+Descriptors and timers of the host of a subnet, for a reactor or for a thread that has none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 
 def _nothing() -> None:
@@ -44,4 +45,22 @@ class Descriptor:
         """
 
 
-__all__ = ["Descriptor"]
+def isPending(timer: Any) -> bool:
+    """
+    @param timer: from C{callLater}, or L{None}.
+    @return: whether it is still to come.
+    """
+    return timer is not None and bool(timer.active())
+
+
+def cancel(timer: Any) -> None:
+    """
+    Cancel a timer if it is pending.
+
+    @param timer: from C{callLater}, or L{None}.
+    """
+    if isPending(timer):
+        timer.cancel()
+
+
+__all__ = ["Descriptor", "cancel", "isPending"]

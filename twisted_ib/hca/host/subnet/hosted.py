@@ -16,6 +16,7 @@ from twisted_ib.hca.base.operation import SMI_QPN
 from twisted_ib.hca.base.port import LARGEST_UNICAST_LID, KeyViolation, PhysicalState, PortChange, PortState
 from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.host.subnet.attached import AttachedPort, IAttachedDevice
+from twisted_ib.hca.host.subnet.descriptors import cancel
 from twisted_ib.hca.host.subnet.manager import HostedManager
 from twisted_ib.hca.mad.attributes.node import NodeInfo
 from twisted_ib.hca.mad.attributes.notice import Notice
@@ -398,8 +399,7 @@ class HostedSubnet:
         now = self._clock.seconds()
         for port, dlid, octets in self._traps.due(now):
             self.exchange(port, Packet(port.lid, dlid, SMI_QPN, SMI_QPN, bytearray(octets)))
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
+        cancel(self._timer)
         deadline = self._traps.deadline()
         wait = None if deadline is None else max(0.0, deadline - now)
         self._timer = None if wait is None else self._clock.callLater(wait, self._sendTraps)
@@ -410,8 +410,7 @@ class HostedSubnet:
         """
         if self.manager is not None:
             self.manager.close()
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
+        cancel(self._timer)
 
     def load(self, topology: Topology) -> None:
         """

@@ -71,11 +71,11 @@ class Loop:
         """
         return time.monotonic()
 
-    def callLater(self, wait: float, call: Callable[..., object], *arguments: Any) -> _Call:
+    def callLater(self, wait: float, call: Callable[..., Any], *arguments: Any) -> _Call:
         """
         Call something later, in the thread.
         """
-        return _Call(self._timers.start(wait, partial(_ignored, call, *arguments)))
+        return _Call(self._timers.start(wait, partial(call, *arguments)))
 
     def addReader(self, descriptor: Descriptor) -> None:
         """
@@ -220,10 +220,6 @@ class HostThread:
         _hosts.discard(self)
         self.server.forget()
         self._loop.close()
-
-
-def _ignored(call: Callable[..., object], *arguments: Any) -> None:
-    call(*arguments)
 
 
 _hosts: set[HostThread] = set()

@@ -33,7 +33,7 @@ from twisted_ib.hca.host.subnet.messages import (
     WAYS,
     WAYS_BYTES,
     Ways,
-    descriptions,
+    guidNamed,
     kindOf,
     packAttach,
     packMAD,
@@ -268,7 +268,7 @@ class SubnetLink:
         """
         See L{AttachedPort.named<twisted_ib.hca.host.subnet.attached.AttachedPort.named>}.
         """
-        return descriptions(self._current.devices.items(), description)
+        return guidNamed(self._current.devices.items(), description)
 
     def lidOf(self, guid: int) -> int:
         """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted_ib import limits
 from twisted_ib.hca.base.traits import NodeType
+from twisted_ib.hca.host.subnet.descriptors import cancel, isPending
 from twisted_ib.hca.mad.attributes.manager import SMInfo
 from twisted_ib.hca.mad.attributes.notice import Notice
 from twisted_ib.hca.sm.manager import Manager, Options
@@ -98,7 +99,7 @@ class HostedManager:
         return next((port for port in ports if port.peer is not None), ports[0] if ports else None)
 
     def _resume(self) -> None:
-        if self.port is None or self._external or _isPending(self._return):
+        if self.port is None or self._external or isPending(self._return):
             return
         self._subnet.markSM(self.port, True)
         self.manager.start(self._clock.seconds())
@@ -108,15 +109,15 @@ class HostedManager:
         self.manager.resign()
         if self.port is not None and self.port not in self._external:
             self._subnet.markSM(self.port, False)
-        _cancel(self._timer)
+        cancel(self._timer)
 
     def close(self) -> None:
         """
         End.  Idempotent.
         """
         self.manager.resign()
-        _cancel(self._timer)
-        _cancel(self._return)
+        cancel(self._timer)
+        cancel(self._return)
 
     # -- external subnet managers
 
@@ -124,7 +125,7 @@ class HostedManager:
         """
         A program is the subnet manager of a port from now on: this one resigns, and ports keep their LIDs.
         """
-        _cancel(self._return)
+        cancel(self._return)
         self._external.add(port)
         self._stop()
 
@@ -163,7 +164,7 @@ class HostedManager:
             self._schedule(0.0)
 
     def _schedule(self, wait: float) -> None:
-        _cancel(self._timer)
+        cancel(self._timer)
         self._timer = self._clock.callLater(wait, self._turn)
 
     def _turn(self) -> None:
@@ -203,15 +204,6 @@ def _isForManager(octets: bytearray) -> bool:
     if method & RESPONSE:
         return bool(transaction >> _NUMBER_SHIFT == TRANSACTIONS >> _NUMBER_SHIFT)
     return attribute == SMInfo.ID or (method == TRAP and attribute == Notice.ID)
-
-
-def _isPending(timer: Any) -> bool:
-    return timer is not None and bool(timer.active())
-
-
-def _cancel(timer: Any) -> None:
-    if _isPending(timer):
-        timer.cancel()
 
 
 __all__ = ["HostedManager", "IHost"]

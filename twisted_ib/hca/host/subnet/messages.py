@@ -293,7 +293,7 @@ def refusal(text: str) -> bytes:
     return bytes((REFUSED,)) + text.encode()[: MESSAGE_BYTES - 1]
 
 
-def descriptions(devices: Iterable[tuple[int, Reached]], name: str) -> int:
+def guidNamed(devices: Iterable[tuple[int, Reached]], name: str) -> int:
     """
     @return: the GUID of the device with a description; 0 if there is none.
     """

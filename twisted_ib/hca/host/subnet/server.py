@@ -22,7 +22,7 @@ from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.fdpassing import receiveWithDescriptors, sendWithDescriptors
 from twisted_ib.hca.host.liveness import Liveness, PeerCredentials, checkPeer
 from twisted_ib.hca.host.subnet.attached import AttachedPort
-from twisted_ib.hca.host.subnet.descriptors import Descriptor
+from twisted_ib.hca.host.subnet.descriptors import Descriptor, cancel
 from twisted_ib.hca.host.subnet.hosted import HostedSubnet
 from twisted_ib.hca.host.subnet.messages import (
     INTO,
@@ -276,7 +276,7 @@ class SubnetServer:
         client.attached = attached = self._subnet.attach(client, asked.guid, asked.description, asked.lid)
         # The first that it is told, before any MAD that passes.
         sendWithDescriptors(client.pair, packAttached(attached.guid))
-        _cancel(client.deadline)
+        cancel(client.deadline)
         self._attended(True)
         client.portChanged(attached.settings())
 
@@ -297,7 +297,7 @@ class SubnetServer:
 
     def _drop(self, client: _Client) -> None:
         self._clients.discard(client)
-        _cancel(client.deadline)
+        cancel(client.deadline)
         self._loop.removeReader(client.descriptor)
         self._loop.removeWriter(client.descriptor)
         if client.liveness.fd >= 0:
@@ -366,8 +366,8 @@ class SubnetServer:
         """
         Leave the devices to another process, which hosts the subnet from then on.
         """
-        _cancel(self._collecting)
-        _cancel(self._pausing)
+        cancel(self._collecting)
+        cancel(self._pausing)
         for client in list(self._clients):
             self._drop(client)
         self._loop.removeReader(self._descriptor)
@@ -387,11 +387,6 @@ def _comesUp(port: Port) -> bool:
     return any(
         each is not None and each.state in (PortState.INIT, PortState.ARMED) for each in (port, port.peer)
     )
-
-
-def _cancel(call: Any) -> None:
-    if call is not None and call.active():
-        call.cancel()
 
 
 def _tell(pair: socket.socket, error: Exception) -> None:

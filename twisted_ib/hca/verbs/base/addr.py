@@ -38,6 +38,15 @@ class GID(PyverbsObject):
         """
         self.raw = bytes(16) if val is None else _parse(val)
 
+    @classmethod
+    def of(cls, raw: bytes) -> GID:
+        """
+        @param raw: the 16 octets.
+        """
+        gid = cls()
+        gid.raw = raw
+        return gid
+
     @property
     def gid(self) -> str:
         """

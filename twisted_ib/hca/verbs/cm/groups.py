@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import HCAError
+from twisted_ib.hca.base.operation import MULTICAST_QPN
 from twisted_ib.hca.base.partition import FULL_MEMBER
 from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.connection.rdmacm import gidNumber, gidOf
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 _E, _PS = rdma_cm_event_type, rdma_port_space
 
-#: The destination queue pair number of multicast datagrams (IBTA vol. 1 10.5.2).
-MULTICAST_QPN = 0xFFFFFF
 #: The prefix of an IPv4 group's MGID where peers are not IP addresses, before C{::ffff:a.b.c.d}: ff0e, as
 #: Linux cma.c, C{cma_iboe_set_mgid} has it for RoCE version 1.
 _IPV4_GROUP = b"\xff\x0e" + bytes(8) + b"\xff\xff"
@@ -178,7 +177,7 @@ def _addressOf(record: MCMemberRecord) -> AHAttr:
     The address vector of a group of a subnet (Linux C{sa_query.c}, C{ib_init_ah_from_mcmember}).
     """
     route = GlobalRoute(
-        dgid=GID(record.mgid.to_bytes(16, "big").hex(":", 2)),
+        dgid=GID.of(record.mgid.to_bytes(16, "big")),
         flow_label=record.flowLabel,
         hop_limit=record.hopLimit,
         traffic_class=record.tClass,
@@ -197,7 +196,7 @@ def groupOf(host: str, mapped: bool = False) -> GID:
     # ff0e::ffff:a.b.c.d.
     if ":" not in host and not mapped:
         packed = _IPV4_GROUP + packed[12:]
-    return GID(packed.hex(":", 2))
+    return GID.of(packed)
 
 
 def subnetGroupOf(host: str, key: int, portSpace: int) -> GID:
@@ -218,11 +217,11 @@ def subnetGroupOf(host: str, key: int, portSpace: int) -> GID:
     else:
         group = int.from_bytes(packed[12:], "big") & _IPV4_GROUP_BITS
         packed = _subnetGroup(_IPV4_SIGNATURE, owner, key) + group.to_bytes(10, "big")
-    return GID(packed.hex(":", 2))
+    return GID.of(packed)
 
 
 def _subnetGroup(signature: int, owner: int, key: int) -> bytes:
     return _TRANSIENT_LINK_LOCAL + bytes((signature, owner)) + key.to_bytes(2, "big")
 
 
-__all__ = ["MULTICAST_QPN", "Groups", "groupOf", "subnetGroupOf"]
+__all__ = ["Groups", "groupOf", "subnetGroupOf"]

@@ -433,7 +433,7 @@ def addressOf(path: Any, label: int = 0) -> AHAttr:
     """
     resolution = path.fabric.owner.paths
     gid = resolution.gidOf(path).to_bytes(16, "big")
-    found = groupAddress(GID(gid.hex(":", 2)), HOP_LIMIT, label)
+    found = groupAddress(GID.of(gid), HOP_LIMIT, label)
     found.dlid = resolution.lidOf(path)
     return found
 
