@@ -235,7 +235,7 @@ class ElectionTests(OtherCase):
         details = LocalChangeDetails(lid=self.other.lid, capMask=self.other.capMask)
         notice = Notice(noticeTrapNumber=Trap.CAPABILITY_CHANGED, details=details.pack())
         self.ask(Mad(**self.fields(TRAP, Notice.ID), data=notice.pack()))
-        self.managed.subnet.manager.start()
+        self.managed.subnet.manager.look()
         self.managed.settle(1.0)
         self.assertEqual(self.state, SMState.MASTER)
         ((control, info),) = self.controls
@@ -267,7 +267,7 @@ class ElectionTests(OtherCase):
         assert isinstance(header, DirectedHeader)
         self.assertEqual((acknowledgement.method, acknowledgement.modifier), (SET, Control.ACKNOWLEDGE))
         self.assertEqual((acknowledgement.classSpecific, header.initialPath[:3]), (2, b"\0\1\2"))
-        self.managed.subnet.manager.start()
+        self.managed.subnet.manager.look()
         self.managed.settle(1.0)
         self.assertEqual((self.state, self.managed.notActive()), (SMState.MASTER, []))
 
@@ -280,10 +280,22 @@ class ElectionTests(OtherCase):
         sent = [mad for _ in range(50) for mad in self.control(Control.HANDOVER)]
         self.assertEqual([mad.method for mad in sent].count(SET), 1)
         self.assertEqual([mad.status for mad in sent if mad.method == GET_RESPONSE], [0] * 50)
-        self.managed.subnet.manager.start()
+        self.managed.subnet.manager.look()
         self.managed.settle(2.0)
         self.assertEqual((self.state, self.managed.manager.sweeps), (SMState.MASTER, 2))
         self.assertEqual([mad.method for mad in self.control(Control.HANDOVER)].count(SET), 1)
+
+    def test_look(self) -> None:
+        """
+        A subnet manager that has resigned does not look, and one that has begun does not begin again.
+        """
+        manager = Manager(Options(priority=OWN, key=KEY), 0, self.managed.count)
+        manager.look(0.0)
+        self.assertEqual(manager.outgoing(), [])
+        manager.start(0.0)
+        self.assertEqual(len(manager.outgoing()), 1)
+        manager.start(0.0)
+        self.assertEqual(manager.outgoing(), [])
 
     def test_handedOverEarly(self) -> None:
         """
@@ -342,7 +354,7 @@ class ElectionTests(OtherCase):
         self.managed.settle(10 * limits.SM_POLL_SECONDS)
         self.assertEqual((self.state, self.managed.manager.sweeps), (SMState.NOT_ACTIVE, 1))
         self.control(Control.STANDBY)
-        self.managed.subnet.manager.start()
+        self.managed.subnet.manager.look()
         self.managed.settle((limits.SM_POLLS + 1) * limits.SM_POLL_SECONDS)
         self.assertEqual(self.state, SMState.MASTER)
 
@@ -427,7 +439,7 @@ class UnaskedTests(OtherCase):
         routes = {bytes(packet.octets[129:131]) for packet in manager.outgoing()}
         self.assertIn(b"\1\3", routes)
         # Once: those after it ask the switch and the own port only.
-        self.managed.subnet.manager.start()
+        self.managed.subnet.manager.look()
         self.managed.settle(limits.SM_SWEEP_SECONDS)
         manager.expired(100.0)
         self.assertEqual(len(manager.outgoing()), 2)
@@ -455,7 +467,7 @@ class UnaskedTests(OtherCase):
         sent = manager._requests.sent
         for _ in range(100):
             self.trap(Trap.LINK_STATE_CHANGED)
-            self.managed.subnet.manager.start()
+            self.managed.subnet.manager.look()
             self.managed.settle(limits.SM_SWEEP_GAP_SECONDS / 10)
         # The switch, and the own port.
         self.assertLessEqual(manager._requests.sent - sent, 2 * 11)
@@ -474,11 +486,11 @@ class UnaskedTests(OtherCase):
         self.ask(query)
         self.assertEqual(administration.calls, [("received", self.other.lid)])
         administration.wait = clock.seconds() + 1.5
-        self.managed.subnet.manager.start()
+        self.managed.subnet.manager.look()
         self.managed.settle(2.0)
         self.assertEqual(administration.calls[1:], [("expired", 1.5)])
         self.control(Control.HANDOVER)
-        self.managed.subnet.manager.start()
+        self.managed.subnet.manager.look()
         self.managed.settle(1.0)
         self.assertEqual(administration.calls[2:], ["swept"])
 

@@ -153,15 +153,20 @@ class Manager:
 
     def start(self, now: float) -> None:
         """
-        Begin, or begin again after L{resign}; if it has begun look soon whether something has changed, as
-        after a trap.
+        Begin, or begin again after L{resign}.  Idempotent.
         """
         if self._isResigned:
             self._isResigned = False
             self._discover()
-        else:
+            self._advance(now)
+
+    def look(self, now: float) -> None:
+        """
+        Look soon whether something has changed, as after a trap; not after L{resign}.
+        """
+        if not self._isResigned:
             self._light = True
-        self._advance(now)
+            self._advance(now)
 
     def resign(self) -> None:
         """

@@ -460,7 +460,7 @@ class HostedSubnet:
         # The first adapter may be another one.  And a switch that has no subnet manager yet, or that has sent
         # a trap in this SubnetTimeout, does not tell.
         if self.manager is not None:
-            self.manager.start()
+            self.manager.look()
 
     def _removed(self, node: Node) -> list[Change]:
         # First of all: its subnet manager, which ends by this, is reported by it no more.

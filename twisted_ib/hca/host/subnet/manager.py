@@ -81,14 +81,23 @@ class HostedManager:
 
     def start(self) -> None:
         """
-        Begin at the first CA that there is; as long as the port that it is at has a link, look whether
-        something has changed.
+        Begin at the first CA that there is.  Idempotent, as long as the port that it is at has a link.
         """
         port = self._first() if self.port is None or not self._isLinked(self.port) else self.port
         if port is not self.port:
             self._stop()
             self.port = port
         self._resume()
+
+    def look(self) -> None:
+        """
+        Look soon whether something has changed; begin at another CA if the port that it is at has no link.
+        """
+        port = self.port
+        self.start()
+        if self.port is port:
+            self.manager.look(self._clock.seconds())
+            self._wake()
 
     def _isLinked(self, port: Port) -> bool:
         return self._subnet.graph.nodes.get(port.node.guid) is port.node and port.peer is not None
