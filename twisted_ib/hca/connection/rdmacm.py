@@ -110,6 +110,17 @@ def gidNumber(text: str) -> int:
     return int.from_bytes(gidOf(text), "big")
 
 
+def guidOf(text: str, subnetPrefix: int) -> int:
+    """
+    The GUID in the GID of an IP address (IBTA vol. 1 4.1.1), see L{gidOf}.
+
+    @return: 0 if the GID has another subnet prefix.
+    @raise ValueError: C{text} is not an IP address.
+    """
+    prefix, guid = divmod(gidNumber(text), 1 << 64)
+    return guid if prefix == subnetPrefix else 0
+
+
 def gidText(gid: int) -> str:
     """
     The IP address of a GID given as an integer.

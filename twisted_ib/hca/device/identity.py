@@ -13,7 +13,7 @@ from typing import Any
 from twisted_ib.errors import NoRouteError
 from twisted_ib.hca.base.port import Port
 from twisted_ib.hca.base.traits import Peers, Traits
-from twisted_ib.hca.connection.rdmacm import gidNumber, gidText
+from twisted_ib.hca.connection.rdmacm import gidNumber, gidText, guidOf
 from twisted_ib.hca.host.addresses import isLocalAddress, isPeersAddress, localAddresses, normalise
 
 #: The lower half of a GID.
@@ -106,9 +106,7 @@ class Identity:
         # RFC 4007 section 11: what has a zone is the address of an interface of this host.
         if self.traits.peers is not Peers.SUBNET or "%" in address:
             return 0
-        # IBTA vol. 1 4.1.1: subnet prefix and GUID.
-        prefix, guid = divmod(gidNumber(address), 1 << _GUID_BITS)
-        return guid if prefix == self.port.subnetPrefix else 0
+        return guidOf(address, self.port.subnetPrefix)
 
     def localAddressFor(self, address: str, bound: str = "") -> str:
         """

@@ -23,7 +23,7 @@ from twisted_ib.errors import NoRouteError
 from twisted_ib.hca.base.interfaces import IFabric
 from twisted_ib.hca.base.operation import GSI_QPN, UD_SEND_ONLY
 from twisted_ib.hca.base.traits import SUBNET
-from twisted_ib.hca.connection.rdmacm import gidNumber
+from twisted_ib.hca.connection.rdmacm import gidNumber, guidOf
 from twisted_ib.hca.fabric.base.subnetdirectory import ISubnetDirectory
 from twisted_ib.hca.fabric.ib.paths import ManagementPath, SubnetPath
 from twisted_ib.hca.services.datagramform import localDatagram
@@ -223,7 +223,7 @@ class SubnetFabric:
         return gidNumber(address) in self.owner.port.gids
 
     def _guidOf(self, address: str) -> int:
-        guid: int = self.owner.guidOf(address)
+        guid: int = guidOf(address, self.owner.port.subnetPrefix)
         if guid and not self.port.has(guid):
             self.port.refresh()
         return guid if self.port.has(guid) else 0
