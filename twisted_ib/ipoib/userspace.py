@@ -9,7 +9,7 @@ way: L{IPPacket<twisted_ib.ipoib.protocol.stack.packets.IPPacket>} and a table o
 from __future__ import annotations
 
 import secrets
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from ipaddress import ip_address
@@ -65,7 +65,7 @@ class IPStack:
     @ivar interface: the L{IPoIBInterface<twisted_ib.ipoib.interface.IPoIBInterface>}.
     @ivar mtu: of the interface, octets; 0 until it is up.
     @ivar addresses: the interface's addresses, packed.
-    @ivar counters: what was not delivered, by the reason.
+    @ivar counters: the interface's.
     """
 
     def __init__(self, interface: Any, reactor: Any) -> None:
@@ -75,7 +75,7 @@ class IPStack:
         self.interface = interface
         self.reactor = reactor
         self.mtu = 0
-        self.counters: Counter[str] = Counter()
+        self.counters = interface.counters
         self._ports: dict[int, list[Any]] = {}
         self._rawPorts: list[Any] = []
         self._groups: dict[bytes, list[Any]] = {}

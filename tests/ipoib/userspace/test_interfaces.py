@@ -101,13 +101,14 @@ class PortContract(Ports):
 
     def test_refused(self: Any) -> None:
         """
-        Where nothing receives, a connected port is told.
+        Where nothing receives, a connected port is told, and the device of the other end counts it.
         """
         one = self.opened(0)
         one.transport.connect("10.9.0.2", 9)
         one.transport.write(b"x")
         self.settle(2.0)
         self.assertEqual(one.refusals, 1)
+        self.assertEqual(self.two.counting["ipoib"]()["no_port"], 1)
 
     def test_groups(self: Any) -> None:
         """

@@ -24,6 +24,7 @@ class FakeInterface:
     An interface as L{IPStack} uses it.
 
     @ivar sent: the frames that it has sent.
+    @ivar counters: of what the stack drops.
     @ivar groups: how often each group was joined.
     @ivar closed: how often it was closed: each port does it once.
     """
@@ -36,6 +37,7 @@ class FakeInterface:
         self.addresses = tuple(map(ip_interface, addresses))
         self.mtu = mtu
         self._consumer: Any = None
+        self.counters: Counter[str] = Counter()
         self.sent: list[bytes] = []
         self.groups: Counter[str] = Counter()
         self.closed = 0
