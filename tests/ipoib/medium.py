@@ -150,7 +150,7 @@ class Node:
             if group.mgid in node.groups:
                 self.medium.carry(self, node, bytes(frame))
 
-    def connect(self, gid: int, path: Any, qpn: int, privateData: bytes) -> Any:
+    def connect(self, gid: int, qpn: int, privateData: bytes) -> Any:
         """
         See L{IMachineDriver}.
         """
@@ -292,7 +292,7 @@ class Medium:
         """
 
         def arrive() -> None:
-            node.machine.datagramReceived(source.gid, source.qpn, frame, 0, len(frame), self.now)
+            node.machine.datagramReceived(source.gid, frame, 0, len(frame), self.now)
 
         if self.random.random() < self.loss:
             return

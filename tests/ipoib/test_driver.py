@@ -42,11 +42,11 @@ class Machine:
             raise AttributeError(name)
         return lambda *arguments: self.told.append((name, *arguments[:-1]))
 
-    def datagramReceived(self, gid: int, number: int, buffer: Any, start: int, stop: int, now: float) -> None:
+    def datagramReceived(self, gid: int, buffer: Any, start: int, stop: int, now: float) -> None:
         """
         Remember it.
         """
-        self.told.append(("datagram", gid, number, bytes(buffer[start:stop])))
+        self.told.append(("datagram", gid, bytes(buffer[start:stop])))
 
     def connectedReceived(self, handle: Any, buffer: Any, start: int, stop: int, now: float) -> None:
         """
@@ -147,11 +147,10 @@ class DriverContract:
         # On InfiniBand a datagram in a subnet has no GRH.
         sources = [self.one.gid, 0] if self.one.port.lid else [self.one.gid]
         (one, each) = self.said(self.there)
-        self.assertEqual(one[2:], (self.here.number, b"one"))
-        self.assertEqual(each[2:], (self.here.number, b"all"))
+        self.assertEqual((one[2], each[2]), (b"one", b"all"))
         self.assertIn(one[1], sources)
         self.assertIn(each[1], sources)
-        self.assertEqual(self.said(self.here), [("datagram", self.one.gid, self.here.number, b"all")])
+        self.assertEqual(self.said(self.here), [("datagram", self.one.gid, b"all")])
         self.there._takeKey(5)
         self.here.postGroup(self.groups[0], b"other key")
         self.settle()
@@ -218,7 +217,7 @@ class DriverContract:
         """
         @return: the handles of a connection from C{here} to C{there}.
         """
-        handle = self.here.connect(self.two.gid, self.path(), self.there.number, b"hello")
+        handle = self.here.connect(self.two.gid, self.there.number, b"hello")
         self.settle()
         ((asked, other, gid, data),) = self.said(self.there)
         self.assertEqual((asked, gid, data), ("requested", self.one.gid, b"hello"))
@@ -267,10 +266,9 @@ class DriverContract:
         not exist.
         """
         self.there.machine.answer = None
-        path = self.path()
         gid, number = self.two.gid, self.there.number
         for where, queuePair in ((gid, number), (gid, number + 1), (gid ^ 0xFF00, number)):
-            handle = self.here.connect(where, path, queuePair, b"hello")
+            handle = self.here.connect(where, queuePair, b"hello")
             self.assertEqual(self.said(self.here), [])
             self.settle(5.0)
             self.assertEqual(self.said(self.here), [("connectFailed", handle)])
@@ -281,7 +279,7 @@ class DriverContract:
         """
         An attempt that is given up is not answered, and what it had on the way ends.
         """
-        handle = self.here.connect(self.two.gid, self.path(), self.there.number, b"hello")
+        handle = self.here.connect(self.two.gid, self.there.number, b"hello")
         self.here.disconnect(handle)
         self.settle(2.5)
         self.assertEqual(self.said(self.here), [])
@@ -291,11 +289,10 @@ class DriverContract:
         """
         Without room for a queue pair a request is refused, and none is made.
         """
-        path = self.path()
         self.two.createQueuePair(None)
         for most in (2, 1):
             self.patch(limits, "QUEUE_PAIRS", most)
-            self.here.connect(self.two.gid, path, self.there.number, b"hello")
+            self.here.connect(self.two.gid, self.there.number, b"hello")
             self.assertEqual(self.said(self.here), [])
             self.settle(0.1)
             self.assertEqual([each[0] for each in self.said(self.here)], ["connectFailed"])

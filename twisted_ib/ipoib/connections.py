@@ -18,13 +18,12 @@ from twisted_ib.hca.base.interfaces import IConsumer
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest, RejectReason
 from twisted_ib.hca.connection.interfaces import IConnectionUser, IServiceListener
+from twisted_ib.ipoib.protocol.wire import serviceID
 
 if TYPE_CHECKING:
     from twisted_ib.hca.device.device import Device
     from twisted_ib.ipoib.protocol.interfaces import IMachine
 
-#: The service id of UD queue pair 0.
-SERVICE: Final = 0x10000000_00000000
 #: Receives that are posted; one is posted again for each packet.
 _RECEIVES: Final = 64
 #: The CM's response timeout code: about half a second between two REQs (4.096 us * 2^17).
@@ -263,7 +262,7 @@ class Connections:
         self.partition = partition
         self.machine: IMachine
         self.open: dict[Connection, None] = {}
-        self._service = SERVICE | number
+        self._service = serviceID(number)
         device.services.serve(self._service, self)
 
     def connect(self, gid: int, number: int, privateData: bytes) -> Connection:
@@ -272,7 +271,7 @@ class Connections:
 
         @param number: the peer's UD queue pair.
         """
-        made = Connection(self, SERVICE | number, privateData)
+        made = Connection(self, serviceID(number), privateData)
         self.open[made] = None
         made.begin(gid)
         return made
@@ -328,4 +327,4 @@ class Connections:
             each.close()
 
 
-__all__ = ["SERVICE", "Connection", "Connections"]
+__all__ = ["Connection", "Connections"]

@@ -123,7 +123,7 @@ class Driver:
         """
         See L{IDatagramConsumer}.
         """
-        self.machine.datagramReceived(source.vector.gid, source.number, buffer, start, stop, self.clock())
+        self.machine.datagramReceived(source.vector.gid, buffer, start, stop, self.clock())
 
     def post(self, path: Path, number: int, frame: Any) -> None:
         """
@@ -175,7 +175,7 @@ class Driver:
 
     # -- connections
 
-    def connect(self, gid: int, path: Path, number: int, privateData: bytes) -> Connection:
+    def connect(self, gid: int, number: int, privateData: bytes) -> Connection:
         """
         See L{IMachineDriver}.
         """

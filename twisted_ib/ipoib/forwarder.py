@@ -18,14 +18,11 @@ from zope.interface import implementer
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, InterfaceClosedError, TunError
 from twisted_ib.ipoib.protocol import memberships
+from twisted_ib.ipoib.protocol.wire import ENCAPSULATION_BYTES, IPV4_HEADER, IPV6_HEADER
 from twisted_ib.ipoib.tun import Tun
 
 #: The longest IP packet (RFC 791, 8200), without jumbograms.
 PACKET_BYTES = 65535
-
-# RFC 4391 section 6
-_ENCAPSULATION_BYTES = 4
-_IPV4, _IPV6 = b"\x08\x00\x00\x00", b"\x86\xdd\x00\x00"
 #: Linux C{drivers/net/tun.c}: the device was removed, or the descriptor is closed.  All else is about one
 #: packet, which the kernel cannot take.
 _GONE = frozenset((errno.EBADFD, errno.EBADF))
@@ -38,7 +35,6 @@ class Forwarder:
 
     @ivar up: fires with this when the TUN is configured and packets pass; fails with L{TunError} if it cannot
         be configured, with L{InterfaceClosedError} if the interface is closed before.
-    @ivar lost: packets that the TUN did not take.
     """
 
     def __init__(
@@ -61,12 +57,11 @@ class Forwarder:
         self._interface, self._failed = interface, failed
         self._isBegun = self._isReading = self._isStopped = self._isRefused = False
         self._groups: set[bytes] = set()
-        self.lost = 0
         self.up: Deferred[Forwarder] = Deferred()
         # The encapsulation header, and where each packet is read to.
-        self._frame = bytearray(_ENCAPSULATION_BYTES + PACKET_BYTES)
+        self._frame = bytearray(ENCAPSULATION_BYTES + PACKET_BYTES)
         self._view = memoryview(self._frame)
-        self._places = (self._view[_ENCAPSULATION_BYTES:],)
+        self._places = (self._view[ENCAPSULATION_BYTES:],)
         self._version = 0
         interface.consumer = self
         if interface.mtu:
@@ -82,10 +77,9 @@ class Forwarder:
         try:
             os.write(self._tun.descriptor, memoryview(buffer)[start:stop])
         except OSError as error:
+            # Of packets that it cannot take the TUN device has counters itself.
             if error.errno in _GONE:
                 self._gone()
-            else:
-                self.lost += 1
 
     def interfaceUp(self, mtu: int) -> None:
         """
@@ -148,14 +142,14 @@ class Forwarder:
             except OSError:
                 self._gone()
                 return
-            version = frame[_ENCAPSULATION_BYTES] & 0xF0
+            version = frame[ENCAPSULATION_BYTES] & 0xF0
             if version != self._version:
                 self._version = version
-                frame[:_ENCAPSULATION_BYTES] = _IPV4 if version == 0x40 else _IPV6
-            packet = view[: _ENCAPSULATION_BYTES + length]
+                frame[:ENCAPSULATION_BYTES] = IPV4_HEADER if version == 0x40 else IPV6_HEADER
+            packet = view[: ENCAPSULATION_BYTES + length]
             # IGMP, or the hop-by-hop options that only MLD has, mostly.
             if frame[13] == memberships.IGMP if version == 0x40 else frame[10] == memberships.HOP_BY_HOP:
-                self._reported(packet[_ENCAPSULATION_BYTES:])
+                self._reported(packet[ENCAPSULATION_BYTES:])
             send(packet)
 
     def _reported(self, packet: Any) -> None:

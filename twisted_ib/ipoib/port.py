@@ -26,11 +26,11 @@ from twisted_ib.errors import HCAError
 from twisted_ib.internet.addresses import checkPort
 from twisted_ib.internet.failures import listenError
 from twisted_ib.ipoib.protocol.stack.udp import LONGEST_IPV4, LONGEST_IPV6
+from twisted_ib.ipoib.protocol.wire import EtherType
 from twisted_ib.ipoib.userspace import IPStack, stackFor
 
 _ANY = {4: "0.0.0.0", 6: "::"}
-#: EtherTypes, by the version of IP.
-_ETHER_TYPES = {4: 0x0800, 6: 0x86DD}
+_ETHER_TYPES = {4: EtherType.IPV4, 6: EtherType.IPV6}
 _LONGEST_DATAGRAM = 65535
 
 

@@ -29,15 +29,10 @@ from twisted_ib.ipoib.interface import NOBODY
 from twisted_ib.ipoib.protocol.ip import ICMP, ICMPV6
 from twisted_ib.ipoib.protocol.stack.flows import ReceiveFlow, SendFlow
 from twisted_ib.ipoib.protocol.stack.icmp import PROTOCOL, ICMPMessage, portUnreachable
-from twisted_ib.ipoib.protocol.stack.packets import (
-    ENCAPSULATION_IPV4,
-    ENCAPSULATION_IPV6,
-    IPPacket,
-    fragments,
-    isGroup,
-)
+from twisted_ib.ipoib.protocol.stack.packets import IPPacket, fragments, isGroup
 from twisted_ib.ipoib.protocol.stack.reassembly import Reassembly
 from twisted_ib.ipoib.protocol.stack.udp import UDP, UDPSegment
+from twisted_ib.ipoib.protocol.wire import IPV4_HEADER, IPV6_HEADER
 from twisted_ib.ipoib.resolver import interfaceFor
 
 #: RFC 1122 section 3.2.1.7 and RFC 1700: what packets to one host begin with.
@@ -257,10 +252,9 @@ class IPStack:
             return SendFlow(addresses, HOP_LIMIT, _ANY_LENGTH, self._sendLocal)
         if self.isBroadcast(destination):
             return SendFlow(addresses, HOP_LIMIT, self.mtu, self._sendBroadcast)
-        if not isGroup(destination):
-            mtu = self._pathMTUs.get(destination, self.mtu)
-            return SendFlow(addresses, HOP_LIMIT, mtu, self.interface.send)
         mtu = self._pathMTUs.get(destination, self.mtu)
+        if not isGroup(destination):
+            return SendFlow(addresses, HOP_LIMIT, mtu, self.interface.send)
 
         def sendGroup(frame: bytes) -> None:
             # IP_MULTICAST_LOOP is the sender's (ip(7)); what comes back over the link is dropped below.
@@ -307,7 +301,7 @@ class IPStack:
         Send a packet that somebody else has made.
         """
         isIPv6 = packet[:1] >= b"\x60"
-        self.interface.send((ENCAPSULATION_IPV6 if isIPv6 else ENCAPSULATION_IPV4) + packet)
+        self.interface.send((IPV6_HEADER if isIPv6 else IPV4_HEADER) + packet)
 
     def wait(self, port: Any, datagram: bytes, address: Any) -> None:
         """

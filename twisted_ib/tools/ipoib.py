@@ -21,6 +21,7 @@ from zope.interface import implementer
 from twisted_ib.errors import HCAError, InterfaceClosedError, TunError
 from twisted_ib.hca.host.libc import pidfdOpen
 from twisted_ib.ipoib.namespaces import FAILED, Command, named
+from twisted_ib.ipoib.protocol.wire import CONNECTED_MTU
 from twisted_ib.ipoib.tun import NODE, Tun, isName
 from twisted_ib.tools.program import (
     ArgumentParser,
@@ -34,8 +35,8 @@ from twisted_ib.tools.program import (
 
 PROGRAM = "ib-ipoib"
 
-#: RFC 4755 section 6: of a packet in connected mode; RFC 791: what every host takes.
-MOST_MTU, LEAST_MTU = 65520, 576
+#: RFC 791: the packets that every host takes.
+LEAST_MTU = 576
 #: How long the subnet is waited for at the beginning.
 JOIN_SECONDS = 30.0
 #: The signals that are passed on to a command.
@@ -315,7 +316,7 @@ def commandLine() -> ArgumentParser:
             "--mode", choices=("datagram", "connected"), help="by default connected, with neighbours that can"
         )
         each.add_argument(
-            "--mtu", type=whole(LEAST_MTU, MOST_MTU), help="by default what the mode and the subnet have"
+            "--mtu", type=whole(LEAST_MTU, CONNECTED_MTU), help="by default what the mode and the subnet have"
         )
         each.add_argument(
             "--tun", metavar="NODE", default=NODE, help="the TUN's device node (default: %(default)s)"

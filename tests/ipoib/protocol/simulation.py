@@ -189,7 +189,7 @@ def damage(seed: int, count: int) -> Node:
             if node.machine.connectionRequested(handle, gid, bytes(private), medium.now) is not None:
                 node.machine.connectedReceived(handle, frame, 0, len(frame), medium.now)
         else:
-            node.machine.datagramReceived(GID + 2, 0x77, bytes(frame), 0, len(frame), medium.now)
+            node.machine.datagramReceived(GID + 2, bytes(frame), 0, len(frame), medium.now)
         medium.advance(random.choice((0.0, 0.0, 0.01)))
         node.delivered.clear()
         node.calls.clear()

@@ -35,12 +35,12 @@ class Driver:
         self.calls: list[Any] = []
         self.handles = 0
 
-    def connect(self, gid: int, path: Any, qpn: int, privateData: bytes) -> int:
+    def connect(self, gid: int, qpn: int, privateData: bytes) -> int:
         """
         See L{IMachineDriver}.
         """
         self.handles += 1
-        self.calls.append(("connect", gid, path, qpn, privateData))
+        self.calls.append(("connect", gid, qpn, privateData))
         return self.handles
 
     def disconnect(self, handle: Any) -> None:
@@ -63,7 +63,7 @@ class Driver:
 
 
 _S, _I = ConnectionState, ConnectionInput
-CONNECT = ("connect", GID, "path", 0x77, packPrivateData(QPN, 65524))
+CONNECT = ("connect", GID, 0x77, packPrivateData(QPN, 65524))
 DISCONNECT = ("disconnect", 1)
 
 #: Each state with each input: the state after it, and what is done.
@@ -539,7 +539,7 @@ class MachineTests(SynchronousTestCase):
         for number, operation in ((77, 1), (77, 2), (2, 1)):
             sender, own = bytes((10, 9, 0, number)), bytes((10, 9, 0, 1))
             frame = ARP_HEADER + ARPPacket(operation, hardware, sender, bytes(20), own).pack()
-            self.one.machine.datagramReceived(0, 0x99, frame, 0, len(frame), self.medium.now)
+            self.one.machine.datagramReceived(0, frame, 0, len(frame), self.medium.now)
             self.one.send(f"10.9.0.{number}", bytes(5000))
             self.medium.advance(0.1)
         self.assertEqual(self.other.received().count(bytes(5000)), 3)

@@ -55,7 +55,7 @@ class DiscoveryTestCase(SynchronousTestCase):
         """
         A frame arrives.
         """
-        self.node.machine.datagramReceived(GID + 2, 0x77, frame, 0, len(frame), self.medium.now)
+        self.node.machine.datagramReceived(GID + 2, frame, 0, len(frame), self.medium.now)
 
     def arp(
         self, operation: int, sender: bytes, target: bytes, hardware: bytes = HARDWARE, kind: str = ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
-from ipaddress import ip_address, ip_interface, ip_network
+from ipaddress import ip_address, ip_network
 
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
@@ -84,7 +84,7 @@ class BadInputTests(SynchronousTestCase):
         """
         A frame that arrives is dropped for a reason, or delivered.
         """
-        self.node.machine.datagramReceived(gid, 0x55, b"1" + frame + b"2", 1, 1 + len(frame), self.medium.now)
+        self.node.machine.datagramReceived(gid, b"1" + frame + b"2", 1, 1 + len(frame), self.medium.now)
         self.assertEqual(self.node.counters, {} if name is None else {name: 1}, frame.hex())
         self.assertEqual(len(self.node.delivered), name is None, frame.hex())
         self.node.counters.clear()
@@ -128,7 +128,7 @@ class BadInputTests(SynchronousTestCase):
         What follows a packet is cut off.
         """
         frame = frameTo("10.9.0.2", "10.9.0.1", b"data")
-        self.node.machine.datagramReceived(0, 0, frame + b"padding", 0, len(frame) + 7, self.medium.now)
+        self.node.machine.datagramReceived(0, frame + b"padding", 0, len(frame) + 7, self.medium.now)
         self.assertEqual(self.node.delivered, [frame[4:]])
 
     def test_own(self) -> None:
@@ -693,29 +693,6 @@ class LifeTests(SynchronousTestCase):
         one.send("10.9.0.2", bytes(2024), DO_NOT_FRAGMENT)
         self.assertEqual(one.counters["fragmentation_needed"], 1)
 
-    def test_addresses(self) -> None:
-        """
-        Other addresses: they are announced, their groups joined and those of before left; neighbours of other
-        networks are forgotten.
-        """
-        medium, one, _ = pair()
-        one.send("10.9.0.2", b"1")
-        medium.advance(0.1)
-        one.calls.clear()
-        interface = ip_interface("2001:db8::5:6:7/64")
-        one.machine.setAddresses([interface, ip_interface("10.8.0.1/24")], medium.now)
-        group = multicastGID(ip_address("ff02::1:ff06:7").packed, 0xFFFF)
-        self.assertEqual([each[1] for each in one.calls if each[0] == "join"], [group])
-        self.assertEqual([each[0] for each in one.calls].count("postGroup"), 3)
-        self.assertEqual(len(one.machine.neighbours.entries), 0)
-        self.assertEqual([str(each) for each in one.machine.addresses[:2]], [str(interface), "10.8.0.1/24"])
-        one.calls.clear()
-        one.machine.setAddresses([], medium.now)
-        self.assertEqual([each[1] for each in one.calls if each[0] == "leave"], [group])
-        one.send("fe80::1234", b"1")
-        one.machine.send(frameTo("10.9.0.1", "10.9.0.2", b"1"), medium.now)
-        self.assertEqual(one.counters["no_route"], 1)
-
     def test_closed(self) -> None:
         """
         Nothing is left: no groups, connections, neighbours or timers.
@@ -795,7 +772,7 @@ class CostTests(SynchronousTestCase):
                 acts.append(lambda machine=machine, out=out, now=now: machine.send(out, now))
                 acts.append(
                     lambda machine=machine, back=back, now=now: machine.datagramReceived(
-                        GID + 2, 0x55, back, 0, len(back), now
+                        GID + 2, back, 0, len(back), now
                     )
                 )
         return acts

@@ -235,7 +235,7 @@ class Connections:
         self._arm(peer)
         if action is ConnectionAction.CONNECT:
             private = packPrivateData(self._qpn, self.longest)
-            peer.handle = self._driver.connect(peer.port.gid, peer.port.path, peer.qpn, private)
+            peer.handle = self._driver.connect(peer.port.gid, peer.qpn, private)
             self._outgoing[peer.handle] = peer
             return
         if action is not ConnectionAction.USE and peer.handle is not None:

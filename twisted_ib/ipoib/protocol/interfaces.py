@@ -104,7 +104,7 @@ class IMachineDriver(Interface):
         Send a frame to a L{Group}, or lose it.
         """
 
-    def connect(gid, path, qpn, privateData):  # type: ignore[no-untyped-def]
+    def connect(gid, qpn, privateData):  # type: ignore[no-untyped-def]
         """
         Ask for a reliable connection (RFC 4755): service id C{0x1000000000000000 | qpn}.  It is answered by
         L{IMachine.connected} or L{IMachine.connectFailed}, unless C{disconnect} comes first.
@@ -191,7 +191,7 @@ class IMachine(Interface):
         @param frame: bytes-like; it is copied if it must wait.
         """
 
-    def datagramReceived(sourceGID, sourceQPN, buffer, start, stop, now):  # type: ignore[no-untyped-def]
+    def datagramReceived(sourceGID, buffer, start, stop, now):  # type: ignore[no-untyped-def]
         """
         A frame arrived at the UD queue pair.
 
@@ -269,13 +269,6 @@ class IMachine(Interface):
         """
         Resolve an IP address without a packet: its own, if it is on this link, or its gateway's.  It is
         answered by L{IMachineDriver.found} or L{IMachineDriver.notFound}, perhaps before this returns.
-        """
-
-    def setAddresses(addresses, now):  # type: ignore[no-untyped-def]
-        """
-        Replace the interface's addresses, and announce the new ones.
-
-        @raise ResourceLimitError: there are too many groups for them.
         """
 
     def subnetChanged(now):  # type: ignore[no-untyped-def]

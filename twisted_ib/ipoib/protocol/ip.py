@@ -30,15 +30,20 @@ if TYPE_CHECKING:
 
 #: Version and header length, type of service, total length, identification, flags and fragment offset, time
 #: to live, protocol, checksum, source, destination (RFC 791 section 3.1).
-_IPV4: Final = Struct(">BBHHHBBH4s4s")
+IPV4: Final = Struct(">BBHHHBBH4s4s")
 #: Version, traffic class and flow label; payload length, next header, hop limit, source, destination
 #: (RFC 8200 section 3).
-_IPV6: Final = Struct(">IHBB16s16s")
-IPV4_BYTES: Final = _IPV4.size
-IPV6_BYTES: Final = _IPV6.size
-_DO_NOT_FRAGMENT: Final = 0x4000
-_MORE_FRAGMENTS: Final = 0x2000
-_OFFSET_MASK: Final = 0x1FFF
+IPV6: Final = Struct(">IHBB16s16s")
+IPV4_BYTES: Final = IPV4.size
+IPV6_BYTES: Final = IPV6.size
+#: What pseudo headers have behind the addresses: protocol and length (RFC 768), length and next header
+#: (RFC 8200 section 8.1).
+_PSEUDO_IPV4: Final = Struct(">xBH")
+_PSEUDO_IPV6: Final = Struct(">I3xB")
+#: Flags of an IPv4 header, and the offset of a fragment, in units of 8 octets.
+DONT_FRAGMENT: Final = 0x4000
+MORE_FRAGMENTS: Final = 0x2000
+OFFSET_MASK: Final = 0x1FFF
 _COPIED: Final = 0x80
 _END_OF_OPTIONS: Final = 0
 _NO_OPERATION: Final = 1
@@ -85,9 +90,9 @@ def pseudoHeader(source: bytes, destination: bytes, protocol: int, length: int) 
     @param length: octets of header and data above IP.
     @return: what UDP's, TCP's and ICMPv6's checksums begin with.
     """
-    form = ">BBH" if len(source) == 4 else ">I3xB"
-    numbers = (0, protocol, length) if len(source) == 4 else (length, protocol)
-    return source + destination + Struct(form).pack(*numbers)
+    if len(source) == 4:
+        return source + destination + _PSEUDO_IPV4.pack(protocol, length)
+    return source + destination + _PSEUDO_IPV6.pack(length, protocol)
 
 
 def packetLength(buffer: Buffer, start: int, stop: int, octets: int) -> int:
@@ -131,7 +136,7 @@ def packIPv4(
     @return: a header without options.
     """
     fields = (IPV4_BYTES + length, identification, flags, ttl, protocol)
-    header = _IPV4.pack(0x45, typeOfService, *fields, 0, source, destination)
+    header = IPV4.pack(0x45, typeOfService, *fields, 0, source, destination)
     return header[:10] + checksum(header).to_bytes(2, "big") + header[12:]
 
 
@@ -140,7 +145,7 @@ def packIPv6(source: bytes, destination: bytes, protocol: int, length: int, hops
     @param length: octets behind the header.
     @return: a header.
     """
-    return _IPV6.pack(6 << 28, length, protocol, hops, source, destination)
+    return IPV6.pack(6 << 28, length, protocol, hops, source, destination)
 
 
 def isMulticast(address: bytes) -> bool:
@@ -169,10 +174,10 @@ def fragments(packet: Buffer, mtu: int) -> Iterator[bytes]:
     """
     header = bytes(packet[: (packet[0] & 0xF) * 4])
     flags = header[6] << 8 | header[7]
-    at, offset = len(header), flags & _OFFSET_MASK
+    at, offset = len(header), flags & OFFSET_MASK
     while at < len(packet):
         size = min((mtu - len(header)) // 8 * 8, len(packet) - at)
-        more = flags & _MORE_FRAGMENTS or (_MORE_FRAGMENTS if at + size < len(packet) else 0)
+        more = flags & MORE_FRAGMENTS or (MORE_FRAGMENTS if at + size < len(packet) else 0)
         cut = bytearray(header)
         cut[2:4] = (len(header) + size).to_bytes(2, "big")
         cut[6:8] = (more | offset).to_bytes(2, "big")
@@ -198,7 +203,7 @@ def mayFragment(buffer: Buffer, start: int) -> bool:
     """
     @return: whether a packet is IPv4 without Don't Fragment.
     """
-    return buffer[start] >> 4 == 4 and not buffer[start + 6] & _DO_NOT_FRAGMENT >> 8
+    return buffer[start] >> 4 == 4 and not buffer[start + 6] & DONT_FRAGMENT >> 8
 
 
 def _withChecksum(front: bytes, message: bytes) -> bytes:
@@ -219,7 +224,7 @@ def mayReport(buffer: Buffer, start: int, stop: int) -> bool:
         its source is one host (RFC 1122 section 3.2.2, RFC 4443 section 2.4).
     """
     if buffer[start] >> 4 == 4:
-        if (buffer[start + 6] << 8 | buffer[start + 7]) & _OFFSET_MASK:
+        if (buffer[start + 6] << 8 | buffer[start + 7]) & OFFSET_MASK:
             return False
         above = start + (buffer[start] & 0xF) * 4
         if buffer[start + 9] == ICMP and (above >= stop or buffer[above] not in _ICMP_QUERIES):
@@ -350,7 +355,7 @@ class NeighbourMessage:
 
         @raise WireError: RFC 4861 section 7.1 says to discard it.
         """
-        _, length, _, hops, source, destination = _IPV6.unpack_from(buffer, start)
+        _, length, _, hops, source, destination = IPV6.unpack_from(buffer, start)
         start += IPV6_BYTES
         if length != stop - start or length < _ND.size or hops != _LINK_HOPS:
             raise WireError("neighbour discovery that is cut short, or from another link")
@@ -381,10 +386,15 @@ def isDiscovery(buffer: Buffer, start: int, stop: int) -> bool:
 
 __all__ = [
     "ALL_NODES",
+    "DONT_FRAGMENT",
     "ICMP",
     "ICMPV6",
+    "IPV4",
     "IPV4_BYTES",
+    "IPV6",
     "IPV6_BYTES",
+    "MORE_FRAGMENTS",
+    "OFFSET_MASK",
     "UNSPECIFIED",
     "ICMPErrors",
     "NeighbourMessage",

@@ -8,7 +8,7 @@ may take its time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from ipaddress import ip_address
 from struct import Struct, error
@@ -95,9 +95,12 @@ class Machine:
         self._peers = Peers(self, driver, self._timers)
         self._groups = Groups(self, driver, self._timers, self._clock, broadcastGID(settings.pKey))
         self.neighbours = Neighbours(self, self._timers, self._clock)
-        self._routes = self._routesOf(settings.addresses)
+        # The link-local address of the GID is always there (RFC 4391 section 8).
+        addresses = dict.fromkeys((*settings.addresses, linkLocalInterface(settings.gid)))
+        self._routes = Routes(addresses, settings.gateways)
         self._discovery = Discovery(self, self.neighbours, self.hardwareAddress, settings.gid, self._routes)
-        for group in (_ALL_HOSTS, ip.ALL_NODES, *self._solicitedNodes(self._routes)):
+        solicitedNodes = (ip.solicitedNode(each) for each in self._routes.own if len(each) == 16)
+        for group in (_ALL_HOSTS, ip.ALL_NODES, *solicitedNodes):
             self.joinGroup(group)
 
     def _clock(self) -> float:
@@ -291,9 +294,7 @@ class Machine:
 
     # -- packets in
 
-    def datagramReceived(
-        self, sourceGID: int, sourceQPN: int, buffer: Buffer, start: int, stop: int, now: float
-    ) -> None:
+    def datagramReceived(self, sourceGID: int, buffer: Buffer, start: int, stop: int, now: float) -> None:
         """
         See L{IMachine}.
         """
@@ -519,7 +520,7 @@ class Machine:
             self.count("connected_too_long")
             self._connections.reject(handle)
             return
-        self.datagramReceived(incoming.source[0], 0, buffer, start, stop, now)
+        self.datagramReceived(incoming.source[0], buffer, start, stop, now)
 
     def connectionEnded(self, handle: Any, now: float) -> None:
         """
@@ -540,31 +541,6 @@ class Machine:
         """
         self._now = now
         self._groups.begin()
-
-    def setAddresses(self, addresses: Iterable[AnyInterface], now: float) -> None:
-        """
-        See L{IMachine}.
-        """
-        self._now = now
-        routes = self._routesOf(addresses)
-        for group in self._solicitedNodes(routes):
-            self.joinGroup(group)
-        previous, self._routes, self._discovery.routes = self._routes, routes, routes
-        for group in self._solicitedNodes(previous):
-            self.leaveGroup(group)
-        for neighbour in list(self.neighbours.entries.values()):
-            if not self._routes.isOnLink(neighbour.address):
-                self.neighbours.forget(neighbour)
-        if self._groups.broadcast.group is not None:
-            self._discovery.announce()
-
-    def _routesOf(self, addresses: Iterable[AnyInterface]) -> Routes:
-        # The link-local address of the GID is always there (RFC 4391 section 8).
-        both = dict.fromkeys((*addresses, linkLocalInterface(self._gid)))
-        return Routes(both, self._settings.gateways)
-
-    def _solicitedNodes(self, routes: Routes) -> list[bytes]:
-        return [ip.solicitedNode(each) for each in routes.own if len(each) == 16]
 
     def subnetChanged(self, now: float) -> None:
         """

@@ -199,17 +199,14 @@ class Groups:
         elif self.broadcast.group is not None:
             self._input(membership, GroupInput.READY)
 
-    def joined(self, mgid: int, group: Group) -> Membership | None:
+    def joined(self, mgid: int, group: Group) -> None:
         """
         A group is joined.
-
-        @return: its membership, if it is still wanted.
         """
         membership = self._entries.get(mgid)
         if membership is not None:
             membership.group = group
             self._input(membership, GroupInput.JOINED)
-        return membership
 
     def failed(self, mgid: int, error: Exception) -> None:
         """

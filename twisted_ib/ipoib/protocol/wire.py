@@ -38,9 +38,8 @@ IPV4_HEADER: Final = ENCAPSULATION.pack(EtherType.IPV4, 0)
 IPV6_HEADER: Final = ENCAPSULATION.pack(EtherType.IPV6, 0)
 ARP_HEADER: Final = ENCAPSULATION.pack(EtherType.ARP, 0)
 
-#: Capabilities of an interface, in front of its queue pair number (RFC 4755): it takes RC, or UC connections.
+#: A capability of an interface, in front of its queue pair number (RFC 4755): it takes RC connections.
 RC_CAPABLE: Final = 0x80
-UC_CAPABLE: Final = 0x40
 _HARDWARE: Final = Struct(">I16s")
 HARDWARE_BYTES: Final = _HARDWARE.size
 #: The hardware address of a group has this in place of a queue pair.
@@ -50,9 +49,11 @@ GROUP_QPN: Final = QPN_MASK
 CONNECTED_BYTES: Final = 0x10000 - 0x10 + ENCAPSULATION_BYTES
 #: The longest packet in connected mode (Linux C{ipoib.h}: IPOIB_CM_MTU).
 CONNECTED_MTU: Final = CONNECTED_BYTES - ENCAPSULATION_BYTES
-#: A connection takes packets at least as long as datagram mode at an IB MTU of 2048, and not much longer ones
-#: than there are.
+#: The shortest MTU that a peer may announce: that of datagram mode at an IB MTU of 2048.
 LEAST_ANNOUNCED: Final = 2044
+#: The longest that is believed.  It is above L{CONNECTED_MTU}, which is only the longest that this end
+#: announces: RFC 4755 names no bound, and other implementations may take a little more.  No IP packet is much
+#: longer.
 LARGEST_ANNOUNCED: Final = 65532
 _SERVICE: Final = 0x10 << 56
 #: QPN of the UD queue pair, and the longest message that this end receives.
@@ -188,34 +189,33 @@ def findLinkLayerOption(buffer: Buffer, start: int, stop: int, kind: int) -> byt
 
 # -- multicast GIDs
 
-#: Link-local (RFC 4291 section 2.7), the scope of a broadcast group unless its subnet says otherwise.
-LINK_LOCAL_SCOPE: Final = 2
+#: Transient, and link-local (RFC 4291 section 2.7).
+_PREFIX: Final = 0xFF12
 _IPV4_SIGNATURE: Final = 0x401B
 _IPV6_SIGNATURE: Final = 0x601B
 
 
-def _mgid(scope: int, signature: int, pKey: int, group: int) -> int:
-    # RFC 4391 section 4: the P_Key is that of full members. 0xFF1: a transient group.
-    return (0xFF1 << 4 | scope) << 112 | signature << 96 | (pKey | FULL_MEMBER) << 80 | group
+def _mgid(signature: int, pKey: int, group: int) -> int:
+    # RFC 4391 section 4: the P_Key is that of full members.
+    return _PREFIX << 112 | signature << 96 | (pKey | FULL_MEMBER) << 80 | group
 
 
-def multicastGID(group: bytes, pKey: int, scope: int = LINK_LOCAL_SCOPE) -> int:
+def multicastGID(group: bytes, pKey: int) -> int:
     """
     @param group: an IP multicast address, 4 or 16 octets.
-    @param scope: that of the broadcast group.
     @return: the MGID of its datagrams.
     """
     number = int.from_bytes(group, "big")
     if len(group) == 4:
-        return _mgid(scope, _IPV4_SIGNATURE, pKey, number & (1 << 28) - 1)
-    return _mgid(scope, _IPV6_SIGNATURE, pKey, number & (1 << 80) - 1)
+        return _mgid(_IPV4_SIGNATURE, pKey, number & (1 << 28) - 1)
+    return _mgid(_IPV6_SIGNATURE, pKey, number & (1 << 80) - 1)
 
 
-def broadcastGID(pKey: int, scope: int = LINK_LOCAL_SCOPE) -> int:
+def broadcastGID(pKey: int) -> int:
     """
     @return: the MGID of a partition's broadcast group.
     """
-    return _mgid(scope, _IPV4_SIGNATURE, pKey, 0xFFFFFFFF)
+    return _mgid(_IPV4_SIGNATURE, pKey, 0xFFFFFFFF)
 
 
 # -- connected mode
@@ -267,12 +267,10 @@ __all__ = [
     "IPV6_HEADER",
     "LARGEST_ANNOUNCED",
     "LEAST_ANNOUNCED",
-    "LINK_LOCAL_SCOPE",
     "NO_HARDWARE",
     "RC_CAPABLE",
     "SOURCE_LINK_LAYER",
     "TARGET_LINK_LAYER",
-    "UC_CAPABLE",
     "ARPOperation",
     "ARPPacket",
     "Buffer",

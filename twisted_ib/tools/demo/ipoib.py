@@ -23,7 +23,7 @@ from twisted_ib.hca.mad.attributes.administration import MCMemberRecord
 from twisted_ib.hca.wire.lrh import LinkPacket
 from twisted_ib.hca.wire.mad.mad import MAD_BYTES, Mad
 from twisted_ib.hca.wire.packet import Packet
-from twisted_ib.ipoib.protocol.wire import ARPOperation, ARPPacket
+from twisted_ib.ipoib.protocol.wire import ARP_HEADER, ENCAPSULATION_BYTES, ARPOperation, ARPPacket
 from twisted_ib.tools.demo.children import Child, Children
 from twisted_ib.tools.program import ProgramError, printable, pythonProgram, sentence, write
 
@@ -47,7 +47,6 @@ _PACKET, _PACKET_FIELDS, _ERF = 6, 28, 16
 _SA, _SET = 3, 2
 #: Of an MCMemberRecord: behind the headers of MADs, of RMPP and of subnet administration (IBTA vol. 1 15.2).
 _MGID = slice(56, 72)
-_ARP = b"\x08\x06\0\0"
 _ICRC = 4
 
 
@@ -79,8 +78,8 @@ def _line(frame: bytes) -> str | None:
     body = local.body + bytes(_ICRC)
     payload = bytes(Packet.parse(body, 0, len(body)).payload)
     ends = f"LID {local.source} to {local.destination}:"
-    if payload[: len(_ARP)] == _ARP:
-        arp = ARPPacket.parse(payload, len(_ARP), len(payload))
+    if payload[:ENCAPSULATION_BYTES] == ARP_HEADER:
+        arp = ARPPacket.parse(payload, ENCAPSULATION_BYTES, len(payload))
         sender, target = IPv4Address(arp.sender), IPv4Address(arp.target)
         if arp.operation == ARPOperation.REPLY:
             return f"{ends} ARP {sender} is at {arp.senderHardware.hex()}"

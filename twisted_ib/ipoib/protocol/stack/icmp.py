@@ -11,7 +11,15 @@ from typing import Final
 from attrs import frozen
 
 from twisted_ib.errors import HeaderError, LengthError
-from twisted_ib.ipoib.protocol.ip import ICMP, ICMPV6, checksum, pseudoHeader
+from twisted_ib.ipoib.protocol.ip import (
+    ICMP,
+    ICMPV6,
+    IPV4_BYTES,
+    IPV6_BYTES,
+    OFFSET_MASK,
+    checksum,
+    pseudoHeader,
+)
 from twisted_ib.ipoib.protocol.stack.packets import FRAGMENT, IPPacket
 from twisted_ib.ipoib.protocol.stack.udp import UDP
 
@@ -138,13 +146,13 @@ class Quoted:
             raise HeaderError(f"an ICMP error about no packet of IPv{version}")
         if version == 4:
             start, protocol = (packet[0] & 15) * 4, packet[9:10]
-            isFirst = not int.from_bytes(packet[6:8], "big") & 0x1FFF
+            isFirst = not int.from_bytes(packet[6:8], "big") & OFFSET_MASK
         else:
-            start, protocol, isFirst = 40, packet[6:7], True
+            start, protocol, isFirst = IPV6_BYTES, packet[6:7], True
             # This stack sends no other extension header.
             if protocol == bytes((FRAGMENT,)):
                 start, protocol, isFirst = 48, packet[40:41], not int.from_bytes(packet[42:44], "big") & ~7
-        if start < 20 or len(packet) < start + 8:
+        if start < IPV4_BYTES or len(packet) < start + 8:
             raise LengthError(f"an ICMP error with {len(packet)} octets of a packet")
         source, destination = (
             (packet[12:16], packet[16:20]) if version == 4 else (packet[8:24], packet[24:40])
@@ -167,7 +175,7 @@ def portUnreachable(ip: IPPacket, source: bytes) -> bytes:
     """
     Return the error that nothing receives a datagram, for a packet from C{source} to its sender.
     """
-    headers = 40 if ip.version == 6 else 20
+    headers = IPV6_BYTES if ip.version == 6 else IPV4_BYTES
     quoted = ip.packet[: min(ip.stop, _ERROR_BYTES[ip.version] - headers - _HEADER.size)]
     return message(source, ip.source, PORT_UNREACHABLE[ip.version], 0, quoted)
 

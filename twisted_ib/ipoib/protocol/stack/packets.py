@@ -12,25 +12,31 @@ from typing import Final
 from attrs import frozen
 
 from twisted_ib.errors import HeaderError, LengthError
-from twisted_ib.ipoib.protocol.ip import checksum, isMulticast, packIPv4, packIPv6, pseudoHeader
+from twisted_ib.ipoib.protocol.ip import (
+    DONT_FRAGMENT,
+    IPV4,
+    IPV4_BYTES,
+    IPV6,
+    IPV6_BYTES,
+    MORE_FRAGMENTS,
+    OFFSET_MASK,
+    checksum,
+    isMulticast,
+    packIPv4,
+    packIPv6,
+    pseudoHeader,
+)
+from twisted_ib.ipoib.protocol.routes import LIMITED_BROADCAST
+from twisted_ib.ipoib.protocol.wire import IPV4_HEADER, IPV6_HEADER
 
-#: The encapsulation headers (RFC 4391 section 6).
-ENCAPSULATION_IPV4: Final = b"\x08\x00\x00\x00"
-ENCAPSULATION_IPV6: Final = b"\x86\xdd\x00\x00"
-#: Flags of an IPv4 header (RFC 791 section 3.1), and of an IPv6 Fragment header (RFC 8200 section 4.5).
-DONT_FRAGMENT: Final = 0x4000
-MORE_FRAGMENTS: Final = 0x2000
-_OFFSET: Final = 0x1FFF
+#: Of an IPv6 Fragment header (RFC 8200 section 4.5).
 _MORE_FRAGMENTS_IPV6: Final = 1
 
-_BROADCAST: Final = b"\xff\xff\xff\xff"
 FRAGMENT: Final = 44
 _HOP_BY_HOP, _ROUTING, _DESTINATION_OPTIONS = 0, 43, 60
 #: Extension headers of one packet that are read (Linux C{net/ipv6/exthdrs_core.c} has no bound).
 _EXTENSION_HEADERS: Final = 8
 
-_HEADER_IPV4: Final = Struct("!BBHHHBBH4s4s")
-_HEADER_IPV6: Final = Struct("!IHBB16s16s")
 _FRAGMENT_HEADER: Final = Struct("!BBHI")
 
 
@@ -78,10 +84,10 @@ class IPPacket:
     @classmethod
     def _parseIPv4(cls, packet: bytes) -> IPPacket:
         start = (packet[0] & 15) * 4
-        if not 20 <= start <= len(packet):
+        if not IPV4_BYTES <= start <= len(packet):
             raise LengthError(f"an IPv4 header of {start} octets in {len(packet)}")
-        _, _, stop, identification, fragment, hopLimit, protocol, _, source, destination = (
-            _HEADER_IPV4.unpack_from(packet)
+        _, _, stop, identification, fragment, hopLimit, protocol, _, source, destination = IPV4.unpack_from(
+            packet
         )
         if not start <= stop <= len(packet):
             raise LengthError(f"an IPv4 packet of {stop} octets in {len(packet)}")
@@ -100,22 +106,22 @@ class IPPacket:
             start,
             stop,
             identification,
-            (fragment & _OFFSET) * 8,
+            (fragment & OFFSET_MASK) * 8,
             bool(fragment & MORE_FRAGMENTS),
         )
 
     @classmethod
     def _parseIPv6(cls, packet: bytes) -> IPPacket:
-        if len(packet) < 40:
+        if len(packet) < IPV6_BYTES:
             raise LengthError(f"an IPv6 header in {len(packet)} octets")
-        _, length, protocol, hopLimit, source, destination = _HEADER_IPV6.unpack_from(packet)
-        stop = 40 + length
+        _, length, protocol, hopLimit, source, destination = IPV6.unpack_from(packet)
+        stop = IPV6_BYTES + length
         if stop > len(packet):
             raise LengthError(f"an IPv6 packet of {stop} octets in {len(packet)}")
         # RFC 4291 section 2.7.
         if source[0] == 0xFF:
             raise HeaderError("an IPv6 packet from a group")
-        start, identification, offset, isMore = 40, 0, 0, False
+        start, identification, offset, isMore = IPV6_BYTES, 0, 0, False
         for _ in range(_EXTENSION_HEADERS):
             if protocol not in (_HOP_BY_HOP, _ROUTING, FRAGMENT, _DESTINATION_OPTIONS):
                 break
@@ -156,13 +162,6 @@ class IPPacket:
         """
         return self.isMore or self.offset > 0
 
-    @property
-    def isToGroup(self) -> bool:
-        """
-        Whether it was sent to a multicast address, or to the limited broadcast address.
-        """
-        return isGroup(self.destination)
-
     def pseudoHeader(self, length: int) -> bytes:
         """
         Return what the checksums of upper layers cover besides (RFC 768, RFC 8200 section 8.1).
@@ -176,7 +175,7 @@ def isGroup(address: bytes) -> bool:
     """
     Return whether an address stands for several hosts: multicast, or 255.255.255.255.
     """
-    return isMulticast(address) or address == _BROADCAST
+    return isMulticast(address) or address == LIMITED_BROADCAST
 
 
 def fragments(
@@ -196,7 +195,7 @@ def fragments(
     @param identification: another for each packet, while fragments of the last may be on their way.
     """
     isIPv6 = len(source) == 16
-    headers = 40 if isIPv6 else 20
+    headers = IPV6_BYTES if isIPv6 else IPV4_BYTES
     if headers + len(segment) <= mtu:
         yield _frame(source, destination, protocol, hopLimit, segment, 0, DONT_FRAGMENT)
         return
@@ -226,18 +225,9 @@ def _frame(
 ) -> bytes:
     if len(source) == 16:
         header = packIPv6(source, destination, protocol, len(segment), hopLimit)
-        return ENCAPSULATION_IPV6 + header + segment
+        return IPV6_HEADER + header + segment
     header = packIPv4(source, destination, protocol, len(segment), identification, fragment, hopLimit)
-    return ENCAPSULATION_IPV4 + header + segment
+    return IPV4_HEADER + header + segment
 
 
-__all__ = [
-    "DONT_FRAGMENT",
-    "ENCAPSULATION_IPV4",
-    "ENCAPSULATION_IPV6",
-    "FRAGMENT",
-    "MORE_FRAGMENTS",
-    "IPPacket",
-    "fragments",
-    "isGroup",
-]
+__all__ = ["FRAGMENT", "IPPacket", "fragments", "isGroup"]

@@ -68,12 +68,9 @@ class _Pieces:
 class Reassembly:
     """
     The packets of which some fragments have come.
-
-    @ivar bytes: of all their fragments.
     """
 
     def __init__(self) -> None:
-        self.bytes = 0
         self._packets: dict[Key, _Pieces] = {}
 
     def __len__(self) -> int:
@@ -95,16 +92,14 @@ class Reassembly:
         if pieces is None:
             # The oldest is given up: an attacker's fragments, which are never whole, are old soon.
             if len(self._packets) >= limits.IP_REASSEMBLIES:
-                self._drop(next(iter(self._packets)))
+                del self._packets[next(iter(self._packets))]
             pieces = self._packets[key] = _Pieces(now)
         if not pieces.accepts(ip.offset, piece, ip.isMore, _LONGEST[len(ip.source)]):
-            self._drop(key)
+            del self._packets[key]
             return None
-        before = pieces.bytes
         pieces.add(ip.offset, piece, ip.isMore)
-        self.bytes += pieces.bytes - before
         if pieces.isWhole:
-            self._drop(key)
+            del self._packets[key]
             return b"".join(pieces.pieces[offset] for offset in pieces.offsets)
         return None
 
@@ -116,10 +111,7 @@ class Reassembly:
             key, oldest = next(iter(self._packets.items()))
             if now - oldest.begun < limits.IP_REASSEMBLY_SECONDS:
                 break
-            self._drop(key)
-
-    def _drop(self, key: Key) -> None:
-        self.bytes -= self._packets.pop(key).bytes
+            del self._packets[key]
 
 
 __all__ = ["Reassembly"]

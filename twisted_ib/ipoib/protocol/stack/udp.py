@@ -13,22 +13,21 @@ from typing import Final
 from attrs import frozen
 
 from twisted_ib.errors import HeaderError, LengthError
-from twisted_ib.ipoib.protocol.ip import checksum
-from twisted_ib.ipoib.protocol.stack.packets import (
-    DONT_FRAGMENT,
-    ENCAPSULATION_IPV4,
-    ENCAPSULATION_IPV6,
-    IPPacket,
-)
+from twisted_ib.ipoib.protocol.ip import DONT_FRAGMENT, IPV4_BYTES, IPV6_BYTES, checksum
+from twisted_ib.ipoib.protocol.stack.packets import IPPacket
+from twisted_ib.ipoib.protocol.wire import IPV4_HEADER, IPV6_HEADER
 
 #: The protocol number, for both versions of IP.
 UDP: Final = 17
 UDP_HEADER_BYTES: Final = 8
 #: The longest payload: 16 bits count it, with the header of UDP and, for IPv4, that of IP.
-LONGEST_IPV4: Final = 65535 - 20 - UDP_HEADER_BYTES
+LONGEST_IPV4: Final = 65535 - IPV4_BYTES - UDP_HEADER_BYTES
 LONGEST_IPV6: Final = 65535 - UDP_HEADER_BYTES
 
 _HEADER: Final = Struct("!HHHH")
+_PORTS: Final = Struct("!HH")
+#: Of an IPv4 header: identification, flags and fragment offset, time to live, protocol.
+_TIME_TO_LIVE: Final = Struct("!HHBB")
 _FRAME_IPV4: Final = Struct("!6sH6sH12sHH")
 _FRAME_IPV6: Final = Struct("!8sH38sHH")
 
@@ -44,15 +43,15 @@ class IPv4Flow:
     __slots__ = ("_addresses", "_headerSum", "_start", "_timeToLive", "_udpSum")
 
     longest = LONGEST_IPV4
-    headers = 20 + UDP_HEADER_BYTES
+    headers = IPV4_BYTES + UDP_HEADER_BYTES
 
     def __init__(
         self, source: bytes, sourcePort: int, destination: bytes, destinationPort: int, hopLimit: int
     ) -> None:
-        self._start = ENCAPSULATION_IPV4 + b"\x45\x00"
+        self._start = IPV4_HEADER + b"\x45\x00"
         # An identification of 0: RFC 6864 section 4.1, it has no meaning where DF is set.
-        self._timeToLive = Struct("!HHBB").pack(0, DONT_FRAGMENT, hopLimit, UDP)
-        self._addresses = source + destination + Struct("!HH").pack(sourcePort, destinationPort)
+        self._timeToLive = _TIME_TO_LIVE.pack(0, DONT_FRAGMENT, hopLimit, UDP)
+        self._addresses = source + destination + _PORTS.pack(sourcePort, destinationPort)
         self._headerSum = int.from_bytes(b"\x45\x00" + self._timeToLive + self._addresses[:8], "big") % 0xFFFF
         self._udpSum = (int.from_bytes(self._addresses, "big") + UDP) % 0xFFFF
 
@@ -63,7 +62,7 @@ class IPv4Flow:
         @param payload: bytes-like, at most L{longest} octets.
         """
         length = len(payload) + UDP_HEADER_BYTES
-        total = length + 20
+        total = length + IPV4_BYTES
         # RFC 1071: 2^16 is 1 modulo 65535, so the sum of the 16-bit words is the whole as a number, modulo
         # 65535.  A last octet alone is the high one of a word.
         words = int.from_bytes(payload, "big")
@@ -92,13 +91,13 @@ class IPv6Flow:
     __slots__ = ("_rest", "_start", "_udpSum")
 
     longest = LONGEST_IPV6
-    headers = 40 + UDP_HEADER_BYTES
+    headers = IPV6_BYTES + UDP_HEADER_BYTES
 
     def __init__(
         self, source: bytes, sourcePort: int, destination: bytes, destinationPort: int, hopLimit: int
     ) -> None:
-        self._start = ENCAPSULATION_IPV6 + b"\x60\x00\x00\x00"
-        addresses = source + destination + Struct("!HH").pack(sourcePort, destinationPort)
+        self._start = IPV6_HEADER + b"\x60\x00\x00\x00"
+        addresses = source + destination + _PORTS.pack(sourcePort, destinationPort)
         self._rest = bytes((UDP, hopLimit)) + addresses
         self._udpSum = (int.from_bytes(addresses, "big") + UDP) % 0xFFFF
 
