@@ -8,7 +8,6 @@ import json
 import socket
 import struct
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +15,6 @@ from typing import Any
 
 from twisted_ib.errors import HCAError, ResourceLimitError, UnknownDeviceError
 from twisted_ib.hca.base.attributes import PORT
-from twisted_ib.hca.base.port import PortState
-from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.device.registry import traitsOf
 from twisted_ib.hca.host.entries import Entry
@@ -30,8 +27,6 @@ from twisted_ib.tools.show.processes import ASKED_AT_ONCE, programOf
 PROGRAM = "ib-devinfo"
 
 SHARED_MEMORY = "shm0"
-#: Seconds that the port of a subnet, which is opened for a look, waits for its subnet manager.
-MANAGER_SECONDS = 2.0
 
 _UCRED = struct.Struct("3i")
 
@@ -128,23 +123,12 @@ def devices(name: str | None = None) -> list[dict[str, Any]]:
         found = [each for each in running() if name is None or each["hca_id"] == name]
         if found:
             return found
+    # That of a subnet waits until its port is Active.
     device = Device(SHARED_MEMORY if name is None else name)
     try:
-        if traits.linkLayer is LinkLayer.INFINIBAND:
-            _configured(device)
         return [device.describe()]
     finally:
         device.close()
-
-
-def _configured(device: Device) -> None:
-    """
-    Wait until a subnet manager has configured the port, for a bounded time.
-    """
-    deadline = time.monotonic() + MANAGER_SECONDS
-    while device.port.state is not PortState.ACTIVE and time.monotonic() < deadline:
-        device.progress()
-        time.sleep(MANAGER_SECONDS / 1000)
 
 
 def short(found: Sequence[dict[str, Any]]) -> list[str]:
