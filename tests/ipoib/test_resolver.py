@@ -298,6 +298,11 @@ class EndpointMixin:
             subnet = HostedSubnet(parse(SWITCH, "test"), lambda name: None, reactor)
             subnet.manage(Options())
             hostHere(subnet)
+            # One who only looks at the subnet has none opened, and keeps none from others.
+            for needs in (False, True, True):
+                device = channelFor(reactor, "ib1", hasInterface=needs).device
+                self.assertEqual(list(device.counting).count("ipoib"), int(needs))
+                self.assertEqual(device.isLocal(PEER), needs)
             served: Deferred[Any] = Deferred()
             factory = Factory.forProtocol(Protocol)
             factory.buildProtocol = served.callback  # type: ignore[method-assign,assignment]

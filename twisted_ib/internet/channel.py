@@ -69,6 +69,7 @@ class DeviceChannel:
     @ivar attempts: Attempts to connect, which have no transport yet.
     @ivar localPorts: The numbers of active sides.
     @ivar batchedCalls: The reactor's.
+    @ivar hasInterface: Whether the IPoIB interface that the device is configured with, if any, was opened.
     @ivar polled: Whether the reactor polls the device by itself.
     @ivar polling: Where it does not: how long a turn polls for an answer.
     """
@@ -88,6 +89,7 @@ class DeviceChannel:
         self.now = device.clock
         self.localPorts = LocalPorts()
         self.batchedCalls = batchedCallsOf(reactor)
+        self.hasInterface = False
         self.users: dict[Any, int | None] = {}
         self.attempts: dict[Any, None] = {}
         self._closing: dict[Any, float] = {}
@@ -503,7 +505,9 @@ def _channelsIn(reactor: Any) -> dict[str, DeviceChannel]:
     return channels
 
 
-def channelFor(reactor: Any, name: str | None = None, bound: str = "", peer: str = "") -> DeviceChannel:
+def channelFor(
+    reactor: Any, name: str | None = None, bound: str = "", peer: str = "", *, hasInterface: bool = True
+) -> DeviceChannel:
     """
     Return the channel of a device in a reactor.
 
@@ -515,6 +519,8 @@ def channelFor(reactor: Any, name: str | None = None, bound: str = "", peer: str
     @param peer: the address that the user connects to, or empty.  By these a device with an address of its
         own is opened that was not added, one for each address (L{place
         <twisted_ib.hca.device.registry.place>}).
+    @param hasInterface: whether the user needs the IPoIB interface that the device is configured with: it is
+        opened for the first one that does.
     @raise UnknownDeviceError: there is no such device.
     @raise DeviceError: it cannot be opened, as another process has its address.
     @raise RunDirectoryError: the run directory cannot be used.
@@ -529,12 +535,14 @@ def channelFor(reactor: Any, name: str | None = None, bound: str = "", peer: str
         if channel is None or channel.device.closed:
             device = Device(name, reactor.seconds, address=address)
             channel = channels[key] = DeviceChannel(reactor, device)
-            interface = interfaceOf(name)
-            if interface is not None:
-                namedAny(_INTERFACE_OPENER)(channel, interface)
             # After shutdown: stopListening() and loseConnection() of triggers before and during it still need
             # the device.
             reactor.addSystemEventTrigger("after", "shutdown", _close, channel)
+    if hasInterface and not channel.hasInterface:
+        channel.hasInterface = True
+        interface = interfaceOf(name)
+        if interface is not None:
+            namedAny(_INTERFACE_OPENER)(channel, interface)
     return channel
 
 
