@@ -292,8 +292,10 @@ IPOIB_BACKOFF_LEAST = 1.0
 IPOIB_BACKOFF_SECONDS = 16.0
 #: After a connection was refused, packets go as datagrams for so many seconds.
 IPOIB_RECONNECT_SECONDS = 10.0
-#: ICMP errors that one interface makes in a second (Linux C{icmp_msgs_per_sec}).
+#: ICMP errors that one interface makes in a second (Linux C{icmp_msgs_per_sec}), and its stack besides.
 IPOIB_ERRORS_PER_SECOND = 1000
+#: The same at once (Linux C{icmp_msgs_burst}).
+ICMP_ERROR_BURST = 50
 
 # -- rules of the offload switch
 
@@ -415,9 +417,6 @@ IPOIB_LOCAL_PACKETS = 1024
 #: Paths whose MTU is below the interface's, and for how long (RFC 1191 section 6.3).
 IPOIB_PATH_MTUS = 1024
 IPOIB_PATH_MTU_SECONDS = 600.0
-#: Port unreachable errors at once; as many in a second as L{IPOIB_ERRORS_PER_SECOND} (Linux
-#: C{icmp_msgs_burst}).
-ICMP_ERROR_BURST = 50
 #: Packets of which fragments wait for others, and for how long (Linux C{ip_frag.h}, IP_FRAG_TIME); fragments
 #: of one: 119 of 576 octets are the longest packet.
 IP_REASSEMBLIES = 64

@@ -37,7 +37,7 @@ _LONGEST_DATAGRAM = 65535
 @implementer(ILoggingContext)
 class _Port:
     """
-    What both kinds of ports have: a protocol, and a stack while they are open.
+    The common part of both kinds of ports: a protocol, and a stack while they are open.
 
     @ivar reactor: where it is open.
     @ivar protocol: receives what arrives.

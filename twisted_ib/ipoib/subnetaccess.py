@@ -1,5 +1,5 @@
 """
-What an interface needs of its subnet: the path to a port, and memberships of multicast groups.
+An interface's requests to its subnet: for the path to a port, and for memberships of multicast groups.
 
 On InfiniBand subnet administration has both.  Elsewhere there is none: a GID is the path, and the values of
 all groups are constants.

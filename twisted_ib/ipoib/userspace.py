@@ -26,7 +26,7 @@ from twisted_ib.errors import DeviceError, HeaderError, InterfaceClosedError, Wi
 from twisted_ib.internet.localports import drawPort
 from twisted_ib.internet.logcontext import callInContext, upcalls
 from twisted_ib.ipoib.interface import NOBODY
-from twisted_ib.ipoib.protocol.ip import ICMP, ICMPV6
+from twisted_ib.ipoib.protocol.ip import ICMP, ICMPV6, ErrorRate
 from twisted_ib.ipoib.protocol.stack.flows import ReceiveFlow, SendFlow
 from twisted_ib.ipoib.protocol.stack.icmp import PROTOCOL, ICMPMessage, portUnreachable
 from twisted_ib.ipoib.protocol.stack.packets import IPPacket, fragments, isGroup
@@ -82,8 +82,7 @@ class IPStack:
         self._waiting: list[tuple[Any, bytes, Any]] = []
         self._local: deque[bytes] = deque()
         self._localCall: Any = None
-        self._errorsAt = reactor.seconds()
-        self._errorsLeft = float(limits.ICMP_ERROR_BURST)
+        self._errorRate = ErrorRate(reactor.seconds)
         self._readAddresses()
         # This calls interfaceUp if the interface is up.
         interface.consumer = self
@@ -537,24 +536,11 @@ class IPStack:
         # one host's.
         if self._rawPorts or not any(ip.source):
             return
-        if not self._mayTell():
+        if not self._errorRate.take():
             self.counters["icmp_suppressed"] += 1
             return
         error = portUnreachable(ip, ip.destination)
         self._send(ip.destination, ip.source, PROTOCOL[ip.version], error)
-
-    def _mayTell(self) -> bool:
-        # A token bucket (RFC 4443 section 2.4 (f), Linux net/ipv4/icmp.c, icmp_global_allow).
-        now = self.reactor.seconds()
-        self._errorsLeft = min(
-            limits.ICMP_ERROR_BURST,
-            self._errorsLeft + (now - self._errorsAt) * limits.IPOIB_ERRORS_PER_SECOND,
-        )
-        self._errorsAt = now
-        if self._errorsLeft < 1:
-            return False
-        self._errorsLeft -= 1
-        return True
 
 
 def stackFor(reactor: Any, device: str, address: str) -> IPStack:

@@ -203,7 +203,7 @@ class FragmentTests(SynchronousTestCase):
 
 class ErrorTests(SynchronousTestCase):
     """
-    ICMP errors.
+    Errors about packets that cannot be sent.
     """
 
     def test_ipv4(self) -> None:
@@ -212,9 +212,9 @@ class ErrorTests(SynchronousTestCase):
         """
         reporter = packed("10.9.0.2")
         for packet, words in (
-            (unreachable(IPV4, 0, len(IPV4), reporter, isNeighbour=True), "0301"),
-            (unreachable(IPV4, 0, len(IPV4), reporter, isNeighbour=False), "0300"),
-            (tooBig(IPV4, 0, len(IPV4), reporter, 2044), "0304"),
+            (unreachable(IPV4, reporter, isNeighbour=True), "0301"),
+            (unreachable(IPV4, reporter, isNeighbour=False), "0300"),
+            (tooBig(IPV4, reporter, 2044), "0304"),
         ):
             self.assertEqual(packet[:10].hex(), "45c00038000000004001")
             self.assertEqual(packet[12:20], reporter + packed("10.9.0.1"))
@@ -230,9 +230,9 @@ class ErrorTests(SynchronousTestCase):
         """
         reporter = packed("fe80::2")
         for packet, words in (
-            (unreachable(IPV6, 0, len(IPV6), reporter, isNeighbour=True), "0103"),
-            (unreachable(IPV6, 0, len(IPV6), reporter, isNeighbour=False), "0100"),
-            (tooBig(IPV6, 0, len(IPV6), reporter, 2044), "0200"),
+            (unreachable(IPV6, reporter, isNeighbour=True), "0103"),
+            (unreachable(IPV6, reporter, isNeighbour=False), "0100"),
+            (tooBig(IPV6, reporter, 2044), "0200"),
         ):
             self.assertEqual(packet[:8].hex(), "6000000000383a40")
             self.assertEqual(packet[8:40], reporter + packed("fe80::1"))
@@ -249,7 +249,7 @@ class ErrorTests(SynchronousTestCase):
         for packet, most in ((IPV4, 576), (IPV6, 1280)):
             data = packet + bytes(3000)
             reporter = destinationOf(packet, 0)
-            self.assertEqual(len(tooBig(data, 0, len(data), reporter, 2044)), most)
+            self.assertEqual(len(tooBig(data, reporter, 2044)), most)
 
     def test_about(self) -> None:
         """
@@ -277,23 +277,24 @@ class ErrorTests(SynchronousTestCase):
         bad += [source(each) for each in ("0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255")]
         bad += [source("::"), source("ff02::1")]
         for each in good:
-            self.assertTrue(mayReport(each, 0, len(each)), each.hex())
+            self.assertTrue(mayReport(each), each.hex())
         for each in bad:
-            self.assertFalse(mayReport(each, 0, len(each)), each.hex())
+            self.assertFalse(mayReport(each), each.hex())
 
     def test_rate(self) -> None:
         """
-        There are so many in a second; the others are counted.
+        There are so many at once, and more with time; the others are counted.
         """
         now, counted = [5.0], []
         errors = ICMPErrors(lambda: now[0], counted.append)
         routes = Routes((), ())
-        for _ in range(limits.IPOIB_ERRORS_PER_SECOND):
+        for _ in range(limits.ICMP_ERROR_BURST):
             self.assertIsNotNone(errors.about(IPV4, routes, False, 0))
         self.assertIsNone(errors.about(IPV4, routes, False, 0))
         self.assertEqual(counted, ["icmp_suppressed"])
-        now[0] += 1.0
+        now[0] += 1 / limits.IPOIB_ERRORS_PER_SECOND
         self.assertIsNotNone(errors.about(IPV4, routes, False, 0))
+        self.assertIsNone(errors.about(IPV4, routes, False, 0))
 
 
 class DiscoveryTests(SynchronousTestCase):

@@ -17,7 +17,8 @@ from tests.ipoib.protocol.stack.vectors import A6, B6, A, B
 from tests.ipoib.userspace.wire import Recorder, Stacks
 from tests.support.calls import PACKAGE, called
 from twisted_ib import limits
-from twisted_ib.ipoib.protocol.stack.icmp import PORT_UNREACHABLE, PROTOCOL, TOO_BIG, ICMPMessage, message
+from twisted_ib.ipoib.protocol.ip import PORT_UNREACHABLE, TOO_BIG, packICMP
+from twisted_ib.ipoib.protocol.stack.icmp import PROTOCOL, ICMPMessage
 from twisted_ib.ipoib.protocol.stack.packets import FRAGMENT, IPPacket, fragments
 from twisted_ib.ipoib.protocol.stack.udp import IPv4Flow, IPv6Flow
 from twisted_ib.ipoib.userspace import IPStack
@@ -62,7 +63,7 @@ class StackCase(SynchronousTestCase):
         """
         version = packet[0] >> 4
         own, peer = (A, B) if version == 4 else (A6, B6)
-        segment = message(source or peer, own, kind[version], rest, packet)
+        segment = packICMP(source or peer, own, kind[version], rest, packet)
         return wrapped(source or peer, own, PROTOCOL[version], segment)
 
 
@@ -93,7 +94,7 @@ class EchoTests(StackCase):
         """
         for own, peer, kind in ((A, B, (8, 0)), (A6, B6, (128, 0))):
             version = 4 if own == A else 6
-            segment = message(peer, own, kind, 7, bytes(5000))
+            segment = packICMP(peer, own, kind, 7, bytes(5000))
             for frame in fragments(peer, own, PROTOCOL[version], 64, segment, 1500, 9):
                 self.sent.clear()
                 self.stack.packetReceived(frame, 4, len(frame))
@@ -105,17 +106,17 @@ class EchoTests(StackCase):
         To a group: IPv6's are answered by an own address of the kind, IPv4's and broadcasts are not.
         """
         for group in (b"\xe0\0\0\1", b"\xff" * 4, bytes((10, 9, 0, 255))):
-            self.assertEqual(self.receive(wrapped(B, group, 1, message(B, group, (8, 0), 1, b""))), [])
+            self.assertEqual(self.receive(wrapped(B, group, 1, packICMP(B, group, (8, 0), 1, b""))), [])
         nodes = ip_address("ff02::1").packed
         peer = ip_address("fe80::2").packed
-        (answer,) = self.receive(wrapped(peer, nodes, 58, message(peer, nodes, (128, 0), 1, b"")))
+        (answer,) = self.receive(wrapped(peer, nodes, 58, packICMP(peer, nodes, (128, 0), 1, b"")))
         self.assertEqual(IPPacket.parse(answer).source, ip_address("fe80::1").packed)
 
     def test_ownSource(self) -> None:
         """
         What comes from outside with an own address as its source is dropped.
         """
-        self.assertEqual(self.receive(wrapped(A, A, 1, message(A, A, (8, 0), 1, b""))), [])
+        self.assertEqual(self.receive(wrapped(A, A, 1, packICMP(A, A, (8, 0), 1, b""))), [])
         one = self.net.open(0, 7001)
         self.assertEqual(self.receive(IPv4Flow(A, 5, A, 7001, 64).frame(b"x")[4:]), [])
         self.assertEqual(one.received, [])
@@ -129,11 +130,13 @@ class EchoTests(StackCase):
         four, six = self.net.open(0, 7001), self.net.open(0, 7001, "fd00::1")
         for host in ("10.9.0.255", "255.255.255.255", "224.0.0.1", "127.0.0.1", "127.9.9.9"):
             source = ip_address(host).packed
-            self.assertEqual(self.receive(wrapped(source, A, 1, message(source, A, (8, 0), 1, b""))), [])
+            self.assertEqual(self.receive(wrapped(source, A, 1, packICMP(source, A, (8, 0), 1, b""))), [])
             self.assertEqual(self.receive(IPv4Flow(source, 5, A, 7001, 64).frame(b"x")[4:]), [])
         for host in ("::1", "ff02::1"):
             source = ip_address(host).packed
-            self.assertEqual(self.receive(wrapped(source, A6, 58, message(source, A6, (128, 0), 1, b""))), [])
+            self.assertEqual(
+                self.receive(wrapped(source, A6, 58, packICMP(source, A6, (128, 0), 1, b""))), []
+            )
             self.assertEqual(self.receive(IPv6Flow(source, 5, A6, 7001, 64).frame(b"x")[4:]), [])
         self.assertEqual((four.received, six.received), ([], []))
         self.assertEqual(self.stack.counters, {"bad_source": 8, "malformed": 6})

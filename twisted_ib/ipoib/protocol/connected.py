@@ -119,7 +119,7 @@ class Incoming:
 
 class IConnectionUser(Protocol):
     """
-    What connected mode asks for.
+    The calls that connected mode makes.
     """
 
     def modeChanged(self, peer: Peer) -> None:

@@ -35,7 +35,7 @@ _LEAST_QPN: Final = 2
 
 class IDiscoveryUser(Protocol):
     """
-    What discovery asks for.
+    The calls that discovery makes.
     """
 
     def request(self, peer: Peer, frame: bytes) -> None:

@@ -43,7 +43,7 @@ class Group:
 @frozen(eq=False)
 class Settings:
     """
-    What a machine is made with.
+    The settings of a machine.
 
     @ivar gid: the port's GID.
     @ivar qpn: the number of the interface's UD queue pair.
@@ -66,7 +66,7 @@ class Settings:
 
 class IMachineDriver(Interface):
     """
-    What a machine asks of its adapter.
+    The calls that a machine makes to its adapter.
 
     C{resolve} and C{join} may be answered before they return; C{connect} may not.  No method raises.
     """

@@ -1,6 +1,6 @@
 """
-What an IPoIB interface itself reads and writes of IP: lengths and destinations, checksums, fragments, ICMP
-errors, and neighbour discovery.
+The headers of IP as an IPoIB interface itself reads and writes them: lengths and destinations, checksums,
+fragments, ICMP errors, and neighbour discovery.
 
 Packets are not made into objects: functions take a buffer and where a packet is in it.  RFC 791, 792, 8200,
 4443, 4861.
@@ -51,13 +51,17 @@ _NO_OPERATION: Final = 1
 ICMP: Final = 1
 ICMPV6: Final = 58
 #: Type, code, checksum, and the 32 bits that each type has of its own.
-_ICMP: Final = Struct(">BBHI")
-#: Octets of an error at most: RFC 1812 section 4.3.2.3, and RFC 4443 section 2.4.
-_ICMP_MOST: Final = 576
-_ICMPV6_MOST: Final = 1280
-#: ICMP types that are not errors about a packet (RFC 1122 section 3.2.2); all others get no error.
-_ICMP_QUERIES: Final = frozenset((0, 8, 9, 10, 13, 14, 15, 16, 17, 18))
-_ICMPV6_QUERIES: Final = 128
+ICMP_HEADER: Final = Struct(">BBHI")
+#: Type and code of errors, by the version of IP.
+NO_ROUTE: Final = {4: (3, 0), 6: (1, 0)}
+HOST_UNREACHABLE: Final = {4: (3, 1), 6: (1, 3)}
+PORT_UNREACHABLE: Final = {4: (3, 3), 6: (1, 4)}
+TOO_BIG: Final = {4: (3, 4), 6: (2, 0)}
+#: The longest packet with an error: RFC 1812 section 4.3.2.3, RFC 4443 section 2.4 (c).
+_ERROR_BYTES: Final = {4: 576, 6: 1280}
+#: The types about whose messages errors may be made (RFC 1122 section 3.2.2); of IPv6 those from 128 on.
+_QUERIES_IPV4: Final = frozenset((0, 8, 9, 10, 13, 14, 15, 16, 17, 18))
+_QUERIES_IPV6: Final = 128
 _PREC_INTERNETCONTROL: Final = 0xC0
 _HOPS: Final = 64
 
@@ -206,38 +210,52 @@ def mayFragment(buffer: Buffer, start: int) -> bool:
     return buffer[start] >> 4 == 4 and not buffer[start + 6] & DONT_FRAGMENT >> 8
 
 
-def _withChecksum(front: bytes, message: bytes) -> bytes:
-    return message[:2] + checksum(front, message).to_bytes(2, "big") + message[4:]
+# -- ICMP
 
 
-def _packICMPv6(source: bytes, destination: bytes, message: bytes, hops: int = _HOPS) -> bytes:
-    body = _withChecksum(pseudoHeader(source, destination, ICMPV6, len(message)), message)
-    return packIPv6(source, destination, ICMPV6, len(body), hops) + body
-
-
-# -- errors about packets
-
-
-def mayReport(buffer: Buffer, start: int, stop: int) -> bool:
+def packICMP(source: bytes, destination: bytes, kind: tuple[int, int], rest: int, body: bytes) -> bytes:
     """
-    @return: whether an ICMP error may be made about a packet: it is no error itself, no later fragment, and
-        its source is one host (RFC 1122 section 3.2.2, RFC 4443 section 2.4).
+    @param kind: type and code.
+    @param rest: the 32 bits behind the checksum.
+    @return: an ICMP message, for an IP packet between the addresses.
     """
-    if buffer[start] >> 4 == 4:
-        if (buffer[start + 6] << 8 | buffer[start + 7]) & OFFSET_MASK:
+    bare = ICMP_HEADER.pack(*kind, 0, rest) + body
+    pseudo = pseudoHeader(source, destination, ICMPV6, len(bare)) if len(source) == 16 else b""
+    return ICMP_HEADER.pack(*kind, checksum(pseudo, bare), rest) + body
+
+
+def packICMPError(
+    source: bytes, destination: bytes, kind: dict[int, tuple[int, int]], rest: int, about: Buffer
+) -> bytes:
+    """
+    @param kind: by the version of IP, as L{PORT_UNREACHABLE}.
+    @param about: the packet that cannot be delivered, of which the error quotes what it may.
+    @return: an ICMP message from C{source} to the sender of that packet.
+    """
+    version, headers = (4, IPV4_BYTES) if len(source) == 4 else (6, IPV6_BYTES)
+    quoted = bytes(about[: _ERROR_BYTES[version] - headers - ICMP_HEADER.size])
+    return packICMP(source, destination, kind[version], rest, quoted)
+
+
+def mayReport(packet: Buffer) -> bool:
+    """
+    Return whether an ICMP error may be made about a packet: it is no error itself, no later fragment, and its
+    source is one host (RFC 1122 section 3.2.2, RFC 4443 section 2.4).
+    """
+    if packet[0] >> 4 == 4:
+        if (packet[6] << 8 | packet[7]) & OFFSET_MASK:
             return False
-        above = start + (buffer[start] & 0xF) * 4
-        if buffer[start + 9] == ICMP and (above >= stop or buffer[above] not in _ICMP_QUERIES):
+        above = (packet[0] & 0xF) * 4
+        if packet[9] == ICMP and (above >= len(packet) or packet[above] not in _QUERIES_IPV4):
             return False
-        return buffer[start + 12] not in (0, 127) and buffer[start + 12] < 224
-    above = start + IPV6_BYTES
-    if buffer[start + 6] == ICMPV6 and (above >= stop or buffer[above] < _ICMPV6_QUERIES):
+        return packet[12] not in (0, 127) and packet[12] < 224
+    if packet[6] == ICMPV6 and (len(packet) <= IPV6_BYTES or packet[IPV6_BYTES] < _QUERIES_IPV6):
         return False
-    source = bytes(buffer[start + 8 : start + 24])
+    source = bytes(packet[8:24])
     return source != UNSPECIFIED and not isMulticast(source)
 
 
-def unreachable(buffer: Buffer, start: int, stop: int, reporter: bytes, isNeighbour: bool) -> bytes:
+def unreachable(packet: Buffer, reporter: bytes, isNeighbour: bool) -> bytes:
     """
     Make the error that a destination cannot be reached.
 
@@ -245,46 +263,58 @@ def unreachable(buffer: Buffer, start: int, stop: int, reporter: bytes, isNeighb
     @param isNeighbour: whether it is on this link and does not answer; else there is no route to it.
     @return: an IP packet.
     """
-    if len(reporter) == 4:
-        # RFC 792: net unreachable, host unreachable.
-        return _error(buffer, start, stop, reporter, 3, 1 if isNeighbour else 0, 0)
-    # RFC 4443 section 3.1: no route to destination, address unreachable.
-    return _error(buffer, start, stop, reporter, 1, 3 if isNeighbour else 0, 0)
+    return _report(packet, reporter, HOST_UNREACHABLE if isNeighbour else NO_ROUTE, 0)
 
 
-def tooBig(buffer: Buffer, start: int, stop: int, reporter: bytes, mtu: int) -> bytes:
+def tooBig(packet: Buffer, reporter: bytes, mtu: int) -> bytes:
     """
     Make the error that a packet is too long: fragmentation needed (RFC 1191), or packet too big (RFC 4443).
 
     @return: an IP packet.
     """
-    if len(reporter) == 4:
-        return _error(buffer, start, stop, reporter, 3, 4, mtu)
-    return _error(buffer, start, stop, reporter, 2, 0, mtu)
+    return _report(packet, reporter, TOO_BIG, mtu)
 
 
-def _error(buffer: Buffer, start: int, stop: int, reporter: bytes, kind: int, code: int, word: int) -> bytes:
+def _report(packet: Buffer, reporter: bytes, kind: dict[int, tuple[int, int]], rest: int) -> bytes:
     if len(reporter) == 4:
-        quoted = bytes(buffer[start : min(stop, start + _ICMP_MOST - IPV4_BYTES - _ICMP.size)])
-        body = _withChecksum(b"", _ICMP.pack(kind, code, 0, word) + quoted)
-        header = packIPv4(
-            *(reporter, bytes(buffer[start + 12 : start + 16]), ICMP, len(body)),
-            typeOfService=_PREC_INTERNETCONTROL,
-        )
-        return header + body
-    quoted = bytes(buffer[start : min(stop, start + _ICMPV6_MOST - IPV6_BYTES - _ICMP.size)])
-    destination = bytes(buffer[start + 8 : start + 24])
-    return _packICMPv6(reporter, destination, _ICMP.pack(kind, code, 0, word) + quoted)
+        sender = bytes(packet[12:16])
+        body = packICMPError(reporter, sender, kind, rest, packet)
+        return packIPv4(reporter, sender, ICMP, len(body), typeOfService=_PREC_INTERNETCONTROL) + body
+    sender = bytes(packet[8:24])
+    body = packICMPError(reporter, sender, kind, rest, packet)
+    return packIPv6(reporter, sender, ICMPV6, len(body)) + body
+
+
+class ErrorRate:
+    """
+    A token bucket for errors (RFC 4443 section 2.4 (f), Linux C{net/ipv4/icmp.c}, C{icmp_global_allow}):
+    L{limits.ICMP_ERROR_BURST} at once, and L{limits.IPOIB_ERRORS_PER_SECOND}.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._at = clock, clock()
+        self._left = float(limits.ICMP_ERROR_BURST)
+
+    def take(self) -> bool:
+        """
+        Return whether one more may be made.
+        """
+        now = self._clock()
+        left = self._left + (now - self._at) * limits.IPOIB_ERRORS_PER_SECOND
+        self._left, self._at = min(limits.ICMP_ERROR_BURST, left), now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
 
 class ICMPErrors:
     """
-    The errors that one interface makes: not more in a second than L{limits.IPOIB_ERRORS_PER_SECOND}.
+    The errors that one interface makes, as many as L{ErrorRate} allows.
     """
 
     def __init__(self, clock: Callable[[], float], count: Callable[[str], None]) -> None:
-        self._clock, self._count = clock, count
-        self._made, self._since = 0, 0.0
+        self._rate, self._count = ErrorRate(clock), count
 
     def about(self, packet: Buffer, routes: Routes, isNeighbour: bool, mtu: int) -> bytes | None:
         """
@@ -295,18 +325,14 @@ class ICMPErrors:
         @return: an IP packet; L{None} if none is to be made.
         """
         reporter = routes.reporterFor(destinationOf(packet, 0))
-        if reporter is None or not mayReport(packet, 0, len(packet)):
+        if reporter is None or not mayReport(packet):
             return None
-        now = self._clock()
-        if now - self._since >= 1.0:
-            self._made, self._since = 0, now
-        if self._made >= limits.IPOIB_ERRORS_PER_SECOND:
+        if not self._rate.take():
             self._count("icmp_suppressed")
             return None
-        self._made += 1
         if mtu:
-            return tooBig(packet, 0, len(packet), reporter, mtu)
-        return unreachable(packet, 0, len(packet), reporter, isNeighbour)
+            return tooBig(packet, reporter, mtu)
+        return unreachable(packet, reporter, isNeighbour)
 
 
 # -- neighbour discovery
@@ -346,7 +372,9 @@ class NeighbourMessage:
         message = _ND.pack(kind, 0, 0, flags, self.target)
         if self.hardware is not None:
             message += packLinkLayerOption(option, self.hardware)
-        return _packICMPv6(self.source, self.destination, message, _LINK_HOPS)
+        right = checksum(pseudoHeader(self.source, self.destination, ICMPV6, len(message)), message)
+        header = packIPv6(self.source, self.destination, ICMPV6, len(message), _LINK_HOPS)
+        return header + message[:2] + right.to_bytes(2, "big") + message[4:]
 
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> NeighbourMessage:
@@ -389,13 +417,17 @@ __all__ = [
     "DONT_FRAGMENT",
     "ICMP",
     "ICMPV6",
+    "ICMP_HEADER",
     "IPV4",
     "IPV4_BYTES",
     "IPV6",
     "IPV6_BYTES",
     "MORE_FRAGMENTS",
     "OFFSET_MASK",
+    "PORT_UNREACHABLE",
+    "TOO_BIG",
     "UNSPECIFIED",
+    "ErrorRate",
     "ICMPErrors",
     "NeighbourMessage",
     "checksum",
@@ -405,6 +437,8 @@ __all__ = [
     "isMulticast",
     "mayFragment",
     "mayReport",
+    "packICMP",
+    "packICMPError",
     "packIPv4",
     "packIPv6",
     "packetLength",

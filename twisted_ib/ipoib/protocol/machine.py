@@ -53,8 +53,8 @@ _ICMPV6: Final = ip.ICMPV6
 _IPV4_FIRST: Final = IPV4_HEADER[0]
 #: EtherType and reserved octets; first octet and length of an IPv4 header; length, next header of IPv6.
 _RECEIVED: Final = Struct(">IBxHHB").unpack_from
-_IPV4: Final = 0x0800 << 16
-_IPV6: Final = 0x86DD << 16
+_IPV4: Final = EtherType.IPV4 << 16
+_IPV6: Final = EtherType.IPV6 << 16
 _PLAIN: Final = 0x45
 #: Octets of an address of what frames carry.
 _OCTETS: Final = {int(EtherType.IPV4): 4, int(EtherType.IPV6): 16}

@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Any
 
+from twisted_ib.ipoib.protocol.ip import ICMPV6, IPV6_BYTES
+
 IGMP = 2
 #: The first next header of an MLD message: the router alert option makes it IPv6's hop-by-hop options.
 HOP_BY_HOP = 0
-
-_ICMPV6 = 58
-_IPV6_HEADER = 40
 
 # RFC 3376 section 4.2, RFC 3810 section 5.2: type, octets (here 32-bit words) of auxiliary data, sources.
 _RECORD = Struct(">BBH")
@@ -43,9 +42,9 @@ def changes(packet: Any) -> Iterator[Change]:
         start = (packet[0] & 0xF) * 4
         if len(packet) >= start + 8 and packet[9] == IGMP:
             yield from _igmp(packet, start)
-    elif len(packet) >= _IPV6_HEADER + 8 and packet[6] == HOP_BY_HOP and packet[_IPV6_HEADER] == _ICMPV6:
+    elif len(packet) >= IPV6_BYTES + 8 and packet[6] == HOP_BY_HOP and packet[IPV6_BYTES] == ICMPV6:
         # RFC 8200 section 4.3: units of 8 octets, without the first.
-        start = _IPV6_HEADER + 8 + packet[_IPV6_HEADER + 1] * 8
+        start = IPV6_BYTES + 8 + packet[IPV6_BYTES + 1] * 8
         if len(packet) >= start + 8:
             yield from _mld(packet, start)
 

@@ -74,7 +74,7 @@ GROUP_TRANSITIONS: Final[dict[tuple[GroupState, GroupInput], tuple[GroupState, G
     (_S.JOINED, _I.JOINED): (_S.JOINED, _A.SEND),
     (_S.JOINED, _I.FAILED): (_S.FAILED, _A.RETRY),
     (_S.FAILED, _I.WANTED): (_S.JOINING, _A.JOIN),
-    # Who joins on behalf of this interface tries again too.
+    # The client of subnet administration tries again too.
     (_S.FAILED, _I.JOINED): (_S.JOINED, _A.SEND),
     (_S.FAILED, _I.EXPIRED): (_S.JOINING, _A.JOIN),
 }
@@ -106,7 +106,7 @@ class Membership:
 
 class IGroupUser(Protocol):
     """
-    What the table asks for.
+    The calls that the table of groups makes.
     """
 
     def groupJoined(self, membership: Membership) -> None:

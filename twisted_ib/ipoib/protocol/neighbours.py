@@ -151,7 +151,7 @@ class Neighbour:
 
 class INeighbourUser(Protocol):
     """
-    What the table asks for.
+    The calls that the neighbour table makes.
     """
 
     def solicit(self, neighbour: Neighbour, isUnicast: bool) -> None:
@@ -220,7 +220,7 @@ class Neighbours:
         neighbour = self.entries.get(address)
         if neighbour is None:
             neighbour = self._add(address, State.STALE, now)
-            # Whoever invents senders has them replace each other, and no neighbour that is in use.
+            # Invented senders replace each other, and no neighbour that is in use.
             self.entries.move_to_end(address, last=False)
             neighbour.hardware = hardware
             self._arm(neighbour, limits.IPOIB_STALE_SECONDS)

@@ -82,7 +82,7 @@ class PeerPort:
 
 class IPeerUser(Protocol):
     """
-    What the table asks for.
+    The calls that the table of peers makes.
     """
 
     def pathChanged(self, peer: Peer) -> None:
@@ -122,8 +122,8 @@ class Peers:
         if peer is None:
             peer = Peer(port, qpn)
             port.peers.append(peer)
-        # Whoever claims an address of its own may name this peer: nothing is taken away but by an answer that
-        # was asked for, and against what no other address says.
+        # Any port may claim an address of its own and name this peer: capabilities are taken away only by an
+        # answer that was asked for, and if no other address has them.
         isLess = bool(peer.capabilities & ~capabilities)
         if not isLess or (neighbour.state is State.REACHABLE and not self._isCapable(peer, capabilities)):
             peer.capabilities = capabilities

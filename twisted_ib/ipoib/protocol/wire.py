@@ -23,7 +23,7 @@ Buffer = bytes | bytearray | memoryview
 
 class EtherType(IntEnum):
     """
-    What a frame carries.
+    The EtherTypes of frames.
     """
 
     IPV4 = 0x0800
@@ -92,7 +92,7 @@ def linkLocalInterface(gid: int) -> IPv6Interface:
 
 class ARPOperation(IntEnum):
     """
-    What an ARP packet is (RFC 826).
+    The operations of ARP packets (RFC 826).
     """
 
     REQUEST = 1

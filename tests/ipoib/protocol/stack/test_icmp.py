@@ -9,7 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.ipoib.protocol.stack import vectors
 from tests.ipoib.protocol.stack.vectors import A6, B6, A, B
 from twisted_ib.errors import HeaderError, LengthError
-from twisted_ib.ipoib.protocol.stack.icmp import TOO_BIG, ICMPMessage, Quoted, message, portUnreachable
+from twisted_ib.ipoib.protocol.ip import TOO_BIG, packICMP
+from twisted_ib.ipoib.protocol.stack.icmp import ICMPMessage, Quoted, portUnreachable
 from twisted_ib.ipoib.protocol.stack.packets import IPPacket, fragments
 
 
@@ -66,7 +67,7 @@ class MessageTests(SynchronousTestCase):
             (B6, A6, 40, vectors.HELLO_IPV6, 0x000105DC),
         ):
             version = 4 if start == 20 else 6
-            segment = message(source, destination, TOO_BIG[version], 0x000105DC, quoted)
+            segment = packICMP(source, destination, TOO_BIG[version], 0x000105DC, quoted)
             (frame,) = fragments(source, destination, 1 if version == 4 else 58, 64, segment, 4000, 0)
             parsed = ICMPMessage.parse(IPPacket.parse(frame[4:]))
             self.assertTrue(parsed.isError and parsed.isTooBig)

@@ -1,5 +1,5 @@
 """
-What a stack remembers of the datagrams that it sends to, and receives from, one address and port.
+A stack remembers flows: the datagrams that it sends to, and receives from, one address and port.
 """
 
 from __future__ import annotations

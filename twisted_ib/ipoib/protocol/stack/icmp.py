@@ -1,6 +1,6 @@
 """
-What a host's own stack has of ICMP (RFC 792, RFC 1122 section 3.2.2, RFC 4443): echo, port unreachable, and
-what errors about its own datagrams say.
+ICMP of a host's own stack (RFC 792, RFC 1122 section 3.2.2, RFC 4443): echo, port unreachable, and errors of
+others about its own datagrams.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ from attrs import frozen
 from twisted_ib.errors import HeaderError, LengthError
 from twisted_ib.ipoib.protocol.ip import (
     ICMP,
+    ICMP_HEADER,
     ICMPV6,
     IPV4_BYTES,
     IPV6_BYTES,
     OFFSET_MASK,
+    PORT_UNREACHABLE,
+    TOO_BIG,
     checksum,
-    pseudoHeader,
+    packICMP,
+    packICMPError,
 )
 from twisted_ib.ipoib.protocol.stack.packets import FRAGMENT, IPPacket
 from twisted_ib.ipoib.protocol.stack.udp import UDP
@@ -26,15 +30,10 @@ from twisted_ib.ipoib.protocol.stack.udp import UDP
 #: Type and code of messages, by the version of IP.
 ECHO_REQUEST: Final = {4: (8, 0), 6: (128, 0)}
 ECHO_REPLY: Final = {4: (0, 0), 6: (129, 0)}
-PORT_UNREACHABLE: Final = {4: (3, 3), 6: (1, 4)}
-TOO_BIG: Final = {4: (3, 4), 6: (2, 0)}
 #: By the version: the protocol's number.
 PROTOCOL: Final = {4: ICMP, 6: ICMPV6}
 
-_HEADER: Final = Struct("!BBHI")
 _PORTS: Final = Struct("!HH")
-#: The longest packet with an error: RFC 1812 section 4.3.2.3, RFC 4443 section 2.4 (c).
-_ERROR_BYTES: Final = {4: 576, 6: 1280}
 #: The types of IPv4's errors; those of IPv6 are below 128.
 _ERRORS_IPV4: Final = frozenset((3, 4, 5, 11, 12))
 
@@ -64,14 +63,14 @@ class ICMPMessage:
         @raise HeaderError: a wrong checksum.
         """
         message = ip.packet[ip.start : ip.stop]
-        if len(message) < _HEADER.size:
+        if len(message) < ICMP_HEADER.size:
             raise LengthError(f"an ICMP header in {len(message)} octets")
         # RFC 4443 section 2.3: only ICMPv6 has a pseudo header.
         pseudo = ip.pseudoHeader(len(message)) if ip.version == 6 else b""
         if checksum(pseudo, message):
             raise HeaderError("a wrong ICMP checksum")
-        kind, code, _, rest = _HEADER.unpack_from(message)
-        return cls(ip.version, (kind, code), rest, message[_HEADER.size :])
+        kind, code, _, rest = ICMP_HEADER.unpack_from(message)
+        return cls(ip.version, (kind, code), rest, message[ICMP_HEADER.size :])
 
     @property
     def isError(self) -> bool:
@@ -113,7 +112,7 @@ class ICMPMessage:
         """
         Return the answer to an echo request.
         """
-        return message(source, destination, ECHO_REPLY[self.version], self.rest, self.body)
+        return packICMP(source, destination, ECHO_REPLY[self.version], self.rest, self.body)
 
     def quoted(self) -> Quoted:
         """
@@ -162,23 +161,11 @@ class Quoted:
         return cls(source, destination, ports)
 
 
-def message(source: bytes, destination: bytes, kind: tuple[int, int], rest: int, body: bytes) -> bytes:
-    """
-    Return a message, for an IP packet between the addresses.
-    """
-    bare = _HEADER.pack(*kind, 0, rest) + body
-    pseudo = pseudoHeader(source, destination, ICMPV6, len(bare)) if len(source) == 16 else b""
-    return _HEADER.pack(*kind, checksum(pseudo, bare), rest) + body
-
-
 def portUnreachable(ip: IPPacket, source: bytes) -> bytes:
     """
     Return the error that nothing receives a datagram, for a packet from C{source} to its sender.
     """
-    headers = IPV6_BYTES if ip.version == 6 else IPV4_BYTES
-    quoted = ip.packet[: min(ip.stop, _ERROR_BYTES[ip.version] - headers - _HEADER.size)]
-    return message(source, ip.source, PORT_UNREACHABLE[ip.version], 0, quoted)
+    return packICMPError(source, ip.source, PORT_UNREACHABLE, 0, ip.packet[: ip.stop])
 
 
-__all__ = ["ECHO_REPLY", "ECHO_REQUEST", "PORT_UNREACHABLE", "PROTOCOL", "TOO_BIG"]
-__all__ += ["ICMPMessage", "Quoted", "message", "portUnreachable"]
+__all__ = ["ECHO_REPLY", "ECHO_REQUEST", "PROTOCOL", "ICMPMessage", "Quoted", "portUnreachable"]

@@ -18,7 +18,7 @@ Key = tuple[bytes, bytes, int, int]
 
 class _Pieces:
     """
-    What has come of one packet.
+    The fragments of one packet that have come.
 
     @ivar offsets: of the fragments, in order.
     @ivar length: of the whole; L{None} until the last fragment has come.
@@ -34,7 +34,7 @@ class _Pieces:
         self.pieces: dict[int, bytes] = {}
 
     def accepts(self, offset: int, piece: bytes, isMore: bool, longest: int) -> bool:
-        # RFC 5722 section 4, and Linux for IPv4 too: whoever overlaps fragments means no good.  A copy of the
+        # RFC 5722 section 4, and Linux for IPv4 too: fragments that overlap are an attack.  A copy of the
         # same is no overlap.
         if self.pieces.get(offset) == piece:
             return True
