@@ -36,7 +36,7 @@ IPV4: Final = Struct(">BBHHHBBH4s4s")
 IPV6: Final = Struct(">IHBB16s16s")
 IPV4_BYTES: Final = IPV4.size
 IPV6_BYTES: Final = IPV6.size
-#: What pseudo headers have behind the addresses: protocol and length (RFC 768), length and next header
+#: The end of pseudo headers, behind the addresses: protocol and length (RFC 768), length and next header
 #: (RFC 8200 section 8.1).
 _PSEUDO_IPV4: Final = Struct(">xBH")
 _PSEUDO_IPV6: Final = Struct(">I3xB")
@@ -369,12 +369,11 @@ class NeighbourMessage:
         flags = self.isSolicited * _SOLICITED | self.isOverride * _OVERRIDE
         if self.isSolicitation:
             kind, option = _SOLICITATION, SOURCE_LINK_LAYER
-        message = _ND.pack(kind, 0, 0, flags, self.target)
+        body = self.target
         if self.hardware is not None:
-            message += packLinkLayerOption(option, self.hardware)
-        right = checksum(pseudoHeader(self.source, self.destination, ICMPV6, len(message)), message)
-        header = packIPv6(self.source, self.destination, ICMPV6, len(message), _LINK_HOPS)
-        return header + message[:2] + right.to_bytes(2, "big") + message[4:]
+            body += packLinkLayerOption(option, self.hardware)
+        message = packICMP(self.source, self.destination, (kind, 0), flags, body)
+        return packIPv6(self.source, self.destination, ICMPV6, len(message), _LINK_HOPS) + message
 
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> NeighbourMessage:
