@@ -59,7 +59,7 @@ class IPoIBTests(SynchronousTestCase):
         node = ipoib.damage(2, 30_000)
         machine = node.machine
         self.assertLessEqual(set(node.counters), set(COUNTERS))
-        self.assertLessEqual(len(machine._neighbours.entries), limits.IPOIB_NEIGHBOURS)
+        self.assertLessEqual(len(machine.neighbours.entries), limits.IPOIB_NEIGHBOURS)
         self.assertLessEqual(len(machine._peers), limits.IPOIB_NEIGHBOURS)
         self.assertLessEqual(len(machine._connections), limits.IPOIB_CONNECTIONS)
         self.assertLessEqual(len(machine._groups), limits.IPOIB_GROUPS)
