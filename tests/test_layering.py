@@ -49,7 +49,9 @@ LONG_MODULES = {
 }
 
 #: How a module is loaded, or found among the loaded ones, by a string.
-LOADS = re.compile(r"""import_module|__import__|runpy|modules(\.get\(|\[)["']twisted_ib""")
+LOADS = re.compile(
+    r"""import_module|__import__|namedAny|namedModule|runpy|modules(\.get\(|\[)["']twisted_ib"""
+)
 
 #: What is called C{fabric}, C{path} or C{owner} in which modules, and all that they may ask of it.
 SEAM = {
@@ -403,7 +405,9 @@ class FolderTests(TreeTestCase):
         self.add(root, "sdp/port", 'sys.modules.get("twisted_ib.rds.port")')
         self.add(root, "rds/port", "importlib.import_module(name)")
         self.add(root, "hca/device/registry", "__import__(name)")
-        found = {"twisted_ib/hca/device/registry.py", "twisted_ib/rds/port.py", "twisted_ib/sdp/port.py"}
+        self.add(root, "rdma/port", 'namedAny("twisted_ib.rds.port")')
+        names = ("hca/device/registry", "rdma/port", "rds/port", "sdp/port")
+        found = {f"twisted_ib/{name}.py" for name in names}
         self.assertEqual(byName(root), found)
 
     def test_seam(self) -> None:

@@ -36,7 +36,7 @@ class AdministrationTests(SATestCase):
         channel = SimpleNamespace(
             device=SimpleNamespace(sa=self.client), acquire=self.used.append, release=self.used.remove
         )
-        self.patch(administration, "channelFor", lambda reactor, name, hasInterface: channel)
+        self.patch(administration, "channelFor", lambda reactor, name: channel)
         self.adapter = SubnetAdministration(None)
 
     def fired(self, deferred: Any) -> Any:

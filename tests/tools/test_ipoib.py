@@ -141,7 +141,7 @@ class SessionTests(SynchronousTestCase):
         """
         A session that has begun.
         """
-        self.patch(channel, "channelFor", lambda reactor, device, hasInterface: device)
+        self.patch(channel, "channelFor", lambda reactor, device: device)
         self.patch(interface, "IPoIBInterface", FakeInterface)
         self.patch(FakeInterface, "made", [])
         self.reactor = FakeReactor()

@@ -111,7 +111,7 @@ class SubnetTests(SubnetTestCase):
         self.complaints: list[str] = []
         self.used: list[Any] = []
         channel = SimpleNamespace(device=self.one, acquire=self.used.append, release=self.used.remove)
-        self.patch(net, "channelFor", lambda reactor, name, hasInterface: channel)
+        self.patch(net, "channelFor", lambda reactor, name: channel)
         self.patch(net, "write", self.written.append)
         self.patch(net, "complain", lambda program, error: self.complaints.append(str(error)))
         self.patch(net.time, "ctime", lambda: DATE)

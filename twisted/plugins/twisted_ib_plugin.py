@@ -26,21 +26,32 @@ ibAsyncio = Reactor(
 )
 
 
+def _interfaces() -> None:
+    # Only where a device is configured with an address of IPoIB: most programs need no module of it.
+    from twisted_ib.hca.device.registry import deviceNames, interfaceOf
+
+    if any(map(interfaceOf, deviceNames())):
+        from twisted_ib.ipoib import resolver  # noqa: F401
+
+
 def _sdp() -> Any:
     from twisted_ib import sdp
 
+    _interfaces()
     return sdp
 
 
 def _rdma() -> Any:
     from twisted_ib import rdma
 
+    _interfaces()
     return rdma
 
 
 def _rds() -> Any:
     from twisted_ib import rds
 
+    _interfaces()
     return rds
 
 

@@ -15,7 +15,7 @@ living peers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import get_ident
 from time import perf_counter
 from typing import Any
@@ -25,7 +25,6 @@ from twisted.internet import interfaces
 from twisted.internet.error import ConnectError, ConnectionLost
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.python.reflect import namedAny
 from zope.interface import implementer
 
 from twisted_ib.errors import DeviceClosedError, HCAError
@@ -33,13 +32,7 @@ from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.base.socketrows import noWhy, usersRows
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.device.receivebudget import pathOf
-from twisted_ib.hca.device.registry import (
-    DEFAULT_DEVICE,
-    interfaceOf,
-    isPlacedByUser,
-    place,
-    watchDevices,
-)
+from twisted_ib.hca.device.registry import DEFAULT_DEVICE, isPlacedByUser, place, watchDevices
 from twisted_ib.hca.host.socketpage.shown import ShownSockets
 from twisted_ib.interfaces import IReactorCompletionChannels
 from twisted_ib.internet import readers
@@ -69,7 +62,6 @@ class DeviceChannel:
     @ivar attempts: Attempts to connect, which have no transport yet.
     @ivar localPorts: The numbers of active sides.
     @ivar batchedCalls: The reactor's.
-    @ivar hasInterface: Whether the IPoIB interface that the device is configured with, if any, was opened.
     @ivar polled: Whether the reactor polls the device by itself.
     @ivar polling: Where it does not: how long a turn polls for an answer.
     """
@@ -89,7 +81,6 @@ class DeviceChannel:
         self.now = device.clock
         self.localPorts = LocalPorts()
         self.batchedCalls = batchedCallsOf(reactor)
-        self.hasInterface = False
         self.users: dict[Any, int | None] = {}
         self.attempts: dict[Any, None] = {}
         self._closing: dict[Any, float] = {}
@@ -489,9 +480,8 @@ class DeviceChannel:
             self.reactor.unwatchChannel(self)
 
 
-#: Opens the IPoIB interface that a device is configured with, from its channel and the address.  By name: it
-#: is of a layer above, which programs without such a device do not load.
-_INTERFACE_OPENER = "twisted_ib.ipoib.resolver.openConfigured"
+#: Called with each channel that is opened: what layers above have on a device from its beginning.
+onOpened: list[Callable[[DeviceChannel], object]] = []
 #: The reactors that have channels.
 _reactors: WeakSet[Any] = WeakSet()
 
@@ -505,9 +495,7 @@ def _channelsIn(reactor: Any) -> dict[str, DeviceChannel]:
     return channels
 
 
-def channelFor(
-    reactor: Any, name: str | None = None, bound: str = "", peer: str = "", *, hasInterface: bool = True
-) -> DeviceChannel:
+def channelFor(reactor: Any, name: str | None = None, bound: str = "", peer: str = "") -> DeviceChannel:
     """
     Return the channel of a device in a reactor.
 
@@ -519,8 +507,6 @@ def channelFor(
     @param peer: the address that the user connects to, or empty.  By these a device with an address of its
         own is opened that was not added, one for each address (L{place
         <twisted_ib.hca.device.registry.place>}).
-    @param hasInterface: whether the user needs the IPoIB interface that the device is configured with: it is
-        opened for the first one that does.
     @raise UnknownDeviceError: there is no such device.
     @raise DeviceError: it cannot be opened, as another process has its address.
     @raise RunDirectoryError: the run directory cannot be used.
@@ -535,14 +521,11 @@ def channelFor(
         if channel is None or channel.device.closed:
             device = Device(name, reactor.seconds, address=address)
             channel = channels[key] = DeviceChannel(reactor, device)
+            for call in onOpened:
+                call(channel)
             # After shutdown: stopListening() and loseConnection() of triggers before and during it still need
             # the device.
             reactor.addSystemEventTrigger("after", "shutdown", _close, channel)
-    if hasInterface and not channel.hasInterface:
-        channel.hasInterface = True
-        interface = interfaceOf(name)
-        if interface is not None:
-            namedAny(_INTERFACE_OPENER)(channel, interface)
     return channel
 
 

@@ -17,7 +17,8 @@ from zope.interface import implementer
 
 from twisted_ib.errors import DeviceError, HCAError
 from twisted_ib.hca.connection.interfaces import IAddressResolver
-from twisted_ib.internet.channel import channelFor
+from twisted_ib.hca.device.registry import interfaceOf
+from twisted_ib.internet.channel import channelFor, onOpened
 from twisted_ib.ipoib.interface import IPoIBInterface
 
 if TYPE_CHECKING:
@@ -192,16 +193,21 @@ def interfaceFor(reactor: Any, device: str, address: str) -> IPoIBInterface:
     return found
 
 
-def openConfigured(channel: DeviceChannel, address: str) -> None:
+def openConfigured(channel: DeviceChannel) -> None:
     """
     Open the interface that the configuration gives a device, for as long as the device is open.
-
-    @param address: with the length of the prefix.
     """
+    address = interfaceOf(channel.device.name)
+    if address is None:
+        return
     try:
         resolverOf(channel).add(IPoIBInterface(channel, [ip_interface(address)]))
     except HCAError as error:
         channel.device.warn(f"no interface with the address {address}: {error}")
+
+
+# Endpoint strings import this where a device is configured so, and programs that call interfaceFor().
+onOpened.append(openConfigured)
 
 
 def _named(interface: IPoIBInterface, wanted: IPv4Interface | IPv6Interface) -> str:

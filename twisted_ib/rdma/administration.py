@@ -117,7 +117,7 @@ class SubnetAdministration:
         @param device: the name of the device, which is opened if it is not open.
         @raise HCAError: it cannot be opened.
         """
-        self._channel = channelFor(reactor, device, hasInterface=False)
+        self._channel = channelFor(reactor, device)
         self._uses = 0
 
     def path(

@@ -94,7 +94,7 @@ class Session:
 
         options = self._options
         self._interface = interface = IPoIBInterface(
-            *(channelFor(self._reactor, options.device, hasInterface=False), options.addresses),
+            *(channelFor(self._reactor, options.device), options.addresses),
             isConnected=options.mode != "datagram",
             mtu=options.mtu,
         )

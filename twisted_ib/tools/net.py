@@ -258,7 +258,7 @@ async def discover(reactor: Any, name: str, timeout: float, count: Callable[[str
     """
     if traitsOf(name).peers is not Peers.SUBNET:
         raise ProgramError(f"{name} is at no port of an InfiniBand subnet: say --device {DEVICE}")
-    channel, user = channelFor(reactor, name, hasInterface=False), _User()
+    channel, user = channelFor(reactor, name), _User()
     channel.acquire(user)
     try:
         if not await _active(reactor, channel.device, timeout * (1 + limits.SM_RETRIES)):
