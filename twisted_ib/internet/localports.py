@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from functools import partial
 
 from twisted_ib import limits
 from twisted_ib.hca.memory.keys import DrawnAhead
@@ -20,22 +19,6 @@ from twisted_ib.internet.addresses import FIRST_EPHEMERAL_PORT, Address, sharedA
 _EPHEMERAL_BITS = 14
 #: Private data of the REJ to an active side whose address and port another peer has.
 NUMBER_TAKEN = b"number taken"
-
-
-def drawPort(below: Callable[[int], int], isFree: Callable[[int], bool]) -> int:
-    """
-    Draw an ephemeral port number.
-
-    @param below: Draws a number below another.
-    @return: One that is free; 0 if none was found.
-    """
-    # Bounded, not to end: with all numbers in use a connect fails with EADDRINUSE and does not hang the
-    # reactor.
-    for _ in range(limits.PORT_ATTEMPTS):
-        port = FIRST_EPHEMERAL_PORT + below(1 << _EPHEMERAL_BITS)
-        if isFree(port):
-            return port
-    return 0
 
 
 class LocalPorts:
@@ -69,7 +52,7 @@ class LocalPorts:
             if port in ports:
                 return None
         else:
-            port = drawPort(self._below, partial(self._isFree, ports, peer))
+            port = self._free(ports, peer)
             if not port:
                 return None
         # Nearly every number has one peer, and a set for each would cost memory in every connection.
@@ -83,12 +66,17 @@ class LocalPorts:
         self.ends[host] = ports
         return port
 
-    @staticmethod
-    def _isFree(ports: dict[int, Address | set[Address]], peer: Address, port: int) -> bool:
-        there = ports.get(port)
-        # Linux cma.c, cma_port_is_unique: a drawn number may be shared by connections to different peers, as
-        # the pair of addresses and ports tells them apart.
-        return there is None or not (peer in there if isinstance(there, set) else peer == there)
+    def _free(self, ports: dict[int, Address | set[Address]], peer: Address) -> int:
+        # Bounded, not to end: with all numbers in use a connect fails with EADDRINUSE and does not hang the
+        # reactor.
+        for _ in range(limits.PORT_ATTEMPTS):
+            port = FIRST_EPHEMERAL_PORT + self._below(1 << _EPHEMERAL_BITS)
+            there = ports.get(port)
+            # Linux cma.c, cma_port_is_unique: a drawn number may be shared by connections to different peers,
+            # as the pair of addresses and ports tells them apart.
+            if there is None or not (peer in there if isinstance(there, set) else peer == there):
+                return port
+        return 0
 
     def release(self, local: Address, peer: Address) -> None:
         """

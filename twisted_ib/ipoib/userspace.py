@@ -23,7 +23,8 @@ from twisted.python import log
 
 from twisted_ib import limits
 from twisted_ib.errors import DeviceError, HeaderError, InterfaceClosedError, WireError
-from twisted_ib.internet.localports import drawPort
+from twisted_ib.hca.memory.keys import DrawnAhead
+from twisted_ib.internet.addresses import FIRST_EPHEMERAL_PORT
 from twisted_ib.internet.logcontext import callInContext, upcalls
 from twisted_ib.ipoib.interface import NOBODY
 from twisted_ib.ipoib.protocol.ip import ICMP, ICMPV6, ErrorRate
@@ -40,6 +41,8 @@ HOP_LIMIT: Final = 64
 #: The least MTU of a path that an error may tell (Linux C{net/ipv4/route.c}, C{ip_rt_min_pmtu}; RFC 8200
 #: section 5).
 _LEAST_MTU: Final = {4: 552, 6: 1280}
+#: RFC 6335 section 6: 49152 to 65535, 2^14 numbers.
+_EPHEMERAL_BITS: Final = 14
 #: More than the longest packet of either version.
 _ANY_LENGTH: Final = 1 << 17
 _BROADCAST: Final = b"\xff\xff\xff\xff"
@@ -83,6 +86,8 @@ class IPStack:
         self._local: deque[bytes] = deque()
         self._localCall: Any = None
         self._errorRate = ErrorRate(reactor.seconds)
+        # RFC 6056 section 3.3.1: outsiders should not guess a port.
+        self._draw = DrawnAhead(secrets.randbits, _EPHEMERAL_BITS)
         self._readAddresses()
         # This calls interfaceUp if the interface is up.
         interface.consumer = self
@@ -156,9 +161,12 @@ class IPStack:
         @return: the number; 0 if it is taken, or none is free.
         """
         if not number:
-            # RFC 6056 section 3.3.1: outsiders should not guess a port.
-            number = drawPort(secrets.randbelow, lambda drawn: drawn not in self._ports)
-            if not number:
+            # Bounded: with all numbers in use it fails, and does not hang the reactor.
+            for _ in range(limits.PORT_ATTEMPTS):
+                number = FIRST_EPHEMERAL_PORT + self._draw(_EPHEMERAL_BITS)
+                if number not in self._ports:
+                    break
+            else:
                 return 0
         for other in self._ports.get(number, ()):
             if other.version == port.version and not (isShared and other.isShared):

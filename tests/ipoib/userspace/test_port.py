@@ -4,7 +4,6 @@ Tests for L{twisted_ib.ipoib.port}: two stacks on one wire.
 
 from __future__ import annotations
 
-import secrets
 from functools import partial
 from ipaddress import ip_address
 from typing import Any
@@ -131,7 +130,7 @@ class OpeningTests(PortCase):
         numbers = {self.net.open(0).transport.getHost().port for _ in range(100)}
         self.assertEqual(len(numbers), 100)
         self.assertGreaterEqual(min(numbers), 49152)
-        self.patch(secrets, "randbelow", lambda below: min(numbers) - 49152)
+        self.patch(self.net.stacks[0], "_draw", lambda bits: min(numbers) - 49152)
         with self.assertRaises(CannotListenError):
             self.net.open(0)
 
