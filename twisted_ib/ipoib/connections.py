@@ -129,7 +129,7 @@ class Connection:
             self.connection = None
             self.ended()
             return
-        # What arrives next is a packet for the passive side, which waits for nothing.
+        # A packet for the passive side, which waits for nothing, arrives next.
         connection.ready(now, isConfirmed=False)
         self._service = 0
         owner.machine.connected(self, reply.privateData, now)

@@ -292,7 +292,7 @@ class IPoIBInterface:
         self._tell(self.consumer.interfaceFailed, error)
 
     def _tell(self, call: Callable[[Any], object], argument: Any) -> None:
-        # What the consumer raises ends neither the machine's work nor the closing.
+        # An exception of the consumer ends neither the machine's work nor the closing.
         try:
             call(argument)
         except Exception:

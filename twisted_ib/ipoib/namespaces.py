@@ -34,7 +34,7 @@ NAMED = "/run/netns"
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _READY, _GO = b"ready", b"go"
 _MOST_DESCRIPTORS = 3
-#: What may forbid user namespaces: a setting, what value forbids, and how to say it.
+#: Settings that may forbid user namespaces: each with the value that forbids, and how to say it.
 _SETTINGS = (
     (
         "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",

@@ -24,7 +24,7 @@ from twisted_ib.tools.show.devinfo import devices
 
 PROGRAM = "ib-stat"
 
-#: What sysfs has as C{hca_type}.
+#: The C{hca_type} of sysfs.
 _TYPE: Final = "twisted_ib"
 #: ibstat.c, port_state_str and port_phy_state_str.
 _STATES: Final = {0: "???", 1: "Down", 2: "Initializing", 3: "Armed", 4: "Active"}

@@ -144,7 +144,7 @@ class Groups:
 
         values = {"pKey": key}
         if self._identifier.portSpace != _PS.RDMA_PS_IPOIB:
-            # What a group is made with; those of IPoIB are the interfaces' to make.
+            # The values that a group is made with; those of IPoIB are the interfaces' to make.
             values.update(qKey=RDMA_UDP_QKEY, sl=0, flowLabel=0, tClass=0)
         state = JoinState.SEND_ONLY_FULL_MEMBER if member.isSendOnly else JoinState.FULL_MEMBER
         answered, changed = partial(self._answered, member), partial(self._changed, member)
@@ -167,7 +167,7 @@ class Groups:
             self._joined(member, Target(_addressOf(outcome), MULTICAST_QPN, outcome.qKey))
 
     def _changed(self, member: _Member, outcome: MCMemberRecord | HCAError) -> None:
-        # What the program has of the group is wrong from now on: it has to join again (Linux multicast.c,
+        # The program's address of the group is wrong from now on: it has to join again (Linux multicast.c,
         # process_group_error).
         self._failed(member, errno.ENETRESET)
 
