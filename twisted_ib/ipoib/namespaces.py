@@ -34,7 +34,7 @@ NAMED = "/run/netns"
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _READY, _GO = b"ready", b"go"
 _MOST_DESCRIPTORS = 3
-#: Settings that may forbid user namespaces: each with the value that forbids, and how to say it.
+#: Settings that may forbid user namespaces, each with the value that does, and how to say it.
 _SETTINGS = (
     (
         "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",

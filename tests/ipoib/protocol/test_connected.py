@@ -9,8 +9,8 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.ipoib.medium import GID, pair
+from tests.ipoib.protocol.timed import TimedTestCase
 from twisted_ib import limits
-from twisted_ib.hca.base.timers import Timers
 from twisted_ib.ipoib.protocol.connected import ConnectionInput, Connections, ConnectionState
 from twisted_ib.ipoib.protocol.neighbours import Neighbour, State
 from twisted_ib.ipoib.protocol.peers import Peer, PeerPort
@@ -111,7 +111,7 @@ MATRIX: dict[ConnectionState, dict[ConnectionInput, tuple[ConnectionState, list[
 }
 
 
-class ConnectionsTestCase(SynchronousTestCase):
+class ConnectionsTestCase(TimedTestCase):
     """
     The connections of one interface.
     """
@@ -120,9 +120,8 @@ class ConnectionsTestCase(SynchronousTestCase):
         """
         None.
         """
-        self.now = 50.0
-        self.driver = Driver()
-        self.timers = Timers(self.clock)
+        super().setUp()
+        self.driver = self.user = Driver()
         self.connections = self.made(isEnabled=True)
 
     def made(self, isEnabled: bool) -> Connections:
@@ -131,29 +130,6 @@ class ConnectionsTestCase(SynchronousTestCase):
         """
         private = QPN, 65524
         return Connections(self.driver, self.driver, self.timers, self.clock, private, isEnabled)
-
-    def clock(self) -> float:
-        """
-        @return: the time.
-        """
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        """
-        Let time pass, timer by timer.
-        """
-        end = self.now + seconds
-        while (deadline := self.timers.deadline()) is not None and deadline <= end:
-            self.now = deadline
-            self.timers.tick(self.now)
-        self.now = end
-
-    def calls(self) -> list[Any]:
-        """
-        @return: what was called since the last call.
-        """
-        calls, self.driver.calls = self.driver.calls, []
-        return calls
 
     def peer(self, number: int = 0) -> Peer:
         """

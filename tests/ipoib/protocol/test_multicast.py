@@ -6,11 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted.trial.unittest import SynchronousTestCase
-
+from tests.ipoib.protocol.timed import TimedTestCase
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
-from twisted_ib.hca.base.timers import Timers
 from twisted_ib.ipoib.protocol.interfaces import Group
 from twisted_ib.ipoib.protocol.multicast import GroupInput, Groups, GroupState, Membership
 
@@ -93,7 +91,7 @@ MATRIX: dict[GroupState, dict[GroupInput, tuple[GroupState, list[Any]]]] = {
 }
 
 
-class GroupsTestCase(SynchronousTestCase):
+class GroupsTestCase(TimedTestCase):
     """
     The groups of one interface.
     """
@@ -102,33 +100,9 @@ class GroupsTestCase(SynchronousTestCase):
         """
         The broadcast group is not joined.
         """
-        self.now = 50.0
-        self.driver = Driver()
-        self.timers = Timers(self.clock)
+        super().setUp()
+        self.driver = self.user = Driver()
         self.groups = Groups(self.driver, self.driver, self.timers, self.clock, BROADCAST)
-
-    def clock(self) -> float:
-        """
-        @return: the time.
-        """
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        """
-        Let time pass, timer by timer.
-        """
-        end = self.now + seconds
-        while (deadline := self.timers.deadline()) is not None and deadline <= end:
-            self.now = deadline
-            self.timers.tick(self.now)
-        self.now = end
-
-    def calls(self) -> list[Any]:
-        """
-        @return: what was called since the last call.
-        """
-        calls, self.driver.calls = self.driver.calls, []
-        return calls
 
     def join(self, mgid: int = BROADCAST) -> None:
         """

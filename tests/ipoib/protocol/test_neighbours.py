@@ -6,10 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted.trial.unittest import SynchronousTestCase
-
+from tests.ipoib.protocol.timed import TimedTestCase
 from twisted_ib import limits
-from twisted_ib.hca.base.timers import Timers
 from twisted_ib.ipoib.protocol.neighbours import Input, Neighbour, Neighbours, State
 
 ADDRESS = bytes((10, 9, 0, 2))
@@ -97,7 +95,7 @@ MATRIX: dict[State, dict[Input, tuple[State | None, list[str]]]] = {
 }
 
 
-class NeighboursTestCase(SynchronousTestCase):
+class NeighboursTestCase(TimedTestCase):
     """
     A table.
     """
@@ -106,33 +104,9 @@ class NeighboursTestCase(SynchronousTestCase):
         """
         An empty one.
         """
-        self.now = 50.0
+        super().setUp()
         self.user = User()
-        self.timers = Timers(self.clock)
         self.table = Neighbours(self.user, self.timers, self.clock)
-
-    def clock(self) -> float:
-        """
-        @return: the time.
-        """
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        """
-        Let time pass, timer by timer.
-        """
-        end = self.now + seconds
-        while (deadline := self.timers.deadline()) is not None and deadline <= end:
-            self.now = deadline
-            self.timers.tick(self.now)
-        self.now = end
-
-    def calls(self) -> list[str]:
-        """
-        @return: what was asked for since the last call.
-        """
-        calls, self.user.calls = self.user.calls, []
-        return calls
 
     def inState(self, state: State) -> Neighbour:
         """

@@ -32,9 +32,9 @@ _HIGH_SHIFT: Final = 4
 _LENGTH_MASK: Final = 0x7FF
 _WORD_BITS: Final = 2
 
-#: The headers up to the BTH's end, with ones for what switches and routers may change (IBTA vol. 1 7.8.1): the
-#: virtual lane and the BTH's octet with FECN and BECN; if there is a GRH, all of the LRH, and of the GRH the
-#: traffic class, flow label and hop limit.
+#: The headers up to the BTH's end, with ones for what switches and routers may change (IBTA vol. 1 7.8.1):
+#: the virtual lane and the BTH's octet with FECN and BECN; if there is a GRH, all of the LRH, and of the GRH
+#: the traffic class, flow label and hop limit.
 _LOCAL_MASK: Final = int("f0" + "00" * 11 + "ff" + "00" * 7, 16)
 _GLOBAL_MASK: Final = int("ff" * 8 + "0fffffff000000ff" + "00" * 36 + "ff" + "00" * 7, 16)
 _LOCAL_BYTES: Final = _LRH.size + BTH.size
