@@ -1,0 +1,216 @@
+"""
+MPA's Request and Reply frames, its constants, and its CRC (RFC 5044 section 7.1, RFC 6581 section 5).
+
+Each side of a new TCP connection sends one such frame; FPDUs follow (C{mpastream}). The rules of their
+exchange are in C{startup}.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from enum import IntEnum
+from functools import cache
+from typing import Any, Final
+
+from attrs import evolve, frozen
+
+from twisted_ib.errors import HeaderError, LengthError
+
+MPA_KEY_REQUEST: Final = b"MPA ID Req Frame"
+MPA_KEY_REPLY: Final = b"MPA ID Rep Frame"
+_KEY_BYTES: Final = 16
+
+#: The most private data of a frame (RFC 5044 section 7.1.1); the word of revision 2 counts.
+PRIVATE_BYTES: Final = 512
+#: A frame without private data.
+STARTUP_BYTES: Final = 20
+#: The word of a revision 2 frame with flag S, at the begin of its private data.
+DEPTHS_BYTES: Final = 4
+
+#: In IRD or ORD: the depth is not negotiated by MPA (RFC 6581 section 4.1). Never sent.
+NOT_NEGOTIATED: Final = 0x3FFF
+#: The largest IRD or ORD.
+MAX_DEPTH: Final = NOT_NEGOTIATED - 1
+
+# Flags, revision, length of the private data; IRD and its flags, ORD and its flags.
+_FIXED: Final = struct.Struct(">BBH")
+_DEPTHS: Final = struct.Struct(">HH")
+_MARKERS, _CRC, _REJECTED, _ENHANCED = 0x80, 0x40, 0x20, 0x10
+_PEER_TO_PEER = _ZERO_WRITE = 0x8000
+_ZERO_SEND = _ZERO_READ = 0x4000
+
+
+class MPAErrorCode(IntEnum):
+    """
+    MPA's errors, as a Terminate names them: layer 2, type 0 (RFC 5044 section 8, RFC 6581 section 8).
+    """
+
+    TCP_LOST = 1
+    CRC = 2
+    MARKER = 3
+    STARTUP_FRAME = 4
+    LOCAL_CATASTROPHIC = 5
+    INSUFFICIENT_IRD = 6
+    NO_MATCHING_RTR = 7
+
+
+@cache
+def _library() -> Callable[[bytes], int] | None:
+    # On demand: only connections with a CRC need it.
+    try:
+        from google_crc32c import value
+    except ImportError:
+        return None
+    found: Callable[[bytes], int] = value
+    return found
+
+
+def hasCRC32C() -> bool:
+    """
+    Whether C{google_crc32c} is installed; else MPA's CRC can be neither made nor checked here.
+    """
+    return _library() is not None
+
+
+def crc32c(data: bytes) -> int:
+    """
+    @param data: C{bytes}: the library takes nothing else.
+    @return: the CRC32C, 32 bits; little endian in an FPDU.
+    """
+    library = _library()
+    assert library is not None, "startup has agreed to a CRC that cannot be computed"
+    return library(data)
+
+
+@frozen
+class Depths:
+    """
+    The word of revision 2: depths for RDMA Reads, and the message that says "ready to receive" (RTR).
+
+    @ivar ird: inbound reads that the sender holds, 14 bits.
+    @ivar ord: outbound reads that it wants, 14 bits.
+    @ivar isPeerToPeer: A: the initiator will send an RTR.
+    @ivar zeroSend: B: it may be, or is, a Send of no octets.
+    @ivar zeroWrite: C: an RDMA Write of none.
+    @ivar zeroRead: D: an RDMA Read of none.
+    """
+
+    ird: int
+    ord: int
+    isPeerToPeer: bool = False
+    zeroSend: bool = False
+    zeroWrite: bool = False
+    zeroRead: bool = False
+
+    def pack(self) -> bytes:
+        """
+        @return: four octets.
+        """
+        return _DEPTHS.pack(
+            self.ird | self.isPeerToPeer * _PEER_TO_PEER | self.zeroSend * _ZERO_SEND,
+            self.ord | self.zeroWrite * _ZERO_WRITE | self.zeroRead * _ZERO_READ,
+        )
+
+    @staticmethod
+    def parse(buffer: Any, start: int) -> Depths:
+        """
+        @param buffer: has four octets from C{start}.
+        """
+        one, two = _DEPTHS.unpack_from(buffer, start)
+        return Depths(
+            one & NOT_NEGOTIATED,
+            two & NOT_NEGOTIATED,
+            bool(one & _PEER_TO_PEER),
+            bool(one & _ZERO_SEND),
+            bool(two & _ZERO_WRITE),
+            bool(two & _ZERO_READ),
+        )
+
+
+@frozen
+class StartupFrame:
+    """
+    A Request or a Reply.
+
+    @ivar isReply: which of both.
+    @ivar privateData: of the user: without the word of revision 2.
+    @ivar revision: 1 or 2.
+    @ivar markers: M: the sender wants markers in the FPDUs that it receives.
+    @ivar crc: C: CRCs are used in both directions if either side sets it.
+    @ivar isRejected: R: the connection is refused; in replies.
+    @ivar depths: the word of revision 2; L{None} without flag S.
+    """
+
+    isReply: bool
+    privateData: bytes = b""
+    revision: int = 2
+    markers: bool = False
+    crc: bool = False
+    isRejected: bool = False
+    depths: Depths | None = None
+
+    def pack(self) -> bytes:
+        """
+        @return: the frame.
+        @raise LengthError: the private data is too long.
+        """
+        private = self.privateData if self.depths is None else self.depths.pack() + self.privateData
+        if len(private) > PRIVATE_BYTES:
+            own = PRIVATE_BYTES - len(private) + len(self.privateData)
+            raise LengthError(f"private data of {len(self.privateData)} octets; MPA carries {own}")
+        flags = (
+            self.markers * _MARKERS
+            | self.crc * _CRC
+            | self.isRejected * _REJECTED
+            | (self.depths is not None) * _ENHANCED
+        )
+        key = MPA_KEY_REPLY if self.isReply else MPA_KEY_REQUEST
+        return key + _FIXED.pack(flags, self.revision, len(private)) + private
+
+    @staticmethod
+    def parse(
+        buffer: Any, start: int, stop: int, isReply: bool | None = None
+    ) -> tuple[StartupFrame, int] | None:
+        """
+        Parse the frame that begins at C{start}. Reserved flags are ignored (RFC 5044 section 7.1.1).
+
+        @param buffer: octets received.
+        @param isReply: the only kind that is expected; L{None} for either.
+        @return: the frame and the offset of its end; L{None} if it does not end before C{stop}.
+        @raise WireError: it is no such frame, which is said as early as its octets show it.
+        """
+        have = stop - start
+        key = bytes(buffer[start : min(start + _KEY_BYTES, stop)])
+        keys = (MPA_KEY_REQUEST, MPA_KEY_REPLY)
+        expected = keys if isReply is None else (keys[isReply],)
+        if not any(each.startswith(key) for each in expected):
+            raise HeaderError(f"{' or '.join(map(repr, expected))} was expected, not {key!r}")
+        if have > _KEY_BYTES + 1 and buffer[start + _KEY_BYTES + 1] not in (1, 2):
+            # Revision 0 is that of the RDMA Consortium, with other versions of DDP and RDMAP.
+            raise HeaderError(f"MPA revision {buffer[start + _KEY_BYTES + 1]}; it is 1 or 2")
+        if have < STARTUP_BYTES:
+            return None
+        flags, revision, length = _FIXED.unpack_from(buffer, start + _KEY_BYTES)
+        if length > PRIVATE_BYTES:
+            raise LengthError(f"a frame says {length} octets of private data; {PRIVATE_BYTES} at most")
+        # RFC 6581 section 5: flag S is reserved in revision 1.
+        isEnhanced = bool(flags & _ENHANCED) and revision > 1
+        if isEnhanced and length < DEPTHS_BYTES:
+            raise LengthError(f"a frame with flag S has {length} octets, of {DEPTHS_BYTES} at least")
+        end = start + STARTUP_BYTES + length
+        if end > stop:
+            return None
+        first = start + STARTUP_BYTES
+        frame = StartupFrame(
+            key == MPA_KEY_REPLY,
+            bytes(buffer[first:end]),
+            revision,
+            bool(flags & _MARKERS),
+            bool(flags & _CRC),
+            bool(flags & _REJECTED),
+        )
+        if isEnhanced:
+            private = frame.privateData[DEPTHS_BYTES:]
+            frame = evolve(frame, privateData=private, depths=Depths.parse(buffer, first))
+        return frame, end
