@@ -22,7 +22,7 @@ from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.internet.addresses import addressOf
 from twisted_ib.internet.batchedcalls import batchedCallsOf
 from twisted_ib.internet.localports import LocalPorts
-from twisted_ib.sdp import handshake
+from twisted_ib.sdp.handshake import SDP_HANDSHAKE as handshake
 from twisted_ib.sdp.protocol import wire
 
 
@@ -417,7 +417,7 @@ class FakeChannel:
 
 class _Greeter:
     """
-    A stream as L{handshake.request} needs one.
+    A stream as L{SDP_HANDSHAKE.request<twisted_ib.sdp.handshake.Handshake.request>} needs one.
     """
 
     queuePair = FakeQueuePair(77)

@@ -23,7 +23,7 @@ from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
 from twisted_ib.interfaces import IReactorCompletionChannels
 from twisted_ib.internet.addresses import addressOf
 from twisted_ib.internet.channel import DeviceChannel
-from twisted_ib.sdp import handshake
+from twisted_ib.sdp.handshake import SDP_HANDSHAKE as handshake
 from twisted_ib.sdp.protocol.machine import Machine
 from twisted_ib.sdp.protocol.wire import BSDH, MID
 from twisted_ib.sdp.transport import SDPTransport

@@ -30,7 +30,7 @@ from twisted_ib.errors import (
 )
 from twisted_ib.hca.connection import ConnectReply, Rejection, RejectReason
 from twisted_ib.internet import connector as connectorModule
-from twisted_ib.sdp import handshake
+from twisted_ib.sdp.handshake import SDP_HANDSHAKE as handshake
 from twisted_ib.sdp.port import connectSDP
 
 

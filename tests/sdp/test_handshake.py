@@ -4,18 +4,22 @@ Tests for L{twisted_ib.sdp.handshake}: the two greetings and what they set.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPWireError, WireError
+from twisted_ib.hca.base.traits import Peers
 from twisted_ib.hca.cm.messages import replyMessage, requestMessage, requestOf
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
+from twisted_ib.hca.connection.path import ANY_PATH
 from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.internet import addresses
 from twisted_ib.internet.addresses import addressOf
-from twisted_ib.sdp import handshake
+from twisted_ib.sdp.handshake import GID_HANDSHAKE
+from twisted_ib.sdp.handshake import SDP_HANDSHAKE as handshake
 from twisted_ib.sdp.protocol import wire
 from twisted_ib.sdp.protocol.machine import Machine
 
@@ -92,12 +96,6 @@ class ActiveTests(SynchronousTestCase):
     """
     Tests for the side that asks.
     """
-
-    def test_serviceID(self) -> None:
-        """
-        The service id is C{0x1pppp}.
-        """
-        self.assertEqual(handshake.serviceID(5001), 0x11389)
 
     def test_request(self) -> None:
         """
@@ -312,3 +310,50 @@ class PassiveTests(SynchronousTestCase):
             request.responderResources = reads
             handshake.accepted(stream, _Connection(), request, handshake.requested(request))
             self.assertEqual((stream.machine.adverts, stream.reads), expected)
+
+
+class GIDTests(SynchronousTestCase):
+    """
+    Tests for the handshake between GIDs.
+    """
+
+    def _asked(self, local: str, peer: str, peers: Peers = Peers.PROCESSES) -> ConnectRequest:
+        stream: Any = _Stream()
+        device = SimpleNamespace(traits=SimpleNamespace(peers=peers))
+        stream.channel = SimpleNamespace(device=device)
+        return GID_HANDSHAKE.request(stream, addressOf(local, 40000), addressOf(peer, 5001))
+
+    def test_request(self) -> None:
+        """
+        The service id is C{0x13Fpppp}; private data is a Hello alone, with GIDs; the path has them too.
+        """
+        request = self._asked("192.0.2.1", "192.0.2.2")
+        self.assertEqual(request.serviceID, 0x13F1389)
+        self.assertEqual(
+            request.privateData.hex(),
+            "000000180000005c0000000000000000"
+            "22600010"
+            "0001001000010010"
+            "9c400000"
+            "00000000000000000000ffffc0000201"
+            "00000000000000000000ffffc0000202" + "00" * 28,
+        )
+        path = requestOf(REQ.parse(requestMessage(request).pack(), 0, 232)).primaryPath
+        self.assertEqual(path.localGID.hex(), "00000000000000000000ffffc0000201")
+        self.assertEqual(path.remoteGID.hex(), "00000000000000000000ffffc0000202")
+
+    def test_addresses(self) -> None:
+        """
+        Both addresses are the text of their GIDs.
+        """
+        for local, peer in (("192.0.2.1", "192.0.2.2"), ("fe80::1", "fe80::2"), ("2001:db8::1", "::1")):
+            greeting = GID_HANDSHAKE.requested(self._asked(local, peer))
+            self.assertEqual(GID_HANDSHAKE.addresses(greeting), (peer, local))
+            self.assertEqual(GID_HANDSHAKE.sourcePort(greeting), 40000)
+
+    def test_filled(self) -> None:
+        """
+        Where the device fills in the path, it is left to it.
+        """
+        for peers in (Peers.ADDRESSES, Peers.SUBNET):
+            self.assertIs(self._asked("192.0.2.1", "192.0.2.2", peers).primaryPath, ANY_PATH)

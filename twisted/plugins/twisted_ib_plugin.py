@@ -12,7 +12,7 @@ from typing import Any
 
 from twisted.application.reactors import Reactor
 
-from twisted_ib.internet.strings import DelegatingParser, EndpointParser
+from twisted_ib.internet.strings import DelegatingParser, EndpointParser, FramedParser
 
 ib = Reactor(
     "ib",
@@ -48,6 +48,19 @@ def _rdma() -> Any:
     return rdma
 
 
+def _framedSDP() -> Any:
+    from functools import partial
+    from types import SimpleNamespace
+
+    from twisted_ib.hca.connection.rdmacm import PortSpace
+
+    server, client = _sdp().SDPServerEndpoint, _sdp().SDPClientEndpoint
+    return SimpleNamespace(
+        RDMAServerEndpoint=partial(server, portSpace=PortSpace.IB),
+        RDMAClientEndpoint=partial(client, portSpace=PortSpace.IB),
+    )
+
+
 def _rds() -> Any:
     from twisted_ib import rds
 
@@ -62,6 +75,6 @@ def _bypass() -> Any:
 
 
 sdp = EndpointParser("sdp", _sdp, "SDPServerEndpoint", "SDPClientEndpoint")
-messages = EndpointParser("ib", _rdma, "RDMAServerEndpoint", "RDMAClientEndpoint")
+messages = FramedParser("ib", _rdma, "RDMAServerEndpoint", "RDMAClientEndpoint", sdp=_framedSDP)
 datagrams = EndpointParser("rds", _rds, "RDSServerEndpoint", "RDSClientEndpoint")
 direct = DelegatingParser("direct", _bypass, "serverEndpoint", "clientEndpoint")

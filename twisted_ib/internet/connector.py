@@ -411,12 +411,14 @@ class Connector(Destination):
     """
     The connector that a connecting call returns.
 
-    @cvar handshake: The protocol's module for requests and replies: C{PORT_SPACE}, C{IS_CONFIRMED},
-        C{request(transport, local, peer)}, C{replied(transport, connection, reply)}.
+    @cvar handshake: The protocol's module or object for requests and replies: C{PORT_SPACE},
+        C{IS_CONFIRMED}, C{request(transport, local, peer)}, C{replied(transport, connection, reply)}.
+    @cvar attemptClass: The class of its attempts.
     @cvar transportClass: The class of its transports.
     """
 
     handshake: Any
+    attemptClass = Attempt
     transportClass: Any
 
     def connect(self) -> None:
@@ -439,7 +441,7 @@ class Connector(Destination):
         self.factory.startedConnecting(self)
 
     def _makeTransport(self) -> Any:
-        return Attempt(self)
+        return self.attemptClass(self)
 
     def cancelTimeout(self) -> None:
         """

@@ -58,10 +58,10 @@ class Port(base.BasePort):
     """
     The port that a listening call returns.
 
-    @cvar handshake: The protocol's module for requests and replies: C{PORT_SPACE}, C{requested(request)},
-        which reads a I{greeting}, C{addresses(greeting)} (the passive side's and the active side's),
-        C{sourcePort(greeting)}, C{reply(transport, request, greeting)}, C{accepted(transport, connection,
-        request, greeting)}.
+    @cvar handshake: The protocol's module or object for requests and replies: C{PORT_SPACE},
+        C{requested(request)}, which reads a I{greeting}, C{addresses(greeting)} (the passive side's and the
+        active side's), C{sourcePort(greeting)}, C{reply(transport, request, greeting)}, C{accepted(transport,
+        connection, request, greeting)}.
     @cvar transport: The class of its transports.
     @cvar halfOpen: The class of what stands for one until its peer is proven.
     @cvar provider: The provider's name of its connections, for C{ib-ss}.

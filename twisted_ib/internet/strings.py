@@ -1,5 +1,6 @@
 """
-Endpoint strings: C{sdp:PORT}, C{ib:PORT} or C{rds:PORT} for servers, C{sdp:HOST:PORT} and so on for clients.
+Endpoint strings: C{sdp:PORT}, C{ib:PORT} or C{rds:PORT} for servers, C{sdp:HOST:PORT} and so on for clients;
+C{framing=sdp} behind one of C{ib:} makes it a stream of SDP between GIDs.
 
 Twisted imports this module whenever it rebuilds its plugin cache, which is before a reactor is chosen.  So
 the endpoints are imported only when a string is parsed, and no device is opened before they listen or
@@ -197,6 +198,62 @@ class EndpointParser:
         bound = None if bindAddress is None else (bindAddress, 0)
         make = getattr(self._load(), self._client)
         return make(reactor, host, number, timeout=seconds, bindAddress=bound, device=device)
+
+
+class FramedParser(EndpointParser):
+    """
+    Parser of strings that may choose another framing than messages: C{framing=NAME}.
+    """
+
+    def __init__(
+        self, prefix: str, load: Callable[[], Any], server: str, client: str, **framings: Callable[[], Any]
+    ) -> None:
+        """
+        @param framings: By name, imports and returns what has C{server} and C{client} of that framing.
+        """
+        super().__init__(prefix, load, server, client)
+        self._framings = {
+            "messages": EndpointParser(prefix, load, server, client),
+            **{name: EndpointParser(prefix, other, server, client) for name, other in framings.items()},
+        }
+
+    def _framing(self, name: str) -> EndpointParser:
+        found = self._framings.get(name)
+        if found is None:
+            known = ", ".join(self._framings)
+            raise ValueError(f"framing {name!r} is none of {known}{nearest(name, self._framings)}")
+        return found
+
+    def _parseServer(
+        self,
+        reactor: object,
+        port: str,
+        interface: str = "",
+        backlog: str = "50",
+        device: str | None = None,
+        *,
+        framing: str = "messages",
+    ) -> Any:
+        """
+        C{PORT[:interface=ADDR][:backlog=N][:device=NAME][:framing=NAME]}.
+        """
+        return self._framing(framing)._parseServer(reactor, port, interface, backlog, device)
+
+    def _parseClient(
+        self,
+        reactor: object,
+        host: str,
+        port: str,
+        timeout: str = "30",
+        bindAddress: str | None = None,
+        device: str | None = None,
+        *,
+        framing: str = "messages",
+    ) -> Any:
+        """
+        C{HOST:PORT[:timeout=S][:bindAddress=ADDR][:device=NAME][:framing=NAME]}.
+        """
+        return self._framing(framing)._parseClient(reactor, host, port, timeout, bindAddress, device)
 
 
 @implementer(IPlugin, IStreamServerEndpointStringParser, IStreamClientEndpointStringParserWithReactor)

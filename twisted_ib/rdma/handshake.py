@@ -18,7 +18,7 @@ from twisted_ib.internet.addresses import Address
 from twisted_ib.rdma.messages import Messages
 
 PORT_SPACE = int(PortSpace.TCP)
-#: See L{twisted_ib.sdp.handshake.IS_CONFIRMED}: the other side may be a program of verbs.
+#: See L{twisted_ib.sdp.handshake.Handshake}: the other side may be a program of verbs.
 IS_CONFIRMED = True
 
 #: CM response timeout code: 0.54 s.  rdma_cm uses 20, which is 4.3 s (cma.c CMA_CM_RESPONSE_TIMEOUT).

@@ -2,8 +2,8 @@
 SDP connection setup: Hello in the private data of the CM REQ, HelloAck in that of the REP (IBTA vol. 1 annex
 A4).
 
-They announce how many receives of which size each side has posted, which is all that the other needs to start
-sending.
+A L{Handshake} has the port space, and the form of the addresses in Hello.  Both messages announce how many
+receives of which size each side has posted, which is all that the other needs to start sending.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPWireError, WireError
+from twisted_ib.hca.base.traits import Peers
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
+from twisted_ib.hca.connection.path import PathRecord
+from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf, textOf
 from twisted_ib.internet.addresses import Address
 from twisted_ib.sdp.protocol.wire import (
     BSDH,
@@ -33,14 +36,6 @@ from twisted_ib.sdp.protocol.wire import (
 )
 from twisted_ib.sdp.stream import Stream
 from twisted_ib.sdp.streamrdma import READ_DEPTH
-
-#: The RDMA-CM port space of SDP.
-# Service ids are C{0x1pppp} (annex A4; OpenIB sdp_dev.h SDP_MSG_SERVICE_ID_MASK).  rdma_cm builds the same
-# value from RDMA_PS_SDP (cma.c cma_get_service_id), a port space apart from TCP's, which upstream Linux has
-# removed.
-PORT_SPACE = 0x0001
-#: Whether the passive side needs an RTU where no message is lost: to a stream the REP is enough.
-IS_CONFIRMED = False
 
 #: CM response timeout code: 0.54 s.
 CM_RESPONSE_TIMEOUT = 17
@@ -83,110 +78,176 @@ class Greeting(NamedTuple):
     destinationAddress: bytes
 
 
-def serviceID(port: int) -> int:
+class Handshake:
     """
-    Return the service id of an SDP port.
+    The handshake between IP addresses.
+
+    @cvar PORT_SPACE: The RDMA-CM port space.
+    @cvar IS_CONFIRMED: Whether the passive side needs an RTU where no message is lost: to a stream the REP is
+        enough.
     """
-    return PORT_SPACE << 16 | port
+
+    # Service ids are C{0x1pppp} (annex A4; OpenIB sdp_dev.h SDP_MSG_SERVICE_ID_MASK).  rdma_cm builds the
+    # same value from RDMA_PS_SDP (cma.c cma_get_service_id), a port space apart from TCP's, which upstream
+    # Linux has removed.
+    PORT_SPACE = int(PortSpace.SDP)
+    IS_CONFIRMED = False
+
+    #: The octet of Hello's IP version; 0 for that of the address.
+    _ipVersion = 0
+    _pack = staticmethod(packAddress)
+
+    def request(self, stream: Stream, local: Address, peer: Address) -> ConnectRequest:
+        """
+        Return the REQ of an active side, with Hello as its private data.
+        """
+        queuePair, host = stream.queuePair, peer.host
+        hello = _HELLO.pack(
+            _MID,
+            0,
+            queuePair.posted,
+            HELLO_BYTES,
+            0,
+            0,
+            VERSION,
+            self._ipVersion or ipVersionOf(host) << 4,
+            _ADVERTS,
+            _RECEIVE_BYTES,
+            _RECEIVE_BYTES,
+            local.port,
+            self._pack(local.host),
+            self._pack(host),
+            0,
+        )
+        # rdma_cm adds no header of its own for RDMA_PS_SDP: private data starts with the BSDH (cma.c
+        # cma_format_hdr).
+        # By position, as keywords cost more than the object.  An RNR NAK is not an error here.  OFED leaves
+        # its retries 0 (sdp_cma.c sdp_cma_handler), so that one missing receive kills its queue pair: all
+        # receives in Bufs are posted before Hello or HelloAck is sent.
+        # fmt: off
+        return ConnectRequest(
+            self.PORT_SPACE << 16 | peer.port, hello, queuePair.number, READ_DEPTH, READ_DEPTH,
+            _RETRIES, _RETRIES, CM_RESPONSE_TIMEOUT, CM_RETRIES,
+        )
+        # fmt: on
+
+    def requested(self, message: ConnectRequest) -> Greeting:
+        """
+        Parse the Hello of a REQ.
+
+        @raise WireError: It has none, or an invalid one.
+        """
+        data = message.privateData
+        if len(data) < HELLO_BYTES:
+            raise SDPWireError(f"{len(data)} bytes are too short for a Hello")
+        # fmt: off
+        (
+            mid, flags, buffers, length, sequence, acknowledged,
+            version, ip, adverts, _, receiveBytes, port, source, destination, extended,
+        ) = _HELLO.unpack_from(data)
+        # fmt: on
+        major, ipVersion = version >> 4, ip >> 4
+        if (
+            mid != _MID
+            or flags & _WRONG_FLAGS
+            or length != HELLO_BYTES
+            or sequence
+            or acknowledged
+            or major not in MAJOR_VERSIONS
+            or not adverts
+            or receiveBytes < _LEAST_RECEIVE
+            or (ipVersion != 4 and ipVersion != 6)
+        ):
+            # Raises the error that says what is wrong.
+            Hello.parse(data[:HELLO_BYTES])
+            raise SDPWireError("a REQ has no Hello")
+        if ip & _EXTENDED and extended:
+            adverts = extended
+        return Greeting(buffers, major, ipVersion, adverts, receiveBytes, port, source, destination)
+
+    def addresses(self, hello: Greeting) -> tuple[str, str]:
+        """
+        Return the addresses in a Hello: the passive side's, the active side's.
+        """
+        return (
+            unpackAddress(hello.destinationAddress, hello.ipVersion),
+            unpackAddress(hello.sourceAddress, hello.ipVersion),
+        )
+
+    def sourcePort(self, hello: Greeting) -> int:
+        """
+        Return the active side's port number.
+        """
+        return hello.localPort
+
+    def reply(self, stream: Stream, message: ConnectRequest, hello: Greeting) -> ConnectReply:
+        """
+        Return the REP of a passive side, with HelloAck as its private data.
+        """
+        queuePair = stream.queuePair
+        # The major version that was offered: OpenIB rejects 2, and OFED's rdma_cm rejects 1 (cma.c
+        # cma_verify_rep).
+        version = VERSION if hello.majorVersion == VERSION >> 4 else 0x11 * hello.majorVersion
+        answer = _acknowledgement(queuePair.posted, version)
+        return ConnectReply(answer, queuePair.number, READ_DEPTH, READ_DEPTH, _RETRIES)
+
+    def accepted(self, stream: Stream, connection: Any, message: ConnectRequest, hello: Greeting) -> None:
+        """
+        Connect the stream of a passive side.
+
+        @param connection: The CM's connection.
+        @param message: The REQ that was accepted.
+        """
+        _join(stream, connection, message, hello.buffers, hello.localReceiveBytes, hello.adverts)
+
+    def replied(self, stream: Stream, connection: Any, message: ConnectReply) -> None:
+        """
+        Connect the stream of an active side.
+
+        @param connection: The CM's connection.
+        @param message: The peer's REP.
+        @raise WireError: It has no valid HelloAck.
+        """
+        receives, receiveBytes, adverts = _acknowledged(message.privateData[:HELLO_ACK_BYTES])
+        _join(stream, connection, message, receives, receiveBytes, adverts)
 
 
-def request(stream: Stream, local: Address, peer: Address) -> ConnectRequest:
+class GIDHandshake(Handshake):
     """
-    Return the REQ of an active side, with Hello as its private data.
+    The handshake between GIDs, as AF_IB's: C{framing=sdp} of C{ib:} endpoint strings.
+
+    Service ids are C{0x13Fpppp}.  The 92 octets of a REQ's private data are Hello's alone, so that there is
+    no room for the header of RDMA-CM (IBTA vol. 1 annex A11), which AF_IB does not have; Hello's address
+    fields hold the GIDs.
     """
-    queuePair, host = stream.queuePair, peer.host
-    hello = _HELLO.pack(
-        _MID,
-        0,
-        queuePair.posted,
-        HELLO_BYTES,
-        0,
-        0,
-        VERSION,
-        ipVersionOf(host) << 4,
-        _ADVERTS,
-        _RECEIVE_BYTES,
-        _RECEIVE_BYTES,
-        local.port,
-        packAddress(local.host),
-        packAddress(host),
-        0,
-    )
-    # rdma_cm adds no header of its own for RDMA_PS_SDP: private data starts with the BSDH (cma.c
-    # cma_format_hdr).
-    # By position, as keywords cost more than the object.  An RNR NAK is not an error here.  OFED leaves its
-    # retries 0 (sdp_cma.c sdp_cma_handler), so that one missing receive kills its queue pair: all receives in
-    # Bufs are posted before Hello or HelloAck is sent.
-    # fmt: off
-    return ConnectRequest(
-        PORT_SPACE << 16 | peer.port, hello, queuePair.number, READ_DEPTH, READ_DEPTH,
-        _RETRIES, _RETRIES, CM_RESPONSE_TIMEOUT, CM_RETRIES,
-    )
-    # fmt: on
+
+    # Linux rdma_cm.h RDMA_PS_IB; the port space of AF_IB.
+    PORT_SPACE = int(PortSpace.IB)
+
+    # A GID has the form of an IPv6 address (IBTA vol. 1 4.1.1), an IPv4 address in it is mapped.
+    _ipVersion = 6 << 4
+    _pack = staticmethod(gidOf)
+
+    def request(self, stream: Stream, local: Address, peer: Address) -> ConnectRequest:
+        """
+        See L{Handshake.request}.
+        """
+        request = Handshake.request(self, stream, local, peer)
+        # AF_IB's listeners are found by the GID of the request's path (Linux cma.c cma_save_ib_info).  Other
+        # devices fill it in themselves.
+        if stream.channel.device.traits.peers is Peers.PROCESSES:
+            request.primaryPath = PathRecord(localGID=gidOf(local.host), remoteGID=gidOf(peer.host))
+        return request
+
+    def addresses(self, hello: Greeting) -> tuple[str, str]:
+        """
+        See L{Handshake.addresses}.
+        """
+        return textOf(hello.destinationAddress), textOf(hello.sourceAddress)
 
 
-def requested(message: ConnectRequest) -> Greeting:
-    """
-    Parse the Hello of a REQ.
-
-    @raise WireError: It has none, or an invalid one.
-    """
-    data = message.privateData
-    if len(data) < HELLO_BYTES:
-        raise SDPWireError(f"{len(data)} bytes are too short for a Hello")
-    # fmt: off
-    (
-        mid, flags, buffers, length, sequence, acknowledged,
-        version, ip, adverts, _, receiveBytes, port, source, destination, extended,
-    ) = _HELLO.unpack_from(data)
-    # fmt: on
-    major, ipVersion = version >> 4, ip >> 4
-    if (
-        mid != _MID
-        or flags & _WRONG_FLAGS
-        or length != HELLO_BYTES
-        or sequence
-        or acknowledged
-        or major not in MAJOR_VERSIONS
-        or not adverts
-        or receiveBytes < _LEAST_RECEIVE
-        or (ipVersion != 4 and ipVersion != 6)
-    ):
-        # Raises the error that says what is wrong.
-        Hello.parse(data[:HELLO_BYTES])
-        raise SDPWireError("a REQ has no Hello")
-    if ip & _EXTENDED and extended:
-        adverts = extended
-    return Greeting(buffers, major, ipVersion, adverts, receiveBytes, port, source, destination)
-
-
-def addresses(hello: Greeting) -> tuple[str, str]:
-    """
-    Return the addresses in a Hello: the passive side's, the active side's.
-    """
-    return (
-        unpackAddress(hello.destinationAddress, hello.ipVersion),
-        unpackAddress(hello.sourceAddress, hello.ipVersion),
-    )
-
-
-def sourcePort(hello: Greeting) -> int:
-    """
-    Return the active side's port number.
-    """
-    return hello.localPort
-
-
-def reply(stream: Stream, message: ConnectRequest, hello: Greeting) -> ConnectReply:
-    """
-    Return the REP of a passive side, with HelloAck as its private data.
-    """
-    queuePair = stream.queuePair
-    # The major version that was offered: OpenIB rejects 2, and OFED's rdma_cm rejects 1 (cma.c
-    # cma_verify_rep).
-    version = VERSION if hello.majorVersion == VERSION >> 4 else 0x11 * hello.majorVersion
-    answer = _acknowledgement(queuePair.posted, version)
-    return ConnectReply(answer, queuePair.number, READ_DEPTH, READ_DEPTH, _RETRIES)
+SDP_HANDSHAKE = Handshake()
+GID_HANDSHAKE = GIDHandshake()
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -203,28 +264,6 @@ def _acknowledged(data: bytes) -> tuple[int, int, int]:
     if hello.majorVersion != VERSION >> 4:
         raise WireError(f"HelloAck has major version {hello.majorVersion}, asked was {VERSION >> 4}")
     return hello.buffers, hello.actualReceiveBytes, hello.maximumAdverts
-
-
-def accepted(stream: Stream, connection: Any, message: ConnectRequest, hello: Greeting) -> None:
-    """
-    Connect the stream of a passive side.
-
-    @param connection: The CM's connection.
-    @param message: The REQ that was accepted.
-    """
-    _join(stream, connection, message, hello.buffers, hello.localReceiveBytes, hello.adverts)
-
-
-def replied(stream: Stream, connection: Any, message: ConnectReply) -> None:
-    """
-    Connect the stream of an active side.
-
-    @param connection: The CM's connection.
-    @param message: The peer's REP.
-    @raise WireError: It has no valid HelloAck.
-    """
-    receives, receiveBytes, adverts = _acknowledged(message.privateData[:HELLO_ACK_BYTES])
-    _join(stream, connection, message, receives, receiveBytes, adverts)
 
 
 def _join(

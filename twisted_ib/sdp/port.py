@@ -13,7 +13,9 @@ from twisted.internet.interfaces import IConnector, IListeningPort, IProtocolFac
 from twisted.internet.protocol import ClientFactory
 
 from twisted_ib import limits
-from twisted_ib.internet.connector import Connector
+from twisted_ib.hca.base.traits import Peers
+from twisted_ib.hca.connection.rdmacm import PortSpace, gidNumber, gidText
+from twisted_ib.internet.connector import Attempt, Connector
 from twisted_ib.internet.deferredaccept import HalfOpenAccept
 from twisted_ib.internet.endpoints import ClientEndpoint, ServerEndpoint
 from twisted_ib.internet.port import Port
@@ -24,14 +26,25 @@ from twisted_ib.internet.serverclient import (
     ConnectedTransport,
     ServerTransport,
 )
-from twisted_ib.sdp import handshake
+from twisted_ib.sdp.handshake import GID_HANDSHAKE, SDP_HANDSHAKE
 from twisted_ib.sdp.secure import innermostTLS
 from twisted_ib.sdp.transport import SDPTransport
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import Binding, IProtocol
 
+    from twisted_ib.hca.device.device import Device
+    from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.sdp.extensions import Extensions
+
+
+def isLinkLocal(address: str) -> bool:
+    """
+    Return whether an address without a zone has the link-local prefix, as the default GID of an HCA (IBTA
+    vol. 1 4.1.1).
+    """
+    # RFC 4007 section 11: with a zone it is the address of an interface of this host.
+    return address.startswith("fe80:") and "%" not in address
 
 
 class _SDPConnected(ConnectedTransport):
@@ -71,14 +84,44 @@ class SDPClient(_SDPConnected, ClientTransport, SDPTransport):
     __slots__ = CLIENT_FIELDS
 
 
+class GIDAttempt(Attempt):
+    """
+    An attempt that finds the HCA of a GID without a look-up of its service.
+    """
+
+    def _isHCA(self, device: Device) -> bool:
+        # IBTA vol. 1 4.1.1: a link-local GID is made of the GUID.  On a subnet the device's own look-up finds
+        # it, where GIDs are IP addresses it is one of those.
+        return device.traits.peers is Peers.PROCESSES and isLinkLocal(self._peer)
+
+    def _addressHere(self, channel: DeviceChannel) -> str:
+        if self._isHCA(channel.device) and not self._connector.bound[0]:
+            return gidText(channel.device.gid)
+        return Attempt._addressHere(self, channel)
+
+    def _search(self, channel: DeviceChannel) -> Any:
+        if self._isHCA(channel.device):
+            return channel.device.services.connectHCA(gidNumber(self._peer), self)
+        return Attempt._search(self, channel)
+
+
 class SDPConnector(Connector):
     """
     The connector that L{connectSDP} returns.
     """
 
-    handshake = handshake
+    handshake = SDP_HANDSHAKE
     protocolName = "SDP"
     transportClass = SDPClient
+
+
+class GIDConnector(SDPConnector):
+    """
+    The connector of C{portSpace=PortSpace.IB}: its hosts are GIDs.
+    """
+
+    handshake = GID_HANDSHAKE
+    attemptClass = GIDAttempt
 
 
 class HalfOpenStream(HalfOpenAccept):
@@ -97,12 +140,52 @@ class SDPPort(Port):
     The listening port that L{listenSDP} returns.
     """
 
-    handshake = handshake
+    handshake = SDP_HANDSHAKE
     transport = SDPServer
     halfOpen = HalfOpenStream
     provider = "sdp"
 
     _type = "SDP"
+
+
+class GIDPort(SDPPort):
+    """
+    The listening port of C{portSpace=PortSpace.IB}.
+    """
+
+    handshake = GID_HANDSHAKE
+
+    _type = "AF_IB SDP"
+
+    def _bindAddress(self) -> str:
+        # All GIDs, those of IPv4 addresses too.
+        return SDPPort._bindAddress(self) if self.interface else "::"
+
+    def _takePort(self, channel: DeviceChannel, address: str) -> tuple[Any, ...]:
+        device = channel.device
+        # The GID made of the GUID is of this HCA alone, so that there is nothing to publish: whoever finds
+        # the HCA by it asks for the service.
+        if device.traits.peers is Peers.PROCESSES and isLinkLocal(address):
+            if gidNumber(address) != device.gid:
+                raise ValueError(f"{address} is not the GID of device {device.name}, {gidText(device.gid)}")
+            address = "::"
+        return SDPPort._takePort(self, channel, address)
+
+    def _checkAddresses(self, device: Device, path: Any, here: str, peer: str) -> None:
+        # An HCA may name itself by the GID of its own path.
+        isOwn = gidNumber(peer) == device.paths.gidOf(path) and device.paths.isProven(path)
+        if not (isOwn and device.hasGID(gidNumber(here))):
+            SDPPort._checkAddresses(self, device, path, here, peer)
+
+
+_PORTS: dict[int, type[SDPPort]] = {PortSpace.SDP: SDPPort, PortSpace.IB: GIDPort}
+_CONNECTORS: dict[int, type[SDPConnector]] = {PortSpace.SDP: SDPConnector, PortSpace.IB: GIDConnector}
+
+
+def _classOf(classes: dict[int, Any], portSpace: int) -> Any:
+    if portSpace not in classes:
+        raise ValueError(f"SDP has the port spaces PortSpace.SDP and PortSpace.IB, not {portSpace!r}")
+    return classes[portSpace]
 
 
 def listenSDP(
@@ -112,6 +195,7 @@ def listenSDP(
     backlog: int = 50,
     interface: str = "",
     device: str | None = None,
+    portSpace: int = PortSpace.SDP,
 ) -> IListeningPort:
     """
     Listen on an SDP port, like C{reactor.listenTCP}.
@@ -121,10 +205,11 @@ def listenSDP(
     @param backlog: Connection requests queued while the port does not accept.
     @param interface: The address to bind; all IPv4 addresses by default.
     @param device: The HCA's name; the host's default by default.
-    @raise ValueError: C{port} is not a port number.
+    @param portSpace: C{PortSpace.SDP}; or C{PortSpace.IB}, where addresses are GIDs, as AF_IB's.
+    @raise ValueError: C{port} is not a port number, or C{portSpace} is another one.
     @raise CannotListenError: The port is not available.
     """
-    listening = SDPPort(port, factory, backlog, interface, reactor, device)
+    listening = _classOf(_PORTS, portSpace)(port, factory, backlog, interface, reactor, device)
     listening.startListening()
     return listening
 
@@ -137,6 +222,7 @@ def connectSDP(
     timeout: float | None = 30,
     bindAddress: Binding | tuple[str, int] | str | None = None,
     device: str | None = None,
+    portSpace: int = PortSpace.SDP,
 ) -> IConnector:
     """
     Connect to an SDP port, like C{reactor.connectTCP}.
@@ -147,17 +233,18 @@ def connectSDP(
     @param timeout: Seconds.
     @param bindAddress: The local host and port, as a pair or a C{Binding}.
     @param device: The HCA's name; the host's default by default.
-    @raise ValueError: C{port} or C{bindAddress} is invalid.
+    @param portSpace: As of L{listenSDP}.
+    @raise ValueError: C{port}, C{bindAddress} or C{portSpace} is invalid.
     @raise ServiceNameUnknownError: There is no such service.
     """
-    connector = SDPConnector(host, port, factory, timeout, bindAddress, reactor, device)
+    connector = _classOf(_CONNECTORS, portSpace)(host, port, factory, timeout, bindAddress, reactor, device)
     connector.connect()
     return connector
 
 
 class SDPServerEndpoint(ServerEndpoint):
     """
-    Listens on an SDP port.
+    Listens on an SDP port; accepts C{portSpace} too, like L{listenSDP}.
     """
 
     listenCall = staticmethod(listenSDP)
@@ -165,7 +252,7 @@ class SDPServerEndpoint(ServerEndpoint):
 
 class SDPClientEndpoint(ClientEndpoint):
     """
-    Connects to an SDP port.
+    Connects to an SDP port; accepts C{portSpace} too, like L{connectSDP}.
     """
 
     connectCall = staticmethod(connectSDP)

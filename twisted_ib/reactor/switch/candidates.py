@@ -25,7 +25,7 @@ from twisted_ib.reactor.switch.reason import Fallback
 #: SDP listeners to which a connect failed that one reactor remembers; beyond it the oldest is evicted.
 OFFLOADS_REMEMBERED = 1024
 
-#: The service id of SDP's port 0 (IBTA vol. 1 annex A4; L{twisted_ib.sdp.handshake.serviceID}).
+#: The service id of SDP's port 0 (IBTA vol. 1 annex A4; L{twisted_ib.sdp.handshake.Handshake}).
 _SDP = 0x10000
 _NO_PORT = Fallback("no_port", "there is no port 0")
 

@@ -20,7 +20,7 @@ from twisted_ib.internet.connector import Attempt
 from twisted_ib.reactor.switch.candidates import Candidate
 from twisted_ib.reactor.switch.reason import Fallback
 from twisted_ib.reactor.switch.serverclient import RedirectedClient
-from twisted_ib.sdp import handshake
+from twisted_ib.sdp.handshake import SDP_HANDSHAKE
 
 if TYPE_CHECKING:
     from twisted_ib.internet.channel import DeviceChannel
@@ -82,7 +82,7 @@ class Offload:
     @ivar chosen: Whether the application was asked for a protocol: then there is no fallback.
     """
 
-    handshake = handshake
+    handshake = SDP_HANDSHAKE
 
     def __init__(self, client: SwitchedClient, candidates: list[Candidate], seconds: float | None) -> None:
         """

@@ -32,7 +32,7 @@ from twisted_ib.hca.wire.rocev2 import UDPDatagram
 from twisted_ib.internet.addresses import addressOf
 from twisted_ib.rdma import handshake as messages
 from twisted_ib.rdma.port import listenRDMA
-from twisted_ib.sdp import handshake as sdp
+from twisted_ib.sdp.handshake import SDP_HANDSHAKE as sdp
 
 MESSAGES_PORT, DEAF_PORT = 4001, 4002
 #: Requests per second.

@@ -12,7 +12,7 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 
-from tests.sdp.test_endpoints import Collector, EndpointTestCase, Server
+from tests.sdp.endpoints.test_endpoints import Collector, EndpointTestCase, Server
 from tests.sdp.test_transport import Producer
 from tests.support.certificates import selfSigned
 from tests.support.waiting import HANG_SECONDS
