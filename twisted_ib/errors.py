@@ -259,6 +259,30 @@ class MessageTooLongError(HCAError, ValueError):
     """
 
 
+class SwitchError(HCAError):
+    """
+    A connection was to switch to RDMA, did not, and has ended; the text says why.
+    """
+
+
+class NotSwitchableError(SwitchError, ValueError):
+    """
+    A connection cannot switch to RDMA as it is; nothing has happened to it.
+    """
+
+
+class SwitchTimeoutError(SwitchError):
+    """
+    The peer of a connection that switches to RDMA did not do its part in time.
+    """
+
+
+class TransportSwitchedError(HCAError):
+    """
+    A transport was used after its connection had switched to RDMA; the protocol has another one.
+    """
+
+
 class WorkCompletionError(HCAError):
     """
     A work request completed with an error (IBTA vol. 1 11.6.2).

@@ -86,6 +86,21 @@ class ConnectedTransport(Transport):
         if self._settling is None:
             super().read()  # type: ignore[misc]
 
+    def handOver(self, keeper: IProtocol) -> IProtocol:
+        """
+        Let another transport carry this connection on: nobody but C{keeper} is told anything any more.
+
+        @return: The protocol.
+        """
+        protocol: IProtocol = self.protocol
+        self.protocol = keeper
+        return protocol
+
+    def ended(self, reason: Failure) -> None:
+        """
+        The transport that carried the connection on has ended.
+        """
+
     def stopReading(self) -> None:
         """
         Pause delivery.
@@ -211,8 +226,21 @@ class ClientTransport(ConnectedTransport):
         super().connectionLost(reason)
         if first and not self._told:
             self._told = True
-            self._givePortBack()
-            self._log(self.connector.connectionLost, reason)
+            self.ended(reason)
+
+    def handOver(self, keeper: IProtocol) -> IProtocol:
+        """
+        See L{ConnectedTransport.handOver}; the connector and the port number stay with the connection.
+        """
+        self._told = True
+        return super().handOver(keeper)
+
+    def ended(self, reason: Failure) -> None:
+        """
+        Give the port number back and notify the connector.
+        """
+        self._givePortBack()
+        self._log(self.connector.connectionLost, reason)
 
     def abandon(self) -> None:
         """

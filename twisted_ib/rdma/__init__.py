@@ -6,7 +6,7 @@ methods (L{twisted_ib.interfaces.IReactorRDMA}).  The endpoints are L{RDMAServer
 L{RDMAClientEndpoint}, as strings C{ib:PORT} and C{ib:HOST:PORT}.  Transports provide
 L{twisted_ib.interfaces.IRDMATransport}, protocols may provide L{twisted_ib.interfaces.IRDMAProtocol};
 L{Access} has the access rights of memory.  L{SubnetAdministration} asks for paths, groups and services of an
-InfiniBand subnet.
+InfiniBand subnet.  L{switchToRDMA} lets a connection of bytes go on as one of messages and RDMA.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.memory.access import Access
     from twisted_ib.rdma.administration import SubnetAdministration
     from twisted_ib.rdma.port import RDMAClientEndpoint, RDMAServerEndpoint, connectRDMA, listenRDMA
+    from twisted_ib.rdma.switching import switchToRDMA
 
 __all__ = [
     "Access",
@@ -25,6 +26,7 @@ __all__ = [
     "SubnetAdministration",
     "connectRDMA",
     "listenRDMA",
+    "switchToRDMA",
 ]
 
 
@@ -43,4 +45,8 @@ def __getattr__(name: str) -> object:
         from twisted_ib.rdma import port
 
         return getattr(port, name)
+    if name == "switchToRDMA":
+        from twisted_ib.rdma import switching
+
+        return getattr(switching, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,417 @@
+"""
+Connections of bytes that switch to RDMA, on real reactors: over SDP, also where the program asked for TCP,
+and over TCP itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet import error
+from twisted.internet.defer import CancelledError, Deferred, gatherResults
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.interfaces import IReactorFDSet, IReactorTime
+from twisted.internet.protocol import Factory
+from twisted.internet.test.reactormixins import ReactorBuilder
+from zope.interface.verify import verifyObject
+
+from tests.internet.test_stream_suite import IB_REACTORS, OTHER_REACTORS
+from tests.rdma.pair import EVERYTHING, Told
+from tests.rdma.test_reactors import Talker
+from tests.sdp.test_contract_addressed import OnWire
+from tests.support.waiting import Driven, becomes
+from twisted_ib.errors import (
+    NotSwitchableError,
+    SwitchError,
+    SwitchTimeoutError,
+    TransportSwitchedError,
+)
+from twisted_ib.interfaces import IRDMATransport, ISDPTransport
+from twisted_ib.internet.readers import channelsOf
+from twisted_ib.rdma import switchToRDMA
+
+
+class SwitchingTestsMixin(Driven):
+    """
+    Tests for every reactor, and what carries the bytes.
+
+    @cvar server: The server's endpoint string; C{client} the client's, with the port to be filled in.
+    @cvar interface: That of its transports.
+    """
+
+    requiredInterfaces = (IReactorFDSet, IReactorTime)
+    server: str
+    client: str
+    interface: Any = ISDPTransport
+
+    async def pair(self, reactor: Any) -> tuple[Any, Talker, Talker]:
+        """
+        @return: A port, a client and a server, connected; each has heard from the other.
+        """
+        made: list[Talker] = []
+
+        def build() -> Talker:
+            made.append(Talker())
+            return made[-1]
+
+        factory = Factory.forProtocol(build)  # type: ignore[arg-type]
+        factory.noisy = False
+        port: Any = await serverFromString(reactor, self.server).listen(factory)
+        text = self.client.format(port.getHost().port)
+        client: Any = await clientFromString(reactor, text).connect(factory)
+        await becomes(reactor, lambda: len(made) == 2 and all(each.made.called for each in made))
+        server = made[1] if client is made[0] else made[0]
+        this: Any = self
+        this.assertTrue(self.interface.providedBy(client.transport))
+        client.transport.write(b"switch?")
+        await server.heard(1)
+        server.transport.write(b"yes")
+        await client.heard(1)
+        del client.log[:], server.log[:]
+        return port, client, server
+
+    async def close(self, port: Any, client: Talker, server: Talker) -> None:
+        """
+        Close in order, from the client's end.
+        """
+        client.transport.loseConnection()
+        await server.lost
+        await client.lost
+        await port.stopListening()
+
+    def assertOver(self, client: Talker, server: Talker, reason: str = "ConnectionLost") -> None:
+        """
+        Each was told once that the connection was lost, and nothing else.
+        """
+        this: Any = self
+        this.assertEqual((client.log, server.log), ([reason], [reason]))
+
+    async def nothingLeft(self, reactor: Any) -> None:
+        """
+        Wait until devices have no objects, attempts or private services any more.
+        """
+
+        def nothing() -> bool:
+            return not any(
+                channel.attempts or channel.device.inUse()["qp"] or channel.device.inUse()["pd"]
+                for channel in channelsOf(reactor)
+            )
+
+        await becomes(reactor, nothing)
+
+    def test_switch(self) -> None:
+        """
+        Both ends call it: messages, READ and WRITE, the addresses of before, private data, and one end.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            old, ends = client.transport, (client.transport.getHost(), client.transport.getPeer())
+            one, other = await gatherResults(
+                [
+                    switchToRDMA(client.transport, privateData=b"from the client"),
+                    switchToRDMA(server.transport, privateData=b"from the server"),
+                ]
+            )
+            verifyObject(IRDMATransport, one)
+            this.assertEqual((client.transport, server.transport), (one, other))
+            this.assertEqual((one.getHost(), one.getPeer()), ends)
+            this.assertEqual((other.getPeer(), other.getHost()), ends)
+            this.assertEqual((old.getHost(), old.getPeer()), ends)
+            this.assertEqual(one.peerPrivateData.rstrip(b"\0"), b"from the server")
+            this.assertEqual(other.peerPrivateData.rstrip(b"\0"), b"from the client")
+            for number in range(100):
+                one.write(b"%d" % number)
+                other.write(b"%d" % -number)
+            await server.heard(100)
+            await client.heard(100)
+            this.assertEqual(server.log, [b"%d" % number for number in range(100)])
+            this.assertEqual(client.log, [b"%d" % -number for number in range(100)])
+            with other.registerMemory(1 << 20, EVERYTHING) as region:
+                await one.rdmaWrite(bytes(range(256)) * 4096, region.address, region.remoteKey)
+                this.assertEqual(bytes(region.view), bytes(range(256)) * 4096)
+                back = await one.rdmaRead(1 << 20, region.address, region.remoteKey)
+                this.assertEqual(back, bytes(range(256)) * 4096)
+            del client.log[:], server.log[:]
+            await self.close(port, client, server)
+            self.assertOver(client, server, "ConnectionDone")
+            await self.nothingLeft(reactor)
+
+        self.drive(steps)
+
+    def test_written(self) -> None:
+        """
+        What was written before arrives before: here the server switches when it has all.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            client.transport.write(bytes(3_000_000))
+            switched = switchToRDMA(client.transport)
+            await becomes(reactor, lambda: sum(map(len, server.log)) == 3_000_000)
+            del server.log[:]
+            other: Any = await switchToRDMA(server.transport)
+            await switched
+            other.write(b"a message")
+            await client.heard(1)
+            this.assertEqual(client.log.pop(), b"a message")
+            await self.close(port, client, server)
+
+        self.drive(steps)
+
+    def test_former(self) -> None:
+        """
+        The former transport refuses by name from the call on, and closes the successor.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            old = client.transport
+            switched = switchToRDMA(old)
+            for call, arguments in (
+                (old.write, (b"lost",)),
+                (old.writeSequence, ([b"lost"],)),
+                (old.registerProducer, (object(), True)),
+                (old.startTLS, (object(),)),
+                (old.loseWriteConnection, ()),
+            ):
+                this.assertRaises(TransportSwitchedError, call, *arguments)
+            this.assertRaises(NotSwitchableError, switchToRDMA, old)
+            old.pauseProducing()
+            old.resumeProducing()
+            await gatherResults([switched, switchToRDMA(server.transport)])
+            this.assertRaises(TransportSwitchedError, old.write, b"lost")
+            this.assertRaises(NotSwitchableError, switchToRDMA, client.transport)
+            old.loseConnection()
+            await gatherResults([client.lost, server.lost])
+            self.assertOver(client, server, "ConnectionDone")
+            old.abortConnection()
+            await port.stopListening()
+
+        self.drive(steps)
+
+    def test_initiator(self) -> None:
+        """
+        The end that listened may be the initiator.
+        """
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            one, other = await gatherResults(
+                [switchToRDMA(client.transport, False), switchToRDMA(server.transport, True)]
+            )
+            one.write(b"to the server")
+            other.write(b"to the client")
+            await gatherResults([client.heard(1), server.heard(1)])
+            await self.close(port, client, server)
+
+        self.drive(steps)
+
+    def test_late(self) -> None:
+        """
+        The passive end may call later than the active one.
+        """
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            switched = switchToRDMA(client.transport)
+            later: Deferred[None] = Deferred()
+            reactor.callLater(0.05, later.callback, None)
+            await later
+            await gatherResults([switched, switchToRDMA(server.transport)])
+            await self.close(port, client, server)
+
+        self.drive(steps)
+
+    def test_paused(self) -> None:
+        """
+        A paused transport can switch.
+        """
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            server.transport.pauseProducing()
+            one, _ = await gatherResults([switchToRDMA(client.transport), switchToRDMA(server.transport)])
+            one.write(b"heard")
+            await server.heard(1)
+            await self.close(port, client, server)
+
+        self.drive(steps)
+
+    def test_timeout(self) -> None:
+        """
+        A peer that does not switch is waited for as long as the timeout says: at both ends the connection is
+        lost, and nothing is left.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            for active in (True, False):
+                port, client, server = await self.pair(reactor)
+                one = client if active else server
+                with this.assertRaises(SwitchTimeoutError) as caught:
+                    await switchToRDMA(one.transport, timeout=0.05)
+                this.assertIn("within 0.05 s", str(caught.exception))
+                await gatherResults([client.lost, server.lost])
+                this.assertEqual(one.log, ["ConnectionLost"])
+                await port.stopListening()
+                await self.nothingLeft(reactor)
+
+        self.drive(steps)
+
+    def test_peerCloses(self) -> None:
+        """
+        A peer that closes, or aborts, in place of switching: the switch fails at once.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            for how in ("loseConnection", "abortConnection"):
+                for active in (True, False):
+                    port, client, server = await self.pair(reactor)
+                    one, other = (client, server) if active else (server, client)
+                    switched = switchToRDMA(one.transport)
+                    getattr(other.transport, how)()
+                    with this.assertRaises(SwitchError) as caught:
+                        await switched
+                    this.assertNotIsInstance(caught.exception, SwitchTimeoutError)
+                    await gatherResults([client.lost, server.lost])
+                    await port.stopListening()
+            await self.nothingLeft(reactor)
+
+        self.drive(steps)
+
+    def test_cancelled(self) -> None:
+        """
+        To cancel the Deferred, or to close the former transport, aborts the connection.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            for how in ("cancel", "loseConnection"):
+                port, client, server = await self.pair(reactor)
+                old, switched = client.transport, switchToRDMA(client.transport)
+                if how == "cancel":
+                    switched.cancel()
+                else:
+                    old.loseConnection()
+                with this.assertRaises((CancelledError, SwitchError)):
+                    await switched
+                await gatherResults([client.lost, server.lost])
+                this.assertEqual(client.log, ["ConnectionAborted"])
+                await port.stopListening()
+            await self.nothingLeft(reactor)
+
+        self.drive(steps)
+
+    def test_bytesGoOn(self) -> None:
+        """
+        A peer that goes on with its bytes: the switch fails at both ends.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            server.transport.write(b"bytes that are no part of MPA")
+            with this.assertRaises(SwitchError):
+                await switchToRDMA(client.transport)
+            await gatherResults([client.lost, server.lost])
+            this.assertEqual(client.log, ["ConnectionLost"])
+            await port.stopListening()
+
+        self.drive(steps)
+
+    def test_refused(self) -> None:
+        """
+        Connections that cannot switch, and arguments that are wrong: refused at the call, and nothing has
+        happened.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            transport = client.transport
+            for error_, arguments in (
+                (TypeError, {"leftover": "text"}),
+                (TypeError, {"privateData": "text"}),
+                (ValueError, {"privateData": bytes(1000)}),
+                (ValueError, {"timeout": 0}),
+                (ValueError, {"maxMessageSize": 0}),
+            ):
+                this.assertRaises(error_, switchToRDMA, transport, **arguments)
+            transport.registerProducer(object(), True)
+            this.assertRaises(NotSwitchableError, switchToRDMA, transport)
+            transport.unregisterProducer()
+            transport.write(b"still bytes")
+            await server.heard(1)
+            this.assertEqual(server.log.pop(), b"still bytes")
+            transport.loseConnection()
+            this.assertRaises(NotSwitchableError, switchToRDMA, transport)
+            await gatherResults([client.lost, server.lost])
+            this.assertRaises(NotSwitchableError, switchToRDMA, transport)
+            this.assertRaises(NotSwitchableError, switchToRDMA, object())
+            await port.stopListening()
+
+        self.drive(steps)
+
+    def test_connector(self) -> None:
+        """
+        The connector has the successor, and its factory is told of the end once, of the successor.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            lost: list[Any] = []
+            old = client.transport
+            connector = old.connector
+            connector.factory = Told(lost.append, lost.append)
+            connector.factory.numPorts = 1
+            one, _ = await gatherResults([switchToRDMA(old), switchToRDMA(server.transport)])
+            this.assertIs(connector.transport, one)
+            this.assertEqual((connector.state, lost), ("connected", []))
+            connector.disconnect()
+            await gatherResults([client.lost, server.lost])
+            this.assertEqual([type(each) for each in lost], [error.ConnectionDone])
+            this.assertEqual(connector.state, "disconnected")
+            await port.stopListening()
+
+        self.drive(steps)
+
+
+class SDPShmTests(SwitchingTestsMixin, ReactorBuilder):
+    """
+    Over SDP, between the users of one device.
+    """
+
+    server = "sdp:0:interface=127.0.0.1:device=shm0"
+    client = "sdp:127.0.0.1:{}:timeout=10:device=shm0"
+    _reactors = IB_REACTORS + OTHER_REACTORS[:1]
+
+
+class RedirectedTests(SwitchingTestsMixin, ReactorBuilder):
+    """
+    Over SDP, where the program asked for TCP.
+    """
+
+    server = "tcp:0:interface=127.0.0.1"
+    client = "tcp:127.0.0.1:{}:timeout=10"
+    _reactors = IB_REACTORS
+
+
+class SDPRoCETests(OnWire, SwitchingTestsMixin, ReactorBuilder):
+    """
+    Over SDP, between hosts.
+    """
+
+    server = "sdp:0:interface=127.0.0.1:device=roce0"
+    client = "sdp:127.0.0.1:{}:timeout=10:device=roce0"
+    _reactors = IB_REACTORS
+
+
+for _case in (SDPShmTests, RedirectedTests, SDPRoCETests):
+    globals().update(_case.makeTestCaseClasses())
+del SDPShmTests, RedirectedTests, SDPRoCETests, _case

@@ -1,0 +1,249 @@
+"""
+The two transports of a connection that switches to RDMA: the former one, which is of no use any more, and its
+successor.
+
+The class of a former transport is changed to one with L{FormerTransport} in front, so that transports which
+do not switch pay nothing for the possibility.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet import tcp
+from twisted.internet.endpoints import _WrappingProtocol
+from twisted.internet.interfaces import IProtocol
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.python import log
+from twisted.python.failure import Failure
+
+from twisted_ib.errors import TransportSwitchedError
+from twisted_ib.internet.serverclient import ConnectedTransport
+from twisted_ib.rdma.transport import RDMATransport
+
+if TYPE_CHECKING:
+    from twisted_ib.internet.channel import DeviceChannel
+    from twisted_ib.rdma.switching import Switch
+
+#: Protocols around the application's that are searched.
+_DEPTH = 16
+
+
+class Keeper(Protocol):
+    """
+    The protocol of a former transport: it tells the switch what happens to it.
+    """
+
+    def __init__(self, switch: Switch) -> None:
+        self._switch = switch
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        The peer wrote to what is no stream any more.
+        """
+        self._switch.streamReceived()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """
+        The former transport has ended.
+        """
+        self._switch.formerLost(reason)
+
+
+class FormerTransport:
+    """
+    The calls to a transport from when its connection begins to switch: a mixin in front of its class.
+    """
+
+    __slots__ = ()
+
+    _switch: Switch
+
+    def _refusal(self) -> TransportSwitchedError:
+        return TransportSwitchedError(
+            "this transport's connection switches to RDMA, or has switched: use the one that the Deferred of"
+            " switchToRDMA gives"
+        )
+
+    def write(self, data: bytes) -> None:
+        """
+        @raise TransportSwitchedError: Always.
+        """
+        raise self._refusal()
+
+    def writeSequence(self, data: Iterable[bytes]) -> None:
+        """
+        @raise TransportSwitchedError: Always.
+        """
+        raise self._refusal()
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        """
+        @raise TransportSwitchedError: Always.
+        """
+        raise self._refusal()
+
+    def startTLS(self, contextFactory: Any, normal: bool = True) -> None:
+        """
+        @raise TransportSwitchedError: Always.
+        """
+        raise self._refusal()
+
+    def loseWriteConnection(self) -> None:
+        """
+        @raise TransportSwitchedError: Always.
+        """
+        raise self._refusal()
+
+    def loseConnection(self, _connDone: object = None) -> None:
+        """
+        Close the connection, whatever carries it now.
+        """
+        self._switch.close("loseConnection")
+
+    def abortConnection(self) -> None:
+        """
+        Abort the connection, whatever carries it now.
+        """
+        self._switch.close("abortConnection")
+
+    def getHost(self) -> Any:
+        """
+        Return the address of this end.
+        """
+        return self._switch.host
+
+    def getPeer(self) -> Any:
+        """
+        Return the address of the other end.
+        """
+        return self._switch.peer
+
+    def resumeProducing(self) -> None:
+        """
+        Do nothing: whether messages are delivered is for the successor to say.
+        """
+
+    pauseProducing = resumeProducing
+
+
+class FormerSocket(FormerTransport):
+    """
+    One of Twisted's TCP.
+    """
+
+    __slots__ = ()
+
+    connector: Any = None
+    protocol: Any
+
+    def handOver(self, keeper: IProtocol) -> IProtocol:
+        """
+        See L{ConnectedTransport.handOver}.
+        """
+        protocol: IProtocol = self.protocol
+        self.protocol = keeper
+        return protocol
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        Close the socket, unless it was taken away.
+        """
+        # Not BaseClient.connectionLost, which also notifies the connector.
+        tcp.Connection.connectionLost(self, reason)  # type: ignore[arg-type]
+
+    def ended(self, reason: Failure) -> None:
+        """
+        Notify the connector, if there is one.
+        """
+        if self.connector is not None:
+            self.connector.connectionLost(reason)
+
+
+_formers: dict[type, type] = {}
+
+
+def become(transport: Any, kind: type[FormerTransport], switch: Switch) -> None:
+    """
+    Make a transport a former one.
+    """
+    plain = transport.__class__
+    # One class per plain class: an assignment to __class__ needs the same layout, hence the empty __slots__.
+    found = _formers.get(plain)
+    if found is None:
+        found = _formers[plain] = type("Former" + plain.__name__, (kind, plain), {"__slots__": ()})
+    transport._switch = switch
+    transport.__class__ = found
+
+
+class SwitchedTransport(ConnectedTransport, RDMATransport):
+    """
+    The successor.
+
+    @ivar owner: The switch.
+    """
+
+    __slots__ = ("_settling", "owner")
+
+    def __init__(self, channel: DeviceChannel, owner: Switch) -> None:
+        self.owner = owner
+        self._settling = None
+        super().__init__(channel, owner.host, owner.peer)
+
+    def attach(self, protocol: Any) -> None:
+        """
+        Go on with the protocol of the former transport, which is not told of a new connection.
+        """
+        # A protocol that an endpoint has wrapped gets its messages itself, as it may provide IRDMAProtocol.
+        for _ in range(_DEPTH):
+            self._follow(protocol)
+            if not isinstance(protocol, _WrappingProtocol):
+                break
+            protocol = protocol._wrappedProtocol
+        self._prefix = f"{self._getLogPrefix(protocol)},rdma"
+        self.begin(protocol)
+
+    def _follow(self, protocol: Any) -> None:
+        if getattr(protocol, "transport", None) is self.owner.former:
+            protocol.transport = self
+
+    def established(self, connection: Any) -> None:
+        """
+        Passive: the peer has the REP.
+        """
+        self.owner.established()
+
+    def lost(self, reason: Exception) -> None:
+        """
+        Notify the protocol of the end; of a connection that is not complete, the switch.
+        """
+        if self.connected:
+            super().lost(reason)
+        else:
+            self.owner.failed(f"{reason}")
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        End the connection, once, and notify the former transport's connector.
+        """
+        first = not self.disconnected and self.protocol is not None
+        super().connectionLost(reason)
+        if first:
+            self._log(self.owner.former.ended, reason)
+
+    def __repr__(self) -> str:
+        return f"<{self.__class__} to {self.getPeer()} at {id(self):x}>"
+
+
+def tell(call: Any, *arguments: Any) -> None:
+    """
+    Make a call of the application; what it raises is logged.
+    """
+    try:
+        call(*arguments)
+    except BaseException:
+        log.err()
+
+
+__all__ = ["FormerSocket", "FormerTransport", "Keeper", "SwitchedTransport", "become", "tell"]

@@ -1,0 +1,401 @@
+"""
+L{switchToRDMA}: a connection of bytes goes on as one of messages, RDMA READ and WRITE, as C{startTLS} lets
+one go on encrypted.
+
+Both ends agree to switch in their own protocol; then each calls it at the same point, after its last byte.
+A L{Switch} waits until what was written has been sent, and then connects a queue pair to the peer's: over the
+path of the former transport (L{twisted_ib.rdma.switchingstream}), or over its TCP connection itself.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+from twisted.internet import error, tcp
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IPullProducer, ISSLTransport
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from twisted_ib import limits
+from twisted_ib.errors import HCAError, NotSwitchableError, SwitchError, SwitchTimeoutError
+from twisted_ib.hca.base.traits import IB_PRIVATE_BYTES
+from twisted_ib.hca.connection.rdmacm import HEADER_BYTES
+from twisted_ib.interfaces import IRDMATransport, ISDPTransport
+from twisted_ib.internet import failures
+from twisted_ib.internet.transport import CONNECTION_DONE
+from twisted_ib.rdma import handshake
+from twisted_ib.rdma.port import checkMessageSize, checkPrivateData
+from twisted_ib.rdma.successor import FormerTransport, Keeper, SwitchedTransport, become, tell
+
+if TYPE_CHECKING:
+    from twisted_ib.internet.channel import DeviceChannel
+
+#: Seconds after which a switch fails, unless it is told otherwise.
+SWITCH_SECONDS = 10.0
+#: Private data of each end: what a REQ with its RDMA-CM header and a REP hold (IBTA vol. 1 12.6).  MPA would
+#: hold more (RFC 5044 section 7.1), but programs do not know what carries their connection.
+INITIATOR_BYTES = IB_PRIVATE_BYTES.request - HEADER_BYTES
+RESPONDER_BYTES = IB_PRIVATE_BYTES.reply
+
+
+@frozen
+class SwitchOptions:
+    """
+    The arguments of L{switchToRDMA}.
+    """
+
+    isInitiator: bool
+    leftover: bytes
+    privateData: bytes
+    seconds: float
+    maxMessageSize: int
+
+
+@implementer(IPullProducer)
+class Switch(ABC):
+    """
+    One connection that switches, from the call until its successor has ended.
+
+    @ivar former: The transport that it has been.
+    @ivar host: Its address; C{peer} the other end's.
+    @ivar deferred: Fires with the successor.
+    @ivar protocol: The application's, until the successor has it.
+    @ivar transport: The successor, once there is one; C{channel} is that of its device.
+    @ivar privateData: What this end sends; C{maxMessageSize} likewise as of L{switchToRDMA}.
+    @cvar kind: What the class of the former transport is put behind.
+    """
+
+    kind: type[FormerTransport]
+
+    transport: SwitchedTransport | None = None
+    channel: DeviceChannel | None = None
+    protocol: Any = None
+    _connection: Any = None
+    _isSending = _over = False
+
+    def __init__(self, former: Any, options: SwitchOptions) -> None:
+        self.former = former
+        self.options = options
+        self.privateData = options.privateData
+        self.maxMessageSize = options.maxMessageSize
+        self.host, self.peer = former.getHost(), former.getPeer()
+        self.deferred: Deferred[Any] = Deferred(lambda deferred: self.close("abortConnection"))
+
+    def begin(self) -> Deferred[Any]:
+        """
+        Take the transport over from the application.
+        """
+        former = self.former
+        self._timer = former.reactor.callLater(self.options.seconds, self._timedOut)
+        # A pull producer is asked for more whenever what was written has been sent.
+        former.registerProducer(self, False)
+        become(former, self.kind, self)
+        self.protocol = former.handOver(Keeper(self))
+        self.begun()
+        return self.deferred
+
+    @abstractmethod
+    def begun(self) -> None:
+        """
+        Start or stop reading from the former transport.
+        """
+
+    @abstractmethod
+    def drained(self) -> None:
+        """
+        All that was written has been sent: connect.
+        """
+
+    @abstractmethod
+    def discard(self) -> None:
+        """
+        End what L{drained} has begun, and the former transport.
+        """
+
+    # -- IPullProducer of the former transport
+
+    def resumeProducing(self) -> None:
+        """
+        More could be written; at first this is only the former transport's greeting.
+        """
+        if self._over:
+            return
+        if not self._isSending:
+            self._isSending = True
+            self.former.startWriting()
+            return
+        self.former.unregisterProducer()
+        self.drained()
+
+    def stopProducing(self) -> None:  # noqa: B027
+        """
+        The former transport ends, which it tells its protocol too.
+        """
+
+    # -- what may happen meanwhile
+
+    def streamReceived(self) -> None:
+        """
+        The peer wrote to the stream when it should have switched.
+        """
+        self.failed("the peer went on with its stream of bytes")
+
+    def formerLost(self, reason: Failure) -> None:
+        """
+        The former transport has ended; nobody else was told.
+        """
+        if not self._over:
+            self._fail(SwitchError(f"the connection was lost: {reason.getErrorMessage()}"), reason)
+
+    def _timedOut(self) -> None:
+        seconds = self.options.seconds
+        self._fail(SwitchTimeoutError(f"the peer did not switch to RDMA within {seconds} s"))
+
+    def close(self, how: str) -> None:
+        """
+        The application closes the former transport, or cancels the Deferred.
+
+        @param how: C{"loseConnection"} or C{"abortConnection"}.
+        """
+        if self.transport is not None and self.transport.connected:
+            getattr(self.transport, how)()
+        else:
+            self._fail(SwitchError("this end has closed the connection"), Failure(error.ConnectionAborted()))
+
+    # -- the connection, whatever carries it
+
+    def open(self, channel: DeviceChannel) -> SwitchedTransport:
+        """
+        Make the successor, on a device.
+
+        @raise HCAError: It cannot be made.
+        """
+        self.channel = channel
+        channel.attempt(self)
+        transport = SwitchedTransport(channel, self)
+        self.transport = transport
+        channel.acquire(transport)
+        return transport
+
+    def ask(self, path: Any, serviceID: int) -> None:
+        """
+        Active: send a REQ.
+
+        @raise HCAError: It cannot be sent.
+        """
+        channel, transport = self.channel, self.transport
+        assert channel is not None and transport is not None
+        request = handshake.request(transport, self.host, self.peer)
+        request.serviceID = serviceID
+        self._connection = channel.device.sendRequest(path, request, self, channel.now())
+
+    def replied(self, connection: Any, reply: Any) -> None:
+        """
+        Active: the REP came.
+        """
+        if connection is not self._connection:
+            return
+        channel, transport = self.channel, self.transport
+        assert channel is not None and transport is not None
+        try:
+            handshake.replied(transport, connection, reply)
+        except HCAError as e:
+            self.failed(failures.oneLine(e))
+            return
+        connection.ready(channel.now(), isConfirmed=handshake.IS_CONFIRMED)
+        self.succeed()
+
+    def rejected(self, connection: Any, rejection: Any) -> None:
+        """
+        Active: a REJ came.
+        """
+        if connection is self._connection:
+            self._connection = None
+            self.failed(str(failures.rejected(f"{self.peer.host}", rejection.reason)))
+
+    def unreachable(self, connection: Any) -> None:
+        """
+        Active: the REQ was not answered.
+        """
+        if connection is self._connection:
+            self._connection = None
+            self.failed("the peer does not answer")
+
+    def pathLost(self, reason: Exception) -> None:
+        """
+        The peer's process has ended.
+        """
+        self._connection = None
+        self.failed(failures.oneLine(reason))
+
+    def answer(self, connection: Any, request: Any) -> bool:
+        """
+        Passive: answer a REQ by a REP.
+
+        @return: Whether the peer still waited for it.
+        @raise HCAError: It cannot be accepted.
+        """
+        channel, transport = self.channel, self.transport
+        assert channel is not None and transport is not None
+        header = handshake.requested(request)
+        reply = handshake.reply(transport, request, header)
+        connection.destination.prepareReply(reply, request)
+        handshake.accepted(transport, connection, request, header)
+        accepted: bool = connection.accept(reply, channel.now(), handshake.IS_CONFIRMED)
+        return accepted
+
+    def established(self) -> None:
+        """
+        Passive: the peer has the REP.
+        """
+        self.succeed()
+
+    # -- the end
+
+    def succeed(self) -> None:
+        """
+        The successor is connected.
+        """
+        transport, former = self.transport, self.former
+        assert transport is not None
+        if self._over:
+            return
+        self._finish()
+        protocol, self.protocol = self.protocol, None
+        transport.attach(protocol)
+        if getattr(former, "connector", None) is not None:
+            former.connector.transport = transport
+        former.connectionLost(CONNECTION_DONE)
+        self.deferred.callback(transport)
+
+    def failed(self, text: str) -> None:
+        """
+        It does not work.
+
+        @param text: Why.
+        """
+        self._fail(SwitchError(text))
+
+    # As an attempt of its channel.
+    def failIfNotConnected(self, reason: Exception) -> None:
+        """
+        The device is removed.
+        """
+        self.failed(failures.oneLine(reason))
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        The reactor closes.
+        """
+        self.failed(failures.oneLine(reason.value))
+
+    def _fail(self, why: SwitchError, reason: Failure | None = None) -> None:
+        if self._over:
+            return
+        self._finish()
+        connection, self._connection = self._connection, None
+        if connection is not None and self.channel is not None:
+            connection.abandon(self.channel.now())
+        self.discard()
+        protocol, self.protocol = self.protocol, None
+        if reason is None:
+            reason = Failure(error.ConnectionLost(str(why)))
+        if not self.deferred.called:
+            self.deferred.errback(why)
+        tell(protocol.connectionLost, reason)
+        tell(self.former.ended, reason)
+
+    def _finish(self) -> None:
+        self._over = True
+        if self._timer.active():
+            self._timer.cancel()
+        if self.channel is not None:
+            self.channel.attempted(self)
+
+
+def _refusal(transport: Any) -> str:
+    # Why it cannot switch; else empty.
+    if ISSLTransport.providedBy(transport) or ISSLTransport.providedBy(getattr(transport, "protocol", None)):
+        return "TLS cannot go on as RDMA, which would not be encrypted"
+    if IRDMATransport.providedBy(transport):
+        return "it has RDMA already"
+    if isinstance(transport, FormerTransport):
+        return "it has switched, or is about to"
+    isSDP = ISDPTransport.providedBy(transport)
+    if not isSDP and not isinstance(transport, tcp.Connection):
+        return f"a {type(transport).__name__} is no connection of TCP or SDP"
+    if not transport.connected or transport.disconnecting:
+        return "it is not connected, or closes"
+    if transport._writeDisconnecting or transport._writeDisconnected:
+        return "it is half-closed"
+    if transport.producer is not None:
+        return "it has a producer: unregister it first"
+    if not isinstance(transport.getPeer(), IPv4Address | IPv6Address):
+        return "it is no connection of TCP, but of the local host (UNIX)"
+    return ""
+
+
+def switchToRDMA(
+    transport: Any,
+    initiator: bool | None = None,
+    leftover: bytes = b"",
+    privateData: bytes = b"",
+    timeout: float = SWITCH_SECONDS,
+    maxMessageSize: int = limits.RDMA_MESSAGE,
+) -> Deferred[Any]:
+    """
+    Let a connection of bytes go on as one of messages and RDMA; there is no way back.
+
+    Both ends call it after their last byte.  From then on a use of C{transport} raises
+    L{TransportSwitchedError}, and its protocol hears nothing until the Deferred fires: then messages arrive
+    in it, by C{messageReceived} of an L{IRDMAProtocol<twisted_ib.interfaces.IRDMAProtocol>}, else by
+    C{dataReceived}; its C{transport} is the new one, whose C{protocol} may be set to another one.
+    C{connectionMade} is not called again.  C{connectionLost} is called once, when the new connection has
+    ended, or when the switch has failed, behind the Deferred.
+
+    A transport that is paused delivers again afterwards.  What was written before is sent first.
+
+    @param transport: A connected TCP transport of Twisted, on any reactor, or one of
+        L{ISDPTransport<twisted_ib.interfaces.ISDPTransport>}; without TLS, half-close or a producer.
+    @param initiator: Whether this end asks and the other answers; by default the one that has connected does.
+    @param leftover: What the protocol received behind the peer's last message.
+    @param privateData: For the peer, whose C{peerPrivateData} it is: at most 56 bytes of the initiator's,
+        196 of the other's.
+    @param timeout: Seconds; then the switch has failed.
+    @param maxMessageSize: The longest message, in bytes, each way; not negotiated.
+    @return: A Deferred of the L{IRDMATransport<twisted_ib.interfaces.IRDMATransport>}.  It fails with
+        L{SwitchError}, L{SwitchTimeoutError} in particular, and the connection is lost.  To cancel it aborts
+        the connection.
+    @raise NotSwitchableError: The connection cannot switch; nothing has happened.
+    @raise TypeError: C{leftover} or C{privateData} is not L{bytes}.
+    @raise ValueError: Another argument is out of range; nothing has happened.
+    """
+    refusal = _refusal(transport)
+    if refusal:
+        raise NotSwitchableError(f"this connection cannot switch to RDMA: {refusal}")
+    if not isinstance(leftover, bytes):
+        raise TypeError("leftover must be bytes")
+    if not timeout > 0:
+        raise ValueError(f"timeout is a number of seconds above 0, not {timeout!r}")
+    checkMessageSize(maxMessageSize)
+    isStream = ISDPTransport.providedBy(transport)
+    # Only a connection over TCP has octets of MPA in it.
+    if isStream and leftover:
+        raise NotSwitchableError("this connection cannot switch to RDMA: the peer goes on with its bytes")
+    if initiator is None:
+        initiator = hasattr(transport, "connector")
+    checkPrivateData(privateData, INITIATOR_BYTES if initiator else RESPONDER_BYTES)
+    options = SwitchOptions(initiator, leftover, privateData, timeout, maxMessageSize)
+    if isStream:
+        # Imported on demand: a program pays for what it uses.
+        from twisted_ib.rdma.switchingstream import StreamSwitch
+
+        return StreamSwitch(transport, options).begin()
+    raise NotSwitchableError("this connection cannot switch to RDMA: it is over TCP")
+
+
+__all__ = ["SWITCH_SECONDS", "Switch", "SwitchOptions", "switchToRDMA"]

@@ -1,0 +1,142 @@
+"""
+Switching to RDMA a connection that SDP carries: a second queue pair over the path that there is.
+
+Nothing new is on the wire: the passive side serves a private service id, made of the number of its stream's
+queue pair, and the active side sends a REQ for it.  With the REP the stream has done its work, and closes in
+order, unnoticed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet import error
+from twisted.python.failure import Failure
+
+from twisted_ib.errors import HCAError
+from twisted_ib.hca.connection import ConnectRequest, RejectReason
+from twisted_ib.internet import failures
+from twisted_ib.rdma.successor import FormerTransport
+from twisted_ib.rdma.switching import Switch
+
+#: The service ids: a number that an operating system assigns (IBTA vol. 1 annex A3: the first byte is 0x02;
+#: Linux cm.c IB_CM_ASSIGN_SERVICE_ID), "SDPR", and the 24 bits of the queue pair.
+SERVICE = 0x02 << 56 | int.from_bytes(b"SDPR", "big") << 24
+#: Seconds until a REQ is repeated that came before the passive side's call, doubled each time.
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.01, 0.5
+
+
+class StreamSwitch(Switch):
+    """
+    One connection over SDP that switches.
+    """
+
+    kind = FormerTransport
+
+    _delay = FIRST_RETRY_SECONDS
+    _retry: Any = None
+    _served = 0
+    _isStreamOver = False
+
+    def begun(self) -> None:
+        """
+        Read on: the peer's end of stream must be seen, and is none before it has switched.
+        """
+        self.former.startReading()
+
+    def drained(self) -> None:
+        """
+        See L{Switch.drained}.
+        """
+        stream = self.former
+        self._path, self._remote = stream.connection.destination, stream.queuePair.remote
+        try:
+            self.open(stream.channel)
+            if self.options.isInitiator:
+                self._ask()
+            else:
+                service = SERVICE | stream.queuePair.number
+                stream.channel.device.services.serve(service, self)
+                self._served = service
+        except HCAError as e:
+            self.failed(failures.oneLine(e))
+
+    def discard(self) -> None:
+        """
+        See L{Switch.discard}.
+        """
+        self._serveNoMore()
+        if self._retry is not None and self._retry.active():
+            self._retry.cancel()
+        if self.transport is not None:
+            self.transport.abandon()
+        self.former.connectionLost(Failure(error.ConnectionAborted()))
+
+    # -- the active side
+
+    def _ask(self) -> None:
+        self._retry = None
+        try:
+            self.ask(self._path, SERVICE | self._remote)
+        except HCAError as e:
+            self.failed(failures.oneLine(e))
+
+    def rejected(self, connection: Any, rejection: Any) -> None:
+        """
+        A REJ came, perhaps because the passive side's application has not called yet.
+        """
+        late = rejection.reason == RejectReason.INVALID_SERVICE_ID
+        if connection is not self._connection or not late or self._isStreamOver:
+            super().rejected(connection, rejection)
+            return
+        self._connection = None
+        self._retry = self.former.reactor.callLater(self._delay, self._ask)
+        self._delay = min(2 * self._delay, LAST_RETRY_SECONDS)
+
+    def formerLost(self, reason: Failure) -> None:
+        """
+        The stream has ended.
+        """
+        # The peer closes it when it has switched, and its end may overtake the REP or the RTU.
+        if self._connection is not None and reason.check(error.ConnectionDone):
+            self._isStreamOver = True
+        else:
+            super().formerLost(reason)
+
+    # -- the passive side: a listener of one request
+
+    def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
+        """
+        A REQ came for the service.
+        """
+        assert self.channel is not None
+        now = self.channel.now()
+        # The number of a queue pair is no secret: only the peer of this stream is answered.
+        if connection.destination.peer != self._path.peer:
+            connection.reject(RejectReason.INVALID_SERVICE_ID, b"", now)
+            return
+        if request.unsupported is not None:
+            connection.reject(request.unsupported, b"", now)
+            return
+        self._serveNoMore()
+        try:
+            self._connection = connection
+            if not self.answer(connection, request):
+                self.failed("the peer has given up")
+        except HCAError as e:
+            self._connection = None
+            connection.reject(RejectReason.NO_RESOURCES, b"", now)
+            self.failed(failures.oneLine(e))
+
+    def requestWithdrawn(self, connection: Any) -> None:
+        """
+        Do nothing: each request is answered at once.
+        """
+
+    def _serveNoMore(self) -> None:
+        served, self._served = self._served, 0
+        if served and self.channel is not None and not self.channel.device.closed:
+            self.channel.device.services.serveNoMore(served)
+
+
+__all__ = ["SERVICE", "StreamSwitch"]
