@@ -1,5 +1,5 @@
 """
-MPA's Request and Reply frames, its constants, and its CRC (RFC 5044 section 7.1, RFC 6581 section 5).
+MPA's Request and Reply frames, its constants, and its CRC (RFC 5044 section 7.1, RFC 6581).
 
 Each side of a new TCP connection sends one such frame; FPDUs follow (C{mpastream}). The rules of their
 exchange are in C{startup}.
@@ -13,7 +13,7 @@ from enum import IntEnum
 from functools import cache
 from typing import Any, Final
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from twisted_ib.errors import HeaderError, LengthError
 
@@ -28,7 +28,7 @@ STARTUP_BYTES: Final = 20
 #: The word of a revision 2 frame with flag S, at the begin of its private data.
 DEPTHS_BYTES: Final = 4
 
-#: In IRD or ORD: the depth is not negotiated by MPA (RFC 6581 section 4.1). Never sent.
+#: In IRD or ORD: MPA does not negotiate the depth, each side uses its own (RFC 6581). Never sent.
 NOT_NEGOTIATED: Final = 0x3FFF
 #: The largest IRD or ORD.
 MAX_DEPTH: Final = NOT_NEGOTIATED - 1
@@ -37,13 +37,15 @@ MAX_DEPTH: Final = NOT_NEGOTIATED - 1
 _FIXED: Final = struct.Struct(">BBH")
 _DEPTHS: Final = struct.Struct(">HH")
 _MARKERS, _CRC, _REJECTED, _ENHANCED = 0x80, 0x40, 0x20, 0x10
+#: Linux iwarp.h MPA_RR_FLAG_GSO_EXP, a reserved bit of RFC 5044. siw ignores it, but copies it to its Reply.
+_LARGE_FPDUS = 0x08
 _PEER_TO_PEER = _ZERO_WRITE = 0x8000
 _ZERO_SEND = _ZERO_READ = 0x4000
 
 
 class MPAErrorCode(IntEnum):
     """
-    MPA's errors, as a Terminate names them: layer 2, type 0 (RFC 5044 section 8, RFC 6581 section 8).
+    MPA's errors, as a Terminate names them: layer 2, type 0 (RFC 5044 section 8, RFC 6581).
     """
 
     TCP_LOST = 1
@@ -140,6 +142,8 @@ class StartupFrame:
     @ivar crc: C: CRCs are used in both directions if either side sets it.
     @ivar isRejected: R: the connection is refused; in replies.
     @ivar depths: the word of revision 2; L{None} without flag S.
+    @ivar largeFPDUs: the sender takes FPDUs that are longer than a TCP segment at no cost. As in Linux siw, a
+        reserved flag says so.
     """
 
     isReply: bool
@@ -149,6 +153,7 @@ class StartupFrame:
     crc: bool = False
     isRejected: bool = False
     depths: Depths | None = None
+    largeFPDUs: bool = False
 
     def pack(self) -> bytes:
         """
@@ -164,6 +169,7 @@ class StartupFrame:
             | self.crc * _CRC
             | self.isRejected * _REJECTED
             | (self.depths is not None) * _ENHANCED
+            | self.largeFPDUs * _LARGE_FPDUS
         )
         key = MPA_KEY_REPLY if self.isReply else MPA_KEY_REQUEST
         return key + _FIXED.pack(flags, self.revision, len(private)) + private
@@ -194,7 +200,7 @@ class StartupFrame:
         flags, revision, length = _FIXED.unpack_from(buffer, start + _KEY_BYTES)
         if length > PRIVATE_BYTES:
             raise LengthError(f"a frame says {length} octets of private data; {PRIVATE_BYTES} at most")
-        # RFC 6581 section 5: flag S is reserved in revision 1.
+        # RFC 6581: flag S is reserved in revision 1.
         isEnhanced = bool(flags & _ENHANCED) and revision > 1
         if isEnhanced and length < DEPTHS_BYTES:
             raise LengthError(f"a frame with flag S has {length} octets, of {DEPTHS_BYTES} at least")
@@ -202,15 +208,15 @@ class StartupFrame:
         if end > stop:
             return None
         first = start + STARTUP_BYTES
+        depths = Depths.parse(buffer, first) if isEnhanced else None
         frame = StartupFrame(
-            key == MPA_KEY_REPLY,
-            bytes(buffer[first:end]),
-            revision,
-            bool(flags & _MARKERS),
-            bool(flags & _CRC),
-            bool(flags & _REJECTED),
+            isReply=key == MPA_KEY_REPLY,
+            privateData=bytes(buffer[first + DEPTHS_BYTES * isEnhanced : end]),
+            revision=revision,
+            markers=bool(flags & _MARKERS),
+            crc=bool(flags & _CRC),
+            isRejected=bool(flags & _REJECTED),
+            depths=depths,
+            largeFPDUs=bool(flags & _LARGE_FPDUS),
         )
-        if isEnhanced:
-            private = frame.privateData[DEPTHS_BYTES:]
-            frame = evolve(frame, privateData=private, depths=Depths.parse(buffer, first))
         return frame, end

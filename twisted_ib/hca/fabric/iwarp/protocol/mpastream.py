@@ -23,7 +23,7 @@ from twisted_ib.hca.fabric.iwarp.protocol.mpa import MPAErrorCode, crc32c
 MAX_ULPDU: Final = 65535
 #: The same with markers: FPDUPTR has 16 bits, and 65,532 octets may hold 128 markers.
 MAX_ULPDU_MARKERS: Final = 65532 - 128 * 4 - 2
-#: The shortest MULPDU (RFC 5044 section 5.2): an FPDU may need several segments.
+#: The shortest MULPDU (RFC 5044 section 4.5): its FPDU may need several segments.
 MIN_MULPDU: Final = 128
 
 #: The distance of markers, and the octets between two of them.
@@ -60,7 +60,7 @@ class StreamError(WireError):
 def mulpdu(emss: int, hasMarkers: bool = False) -> int:
     """
     @param emss: the effective maximum segment size of TCP.
-    @return: the longest ULPDU whose FPDU fits in a segment (RFC 5044 section 5.1), within MPA's limits.
+    @return: the longest ULPDU whose FPDU fits in a segment (RFC 5044 section 4.5), within MPA's limits.
     """
     markers = -(-emss // _MARKER_DISTANCE) * _MARKER_BYTES if hasMarkers else 0
     largest = MAX_ULPDU_MARKERS if hasMarkers else MAX_ULPDU
@@ -244,7 +244,7 @@ def _check(buffer: Any, start: int, end: int) -> None:
 
 
 def _checkMarker(buffer: Any, offset: int, pointer: int) -> None:
-    # RFC 5044 section 4.3: the first half is reserved, and FPDUPTR is a multiple of four.
+    # RFC 5044 section 4.2: the first half is reserved, and FPDUPTR is a multiple of four.
     found = (buffer[offset + 2] << 8 | buffer[offset + 3]) & ~3
     if found != pointer:
         raise StreamError(MPAErrorCode.MARKER, f"a marker {pointer} octets within an FPDU says {found}")
