@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
 from socket import AF_INET, AF_INET6
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from twisted.logger import Logger
+from twisted.python import threadable
 from zope.interface import implementer
 
 from twisted_ib import limits
@@ -189,6 +191,12 @@ class IBReactorBase(_Reactor):
             if not channel.device.arm():
                 armed = False
         return armed
+
+    def inOtherThread(self) -> bool:
+        """
+        Return whether this reactor runs, and in another thread than the caller.
+        """
+        return self.running and threadable.ioThread not in (None, get_ident())
 
     # -- for ib-ss
 

@@ -26,7 +26,7 @@ from twisted_ib.internet.addresses import FIRST_EPHEMERAL_PORT
 from twisted_ib.internet.localports import LocalPorts
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rdma.port import listenRDMA
-from twisted_ib.reactor.switch import listening, switch
+from twisted_ib.reactor.switch import listeners, listening, switch
 from twisted_ib.reactor.switch.switch import direct, explain
 from twisted_ib.sdp.port import connectSDP, listenSDP
 
@@ -245,7 +245,7 @@ class ListeningTests(SwitchTestsBuilder):
         def broken(*_: Any) -> None:
             raise ZeroDivisionError("a device's own")
 
-        self.patch(listening.SDPListener, "startListening", broken)
+        self.patch(listeners.SDPListener, "startListening", broken)
 
         async def scenario(reactor: Any) -> None:
             client = Client()

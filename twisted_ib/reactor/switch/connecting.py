@@ -20,6 +20,7 @@ from twisted_ib.reactor.switch.reason import UNASKED, Fallback, Reason
 
 if TYPE_CHECKING:
     from twisted_ib.reactor.switch.offload import Offload
+    from twisted_ib.reactor.switch.serverclient import RedirectedClient
     from twisted_ib.reactor.switch.switch import Switch
 
 
@@ -161,6 +162,15 @@ class SwitchedConnector(tcp.Connector):
     """
 
     why: Reason
+
+    @property
+    def transportClass(self) -> type[RedirectedClient]:
+        """
+        The class of its transports over SDP, imported when SDP is offered.
+        """
+        from twisted_ib.reactor.switch.serverclient import RedirectedClient
+
+        return RedirectedClient
 
     def __init__(
         self, switch: Switch, host: Any, port: Any, factory: Any, timeout: Any, bindAddress: Any, reactor: Any

@@ -9,27 +9,22 @@ C{sdp} there are SDP listeners only.
 
 from __future__ import annotations
 
-import errno
-import os
 import socket
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet import tcp
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.error import CannotListenError
-from twisted.internet.main import CONNECTION_DONE
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from twisted_ib import limits
-from twisted_ib.configuration.parser import BOTH, LISTEN, SDP, TCP
-from twisted_ib.internet.addresses import Address, addressOf
+from twisted_ib.configuration.parser import BOTH, SDP, TCP
+from twisted_ib.internet.addresses import addressOf
 from twisted_ib.internet.channel import channelFor
 from twisted_ib.reactor.switch.handle import ListeningHandle
-from twisted_ib.reactor.switch.reason import Fallback, Reason
-from twisted_ib.reactor.switch.sdplistener import SDPListener
+from twisted_ib.reactor.switch.listeners import PortListeners, isBusy
+from twisted_ib.reactor.switch.reason import Fallback
 
 if TYPE_CHECKING:
     from twisted_ib.reactor.switch.switch import Switch
@@ -37,37 +32,23 @@ if TYPE_CHECKING:
 
 #: The REQs that wait at an adopted port while it is paused: as many as by default at C{listenTCP}'s.
 _ADOPTED_BACKLOG = 50
-#: The reason of a listener whose device is removed.
-_GONE = Failure(CONNECTION_DONE)
 
 
-class SwitchedPort(tcp.Port):
+class SwitchedPort(tcp.Port, PortListeners):
     """
     The port that C{listenTCP} returns unless the rules leave everything to TCP.
-
-    @ivar switch: The reactor's switch.
-    @ivar why: The decision.
-    @ivar sdpListeners: The listeners on devices.
-    @ivar peers: Port numbers of their peers, by host.
-    @ivar alone: Whether there is no TCP socket.
     """
 
     reactor: Any
     # As before IReactorTCP2 (Twisted 26), whose constructor sets them: SO_REUSEADDR on each port.
     _reuseAddress = True
     _reusePort = False
-    _log = Logger()
 
     def __init__(
         self, switch: Switch, port: Any, factory: Any, backlog: int, interface: str, reactor: Any
     ) -> None:
         super().__init__(port, factory, backlog, interface, reactor)
-        self.switch = switch
-        self.sdpListeners: tuple[SDPListener, ...] = ()
-        self.peers: dict[str, set[int]] = {}
-        self.alone = False
-        self._at: tuple[Address, int, bool] | None = None
-        self.why = Reason("default", TCP, asked=reactor.seconds())
+        self._withoutListeners(switch, reactor)
 
     @classmethod
     def adopt(cls, switch: Switch, reactor: Any, descriptor: int, family: Any, factory: Any) -> SwitchedPort:
@@ -126,7 +107,7 @@ class SwitchedPort(tcp.Port):
                 raise
             # SDP's ports are a space of their own, service ids 0x10000 | port (IBTA vol. 1 annex A4): a
             # number that is free for TCP may be in use there.
-            busy = [e for e in refused if _isBusy(e)]
+            busy = [e for e in refused if isBusy(e)]
             if not busy and (self.sdpListeners or self.why.verdict != SDP):
                 break
             if busy and left:
@@ -157,21 +138,13 @@ class SwitchedPort(tcp.Port):
             if self.why.verdict == SDP:
                 self.why.verdict = BOTH
             refused = [] if self.why.verdict == TCP else self._joinBeside(skt, address)
-            if refused and not self._mayGoOn([e for e in refused if _isBusy(e)]) and not self.sdpListeners:
+            if refused and not self._mayGoOn([e for e in refused if isBusy(e)]) and not self.sdpListeners:
                 raise refused[0]
         except BaseException:
             self._closeCompanions(Failure())
             skt.close()
             raise
         return self._settled(skt, refused)
-
-    def _joinBeside(self, skt: socket.socket, address: Address) -> list[CannotListenError]:
-        v6only = skt.family == socket.AF_INET6 and bool(
-            skt.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
-        )
-        # Under C{sdp} the TCP socket will be closed, so no client may be told to look for its inode.
-        self._at = (address, 0 if self.why.verdict == SDP else os.fstat(skt.fileno()).st_ino, v6only)
-        return self._join(self._devices())
 
     def _openAlone(self) -> Any:
         # Only with a fixed number and a literal address can the rules be applied before the TCP socket is
@@ -187,7 +160,7 @@ class SwitchedPort(tcp.Port):
             return None
         self._at = (address, 0, False)
         refused = self._join(self._devices())
-        if not self.sdpListeners or any(_isBusy(e) for e in refused):
+        if not self.sdpListeners or any(isBusy(e) for e in refused):
             self._closeCompanions(Failure(refused[0]))
             raise refused[0]
         return self._settled(None, refused)
@@ -222,11 +195,6 @@ class SwitchedPort(tcp.Port):
             self.switch.fellBack(why, fallback, self.interface or "*", self.port or 0)
         return skt
 
-    def _mayGoOn(self, busy: list[CannotListenError]) -> bool:
-        # By default TCP alone will do: unmodified programs must be able to listen wherever they could.  Under
-        # a rule C{both} too, unless SDP's number is in use (EADDRINUSE): libsdp's listen fails then.
-        return self.why.verdict != SDP and (self.why.rule == "default" or not busy)
-
     def _bindTCP(self) -> socket.socket:
         skt = None
         try:
@@ -253,93 +221,6 @@ class SwitchedPort(tcp.Port):
             skt.listen(self.backlog)
         except OSError as e:
             raise CannotListenError(self.interface, self.port, e) from None
-
-    def _addressOf(self, skt: socket.socket) -> Address:
-        name = tcp._getsockname(skt)
-        return addressOf(str(name[0]), name[1])
-
-    def _decide(self, address: Address) -> None:
-        decision = self.switch.decide(LISTEN, address.host, address.port)
-        self.why.rule, self.why.verdict = decision.where, decision.verdict
-
-    def _devices(self) -> tuple[str, ...]:
-        assert self._at is not None
-        return self.switch.devicesFor(self._at[0].host)
-
-    # -- SDP listeners
-
-    def _join(self, devices: tuple[str, ...]) -> list[CannotListenError]:
-        assert self._at is not None
-        address, inode, v6only = self._at
-        refused = []
-        for device in devices:
-            try:
-                self.switch.checkThread(self.reactor, device)
-                listener = SDPListener(self, device, address, inode, v6only)
-                listener.startListening()
-            # One device that refuses must not keep the port from the others: Intel's Offload Protocol Switch
-            # asks a listen on INADDR_ANY to use all providers.
-            except CannotListenError as e:
-                refused.append(e)
-            except Exception as e:
-                # Modules may not be found after a chroot, nor read without a free descriptor: no fault to
-                # report.
-                if not isinstance(e, ImportError | OSError | MemoryError):
-                    self._log.failure("{device} cannot be listened on", device=device)
-                refused.append(CannotListenError(self.interface, address.port, OSError(errno.EIO, str(e))))
-            else:
-                self.sdpListeners += (listener,)
-                self.switch.opened(self.reactor, device)
-        if not devices:
-            refused.append(
-                CannotListenError(self.interface, address.port, OSError(errno.ENODEV, "no device serves it"))
-            )
-        return refused
-
-    def listenerLost(self, listener: SDPListener, reason: Failure) -> None:
-        """
-        The reactor closed an SDP listener.
-        """
-        self.sdpListeners = tuple(each for each in self.sdpListeners if each is not listener)
-        if self.alone and not self.sdpListeners and self.connected:
-            self.connectionLost(reason)
-
-    def deviceAdded(self, name: str) -> None:
-        """
-        Listen on a new device, if the rules name it.
-        """
-        known = {each.device for each in self.sdpListeners}
-        if self._at is None or not self.connected or name in known or name not in self._devices():
-            return
-        for error in self._join((name,)):
-            self._log.info("{port} not on {name}: {error}", port=self, name=name, error=str(error))
-        self._tellProvider()
-
-    def deviceGoing(self, name: str) -> None:
-        """
-        Stop listening on a device.
-        """
-        going = [each for each in self.sdpListeners if each.device == name]
-        self.sdpListeners = tuple(each for each in self.sdpListeners if each.device != name)
-        self._close(going, _GONE)
-        self._tellProvider()
-
-    def _tellProvider(self) -> None:
-        why = self.why
-        why.device = ",".join(each.device or "" for each in self.sdpListeners) or None
-        if not self.alone:
-            why.provider = "both" if self.sdpListeners else TCP
-
-    def _closeCompanions(self, reason: Failure) -> None:
-        sdpListeners, self.sdpListeners = self.sdpListeners, ()
-        self._close(sdpListeners, reason)
-
-    def _close(self, sdpListeners: Iterable[SDPListener], reason: Failure) -> None:
-        for listener in sdpListeners:
-            try:
-                listener.close(reason)
-            except Exception:
-                self._log.failure("{device} cannot be closed", device=listener.device)
 
     # -- calls that concern all providers
 
@@ -368,10 +249,6 @@ class SwitchedPort(tcp.Port):
         # SDP first: without the TCP socket its listeners would offer a service that TCP cannot reach.
         self._closeCompanions(reason)
         super().connectionLost(reason)
-
-
-def _isBusy(error: CannotListenError) -> bool:
-    return getattr(error.socketError, "errno", None) == errno.EADDRINUSE
 
 
 __all__ = ["SwitchedPort"]

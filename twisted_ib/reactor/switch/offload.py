@@ -19,12 +19,11 @@ from twisted_ib.internet.addresses import Address, withPort
 from twisted_ib.internet.connector import Attempt
 from twisted_ib.reactor.switch.candidates import Candidate
 from twisted_ib.reactor.switch.reason import Fallback
-from twisted_ib.reactor.switch.serverclient import RedirectedClient
 from twisted_ib.sdp.handshake import SDP_HANDSHAKE
 
 if TYPE_CHECKING:
     from twisted_ib.internet.channel import DeviceChannel
-    from twisted_ib.reactor.switch.connecting import SwitchedClient
+    from twisted_ib.reactor.switch.serverclient import RedirectedClient
 
 
 class _SwitchedAttempt(Attempt):
@@ -77,14 +76,15 @@ class Offload:
     """
     The attempts over SDP of one client; an attempt's connector is this object.
 
-    @ivar client: The L{SwitchedClient<twisted_ib.reactor.switch.connecting.SwitchedClient>}.
+    @ivar client: The L{SwitchedClient<twisted_ib.reactor.switch.connecting.SwitchedClient>}, or another
+        object with what is used of it here.
     @ivar candidate: The candidate that is being tried.
     @ivar chosen: Whether the application was asked for a protocol: then there is no fallback.
     """
 
     handshake = SDP_HANDSHAKE
 
-    def __init__(self, client: SwitchedClient, candidates: list[Candidate], seconds: float | None) -> None:
+    def __init__(self, client: Any, candidates: list[Candidate], seconds: float | None) -> None:
         """
         Begin the first attempt.
 
@@ -121,7 +121,7 @@ class Offload:
         self.chosen = True
         self._stopTimer()
         self.connector.switch.beginning.discard(self.client)
-        self.client = None  # type: ignore[assignment]
+        self.client = None
         self._end(error.UserError())
 
     def _end(self, reason: Exception) -> None:
@@ -154,7 +154,7 @@ class Offload:
         """
         Make the transport.
         """
-        return RedirectedClient(channel, host, peer, self.connector)
+        return self.connector.transportClass(channel, host, peer, self.connector)
 
     def buildProtocol(self, addr: Any) -> Any:
         """

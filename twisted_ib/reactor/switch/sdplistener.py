@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.protocol import Factory
 
 from twisted_ib.hca.connection import ConnectRequest, RejectReason
-from twisted_ib.reactor.switch.serverclient import RedirectedServer
 from twisted_ib.sdp.port import SDPPort
 
 if TYPE_CHECKING:
@@ -17,15 +16,16 @@ if TYPE_CHECKING:
 
     from twisted_ib.internet.addresses import Address
     from twisted_ib.internet.channel import DeviceChannel
-    from twisted_ib.reactor.switch.listening import SwitchedPort
+    from twisted_ib.reactor.switch.listeners import PortListeners
     from twisted_ib.reactor.switch.reason import Reason
+    from twisted_ib.reactor.switch.serverclient import RedirectedServer
 
 
 class _SharedFactory(Factory):
     # Not the port's factory itself: its doStart() and doStop() would be called once per device.
     noisy = False
 
-    def __init__(self, port: SwitchedPort) -> None:
+    def __init__(self, port: PortListeners) -> None:
         self.port = port
 
     def buildProtocol(self, addr: Any) -> Any:
@@ -45,7 +45,7 @@ class SDPListener(SDPPort):
     @ivar v6only: Whether a listener on C{::} refuses IPv4.
     """
 
-    def __init__(self, main: SwitchedPort, device: str, address: Address, inode: int, v6only: bool) -> None:
+    def __init__(self, main: PortListeners, device: str, address: Address, inode: int, v6only: bool) -> None:
         """
         @param address: The address and number that the TCP socket is bound to.
         """
@@ -111,7 +111,7 @@ class SDPListener(SDPPort):
         Make the transport of a connection, which belongs to the port.
         """
         # With the switched port as C{server}: programs find the object there that listenTCP() returned.
-        made = RedirectedServer(channel, here, peer, self.main, sessionno)
+        made = self.main.transportClass(channel, here, peer, self.main, sessionno)
         made.why = self.main.switch.accepted(self.main.why, channel)
         return made
 

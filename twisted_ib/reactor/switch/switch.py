@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from twisted.logger import Logger
-from twisted.python import threadable
 
 from twisted_ib.configuration.parser import CONNECT, LISTEN, SDP, TCP
 from twisted_ib.errors import DeviceError, HCAError, WrongThreadError
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from twisted_ib.reactor.switch.bypass import Direct
     from twisted_ib.reactor.switch.candidates import Candidate, Candidates
     from twisted_ib.reactor.switch.connecting import SwitchedClient, SwitchedConnector
+    from twisted_ib.reactor.switch.listeners import PortListeners
     from twisted_ib.reactor.switch.listening import SwitchedPort
 
 #: Characters of a rule's place in the name of its counter.
@@ -69,7 +69,7 @@ class Switch:
     def __init__(self, configuration: Any) -> None:
         self.configuration = configuration
         self.counters: Counter[str] = Counter()
-        self.ports: WeakSet[SwitchedPort] = WeakSet()
+        self.ports: WeakSet[PortListeners] = WeakSet()
         self.clients: WeakSet[SwitchedClient] = WeakSet()
         self.beginning: set[SwitchedClient] = set()
         self._candidates: Candidates | None = None
@@ -305,7 +305,7 @@ class Switch:
         for port in list(self.ports):
             reactor = port.reactor
             # Any thread may add or remove a device; ports belong to the reactor's.
-            if reactor.running and threadable.ioThread not in (None, get_ident()):
+            if reactor.inOtherThread():
                 reactor.callFromThread(getattr(port, method), name)
             else:
                 getattr(port, method)(name)
@@ -322,7 +322,7 @@ class Switch:
                 if channel.device.thread != thread:
                     raise WrongThreadError(f"{device} belongs to another thread")
                 return
-        if reactor.running and threadable.ioThread not in (None, thread):
+        if reactor.inOtherThread():
             raise WrongThreadError("this is not the reactor's thread")
 
     def opened(self, reactor: Any, device: str) -> None:
@@ -348,7 +348,7 @@ class Switch:
                 port.deviceGoing(device.name)
                 port.deviceAdded(device.name)
 
-    def listening(self, port: SwitchedPort) -> None:
+    def listening(self, port: Any) -> None:
         """
         Record that a port listens.
         """

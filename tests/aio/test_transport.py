@@ -1,0 +1,366 @@
+"""
+The contract of asyncio's transports, over SDP and, to see that the tests ask for nothing unusual, over TCP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import socket
+from typing import Any
+
+from tests.aio.case import HOST, LoopTestCase, Recorder
+
+
+class TransportContract:
+    """
+    Two protocols, a client's and a server's.
+
+    @cvar provider: That of the connections.
+    @cvar aborted: The class of the peer's reason after an abort.
+    """
+
+    provider: str
+    aborted: type
+
+    async def pair(self: Any, **options: Any) -> tuple[Recorder, Recorder]:
+        """
+        @return: The protocols of the two sides.
+        """
+        made: asyncio.Future[Recorder] = self.loop.create_future()
+
+        class Accepted(Recorder):
+            def connection_made(self, transport: Any) -> None:
+                super().connection_made(transport)
+                made.set_result(self)
+
+        self.server = await self.loop.create_server(Accepted, HOST, 0, **options)
+        self.port = self.server.sockets[0].getsockname()[1]
+        transport, client = await self.loop.create_connection(Recorder, HOST, self.port)
+        self.addCleanup(transport.abort)
+        self.assertIs(client.transport, transport)
+        self.assertEqual(transport.get_extra_info("why").provider, self.provider)
+        server = await made
+        self.addCleanup(server.transport.abort)
+        return client, server
+
+    def test_data(self: Any) -> None:
+        """
+        Bytes arrive, of all types that hold bytes, in order; no other type is taken.
+        """
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            write = client.transport.write
+            write(b"one ")
+            write(bytearray(b"two "))
+            write(memoryview(b"three "))
+            write(b"")
+            client.transport.writelines([b"four ", b"five"])
+            self.assertEqual(await server.has(23), b"one two three four five")
+            for wrong in ("text", 1, None):
+                self.assertRaises(TypeError, write, wrong)
+            large = os.urandom(3_000_000)
+            server.transport.write(large)
+            self.assertEqual(await client.has(len(large)), large)
+
+        self.play(scenario())
+
+    def test_order(self: Any) -> None:
+        """
+        C{connection_made} is first, C{connection_lost} last and once; neither comes within a call.
+        """
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            client.transport.write(b"x")
+            client.transport.close()
+            self.assertTrue(client.transport.is_closing())
+            self.assertEqual(client.log, ["made"])
+            await client.called("lost")
+            await server.called("lost")
+            self.assertEqual(client.log, ["made", ("lost", None)])
+            self.assertEqual((server.data, server.log), (b"x", ["made", "eof", ("lost", None)]))
+            client.transport.close()
+            client.transport.abort()
+            await asyncio.sleep(0)
+            self.assertEqual(len(client.log), 2)
+
+        self.play(scenario())
+
+    def test_halfClose(self: Any) -> None:
+        """
+        After C{write_eof} the other direction goes on, if the peer keeps it open.
+        """
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            server.keepOpen = True
+            self.assertTrue(client.transport.can_write_eof())
+            client.transport.write(b"question")
+            client.transport.write_eof()
+            self.assertRaises(RuntimeError, client.transport.write, b"more")
+            await server.called("eof")
+            self.assertEqual(server.data, b"question")
+            server.transport.write(b"answer")
+            self.assertEqual(await client.has(6), b"answer")
+            server.transport.close()
+            await client.called("lost")
+            self.assertEqual(client.log, ["made", "eof", ("lost", None)])
+
+        self.play(scenario())
+
+    def test_abort(self: Any) -> None:
+        """
+        An abort discards what waits.
+        """
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            server.transport.pause_reading()
+            client.transport.write(bytes(10_000_000))
+            client.transport.abort()
+            self.assertTrue(client.transport.is_closing())
+            await client.called("lost")
+            self.assertEqual(client.log[-1], ("lost", None))
+            server.transport.resume_reading()
+            await server.called("lost")
+            reason = server.log[-1][1]
+            self.assertIsInstance(reason, self.aborted)
+            self.assertLess(len(server.data), 10_000_000)
+
+        self.play(scenario())
+
+    def test_reading(self: Any) -> None:
+        """
+        A paused transport delivers nothing.
+        """
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            transport = server.transport
+            self.assertTrue(transport.is_reading())
+            transport.pause_reading()
+            transport.pause_reading()
+            self.assertFalse(transport.is_reading())
+            client.transport.write(b"wait")
+            server.transport.write(b"echo")
+            await client.has(4)
+            self.assertEqual(server.data, b"")
+            transport.resume_reading()
+            transport.resume_reading()
+            self.assertEqual(await server.has(4), b"wait")
+
+        self.play(scenario())
+
+    def test_flowControl(self: Any) -> None:
+        """
+        A writer is paused above the high-water mark, and resumed when the peer reads.
+        """
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            transport = client.transport
+            self.assertEqual(transport.get_write_buffer_limits(), (16384, 65536))
+            transport.set_write_buffer_limits(high=1000, low=10)
+            self.assertEqual(transport.get_write_buffer_limits(), (10, 1000))
+            self.assertRaises(ValueError, transport.set_write_buffer_limits, high=1, low=2)
+            server.transport.pause_reading()
+            sent = 0
+            while transport.get_write_buffer_size() <= 1000:
+                transport.write(bytes(100_000))
+                sent += 100_000
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            self.assertEqual(client.log[-1], "pause")
+            client.log.clear()
+            server.transport.resume_reading()
+            await client.called("resume")
+            await server.has(sent)
+            self.assertEqual(transport.get_write_buffer_size(), 0)
+
+        self.play(scenario())
+
+    def test_extraInfo(self: Any) -> None:
+        """
+        Both sides know the addresses of both, and have a socket with options.
+        """
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            info = client.transport.get_extra_info
+            self.assertEqual(info("peername"), (HOST, self.port))
+            self.assertEqual(info("sockname"), server.transport.get_extra_info("peername"))
+            self.assertEqual(server.transport.get_extra_info("sockname"), (HOST, self.port))
+            self.assertEqual(info("nothing", 7), 7)
+            skt = info("socket")
+            self.assertEqual((skt.family, skt.type), (socket.AF_INET, socket.SOCK_STREAM))
+            self.assertEqual(skt.getpeername(), (HOST, self.port))
+            skt.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.assertTrue(skt.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+        self.play(scenario())
+
+    def test_protocols(self: Any) -> None:
+        """
+        A transport changes its protocol; one with buffers gets its data in them.
+        """
+
+        class Buffered(asyncio.BufferedProtocol):
+            def __init__(self) -> None:
+                self.buffer = bytearray(7)
+                self.data = b""
+
+            def get_buffer(self, sizehint: int) -> bytearray:
+                return self.buffer
+
+            def buffer_updated(self, count: int) -> None:
+                self.data += self.buffer[:count]
+                client.transport.write(b"!") if len(self.data) == 100 else None
+
+        async def scenario() -> None:
+            nonlocal client
+            client, server = await self.pair()
+            buffered = Buffered()
+            server.transport.set_protocol(buffered)
+            self.assertIs(server.transport.get_protocol(), buffered)
+            client.transport.write(bytes(range(100)))
+            while len(buffered.data) < 100:
+                await asyncio.sleep(0)
+            self.assertEqual(buffered.data, bytes(range(100)))
+
+        client: Any = None
+        self.play(scenario())
+
+    def test_exceptions(self: Any) -> None:
+        """
+        An exception of the protocol goes to the event loop's handler, and ends the connection.
+        """
+
+        async def scenario() -> None:
+            for method in ("data_received", "eof_received"):
+                client, server = await self.pair()
+
+                class Broken(Recorder):
+                    pass
+
+                def broken(self: Any, *arguments: Any) -> None:
+                    raise ZeroDivisionError
+
+                setattr(Broken, method, broken)
+                protocol = Broken()
+                server.transport.set_protocol(protocol)
+                client.transport.write(b"x")
+                client.transport.write_eof()
+                await protocol.called("lost")
+                self.assertIsInstance(protocol.log[-1][1], ZeroDivisionError)
+                (error,) = self.errors
+                self.assertEqual(error["message"], f"Fatal error: protocol.{method}() call failed.")
+                self.assertIs(error["transport"], server.transport)
+                self.errors.clear()
+
+        self.play(scenario())
+
+    def test_leaves(self: Any) -> None:
+        """
+        C{SystemExit} of a protocol ends the event loop, as in its other callbacks.
+        """
+
+        class Leaving(Recorder):
+            def data_received(self, data: bytes) -> None:
+                raise SystemExit(3)
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            server.transport.set_protocol(Leaving())
+            client.transport.write(b"x")
+            await client.called("lost")
+
+        task = self.loop.create_task(scenario())
+        self.assertRaises(SystemExit, self.loop.run_until_complete, task)
+        task.cancel()
+        self.assertRaises(asyncio.CancelledError, self.loop.run_until_complete, task)
+
+    def test_context(self: Any) -> None:
+        """
+        A server's protocols are called in the context in which it was made.
+        """
+        variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=0)
+        seen = []
+
+        class Seeing(Recorder):
+            def data_received(self, data: bytes) -> None:
+                seen.append(variable.get())
+                super().data_received(data)
+
+        async def scenario() -> None:
+            variable.set(5)
+            server = await self.loop.create_server(lambda: protocol, HOST, 0)
+            protocol = Seeing()
+            port = server.sockets[0].getsockname()[1]
+            variable.set(6)
+            transport, _ = await self.loop.create_connection(Recorder, HOST, port)
+            transport.write(b"x")
+            await protocol.has(1)
+            transport.abort()
+
+        self.play(scenario())
+        self.assertEqual(seen, [5])
+
+    def test_sendfile(self: Any) -> None:
+        """
+        C{loop.sendfile} sends a file.
+        """
+        path = os.path.join(self.folder, "file")
+        data = os.urandom(500_000)
+        with open(path, "wb") as file:
+            file.write(data)
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            with open(path, "rb") as file:
+                self.assertEqual(await self.loop.sendfile(client.transport, file), len(data))
+            client.transport.write(b"end")
+            self.assertEqual(await server.has(len(data) + 3), data + b"end")
+
+        self.play(scenario())
+
+    def test_server(self: Any) -> None:
+        """
+        A closed server takes no connections, and its own go on until they end.
+        """
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            self.assertTrue(self.server.is_serving())
+            self.server.close()
+            self.assertFalse(self.server.is_serving())
+            with self.assertRaises(ConnectionRefusedError):
+                await self.loop.create_connection(Recorder, HOST, self.port)
+            client.transport.write(b"still")
+            await server.has(5)
+            client.transport.close()
+            await asyncio.gather(server.called("lost"), self.server.wait_closed())
+
+        self.play(scenario())
+
+
+class SDPTests(TransportContract, LoopTestCase):
+    """
+    Over SDP.
+    """
+
+    provider = "sdp"
+    aborted = ConnectionResetError
+
+
+class TCPTests(TransportContract, LoopTestCase):
+    """
+    Over TCP, by rules that allow SDP elsewhere.
+    """
+
+    provider = "tcp"
+    # asyncio closes the socket, and with nothing unread the kernel sends a FIN (RFC 9293 section 3.6).
+    aborted = type(None)
+    rules = "use tcp server * *:*\nuse tcp client * *:*\n"

@@ -1,0 +1,230 @@
+"""
+Listening for asyncio: the SDP listeners beside a server's TCP sockets, and servers over SDP by name.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from asyncio import base_events
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.error import CannotListenError
+from twisted.internet.protocol import Factory
+from twisted.python.failure import Failure
+
+from twisted_ib.aio.streamsocket import INTERNET, ServerStream, StreamSocket
+from twisted_ib.configuration.parser import BOTH, SDP, TCP
+from twisted_ib.reactor.switch.listeners import PortListeners, isBusy
+from twisted_ib.reactor.switch.reason import Fallback, Reason
+from twisted_ib.sdp.port import SDPPort
+
+if TYPE_CHECKING:
+    from twisted_ib.aio.reactor import LoopReactor
+    from twisted_ib.reactor.switch.switch import Switch
+
+
+class StreamFactory(Factory):
+    """
+    Hands the streams of a port to a server, as asyncio's readers of listening sockets do connections.
+    """
+
+    noisy = False
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        # As with asyncio's reader of a listening socket: that of start_serving().
+        self._context = copy_context()
+
+    def buildProtocol(self, addr: Any) -> Any:
+        """
+        Return the protocol of a new stream.
+        """
+        return StreamSocket(self._connected)
+
+    def _connected(self, stream: StreamSocket) -> None:
+        loop = self._server.get_loop()
+        self._context.run(loop.create_task, self._accept(loop, stream))
+
+    async def _accept(self, loop: Any, stream: StreamSocket) -> None:
+        server: Any = self._server
+        timeouts = [server._ssl_handshake_timeout]
+        if hasattr(server, "_ssl_shutdown_timeout"):
+            timeouts.append(server._ssl_shutdown_timeout)
+        try:
+            if server._sockets is not None:
+                extra = {"peername": stream.getpeername()}
+                await loop._accept_connection2(
+                    server._protocol_factory, stream, extra, server._ssl_context, server, *timeouts
+                )
+        except OSError:
+            # The peer has gone already.
+            pass
+        finally:
+            # Nothing if a transport has it.
+            stream.close()
+
+
+class SocketPort(PortListeners):
+    """
+    One socket of a server, and its SDP listeners.
+
+    @ivar socket: The socket, which asyncio accepts from unless SDP is C{alone}.
+    """
+
+    transportClass = ServerStream
+    sessionno = 0
+    connected = False
+
+    def __init__(self, reactor: LoopReactor, switch: Switch, server: Server, skt: socket.socket) -> None:
+        self.reactor = reactor
+        self.factory = StreamFactory(server)
+        self.backlog = server._backlog  # type: ignore[attr-defined]
+        self.socket = skt
+        self._withoutListeners(switch, reactor)
+        self._address = self._addressOf(skt)
+        self.interface = self._address.host
+
+    def open(self, draws: bool) -> None:
+        """
+        Open the SDP listeners that the rules want.
+
+        @param draws: Whether another number would do if this one is in use.
+        @raise OSError: They cannot be opened, and the socket alone will not do.
+        """
+        why = self.why
+        self._decide(self._address)
+        # The kernel queues TCP clients on a socket that listens already, and another process may share it.
+        if why.verdict == SDP and self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            why.verdict = BOTH
+        refused = [] if why.verdict == TCP else self._joinBeside(self.socket, self._address)
+        busy = [e for e in refused if isBusy(e)]
+        if (busy and draws) or (refused and not self._mayGoOn(busy) and (busy or not self.sdpListeners)):
+            self.close()
+            raise _osError((busy or refused)[0])
+        self.connected = True
+        self.alone = why.verdict == SDP
+        why.decided = why.connected = self.reactor.seconds()
+        self._tellProvider()
+        if self.alone:
+            why.provider = SDP
+        elif refused and not self.sdpListeners:
+            fallback = Fallback("listen", f"SDP: {refused[0].socketError}")
+            self.switch.fellBack(why, fallback, self.interface, self._address.port)
+        self.switch.listening(self)
+
+    def getHost(self) -> Any:
+        """
+        Return the address that is listened on.
+        """
+        return self._address
+
+    def logPrefix(self) -> str:
+        """
+        Return the prefix of log lines about the port.
+        """
+        return "asyncio"
+
+    def close(self) -> None:
+        """
+        Close the SDP listeners.
+        """
+        self.connectionLost(Failure(ConnectionAbortedError()))
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        Close the SDP listeners.
+        """
+        self.connected = False
+        self._closeCompanions(reason)
+
+
+def _osError(refused: CannotListenError) -> OSError:
+    reason = refused.socketError
+    if isinstance(reason, OSError) and reason.errno is not None:
+        return OSError(reason.errno, f"SDP: {reason.strerror}")
+    return OSError(errno.EADDRNOTAVAIL, f"SDP: {reason}")
+
+
+class Server(base_events.Server):
+    """
+    asyncio's server, with SDP listeners beside its sockets.
+    """
+
+    _sockets: Any
+    _serving: bool
+    _reactor: LoopReactor
+    _switch: Switch
+    _ports: tuple[SocketPort, ...] = ()
+    _draws = False
+
+    @classmethod
+    def adopt(cls, server: Any, reactor: LoopReactor, switch: Switch, draws: bool) -> Server:
+        """
+        Return asyncio's server, which does not serve yet, as one of these.
+
+        @param draws: Whether another number would do if one is in use.
+        """
+        # As startTLS() changes a transport's class: to make another from its parts would name all of them,
+        # which are others in each version of Python.
+        server.__class__ = cls
+        made: Server = server
+        made._reactor, made._switch, made._draws = reactor, switch, draws
+        return made
+
+    def _start_serving(self) -> None:
+        # start_serving(), serve_forever() and create_server() come here.
+        if self._serving:
+            return
+        sockets = self._sockets
+        try:
+            for skt in sockets:
+                if skt.family in INTERNET:
+                    port = SocketPort(self._reactor, self._switch, self, skt)
+                    port.open(self._draws)
+                    self._ports += (port,)
+            # After SDP: a client that waits for this port would keep the TCP connection that it got before.
+            alone = [port.socket for port in self._ports if port.alone]
+            self._sockets = [skt for skt in sockets if skt not in alone]
+            super()._start_serving()  # type: ignore[misc]
+        except BaseException:
+            self._closePorts()
+            raise
+        finally:
+            self._sockets = sockets
+
+    def whyOf(self, skt: socket.socket) -> Reason | None:
+        """
+        Return the decision about a connection over TCP that this server has accepted.
+        """
+        number = skt.getsockname()[1] if skt.family in INTERNET else 0
+        for port in self._ports:
+            if port.getHost().port == number:
+                why = port.why
+                return Reason(why.rule, why.verdict, TCP, None, why.fallback)
+        return None
+
+    def _closePorts(self) -> None:
+        ports, self._ports = self._ports, ()
+        for port in ports:
+            port.close()
+
+    def close(self) -> None:
+        """
+        Stop listening.
+        """
+        # SDP first: without the TCP socket its listeners would offer a service that TCP cannot reach.
+        self._closePorts()
+        super().close()
+
+
+class _NamedPort(SDPPort):
+    transport = ServerStream
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.peers: dict[str, set[int]] = {}
+
+
+__all__ = ["Server", "SocketPort", "StreamFactory"]

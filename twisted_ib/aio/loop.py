@@ -1,0 +1,244 @@
+"""
+The event loop: asyncio's for selectors, whose connections and servers go through the offload switch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from asyncio import sslproto
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    from twisted_ib.aio.reactor import LoopReactor
+    from twisted_ib.aio.streamsocket import StreamSocket
+    from twisted_ib.reactor.switch.reason import Reason
+
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
+
+
+class EventLoop(asyncio.SelectorEventLoop):
+    """
+    An event loop that serves devices between its turns.
+
+    Until something connects or listens by TCP it is asyncio's own.
+    """
+
+    _selector: Any
+    _reactor: LoopReactor | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        # The decisions about connections over TCP, until their transports are made.
+        self._reasons: WeakKeyDictionary[socket.socket, Reason | None] = WeakKeyDictionary()
+
+    @property
+    def reactor(self) -> LoopReactor:
+        """
+        The Twisted reactor of this event loop, which serves its devices; for Twisted's calls as well.
+        """
+        reactor = self._reactor
+        if reactor is None:
+            self._check_closed()  # type: ignore[attr-defined]
+            # Not at the top: Twisted's reactors are much to import for a program that only computes.
+            from twisted_ib.aio.reactor import LoopReactor
+
+            reactor = self._reactor = LoopReactor(self)
+        return reactor
+
+    # -- connecting
+
+    async def _connect_sock(
+        self, exceptions: list[list[OSError]], addr_info: Any, local_addr_infos: Any = None
+    ) -> Any:
+        # create_connection() calls this for each address, also for two at a time.
+        family, _, _, _, address = addr_info
+        why = None
+        if family in _INTERNET:
+            switch = self.reactor._switchFor("connect")
+            # Rules that leave everything to TCP cost this test only.
+            if switch is not None and switch.configuration.tcpOnly("connect"):
+                why = switch.whyDirect(*address[:2])
+            elif switch is not None:
+                try:
+                    found, why = await self._connectSDP(switch, family, address, local_addr_infos)
+                except OSError as e:
+                    exceptions.append([e])
+                    raise
+                if found is not None:
+                    return found
+        sock = await super()._connect_sock(exceptions, addr_info, local_addr_infos)  # type: ignore[misc]
+        self._reasons[sock] = why
+        return sock
+
+    async def _connectSDP(
+        self, switch: Any, family: int, address: Any, local_addr_infos: Any
+    ) -> tuple[StreamSocket | None, Reason | None]:
+        from twisted_ib.aio.connecting import SwitchedConnect
+
+        bound = _bind(family, local_addr_infos)
+        # If none can be bound, TCP's attempt reports it.
+        if local_addr_infos is not None and bound is None:
+            return None, None
+        try:
+            made = SwitchedConnect(self.reactor, switch, address, bound)
+            stream = await made.connect()
+        except BaseException:
+            if bound is not None:
+                bound.close()
+            raise
+        if stream is None and bound is not None:
+            bound.close()
+        return stream, made.why
+
+    async def _create_connection_transport(self, sock: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            return await super()._create_connection_transport(  # type: ignore[misc]
+                sock, *arguments, **options
+            )
+        except BaseException:
+            # The application's factory has raised.  A socket would close when it is collected.
+            if _isStream(sock):
+                sock.close()
+            raise
+
+    def _make_socket_transport(
+        self,
+        sock: Any,
+        protocol: Any,
+        waiter: Any = None,
+        *,
+        extra: Any = None,
+        server: Any = None,
+        **more: Any,
+    ) -> Any:
+        if not _isStream(sock):
+            return super()._make_socket_transport(  # type: ignore[misc]
+                sock, protocol, waiter, extra=self._explained(sock, extra, server), server=server, **more
+            )
+        from twisted_ib.aio.transport import StreamTransport
+
+        return StreamTransport(self, sock, protocol, waiter, extra, server)
+
+    def _make_ssl_transport(
+        self,
+        rawsock: Any,
+        protocol: Any,
+        sslcontext: Any,
+        waiter: Any = None,
+        *,
+        server_side: bool = False,
+        server_hostname: str | None = None,
+        extra: Any = None,
+        server: Any = None,
+        **timeouts: Any,
+    ) -> Any:
+        if not _isStream(rawsock):
+            return super()._make_ssl_transport(  # type: ignore[misc]
+                rawsock,
+                protocol,
+                sslcontext,
+                waiter,
+                server_side=server_side,
+                server_hostname=server_hostname,
+                extra=self._explained(rawsock, extra, server),
+                server=server,
+                **timeouts,
+            )
+        from twisted_ib.aio.transport import StreamTransport
+
+        secure: Any = sslproto.SSLProtocol(
+            self, protocol, sslcontext, waiter, server_side, server_hostname, **timeouts
+        )
+        StreamTransport(self, rawsock, secure, None, extra, server)
+        return secure._app_transport
+
+    def _explained(self, sock: socket.socket, extra: Any, server: Any) -> Any:
+        whyOf = getattr(server, "whyOf", None)
+        why = self._reasons.pop(sock, None) if whyOf is None else whyOf(sock)
+        return extra if why is None else {**(extra or {}), "why": why}
+
+    # -- listening
+
+    async def create_server(
+        self,
+        protocol_factory: Any,
+        host: Any = None,
+        port: Any = None,
+        *,
+        start_serving: bool = True,
+        **options: Any,
+    ) -> Any:
+        """
+        See C{asyncio.loop.create_server}; the rules choose the providers.
+        """
+        switch = self.reactor._switchFor("listen")
+        if switch is None or switch.configuration.tcpOnly("listen"):
+            return await super().create_server(
+                protocol_factory, host, port, start_serving=start_serving, **options
+            )
+        from twisted_ib import limits
+        from twisted_ib.aio.listening import Server
+
+        # As libsdp does: a number that TCP draws and SDP has in use is drawn again.
+        draws = start_serving and not port and options.get("sock") is None
+        for left in reversed(range(limits.PORT_ATTEMPTS if draws else 1)):
+            made = await super().create_server(protocol_factory, host, port, start_serving=False, **options)
+            server = Server.adopt(made, self.reactor, switch, draws and left > 0)
+            if not start_serving:
+                break
+            try:
+                await server.start_serving()
+                break
+            except BaseException as e:
+                server.close()
+                if not (left and isinstance(e, OSError) and e.errno == errno.EADDRINUSE):
+                    raise
+        return server
+
+    # -- the end
+
+    def close(self) -> None:
+        """
+        Close, with all devices.
+        """
+        if self.is_running():
+            raise RuntimeError("Cannot close a running event loop")
+        reactor, self._reactor = self._reactor, None
+        if reactor is not None:
+            reactor.close()
+        super().close()
+
+
+def _isStream(sock: Any) -> bool:
+    # Most are sockets, and without SDP the class is not even imported.
+    if isinstance(sock, socket.socket):
+        return False
+    from twisted_ib.aio.streamsocket import StreamSocket
+
+    return isinstance(sock, StreamSocket)
+
+
+def _bind(family: int, local: Any) -> socket.socket | None:
+    for info in local or ():
+        if info[0] == family:
+            bound = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                bound.bind(info[4])
+            except OSError:
+                bound.close()
+            else:
+                return bound
+    return None
+
+
+def new_event_loop() -> EventLoop:
+    """
+    Return a new event loop, for C{asyncio.Runner(loop_factory=new_event_loop)}.
+    """
+    return EventLoop()
+
+
+__all__ = ["EventLoop", "new_event_loop"]

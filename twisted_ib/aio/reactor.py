@@ -1,0 +1,58 @@
+"""
+The reactor of an event loop of asyncio: it serves devices and makes streams, and never runs itself.
+
+L{twisted_ib.aio.loop} has one as soon as it connects or listens with devices.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from threading import get_ident
+from typing import Any
+
+from twisted_ib.reactor.asyncioreactor import IBAsyncioReactor
+
+
+class LoopReactor(IBAsyncioReactor):
+    """
+    The C{ib-asyncio} reactor for what the event loop needs of it.
+
+    @ivar events: The event loop.
+    """
+
+    _installSignalHandlers = True
+
+    def __init__(self, events: Any) -> None:
+        """
+        @param events: The event loop.
+        """
+        super().__init__(events)
+        self.events = events
+        # As after startRunning(), which would tell Twisted that all I/O is this thread's; there may be an
+        # event loop in each.
+        self.running = self._started = True
+        self._life = ExitStack()
+        self._life.enter_context(self._serving())
+
+    def installWaker(self) -> None:
+        """
+        Do nothing: threads wake the event loop.
+        """
+
+    def inOtherThread(self) -> bool:
+        """
+        Return whether the event loop runs, and in another thread than the caller.
+        """
+        thread = self._asyncioEventloop._thread_id  # type: ignore[attr-defined]
+        return thread not in (None, get_ident())
+
+    def close(self) -> None:
+        """
+        End all connections and close the devices: the event loop closes.
+        """
+        self._life.close()
+        self.setTurn(None)
+        self.fireSystemEvent("shutdown")
+
+
+__all__ = ["LoopReactor"]

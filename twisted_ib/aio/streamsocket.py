@@ -1,0 +1,189 @@
+"""
+The part of a socket in asyncio's calls, for streams over SDP: what is connected and has no transport yet.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet import error
+from twisted.python.failure import Failure
+
+from twisted_ib.errors import WrongThreadError
+from twisted_ib.internet import failures
+from twisted_ib.reactor.switch.handle import ConnectionHandle
+from twisted_ib.reactor.switch.serverclient import RedirectedClient, RedirectedServer
+
+#: The numbers of Twisted's errors that have none of their own.
+_NUMBERS = (
+    (error.ConnectionRefusedError, errno.ECONNREFUSED),
+    (error.TimeoutError, errno.ETIMEDOUT),
+    (error.TCPTimedOutError, errno.ETIMEDOUT),
+    (error.NoRouteError, errno.ENETUNREACH),
+    (error.ConnectBindError, errno.EADDRNOTAVAIL),
+    (error.ConnectError, errno.ECONNABORTED),
+)
+
+
+def osError(reason: BaseException) -> OSError:
+    """
+    Return Twisted's reason why a connection was not made or broke as the operating system's error.
+    """
+    if isinstance(reason, OSError):
+        return reason
+    number = getattr(reason, "osError", None)
+    if not isinstance(number, int):
+        found = [number for kind, number in _NUMBERS if isinstance(reason, kind)]
+        number = found[0] if found else errno.ECONNRESET
+    detail = reason.args[0] if reason.args else ""
+    # Its subclass by the number: ConnectionRefusedError and the like.
+    return OSError(number, failures.oneLine(detail) or os.strerror(number))
+
+
+class AsyncioStream:
+    """
+    The calls of an SDP transport to its user that differ for asyncio; a base before the transport's own.
+    """
+
+    __slots__ = ()
+
+    channel: Any
+    protocol: Any
+    thread: int
+    _aborting: bool
+
+    def _writeSlowly(self, data: Any) -> None:
+        if data.__class__ is not bytes:
+            if not isinstance(data, bytes | bytearray | memoryview):
+                raise TypeError(f"data argument must be a bytes-like object, not {type(data).__name__!r}")
+            self.write(bytes(data))  # type: ignore[attr-defined]
+            return
+        try:
+            super()._writeSlowly(data)  # type: ignore[misc]
+        except WrongThreadError:
+            raise WrongThreadError(
+                "a transport was used outside its event loop's thread; use loop.call_soon_threadsafe()"
+            ) from None
+
+    def filled(self) -> None:
+        """
+        More than the high-water mark waits.
+        """
+        self.protocol.filled()
+
+    def drained(self) -> None:
+        """
+        Everything written has been sent.
+        """
+        super().drained()  # type: ignore[misc]
+        protocol = self.protocol
+        if protocol is not None:
+            protocol.drained()
+
+    def endOfStream(self) -> None:
+        """
+        The peer sends no more.
+        """
+        if not self._aborting:
+            self.protocol.endReceived()
+
+    def _raised(self) -> None:
+        # The transport's own calls of the protocol say which of them raised.
+        self.protocol.raised()
+
+
+class ServerStream(AsyncioStream, RedirectedServer):
+    """
+    The transport of a passive side.
+    """
+
+    __slots__ = ()
+
+
+class ClientStream(AsyncioStream, RedirectedClient):
+    """
+    The transport of an active side.
+    """
+
+    __slots__ = ()
+
+
+class StreamSocket(ConnectionHandle):
+    """
+    A connected stream, as asyncio's calls hand on a connected socket; the stream's protocol until there is a
+    transport of asyncio's.
+
+    @ivar stream: The stream.
+    @ivar lost: Why it ended before there was a transport, or L{None}.
+    @ivar taken: Whether there is one.
+    """
+
+    lost: Failure | None = None
+    taken = False
+    stream: Any
+
+    def __init__(self, connected: Callable[[StreamSocket], object]) -> None:
+        """
+        @param connected: Called when the stream is connected.
+        """
+        self._connected = connected
+
+    def makeConnection(self, transport: Any) -> None:
+        """
+        The stream is connected; nothing is read yet.
+        """
+        super().__init__(transport)
+        self.stream = transport
+        transport.stopReading()
+        self._connected(self)
+
+    def logPrefix(self) -> str:
+        """
+        Return the prefix of log lines about the stream.
+        """
+        return "asyncio"
+
+    def filled(self) -> None:
+        """
+        Do nothing: nothing is written yet.
+        """
+
+    def drained(self) -> None:
+        """
+        Do nothing, likewise.
+        """
+
+    def raised(self) -> None:
+        """
+        C{connected} has raised.
+        """
+        self.close()
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        The stream has ended.
+        """
+        self.lost = reason
+
+    def shutdown(self, how: int) -> None:
+        """
+        End the stream in order, whichever part is meant.
+        """
+        self.close()
+
+    def close(self) -> None:
+        """
+        Close the stream, unless it has a transport already.
+        """
+        if not self.taken:
+            self.taken = True
+            self.stream.loseConnection()
+
+
+INTERNET = (socket.AF_INET, socket.AF_INET6)
+
+__all__ = ["INTERNET", "AsyncioStream", "ClientStream", "ServerStream", "StreamSocket", "osError"]

@@ -1,0 +1,307 @@
+"""
+The asyncio transport over SDP, with the behaviour of asyncio's own over TCP sockets.
+"""
+
+from __future__ import annotations
+
+import sys
+from asyncio import constants, futures, protocols, transports
+from contextvars import copy_context
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.error import ConnectionAborted, ConnectionDone
+from twisted.python.failure import Failure
+
+from twisted_ib.aio.streamsocket import osError
+
+if TYPE_CHECKING:
+    from twisted_ib.aio.streamsocket import StreamSocket
+
+    class _FlowControl(transports.Transport):
+        _extra: dict[str, Any]
+        _loop: Any
+        _high_water: int
+        _protocol_paused: bool
+
+        def __init__(self, extra: Any, loop: Any) -> None: ...
+
+        def _maybe_pause_protocol(self) -> None: ...
+
+        def _maybe_resume_protocol(self) -> None: ...
+
+else:
+    # The base of asyncio's own transports; sendfile()'s fall-back asks for it.
+    from asyncio.transports import _FlowControlMixin as _FlowControl
+
+#: Whether servers know their transports (Server.close_clients()).
+_SERVERS_KNOW = sys.version_info >= (3, 13)
+
+
+class StreamTransport(_FlowControl):
+    """
+    One SDP connection as asyncio sees it, and the Twisted protocol of that connection.
+
+    C{write} is the stream's own method until a half-close or close, and C{dataReceived} calls the protocol's:
+    nothing stands between.
+
+    @ivar dataReceived: Called with what has arrived.
+    """
+
+    # As of asyncio's own: loop.start_tls() and loop.sendfile() ask for these.
+    _start_tls_compatible = True
+    _sendfile_compatible = constants._SendfileMode.FALLBACK
+
+    def __init__(
+        self, loop: Any, sock: StreamSocket, protocol: Any, waiter: Any, extra: Any, server: Any
+    ) -> None:
+        """
+        @param sock: The connected stream; this object takes it over.
+        @param waiter: A future that is done when C{connection_made} was called, or L{None}.
+        @param extra: Of C{get_extra_info}, or L{None}.
+        @param server: The server that has accepted it, or L{None}.
+        """
+        super().__init__(extra, loop)
+        self._stream = stream = sock.stream
+        sock.taken = True
+        self._closing = self._paused = self._eof = self._over = False
+        self._error: BaseException | None = None
+        self._describe(sock)
+        # As with asyncio's readers all calls have one copy of the context.
+        self._context = copy_context()
+        self.set_protocol(protocol)
+        self._server = server
+        if server is not None:
+            server._attach(*((self,) if _SERVERS_KNOW else ()))
+        stream.protocol = self
+        self._limit()
+        self.write = stream.write  # type: ignore[method-assign]
+        loop.call_soon(protocol.connection_made, self)
+        # Nothing is read before connection_made(), and the caller of create_connection() comes after both.
+        loop.call_soon(self._begin, sock.lost)
+        if waiter is not None:
+            loop.call_soon(futures._set_result_unless_cancelled, waiter, None)  # type: ignore[attr-defined]
+
+    def _describe(self, sock: StreamSocket) -> None:
+        extra = self._extra
+        extra["socket"] = sock
+        extra["why"] = getattr(self._stream, "why", None)
+        extra["sockname"] = sock.getsockname()
+        try:
+            extra.setdefault("peername", sock.getpeername())
+        except OSError:
+            extra.setdefault("peername", None)
+
+    def _begin(self, lost: Failure | None) -> None:
+        if lost is not None:
+            self.connectionLost(lost)
+        elif self.is_reading():
+            self._stream.startReading()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._over else "closing" if self._closing else "open"
+        return f"<{self.__class__.__name__} {state} {self._stream!r}>"
+
+    # -- reading
+
+    def set_protocol(self, protocol: Any) -> None:
+        """
+        See C{asyncio.BaseTransport}.
+        """
+        self._protocol = protocol
+        if isinstance(protocol, protocols.BufferedProtocol):
+            feed: Any = partial(protocols._feed_data_to_buffered_proto, protocol)  # type: ignore[attr-defined]
+        else:
+            feed = protocol.data_received
+        self.dataReceived = partial(self._context.run, feed)
+
+    def get_protocol(self) -> Any:
+        """
+        See C{asyncio.BaseTransport}.
+        """
+        return self._protocol
+
+    def is_reading(self) -> bool:
+        """
+        See C{asyncio.ReadTransport}.
+        """
+        return not self._closing and not self._paused
+
+    def pause_reading(self) -> None:
+        """
+        See C{asyncio.ReadTransport}.
+        """
+        if self.is_reading():
+            self._paused = True
+            self._stream.stopReading()
+
+    def resume_reading(self) -> None:
+        """
+        See C{asyncio.ReadTransport}.
+        """
+        if self._paused and not self._closing:
+            self._paused = False
+            self._stream.startReading()
+
+    # -- writing
+
+    def write(self, data: Any) -> None:
+        """
+        See C{asyncio.WriteTransport}; this one is called after a half-close or close only.
+        """
+        if self._eof:
+            raise RuntimeError("Cannot call write() after write_eof()")
+        self._stream.write(data)
+
+    def _limit(self) -> None:
+        # The stream calls filled() above it.
+        self._stream.bufferSize = self._high_water
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """
+        See C{asyncio.WriteTransport}.
+        """
+        super().set_write_buffer_limits(high, low)
+        self._limit()
+
+    def get_write_buffer_size(self) -> int:
+        """
+        See C{asyncio.WriteTransport}.
+        """
+        return 0 if self._over else int(self._stream.unsent())
+
+    def can_write_eof(self) -> bool:
+        """
+        See C{asyncio.WriteTransport}.
+        """
+        return True
+
+    def write_eof(self) -> None:
+        """
+        See C{asyncio.WriteTransport}.
+        """
+        if not self._closing and not self._eof:
+            self._eof = True
+            vars(self).pop("write", None)
+            self._stream.loseWriteConnection()
+
+    # -- the end
+
+    def is_closing(self) -> bool:
+        """
+        See C{asyncio.BaseTransport}.
+        """
+        return self._closing
+
+    def close(self) -> None:
+        """
+        See C{asyncio.BaseTransport}.
+        """
+        if not self._closing:
+            self._closing = True
+            vars(self).pop("write", None)
+            self._stream.loseConnection()
+
+    def abort(self) -> None:
+        """
+        See C{asyncio.WriteTransport}.
+        """
+        self._force_close(None)
+
+    def _force_close(self, exc: BaseException | None) -> None:
+        # Under this name TLS (asyncio.sslproto) calls it.
+        if self._over:
+            return
+        self._closing = True
+        if self._error is None:
+            self._error = exc
+        vars(self).pop("write", None)
+        self._stream.abortConnection()
+
+    def _fatal(self, exc: BaseException, method: str) -> None:
+        if isinstance(exc, SystemExit | KeyboardInterrupt):
+            # They end the event loop, as those of its own callbacks do, but not in the midst of a batch.
+            self._loop.call_soon(_raise, exc)
+        elif not isinstance(exc, OSError):
+            self._loop.call_exception_handler(
+                {
+                    "message": f"Fatal error: protocol.{method}() call failed.",
+                    "exception": exc,
+                    "transport": self,
+                    "protocol": self._protocol,
+                }
+            )
+        self._force_close(exc)
+
+    # -- from the stream
+
+    def logPrefix(self) -> str:
+        """
+        Return the prefix of log lines about the stream.
+        """
+        return type(self._protocol).__name__
+
+    def raised(self) -> None:
+        """
+        The protocol's C{data_received} has raised.
+        """
+        exc = sys.exc_info()[1]
+        assert exc is not None
+        buffered = isinstance(self._protocol, protocols.BufferedProtocol)
+        self._fatal(exc, "buffer_updated" if buffered else "data_received")
+
+    def filled(self) -> None:
+        """
+        More than the high-water mark waits.
+        """
+        self._maybe_pause_protocol()
+
+    def drained(self) -> None:
+        """
+        Everything written has been sent.
+        """
+        if self._protocol_paused:
+            self._context.run(self._maybe_resume_protocol)
+
+    def endReceived(self) -> None:
+        """
+        The peer sends no more.
+        """
+        try:
+            keepOpen = self._context.run(self._protocol.eof_received)
+        except BaseException as e:
+            self._fatal(e, "eof_received")
+            return
+        if keepOpen:
+            self._stream.stopReading()
+        else:
+            self.close()
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        The stream has ended.
+        """
+        if self._over:
+            return
+        self._over = self._closing = True
+        vars(self).pop("write", None)
+        exc, why = self._error, reason.value
+        if exc is None and why is not None and not isinstance(why, ConnectionDone | ConnectionAborted):
+            exc = osError(why)
+        # Never within a call of the application, as asyncio's own.
+        self._loop.call_soon(self._tellLost, exc, context=self._context)
+
+    def _tellLost(self, exc: BaseException | None) -> None:
+        try:
+            self._protocol.connection_lost(exc)
+        finally:
+            server, self._server = self._server, None
+            if server is not None:
+                server._detach(*((self,) if _SERVERS_KNOW else ()))
+
+
+def _raise(exc: BaseException) -> None:
+    raise exc
+
+
+__all__ = ["StreamTransport"]
