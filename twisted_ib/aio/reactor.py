@@ -10,7 +10,12 @@ from contextlib import ExitStack
 from threading import get_ident
 from typing import Any
 
+from twisted.internet.error import ConnectionDone
+from twisted.python.failure import Failure
+
 from twisted_ib.reactor.asyncioreactor import IBAsyncioReactor
+
+_CLOSED = Failure(ConnectionDone())
 
 
 class LoopReactor(IBAsyncioReactor):
@@ -53,6 +58,10 @@ class LoopReactor(IBAsyncioReactor):
         self._life.close()
         self.setTurn(None)
         self.fireSystemEvent("shutdown")
+        for port in list(getattr(self._switch, "ports", ())):
+            # A server that was not closed: devices that are added later do not find it any more.
+            if port.connected:
+                port.connectionLost(_CLOSED)
 
 
 __all__ = ["LoopReactor"]
