@@ -12,14 +12,14 @@ from contextlib import redirect_stderr
 from unittest import mock
 
 from tests.processes.applications.test_ping import PingTestCase
-from tests.support.ownaddress import ownAddress, ownGroup
+from tests.support.ownaddress import ownAddress
 from twisted_ib.hca.device import registry
 from twisted_ib.tools.ping import ping
 
 
-class RoCETests(PingTestCase):
+class RoCETestCase(PingTestCase):
     """
-    A server at one address and a client at another.
+    A server has one address and a client another.
     """
 
     def setUp(self) -> None:
@@ -34,6 +34,12 @@ class RoCETests(PingTestCase):
         @return: a client's command line.
         """
         return ["-c", "--device", "roce0", "-a", self.here, "-I", self.there, *arguments]
+
+
+class RoCETests(RoCETestCase):
+    """
+    A server at one address and a client at another.
+    """
 
     def test_sizes(self) -> None:
         """
@@ -83,17 +89,6 @@ class RoCETests(PingTestCase):
             self.assertEqual(ping.main(self.ends("-C", "1")), 1)
         self.assertEqual(said.getvalue(), f"ib-ping: {self.here} does not answer\n")
 
-    def test_killed(self) -> None:
-        """
-        A server dies: nobody tells its client, which finds out.
-        """
-        server, port = self.server("-s", "-v", "--device", "roce0", "-a", self.here)
-        client = self.begun(*self.ends("-p", port))
-        self.begins(server)
-        server.kill()
-        status, _, said = self.over(client)
-        self.assertEqual((status, said), (1, f"ib-ping: {self.here} does not answer any more\n"))
-
     def test_transfers(self) -> None:
         """
         ucmatose and udaddy.
@@ -103,13 +98,3 @@ class RoCETests(PingTestCase):
             server, port = self.server(*options, "-b", self.here)
             client = self.begun(*options, "-s", self.here, "-b", self.there, "-p", port)
             self.assertEqual([self.over(each)[::2] for each in (client, server)], [(0, ""), (0, "")], name)
-
-    def test_mckey(self) -> None:
-        """
-        Datagrams to a group.
-        """
-        group = "--as", "mckey", "--device", "roce0", "-m", ownGroup(1), "-C", "3", "-S", "200", "-b"
-        receiver = self.begun(*group, self.here)
-        self.begins(receiver)
-        self.assertEqual(self.over(self.begun(*group, self.there, "-s"))[::2], (0, ""))
-        self.assertEqual(self.over(receiver)[::2], (0, ""))

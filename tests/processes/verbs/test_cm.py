@@ -15,9 +15,9 @@ from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS
 
 
-class StoryTests(SynchronousTestCase):
+class StoryTestCase(SynchronousTestCase):
     """
-    See the functions of L{tests.processes.verbs.cmtalk}.
+    Runs the functions of L{tests.processes.verbs.cmtalk}.
     """
 
     def story(self, name: str) -> None:
@@ -35,6 +35,12 @@ class StoryTests(SynchronousTestCase):
             timeout=HANG_SECONDS,
         )
         self.assertEqual((done.returncode, done.stderr.decode()), (0, ""))
+
+
+class StoryTests(StoryTestCase):
+    """
+    See the functions of L{tests.processes.verbs.cmtalk}.
+    """
 
     def test_messages(self) -> None:
         """
@@ -71,9 +77,3 @@ class StoryTests(SynchronousTestCase):
         A child has nothing of its parent's, and works all the same.
         """
         self.story("forked")
-
-    def test_many(self) -> None:
-        """
-        Many connections of one process to another.
-        """
-        self.story("many")
