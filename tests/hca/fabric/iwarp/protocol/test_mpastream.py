@@ -23,6 +23,33 @@ from twisted_ib.hca.fabric.iwarp.protocol.mpastream import (
 #: CRC, markers.
 COMBINATIONS = tuple((crc, markers) for crc in (False, True) for markers in (False, True))
 
+#: FPDUs without markers: ULPDU, PAD, CRC. The CRC is zero where there is none.
+FPDUS = """
+000e c1400000000100000000 00000000 | | 00000000
+000e c1400000000100000000 00000000 | | ebd34c5f
+0015 414300000000000000000000000100000000 686921 | 00 | 46b1498b
+0015 414300000000000000000000000100000000 686579 | 00 | 00000000
+0016 414300000000000000000000000200000000 61626364 | | 5868e28b
+0012 414300000000000000000000000300000000 | | 00a4cab4
+0016 414411223344000000000000000400000000 61626364 | | 39629f0a
+0016 414500000000000000000000000500000000 61626364 | | 2caabf62
+0016 414611223344000000000000000600000000 61626364 | | 82431afd
+0012 c140aabbcc0100007f0000001000 64617461 | | 46b4daf5
+002e 414100000000000000010000000100000000 00010203000000000000100000000004aabbcc0100007f0000001000
+   | | 13f8e43d
+0012 c142000102030000000000001000 64617461 | | f6845cb6
+001a 014300000000000000000000000700000000 4142434445464748 | | 36f36860
+0016 414300000000000000000000000700000008 494a4b4c | | a533fbd4
+001a 414800000000000000000000000800000000 0001020304050607 | | 00ec227a
+0046 414a00000000000000010000000200000000 0000000000000077aabbcc0100007f0000001000
+   0000000000000005 000000000000000000000000000000000000000000000000 | | 51eb7bca
+001e 414b00000000000000030000000100000000 000000770000000000000029 | | 556671a6
+0046 414a00000000000000010000000300000000 0000000200000078aabbcc0100007f0000001000
+   0000000000000009ffffffffffffffff000000000000002effffffffffffffff | | 3521c81e
+0026 414700000000000000020000000100000000 1100c0000012c140dead00010000000000000010 | | 617e160a
+0016 414700000000000000020000000100000000 20020000 | | 00000000
+"""
+
 
 def ulpdu(length: int) -> bytes:
     """
@@ -66,6 +93,82 @@ def found(reader: FPDUReader, chunks: Any) -> list[bytes]:
         del buffer[:start]
     assert not buffer
     return ulpdus
+
+
+class LiteralTests(SynchronousTestCase):
+    """
+    The stream's octets.
+    """
+
+    def test_withoutMarkers(self) -> None:
+        """
+        FPDUs are made, and found, without and with a CRC.
+        """
+        rows = [row.replace(" ", "") for row in FPDUS.replace("\n  ", "").strip().split("\n")]
+        self.assertEqual(len(rows), 20)
+        for row in rows:
+            covered, pad, crc = map(bytes.fromhex, row.split("|"))
+            body = covered[2:]
+            hasCRC = any(crc)
+            self.assertEqual(
+                framed(FPDUWriter(hasCRC, False), body[:14], memoryview(body)[14:]), covered + pad + crc
+            )
+            self.assertEqual(found(FPDUReader(hasCRC, False), [covered + pad + crc]), [body])
+
+    def test_pad(self) -> None:
+        """
+        PAD is not checked: Linux siw sends left-over octets in it. A CRC covers it.
+        """
+        fpdu = bytearray(framed(FPDUWriter(False, False), b"x" * 15))
+        fpdu[17:20] = b"\1\2\3"
+        self.assertEqual(found(FPDUReader(False, False), [fpdu]), [b"x" * 15])
+        with self.assertRaisesRegex(StreamError, "an FPDU of 24 octets has a wrong CRC"):
+            FPDUReader(True, False).next(fpdu, 0, len(fpdu))
+
+    def test_markers(self) -> None:
+        """
+        A stream begins with a marker, and has one at each 512th octet.
+        """
+        first = bytes.fromhex("414300000000000000000000000100000000") + (bytes(range(256)) * 2)[:480]
+        second = bytes.fromhex("414300000000000000000000000200000000") + bytes(600)
+        writer = FPDUWriter(True, True)
+        one, two = framed(writer, first), framed(writer, second)
+        self.assertEqual(one, bytes.fromhex("00000000 01f2") + first + bytes.fromhex("c7a97213"))
+        expected = (
+            bytes.fromhex("026a")
+            + second[:2]
+            + bytes.fromhex("00000004")
+            + second[2:510]
+            + bytes.fromhex("00000204")
+            + second[510:]
+            + bytes.fromhex("e1154b52")
+        )
+        self.assertEqual(two, expected)
+        self.assertEqual(found(FPDUReader(True, True), [one + two]), [first, second])
+
+    def test_markerPlaces(self) -> None:
+        """
+        A marker may stand between PAD and CRC. At an FPDU's end it is the next one's.
+        """
+        one = framed(FPDUWriter(False, True), b"x" * 506)
+        self.assertEqual(
+            one, bytes.fromhex("00000000 01fa") + b"x" * 506 + bytes.fromhex("000001fc 00000000")
+        )
+        self.assertEqual(found(FPDUReader(False, True), [one]), [b"x" * 506])
+        writer = FPDUWriter(False, True)
+        one, two = framed(writer, b"x" * 502), framed(writer, b"y" * 14)
+        self.assertEqual(one, bytes.fromhex("00000000 01f6") + b"x" * 502 + bytes(4))
+        self.assertEqual(two, bytes.fromhex("00000000 000e") + b"y" * 14 + bytes(4))
+        self.assertEqual(found(FPDUReader(False, True), [one + two]), [b"x" * 502, b"y" * 14])
+
+    def test_markerReserved(self) -> None:
+        """
+        A marker's first half and FPDUPTR's last two bits are ignored.
+        """
+        fpdu = bytearray(framed(FPDUWriter(False, True), b"x" * 506))
+        fpdu[0:4] = b"\xff\xff\0\3"
+        fpdu[512:516] = b"\xff\xff\x01\xff"
+        self.assertEqual(found(FPDUReader(False, True), [fpdu]), [b"x" * 506])
 
 
 class StreamTests(SynchronousTestCase):
@@ -119,3 +222,70 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual([mulpdu(1460), mulpdu(1460, True)], [1454, 1442])
         self.assertEqual([mulpdu(8948), mulpdu(8948, True)], [8942, 8870])
         self.assertEqual([mulpdu(88), mulpdu(1 << 20), mulpdu(1 << 20, True)], [128, 65535, 65018])
+
+    def test_uncopied(self) -> None:
+        """
+        Without CRC and markers the pieces are sent as they are.
+        """
+        pieces = [b"x" * 18, memoryview(bytearray(1000)), bytearray(8)]
+        out: list[Any] = [b"before"]
+        FPDUWriter(False, False).frame(out, pieces, 1026)
+        for one, other in zip(out[2:5], pieces, strict=True):
+            self.assertIs(one, other)
+        self.assertEqual((out[:2], out[5:]), ([b"before", b"\x04\x02"], [bytes(4)]))
+
+    def test_memoryview(self) -> None:
+        """
+        An FPDU is found in the middle of a memoryview too; its ULPDU is compacted there.
+        """
+        for crc, markers in COMBINATIONS:
+            fpdu = framed(FPDUWriter(crc, markers), ulpdu(2000))
+            buffer = memoryview(bytearray(b"before" + fpdu + b"behind"))
+            reader = FPDUReader(crc, markers)
+            self.assertEqual(reader.next(buffer, 6, len(buffer)), 6 + len(fpdu))
+            self.assertEqual(buffer[reader.first : reader.last], ulpdu(2000))
+            self.assertEqual((bytes(buffer[:6]), bytes(buffer[-6:])), (b"before", b"behind"))
+
+    def test_needed(self) -> None:
+        """
+        An FPDU's octets are known with its length; before, those up to it are needed.
+        """
+        for _, markers in COMBINATIONS:
+            writer, reader = FPDUWriter(False, markers), FPDUReader(False, markers)
+            for length in (20, 484, 1500, 14, 60000):
+                fpdu = bytearray(framed(writer, bytes(length)))
+                begin = fpdu.index(length.to_bytes(2, "big")) + 2
+                for stop in range(begin):
+                    self.assertEqual(reader.needed(fpdu, 0, stop), begin)
+                self.assertEqual(reader.needed(fpdu, 0, begin), len(fpdu))
+                reader.next(fpdu, 0, len(fpdu))
+
+    def test_tooLongForMarkers(self) -> None:
+        """
+        An FPDUPTR of more than 16 bits is possible in no marker: such an FPDU is a fault.
+        """
+        largest = FPDUWriter(False, True)
+        largest._position = 508  # So that it has the most markers.
+        framed(largest, bytes(MAX_ULPDU_MARKERS))
+        buffer = bytearray(4) + b"\xff\xff" + bytes(70000)
+        error = self.assertRaises(StreamError, FPDUReader(False, True).next, buffer, 0, len(buffer))
+        self.assertEqual(error.code, MPAErrorCode.MARKER)
+
+    def test_random(self) -> None:
+        """
+        Octets of any kind are FPDUs or a L{StreamError}, and no octet beyond them is touched.
+        """
+        for seed in range(400):
+            rng = random.Random(seed)
+            crc, markers = COMBINATIONS[seed % 4]
+            stream = bytearray(framed(FPDUWriter(crc, markers), rng.randbytes(rng.randrange(700))))
+            for _ in range(rng.randrange(4)):
+                stream[rng.randrange(len(stream))] = rng.randrange(256)
+            stop = rng.randrange(len(stream) + 1)
+            buffer = stream + bytes(8)
+            try:
+                end = FPDUReader(crc, markers).next(buffer, 0, stop)
+            except StreamError:
+                continue
+            self.assertLessEqual(end, stop)
+            self.assertEqual(buffer[stop:], stream[stop:] + bytes(8))

@@ -36,9 +36,10 @@ _CRC: Final = struct.Struct("<I")
 _MARKER: Final = struct.Struct(">xxH")
 _packLength = _LENGTH.pack
 _packCRC = _CRC.pack
-_unpackCRC = _CRC.unpack_from
 _packMarker = _MARKER.pack
 _CRC_BYTES: Final = 4
+#: The CRC32C of octets and their own CRC32C, whatever they are.
+_RESIDUE: Final = 0x48674BC7
 _NO_CRC: Final = bytes(_CRC_BYTES)
 #: PAD, and PAD with a CRC of zero, by the last two bits of the ULPDU's length.
 _PADS: Final = (b"\0\0", b"\0", b"", b"\0\0\0")
@@ -180,8 +181,9 @@ class FPDUReader:
         end = start + (length + 9 & ~3)
         if end > stop:
             return 0
-        if self._hasCRC:
-            _check(buffer, start, end)
+        # With a memoryview its octets are copied once only.
+        if self._hasCRC and crc32c(bytes(memoryview(buffer)[start:end])) != _RESIDUE:
+            raise _wrongCRC(end - start)
         self.first = first
         self.last = first + length
         return end
@@ -213,8 +215,8 @@ class FPDUReader:
         begin = start if self._position else start + _MARKER_BYTES
         if end > stop:
             return 0
-        if self._hasCRC:
-            _check(buffer, start, end)
+        if self._hasCRC and crc32c(bytes(memoryview(buffer)[start:end])) != _RESIDUE:
+            raise _wrongCRC(end - start)
         if begin > start:
             _checkMarker(buffer, start, 0)
         length = buffer[begin] << 8 | buffer[begin + 1]
@@ -235,12 +237,8 @@ class FPDUReader:
         return end
 
 
-def _check(buffer: Any, start: int, end: int) -> None:
-    # RFC 5044 section 4.4: from the FPDU's first octet, with the markers. A slice of a bytearray would be
-    # copied twice.
-    crc = _unpackCRC(buffer, end - _CRC_BYTES)[0]
-    if crc32c(bytes(memoryview(buffer)[start : end - _CRC_BYTES])) != crc:
-        raise StreamError(MPAErrorCode.CRC, f"an FPDU of {end - start} octets has a wrong CRC")
+def _wrongCRC(octets: int) -> StreamError:
+    return StreamError(MPAErrorCode.CRC, f"an FPDU of {octets} octets has a wrong CRC")
 
 
 def _checkMarker(buffer: Any, offset: int, pointer: int) -> None:
