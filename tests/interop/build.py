@@ -53,6 +53,8 @@ def main() -> int:
         print(f"Debian's packages cannot be had: {error}")
         return SKIPPED
     print(f"Linux {images.release} is in {images.directory}, after {time.monotonic() - began:.0f} s")
+    if images.noSIW is not None:
+        print(images.noSIW)
     return 0
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.interop.lab.anew import LIMIT_SECONDS, limit, runWithRepetition
-from tests.interop.lab.lab import Lab, theLab
+from tests.interop.lab.lab import Lab, Peer, theLab
 from tests.interop.lab.machine import Ended
 from tests.interop.lab.network import HOST4, HOST6
 from tests.interop.wire import Seen, packetsOf, wrongOf
@@ -25,7 +25,7 @@ from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.wire import Packet, decodeMAD
 from twisted_ib.hca.wire.cm import DREQ
 
-#: The device of this side.
+#: The device of this side where its kind is RoCE's.
 DEVICE = "roce0"
 #: The counters of packets that were lost, late or refused: by rxe's names.
 TROUBLE = ("out_of_seq_request", "rcvd_seq_err", "retry_exceeded_err", "retry_rnr_exceeded_err", "send_err")
@@ -124,22 +124,22 @@ def _isDREQ(packet: Packet) -> bool:
     return decodeMAD(packet.payload).attribute == DREQ.attribute
 
 
-class InteropTestCase(SynchronousTestCase):
+class GuestTestCase(SynchronousTestCase):
     """
-    Programs of both sides, between which everything is looked at: when a test ends, every packet was sound,
-    tshark has found nothing wrong in ours, rxe has taken each of them, and has counted no L{TROUBLE}.
+    Programs of both sides, between which all frames are captured.
 
     @cvar mtu: the largest Ethernet frames.
     @cvar ipv6: whether the addresses are IPv6.
-    @ivar trouble: of what L{TROUBLE} there may be some in this test.
-    @ivar lost: whether packets of ours may find nobody.
-    @ivar sound: L{False} where packets are spoiled.
-    @ivar looped: how many packets rxe gets from itself.
+    @cvar kind: that of the device of this side, the first of its kind.
+    @cvar peer: the guest's device.
     @ivar host: the address of this side, and C{there} the guest's.
+    @ivar file: the capture.
     """
 
     mtu = 1500
     ipv6 = False
+    kind = "roce"
+    peer = Peer.RXE
     lab: Lab
 
     def run(self, result: Any) -> None:
@@ -150,42 +150,25 @@ class InteropTestCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         """
-        Have a guest that answers and a new rxe device, and capture what happens.
+        Have a guest that answers and a new device there, and capture what happens.
         """
         self.lab = theLab()
         self.guest = self.lab.awake()
         limit(self, LIMIT_SECONDS)
         self.host, self.there = (HOST6, self.guest.ipv6) if self.ipv6 else (HOST4, self.guest.ipv4)
-        self.trouble: set[str] = set()
-        self.lost = False
-        self.sound = True
-        self.looped = 0
         self.directory = Path(self.mktemp()).resolve()
         self.directory.mkdir(mode=0o700)
         self.guest.must("dmesg --clear")
-        self.lab.renew(self.mtu)
-        self._file = self.directory / "capture.pcap"
-        self._capture: str | None = self.guest.capture(self._file)
+        self.lab.renew(self.mtu, self.peer)
+        self.file = self.directory / "capture.pcap"
+        self._capture: str | None = self.guest.capture(self.file)
         self._running: list[int] = []
         self.addCleanup(self._clean)
 
     def tearDown(self) -> None:
         """
-        Look at what happened.
+        The guest's kernel has found no fault in itself.
         """
-        counted = self.lab.counters()
-        trouble = {name: counted[name] for name in TROUBLE if counted[name] and name not in self.trouble}
-        self.assertEqual(trouble, {})
-        if not self.sound:
-            return
-        packets = self.packets()
-        sent = sum(each.ours for each in packets)
-        self.assertEqual(wrongOf(self._file), [])
-        if self.lost:
-            self.assertLessEqual(counted["rcvd_pkts"], sent)
-        else:
-            missing = sent + self.looped - counted["rcvd_pkts"]
-            self.assertIn(missing, range(unclaimedIn(packets) + 1), "rxe has not taken all packets")
         oops = self.guest.run("dmesg | grep -E 'BUG|WARNING|Oops|Call Trace'").output
         self.assertEqual(oops, "")
 
@@ -193,11 +176,11 @@ class InteropTestCase(SynchronousTestCase):
         """
         Nothing of this test runs any more.
         """
-        self._release()
+        self.release()
         for number in self._running:
             self.guest.kill(number)
 
-    def _release(self) -> None:
+    def release(self) -> None:
         """
         Stop to capture.
         """
@@ -205,30 +188,24 @@ class InteropTestCase(SynchronousTestCase):
             self.guest.release(self._capture)
             self._capture = None
 
-    def packets(self) -> list[Seen]:
-        """
-        @return: the packets so far, after which none is captured.
-        """
-        self._release()
-        return packetsOf(self._file)
-
     # This side
 
     def program(self, command: list[str], **environment: str) -> Program:
         """
-        @return: a process on this side, which has a device C{roce0}.
+        @return: a process on this side, which has the device.
         """
         variables = dict(os.environ, TWISTED_IB_RUN_DIR=str(self.directory), PYTHONUNBUFFERED="1")
-        variables["TWISTED_IB_DEVICES"] = f"{DEVICE}=roce:{self.host}"
+        variables["TWISTED_IB_DEVICES"] = f"{self.kind}0={self.kind}:{self.host}"
         program = Program(self.lab.network.within(command), variables | environment, self.directory)
         self.addCleanup(program.finish, 0)
         return program
 
-    def ping(self, *arguments: str, device: str = DEVICE) -> Program:
+    def ping(self, *arguments: str, device: str | None = None) -> Program:
         """
         @return: an C{ib-ping} on this side.
         """
-        return self.program([sys.executable, "-c", programOf("ping.ping"), "--device", device, *arguments])
+        command = [sys.executable, "-c", programOf("ping.ping"), "--device", device or f"{self.kind}0"]
+        return self.program([*command, *arguments])
 
     def until(self, program: Program, text: str, times: int = 1) -> None:
         """
@@ -269,3 +246,51 @@ class InteropTestCase(SynchronousTestCase):
         found = f"rdma resource show cm_id | grep -q 'state LISTEN ps {space}'"
         self.guest.must(f"until {found}; do sleep 0.1; done", LISTENING)
         return number
+
+
+class InteropTestCase(GuestTestCase):
+    """
+    The guest has an rxe, and everything is looked at: when a test ends, every packet was sound, tshark has
+    found nothing wrong in ours, rxe has taken each of them, and has counted no L{TROUBLE}.
+
+    @ivar trouble: of what L{TROUBLE} there may be some in this test.
+    @ivar lost: whether packets of ours may find nobody.
+    @ivar sound: L{False} where packets are spoiled.
+    @ivar looped: how many packets rxe gets from itself.
+    """
+
+    def setUp(self) -> None:
+        """
+        Expect no trouble.
+        """
+        self.trouble: set[str] = set()
+        self.lost = False
+        self.sound = True
+        self.looped = 0
+        super().setUp()
+
+    def tearDown(self) -> None:
+        """
+        Look at what happened.
+        """
+        counted = self.lab.counters()
+        trouble = {name: counted[name] for name in TROUBLE if counted[name] and name not in self.trouble}
+        self.assertEqual(trouble, {})
+        if not self.sound:
+            return
+        packets = self.packets()
+        sent = sum(each.ours for each in packets)
+        self.assertEqual(wrongOf(self.file), [])
+        if self.lost:
+            self.assertLessEqual(counted["rcvd_pkts"], sent)
+        else:
+            missing = sent + self.looped - counted["rcvd_pkts"]
+            self.assertIn(missing, range(unclaimedIn(packets) + 1), "rxe has not taken all packets")
+        super().tearDown()
+
+    def packets(self) -> list[Seen]:
+        """
+        @return: the packets so far, after which none is captured.
+        """
+        self.release()
+        return packetsOf(self.file)

@@ -4,7 +4,7 @@ C{ib-ping --as} C{ucmatose}, C{udaddy} and C{mckey} against those programs.
 
 from __future__ import annotations
 
-from tests.interop.case import InteropTestCase, Program
+from tests.interop.case import GuestTestCase, InteropTestCase, Program
 from tests.support.waiting import HANG_SECONDS
 
 SECONDS = HANG_SECONDS
@@ -12,7 +12,7 @@ SECONDS = HANG_SECONDS
 GROUP = "239.1.2.3"
 
 
-class MessagesTests(InteropTestCase):
+class Messages(GuestTestCase):
     """
     C{ucmatose}: messages over connections, port 7471.
     """
@@ -37,6 +37,12 @@ class MessagesTests(InteropTestCase):
         client = self.start(f"ucmatose -s {self.host} -b {self.there} {' '.join(self.options)}")
         self.succeeded(self.guest.finish(client, SECONDS))
         self.succeeded(server.finish(SECONDS))
+
+
+class MessagesTests(Messages, InteropTestCase):
+    """
+    With rxe, IPv4.
+    """
 
 
 class MessagesIPv6Tests(MessagesTests):

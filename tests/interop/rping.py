@@ -5,8 +5,9 @@ C{ib-ping} and C{rping}, each the other's server.
 from __future__ import annotations
 
 import time
+from typing import TypeVar
 
-from tests.interop.case import TROUBLE, InteropTestCase, Program
+from tests.interop.case import TROUBLE, GuestTestCase, InteropTestCase, Program
 from tests.interop.lab.machine import Ended
 from tests.interop.wire import Seen
 from tests.support.waiting import HANG_SECONDS
@@ -23,10 +24,12 @@ REFUSED_SECONDS, GONE_SECONDS = 8, HANG_SECONDS
 #: Sizes that fit Ethernet's usual frames, and its largest.
 USUAL, LARGE = (1500, 1024), (9000, 4096)
 
+_Rounds = TypeVar("_Rounds", bound="type[Rounds]")
 
-class RPingTestCase(InteropTestCase):
+
+class RPingPrograms(GuestTestCase):
     """
-    Common parts of all cases.
+    The programs of both sides.
     """
 
     def client(self, *options: str) -> Program:
@@ -65,9 +68,69 @@ class RPingTestCase(InteropTestCase):
             self.succeeded(ended)
 
 
-class RoundsTestCase(RPingTestCase):
+class RPingTestCase(RPingPrograms, InteropTestCase):
+    """
+    Common parts of all cases with rxe.
+    """
+
+
+class Rounds(RPingPrograms):
     """
     Rounds with all sizes.
+    """
+
+    def look(self, size: int) -> None:
+        """
+        Look at the frames of the rounds.
+
+        @param size: of a round, octets.
+        """
+        raise NotImplementedError
+
+    def roundsOfClient(self, size: int) -> None:
+        """
+        Do them as client of C{rping -s}.
+        """
+        options = ("-C", str(ROUNDS), "-S", str(size), "-V")
+        server = self.remoteServer(*options)
+        self.succeeded(self.client(*options).finish(SECONDS))
+        self.succeeded(self.guest.finish(server, GONE_SECONDS))
+        self.look(size)
+
+    def roundsOfServer(self, size: int) -> None:
+        """
+        Do them as server of C{rping -c}.
+        """
+        options = ("-C", str(ROUNDS), "-S", str(size), "-V")
+        server = self.server(*options)
+        self.done(self.remoteClient(*options))
+        self.succeeded(server.finish(GONE_SECONDS))
+        self.look(size)
+
+
+def addSizes(case: _Rounds) -> _Rounds:
+    """
+    Make one test per size and role.
+
+    @param case: the class that gets them.
+    """
+    for size in SIZES:
+
+        def client(self: Rounds, size: int = size) -> None:
+            self.roundsOfClient(size)
+
+        def server(self: Rounds, size: int = size) -> None:
+            self.roundsOfServer(size)
+
+        for role, test in (("client", client), ("server", server)):
+            test.__doc__ = f"As {role}, with {size} octets a round."
+            setattr(case, f"test_{role}{size}", test)
+    return case
+
+
+class RoundsTestCase(Rounds, InteropTestCase):
+    """
+    Rounds with rxe.
 
     @cvar frames: the largest Ethernet frames, and the path MTU that follows.
     """
@@ -81,57 +144,15 @@ class RoundsTestCase(RPingTestCase):
         self.mtu = self.frames[0]
         super().setUp()
 
-    def _look(self, size: int) -> None:
+    def look(self, size: int) -> None:
         """
-        Look at the packets of the rounds.
-
-        @param size: of a round, octets.
+        See L{Rounds.look}.
         """
         packets = self.packets()
         data = [each for each in packets if "READ Response" in each.name or "WRITE" in each.name]
         self.assertEqual(max(len(each.packet.payload) for each in data), min(size, self.frames[1]))
         parts = -(-size // self.frames[1])
         self.assertGreaterEqual(len(data), 2 * ROUNDS * parts)
-
-    def roundsOfClient(self, size: int) -> None:
-        """
-        Do them as client of C{rping -s}.
-        """
-        options = ("-C", str(ROUNDS), "-S", str(size), "-V")
-        server = self.remoteServer(*options)
-        self.succeeded(self.client(*options).finish(SECONDS))
-        self.succeeded(self.guest.finish(server, GONE_SECONDS))
-        self._look(size)
-
-    def roundsOfServer(self, size: int) -> None:
-        """
-        Do them as server of C{rping -c}.
-        """
-        options = ("-C", str(ROUNDS), "-S", str(size), "-V")
-        server = self.server(*options)
-        self.done(self.remoteClient(*options))
-        self.succeeded(server.finish(GONE_SECONDS))
-        self._look(size)
-
-
-def addSizes(case: type[RoundsTestCase]) -> type[RoundsTestCase]:
-    """
-    Make one test per size and role.
-
-    @param case: the class that gets them.
-    """
-    for size in SIZES:
-
-        def client(self: RoundsTestCase, size: int = size) -> None:
-            self.roundsOfClient(size)
-
-        def server(self: RoundsTestCase, size: int = size) -> None:
-            self.roundsOfServer(size)
-
-        for role, test in (("client", client), ("server", server)):
-            test.__doc__ = f"As {role}, with {size} octets a round."
-            setattr(case, f"test_{role}{size}", test)
-    return case
 
 
 @addSizes

@@ -5,19 +5,16 @@ what tshark says of ours.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
-from struct import Struct
 
 from attrs import frozen
 
+from tests.hca.capture.tcpstreams import framesOf
 from tests.interop.lab.network import HOST_MAC, IPV4, IPV6
-from tests.support.captures import TSHARK, tshark
+from tests.support.captures import IWARP_WRONG, TSHARK, tshark
 from twisted_ib.hca.wire import Packet, decodePacket, encodePacket
 
-#: Where a file's frames begin, and what is in front of each: time, its length here and on the wire.
-_BEGIN, _FRAME = 24, Struct("<IIII")
 _ETHERNET, _UDP = 14, 8
 _PORT = 4791
 #: How addresses of this side end.
@@ -57,19 +54,6 @@ class Seen:
         return self.packet.row.name
 
 
-def _frames(file: Path) -> Iterator[bytes]:
-    """
-    @return: the frames of a capture.
-    """
-    data = file.read_bytes()
-    at = _BEGIN
-    while at + _FRAME.size <= len(data):
-        size = _FRAME.unpack_from(data, at)[2]
-        at += _FRAME.size
-        yield data[at : at + size]
-        at += size
-
-
 def packetsOf(file: Path) -> list[Seen]:
     """
     The packets of RoCEv2 in a capture; each is sound, and is the same octets when it is encoded.
@@ -77,7 +61,7 @@ def packetsOf(file: Path) -> list[Seen]:
     @raise WireError: one is not.
     """
     seen = []
-    for frame in _frames(file):
+    for frame in framesOf(file):
         version = {b"\x08\0": 4, b"\x86\xdd": 6}.get(frame[12:14])
         if version == 4 and frame[23] == 17:
             udp, addresses = _ETHERNET + 20, (frame[26:30], frame[30:34])
@@ -104,3 +88,12 @@ def wrongOf(file: Path) -> list[list[str]]:
     if TSHARK is None:
         return []
     return tshark(file, f"eth.src == {HOST_MAC} && ({_WRONG})", "frame.number", "_ws.col.Info")
+
+
+def malformedOf(file: Path) -> list[list[str]]:
+    """
+    The segments of TCP of this side that tshark finds wrong, or their FPDUs; none without tshark.
+    """
+    if TSHARK is None:
+        return []
+    return tshark(file, f"eth.src == {HOST_MAC} && ({IWARP_WRONG})", "frame.number", "_ws.col.Info")

@@ -5,9 +5,11 @@ fabrics.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from struct import unpack_from
 from typing import Any
@@ -26,6 +28,10 @@ from twisted_ib.hca.wire.packet import Packet
 from twisted_ib.hca.wire.rocev2 import ETHERNET, UDPDatagram
 
 TSHARK = shutil.which("tshark")
+#: A display filter: FPDUs that tshark finds wrong.
+IWARP_WRONG = "_ws.malformed || iwarp_mpa.bad_length || tcp.checksum.status == Bad"
+#: Protocols that take for themselves what they do not know.
+_NOT_GUESSED = ["--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct"]
 
 
 @define
@@ -91,11 +97,20 @@ def _options(block: bytes, at: int) -> dict[int, bytes]:
 
 def read(path: str | Path) -> list[Frame]:
     """
+    The packets of a file, each of InfiniBand's transport.
+    """
+    return [_frame(*each) for each in recorded(path)]
+
+
+def recorded(path: str | Path) -> Iterator[tuple[str, int, bool, int, bytes]]:
+    """
     The packets of a file, which has nothing else, and of which nothing is missing.
+
+    @return: of each packet its interface, that one's link type, whether it was sent there, its time and
+        its octets.
     """
     data = Path(path).read_bytes()
     names: list[tuple[str, int]] = []
-    frames = []
     at = 0
     while at < len(data):
         kind, size = unpack_from("<II", data, at)
@@ -119,8 +134,7 @@ def read(path: str | Path) -> list[Frame]:
             assert here == there
             frame = block[20 : 20 + here]
             direction = _options(block, 20 + -(-here // 4) * 4)[2]
-            frames.append(_frame(*names[interface], direction == b"\2\0\0\0", high << 32 | low, frame))
-    return frames
+            yield (*names[interface], direction == b"\2\0\0\0", high << 32 | low, frame)
 
 
 def _frame(interface: str, linkType: int, outbound: bool, time: int, data: bytes) -> Frame:
@@ -338,6 +352,17 @@ class Observer:
         return sum(len(stream.open) for stream in self.streams.values())
 
 
+def crcsOf(path: str | Path) -> Counter[str]:
+    """
+    @return: how many CRCs of MPA tshark finds C{Good}, and how many C{Bad}.
+    """
+    assert TSHARK is not None
+    arguments = [TSHARK, "-n", "-r", str(path), "-Y", "iwarp_mpa", "-O", "iwarp_mpa", *_NOT_GUESSED]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
+    assert not done.returncode, done.stderr
+    return Counter(re.findall(r"\((Good|Bad) CRC32", done.stdout))
+
+
 def tshark(path: str | Path, shown: str, *fields: str) -> list[list[str]]:
     """
     The output of tshark for a file.
@@ -347,9 +372,8 @@ def tshark(path: str | Path, shown: str, *fields: str) -> list[list[str]]:
     """
     assert TSHARK is not None
     arguments = [TSHARK, "-n", "-r", str(path), "-Y", shown, "-T", "fields", "-o", "udp.check_checksum:TRUE"]
-    arguments += ["-o", "ip.check_checksum:TRUE"]
-    # Takes for RPC over RDMA what it does not know; see roce.md.
-    arguments += ["--disable-protocol", "rpcordma"]
+    arguments += ["-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE"]
+    arguments += _NOT_GUESSED
     for name in fields or ("frame.number",):
         arguments += ["-e", name]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)

@@ -12,7 +12,9 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
+from tests.interop.lab import siw
 from tests.interop.lab.packages import Archive, output, run
 
 #: Packages that the host needs besides a plain Debian.
@@ -56,7 +58,7 @@ def sourceDigest() -> str:
     """
     @return: what changes with what images are made from.
     """
-    sources = [Path(__file__), *sorted(each for each in OWN.iterdir() if each.is_file())]
+    sources = [Path(__file__), Path(siw.__file__), *sorted(each for each in OWN.iterdir() if each.is_file())]
     return hashlib.sha256(b"".join(each.read_bytes() for each in sources)).hexdigest()
 
 
@@ -96,8 +98,20 @@ class Images:
         """
         if not self._built.exists():
             return None
-        built = json.loads(self._built.read_text())
+        built = self._read()
         return str(built["release"]) if built.get("source") == sourceDigest() else None
+
+    @property
+    def noSIW(self) -> str | None:
+        """
+        The reason why the guests have no siw; L{None} if they have it.
+        """
+        reason: str | None = self._read()["noSIW"]
+        return reason
+
+    def _read(self) -> dict[str, Any]:
+        built: dict[str, Any] = json.loads(self._built.read_text())
+        return built
 
     def program(self, name: str, called: str | None = None) -> list[str]:
         """
@@ -128,13 +142,15 @@ class Images:
         archive.unpack(host, self.host)
         archive.unpack([file], trees[1])
         archive.unpack(guest, trees[2])
+        noSIW = siw.buildSIW(archive, release, self.directory / "siw", trees[1])
         modules = Modules(self, trees[1], release)
         self._guest(trees[2], modules)
         self._early(trees[3], modules)
         shutil.copy(trees[1] / "boot" / f"vmlinuz-{release}", self.kernel)
         for tree in trees[1:]:
             shutil.rmtree(tree)
-        self._built.write_text(json.dumps({"release": release, "source": sourceDigest()}))
+        built = {"release": release, "source": sourceDigest(), "noSIW": noSIW}
+        self._built.write_text(json.dumps(built))
 
     def _guest(self, tree: Path, modules: Modules) -> None:
         """

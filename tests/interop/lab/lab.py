@@ -10,6 +10,7 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from subprocess import CalledProcessError
 
@@ -17,13 +18,17 @@ from tests.interop.lab.images import Images, cacheDirectory
 from tests.interop.lab.machine import Machine
 from tests.interop.lab.network import Network
 
-#: Where rxe counts, and what its device is called.
-RXE = "rxe0"
+#: Devices of the guest, and where rxe counts.
+RXE, SIW = "rxe0", "siw0"
 COUNTERS = f"/sys/class/infiniband/{RXE}/ports/1/hw_counters"
 #: After how many guests in succession that do not come up no more are booted.
 ATTEMPTS = 2
-#: A new rxe device: no object and no count of an earlier one is left.
-RENEW = f"rdma link del {RXE} 2>/dev/null; rdma link add {RXE} type rxe netdev eth0"
+#: A new device: no object and no count of an earlier one is left.  The card has one at a time: rdma_cm has no
+#: choice.
+RENEW = """
+    for each in $(rdma link show | sed -nE 's,^link ([a-z0-9]+)/.*,\\1,p'); do rdma link del $each; done
+    rdma link add {name} type {kind} netdev eth0
+"""
 
 
 def unfit() -> str | None:
@@ -60,6 +65,15 @@ def lacking() -> str | None:
     if Images(cacheDirectory()).release is None:
         return f"no guest is built in {cacheDirectory()}: python -m tests.interop.build"
     return None
+
+
+class Peer(Enum):
+    """
+    What a guest's card is made to be: a device's name and its type.
+    """
+
+    RXE = (RXE, "rxe")
+    SIW = (SIW, "siw")
 
 
 class Lab:
@@ -125,9 +139,9 @@ class Lab:
         self._unbooted = 0
         return guest
 
-    def renew(self, mtu: int) -> None:
+    def renew(self, mtu: int, peer: Peer = Peer.RXE) -> None:
         """
-        Have a new rxe device.
+        Have a new device.
 
         @param mtu: the largest Ethernet frames of both sides.
         """
@@ -135,7 +149,8 @@ class Lab:
             self.network.limit(mtu)
             self.guest.must(f"ip link set eth0 mtu {mtu}")
             self.mtu = mtu
-        self.guest.must(RENEW)
+        name, kind = peer.value
+        self.guest.must(RENEW.format(name=name, kind=kind))
 
     def counters(self) -> dict[str, int]:
         """

@@ -107,6 +107,13 @@ def hardware(guid: int) -> bytes:
     return b"\x02" + (guid & (1 << 40) - 1).to_bytes(5, "big")
 
 
+def hardwareOf(gid: int) -> bytes:
+    """
+    @return: the MAC address to show for an IP address, whose last octets it ends with.
+    """
+    return b"\x02\x00" + (gid & 0xFFFFFFFF).to_bytes(4, "big")
+
+
 class RoutedFraming:
     """
     RoCEv2 in Ethernet frames.
@@ -193,5 +200,6 @@ __all__ = [
     "LocalFraming",
     "RoutedFraming",
     "hardware",
+    "hardwareOf",
     "management",
 ]

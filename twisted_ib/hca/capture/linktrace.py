@@ -13,6 +13,7 @@ from zope.interface import implementer
 
 from twisted_ib.errors import WireError
 from twisted_ib.hca.capture.capture import Capture
+from twisted_ib.hca.capture.framing import hardwareOf
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.base.link import ILink
 from twisted_ib.hca.wire.headers import ICRC
@@ -20,8 +21,6 @@ from twisted_ib.hca.wire.icrcflow import ICRCState
 from twisted_ib.hca.wire.rocev2 import UDPDatagram, ethernet, hardwareAddress, ipVersion
 
 _HOP_LIMIT: Final = 64
-#: A made-up MAC address ends with the last octets of the IP address.
-_HARDWARE_MASK: Final = 0xFFFFFFFF
 
 
 @implementer(ILink)
@@ -187,8 +186,8 @@ class TracedLink:
         flow = ICRCState(here, there, port)
         fromGID, toGID = int.from_bytes(here, "big"), int.from_bytes(there, "big")
         version = ipVersion(fromGID, toGID)
-        hardware = hardwareAddress(toGID, _hardware(toGID))
-        head = ethernet(_hardware(fromGID), hardware, version)
+        hardware = hardwareAddress(toGID, hardwareOf(toGID))
+        head = ethernet(hardwareOf(fromGID), hardware, version)
         # One call may have many datagrams of equal size (UDP_SEGMENT, UDP_GRO): each is a packet on the
         # wire.
         for at in range(0, len(data), size):
@@ -204,11 +203,6 @@ class TracedLink:
                 continue  # Malformed: it cannot be shown as a packet.
             # With the ICRC as it arrived, right or wrong.
             capture.write(self._interface, outbound, head + datagram[: -ICRC.size] + each[end:])
-
-
-def _hardware(gid: int) -> bytes:
-    # 0x02: locally administered, so that no vendor's address is used.
-    return b"\x02\x00" + (gid & _HARDWARE_MASK).to_bytes(4, "big")
 
 
 __all__ = ["TracedLink"]

@@ -1,5 +1,6 @@
 """
-Capture of a fabric: observes its paths, or its link (L{twisted_ib.hca.capture.linktrace}).
+Capture of a fabric: observes its paths, its link (L{twisted_ib.hca.capture.linktrace}) or its TCP connections
+(L{twisted_ib.hca.capture.streamtrace}).
 
 The path classes of a traced fabric of records are replaced by subclasses: a record is shown after the
 medium has accepted it, and a tap in front of the receiver shows what arrives.  A fabric that is not traced
@@ -36,6 +37,7 @@ from twisted_ib.hca.capture.capture import Capture
 from twisted_ib.hca.capture.flow import Flow
 from twisted_ib.hca.capture.framing import Framing, LocalFraming, RoutedFraming
 from twisted_ib.hca.capture.linktrace import TracedLink
+from twisted_ib.hca.capture.streamtrace import TracedStream
 from twisted_ib.hca.fabric.base.link import IFabricObserver
 from twisted_ib.hca.fabric.base.path import Refusing
 from twisted_ib.hca.queues.receiver import RecordReceiver
@@ -87,6 +89,15 @@ class Trace:
         See L{IFabricObserver}.
         """
         return TracedLink(link, self.capture, self.interface)
+
+    def tracedStream(self, stream: Any, isInitiator: bool) -> Any:
+        """
+        See L{IFabricObserver}.
+        """
+        try:
+            return TracedStream(stream, isInitiator, self.capture, self.interface)
+        except OSError:
+            return stream  # The peer has reset it: there is nothing to show.
 
     def tracedMAD(self, isOutbound: bool, packet: Any) -> None:
         """

@@ -125,6 +125,56 @@ def internetChecksum(*pieces: Octets) -> int:
     return ~(total % 0xFFFF) & 0xFFFF if total % 0xFFFF or not total else 0
 
 
+def ipHeader(
+    source: int,
+    destination: int,
+    protocol: int,
+    length: int,
+    trafficClass: int = 0,
+    hopLimit: int = 64,
+    flowLabel: int = 0,
+    identification: int = 0,
+) -> bytes:
+    """
+    An IP header; see L{UDPDatagram} for its fields.
+
+    @param source: GID of the sender, and C{destination} the receiver's.
+    @param protocol: that of the next header.
+    @param length: the octets that follow.
+    @raise HeaderError: a field does not fit.
+    """
+    try:
+        if ipVersion(source, destination) == 4:
+            head = _IPV4.pack(
+                *(_IPV4_FIRST, trafficClass, _IPV4.size + length, identification),
+                *(_DO_NOT_FRAGMENT, hopLimit, protocol, 0),
+                *(source & 0xFFFFFFFF, destination & 0xFFFFFFFF),
+            )
+            return head[:10] + internetChecksum(head).to_bytes(2, "big") + head[12:]
+        if trafficClass >> 8 or flowLabel >> 20:
+            raise HeaderError(f"IPv6 has no class {trafficClass:#x} or flow {flowLabel:#x}")
+        return _IPV6.pack(
+            *(6 << 28 | trafficClass << 20 | flowLabel, length, protocol),
+            *(hopLimit, source >> 64, source & _LOW),
+            *(destination >> 64, destination & _LOW),
+        )
+    except structError as error:
+        raise HeaderError(f"an IP packet cannot have this: {error}") from None
+
+
+def transportChecksum(source: int, destination: int, protocol: int, segment: Octets) -> int:
+    """
+    The checksum of TCP or UDP.
+
+    @param source: GID of the sender, and C{destination} the receiver's.
+    @param segment: from the transport's header on; its checksum field is 0.
+    """
+    # RFC 8200 section 8.1: the pseudo-header. The same sum serves IPv4 (RFC 768, RFC 9293 section 3.1): the
+    # prefix 0xFFFF of its GIDs is zero in ones' complement.
+    pseudo = (source + destination + len(segment) + protocol).to_bytes(18, "big")
+    return internetChecksum(pseudo, segment if not len(segment) % 2 else bytes(segment) + b"\0")
+
+
 @frozen
 class UDPDatagram:
     """
@@ -158,35 +208,20 @@ class UDPDatagram:
         """
         body = self.body
         length = _UDP.size + len(body) + ICRC.size
-        source, destination = self.source, self.destination
+        head = ipHeader(
+            *(self.source, self.destination, _PROTOCOL, length),
+            *(self.trafficClass, self.hopLimit, self.flowLabel, self.identification),
+        )
         try:
-            if ipVersion(source, destination) == 4:
-                head = _IPV4.pack(
-                    *(_IPV4_FIRST, self.trafficClass, _IPV4.size + length, self.identification),
-                    *(_DO_NOT_FRAGMENT, self.hopLimit, _PROTOCOL, 0),
-                    *(source & 0xFFFFFFFF, destination & 0xFFFFFFFF),
-                )
-                head = head[:10] + internetChecksum(head).to_bytes(2, "big") + head[12:]
-            else:
-                if self.trafficClass >> 8 or self.flowLabel >> 20:
-                    raise HeaderError(f"IPv6 has no class {self.trafficClass:#x} or flow {self.flowLabel:#x}")
-                head = _IPV6.pack(
-                    *(6 << 28 | self.trafficClass << 20 | self.flowLabel, length, _PROTOCOL),
-                    *(self.hopLimit, source >> 64, source & _LOW),
-                    *(destination >> 64, destination & _LOW),
-                )
             packed = b"".join((head, _UDP.pack(self.port, PORT, length, self.checksum or 0), body))
         except structError as error:
-            raise HeaderError(f"an IP packet cannot have this: {error}") from None
+            raise HeaderError(f"a UDP datagram cannot have this: {error}") from None
         packed += ICRC.pack(icrc(packed, 0, len(packed)))
         if self.checksum is not None:
             return packed
-        # RFC 8200 section 8.1: the pseudo-header. The same sum serves IPv4 (RFC 768): the prefix 0xFFFF of
-        # its GIDs is zero in ones' complement.
-        pseudo = (source + destination + length + _PROTOCOL).to_bytes(18, "big")
         udp = len(head)
         # RFC 768: a computed 0 is sent as 0xFFFF, since 0 means no checksum.
-        found = internetChecksum(pseudo, packed[udp:]) or 0xFFFF
+        found = transportChecksum(self.source, self.destination, _PROTOCOL, packed[udp:]) or 0xFFFF
         return b"".join((packed[: udp + 6], found.to_bytes(2, "big"), packed[udp + 8 :]))
 
     @classmethod

@@ -110,6 +110,13 @@ class IFabricObserver(Interface):
         @return: another in its place.
         """
 
+    def tracedStream(stream, isInitiator):  # type: ignore[no-untyped-def]
+        """
+        @param stream: a TCP socket of a fabric of streams, which is connected.
+        @param isInitiator: whether this side has connected it.
+        @return: another in its place, or the same.
+        """
+
     def tracedMAD(isOutbound, packet):  # type: ignore[no-untyped-def]
         """
         A MAD passes the port of the fabric of a subnet.
