@@ -10,13 +10,14 @@ from tests.hca.queues.keyed_pair import Pair, piece
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.fabric.base.path import RecordPath
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import SGE, Capabilities, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.services.operations import message
 from twisted_ib.hca.services.operations.rows import OPERATIONS
-from twisted_ib.hca.wire.headers import IMMEDIATE, REFERENCE, RETH
+from twisted_ib.hca.wire.headers import IMMEDIATE, INVALIDATE, REFERENCE, RETH
 
-SEND, SEND_IMM = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM
+SEND, SEND_IMM, SEND_INV = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM, SendOpcode.SEND_WITH_INV
 WRITE, WRITE_IMM = SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM
 READ = SendOpcode.RDMA_READ
 VERBS = sorted(each.opcode for each in OPERATIONS)
@@ -324,6 +325,30 @@ class WireTests(RequesterTestCase):
             self.assertEqual(
                 [body for _, body in wire], [first + data[:1000], data[1000:2000], last + data[2000:2500]]
             )
+
+    def test_announced(self) -> None:
+        """
+        Over DDP each record of a SEND says how the message ends; a WRITE has no end that a peer sees.
+        """
+        self.patch(limits, "INLINE_MESSAGE", 1000)
+        self.patch(RecordPath, "inSegments", True)
+        key, data = INVALIDATE.pack(0x11223344), bytes(self.source.view)
+        for verb, fields, codes, header in (
+            (SEND, {}, [0x00, 0x01, 0x02], b""),
+            (SEND, {"flags": SendFlags.SOLICITED}, [0x80, 0x81, 0x82], b""),
+            (SEND_INV, {"invalidateKey": 0x11223344}, [0x00, 0x01, 0x16], key),
+            (SEND_INV, {"invalidateKey": 0x11223344, "flags": SendFlags.SOLICITED}, [0x80, 0x81, 0x96], key),
+            (WRITE, {}, [0x06, 0x07, 0x08], b""),
+        ):
+            self.connect()
+            self.post(1, verb, 2500, **fields)
+            wire = self.wire()
+            self.assertEqual([code for code, _ in wire], codes)
+            if verb != WRITE:
+                self.assertEqual(
+                    [body for _, body in wire],
+                    [header + data[:1000], header + data[1000:2000], header + data[2000:2500]],
+                )
 
     def test_exactly(self) -> None:
         """

@@ -15,6 +15,7 @@ from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.base import operation
 from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.fabric.base.path import RecordPath
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import SGE, SendOpcode
@@ -160,6 +161,30 @@ class SendTests(ResponderTestCase):
         self.put(0x00, b"1")
         self.put(0x82, b"1")
         self.assertEqual(seen, [False, True, True])
+
+    def test_within(self) -> None:
+        """
+        Over DDP, and there alone, a WRITE may come between the records of a SEND; not in parts, and no other
+        message.  A refused one leaves the SEND as it was.
+        """
+        for inSegments in (False, True):
+            self.connect()
+            self.patch(RecordPath, "inSegments", inSegments)
+            self.patch(RecordPath, "inPackets", True)
+            self.b.receive(1, piece(self.target))
+            self.assertEqual(self.put(0x00, b"he"), 0)
+            self.assertEqual(self.put(0x0A, self.reth(2, 500) + b"by"), 0 if inSegments else INVALID)
+            if inSegments:
+                self.assertEqual(self.put(0x02, b"llo"), 0)
+                self.assertEqual(bytes(self.target.view[:5]), b"hello")
+                self.assertEqual(bytes(self.target.view[500:502]), b"by")
+                self.assertEqual([c.byteLength for c in self.b.received()], [5])
+        for code, data in ((0x06, self.reth(2) + b"a"), (0x04, b"a"), (0x0A, self.reth(2, key=0) + b"by")):
+            self.connect()
+            self.b.receive(1, piece(self.target))
+            self.put(0x00, b"he")
+            self.assertIn(self.put(code, data), (INVALID, ACCESS))
+            self.assertEqual([(c.workRequestID, c.status) for c in self.b.received()], [(1, FLUSH)])
 
     def test_scatter(self) -> None:
         """

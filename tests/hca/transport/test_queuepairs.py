@@ -44,6 +44,7 @@ class PacketPath(RecordPath):
 
     other: PacketPath
     inPackets = True
+    inSegments = False
 
     def __init__(self, clock: Clock, parameters: ConnectionParameters, remote: int) -> None:
         """

@@ -398,6 +398,10 @@ class IPath(IPeerPath):
     )
     messageBytes = Attribute("The longest stream message that it carries well.")
     inPackets = Attribute("Whether only the refused packet is sent again, and not its whole message.")
+    inSegments = Attribute(
+        "Whether records become segments of DDP (RFC 5041): then each record of a SEND says how the message"
+        " ends, as its last one does; and a WRITE may come between the records of a SEND."
+    )
     retransmits = Attribute("Packets sent again; 0 where nothing is lost.")
 
     def modified(queuePair):  # type: ignore[no-untyped-def]

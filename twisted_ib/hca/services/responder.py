@@ -173,7 +173,8 @@ class Responder:
         # Linux rxe_resp.c check_op_seq(): behind First or Middle only Middle or Last of the same
         # kind.
         if begins is not (message is None) or not (begins or message.__class__ is kind):
-            raise Refused(NAK_INVALID_REQUEST)
+            self._takeWithin(work, part, opcode, buffer, start, stop)
+            return
         # Linux rxe_resp.c check_op_valid(): what the queue pair does not grant is an invalid request
         # (0x61), not an access error, and comes before the R_Key is looked at.
         if kind.access & ~work.attributes.access:
@@ -217,6 +218,21 @@ class Responder:
             work.messagesReceived += 1
             if extra or not kind.isWrite:
                 message.finish(work, self._receives, extra, value, bool(opcode & SOLICITED))
+
+    def _takeWithin(
+        self, work: WorkQueues, part: Any, opcode: int, buffer: Any, start: int, stop: int
+    ) -> None:
+        # RFC 5041 has no order between a tagged message and an untagged one that has begun.
+        kind, begins, ends, _ = part
+        path, message = work.queuePair.path, self._message
+        isWhole = kind.isWrite and begins and ends
+        if message is None or message.isWrite or not isWhole or path is None or not path.inSegments:
+            raise Refused(NAK_INVALID_REQUEST)
+        self._message = None
+        try:
+            self._take(work, opcode, buffer, start, stop)
+        finally:
+            self._message = message
 
     def _executeAtomics(self) -> None:
         try:

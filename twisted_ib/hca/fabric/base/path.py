@@ -175,6 +175,7 @@ class RecordPath(Waiters):
     """
 
     inPackets: ClassVar = False
+    inSegments: ClassVar = False
     retransmits: ClassVar = 0
     messageBytes: ClassVar = limits.INLINE_RECORD
 

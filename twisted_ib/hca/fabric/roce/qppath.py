@@ -124,6 +124,7 @@ class QueuePairPath(Waiters):
     )
 
     inPackets: ClassVar = True
+    inSegments: ClassVar = False
 
     def __init__(self, way: PeerPath, queuePair: Any, message: Any) -> None:
         """

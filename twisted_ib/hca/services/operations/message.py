@@ -197,6 +197,8 @@ class MessageOperation(Operation):
             reference, count, payload = self._payload(path, pd, start)
             ends = start + count == length
             opcode, header = self._header(ends)
+            if not ends and path.inSegments:
+                opcode, header = self._announced(opcode, header)
             # Bit 0x40 is free for this: on a wire it marks reliable datagrams, which nobody
             # implements.
             if reference:
@@ -249,6 +251,15 @@ class MessageOperation(Operation):
             # has the bit.
             if self.flags & _SOLICITED_FLAG:
                 opcode |= SOLICITED
+        return opcode, header
+
+    def _announced(self, opcode: int, header: bytes) -> tuple[int, bytes]:
+        # RFC 5041 section 4.3: all segments of a message have the same RsvdULP, which has RDMAP's operation
+        # (Send with Solicited Event, with Invalidate) and the key.
+        if self.flags & _SOLICITED_FLAG:
+            opcode |= SOLICITED
+        if self.ending is not None:
+            header += self.ending.pack(getattr(self.request, self.ended))
         return opcode, header
 
 
