@@ -60,9 +60,10 @@ class End:
         ird: int = 16,
         ord: int = 16,
         ready: str | None = None,
+        key: int = 0x5A,
     ) -> None:
         self.out: list[Any] = []
-        self.bookkeeping = Reads(ird, ord, 0x5A)
+        self.bookkeeping = Reads(ird, ord, key)
         self.sender = RDMAPSender(FPDUWriter(crc, markers), largest, self.bookkeeping)
         self.receiver = RDMAPReceiver(self, self.bookkeeping, ready)
         self.reader = FPDUReader(crc, markers)

@@ -1,0 +1,3 @@
+"""
+Tests of iWARP with the large numbers.
+"""
