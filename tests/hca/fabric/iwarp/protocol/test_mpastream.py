@@ -115,6 +115,15 @@ class LiteralTests(SynchronousTestCase):
             )
             self.assertEqual(found(FPDUReader(hasCRC, False), [covered + pad + crc]), [body])
 
+    def test_padSent(self) -> None:
+        """
+        PAD is sent as zero, to a multiple of four.
+        """
+        for crc, markers in COMBINATIONS:
+            for length, pad in ((14, 0), (15, 3), (16, 2), (17, 1)):
+                fpdu = framed(FPDUWriter(crc, markers), b"x" * length)
+                self.assertEqual(fpdu[-4 - pad - 1 : -4], b"x" + bytes(pad))
+
     def test_pad(self) -> None:
         """
         PAD is not checked: Linux siw sends left-over octets in it. A CRC covers it.
@@ -215,12 +224,27 @@ class StreamTests(SynchronousTestCase):
             error = self.assertRaises(StreamError, FPDUReader(crc, markers).next, fpdu, 0, len(fpdu))
             self.assertEqual(error.code, code)
 
+    def test_fpduBytes(self) -> None:
+        """
+        The octets of an FPDU; with markers, those at the worst place in the stream.
+        """
+        found = [fpduBytes(length) for length in (0, 14, 15, 18, 19, 65535)]
+        self.assertEqual(found, [8, 20, 24, 24, 28, 65544])
+        for length in (14, 498, 502, 503, 506, 1010, 1011, 1014):
+            worst = 0
+            for position in range(0, 512, 4):
+                writer = FPDUWriter(False, True)
+                writer._position = position
+                worst = max(worst, len(framed(writer, bytes(length))))
+            self.assertEqual(fpduBytes(length, True), worst)
+
     def test_mulpdu(self) -> None:
         """
         The MULPDU is that of RFC 5044, within bounds.
         """
         self.assertEqual([mulpdu(1460), mulpdu(1460, True)], [1454, 1442])
         self.assertEqual([mulpdu(8948), mulpdu(8948, True)], [8942, 8870])
+        self.assertEqual([mulpdu(1461), mulpdu(1463), mulpdu(1464)], [1454, 1454, 1458])
         self.assertEqual([mulpdu(88), mulpdu(1 << 20), mulpdu(1 << 20, True)], [128, 65535, 65018])
 
     def test_uncopied(self) -> None:

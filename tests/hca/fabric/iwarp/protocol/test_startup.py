@@ -120,6 +120,8 @@ class TableTests(SynchronousTestCase):
         for state in State:
             for given in Input:
                 machine = self.machine(state)
+                if state in (State.IDLE, State.AWAIT_REPLY, State.AWAIT_REQUEST):
+                    self.assertIsNone(machine.event)
                 self.assertIs(machine.state, state)
                 self.before = state
                 self.feed(machine, given)
@@ -183,6 +185,7 @@ class InitiatorTests(SynchronousTestCase):
             assert isinstance(initiator.event, Replied)
             self.assertEqual(initiator.event.frame.privateData, b"ok")
             self.assertEqual((initiator.ird, initiator.ord, initiator.rtr), (1, 1, None))
+            self.assertIs(initiator.state, State.RDMA_MODE)
             self.assertFalse(initiator.holds)
             # They are no longer the startup's.
             self.assertEqual(take(initiator, b"fpdu"), 0)
@@ -417,7 +420,21 @@ class ResponderTests(SynchronousTestCase):
         self.assertIsNone(responder.event)
         take(responder, b"x")
         self.assertIsInstance(responder.event, Failed)
-        self.assertEqual(responder.accept(b"", 1, 1, 0.0), b"")
+
+    def test_late(self) -> None:
+        """
+        A command that comes too late does nothing, and has no event.
+        """
+        for command, arguments in ((Responder.accept, (b"", 1, 1, 0.0)), (Responder.reject, ())):
+            responder = requested()
+            take(responder, b"x")
+            self.assertIsInstance(responder.event, Failed)
+            self.assertEqual(command(responder, *arguments), b"")
+            self.assertIsNone(responder.event)
+            self.assertIs(responder.state, State.FAILED)
+        initiator = replied(PLAIN, 0x10, "0000 0000")
+        self.assertEqual(initiator.request(b"", 0.0), b"")
+        self.assertIsNone(initiator.event)
 
     def test_malformed(self) -> None:
         """
@@ -464,8 +481,10 @@ class ResponderTests(SynchronousTestCase):
                 if acknowledged:
                     responder.replyAcknowledged()
                     self.assertEqual(responder.holds, not releases)
+                    self.assertEqual(responder.state is State.RDMA_MODE, releases)
                 responder.fpduReceived()
                 self.assertFalse(responder.holds)
+                self.assertIs(responder.state, State.RDMA_MODE)
 
 
 class BothTests(SynchronousTestCase):

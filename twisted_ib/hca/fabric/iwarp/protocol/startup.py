@@ -85,7 +85,8 @@ class StartupOptions:
     """
     One side's wishes.
 
-    @ivar revision: of an initiator's Request: 1 or 2. A responder takes both.
+    @ivar revision: of an initiator's Request: 1 or 2. A responder takes both. In revision 1 it sends nothing
+        before the initiator does.
     @ivar crc: want CRCs. Without C{google_crc32c} none are offered, and a peer that wants some is refused.
     @ivar markers: want markers in what is received, and send them to a peer that wants them; else such a peer
         is refused, as Linux siw does.
@@ -360,14 +361,13 @@ class Responder(Startup):
     @ivar releasesWhenQuiet: whether L{replyAcknowledged} ends the wait for the initiator's first FPDU.
     """
 
-    __slots__ = ("_depths", "releasesWhenQuiet")
+    __slots__ = ("releasesWhenQuiet",)
 
     def __init__(self, options: StartupOptions, now: float) -> None:
         super().__init__(options)
         self.state = State.AWAIT_REQUEST
         self.deadline = now + REQUEST_SECONDS
         self.releasesWhenQuiet = False
-        self._depths: Depths | None = None
 
     def accept(self, privateData: bytes, ird: int, ord: int, now: float) -> bytes:
         """
