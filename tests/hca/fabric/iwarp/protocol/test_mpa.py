@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.errors import HeaderError, LengthError, WireError
 from twisted_ib.hca.fabric.iwarp.protocol import mpa
-from twisted_ib.hca.fabric.iwarp.protocol.mpa import Depths, StartupFrame
+from twisted_ib.hca.fabric.iwarp.protocol.mpa import Depths, MPAErrorCode, StartupFrame
 
 REQUEST = b"MPA ID Req Frame"
 REPLY = b"MPA ID Rep Frame"
@@ -86,6 +86,7 @@ class FrameTests(SynchronousTestCase):
                 self.assertEqual(found, (frame, len(buffer) - 1))
             for stop in range(3, len(buffer) - 1):
                 self.assertIsNone(StartupFrame.parse(buffer, 3, stop))
+                self.assertIsNone(StartupFrame.parse(buffer[:stop], 3, stop))
 
     def test_faults(self) -> None:
         """
@@ -123,6 +124,20 @@ class FrameTests(SynchronousTestCase):
             StartupFrame(False, bytes(513)).pack()
         with self.assertRaisesRegex(LengthError, "of 509 octets; MPA carries 508"):
             StartupFrame(False, bytes(509), depths=Depths(1, 1)).pack()
+
+
+class ErrorTests(SynchronousTestCase):
+    """
+    MPA's errors.
+    """
+
+    def test_codes(self) -> None:
+        """
+        Their codes are those of RFC 5044 section 8 and RFC 6581.
+        """
+        names = "TCP_LOST CRC MARKER STARTUP_FRAME LOCAL_CATASTROPHIC INSUFFICIENT_IRD NO_MATCHING_RTR"
+        self.assertEqual([each.name for each in MPAErrorCode], names.split())
+        self.assertEqual([int(each) for each in MPAErrorCode], [1, 2, 3, 4, 5, 6, 7])
 
 
 class CRCTests(SynchronousTestCase):

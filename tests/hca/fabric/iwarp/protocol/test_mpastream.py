@@ -203,11 +203,25 @@ class StreamTests(SynchronousTestCase):
         """
         for crc, markers in COMBINATIONS:
             writer = FPDUWriter(crc, markers)
-            expected = [ulpdu(498), ulpdu(617), ulpdu(15)]
+            expected = [ulpdu(498), ulpdu(15), ulpdu(1017)]
             stream = b"".join(framed(writer, each) for each in expected)
             splits = [[stream[:each], stream[each:]] for each in range(len(stream) + 1)]
             for chunks in (*splits, [bytes([each]) for each in stream]):
                 self.assertEqual(found(FPDUReader(crc, markers), chunks), expected)
+
+    def test_seeds(self) -> None:
+        """
+        The same for streams, and splits into many pieces, of 400 seeds.
+        """
+        for seed in range(400):
+            rng = random.Random(seed)
+            crc, markers = COMBINATIONS[seed % 4]
+            writer = FPDUWriter(crc, markers)
+            expected = [rng.randbytes(rng.choice((14, 18, 46, rng.randrange(1600)))) for _ in range(6)]
+            stream = b"".join(framed(writer, each) for each in expected)
+            places = sorted(rng.randrange(len(stream) + 1) for _ in range(rng.randrange(12)))
+            chunks = [stream[i:j] for i, j in zip([0, *places], [*places, len(stream)], strict=True)]
+            self.assertEqual(found(FPDUReader(crc, markers), chunks), expected, seed)
 
     def test_damage(self) -> None:
         """
