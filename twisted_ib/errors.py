@@ -99,6 +99,20 @@ class DeviceClosedError(DeviceError):
     """
 
 
+# librdmacm/preload.c: RDMA connections do not cross a fork.
+class ForkedSocketError(DeviceError, OSError):
+    """
+    A socket over SDP was used in a forked child: it is its parent's.  Connect or accept in the child.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            errno.EBADF,
+            "this socket over SDP belongs to the process that this one was forked from:"
+            " connect or accept in the child, or have a rule use tcp",
+        )
+
+
 class RunDirectoryError(DeviceError):
     """
     The directory where processes of one host find each other is unusable.

@@ -46,7 +46,10 @@ def _noOption() -> OSError:
     return OSError(errno.ENOPROTOOPT, os.strerror(errno.ENOPROTOOPT))
 
 
-def _pair(address: IPv4Address | IPv6Address) -> tuple[Any, ...]:
+def pairOf(address: IPv4Address | IPv6Address) -> tuple[Any, ...]:
+    """
+    Return the address as a socket's methods do.
+    """
     if isinstance(address, IPv6Address):
         return address.host, address.port, address.flowInfo, int(address.scopeID)
     return address.host, address.port
@@ -77,7 +80,7 @@ class Handle:
         """
         Return the address of this end.
         """
-        return _pair(self._local)
+        return pairOf(self._local)
 
     def getpeername(self) -> tuple[Any, ...]:
         """
@@ -189,7 +192,7 @@ class ConnectionHandle(Handle):
         """
         if not self._transport.connected:
             return super().getpeername()
-        return _pair(self._transport.getPeer())
+        return pairOf(self._transport.getPeer())
 
     def setsockopt(self, level: int, option: int, value: Any, optlen: int | None = None) -> None:
         """
@@ -214,4 +217,4 @@ class ConnectionHandle(Handle):
         return super()._get(level, option)
 
 
-__all__ = ["ConnectionHandle", "Handle", "ListeningHandle"]
+__all__ = ["ConnectionHandle", "Handle", "ListeningHandle", "pairOf"]

@@ -1,0 +1,344 @@
+"""
+One SDP connection of a blocking socket: what has arrived, and what may be sent.
+
+Calls of the socket come in under the lock of the L{loop<twisted_ib.blocking.loop>}; the transport's come in
+while some thread drives it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket as kernel
+from collections import deque
+from threading import get_ident
+from time import monotonic
+from typing import Any, Final
+
+from twisted.internet import error
+from twisted.internet.interfaces import IHalfCloseableProtocol
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from twisted_ib.blocking.loop import BlockingLoop
+from twisted_ib.reactor.switch.handle import pairOf
+
+#: Bytes that wait for C{recv} before the peer's credits run out: SO_RCVBUF of a connection over SDP.
+RECEIVE_BYTES: Final = 1 << 20
+#: Bytes that one C{send} of a non-blocking socket takes, and a blocking one writes at a time: SO_SNDBUF.
+SEND_BYTES: Final = 256 * 1024
+#: MSG_NOSIGNAL and such change nothing: a send never raises SIGPIPE here, and nothing is delayed.
+_IGNORED_FLAGS: Final = (
+    kernel.MSG_NOSIGNAL | getattr(kernel, "MSG_MORE", 0) | getattr(kernel, "MSG_CMSG_CLOEXEC", 0)
+)
+_RECEIVE_FLAGS: Final = kernel.MSG_PEEK | kernel.MSG_WAITALL | kernel.MSG_DONTWAIT | _IGNORED_FLAGS
+_SEND_FLAGS: Final = kernel.MSG_DONTWAIT | kernel.MSG_OOB | _IGNORED_FLAGS
+
+
+def failure(number: int) -> OSError:
+    """
+    Return the error of a number, as a system call raises it.
+    """
+    return OSError(number, os.strerror(number))
+
+
+@implementer(IHalfCloseableProtocol)
+class Connection:
+    """
+    The protocol of a transport over SDP, for a socket and its duplicates.
+
+    @ivar loop: The loop that drives it.
+    @ivar stream: The transport; L{None} before the connection, and after it.
+    @ivar sockets: How many sockets have it.
+    @ivar inbox: What has arrived and was not received.
+    @ivar size: Its bytes, but those of the first piece before C{start}.
+    @ivar ended: Whether nothing more will arrive.
+    @ivar lost: The number of the error that ended it, until a call has reported it; else 0.
+    @ivar over: Whether the connection has ended in both directions.
+    @ivar local: The address of this end, as C{getsockname} returns it; C{peer} likewise.
+    """
+
+    def __init__(self, loop: BlockingLoop) -> None:
+        self.loop = loop
+        self.stream: Any = None
+        self.sockets = 1
+        self.inbox: deque[bytes] = deque()
+        self.size = self._start = 0
+        self.ended = self.over = self._isShut = False
+        self.lost = 0
+        self.local: tuple[Any, ...] = ()
+        self.peer: tuple[Any, ...] = ()
+
+    # -- IProtocol
+
+    def makeConnection(self, transport: Any) -> None:
+        """
+        The connection is established.
+        """
+        self.stream = transport
+        self.local, self.peer = pairOf(transport.getHost()), pairOf(transport.getPeer())
+
+    def logPrefix(self) -> str:
+        """
+        Return the prefix of log lines.
+        """
+        return "socket"
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Bytes arrived.
+        """
+        if self.ended:
+            # After shutdown(SHUT_RD); Linux drops them too.
+            return
+        self.inbox.append(data)
+        self.size = size = self.size + len(data)
+        if size >= RECEIVE_BYTES:
+            self.stream.stopReading()
+
+    def readConnectionLost(self) -> None:
+        """
+        The peer sends no more.
+        """
+        self.ended = True
+
+    def writeConnectionLost(self) -> None:
+        """
+        The DisConn has left.
+        """
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        The connection has ended.
+        """
+        if not isinstance(reason.value, error.ConnectionDone | error.ConnectionAborted):
+            self.lost = errno.ECONNRESET
+        self.ended = self.over = True
+        self.stream = None
+
+    # -- conditions
+
+    def readable(self) -> bool:
+        """
+        Return whether C{recv} does not block.
+        """
+        return self.size > 0 or self.ended or self.lost > 0
+
+    def writable(self) -> bool:
+        """
+        Return whether C{send} does not block: what was written before is in the medium.
+        """
+        stream = self.stream
+        return stream is None or (
+            stream.buffer is None and stream.written is None and stream.queuePair.pending is None
+        )
+
+    def _await(self, ready: Any, timeout: float | None) -> None:
+        loop = self.loop
+        if timeout == 0.0:
+            loop.poll()
+            if not ready():
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        elif not loop.wait(ready, None if timeout is None else monotonic() + timeout):
+            raise TimeoutError("timed out")
+
+    # -- receiving
+
+    def receive(self, size: int, flags: int, timeout: float | None) -> bytes:
+        """
+        See C{socket.recv}.
+
+        @param timeout: The socket's, seconds; L{None} to block, 0.0 never to.
+        """
+        if size < 0:
+            raise ValueError("negative buffersize in recv")
+        with self.loop:
+            if flags:
+                timeout = self._prepare(size, flags, timeout)
+            if not self.inbox:
+                if not self._awaitBytes(timeout):
+                    return b""
+            if flags & kernel.MSG_PEEK:
+                return self._peek(size)
+            return self._take(size)
+
+    def _awaitBytes(self, timeout: float | None) -> bool:
+        if not (self.ended or self.lost):
+            self._await(self.readable, timeout)
+        if self.inbox:
+            return True
+        if self.lost:
+            number, self.lost = self.lost, 0
+            raise failure(number)
+        return False
+
+    def _prepare(self, size: int, flags: int, timeout: float | None) -> float | None:
+        if flags & ~_RECEIVE_FLAGS:
+            raise failure(errno.EINVAL if flags & kernel.MSG_OOB else errno.EOPNOTSUPP)
+        if flags & kernel.MSG_DONTWAIT:
+            timeout = 0.0
+        if flags & kernel.MSG_WAITALL and timeout != 0.0:
+            # No more than fits: the rest is asked for again, as after a signal.
+            wanted = min(size, RECEIVE_BYTES)
+            self._await(lambda: self.size >= wanted or self.ended or self.lost, timeout)
+        return timeout
+
+    def _take(self, size: int) -> bytes:
+        inbox, start = self.inbox, self._start
+        data = inbox[0]
+        if start or len(data) > size:
+            stop = start + size
+            if stop < len(data):
+                self._start = stop
+                self.size -= size
+                self._mayRead()
+                return data[start:stop]
+            data = data[start:]
+            self._start = 0
+        inbox.popleft()
+        if inbox and len(data) < size:
+            pieces, left = [data], size - len(data)
+            while inbox and len(inbox[0]) <= left:
+                piece = inbox.popleft()
+                pieces.append(piece)
+                left -= len(piece)
+            data = b"".join(pieces)
+        self.size -= len(data)
+        self._mayRead()
+        return data
+
+    def _peek(self, size: int) -> bytes:
+        return b"".join(self.inbox)[self._start : self._start + size]
+
+    def _mayRead(self) -> None:
+        stream = self.stream
+        if stream is not None and not stream.reading and self.size < RECEIVE_BYTES // 2 and not self.ended:
+            stream.startReading()
+            self.loop.flush(stream.channel.device)
+
+    # -- sending
+
+    def send(self, data: Any, flags: int, timeout: float | None) -> int:
+        """
+        See C{socket.send}.
+        """
+        with self.loop:
+            if flags:
+                if flags & ~_SEND_FLAGS:
+                    raise failure(errno.EOPNOTSUPP)
+                if flags & kernel.MSG_DONTWAIT:
+                    timeout = 0.0
+            stream = self.stream
+            if stream is None or self._isShut:
+                raise self._broken()
+            if not self.writable():
+                self._await(self.writable, timeout)
+                stream = self.stream
+                if stream is None or self._isShut:
+                    raise self._broken()
+            if data.__class__ is not bytes:
+                with memoryview(data) as view, view.cast("B") as octets:
+                    data = bytes(octets[:SEND_BYTES])
+            elif len(data) > SEND_BYTES:
+                data = data[:SEND_BYTES]
+            stream.thread = get_ident()
+            if flags & kernel.MSG_OOB and data:
+                stream.write(data[:-1])
+                stream.sendUrgent(data[-1:])
+            else:
+                stream.write(data)
+            self.loop.flush(stream.channel.device)
+            return len(data)
+
+    def _broken(self) -> OSError:
+        number, self.lost = self.lost, 0
+        return failure(number or errno.EPIPE)
+
+    def sendAll(self, data: Any, flags: int, timeout: float | None) -> None:
+        """
+        See C{socket.sendall}: it returns when the medium has all of it.
+        """
+        deadline = monotonic() + timeout if timeout else None
+        with memoryview(data) as view, view.cast("B") as octets:
+            sent, count = 0, len(octets)
+            while sent < count:
+                sent += self.send(octets[sent : sent + SEND_BYTES], flags, timeout)
+                if deadline is not None:
+                    timeout = deadline - monotonic()
+                    if timeout <= 0:
+                        if sent < count:
+                            raise TimeoutError("timed out")
+                        timeout = 1e-9
+        if timeout != 0.0:
+            with self.loop:
+                if not self.writable():
+                    self._await(self.writable, timeout)
+
+    # -- the end
+
+    def shutdown(self, how: int) -> None:
+        """
+        See C{socket.shutdown}.
+        """
+        if how not in (kernel.SHUT_RD, kernel.SHUT_WR, kernel.SHUT_RDWR):
+            raise failure(errno.EINVAL)
+        with self.loop:
+            stream = self.stream
+            if stream is None:
+                raise failure(errno.ENOTCONN)
+            if how != kernel.SHUT_WR:
+                self.ended = True
+            if how != kernel.SHUT_RD and not self._isShut:
+                self._isShut = True
+                stream.thread = get_ident()
+                stream.loseWriteConnection()
+                self.loop.flush(stream.channel.device)
+            self.loop.disturb()
+
+    def drop(self, isAborted: bool = False) -> None:
+        """
+        One socket has closed it; the last one closes the connection.
+
+        @param isAborted: Reset it (SO_LINGER with no time).
+        """
+        if self.loop.forked:
+            return
+        with self.loop:
+            self.sockets -= 1
+            if self.sockets == 0:
+                self.close(isAborted)
+
+    def close(self, isAborted: bool = False) -> None:
+        """
+        Close the connection, under the loop's lock.
+        """
+        stream = self.stream
+        unread = self.size > 0
+        self.ended = self._isShut = True
+        self.inbox.clear()
+        self.size = self._start = 0
+        if stream is not None:
+            stream.thread = get_ident()
+            # RFC 9293 section 3.10.4: as TCP does it, a close with unread bytes is a reset.
+            if unread or isAborted:
+                stream.abortConnection()
+            else:
+                stream.loseConnection()
+            self.loop.flush(stream.channel.device)
+            self.loop.disturb()
+
+    def takeError(self) -> int:
+        """
+        Return the number of the error that no call has reported, and forget it (SO_ERROR).
+        """
+        number, self.lost = self.lost, 0
+        return number
+
+    def unsent(self) -> int:
+        """
+        Return the bytes that the medium has not taken (SIOCOUTQ).
+        """
+        return 0 if self.stream is None else self.stream.unsent()
+
+
+__all__ = ["RECEIVE_BYTES", "SEND_BYTES", "Connection", "failure"]

@@ -1,0 +1,473 @@
+"""
+The loop of blocking sockets: one private reactor per process, which is never installed, and has no thread.
+
+The threads that block drive it. The first is the leader: it serves devices and timers until what it waits
+for is there. The others follow: each waits for its own wake-up, which the leader gives when their condition
+holds. When the leader leaves, a follower is the deputy: it leads if nobody else does within
+L{GRACE_SECONDS}. So a thread that receives and sends in turns keeps leading, and is not woken by another one
+for each message.
+
+One lock protects reactor, devices and sockets; the leader releases it while it sleeps.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from math import ceil
+from threading import Lock, RLock, active_count, get_ident
+from time import monotonic
+from typing import Any, Final
+
+from twisted.logger import Logger
+from twisted.python import log
+
+from twisted_ib.errors import ForkedSocketError
+from twisted_ib.internet.readers import channelsOf
+from twisted_ib.reactor.ibreactor import IBReactor
+from twisted_ib.reactor.loop import progress
+
+#: Seconds that the loop may be without a leader while threads wait: longer than a thread takes between a
+#: receive and the next, shorter than a person notices.
+GRACE_SECONDS: Final = 1e-3
+#: Seconds that the end of the process waits for peers that do not take what was sent to them.
+DRAIN_SECONDS: Final = 2.0
+#: Turns after which epoll is called however busy the devices are; a power of two.
+EPOLL_EVERY: Final = 16
+
+_log = Logger()
+
+
+class DrivenReactor(IBReactor):
+    """
+    A reactor that runs turn by turn, when a thread blocks. C{startRunning} is never called: the process may
+    have a reactor of its own, whose thread is Twisted's I/O thread.
+    """
+
+    def __init__(self, loop: BlockingLoop) -> None:
+        super().__init__()
+        self.blockingLoop = loop
+        # Calls of callWhenRunning() need no run() to wait for.
+        self._started = True
+
+    def turn(self, limit: float | None, kernel: Any) -> int:
+        """
+        Serve delayed calls and devices, or sleep until there is something to do.
+
+        @param limit: Seconds to sleep at most; L{None} for any time.
+        @param kernel: A C{select.poll} object whose descriptors end the sleep too, or L{None}.
+        @return: How much the devices did.
+        """
+        deviceLoop = self._loop
+        calm = deviceLoop.calm(self)
+        if calm == 0.0:
+            self.runUntilCurrent()
+            calm = self.timeout()
+        if calm is not None and (limit is None or calm < limit):
+            limit = calm
+        channels = self._channels
+        worked = progress(channels)
+        if not worked and limit != 0 and channels:
+            deviceLoop.inThreads = self.blockingLoop.threadsBeside()
+            if deviceLoop.spin(self, channels, limit):
+                worked = progress(channels) or 1
+        deviceLoop.turns += 1
+        if worked and deviceLoop.turns & (EPOLL_EVERY - 1):
+            return worked
+        if worked:
+            limit = 0.0
+        elif limit != 0:
+            limit = self._sooner(channels, limit) if self._arm(channels) else 0.0
+        self._sleep(limit, kernel)
+        expire = limit == 0 or self.seconds() >= self._deadline
+        for channel in self._channels:
+            if channel.device.fabric.look():
+                worked += channel.device.progress()
+            if expire:
+                channel.expire()
+        return worked
+
+    def _sleep(self, limit: float | None, kernel: Any) -> None:
+        most = len(self._selectables) or 1
+        if limit == 0:
+            events = self._poller.poll(0, most)
+        else:
+            loop = self.blockingLoop
+            loop.sleeping = True
+            loop.lock.release()
+            try:
+                if kernel is None:
+                    events = self._poller.poll(-1 if limit is None else limit, most)
+                else:
+                    kernel.poll(None if limit is None else ceil(limit * 1e3))
+                    events = None
+            finally:
+                loop.lock.acquire()
+                loop.sleeping = False
+                loop.own()
+            if events is None:
+                events = self._poller.poll(0, most)
+        for descriptor, event in events:
+            selectable = self._selectables.get(descriptor)
+            if selectable is not None:
+                log.callWithLogger(selectable, self._doReadOrWrite, selectable, descriptor, event)
+
+    @property
+    def channels(self) -> tuple[Any, ...]:
+        """
+        The devices that are polled.
+        """
+        return self._channels
+
+    @property
+    def descriptor(self) -> int:
+        """
+        The epoll object's, which is readable when a turn has something to do.
+        """
+        descriptor: int = self._poller.fileno()
+        return descriptor
+
+
+class _Waiter:
+    """
+    A thread that follows.
+
+    @ivar ready: Whether its condition holds, asked under the loop's lock by any thread.
+    @ivar bell: An event counter, if it waits for descriptors of the kernel too, else -1.
+    @ivar done: Whether its condition held.
+    @ivar leaves: How often leaders had left when the deputy last looked.
+    """
+
+    __slots__ = ("bell", "done", "leaves", "lock", "ready")
+
+    def __init__(self, ready: Callable[[], object]) -> None:
+        self.ready = ready
+        self.bell = -1
+        self.done = False
+        self.leaves = 0
+        self.lock = Lock()
+        self.lock.acquire()
+
+    def wake(self) -> None:
+        if self.bell >= 0:
+            os.eventfd_write(self.bell, 1)
+        elif self.lock.locked():
+            self.lock.release()
+
+    def sleep(self, seconds: float | None, kernel: Any) -> bool:
+        """
+        Wait to be woken.
+
+        @return: False when the time is over.
+        """
+        if kernel is None:
+            return self.lock.acquire(True, -1 if seconds is None else seconds)
+        found = kernel.poll(None if seconds is None else ceil(seconds * 1e3))
+        if any(descriptor == self.bell for descriptor, _ in found):
+            os.eventfd_read(self.bell)
+        return bool(found)
+
+
+class BlockingLoop:
+    """
+    The private reactor of this process, and the threads that wait for it.
+
+    Methods but C{__enter__} are called with the lock: C{with loop:}.
+
+    @ivar lock: The lock.
+    @ivar reactor: The L{DrivenReactor}.
+    @ivar sleeping: Whether the leader sleeps, without the lock.
+    @ivar forked: Whether this process is a child of the one that has the devices.
+    @ivar orphans: Connections whose sockets were never closed, which the next turn closes.
+    """
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self.reactor = DrivenReactor(self)
+        self.sleeping = self.forked = False
+        self.orphans: deque[Any] = deque()
+        self._owner = get_ident()
+        self._leader = 0
+        self._leaderReady: Callable[[], object] | None = None
+        self._leaves = 0
+        self._followers: list[_Waiter] = []
+        self._deputy: _Waiter | None = None
+
+    def __enter__(self) -> None:
+        if self.forked:
+            raise ForkedSocketError()
+        self.lock.acquire()
+        if self._owner != get_ident():
+            self.own()
+        if self.orphans:
+            self._closeOrphans()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+    def own(self) -> None:
+        """
+        The calling thread has the lock: the devices belong to it.
+        """
+        me = get_ident()
+        if self._owner != me:
+            self._owner = me
+            for channel in channelsOf(self.reactor):
+                if not channel.device.closed:
+                    channel.device.thread = me
+
+    def _closeOrphans(self) -> None:
+        while self.orphans:
+            self.orphans.popleft().close()
+
+    def threadsBeside(self) -> int:
+        """
+        Return how many threads may need the interpreter while the leader polls.
+        """
+        return active_count() - 1 - len(self._followers)
+
+    # -- after a call that changed something
+
+    def flush(self, device: Any) -> None:
+        """
+        Send what was written.
+        """
+        if device.progress():
+            if self._followers:
+                self._serveFollowers()
+            ready = self._leaderReady
+            if self.sleeping and ready is not None and ready():
+                self.reactor.wakeUp()
+
+    def disturb(self) -> None:
+        """
+        The leader, if it sleeps, has other deadlines or devices now.
+        """
+        if self.sleeping:
+            self.reactor.wakeUp()
+
+    def poll(self) -> None:
+        """
+        Serve what is to be served now, without waiting.
+        """
+        if not self._leader:
+            self.reactor.turn(0.0, None)
+            if self._followers:
+                self._serveFollowers()
+        elif self.sleeping:
+            # Not a turn: epoll's edge-triggered events are for the leader.
+            for channel in self.reactor.channels:
+                self.flush(channel.device)
+
+    # -- waiting
+
+    def wait(self, ready: Callable[[], object], deadline: float | None = None, kernel: Any = None) -> bool:
+        """
+        Wait until a condition holds, or a descriptor of the kernel is ready.
+
+        @param ready: Returns whether it holds; called under the lock, perhaps in another thread.
+        @param deadline: C{time.monotonic()} at which the wait ends; L{None} for never.
+        @param kernel: A C{select.poll} object with descriptors, which no other thread uses; or L{None}.
+        @return: False if the time was over first.
+        """
+        if ready() or (kernel is not None and kernel.poll(0)):
+            return True
+        waiter: _Waiter | None = None
+        me = get_ident()
+        while True:
+            if not self._leader:
+                over = self._takeLead(me, ready, deadline, kernel)
+            elif self._leader == me:
+                # A signal handler's wait, within the leader's.
+                over = self._lead(ready, deadline, kernel, False)
+            else:
+                over = None
+            if over is not None:
+                return over
+            if waiter is None:
+                waiter = _Waiter(ready)
+            over = self._follow(waiter, deadline, kernel)
+            if over is not None:
+                return over
+
+    def _takeLead(
+        self, me: int, ready: Callable[[], object], deadline: float | None, kernel: Any
+    ) -> bool | None:
+        self._leader, self._leaderReady = me, ready
+        descriptor = self.reactor.descriptor
+        if kernel is not None:
+            kernel.register(descriptor, select.POLLIN)
+        over: bool | None = False
+        try:
+            over = self._lead(ready, deadline, kernel, True)
+            return over
+        finally:
+            if kernel is not None:
+                kernel.unregister(descriptor)
+            self._leader, self._leaderReady = 0, None
+            self._leaves += 1
+            # If it goes on to wait, it is the deputy itself.
+            if over is not None and self._followers and self._deputy is None:
+                self._appoint(self._followers[0])
+
+    def _lead(
+        self, ready: Callable[[], object], deadline: float | None, kernel: Any, mayLeave: bool
+    ) -> bool | None:
+        turn, descriptor = self.reactor.turn, self.reactor.descriptor
+        limit: float | None = None
+        while True:
+            if deadline is not None:
+                limit = deadline - monotonic()
+                if limit < 0:
+                    limit = 0.0
+            turn(limit, kernel)
+            if self.orphans:
+                self._closeOrphans()
+            woken = self._serveFollowers() if self._followers else 0
+            if ready():
+                return True
+            if kernel is not None and any(each != descriptor for each, _ in kernel.poll(0)):
+                return True
+            if limit == 0.0:
+                return False
+            # The traffic is that thread's: it leads when it waits again.
+            if woken and mayLeave:
+                return None
+
+    def _serveFollowers(self) -> int:
+        woken = 0
+        for waiter in self._followers:
+            if not waiter.done and waiter.ready():
+                waiter.done = True
+                waiter.wake()
+                woken += 1
+        return woken
+
+    def _appoint(self, waiter: _Waiter) -> None:
+        self._deputy = waiter
+        waiter.leaves = self._leaves
+        waiter.wake()
+
+    def _follow(self, waiter: _Waiter, deadline: float | None, kernel: Any) -> bool | None:
+        if not self._leader and self._deputy is None:
+            # It led, and woke another thread, which has more to do with what comes next.
+            self._deputy = waiter
+            waiter.leaves = self._leaves
+        self._followers.append(waiter)
+        if kernel is not None:
+            waiter.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            kernel.register(waiter.bell, select.POLLIN)
+        try:
+            return self._followOn(waiter, deadline, kernel)
+        finally:
+            self._followers.remove(waiter)
+            waiter.done = False
+            if waiter.bell >= 0:
+                kernel.unregister(waiter.bell)
+                os.close(waiter.bell)
+                waiter.bell = -1
+            if self._deputy is waiter:
+                self._deputy = None
+                if not self._leader and self._followers:
+                    self._appoint(self._followers[0])
+
+    def _followOn(self, waiter: _Waiter, deadline: float | None, kernel: Any) -> bool | None:
+        while True:
+            seconds = None if deadline is None else max(0.0, deadline - monotonic())
+            isDeputy = self._deputy is waiter
+            if isDeputy and (seconds is None or seconds > GRACE_SECONDS):
+                seconds = GRACE_SECONDS
+            self.lock.release()
+            try:
+                woken = waiter.sleep(seconds, kernel)
+            finally:
+                self.lock.acquire()
+                self.own()
+            if waiter.ready() or (kernel is not None and self._isKernelReady(waiter, kernel)):
+                return True
+            waiter.done = False
+            if deadline is not None and monotonic() >= deadline:
+                return False
+            if woken or not isDeputy:
+                continue
+            if not self._leader:
+                return None
+            if self._leaves == waiter.leaves:
+                # A leader that stays needs no deputy.
+                self._deputy = None
+            waiter.leaves = self._leaves
+
+    def _isKernelReady(self, waiter: _Waiter, kernel: Any) -> bool:
+        return any(descriptor != waiter.bell for descriptor, _ in kernel.poll(0))
+
+    # -- the end
+
+    def close(self) -> None:
+        """
+        The process ends: send what was written, close the devices.
+        """
+        if self.forked:
+            return
+        with self:
+            self._closeOrphans()
+            end = monotonic() + DRAIN_SECONDS
+            while self._isUnsent() and monotonic() < end:
+                self.reactor.turn(end - monotonic(), None)
+            self.reactor.fireSystemEvent("shutdown")
+            with suppress(OSError):
+                self.reactor.turn(0.0, None)
+
+    def _isUnsent(self) -> bool:
+        for channel in channelsOf(self.reactor):
+            if not channel.device.closed and any(
+                getattr(user, "buffer", None) is not None or getattr(user, "ending", False)
+                for user in channel.users
+            ):
+                return True
+        return False
+
+
+_loop: BlockingLoop | None = None
+_making = Lock()
+
+
+def theLoop() -> BlockingLoop:
+    """
+    Return the loop of this process, made when first needed.
+    """
+    loop = _loop
+    return _make() if loop is None else loop
+
+
+def openLoop() -> BlockingLoop | None:
+    """
+    The same, if it was needed already.
+    """
+    return _loop
+
+
+def _make() -> BlockingLoop:
+    global _loop
+    with _making:
+        if _loop is None:
+            _loop = BlockingLoop()
+            atexit.register(_loop.close)
+        return _loop
+
+
+def _forked() -> None:
+    # RDMA connections do not cross a fork (librdmacm/preload.c): the child begins with a loop of its own.
+    global _loop, _making
+    _making = Lock()
+    if _loop is not None:
+        _loop.forked = True
+        _loop = None
+
+
+os.register_at_fork(after_in_child=_forked)
+
+__all__ = ["BlockingLoop", "DrivenReactor", "openLoop", "theLoop"]

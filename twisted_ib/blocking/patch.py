@@ -1,0 +1,98 @@
+"""
+Blocking sockets over SDP for programs that know nothing of it: the names of the standard library are
+replaced.
+
+L{patch} replaces them for good, before a program is imported; L{patched} for a while::
+
+    with patched():
+        ...
+"""
+
+from __future__ import annotations
+
+import select
+import selectors
+import socket
+import socketserver
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from twisted_ib.blocking import select as ourSelect
+from twisted_ib.blocking import socket as ourSocket
+
+
+def _activateForking(server: Any) -> None:
+    # RDMA connections do not cross a fork, and the children of this server use those of their parent.
+    if type(server.socket) is ourSocket.socket:
+        server.socket.useTCP()
+    super(socketserver.ForkingMixIn, server).server_activate()
+
+
+#: What is replaced: the module or class, the name, and its replacement.
+_NAMES: tuple[tuple[Any, str, Any], ...] = (
+    (socket, "socket", ourSocket.socket),
+    (select, "select", ourSelect.select),
+    (select, "poll", ourSelect.poll),
+    (select, "epoll", ourSelect.epoll),
+    (selectors, "SelectSelector", ourSelect.SelectSelector),
+    (selectors, "PollSelector", ourSelect.PollSelector),
+    (selectors, "EpollSelector", ourSelect.EpollSelector),
+    (selectors, "DefaultSelector", ourSelect.DefaultSelector),
+    (socketserver, "_ServerSelector", ourSelect.PollSelector),
+    (socketserver.ForkingMixIn, "server_activate", _activateForking),
+)
+
+#: How many L{patched} contexts are open, and what the names stood for before.
+_before: list[tuple[Any, str, Any]] = []
+_depth = 0
+_MISSING = object()
+
+
+def patch() -> tuple[str, ...]:
+    """
+    Replace the names, until L{unpatch} was called as often.
+
+    @return: The modules that it changed.
+    """
+    global _depth
+    _depth += 1
+    if _depth == 1:
+        for owner, name, replacement in _NAMES:
+            _before.append((owner, name, vars(owner).get(name, _MISSING)))
+            setattr(owner, name, replacement)
+    return tuple(dict.fromkeys(getattr(owner, "__module__", owner.__name__) for owner, _, _ in _NAMES))
+
+
+def unpatch() -> None:
+    """
+    Take one L{patch} back.
+
+    @raise RuntimeError: There was none.
+    """
+    global _depth
+    if not _depth:
+        raise RuntimeError("unpatch() without patch()")
+    _depth -= 1
+    if not _depth:
+        for owner, name, original in reversed(_before):
+            if original is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+        _before.clear()
+
+
+@contextmanager
+def patched() -> Iterator[None]:
+    """
+    Within this context the names stand for sockets over SDP.
+    """
+    patch()
+    try:
+        yield
+    finally:
+        unpatch()
+
+
+__all__ = ["patch", "patched", "unpatch"]

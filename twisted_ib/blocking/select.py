@@ -1,0 +1,404 @@
+"""
+The select module of the standard library, over sockets of SDP and descriptors of the kernel in one wait.
+
+A descriptor is SDP's if L{twisted_ib.blocking.socket.offloaded} has a socket for it. Where there is none,
+the kernel's calls are made as they are.
+"""
+
+from __future__ import annotations
+
+import errno
+import select as kernel
+import selectors
+from collections.abc import Callable, Iterable
+from math import ceil
+from time import monotonic
+from typing import Any, Final
+
+from twisted_ib.blocking.connection import failure
+from twisted_ib.blocking.listening import Listening
+from twisted_ib.blocking.loop import theLoop
+from twisted_ib.blocking.socket import offloaded, socket
+
+# Now: these names may stand for the ones below later (L{twisted_ib.blocking.patch}).
+_select, _poll, _epoll = kernel.select, kernel.poll, kernel.epoll
+_IN, _OUT, _ERR, _HUP = kernel.POLLIN, kernel.POLLOUT, kernel.POLLERR, kernel.POLLHUP
+# select(2), notes: what poll(2) calls these is ready to read, to write, and exceptional there.
+_READABLE: Final = kernel.POLLIN | kernel.POLLHUP | kernel.POLLERR
+_WRITABLE: Final = kernel.POLLOUT | kernel.POLLERR
+
+
+def eventsOf(skt: socket, mask: int) -> int:
+    """
+    Return which events of poll(2) a socket over SDP has.
+
+    @param mask: The events that are asked for.
+    """
+    made = skt.pending
+    if made is not None:
+        if not made.isOver:
+            return 0
+        if made.connection is None and made.error is not None:
+            return (mask & (_IN | _OUT)) | _ERR | _HUP
+        # The kernel's attempt is another descriptor to wait for: the caller looks again.
+        return _OUT & mask
+    part: Any = skt.sdp
+    if part is None:
+        return 0
+    if isinstance(part, Listening):
+        return _IN & mask if part.accepted else 0
+    found = 0
+    if part.readable():
+        found = _IN
+    if part.writable():
+        found |= _OUT
+    found &= mask
+    if part.over:
+        found |= _HUP
+    if part.lost:
+        found |= _ERR
+    return found
+
+
+class _Watch:
+    """
+    One wait for descriptors of SDP, and for one C{poll} object of the kernel's.
+    """
+
+    def __init__(self, wanted: Iterable[tuple[int, int]]) -> None:
+        """
+        @param wanted: The descriptors of SDP and their events.
+        """
+        self.sockets: list[tuple[int, socket, int]] = []
+        #: Descriptors that the kernel is to be asked for as well, with their events.
+        self.shared: list[tuple[int, int]] = []
+        for descriptor, mask in wanted:
+            skt = offloaded.get(descriptor)
+            if skt is None:
+                self.shared.append((descriptor, mask))
+                continue
+            made = skt.pending
+            if made is not None and made.isOver:
+                skt.settle()
+            part = skt.sdp
+            if part is None and skt.pending is None:
+                # The kernel's attempt to connect goes on.
+                self.shared.append((descriptor, mask))
+                continue
+            if isinstance(part, Listening) and not part.alone:
+                self.shared.append((descriptor, mask))
+            self.sockets.append((descriptor, skt, mask))
+
+    def ready(self) -> bool:
+        """
+        Return whether one has an event.
+        """
+        return any(eventsOf(skt, mask) for _, skt, mask in self.sockets)
+
+    def events(self) -> dict[int, int]:
+        """
+        Return the events of those that have some.
+        """
+        found = {}
+        for descriptor, skt, mask in self.sockets:
+            events = eventsOf(skt, mask) if skt.pending is None or skt.pending.error else 0
+            if events:
+                found[descriptor] = events
+        return found
+
+
+def wait(
+    wanted: Callable[[], Iterable[tuple[int, int]]], register: Callable[[Any], object], seconds: float | None
+) -> tuple[dict[int, int], list[tuple[int, int]]]:
+    """
+    Wait until descriptors are ready.
+
+    @param wanted: Returns the descriptors of SDP, and the events of each.
+    @param register: Registers the kernel's descriptors with a C{poll} object.
+    @param seconds: How long at most; L{None} for any time.
+    @return: The events of SDP's descriptors; what the C{poll} object returned.
+    """
+    deadline = None if seconds is None else monotonic() + seconds
+    loop = theLoop()
+    with loop:
+        if seconds == 0:
+            loop.poll()
+        while True:
+            watch, poller = _Watch(wanted()), _poll()
+            register(poller)
+            for descriptor, mask in watch.shared:
+                poller.register(descriptor, mask)
+            inTime = loop.wait(watch.ready, deadline, poller)
+            found, others = watch.events(), poller.poll(0)
+            if found or others or not inTime:
+                return found, others
+
+
+# -- select
+
+
+def _descriptor(each: Any) -> int:
+    if isinstance(each, int):
+        return each
+    descriptor: int = each.fileno()
+    return descriptor
+
+
+def select(
+    rlist: Iterable[Any], wlist: Iterable[Any], xlist: Iterable[Any], timeout: float | None = None, /
+) -> tuple[list[Any], list[Any], list[Any]]:
+    """
+    See C{select.select}.
+    """
+    if not offloaded:
+        return _select(rlist, wlist, xlist, timeout)
+    lists = [list(rlist), list(wlist), list(xlist)]
+    by = [[_descriptor(each) for each in those] for those in lists]
+    masks: dict[int, int] = {}
+    for descriptors, mask in zip(by, (_IN, _OUT, kernel.POLLPRI), strict=True):
+        for each in descriptors:
+            masks[each] = masks.get(each, 0) | mask
+    ours = [item for item in masks.items() if item[0] in offloaded]
+    if not ours:
+        return _select(lists[0], lists[1], lists[2], timeout)
+    if timeout is not None and timeout < 0:
+        raise ValueError("timeout must be non-negative")
+    others = [item for item in masks.items() if item[0] not in offloaded]
+
+    def register(poller: Any) -> None:
+        for descriptor, mask in others:
+            poller.register(descriptor, mask)
+
+    found, more = wait(lambda: ours, register, timeout)
+    for descriptor, events in more:
+        if events & kernel.POLLNVAL:
+            raise failure(errno.EBADF)
+        found[descriptor] = found.get(descriptor, 0) | events
+    wants = (_READABLE, _WRITABLE, kernel.POLLPRI)
+    result = [
+        [each for each, at in zip(those, descriptors, strict=True) if found.get(at, 0) & want]
+        for those, descriptors, want in zip(lists, by, wants, strict=True)
+    ]
+    return result[0], result[1], result[2]
+
+
+# -- poll
+
+
+class poll:
+    """
+    See C{select.poll}.
+    """
+
+    def __init__(self) -> None:
+        # It checks what is registered.
+        self._kernel = _poll()
+        self._masks: dict[int, int] = {}
+
+    def register(self, fd: Any, eventmask: int = kernel.POLLIN | kernel.POLLPRI | kernel.POLLOUT, /) -> None:
+        """
+        See C{select.poll.register}.
+        """
+        self._kernel.register(fd, eventmask)
+        self._masks[_descriptor(fd)] = eventmask
+
+    def modify(self, fd: Any, eventmask: int, /) -> None:
+        """
+        See C{select.poll.modify}.
+        """
+        self._kernel.modify(fd, eventmask)
+        self._masks[_descriptor(fd)] = eventmask
+
+    def unregister(self, fd: Any, /) -> None:
+        """
+        See C{select.poll.unregister}.
+        """
+        self._kernel.unregister(fd)
+        self._masks.pop(_descriptor(fd), None)
+
+    def poll(self, timeout: float | None = None, /) -> list[tuple[int, int]]:
+        """
+        See C{select.poll.poll}.
+        """
+        masks = self._masks
+        ours = [(each, masks[each]) for each in masks.keys() & offloaded.keys()] if offloaded else ()
+        if not ours:
+            return self._kernel.poll(timeout)
+        taken = {each for each, _ in ours}
+        seconds = None if timeout is None or timeout < 0 else ceil(timeout) * 1e-3
+
+        def register(poller: Any) -> None:
+            for descriptor, mask in masks.items():
+                if descriptor not in taken:
+                    poller.register(descriptor, mask)
+
+        found, more = wait(lambda: ours, register, seconds)
+        for descriptor, events in more:
+            found[descriptor] = found.get(descriptor, 0) | events
+        return list(found.items())
+
+
+# -- epoll
+
+
+class epoll:
+    """
+    See C{select.epoll}; for sockets over SDP it is level-triggered, but for C{EPOLLONESHOT}.
+    """
+
+    def __init__(self, sizehint: int = -1, flags: int = 0, _kernel: Any = None) -> None:
+        self._kernel = _epoll(sizehint, flags) if _kernel is None else _kernel
+        self._masks: dict[int, int] = {}
+        self._moved: set[int] = set()
+
+    @classmethod
+    def fromfd(cls, fd: int, /) -> epoll:
+        """
+        See C{select.epoll.fromfd}.
+        """
+        return cls(_kernel=_epoll.fromfd(fd))
+
+    @property
+    def closed(self) -> bool:
+        """
+        Whether it is closed.
+        """
+        return self._kernel.closed
+
+    def fileno(self) -> int:
+        """
+        Return the kernel's descriptor, which knows of no SDP.
+        """
+        return self._kernel.fileno()
+
+    def close(self) -> None:
+        """
+        Close it.
+        """
+        self._masks.clear()
+        self._kernel.close()
+
+    def __enter__(self) -> epoll:
+        if self.closed:
+            raise ValueError("I/O operation on closed epoll object")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def register(self, fd: Any, eventmask: int = kernel.EPOLLIN | kernel.EPOLLPRI | kernel.EPOLLOUT) -> None:
+        """
+        See C{select.epoll.register}.
+        """
+        self._kernel.register(fd, eventmask)
+        descriptor = _descriptor(fd)
+        self._masks[descriptor] = eventmask
+        self._moved.discard(descriptor)
+
+    def modify(self, fd: Any, eventmask: int) -> None:
+        """
+        See C{select.epoll.modify}.
+        """
+        descriptor = _descriptor(fd)
+        if descriptor not in self._moved:
+            self._kernel.modify(fd, eventmask)
+        self._masks[descriptor] = eventmask
+
+    def unregister(self, fd: Any) -> None:
+        """
+        See C{select.epoll.unregister}.
+        """
+        descriptor = _descriptor(fd)
+        self._masks.pop(descriptor, None)
+        if descriptor in self._moved:
+            self._moved.discard(descriptor)
+        else:
+            self._kernel.unregister(fd)
+
+    def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
+        """
+        See C{select.epoll.poll}.
+        """
+        masks, moved = self._masks, self._moved
+        ours = masks.keys() & offloaded.keys() if offloaded else ()
+        for descriptor in moved - set(ours):
+            # Closed, and perhaps opened again: as the kernel forgets a closed file.
+            moved.discard(descriptor)
+            masks.pop(descriptor, None)
+        if not ours:
+            return self._kernel.poll(timeout, maxevents)
+        if timeout is not None and timeout < 0:
+            timeout = None
+
+        def wanted() -> Iterable[tuple[int, int]]:
+            for descriptor in ours:
+                skt = offloaded.get(descriptor)
+                self._move(descriptor, skt is not None and not isinstance(skt.sdp, Listening))
+            return [(each, masks[each] & 0xFFFF) for each in ours if each in masks]
+
+        def register(poller: Any) -> None:
+            poller.register(self._kernel.fileno(), kernel.POLLIN)
+
+        found, more = wait(wanted, register, timeout)
+        mine = self._kernel.fileno()
+        for descriptor, events in more:
+            if descriptor != mine and descriptor not in found:
+                found[descriptor] = events
+        for descriptor in found:
+            if masks[descriptor] & kernel.EPOLLONESHOT:
+                self.modify(descriptor, masks[descriptor] & ~0xFFFF)
+        result = list(found.items())
+        if any(descriptor == mine for descriptor, _ in more):
+            result += [each for each in self._kernel.poll(0, maxevents) if each[0] not in found]
+        return result if maxevents < 0 else result[:maxevents]
+
+    def _move(self, descriptor: int, isSDP: bool) -> None:
+        # The kernel's socket of a connection over SDP is not connected, which epoll calls EPOLLHUP.
+        if isSDP and descriptor not in self._moved:
+            self._moved.add(descriptor)
+            try:
+                self._kernel.unregister(descriptor)
+            except OSError:
+                self._masks.pop(descriptor, None)
+
+
+# -- selectors
+
+
+class SelectSelector(selectors.SelectSelector):
+    """
+    See C{selectors.SelectSelector}.
+    """
+
+    def _select(self, *arguments: Any) -> Any:
+        return select(*arguments)
+
+
+class PollSelector(selectors.PollSelector):
+    """
+    See C{selectors.PollSelector}.
+    """
+
+    _selector_cls = poll
+
+
+class EpollSelector(selectors.EpollSelector):
+    """
+    See C{selectors.EpollSelector}.
+    """
+
+    _selector_cls = epoll
+
+
+DefaultSelector = EpollSelector
+
+__all__ = [
+    "DefaultSelector",
+    "EpollSelector",
+    "PollSelector",
+    "SelectSelector",
+    "epoll",
+    "poll",
+    "select",
+    "wait",
+]

@@ -1,0 +1,607 @@
+"""
+The socket module of the standard library, whose stream sockets go over SDP where the rules and the peer have
+it.
+
+L{socket} is a socket of the kernel until a connection over SDP carries it: then its bytes go through the
+device, and the kernel's socket keeps its number, its options and its descriptor, by which
+L{twisted_ib.select} knows it. The rules are those of the C{ib} reactor (L{twisted_ib.reactor.rules}).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket as kernel
+from collections.abc import Iterable
+from contextlib import suppress
+from time import monotonic
+from types import FunctionType
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+from twisted.internet.abstract import isIPAddress, isIPv6Address
+
+from twisted_ib.blocking.connecting import Connecting, connecting
+from twisted_ib.blocking.connection import Connection, failure
+from twisted_ib.blocking.listening import Listening
+from twisted_ib.blocking.loop import theLoop
+from twisted_ib.configuration.parser import CONNECT, LISTEN
+from twisted_ib.reactor.switch.switch import Switch
+
+# Now: the names may stand for others later (L{twisted_ib.blocking.patch}).
+_Plain = kernel.socket
+_poll = select.poll
+_FAMILIES: Final = (kernel.AF_INET, kernel.AF_INET6)
+#: Bytes of a file that C{sendfile} reads at a time.
+_FILE_BYTES: Final = 256 * 1024
+
+
+class _Sockets(type):
+    """
+    Every socket of the standard library is an instance of L{socket}: programs that are patched ask for that.
+    """
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        if cls is socket:
+            return isinstance(instance, _Plain)
+        return super().__instancecheck__(instance)
+
+
+class Offloaded:
+    """
+    The part of a socket that is SDP's, shared by its duplicates.
+
+    @ivar part: The connection, the listeners, or the attempts to connect; L{None} if there is none.
+    """
+
+    __slots__ = ("part",)
+
+    def __init__(self, part: Connection | Listening | None) -> None:
+        self.part = part
+
+    def __del__(self) -> None:
+        # Whoever collects garbage may have the lock, or be within the reactor: the next turn closes it.
+        part = self.part
+        if part is not None and not part.loop.forked:
+            part.loop.orphans.append(part)
+
+
+#: The sockets that have a part over SDP, by descriptor.
+offloaded: WeakValueDictionary[int, socket] = WeakValueDictionary()
+
+
+class socket(_Plain, metaclass=_Sockets):
+    """
+    See C{socket.socket}.
+    """
+
+    __slots__ = ("_connecting", "_isDirect", "_sdp")
+
+    _sdp: Offloaded | None
+    _connecting: Connecting | None
+
+    def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:
+        self._sdp = self._connecting = None
+        self._isDirect = False
+        _Plain.__init__(self, family, type, proto, fileno)
+        if fileno is not None and fileno in _detached:
+            inode, sdp = _detached.pop(fileno)
+            # The number may be another socket's by now.
+            if os.fstat(fileno).st_ino == inode:
+                self._sdp = sdp
+                offloaded[fileno] = self
+
+    # -- what it is
+
+    def useTCP(self) -> None:
+        """
+        Leave the socket to the kernel, whatever the rules say: its descriptor will cross a fork, or be given
+        to code that knows of no SDP.
+        """
+        self._isDirect = True
+
+    @property
+    def sdp(self) -> Connection | Listening | None:
+        """
+        The connection over SDP, or the listeners; L{None} while the kernel alone has the socket.
+        """
+        return None if self._sdp is None else self._sdp.part
+
+    @property
+    def pending(self) -> Connecting | None:
+        """
+        The attempts over SDP of a non-blocking C{connect}, while they last.
+        """
+        return self._connecting
+
+    def _connection(self) -> Connection | None:
+        if self._connecting is not None:
+            self.settle()
+        sdp = self._sdp
+        if sdp is None:
+            return None
+        part = sdp.part
+        return part if part.__class__ is Connection else None
+
+    def _carry(self, part: Connection | Listening) -> None:
+        self._sdp = Offloaded(part)
+        offloaded[self.fileno()] = self
+
+    def _switch(self, role: str) -> Switch | None:
+        if self._isDirect or self.family not in _FAMILIES or self.type != kernel.SOCK_STREAM:
+            return None
+        if self.proto not in (0, kernel.IPPROTO_TCP):
+            return None
+        switch: Switch = theLoop().reactor.switch
+        return None if switch.configuration.tcpOnly(role) else switch
+
+    # -- connecting
+
+    def connect(self, address: Any, /) -> None:
+        """
+        See C{socket.connect}.
+        """
+        number = self._connect(address, True)
+        if number:
+            raise failure(number)
+
+    def connect_ex(self, address: Any, /) -> int:
+        """
+        See C{socket.connect_ex}.
+        """
+        return self._connect(address, False)
+
+    def _connect(self, address: Any, isRaising: bool) -> int:
+        if self._connecting is not None:
+            return self._connectAgain(address, isRaising)
+        if self._sdp is not None:
+            return errno.EISCONN
+        target = self._target(address) if self._switch(CONNECT) is not None else None
+        if target is not None:
+            loop, timeout = theLoop(), self.gettimeout()
+            with loop:
+                made = connecting(loop, target, self._boundPair(), timeout or None)
+                if made is not None:
+                    self._connecting = made
+                    if timeout == 0.0 and not made.isOver:
+                        offloaded[self.fileno()] = self
+                        return errno.EINPROGRESS
+                    try:
+                        deadline = None if timeout is None else monotonic() + timeout
+                        if not loop.wait(made.over, deadline):
+                            raise TimeoutError("timed out")
+                    except BaseException:
+                        self._connecting = None
+                        made.cancel()
+                        raise
+            if made is not None and self._isConnected(made, isRaising):
+                return 0
+            if made is not None and made.error is not None:
+                return self._refused(made.error, isRaising)
+        if isRaising:
+            super().connect(address)
+            return 0
+        return super().connect_ex(address)
+
+    def _refused(self, reason: OSError, isRaising: bool) -> int:
+        if isRaising:
+            raise reason
+        return reason.errno or errno.ECONNREFUSED
+
+    def _isConnected(self, made: Connecting, isRaising: bool) -> bool:
+        self._connecting = None
+        if made.connection is None:
+            return False
+        self._carry(made.connection)
+        return True
+
+    def _connectAgain(self, address: Any, isRaising: bool) -> int:
+        made = self._connecting
+        assert made is not None
+        if not made.isOver:
+            return errno.EALREADY
+        if self._isConnected(made, isRaising):
+            return 0
+        if made.error is not None:
+            return self._refused(made.error, isRaising)
+        if isRaising:
+            super().connect(address)
+            return 0
+        return super().connect_ex(address)
+
+    def settle(self) -> None:
+        """
+        Take over what a non-blocking connect has reached: SDP's connection, or the kernel's attempt.
+        """
+        made = self._connecting
+        if made is None or not made.isOver:
+            return
+        if self._isConnected(made, False) or made.error is not None:
+            return
+        with suppress(BlockingIOError):
+            super().connect(made.realAddress)
+
+    def _target(self, address: Any) -> tuple[Any, ...] | None:
+        # Wrong addresses are the kernel's to complain of.
+        if not isinstance(address, tuple) or len(address) < 2 or not isinstance(address[0], str):
+            return None
+        host, port = address[:2]
+        if not isinstance(port, int) or not 0 < port < 65536:
+            return None
+        isIPv6 = self.family == kernel.AF_INET6
+        if isIPv6 and len(address) > 3 and address[3] and "%" not in host:
+            host = f"{host}%{address[3]}"
+        if isIPv6Address(host) if isIPv6 else isIPAddress(host):
+            return host, port
+        if not host:
+            return None
+        try:
+            found = kernel.getaddrinfo(host, port, self.family, kernel.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            return None
+        return (str(found[0][4][0]), port) if found else None
+
+    def _boundPair(self) -> tuple[str, int]:
+        name = super().getsockname()
+        return (name[0], name[1]) if name[1] else ("", 0)
+
+    # -- listening
+
+    def listen(self, backlog: int = min(kernel.SOMAXCONN, 128), /) -> None:
+        """
+        See C{socket.listen}.
+        """
+        if self._sdp is None and self._switch(LISTEN) is not None:
+            self._listen(max(int(backlog), 0))
+            if isinstance(self.sdp, Listening) and self.sdp.alone:
+                return
+        try:
+            super().listen(backlog)
+        except BaseException:
+            self._drop()
+            raise
+
+    def _listen(self, backlog: int) -> None:
+        if not super().getsockname()[1]:
+            # listen(2) of a socket that was not bound draws a number.
+            super().bind(("::" if self.family == kernel.AF_INET6 else "0.0.0.0", 0))
+        loop = theLoop()
+        with loop:
+            # Before the kernel's: no client is to find TCP alone.
+            listening = Listening(loop, self, backlog)
+            if listening.join(self):
+                self._carry(listening)
+                loop.disturb()
+
+    def accept(self) -> tuple[kernel.socket, Any]:
+        """
+        See C{socket.accept}.
+        """
+        listening = self.sdp
+        if not isinstance(listening, Listening):
+            return super().accept()
+        timeout = self.gettimeout()
+        deadline = None if timeout is None else monotonic() + timeout
+        poller = _poll()
+        if not listening.alone:
+            poller.register(self.fileno(), select.POLLIN)
+        while True:
+            with listening.loop:
+                if timeout == 0.0:
+                    listening.loop.poll()
+                elif not listening.loop.wait(listening.ready, deadline, poller):
+                    raise TimeoutError("timed out")
+                if listening.accepted:
+                    return self._accepted(listening.take())
+            if self._sdp is None:
+                raise failure(errno.EBADF)
+            try:
+                return self._acceptTCP()
+            except BlockingIOError:
+                # Another thread or process was quicker.
+                if timeout == 0.0:
+                    raise
+
+    def _accepted(self, connection: Connection) -> tuple[kernel.socket, Any]:
+        made = socket(self.family, self.type, self.proto)
+        made._carry(connection)
+        if kernel.getdefaulttimeout() is None and self.gettimeout():
+            made.setblocking(True)
+        return made, connection.peer
+
+    def _acceptTCP(self) -> tuple[kernel.socket, Any]:
+        timeout = self.gettimeout()
+        if timeout is None:
+            # Another thread may be quicker: then this one is to wait for SDP, too.
+            os.set_blocking(self.fileno(), False)
+        descriptor, address = self._accept()  # type: ignore[attr-defined]
+        made = socket(self.family, self.type, self.proto, fileno=descriptor)
+        if kernel.getdefaulttimeout() is None and timeout:
+            made.setblocking(True)
+        return made, address
+
+    # -- receiving
+
+    def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
+        """
+        See C{socket.recv}.
+        """
+        connection = self._connection()
+        if connection is None:
+            return super().recv(bufsize, flags)
+        return connection.receive(bufsize, flags, self.gettimeout())
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        """
+        See C{socket.recv_into}.
+        """
+        connection = self._connection()
+        if connection is None:
+            return super().recv_into(buffer, nbytes, flags)
+        if nbytes < 0:
+            raise ValueError("negative buffersize in recv_into")
+        with memoryview(buffer) as view, view.cast("B") as octets:
+            if nbytes > len(octets):
+                raise ValueError("buffer too small for requested bytes")
+            data = connection.receive(nbytes or len(octets), flags, self.gettimeout())
+            octets[: len(data)] = data
+            return len(data)
+
+    def recvfrom(self, bufsize: int, flags: int = 0, /) -> tuple[bytes, Any]:
+        """
+        See C{socket.recvfrom}: a stream has no address.
+        """
+        connection = self._connection()
+        if connection is None:
+            return super().recvfrom(bufsize, flags)
+        return connection.receive(bufsize, flags, self.gettimeout()), None
+
+    def recvfrom_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> tuple[int, Any]:
+        """
+        See C{socket.recvfrom_into}.
+        """
+        if self._connection() is None:
+            return super().recvfrom_into(buffer, nbytes, flags)
+        return self.recv_into(buffer, nbytes, flags), None
+
+    def recvmsg(
+        self, bufsize: int, ancbufsize: int = 0, flags: int = 0, /
+    ) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
+        """
+        See C{socket.recvmsg}: there is no ancillary data.
+        """
+        connection = self._connection()
+        if connection is None:
+            return super().recvmsg(bufsize, ancbufsize, flags)
+        if bufsize < 0 or ancbufsize < 0:
+            raise ValueError("negative buffer size in recvmsg()")
+        return connection.receive(bufsize, flags, self.gettimeout()), [], 0, None
+
+    def recvmsg_into(
+        self, buffers: Iterable[Any], ancbufsize: int = 0, flags: int = 0, /
+    ) -> tuple[int, list[tuple[int, int, bytes]], int, Any]:
+        """
+        See C{socket.recvmsg_into}.
+        """
+        connection = self._connection()
+        if connection is None:
+            return super().recvmsg_into(buffers, ancbufsize, flags)
+        views = [memoryview(each).cast("B") for each in buffers]
+        data = connection.receive(sum(map(len, views)), flags, self.gettimeout())
+        done = 0
+        for view in views:
+            piece = data[done : done + len(view)]
+            view[: len(piece)] = piece
+            done += len(piece)
+        return len(data), [], 0, None
+
+    # -- sending
+
+    def send(self, data: Any, flags: int = 0, /) -> int:
+        """
+        See C{socket.send}.
+        """
+        connection = self._connection()
+        if connection is None:
+            return super().send(data, flags)
+        return connection.send(data, flags, self.gettimeout())
+
+    def sendall(self, data: Any, flags: int = 0, /) -> None:
+        """
+        See C{socket.sendall}.
+        """
+        connection = self._connection()
+        if connection is None:
+            super().sendall(data, flags)
+        else:
+            connection.sendAll(data, flags, self.gettimeout())
+
+    def sendto(self, data: Any, *arguments: Any) -> int:
+        """
+        See C{socket.sendto}: a stream that is connected takes no address.
+        """
+        connection = self._connection()
+        if connection is None:
+            return super().sendto(data, *arguments)
+        flags = arguments[0] if len(arguments) > 1 else 0
+        return connection.send(data, flags, self.gettimeout())
+
+    def sendmsg(
+        self, buffers: Iterable[Any], ancdata: Iterable[Any] = (), flags: int = 0, address: Any = None, /
+    ) -> int:
+        """
+        See C{socket.sendmsg}: there is no ancillary data.
+        """
+        connection = self._connection()
+        if connection is None:
+            return super().sendmsg(buffers, ancdata, flags, address)
+        if list(ancdata):
+            raise failure(errno.EINVAL)
+        return connection.send(b"".join(buffers), flags, self.gettimeout())
+
+    def sendfile(self, file: Any, offset: int = 0, count: int | None = None) -> int:
+        """
+        See C{socket.sendfile}.
+        """
+        if self._connection() is None:
+            return super().sendfile(file, offset, count)
+        self._check_sendfile_params(file, offset, count)  # type: ignore[attr-defined]
+        if self.gettimeout() == 0:
+            raise ValueError("non-blocking sockets are not supported")
+        if offset:
+            file.seek(offset)
+        sent = 0
+        while count is None or sent < count:
+            data = file.read(_FILE_BYTES if count is None else min(_FILE_BYTES, count - sent))
+            if not data:
+                break
+            self.sendall(data)
+            sent += len(data)
+        if sent and hasattr(file, "seek"):
+            file.seek(offset + sent)
+        return sent
+
+    # -- names and options
+
+    def getsockname(self) -> Any:
+        """
+        See C{socket.getsockname}.
+        """
+        connection = self._connection()
+        return super().getsockname() if connection is None else connection.local
+
+    def getpeername(self) -> Any:
+        """
+        See C{socket.getpeername}.
+        """
+        connection = self._connection()
+        if connection is None:
+            return super().getpeername()
+        if connection.over:
+            raise failure(errno.ENOTCONN)
+        return connection.peer
+
+    def setsockopt(self, level: int, optname: int, value: Any, *optlen: Any) -> None:
+        """
+        See C{socket.setsockopt}.
+        """
+        # The kernel's socket checks the option and keeps its value.
+        super().setsockopt(level, optname, value, *optlen)
+        connection = self._connection()
+        if connection is not None and (level, optname) == (kernel.SOL_SOCKET, kernel.SO_KEEPALIVE):
+            with connection.loop:
+                if connection.stream is not None:
+                    connection.stream.setTcpKeepAlive(bool(super().getsockopt(level, optname)))
+
+    def getsockopt(self, level: int, optname: int, *buflen: int) -> Any:
+        """
+        See C{socket.getsockopt}.
+        """
+        if (level, optname) == (kernel.SOL_SOCKET, kernel.SO_ERROR) and not buflen:
+            connection = self._connection()
+            if connection is not None:
+                return connection.takeError()
+            made = self._connecting
+            if made is not None and made.error is not None:
+                self._connecting = None
+                return made.error.errno
+        if (level, optname) == (kernel.SOL_SOCKET, kernel.SO_ACCEPTCONN) and not buflen:
+            if isinstance(self.sdp, Listening):
+                return 1
+        return super().getsockopt(level, optname, *buflen)
+
+    # -- the end
+
+    def shutdown(self, how: int, /) -> None:
+        """
+        See C{socket.shutdown}.
+        """
+        connection = self._connection()
+        if connection is not None:
+            connection.shutdown(how)
+            return
+        listening = self.sdp
+        if isinstance(listening, Listening):
+            # Linux: the socket listens no more, and accept() fails.
+            self._drop()
+            if listening.alone:
+                return
+        super().shutdown(how)
+
+    def _drop(self) -> None:
+        made, self._connecting = self._connecting, None
+        sdp, self._sdp = self._sdp, None
+        if made is not None or sdp is not None:
+            descriptor = self.fileno()
+            if offloaded.get(descriptor) is self:
+                del offloaded[descriptor]
+        if made is not None and not made.loop.forked:
+            with made.loop:
+                made.cancel()
+        part = None if sdp is None else sdp.part
+        if sdp is not None:
+            sdp.part = None
+        if isinstance(part, Connection):
+            part.drop(self._isLingering())
+        elif part is not None:
+            part.drop()
+
+    def _isLingering(self) -> bool:
+        # SO_LINGER with no time: close() resets (socket(7)).
+        value: bytes = super().getsockopt(kernel.SOL_SOCKET, kernel.SO_LINGER, 8)
+        return value[:4] != bytes(4) and value[4:] == bytes(4)
+
+    def _real_close(self) -> None:
+        if self._sdp is not None or self._connecting is not None:
+            self._drop()
+        super()._real_close()  # type: ignore[misc]
+
+    def detach(self) -> int:
+        """
+        See C{socket.detach}: L{socket} of the descriptor has the connection again.
+        """
+        sdp, self._sdp = self._sdp, None
+        descriptor = super().detach()
+        if sdp is not None:
+            offloaded.pop(descriptor, None)
+            if len(_detached) >= DETACHED:
+                del _detached[next(iter(_detached))]
+            _detached[descriptor] = os.fstat(descriptor).st_ino, sdp
+        return descriptor
+
+    def dup(self) -> socket:
+        """
+        See C{socket.dup}: both have the connection.
+        """
+        self.settle()
+        made = super().dup()
+        part = self.sdp
+        if part is not None:
+            with part.loop:
+                part.sockets += 1
+            made._carry(part)
+        return made
+
+
+#: Connections of descriptors that were detached, until a socket is made of them: inode and connection.
+_detached: dict[int, tuple[int, Offloaded]] = {}
+#: Of so many; beyond it the oldest is closed.
+DETACHED: Final = 1024
+
+
+def _rebound(function: Any) -> Any:
+    # The standard library's own, that makes these sockets.
+    made = FunctionType(
+        function.__code__, {**vars(kernel), "socket": socket}, function.__name__, function.__defaults__
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    made.__doc__ = f"See C{{socket.{function.__name__}}}."
+    return made
+
+
+create_connection = _rebound(kernel.create_connection)
+create_server = _rebound(kernel.create_server)
+fromfd = _rebound(kernel.fromfd)
+
+__all__ = ["create_connection", "create_server", "fromfd", "offloaded", "socket"]
