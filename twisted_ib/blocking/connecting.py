@@ -16,6 +16,7 @@ from twisted_ib.configuration.parser import CONNECT, SDP, TCP
 from twisted_ib.reactor.switch.candidates import Candidate
 from twisted_ib.reactor.switch.offload import Offload
 from twisted_ib.reactor.switch.reason import UNASKED, Fallback, Reason
+from twisted_ib.reactor.switch.serverclient import RedirectedClient
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
@@ -34,6 +35,8 @@ class Connecting:
     @ivar error: The error to raise, if SDP alone was allowed and failed; else L{None}.
     @ivar isOver: Whether SDP has connected or failed: then the kernel's TCP is tried.
     """
+
+    transportClass = RedirectedClient
 
     def __init__(
         self, loop: BlockingLoop, address: tuple[Any, ...], bound: tuple[str, int], why: Reason
@@ -75,7 +78,7 @@ class Connecting:
         self.isOver = True
         if offload is not None:
             offload.cancel()
-            self.loop.poll()
+            self.loop.changed()
 
     # -- for the offload, as of its client
 

@@ -280,6 +280,8 @@ class Connection:
         """
         See C{socket.shutdown}.
         """
+        if not -(1 << 31) <= how < 1 << 31:
+            raise OverflowError("how is no int of C")
         if how not in (kernel.SHUT_RD, kernel.SHUT_WR, kernel.SHUT_RDWR):
             raise failure(errno.EINVAL)
         with self.loop:
@@ -324,8 +326,7 @@ class Connection:
                 stream.abortConnection()
             else:
                 stream.loseConnection()
-            self.loop.flush(stream.channel.device)
-            self.loop.disturb()
+        self.loop.changed()
 
     def takeError(self) -> int:
         """

@@ -16,7 +16,8 @@ from twisted.python.failure import Failure
 
 from twisted_ib.blocking.connection import Connection
 from twisted_ib.configuration.parser import SDP, TCP
-from twisted_ib.reactor.switch.listening import SwitchedPort
+from twisted_ib.reactor.switch.listeners import PortListeners, isBusy
+from twisted_ib.reactor.switch.reason import Fallback
 
 if TYPE_CHECKING:
     from twisted_ib.blocking.loop import BlockingLoop
@@ -39,27 +40,31 @@ class _Accepting(Factory):
         return self.port.made()
 
 
-class Listening(SwitchedPort):
+class Listening(PortListeners):
     """
-    The SDP listeners of a socket, without the port's own TCP: that stays the kernel's.
+    The SDP listeners of a socket; what comes over TCP stays the kernel's.
 
     @ivar accepted: Connections that wait for C{accept}.
     @ivar sockets: How many sockets have it.
     """
 
+    sessionno = 0
+    connected = False
+
     def __init__(self, loop: BlockingLoop, skt: kernel.socket, backlog: int) -> None:
         """
         @param skt: The socket, which is bound.
-        @param backlog: How many connections wait for C{accept}.
+        @param backlog: How many connections wait for C{accept} before others are refused, or go over TCP.
         """
-        reactor: Any = loop.reactor
-        name = skt.getsockname()
-        super().__init__(reactor.switch, name[1], _Accepting(self), max(backlog, 1), name[0], reactor)
-        self.addressFamily = skt.family
         self.loop = loop
+        self.reactor = loop.reactor
+        self.factory = _Accepting(self)
+        self.backlog = max(backlog, 1)
         self.accepted: deque[Connection] = deque()
         self.sockets = 1
-        self._name = skt.getsockname()
+        self._withoutListeners(loop.reactor.switch, loop.reactor)
+        self._address = self._addressOf(skt)
+        self.interface = self._address.host
 
     def join(self, skt: kernel.socket) -> bool:
         """
@@ -69,34 +74,38 @@ class Listening(SwitchedPort):
         @raise OSError: C{EADDRINUSE}: a rule wants SDP, whose number is in use; or another error of a device,
             where a rule allows nothing else.
         """
-        address = self._addressOf(skt)
-        self._decide(address)
-        if self.why.verdict == TCP:
-            return False
-        refused = self._joinBeside(skt, address)
-        busy = [each for each in refused if getattr(each.socketError, "errno", 0) == errno.EADDRINUSE]
-        if not self.sdpListeners or busy:
-            if refused and not self._mayGoOn(busy):
-                self.leave()
-                raise _osError(refused[0])
-            if not self.sdpListeners:
-                self._settled(skt.dup() if self.why.verdict == SDP else skt, refused)
-                return False
-        self.connected = True
         why = self.why
-        why.decided = why.connected = self.reactor.seconds()
+        self._decide(self._address)
+        if why.verdict == TCP:
+            return False
+        refused = self._joinBeside(skt, self._address)
+        busy = [each for each in refused if isBusy(each)]
+        if refused and not self._mayGoOn(busy) and (busy or not self.sdpListeners):
+            self.close()
+            raise _osError((busy or refused)[0])
+        self.connected = True
         self.alone = why.verdict == SDP
+        why.decided = why.connected = self.reactor.seconds()
         self._tellProvider()
         if self.alone:
             why.provider = SDP
+        elif refused and not self.sdpListeners:
+            fallback = Fallback("listen", f"SDP: {refused[0].socketError}")
+            self.switch.fellBack(why, fallback, self.interface, self._address.port)
         self.switch.listening(self)
-        return True
+        return bool(self.sdpListeners)
 
     def getHost(self) -> Any:
         """
         Return the address.
         """
-        return self._at[0] if self._at is not None else None
+        return self._address
+
+    def logPrefix(self) -> str:
+        """
+        Return the prefix of log lines.
+        """
+        return "socket"
 
     def made(self) -> Connection:
         """
@@ -111,9 +120,9 @@ class Listening(SwitchedPort):
 
     def ready(self) -> bool:
         """
-        Return whether a connection waits.
+        Return whether C{accept} does not block: a connection waits, or nobody listens any more.
         """
-        return bool(self.accepted)
+        return bool(self.accepted) or not self.connected
 
     def take(self) -> Connection:
         """
@@ -135,44 +144,24 @@ class Listening(SwitchedPort):
         with self.loop:
             self.sockets -= 1
             if self.sockets == 0:
-                self.leave()
+                self.close()
 
     def close(self) -> None:
         """
-        Stop listening, under the loop's lock: see L{leave}.
+        Stop listening, under the loop's lock; connections that wait are reset, as TCP's are.
         """
-        self.leave()
-
-    def leave(self) -> None:
-        """
-        Stop listening; connections that wait are reset, as TCP's are.
-        """
-        self.connected = False
-        self._closeCompanions(Failure(_CLOSED))
+        self.connectionLost(Failure(ConnectionAbortedError()))
         while self.accepted:
             self.accepted.popleft().close(True)
-        self.switch.ports.discard(self)
-        self.loop.poll()
-
-    def startReading(self) -> None:
-        """
-        Do nothing: the kernel's socket is no reader.
-        """
-
-    def stopReading(self) -> None:
-        """
-        Do nothing.
-        """
+        self.loop.changed()
 
     def connectionLost(self, reason: Failure) -> None:
         """
-        The loop closes.
+        Stop listening.
         """
         self.connected = False
         self._closeCompanions(reason)
-
-
-_CLOSED = CannotListenError("", 0, OSError(errno.EBADF, os.strerror(errno.EBADF)))
+        self.switch.ports.discard(self)
 
 
 def _osError(reason: CannotListenError) -> OSError:

@@ -23,7 +23,6 @@ from threading import Lock, RLock, active_count, get_ident
 from time import monotonic
 from typing import Any, Final
 
-from twisted.logger import Logger
 from twisted.python import log
 
 from twisted_ib.errors import ForkedSocketError
@@ -38,8 +37,8 @@ GRACE_SECONDS: Final = 1e-3
 DRAIN_SECONDS: Final = 2.0
 #: Turns after which epoll is called however busy the devices are; a power of two.
 EPOLL_EVERY: Final = 16
-
-_log = Logger()
+#: Turns that a close takes: as over TCP it is no part of the turn that asks for it.
+CLOSING_TURNS: Final = 2
 
 
 class DrivenReactor(IBReactor):
@@ -66,8 +65,9 @@ class DrivenReactor(IBReactor):
         calm = deviceLoop.calm(self)
         if calm == 0.0:
             self.runUntilCurrent()
-            calm = self.timeout()
-        if calm is not None and (limit is None or calm < limit):
+            # One of these calls may be what a thread waits for.
+            limit = 0.0
+        elif calm is not None and (limit is None or calm < limit):
             limit = calm
         channels = self._channels
         worked = progress(channels)
@@ -250,6 +250,19 @@ class BlockingLoop:
         if self.sleeping:
             self.reactor.wakeUp()
 
+    def changed(self) -> None:
+        """
+        A socket was closed: send that, and look at the threads that wait for it.
+        """
+        if self._leader and not self.sleeping:
+            # Within a turn, which does it.
+            return
+        for _ in range(CLOSING_TURNS):
+            self.poll()
+        if self._followers:
+            self._serveFollowers()
+        self.disturb()
+
     def poll(self) -> None:
         """
         Serve what is to be served now, without waiting.
@@ -259,7 +272,8 @@ class BlockingLoop:
             if self._followers:
                 self._serveFollowers()
         elif self.sleeping:
-            # Not a turn: epoll's edge-triggered events are for the leader.
+            # No more of a turn: epoll's edge-triggered events are for the leader.
+            self.reactor.runUntilCurrent()
             for channel in self.reactor.channels:
                 self.flush(channel.device)
 

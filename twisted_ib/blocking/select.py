@@ -185,15 +185,19 @@ def select(
 # -- poll
 
 
-class poll:
+class Poll:
     """
-    See C{select.poll}.
+    The object that L{poll} returns, as C{select.poll} does; its class makes none.
     """
 
-    def __init__(self) -> None:
-        # It checks what is registered.
-        self._kernel = _poll()
-        self._masks: dict[int, int] = {}
+    _kernel: Any
+    _masks: dict[int, int]
+
+    def __new__(cls) -> Poll:
+        """
+        @raise TypeError: Always.
+        """
+        raise TypeError(f"cannot create '{cls.__module__}.{cls.__name__}' instances")
 
     def register(self, fd: Any, eventmask: int = kernel.POLLIN | kernel.POLLPRI | kernel.POLLOUT, /) -> None:
         """
@@ -236,6 +240,17 @@ class poll:
         for descriptor, events in more:
             found[descriptor] = found.get(descriptor, 0) | events
         return list(found.items())
+
+
+def poll() -> Poll:
+    """
+    See C{select.poll}.
+    """
+    made = object.__new__(Poll)
+    # It checks what is registered.
+    made._kernel = _poll()
+    made._masks = {}
+    return made
 
 
 # -- epoll
@@ -379,7 +394,7 @@ class PollSelector(selectors.PollSelector):
     See C{selectors.PollSelector}.
     """
 
-    _selector_cls = poll
+    _selector_cls = staticmethod(poll)
 
 
 class EpollSelector(selectors.EpollSelector):

@@ -15,6 +15,7 @@ import select
 import socket as kernel
 from collections.abc import Iterable
 from contextlib import suppress
+from operator import index
 from time import monotonic
 from types import FunctionType
 from typing import Any, Final
@@ -50,18 +51,18 @@ class _Sockets(type):
 
 class Offloaded:
     """
-    The part of a socket that is SDP's, shared by its duplicates.
+    The part of a socket that is SDP's.
 
-    @ivar part: The connection, the listeners, or the attempts to connect; L{None} if there is none.
+    @ivar part: The connection or the listeners, which duplicates share; L{None} after the close.
     """
 
-    __slots__ = ("part",)
+    __slots__ = ("__weakref__", "part")
 
-    def __init__(self, part: Connection | Listening | None) -> None:
-        self.part = part
+    def __init__(self, part: Connection | Listening) -> None:
+        self.part: Connection | Listening | None = part
 
     def __del__(self) -> None:
-        # Whoever collects garbage may have the lock, or be within the reactor: the next turn closes it.
+        # Garbage may be collected within the reactor: the next turn closes it.
         part = self.part
         if part is not None and not part.loop.forked:
             part.loop.orphans.append(part)
@@ -69,6 +70,12 @@ class Offloaded:
 
 #: The sockets that have a part over SDP, by descriptor.
 offloaded: WeakValueDictionary[int, socket] = WeakValueDictionary()
+#: The same parts by the inode of the kernel's socket, by which C{fromfd} and C{dup} find them.
+_byInode: WeakValueDictionary[int, Offloaded] = WeakValueDictionary()
+#: Parts of descriptors that were detached, until a socket is made of them.
+_detached: dict[int, Offloaded] = {}
+#: Of so many; beyond it the oldest is closed.
+DETACHED: Final = 1024
 
 
 class socket(_Plain, metaclass=_Sockets):
@@ -85,12 +92,22 @@ class socket(_Plain, metaclass=_Sockets):
         self._sdp = self._connecting = None
         self._isDirect = False
         _Plain.__init__(self, family, type, proto, fileno)
-        if fileno is not None and fileno in _detached:
-            inode, sdp = _detached.pop(fileno)
-            # The number may be another socket's by now.
-            if os.fstat(fileno).st_ino == inode:
-                self._sdp = sdp
-                offloaded[fileno] = self
+        if fileno is not None and _byInode:
+            self._find(fileno)
+
+    def _find(self, descriptor: int) -> None:
+        # A descriptor of another socket over SDP, by dup(2), or the one that it detached.
+        found = _byInode.get(os.fstat(descriptor).st_ino)
+        if found is None or found.part is None:
+            return
+        if _detached.get(descriptor) is found:
+            self._sdp = _detached.pop(descriptor)
+        else:
+            part = found.part
+            with part.loop:
+                part.sockets += 1
+            self._sdp = Offloaded(part)
+        offloaded[descriptor] = self
 
     # -- what it is
 
@@ -125,8 +142,10 @@ class socket(_Plain, metaclass=_Sockets):
         return part if part.__class__ is Connection else None
 
     def _carry(self, part: Connection | Listening) -> None:
+        descriptor = self.fileno()
         self._sdp = Offloaded(part)
-        offloaded[self.fileno()] = self
+        offloaded[descriptor] = self
+        _byInode[os.fstat(descriptor).st_ino] = self._sdp
 
     def _switch(self, role: str) -> Switch | None:
         if self._isDirect or self.family not in _FAMILIES or self.type != kernel.SOCK_STREAM:
@@ -294,9 +313,12 @@ class socket(_Plain, metaclass=_Sockets):
                     raise TimeoutError("timed out")
                 if listening.accepted:
                     return self._accepted(listening.take())
-            if self._sdp is None:
-                raise failure(errno.EBADF)
+            if not listening.connected:
+                # accept(2): EINVAL, the socket does not listen.
+                raise failure(errno.EBADF if self.fileno() < 0 else errno.EINVAL)
             try:
+                if listening.alone:
+                    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
                 return self._acceptTCP()
             except BlockingIOError:
                 # Another thread or process was quicker.
@@ -388,6 +410,11 @@ class socket(_Plain, metaclass=_Sockets):
         if connection is None:
             return super().recvmsg_into(buffers, ancbufsize, flags)
         views = [memoryview(each).cast("B") for each in buffers]
+        if any(view.readonly for view in views):
+            raise TypeError("recvmsg_into() needs buffers that can be written to")
+        if index(ancbufsize) < 0:
+            raise ValueError("invalid ancillary data buffer length")
+        flags = index(flags)
         data = connection.receive(sum(map(len, views)), flags, self.gettimeout())
         done = 0
         for view in views:
@@ -567,7 +594,7 @@ class socket(_Plain, metaclass=_Sockets):
             offloaded.pop(descriptor, None)
             if len(_detached) >= DETACHED:
                 del _detached[next(iter(_detached))]
-            _detached[descriptor] = os.fstat(descriptor).st_ino, sdp
+            _detached[descriptor] = sdp
         return descriptor
 
     def dup(self) -> socket:
@@ -575,19 +602,7 @@ class socket(_Plain, metaclass=_Sockets):
         See C{socket.dup}: both have the connection.
         """
         self.settle()
-        made = super().dup()
-        part = self.sdp
-        if part is not None:
-            with part.loop:
-                part.sockets += 1
-            made._carry(part)
-        return made
-
-
-#: Connections of descriptors that were detached, until a socket is made of them: inode and connection.
-_detached: dict[int, tuple[int, Offloaded]] = {}
-#: Of so many; beyond it the oldest is closed.
-DETACHED: Final = 1024
+        return super().dup()
 
 
 def _rebound(function: Any) -> Any:
