@@ -16,9 +16,10 @@ from time import monotonic
 from typing import Any, Final
 
 from twisted_ib.blocking.connection import failure
+from twisted_ib.blocking.descriptors import offloaded
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import theLoop
-from twisted_ib.blocking.socket import offloaded, socket
+from twisted_ib.blocking.socket import socket
 
 # Now: these names may stand for the ones below later (L{twisted_ib.blocking.patch}).
 _select, _poll, _epoll = kernel.select, kernel.poll, kernel.epoll

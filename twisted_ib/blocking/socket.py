@@ -19,12 +19,12 @@ from operator import index
 from time import monotonic
 from types import FunctionType
 from typing import Any, Final
-from weakref import WeakValueDictionary
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 
 from twisted_ib.blocking.connecting import Connecting, connecting
 from twisted_ib.blocking.connection import Connection, failure
+from twisted_ib.blocking.descriptors import Offloaded, detached, found, offload, offloaded
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import theLoop
 from twisted_ib.configuration.parser import CONNECT, LISTEN
@@ -49,35 +49,6 @@ class _Sockets(type):
         return super().__instancecheck__(instance)
 
 
-class Offloaded:
-    """
-    The part of a socket that is SDP's.
-
-    @ivar part: The connection or the listeners, which duplicates share; L{None} after the close.
-    """
-
-    __slots__ = ("__weakref__", "part")
-
-    def __init__(self, part: Connection | Listening) -> None:
-        self.part: Connection | Listening | None = part
-
-    def __del__(self) -> None:
-        # Garbage may be collected within the reactor: the next turn closes it.
-        part = self.part
-        if part is not None and not part.loop.forked:
-            part.loop.orphans.append(part)
-
-
-#: The sockets that have a part over SDP, by descriptor.
-offloaded: WeakValueDictionary[int, socket] = WeakValueDictionary()
-#: The same parts by the inode of the kernel's socket, by which C{fromfd} and C{dup} find them.
-_byInode: WeakValueDictionary[int, Offloaded] = WeakValueDictionary()
-#: Parts of descriptors that were detached, until a socket is made of them.
-_detached: dict[int, Offloaded] = {}
-#: Of so many; beyond it the oldest is closed.
-DETACHED: Final = 1024
-
-
 class socket(_Plain, metaclass=_Sockets):
     """
     See C{socket.socket}.
@@ -92,22 +63,10 @@ class socket(_Plain, metaclass=_Sockets):
         self._sdp = self._connecting = None
         self._isDirect = False
         _Plain.__init__(self, family, type, proto, fileno)
-        if fileno is not None and _byInode:
-            self._find(fileno)
-
-    def _find(self, descriptor: int) -> None:
-        # A descriptor of another socket over SDP, by dup(2), or the one that it detached.
-        found = _byInode.get(os.fstat(descriptor).st_ino)
-        if found is None or found.part is None:
-            return
-        if _detached.get(descriptor) is found:
-            self._sdp = _detached.pop(descriptor)
-        else:
-            part = found.part
-            with part.loop:
-                part.sockets += 1
-            self._sdp = Offloaded(part)
-        offloaded[descriptor] = self
+        if fileno is not None:
+            self._sdp = found(fileno)
+            if self._sdp is not None:
+                offloaded[fileno] = self
 
     # -- what it is
 
@@ -143,9 +102,8 @@ class socket(_Plain, metaclass=_Sockets):
 
     def _carry(self, part: Connection | Listening) -> None:
         descriptor = self.fileno()
-        self._sdp = Offloaded(part)
+        self._sdp = offload(descriptor, part)
         offloaded[descriptor] = self
-        _byInode[os.fstat(descriptor).st_ino] = self._sdp
 
     def _switch(self, role: str) -> Switch | None:
         if self._isDirect or self.family not in _FAMILIES or self.type != kernel.SOCK_STREAM:
@@ -592,9 +550,7 @@ class socket(_Plain, metaclass=_Sockets):
         descriptor = super().detach()
         if sdp is not None:
             offloaded.pop(descriptor, None)
-            if len(_detached) >= DETACHED:
-                del _detached[next(iter(_detached))]
-            _detached[descriptor] = sdp
+            detached(descriptor, sdp)
         return descriptor
 
     def dup(self) -> socket:
@@ -619,4 +575,4 @@ create_connection = _rebound(kernel.create_connection)
 create_server = _rebound(kernel.create_server)
 fromfd = _rebound(kernel.fromfd)
 
-__all__ = ["create_connection", "create_server", "fromfd", "offloaded", "socket"]
+__all__ = ["create_connection", "create_server", "fromfd", "socket"]
