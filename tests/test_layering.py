@@ -53,6 +53,9 @@ LOADS = re.compile(
     r"""import_module|__import__|namedAny|namedModule|runpy|modules(\.get\(|\[)["']twisted_ib"""
 )
 
+#: These run programs of the user, and nothing of the package.
+RUNS = {"twisted_ib/tools/run/program.py"}
+
 #: What is called C{fabric}, C{path} or C{owner} in which modules, and all that they may ask of it.
 SEAM = {
     "fabric": (
@@ -201,7 +204,7 @@ def byName(root: Path) -> set[str]:
     @return: The modules that import others of the package by a string, or look them up.
     """
     texts = {str(path.relative_to(root)): path.read_text() for path in sources(root)}
-    return {each for each, text in texts.items() if LOADS.search(text)}
+    return {each for each, text in texts.items() if LOADS.search(text)} - RUNS
 
 
 def unnamed(root: Path) -> list[str]:

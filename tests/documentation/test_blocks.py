@@ -37,6 +37,9 @@ PAIRS = {
         "ib-get http://127.0.0.1:8080/ --endpoint sdp:127.0.0.1:8080 -o /tmp/listing.html\n"
     ),
     "ib-perf send\n": "ib-perf send 127.0.0.1 -a\n",
+    "ib-run -m http.server 8000\n": (
+        "ib-run -c \"import urllib.request as u; print(len(u.urlopen('http://127.0.0.1:8000/').read()))\"\n"
+    ),
     "ib-ping -s -a 127.0.0.1\n": "ib-ping -c -a 127.0.0.1 -C 10 -V\n",
 }
 #: First words of commands that C{.ci/run} tries, or a test beside their program, or that need root, a network

@@ -28,6 +28,7 @@ COMMANDS = {
     "policy": ["check", "connect", "127.0.0.1:1"],
     "show.devinfo": ["-v"],
     "show.ss": [],
+    "run.run": ["--help"],
 }
 
 

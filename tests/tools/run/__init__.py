@@ -1,0 +1,3 @@
+"""
+Tests of C{ib-run}.
+"""

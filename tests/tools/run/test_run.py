@@ -1,0 +1,339 @@
+"""
+Tests for L{twisted_ib.tools.run}: programs run as Python runs them, and connect over SDP.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.commands import CommandTestCase, programOf, refusal
+from tests.support.waiting import HANG_SECONDS
+from twisted_ib.tools.run.program import Code, Module, StartError, find, interpreterOf
+from twisted_ib.tools.run.run import parseArguments
+
+#: Says all that a program sees of how it was started.
+_PROGRAM = """
+import json, os, sys
+main = sys.modules["__main__"]
+names = "__name__", "__file__", "__package__", "__cached__"
+own = {name: str(value) for name, value in vars(main).items() if name in names}
+spec = None if __spec__ is None else __spec__.name
+loader = type(__loader__).__name__ if not isinstance(__loader__, type) else __loader__.__name__
+json.dump([sys.argv, sys.path[0], own, spec, loader, sys.executable], sys.stdout)
+sys.stdout.flush()
+sys.exit(7)
+"""
+_SPAWN = """
+import multiprocessing, sys
+def child(): sys.exit(5)
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=child)
+    process.start()
+    process.join()
+    print(process.exitcode)
+"""
+#: Prints the loop that each kind of program gets.
+_LOOPS = {
+    "from twisted.internet import reactor; print(type(reactor).__name__)": "IBReactor",
+    "from twisted.internet import epollreactor as r; r.install(); "
+    "from twisted.internet import reactor; print(type(reactor).__name__)": "IBReactor",
+    "from twisted.internet import asyncioreactor as r; r.install(); from twisted.internet import reactor; "
+    "print(type(reactor).__name__, type(reactor) is r.AsyncioSelectorReactor)": "IBAsyncioReactor True",
+    "import asyncio\nasync def main(): print(type(asyncio.get_running_loop()).__module__)\n"
+    "asyncio.run(main())": "twisted_ib.aio.loop",
+    "import socket; print(socket.socket.__module__)": "twisted_ib.blocking.socket",
+}
+
+
+class _RunTestCase(CommandTestCase):
+    """
+    Programs in a folder of the test's own.
+    """
+
+    def setUp(self) -> None:
+        """
+        Have the children import from where this process does.
+        """
+        super().setUp()
+        self.folder = Path(self.mktemp()).resolve()
+        self.folder.mkdir()
+        self.environment.update(PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
+        self.environment.pop("TWISTED_IB_CONFIG", None)
+        self.environment["XDG_CONFIG_HOME"] = str(self.folder)
+
+    def started(self, *words: str, **options: Any) -> subprocess.Popen[str]:
+        """
+        @return: a process of Python, whose output can be read.
+        """
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen(
+            [sys.executable, *words], cwd=self.folder, env=self.environment, **pipes, **options
+        )
+
+        def end() -> None:
+            with process:
+                process.kill()
+
+        self.addCleanup(end)
+        return process
+
+    def running(self, *words: str, **options: Any) -> subprocess.Popen[str]:
+        """
+        @return: a process of C{ib-run}.
+        """
+        return self.started("-m", "twisted_ib.tools.run", *words, **options)
+
+
+class AsPythonTests(_RunTestCase):
+    """
+    A program sees what it sees under Python.
+    """
+
+    def test_all(self) -> None:
+        """
+        Scripts, links to them, folders, archives, modules, packages and C{-c}: arguments, the first entry of
+        C{sys.path}, C{__main__} and the exit status.
+        """
+        (self.folder / "deep").mkdir()
+        for name in ("deep/script.py", "deep/__main__.py", "module_.py"):
+            (self.folder / name).write_text(_PROGRAM)
+        (self.folder / "link").symlink_to("deep/script.py")
+        with zipfile.ZipFile(self.folder / "archive.pyz", "w") as archive:
+            archive.writestr("__main__.py", _PROGRAM)
+        calls = (
+            ("deep/script.py", "-x", "--reactor=aio"),
+            ("link",),
+            ("deep", "-m"),
+            ("archive.pyz", "a b"),
+            ("-m", "module_", "-h"),
+            ("-mdeep.script", "-c"),
+            ("-m", "deep"),
+            ("-c", _PROGRAM, "-m", "x"),
+        )
+        both = [(self.started(*words), self.running("-q", *words)) for words in calls]
+        for words, (python, ours) in zip(calls, both, strict=True):
+            expected, found = (each.communicate(timeout=HANG_SECONDS) for each in (python, ours))
+            self.assertEqual(json.loads(found[0]), json.loads(expected[0]), words)
+            self.assertEqual((ours.returncode, found[1]), (7, ""), words)
+
+    def test_signals(self) -> None:
+        """
+        SIGINT is C{KeyboardInterrupt}, and ends the process as that; an uncaught error has status 1.
+        """
+        program = "import time; print('on', flush=True); time.sleep(100)"
+        process = self.running("-q", "-c", program)
+        failing = self.running("-q", "-c", "1/0")
+        assert process.stdout is not None
+        self.assertEqual(process.stdout.readline(), "on\n")
+        process.send_signal(signal.SIGINT)
+        complaints = process.communicate(timeout=HANG_SECONDS)[1]
+        self.assertEqual(process.returncode, -signal.SIGINT)
+        self.assertIn("KeyboardInterrupt", complaints)
+        self.assertIn("ZeroDivisionError", failing.communicate(timeout=HANG_SECONDS)[1])
+        self.assertEqual(failing.returncode, 1)
+
+    def test_spawn(self) -> None:
+        """
+        Processes of C{multiprocessing} find the program.
+        """
+        (self.folder / "spawning.py").write_text(_SPAWN)
+        found = self.running("spawning.py").communicate(timeout=HANG_SECONDS)
+        self.assertEqual(found[0], "5\n", found[1])
+
+
+class LoopTests(_RunTestCase):
+    """
+    A program has the loop that fits it.
+    """
+
+    def test_loops(self) -> None:
+        """
+        By what it imports, and the one line says so.
+        """
+        processes = {program: self.running("-c", program) for program in _LOOPS}
+        for program, process in processes.items():
+            said, complaints = process.communicate(timeout=HANG_SECONDS)
+            self.assertEqual(said, _LOOPS[program] + "\n", complaints)
+            self.assertRegex(
+                complaints, r"^ib-run: -c on the [^\n]+, as the command line imports [^\n]+; rules: [^\n]+\n$"
+            )
+
+    def test_server(self) -> None:
+        """
+        C{ib-run -m http.server} serves over SDP and over TCP.
+        """
+        (self.folder / "page").write_text("hello")
+        server = self.running("-m", "http.server", "--bind", "127.0.0.1", "0")
+        assert server.stdout is not None and server.stderr is not None
+        self.assertIn("http.server on the sockets of twisted_ib.blocking, so named", server.stderr.readline())
+        self.environment.pop("PYTHONUNBUFFERED", None)
+        found = re.search(r"port (\d+)", server.stdout.readline())
+        assert found is not None
+        rules = self.folder / "sdp.conf"
+        rules.write_text("use sdp connect * *:*\n")
+        fetch = (
+            "import urllib.request as u; "
+            f"print(u.urlopen('http://127.0.0.1:{found[1]}/page').read().decode())"
+        )
+        clients = [
+            self.started("-c", fetch),
+            self.running("--config", "sdp.conf", "-c", fetch),
+        ]
+        for client in clients:
+            said, complaints = client.communicate(timeout=HANG_SECONDS)
+            self.assertEqual(said, "hello\n", complaints)
+        self.assertIn(f"rules: {rules}", complaints)
+
+
+class RefusalTests(_RunTestCase):
+    """
+    Programs that are not started.
+    """
+
+    def refused(self, name: str, status: int, *words: str) -> None:
+        """
+        Assert that L{find} or the program's imports are refused.
+        """
+        error = self.assertRaises(StartError, lambda: find(name).imports())
+        self.assertEqual(error.status, status)
+        for word in words:
+            self.assertIn(word, str(error))
+
+    def test_files(self) -> None:
+        """
+        What is not there, or not Python.
+        """
+        shell, other, folder = self.folder / "shell", self.folder / "other", self.folder / "folder"
+        shell.write_text("#! /bin/sh -e\n")
+        other.write_text("#!/usr/bin/env -S perl -w\n")
+        folder.mkdir()
+        with zipfile.ZipFile(self.folder / "empty.zip", "w") as archive:
+            archive.writestr("x.py", "")
+        self.refused(str(self.folder / "absent"), 127, "there is no such file")
+        self.refused("surely-not-a-command", 127, "nor a command of that name")
+        self.refused(os.path.realpath(sys.executable), 126, "is a binary, not a Python program")
+        self.refused(str(shell), 126, "its first line names /bin/sh")
+        self.refused(str(other), 126, "perl")
+        self.refused(str(folder), 126, "a folder without a __main__.py")
+        self.refused(str(self.folder / "empty.zip"), 126, "an archive without a __main__.py")
+
+    def test_modules(self) -> None:
+        """
+        Modules that are not there or no programs.
+        """
+        for name, words in (
+            ("surely_not_there", "no module named 'surely_not_there'"),
+            ("twisted_ib.hca", "a package without a __main__"),
+        ):
+            error = self.assertRaises(StartError, Module(name).imports)
+            self.assertEqual((error.status, words in str(error)), (1, True))
+
+    def test_before(self) -> None:
+        """
+        No line of the program runs; the error is one line, and the status says which kind it is.
+        """
+        (self.folder / "wrong.conf").write_text("use nothing\n")
+        cases = {
+            ("-c", "import trio; print('ran')"): (126, "no loop fits, as it needs trio"),
+            ("absent.py",): (127, "absent.py: there is no such file"),
+            ("--config=wrong.conf", "-c", "import socket; print('ran')"): (1, "wrong.conf:1:"),
+            ("--config=none.conf", "-c", "import socket; print('ran')"): (1, "none.conf: No such file"),
+        }
+        processes = {words: self.running(*words) for words in cases}
+        for words, (status, text) in cases.items():
+            said, complaints = processes[words].communicate(timeout=HANG_SECONDS)
+            self.assertEqual((processes[words].returncode, said), (status, ""), complaints)
+            self.assertEqual(complaints.count("\n"), 1, complaints)
+            self.assertIn(text, complaints)
+
+    def test_otherInterpreter(self) -> None:
+        """
+        A command of another environment runs there, if that has this package; the wrapper of an interpreter
+        is that interpreter.
+        """
+        (self.folder / "bin").mkdir()
+        wrapper, other = self.folder / "python", self.folder / "bin/python3"
+        wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        # As the python of a virtual environment: another folder, and another path.
+        other.symlink_to(os.path.realpath(sys.executable))
+        cases = (
+            (wrapper, self.environment["PYTHONPATH"]),
+            (other, "/"),
+            (other, self.environment["PYTHONPATH"]),
+        )
+        processes = []
+        for number, (python, path) in enumerate(cases):
+            python.chmod(0o700)
+            script = self.folder / f"command{number}"
+            script.write_text(f"#!{python} -u\nimport sys; print(sys.executable, sys.argv)\n")
+            script.chmod(0o700)
+            self.environment["PYTHONPATH"] = path
+            # This one finds its package in any case.
+            command = programOf("run.run")
+            processes.append(self.started("-c", command, "-q", f"./command{number}", "x"))
+        answers = [process.communicate(timeout=HANG_SECONDS) for process in processes]
+        self.assertEqual(answers[0][0], f"{sys.executable} ['./command0', 'x']\n", answers[0][1])
+        self.assertIn(f"{other} -m pip install twisted-ib", answers[1][1])
+        self.assertEqual(processes[1].returncode, 126)
+        self.assertEqual(answers[2][0], f"{other} ['./command2', 'x']\n", answers[2][1])
+
+
+class ArgumentsTests(SynchronousTestCase):
+    """
+    Tests for L{parseArguments}.
+    """
+
+    def test_divided(self) -> None:
+        """
+        What follows the program is its own, whatever it looks like.
+        """
+        for line, kind, name, rest in (
+            ("--reactor aio x.py -q -m y", str, "x.py", ["-q", "-m", "y"]),
+            ("--reactor=ib -m web --config z", Module, "web", ["--config", "z"]),
+            ("-mweb -c z", Module, "web", ["-c", "z"]),
+            ("-c print -h", Code, "-c", ["-h"]),
+            ("-q -- --odd -x", str, "--odd", ["-x"]),
+        ):
+            options, program = parseArguments(line.split())
+            self.assertIsInstance(program, kind)
+            self.assertEqual(program if isinstance(program, str) else program.name, name)
+            self.assertEqual(options.arguments, rest)
+
+    def test_refused(self) -> None:
+        """
+        Each mistake is one line.
+        """
+        for line, words in (
+            ("", "there is no PROGRAM"),
+            ("-q", "there is no PROGRAM"),
+            ("--reactor uvloop x.py", "invalid choice: 'uvloop'"),
+            ("-m", "expected one argument"),
+            ("--speed x.py", "unrecognized arguments"),
+        ):
+            self.assertIn(words, refusal(self, parseArguments, *line.split()))
+
+    def test_firstLines(self) -> None:
+        """
+        The interpreter that a file names.
+        """
+        for text, words in (
+            (b"import a\n", []),
+            (b"#!/v/bin/python3 -u\n", ["/v/bin/python3", "-u"]),
+            (b"#!/usr/bin/env -S surely-none -w\n", ["surely-none", "-w"]),
+            (b"#!\n", []),
+            (b"#!/usr/bin/env", []),
+            (b"#!/bin/sh\n'''exec' \"/a b/bin/python\" \"$0\" \"$@\"\n' '''\n", ["/a b/bin/python"]),
+            (b"#!/bin/sh\n'''exec' /v/bin/python3 \"$0\" \"$@\"\n' '''\n", ["/v/bin/python3"]),
+            (b"#!/bin/sh\nexit\n", ["/bin/sh"]),
+        ):
+            self.assertEqual(interpreterOf(text), words)

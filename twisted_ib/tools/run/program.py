@@ -1,0 +1,330 @@
+"""
+A program of Python: where it is, and how Python itself would run it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from importlib.machinery import BuiltinImporter, SourceFileLoader, SourcelessFileLoader
+from types import CodeType, ModuleType
+from typing import Any
+
+from twisted_ib.tools.program import ProgramError
+from twisted_ib.tools.run.imports import Import, importsOf, sourceOf, specOf
+
+#: Exit statuses of what cannot be run and of what is not there, as of env(1) and shells (POSIX 2.8.2).
+NOT_RUNNABLE, NOT_FOUND = 126, 127
+_ELF = b"\x7fELF"
+_PYTHON = re.compile(r"python[0-9.]*").fullmatch
+#: What pip writes where an interpreter has a long path, or one with spaces (distlib scripts.py).
+_LONG_PATH = re.compile(rb"'''exec' \"?([^\"\n]+?)\"? \"\$0\" \"\$@\"").match
+#: Has an interpreter say what it is, and whether it has this command.
+_ASK = """
+import importlib.util, sys
+print(sys.executable)
+names = "twisted_ib", "twisted_ib.tools", "twisted_ib.tools.run"
+print(all(importlib.util.find_spec(name) for name in names))
+"""
+#: How long it may take for that, seconds.
+_INTERPRETER_SECONDS = 30
+
+
+class StartError(ProgramError):
+    """
+    The program cannot be started.
+
+    @ivar status: the exit status that says so.
+    """
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Code:
+    """
+    C{-c CODE}.
+    """
+
+    name = "-c"
+    module = ""
+
+    def __init__(self, text: str) -> None:
+        """
+        @param text: the program.
+        """
+        self._text = text
+
+    def prepare(self, arguments: list[str]) -> None:
+        """
+        Set C{sys.argv} and the first entry of C{sys.path}.
+        """
+        _prepare("-c", arguments, "")
+
+    def imports(self) -> list[Import]:
+        """
+        What the program itself imports.
+        """
+        return importsOf(self._text, "the command line")
+
+    def run(self) -> None:
+        """
+        Run it as C{__main__}.
+        """
+        main = _newMain()
+        main.__loader__ = BuiltinImporter
+        exec(compile(self._text, "<string>", "exec"), vars(main))
+
+
+class Module:
+    """
+    C{-m MODULE}.
+    """
+
+    def __init__(self, name: str) -> None:
+        """
+        @param name: the module's.
+        """
+        self.name = self.module = name
+
+    def prepare(self, arguments: list[str]) -> None:
+        """
+        See L{Code.prepare}.
+        """
+        _prepare("-m", arguments, os.getcwd())
+
+    def imports(self) -> list[Import]:
+        """
+        See L{Code.imports}.
+
+        @raise StartError: there is no such module.
+        """
+        spec = specOf(self.name)
+        if spec is None:
+            raise StartError(f"no module named {self.name!r}", 1)
+        if spec.submodule_search_locations is not None:
+            spec, package = specOf(f"{self.name}.__main__"), self.name
+            if spec is None:
+                raise StartError(f"{self.name} is a package without a __main__, which cannot be run", 1)
+        else:
+            package = self.name.rpartition(".")[0]
+        origin = spec.origin or ""
+        return importsOf(sourceOf(origin), origin, package) if origin.endswith(".py") else []
+
+    def run(self) -> None:
+        """
+        See L{Code.run}.
+        """
+        _newMain()
+        # What Python itself calls for -m (Modules/main.c pymain_run_module).
+        _runAsMain(self.name, True)
+
+
+class Script:
+    """
+    A file of Python, or a folder or ZIP archive with a C{__main__.py}.
+    """
+
+    module = ""
+
+    def __init__(self, path: str, name: str) -> None:
+        """
+        @param path: where it is.
+        @param name: how the user calls it.
+        """
+        self._path = path
+        self.name = name
+        self._isArchive = os.path.isdir(path) or _begins(path, b"PK\x03\x04")
+
+    def prepare(self, arguments: list[str]) -> None:
+        """
+        See L{Code.prepare}.
+        """
+        # A script's folder is where it really lies (Modules/getpath.py), an archive is itself the entry.
+        real = (
+            os.path.abspath(self._path) if self._isArchive else os.path.dirname(os.path.realpath(self._path))
+        )
+        _prepare(self._path, arguments, real)
+
+    def imports(self) -> list[Import]:
+        """
+        See L{Code.imports}.
+
+        @raise StartError: a folder or archive has no C{__main__.py}.
+        """
+        if not self._isArchive:
+            return importsOf(sourceOf(self._path), self._path)
+        if os.path.isdir(self._path):
+            path = os.path.join(self._path, "__main__.py")
+            if not os.path.exists(path):
+                raise StartError(f"{self._path} is a folder without a __main__.py", NOT_RUNNABLE)
+            return importsOf(sourceOf(path), path)
+        from zipimport import ZipImportError, zipimporter
+
+        try:
+            return importsOf(zipimporter(self._path).get_source("__main__") or "", self._path)
+        except ZipImportError as error:
+            raise StartError(
+                f"{self._path} is an archive without a __main__.py: {error}", NOT_RUNNABLE
+            ) from None
+
+    def run(self) -> None:
+        """
+        See L{Code.run}.
+        """
+        main: Any = _newMain()
+        if self._isArchive:
+            _runAsMain("__main__", False)
+            return
+        path = os.path.abspath(self._path)
+        main.__file__, main.__cached__ = path, None
+        exec(_codeOf(main, path), vars(main))
+
+
+def _codeOf(main: Any, path: str) -> CodeType:
+    if path.endswith(".pyc"):
+        main.__loader__ = SourcelessFileLoader("__main__", path)
+        code = main.__loader__.get_code("__main__")
+        assert isinstance(code, CodeType)
+        return code
+    main.__loader__ = SourceFileLoader("__main__", path)
+    with open(path, "rb") as file:
+        return compile(file.read(), path, "exec", dont_inherit=True)
+
+
+def _runAsMain(name: str, isModule: bool) -> None:
+    run: Any = vars(runpy)["_run_module_as_main"]
+    run(name, isModule)
+
+
+def _newMain() -> ModuleType:
+    # That of ib-run stays for its frames; no name of it is in the program's.
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    vars(main)["__builtins__"] = sys.modules["builtins"]
+    return main
+
+
+def _prepare(first: str, arguments: list[str], folder: str) -> None:
+    sys.argv[:] = [first, *arguments]
+    # Python has put the folder of ib-run there, unless it was told to put none (-P, -I).
+    if not getattr(sys.flags, "safe_path", sys.flags.isolated):
+        sys.path[:1] = [folder]
+
+
+def _begins(path: str, text: bytes) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(text)) == text
+    except OSError:
+        return False
+
+
+def find(name: str) -> Script:
+    """
+    Find a program by its path, or by its name in C{PATH}.
+
+    @raise StartError: there is none, or it is none of Python.
+    """
+    path = name if os.path.exists(name) else None if os.sep in name else shutil.which(name)
+    if path is None:
+        raise StartError(f"{name}: there is no such file, nor a command of that name", NOT_FOUND)
+    if not os.path.isdir(path):
+        try:
+            with open(path, "rb") as file:
+                beginning = file.read(512)
+        except OSError as error:
+            raise StartError(f"{path}: {error.strerror}", NOT_RUNNABLE) from None
+        if beginning.startswith(_ELF):
+            raise StartError(
+                f"{path} is a binary, not a Python program: no loop of this package fits it", NOT_RUNNABLE
+            )
+        _checkInterpreter(path, beginning)
+    return Script(path, name)
+
+
+def interpreterOf(beginning: bytes) -> list[str]:
+    """
+    The interpreter that the first line of a file names, with its options; nothing if it names none.
+
+    @param beginning: of the file.
+    """
+    if not beginning.startswith(b"#!"):
+        return []
+    first, _, rest = beginning.partition(b"\n")
+    long = _LONG_PATH(rest)
+    if first.strip() == b"#!/bin/sh" and long is not None:
+        return [os.fsdecode(long[1])]
+    words = os.fsdecode(first[2:]).split()
+    if words and os.path.basename(words[0]) == "env":
+        words = [word for word in words[1:] if word != "-S"]
+        words[:1] = [shutil.which(words[0]) or words[0]] if words else []
+    return words
+
+
+def _checkInterpreter(path: str, beginning: bytes) -> None:
+    # `python FILE.py` does not look at the first line either.
+    words = [] if path.endswith((".py", ".pyc", ".pyw", ".pyz")) else interpreterOf(beginning)
+    if not words:
+        return
+    if not _PYTHON(os.path.basename(words[0])):
+        raise StartError(f"{path} is no Python program: its first line names {words[0]}", NOT_RUNNABLE)
+    if not _isHere(words[0]):
+        other = OtherInterpreter(words)
+        # A wrapper of this one, as pyenv's.
+        if not _isHere(other.executable):
+            raise other
+
+
+def _isHere(executable: str) -> bool:
+    # Not their real paths: those of virtual environments are links to one binary.
+    return os.path.dirname(os.path.abspath(executable)) == os.path.dirname(sys.executable)
+
+
+class OtherInterpreter(Exception):
+    """
+    The program is one of another interpreter.
+
+    @ivar executable: that.
+    """
+
+    def __init__(self, words: list[str]) -> None:
+        """
+        Ask it what it is.
+
+        @param words: that, with its options.
+        @raise StartError: it does not answer.
+        """
+        super().__init__(words[0])
+        self._options = words[1:]
+        command = [*words, "-c", _ASK]
+        try:
+            answer = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_INTERPRETER_SECONDS
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise StartError(
+                f"{words[0]}, which the program's first line names: {error}", NOT_RUNNABLE
+            ) from None
+        self.executable, _, found = os.fsdecode(answer.stdout).strip().partition("\n")
+        self._isFound = found == "True"
+
+    def become(self, arguments: list[str]) -> None:
+        """
+        Run that interpreter's C{ib-run} in place of this one.
+
+        @param arguments: this command's.
+        @raise StartError: it has none.
+        """
+        executable = self.executable
+        if not self._isFound:
+            raise StartError(
+                f"the program runs on {self.args[0]}, which has no ib-run: "
+                f"{executable or self.args[0]} -m pip install twisted-ib",
+                NOT_RUNNABLE,
+            )
+        os.execv(executable, [executable, *self._options, "-m", "twisted_ib.tools.run", *arguments])

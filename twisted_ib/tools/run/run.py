@@ -1,0 +1,158 @@
+"""
+The command C{ib-run}: start an unchanged program on the loop that takes SDP where it can.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+
+from twisted_ib.configuration.file import VARIABLE
+from twisted_ib.errors import RulesError
+from twisted_ib.tools.program import ArgumentParser, complain, printable
+from twisted_ib.tools.run.choice import LOOPS, Unfit, choose
+from twisted_ib.tools.run.loops import install
+from twisted_ib.tools.run.program import (
+    NOT_RUNNABLE,
+    Code,
+    Module,
+    OtherInterpreter,
+    Script,
+    StartError,
+    find,
+)
+
+PROGRAM = "ib-run"
+#: Options with a value, which may be the next word.
+_WITH_VALUE = ("--reactor", "--config")
+
+
+def commandLine() -> ArgumentParser:
+    """
+    @return: the parser of the command line; the manual page and the completion of shells are made from it.
+    """
+    parser = ArgumentParser(
+        prog=PROGRAM,
+        usage="%(prog)s [--reactor NAME] [--config FILE] [-q] PROGRAM | -m MODULE | -c CODE [ARGUMENT ...]",
+        description="Start an unchanged Python program on a loop whose connections and ports go over SDP or "
+        "TCP, by the rules of the ib reactor.",
+    )
+    parser.add_argument("--reactor", choices=LOOPS, help="the loop (default: by what the program imports)")
+    parser.add_argument("--config", metavar="FILE", help="the rules (default: those of every program here)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not say what was done")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("-m", metavar="MODULE", dest="module", help="the module to run as a program")
+    which.add_argument("-c", metavar="CODE", dest="code", help="the program itself")
+    parser.add_argument(
+        "arguments",
+        nargs="*",
+        metavar="PROGRAM",
+        help="a file, a folder or archive with a __main__.py, or a command in PATH; the rest is its own",
+    )
+    return parser
+
+
+def _divided(words: list[str]) -> tuple[list[str], list[str]]:
+    # As of Python: what follows PROGRAM, -m MODULE or -c CODE is the program's.
+    at = 0
+    while at < len(words):
+        word = words[at]
+        if word in ("-m", "-c"):
+            return words[: at + 2], words[at + 2 :]
+        if word.startswith(("-m", "-c")):
+            return words[: at + 1], words[at + 1 :]
+        if word == "--":
+            return words[: at + 2], words[at + 2 :]
+        if not word.startswith("-"):
+            return words[: at + 1], words[at + 1 :]
+        at += 2 if word in _WITH_VALUE else 1
+    return words, []
+
+
+def parseArguments(arguments: Sequence[str]) -> tuple[Namespace, Code | Module | str]:
+    """
+    @return: the parsed command line, whose C{arguments} are the program's; and the program: a L{str} is the
+        name of a file.
+    """
+    ours, theirs = _divided(list(arguments))
+    parser = commandLine()
+    options = parser.parse_args(ours)
+    program: Code | Module | str
+    if options.module is not None:
+        program = Module(options.module)
+    elif options.code is not None:
+        program = Code(options.code)
+    elif options.arguments:
+        program = options.arguments[0]
+    else:
+        parser.error("there is no PROGRAM, -m MODULE or -c CODE")
+    options.arguments = theirs
+    return options, program
+
+
+def start(options: Namespace, asked: Code | Module | str) -> Code | Module | Script:
+    """
+    Choose the loop of a program and have it get that.
+
+    @return: the program, ready to run.
+    @raise StartError: it cannot be started, or no loop fits.
+    @raise OtherInterpreter: it is one of another interpreter.
+    @raise RulesError: the rules are wrong.
+    @raise OSError: the rules cannot be read.
+    """
+    program = find(asked) if isinstance(asked, str) else asked
+    program.prepare(options.arguments)
+    if options.config is not None:
+        os.environ[VARIABLE] = os.path.abspath(options.config)
+    choice = choose(program.module, program.imports(), options.reactor or "")
+    if isinstance(choice, Unfit):
+        raise StartError(f"{program.name}: {choice.reason}", NOT_RUNNABLE)
+    rules = ""
+    if choice.loop:
+        # Imported here: a program that runs as it is needs none.
+        from twisted_ib.reactor.rules.configuration import Configuration
+
+        policy = Configuration().read()
+        rules = f"; rules: {policy.source or policy.default.reason}"
+    what = install(choice)
+    if not options.quiet:
+        # Before the program: it may replace sys.stderr.
+        line = printable(f"{PROGRAM}: {program.name} {what}, {choice.reason}{rules}")
+        print(line, file=sys.stderr, flush=True)
+    return program
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """
+    Run C{ib-run}.
+
+    @param arguments: the command line, by default this process's.
+    @return: the exit status, if the program ends without one.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options, asked = parseArguments(words)
+    try:
+        try:
+            program = start(options, asked)
+        except OtherInterpreter as other:
+            other.become(words)
+            return NOT_RUNNABLE
+    except RulesError as error:
+        for line in error.errors:
+            complain(PROGRAM, StartError(printable(line), 1))
+        return 1
+    except StartError as error:
+        complain(PROGRAM, StartError(printable(str(error)), error.status))
+        return error.status
+    except OSError as error:
+        complain(PROGRAM, error)
+        return 1
+    # Not within the handlers above: its errors are its own.
+    program.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
