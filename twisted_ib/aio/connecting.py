@@ -1,5 +1,5 @@
 """
-Connecting over SDP for asyncio: through the switch, or by name.
+Connecting through the switch for asyncio: SDP where it is offered, else TCP's turn.
 """
 
 from __future__ import annotations
@@ -10,15 +10,12 @@ import socket
 from asyncio import Future
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet import error
-from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 
 from twisted_ib.aio.streamsocket import ClientStream, StreamSocket, osError
 from twisted_ib.configuration.parser import CONNECT, SDP, TCP
 from twisted_ib.reactor.switch.offload import Offload
 from twisted_ib.reactor.switch.reason import UNASKED, Fallback, Reason
-from twisted_ib.sdp.port import SDPConnector
 
 if TYPE_CHECKING:
     from twisted_ib.aio.reactor import LoopReactor
@@ -177,51 +174,4 @@ def _withScope(address: Any) -> tuple[str, int]:
     return host, port
 
 
-class _NamedFactory(ClientFactory):
-    noisy = False
-
-    def __init__(self, done: Future[StreamSocket]) -> None:
-        self._done = done
-
-    def buildProtocol(self, addr: Any) -> Any:
-        return StreamSocket(self._connected)
-
-    def _connected(self, stream: StreamSocket) -> None:
-        if self._done.done():
-            stream.close()
-        else:
-            self._done.set_result(stream)
-
-    def clientConnectionFailed(self, connector: Any, reason: Failure) -> None:
-        if not self._done.done():
-            assert reason.value is not None
-            self._done.set_exception(osError(reason.value))
-
-
-class _NamedConnector(SDPConnector):
-    transportClass = ClientStream
-
-
-async def connectSDP(
-    reactor: LoopReactor, host: str, port: int | str, bindAddress: Any, device: str | None
-) -> StreamSocket:
-    """
-    Connect over SDP, whatever the rules say.
-
-    @raise OSError: It failed.
-    """
-    done: Future[StreamSocket] = reactor.events.create_future()
-    try:
-        connector = _NamedConnector(host, port, _NamedFactory(done), None, bindAddress, reactor, device)
-    except error.ServiceNameUnknownError as e:
-        raise socket.gaierror(socket.EAI_SERVICE, str(e)) from None
-    connector.connect()
-    try:
-        return await done
-    except BaseException:
-        if not done.done() or done.cancelled():
-            connector.disconnect()
-        raise
-
-
-__all__ = ["SwitchedConnect", "connectSDP"]
+__all__ = ["SwitchedConnect"]

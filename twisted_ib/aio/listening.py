@@ -1,5 +1,5 @@
 """
-Listening for asyncio: the SDP listeners beside a server's TCP sockets, and servers over SDP by name.
+Listening through the switch for asyncio: the SDP listeners beside a server's TCP sockets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from twisted_ib.aio.streamsocket import INTERNET, ServerStream, StreamSocket
 from twisted_ib.configuration.parser import BOTH, SDP, TCP
 from twisted_ib.reactor.switch.listeners import PortListeners, isBusy
 from twisted_ib.reactor.switch.reason import Fallback, Reason
-from twisted_ib.sdp.port import SDPPort
 
 if TYPE_CHECKING:
     from twisted_ib.aio.reactor import LoopReactor
@@ -102,7 +101,7 @@ class SocketPort(PortListeners):
         busy = [e for e in refused if isBusy(e)]
         if (busy and draws) or (refused and not self._mayGoOn(busy) and (busy or not self.sdpListeners)):
             self.close()
-            raise _osError((busy or refused)[0])
+            raise refusal((busy or refused)[0])
         self.connected = True
         self.alone = why.verdict == SDP
         why.decided = why.connected = self.reactor.seconds()
@@ -140,7 +139,10 @@ class SocketPort(PortListeners):
         self._closeCompanions(reason)
 
 
-def _osError(refused: CannotListenError) -> OSError:
+def refusal(refused: CannotListenError) -> OSError:
+    """
+    Return the reason why something cannot be listened on as the operating system's error.
+    """
     reason = refused.socketError
     if isinstance(reason, OSError) and reason.errno is not None:
         return OSError(reason.errno, f"SDP: {reason.strerror}")
@@ -219,12 +221,4 @@ class Server(base_events.Server):
         super().close()
 
 
-class _NamedPort(SDPPort):
-    transport = ServerStream
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.peers: dict[str, set[int]] = {}
-
-
-__all__ = ["Server", "SocketPort", "StreamFactory"]
+__all__ = ["Server", "SocketPort", "StreamFactory", "refusal"]

@@ -8,6 +8,7 @@ import asyncio
 import errno
 import socket
 from asyncio import sslproto
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from twisted_ib.reactor.switch.reason import Reason
 
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
+#: Whether the connect of this context avoids the switch.
+_direct: ContextVar[bool] = ContextVar("direct", default=False)
 
 
 class EventLoop(asyncio.SelectorEventLoop):
@@ -29,8 +32,11 @@ class EventLoop(asyncio.SelectorEventLoop):
     _selector: Any
     _reactor: LoopReactor | None = None
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, selector: Any = None) -> None:
+        """
+        @param selector: As of C{asyncio.SelectorEventLoop}.
+        """
+        super().__init__(selector)
         # The decisions about connections over TCP, until their transports are made.
         self._reasons: WeakKeyDictionary[socket.socket, Reason | None] = WeakKeyDictionary()
 
@@ -50,13 +56,48 @@ class EventLoop(asyncio.SelectorEventLoop):
 
     # -- connecting
 
+    async def create_connection(
+        self,
+        protocol_factory: Any,
+        host: Any = None,
+        port: Any = None,
+        *,
+        provider: str | None = None,
+        device: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """
+        See C{asyncio.loop.create_connection}; the rules choose the provider.
+
+        @param provider: C{sdp}, C{rdma} or C{tcp}, whatever the rules say.  With C{rdma} the bytes travel in
+            messages, to a server that was made so, and there is no half-close.
+        @param device: The HCA's name, with C{sdp} and C{rdma}; the host's default by default.
+        @raise ValueError: There is no such provider, or it does not connect sockets.
+        """
+        if provider is None:
+            return await super().create_connection(protocol_factory, host, port, **options)
+        if provider == "tcp":
+            token = _direct.set(True)
+            try:
+                return await super().create_connection(protocol_factory, host, port, **options)
+            finally:
+                _direct.reset(token)
+        from twisted_ib.aio.named import connect
+
+        stream: Any = await connect(self, provider, host, port, device, options)
+        return await super().create_connection(protocol_factory, sock=stream, **options)
+
     async def _connect_sock(
         self, exceptions: list[list[OSError]], addr_info: Any, local_addr_infos: Any = None
     ) -> Any:
         # create_connection() calls this for each address, also for two at a time.
         family, _, _, _, address = addr_info
         why = None
-        if family in _INTERNET:
+        if _direct.get():
+            from twisted_ib.reactor.switch.reason import EXPLICIT, Reason
+
+            why = Reason(EXPLICIT, "tcp", "tcp")
+        elif family in _INTERNET:
             switch = self.reactor._switchFor("connect")
             # Rules that leave everything to TCP cost this test only.
             if switch is not None and switch.configuration.tcpOnly("connect"):
@@ -169,11 +210,25 @@ class EventLoop(asyncio.SelectorEventLoop):
         port: Any = None,
         *,
         start_serving: bool = True,
+        provider: str | None = None,
+        device: str | None = None,
         **options: Any,
     ) -> Any:
         """
         See C{asyncio.loop.create_server}; the rules choose the providers.
+
+        @param provider: C{sdp}, C{rdma} or C{tcp}, whatever the rules say.
+        @param device: The HCA's name, with C{sdp} and C{rdma}; the host's default by default.
+        @raise ValueError: There is no such provider, or it does not listen on sockets.
         """
+        if provider == "tcp":
+            return await super().create_server(
+                protocol_factory, host, port, start_serving=start_serving, **options
+            )
+        if provider is not None:
+            from twisted_ib.aio.named import listen
+
+            return await listen(self, provider, protocol_factory, host, port, device, start_serving, options)
         switch = self.reactor._switchFor("listen")
         if switch is None or switch.configuration.tcpOnly("listen"):
             return await super().create_server(
@@ -197,6 +252,11 @@ class EventLoop(asyncio.SelectorEventLoop):
                 if not (left and isinstance(e, OSError) and e.errno == errno.EADDRINUSE):
                     raise
         return server
+
+    def _stop_serving(self, sock: Any) -> None:
+        # What listens by name has no descriptor.
+        if isinstance(sock, socket.socket):
+            super()._stop_serving(sock)  # type: ignore[misc]
 
     # -- the end
 

@@ -44,6 +44,17 @@ def osError(reason: BaseException) -> OSError:
     return OSError(number, failures.oneLine(detail) or os.strerror(number))
 
 
+def bytesOf(data: Any) -> bytes:
+    """
+    Return what was given to C{write} as L{bytes}.
+
+    @raise TypeError: It holds no bytes.
+    """
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"data argument must be a bytes-like object, not {type(data).__name__!r}")
+    return bytes(data)
+
+
 class AsyncioStream:
     """
     The calls of an SDP transport to its user that differ for asyncio; a base before the transport's own.
@@ -55,12 +66,12 @@ class AsyncioStream:
     protocol: Any
     thread: int
     _aborting: bool
+    #: Whether one direction can end before the other.
+    halfCloses = True
 
     def _writeSlowly(self, data: Any) -> None:
         if data.__class__ is not bytes:
-            if not isinstance(data, bytes | bytearray | memoryview):
-                raise TypeError(f"data argument must be a bytes-like object, not {type(data).__name__!r}")
-            self.write(bytes(data))  # type: ignore[attr-defined]
+            self.write(bytesOf(data))  # type: ignore[attr-defined]
             return
         try:
             super()._writeSlowly(data)  # type: ignore[misc]

@@ -14,6 +14,7 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.python.failure import Failure
 
 from twisted_ib.aio.streamsocket import osError
+from twisted_ib.reactor.switch.reason import EXPLICIT, Reason
 
 if TYPE_CHECKING:
     from twisted_ib.aio.streamsocket import StreamSocket
@@ -77,15 +78,19 @@ class StreamTransport(_FlowControl):
         self._limit()
         self.write = stream.write  # type: ignore[method-assign]
         loop.call_soon(protocol.connection_made, self)
-        # Nothing is read before connection_made(), and the caller of create_connection() comes after both.
-        loop.call_soon(self._begin, sock.lost)
         if waiter is not None:
             loop.call_soon(futures._set_result_unless_cancelled, waiter, None)  # type: ignore[attr-defined]
+        # Nothing is read before connection_made(), nor before the caller of create_connection() has what it
+        # returns, which is in the turn after that of the waiter.
+        loop.call_soon(loop.call_soon, self._begin, sock.lost)
 
     def _describe(self, sock: StreamSocket) -> None:
         extra = self._extra
         extra["socket"] = sock
-        extra["why"] = getattr(self._stream, "why", None)
+        stream = self._stream
+        # Without a switch it was asked for by name.
+        named = Reason(EXPLICIT, stream.provider, stream.provider, stream.channel.device.name)
+        extra["why"] = getattr(stream, "why", named)
         extra["sockname"] = sock.getsockname()
         try:
             extra.setdefault("peername", sock.getpeername())
@@ -174,12 +179,16 @@ class StreamTransport(_FlowControl):
         """
         See C{asyncio.WriteTransport}.
         """
-        return True
+        return bool(self._stream.halfCloses)
 
     def write_eof(self) -> None:
         """
         See C{asyncio.WriteTransport}.
+
+        @raise NotImplementedError: There is no half-close.
         """
+        if not self.can_write_eof():
+            raise NotImplementedError("a stream of messages ends in both directions at once")
         if not self._closing and not self._eof:
             self._eof = True
             vars(self).pop("write", None)

@@ -50,7 +50,9 @@ class IBAsyncioReactor(IBReactorBase, AsyncioSelectorReactor):
         self._selector: Any = vars(events)["_selector"]
         self._wait = self._selector.select
         self._runInThread = events.run_in_executor
-        self._poller = vars(self._selector)["_selector"] if hasattr(select, "epoll") else None
+        # With a selector of another kind the descriptors of devices are readers alone.
+        poller = getattr(self._selector, "_selector", None)
+        self._poller = poller if isinstance(poller, getattr(select, "epoll", ())) else None
         super().__init__(AsyncioDeviceLoop(events), events)
         vars(events)["run_in_executor"] = self._inExecutor
         self.setTurn(None)

@@ -401,6 +401,11 @@ def whyOf(thing: Any) -> Reason | None:
             if isinstance(why, Reason):
                 # A transport of Twisted's own, made by a port or connector of the switch: TCP carries it.
                 return Reason(why.rule, why.verdict, TCP, None, why.fallback)
+        # A transport or stream writer of asyncio's, TLS included.
+        info = getattr(thing, "get_extra_info", None)
+        why = None if info is None else info("why")
+        if isinstance(why, Reason):
+            return why
         thing = getattr(thing, "transport", None)
         if thing is None:
             return None
