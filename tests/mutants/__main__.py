@@ -1,6 +1,6 @@
 """
-Change one expression of the HCA's core, CM, MADs, subnet, its manager, transport, SDP, RDS or IPoIB at a
-time, and see that a test fails.
+Change one expression of the HCA's core, CM, MADs, subnet, its manager, transport, iWARP, SDP, RDS or
+IPoIB at a time, and see that a test fails.
 
     python -m tests.mutants [--count 200] [--seed S] [--minutes 60] [--module PATH] [--list]
 

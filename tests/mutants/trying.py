@@ -34,6 +34,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "twisted_ib/hca/mad": ("tests/hca/mad",),
     "twisted_ib/hca/subnet": ("tests/hca/subnet", "tests/hca/mad/sma", "tests/hca/host/subnet"),
     "twisted_ib/hca/sm": ("tests/hca/sm", "tests/hca/mad/sa", "tests/hca/host/subnet"),
+    "twisted_ib/hca/fabric/iwarp/protocol": ("tests/hca/fabric/iwarp/protocol",),
     "twisted_ib/hca/transport": ("tests/hca/transport", "tests/hca/fabric/roce"),
     "twisted_ib/sdp": ("tests/sdp",),
     "twisted_ib/rds": ("tests/rds",),

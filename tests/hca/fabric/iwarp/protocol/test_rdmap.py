@@ -11,8 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.fabric.iwarp.protocol.examples import EXAMPLES, ulpdu
 from tests.hca.fabric.iwarp.protocol.rdmap import BASE, KEY, End, Story, cuts
+from tests.support.calls import called
 from twisted_ib import limits
-from twisted_ib.hca.base.operation import READ_REQUEST, RESPONSES, SOLICITED
+from twisted_ib.hca.base.operation import READ_REQUEST, RESPONSES, SEND_ONLY, SOLICITED, WRITE_ONLY
 from twisted_ib.hca.fabric.iwarp.protocol.mpastream import FPDUWriter, StreamError
 from twisted_ib.hca.fabric.iwarp.protocol.terminate import TerminationError
 from twisted_ib.hca.wire.headers import RETH
@@ -49,6 +50,32 @@ class StoryTests(SynchronousTestCase):
                 self.assertFalse(end.buffer, seed)
                 self.assertFalse(end.bookkeeping.outstanding, seed)
                 self.assertFalse(end.bookkeeping.inbound, seed)
+
+
+class CostTests(SynchronousTestCase):
+    """
+    Calls per message.
+    """
+
+    def test_calls(self) -> None:
+        """
+        A message of one segment takes two calls to be posted, and two to be taken besides what it is
+        delivered to, reading the FPDU included.
+        """
+        end, peer = End(), End()
+        header = RETH.pack(BASE, KEY, 3)
+        for opcode, head, posting in ((SEND_ONLY, b"", 2), (WRITE_ONLY, header, 6)):
+            calls = called(lambda code=opcode, head=head: end.sender.post(end.out, code, head, b"abc", 3))
+            self.assertLessEqual(calls.total() - 1, posting, calls)
+            octets = bytearray(end.sent())
+
+            def take(octets: bytearray = octets) -> None:
+                peer.reader.next(octets, 0, len(octets))
+                peer.receiver.take(octets, peer.reader.first, peer.reader.last)
+
+            peer.receiver.deliver = lambda *_: 0
+            calls = called(take)
+            self.assertLessEqual(calls.total() - 1, 3 if opcode == SEND_ONLY else 4, calls)
 
 
 class Bounds:

@@ -506,6 +506,19 @@ class RuleTests(SynchronousTestCase):
         self.assertEqual(end.sent(), b"\0\x12" + response(b"data", stag=7, offset=0x1000) + bytes(4))
         self.assertFalse(end.bookkeeping.inbound)
 
+    def test_closedWithin(self) -> None:
+        """
+        The requests may be forgotten while one is delivered, and refused then.
+        """
+        end = End()
+
+        def deliver(*_: Any) -> int:
+            end.bookkeeping.inbound.clear()
+            return 0x61
+
+        end.receiver.deliver = deliver
+        self.assertEqual(take(end, read()), 0x61)
+
 
 class ReadyTests(SynchronousTestCase):
     """
@@ -536,6 +549,21 @@ class ReadyTests(SynchronousTestCase):
             passive.records.clear()
             self.assertEqual(take(passive, TaggedHeader(Opcode.WRITE, True, KEY, 0).pack()), 0)
             self.assertEqual(passive.records, [WROTE_NOTHING])
+
+    def test_others(self) -> None:
+        """
+        Another message in its place is named.
+        """
+        for kind, octets, said in (
+            ("write", send(b""), "SEND in place of an empty write"),
+            ("read", write(b""), "WRITE in place of an empty read"),
+            ("send", read(0), "READ_REQUEST in place of an empty send"),
+            ("send", TaggedHeader(9, True, KEY, 0).pack(), "IMMEDIATE_SOLICITED in place"),
+            ("send", TaggedHeader(15, True, KEY, 0).pack(), "an unknown message in place"),
+        ):
+            error = self.assertRaises(TerminationError, take, End(ready=kind), octets)
+            self.assertEqual(error.termination, NO_MATCHING_RTR)
+            self.assertIn(said, str(error))
 
     def test_siw(self) -> None:
         """

@@ -30,7 +30,8 @@ from twisted_ib.hca.base.operation import (
     WRITE_ONLY,
 )
 from twisted_ib.hca.fabric.iwarp.protocol.ddp import Opcode, TaggedHeader, UntaggedHeader
-from twisted_ib.hca.fabric.iwarp.protocol.terminate import CRC_ERROR
+from twisted_ib.hca.fabric.iwarp.protocol.sending import cut
+from twisted_ib.hca.fabric.iwarp.protocol.terminate import CRC_ERROR, DDP_CATASTROPHIC
 from twisted_ib.hca.wire.headers import INVALIDATE, RETH
 
 RESPONSE_HEADER = (0x00010203, 0x1000)
@@ -223,6 +224,19 @@ class SendingTests(SynchronousTestCase):
                     self.assertEqual(self.end.sent().count(b"\xff"), 300)
                     data[:] = bytes(300)
 
+    def test_cut(self) -> None:
+        """
+        Buffers are cut where a segment is full; each is looked at once, however many segments there are.
+        """
+        data = bytes(range(200))
+        for sizes in ((200,), (1,) * 200, (100, 100), (0, 99, 0, 0, 101, 0), (101, 99)):
+            pieces = [data[sum(sizes[:at]) :][:size] for at, size in enumerate(sizes)]
+            for most in (1, 7, 100, 199, 200, 300):
+                found = [b"".join(part) for part in cut(pieces, 200, most)]
+                self.assertEqual(found, [data[at : at + most] for at in range(0, 200, most)])
+        self.assertEqual(cut([], 0, 1), [[]])
+        self.assertEqual(len(cut([b""] * 50 + [data], 200, 100)[1]), 1)
+
     def test_refused(self) -> None:
         """
         Operations that iWARP has not are errors that name them.
@@ -264,3 +278,7 @@ class SendingTests(SynchronousTestCase):
         segments(end)
         self.assertFalse(end.sender.terminate(end.out, CRC_ERROR))
         self.assertEqual(end.out, [])
+        # About no segment.
+        end = self.end = End()
+        self.assertTrue(end.sender.terminate(end.out, DDP_CATASTROPHIC))
+        self.assertEqual(segments(end), [(UntaggedHeader(Opcode.TERMINATE, True, 0, 2, 1, 0), b"\x10\0\0\0")])

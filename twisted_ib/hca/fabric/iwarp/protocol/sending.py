@@ -68,7 +68,7 @@ _SEND_ONLY_CONTROL: Final = _SEND | LAST_BIT
 _READ_REQUEST_CONTROL: Final = control(Opcode.READ_REQUEST, False, True)
 _TERMINATE_CONTROL: Final = control(Opcode.TERMINATE, False, True)
 
-#: Record -> whether it begins its message, and whether it ends it.
+#: Record of a Send, and of a Read Response -> whether it begins its message, and whether it ends it.
 _SENDS: Final = {
     SEND_FIRST: (True, False),
     SEND_MIDDLE: (False, False),
@@ -77,12 +77,8 @@ _SENDS: Final = {
     SEND_ONLY: (True, True),
     SEND_ONLY_INVALIDATE: (True, True),
 }
-_WRITES: Final = {
-    WRITE_FIRST: (True, False),
-    WRITE_MIDDLE: (False, False),
-    WRITE_LAST: (False, True),
-    WRITE_ONLY: (True, True),
-}
+#: Record of a Write -> whether it says where the Write goes.
+_WRITES: Final = {WRITE_FIRST: True, WRITE_MIDDLE: False, WRITE_LAST: False, WRITE_ONLY: True}
 _READ_RESPONSES: Final = {
     READ_RESPONSE_FIRST: (True, False),
     READ_RESPONSE_MIDDLE: (False, False),
@@ -94,24 +90,28 @@ _READ_RESPONSES: Final = {
 _READY_STAG: Final = 1
 
 
-def part(pieces: list[Any], start: int, count: int) -> list[Any]:
+def cut(pieces: list[Any], length: int, most: int) -> list[list[Any]]:
     """
-    Cut octets out of a list of buffers, without a copy.
+    Cut a list of buffers into parts, without a copy.
 
-    @param start: the first octet, counted in all of them.
+    @param length: octets in all of them.
+    @param most: octets of each part; the last may have fewer.
+    @return: at least one part.
     """
-    found: list[Any] = []
+    if length <= most:
+        return [pieces]
+    found: list[list[Any]] = [[]]
+    room = most
     for piece in pieces:
-        size = len(piece)
-        if start >= size:
-            start -= size
-            continue
-        taken = min(size - start, count)
-        found.append(memoryview(piece)[start : start + taken])
-        start = 0
-        count -= taken
-        if not count:
-            break
+        view, at, size = memoryview(piece), 0, len(piece)
+        while at < size:
+            if not room:
+                found.append([])
+                room = most
+            taken = min(room, size - at)
+            found[-1].append(view[at : at + taken])
+            at += taken
+            room -= taken
     return found
 
 
@@ -205,25 +205,21 @@ class RDMAPSender:
             pieces = [header[start:], *pieces]
             length += len(header) - start
         sequence, offset = self._sequence, 0 if begins else self._offset
-        most = self._longest - _UNTAGGED_BYTES
-        at = 0
-        while True:
-            count = min(length - at, most)
-            isLast = at + count == length
-            flags = LAST_BIT if isLast and ends else 0
-            head = _packUntagged(word | flags, key, SEND_QUEUE, sequence, offset + at)
-            self._frame(out, [head, *part(pieces, at, count)], _UNTAGGED_BYTES + count)
-            at += count
-            if isLast:
-                break
-        self._offset = offset + at
+        end, most = offset + length, self._longest - _UNTAGGED_BYTES
+        for segment in cut(pieces, length, most):
+            count = min(end - offset, most)
+            flags = LAST_BIT if ends and offset + count == end else 0
+            head = _packUntagged(word | flags, key, SEND_QUEUE, sequence, offset)
+            self._frame(out, [head, *segment], _UNTAGGED_BYTES + count)
+            offset += count
+        self._offset = end
         if ends:
             self._sequence = sequence + 1 & SEQUENCE_MASK
 
     def _write(self, out: list[Any], code: int, header: bytes, pieces: list[Any], length: int) -> bool:
         if self.isResponding:
             return False
-        if _WRITES[code][0]:
+        if _WRITES[code]:
             self._writeOffset, self._writeSTag, _ = RETH.unpack_from(header)
         self._tagged(out, _WRITE, True, self._writeSTag, self._writeOffset, pieces, length)
         self._writeOffset += length
@@ -246,17 +242,13 @@ class RDMAPSender:
     def _tagged(
         self, out: list[Any], word: int, ends: bool, stag: int, offset: int, pieces: list[Any], length: int
     ) -> None:
-        most = self._longest - _TAGGED_BYTES
-        at = 0
-        while True:
-            count = min(length - at, most)
-            isLast = at + count == length
-            flags = LAST_BIT if isLast and ends else 0
-            head = _packTagged(word | flags, stag, offset + at)
-            self._frame(out, [head, *part(pieces, at, count)], _TAGGED_BYTES + count)
-            at += count
-            if isLast:
-                return
+        end, most = offset + length, self._longest - _TAGGED_BYTES
+        for segment in cut(pieces, length, most):
+            count = min(end - offset, most)
+            flags = LAST_BIT if ends and offset + count == end else 0
+            head = _packTagged(word | flags, stag, offset)
+            self._frame(out, [head, *segment], _TAGGED_BYTES + count)
+            offset += count
 
     def _ask(self, out: list[Any], key: int, address: int, size: int, isSilent: bool) -> bool:
         sink = self._reads.ask(size, isSilent)
