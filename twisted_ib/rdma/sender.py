@@ -22,7 +22,7 @@ from twisted_ib.errors import (
 )
 from twisted_ib.hca.memory.memory import MemoryWindow, WindowType
 from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
-from twisted_ib.hca.queues.requests import SGE, Capabilities, SendRequest
+from twisted_ib.hca.queues.requests import SGE, Capabilities, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.internet.addresses import checkInteger
 from twisted_ib.internet.region import RDMARegion, RDMAWindow, Regions
@@ -223,6 +223,7 @@ class Sender:
             request = SendRequest(number, **fields)
             # Before it waits: an invalid request fails in the caller, not in a later turn.
             request.check(1)
+            self.work.requester.checkOperation(request.opcode)
         except BaseException:
             self._forget(number)
             raise
@@ -237,9 +238,12 @@ class Sender:
         Post a message.
 
         @return: Fires when it has completed.
+        @raise QueuePairError: The fabric has no immediate data.
         """
         deferred = asked.deferred
         assert deferred is not None
+        if immediate is not None and self.usable():
+            self.work.requester.checkOperation(SendOpcode.SEND_WITH_IMM)
         self._numbers = number = self._numbers + 1
         self.asked[number] = asked
         if self.usable():

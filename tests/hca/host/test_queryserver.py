@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.memorylink import MemoryLink, Wire
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib import limits
-from twisted_ib.hca.fabric.roce.waker import LinkWaker
+from twisted_ib.hca.fabric.base.waker import LinkWaker
 from twisted_ib.hca.host import handshake, queryserver
 from twisted_ib.hca.host.handshake import Query, Subject
 from twisted_ib.hca.host.queryserver import QueryServer

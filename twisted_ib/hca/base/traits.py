@@ -112,6 +112,8 @@ class Traits:
         them; else peers are those of the same thread, or addresses.
     @ivar nodeType: of its HCAs; it follows from the transport.
     @ivar hasAddress: whether an HCA has an IP address of its own, which no other HCA has.
+    @ivar joinsWildcards: whether programs that listen on all devices listen on those that were added; else
+        they are used by name alone.
     """
 
     peers: Peers
@@ -126,6 +128,7 @@ class Traits:
     inRunDirectory: bool = False
     nodeType: NodeType = field(init=False)
     hasAddress: bool = field(init=False)
+    joinsWildcards: bool = True
 
     @nodeType.default
     def _nodeType(self) -> NodeType:
@@ -140,7 +143,21 @@ class Traits:
 LOCAL = Traits(peers=Peers.PROCESSES, proof=Proof.DIRECTORY)
 #: The same through shared memory.
 SHARED = evolve(LOCAL, zeroCopy=True, inRunDirectory=True)
-#: Between ports of a subnet, by records that travel as those of C{SHARED}.
-SUBNET = evolve(SHARED, peers=Peers.SUBNET, linkLayer=LinkLayer.INFINIBAND)
+#: Between ports of a subnet, by records that travel as those of C{SHARED}.  A port that listens everywhere
+#: has the host's IP addresses, which a subnet does not know.
+SUBNET = evolve(SHARED, peers=Peers.SUBNET, linkLayer=LinkLayer.INFINIBAND, joinsWildcards=False)
 #: Between hosts, by packets.
 ROUTED = Traits(peers=Peers.ADDRESSES, proof=Proof.ANSWER, packets=True)
+#: Of C{enum ibv_wr_opcode}: what RFC 5040 has, and the two that stay on this side (LOCAL_INV, BIND_MW).
+_RDMA_WRITE, _SEND, _RDMA_READ, _LOCAL_INV, _BIND_MW, _SEND_WITH_INV = 0, 2, 4, 7, 8, 9
+_OF_RFC_5040 = frozenset((_RDMA_WRITE, _SEND, _RDMA_READ, _LOCAL_INV, _BIND_MW, _SEND_WITH_INV))
+#: Between hosts, by TCP connections.  Immediate data, atomics and datagrams are not in RFC 5040.  A service
+#: needs the TCP port of its number, which is the program's own where it listens on all devices.
+STREAM = Traits(
+    peers=Peers.ADDRESSES,
+    proof=Proof.CONNECTION,
+    transport=TransportType.IWARP,
+    services=frozenset((QPType.RC,)),
+    operations=_OF_RFC_5040,
+    joinsWildcards=False,
+)

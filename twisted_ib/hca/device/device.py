@@ -216,7 +216,7 @@ class Device(DeviceProgress, Identity):
         # the kernel has identified.
         if traits.proof is Proof.ANSWER:
             self.cm.limitHalfOpen(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
-        self.cm.lossless = traits.proof is Proof.DIRECTORY
+        self.cm.lossless = traits.proof is not Proof.ANSWER
         if self.cm.lossless:
             self.cm.draw = self._draw
         self.address: str | None = fabric.address if traits.hasAddress else None

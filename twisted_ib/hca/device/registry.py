@@ -29,7 +29,7 @@ from attrs import frozen
 from twisted_ib.configuration.file import VARIABLE as CONFIGURATION
 from twisted_ib.configuration.file import readFirst
 from twisted_ib.errors import DeviceError, RulesError, UnknownDeviceError
-from twisted_ib.hca.base.traits import LOCAL, ROUTED, SHARED, SUBNET, Traits
+from twisted_ib.hca.base.traits import LOCAL, ROUTED, SHARED, STREAM, SUBNET, Traits
 from twisted_ib.hca.fabric.base.neighbours import Neighbours
 from twisted_ib.hca.fabric.base.neighbours import ofThisThread as neighboursOf
 from twisted_ib.hca.host.addresses import normalise, sourceFor
@@ -98,6 +98,12 @@ def _roce(owner: Any, guid: int, clock: Callable[[], float], address: str) -> An
     return PacketFabric(owner, guid, clock, RoCELink(address))
 
 
+def _iwarp(owner: Any, guid: int, clock: Callable[[], float], address: str) -> Any:
+    from twisted_ib.hca.fabric.iwarp.iwarp import IWARPFabric
+
+    return IWARPFabric(owner, guid, clock, address)
+
+
 @frozen
 class FabricKind:
     """
@@ -128,6 +134,7 @@ KINDS = (
         "ib", _subnet, SUBNET, "", re.compile(r"ib(?:0|[1-9][0-9]{0,2})").fullmatch, hasInterfaces=True
     ),
     FabricKind("roce", _roce, ROUTED, implicit=re.compile(r"roce(?:0|[1-9][0-9]{0,2})").fullmatch),
+    FabricKind("iwarp", _iwarp, STREAM, implicit=re.compile(r"iwarp(?:0|[1-9][0-9]{0,2})").fullmatch),
 )
 #: The same by name.
 FABRICS: dict[str, FabricKind] = {kind.name: kind for kind in KINDS}

@@ -38,6 +38,13 @@ class Reassembly:
             parts += source
         self._hold(len(source))
 
+    @property
+    def size(self) -> int:
+        """
+        How many bytes there are so far.
+        """
+        return len(self._bytes)
+
     def take(self) -> bytes:
         """
         Return the whole message, and release it.

@@ -77,7 +77,7 @@ class SendQueue:
         assert work is not None
         operation = work.operations.get(request.opcode)
         if operation is None:
-            raise QueuePairError(f"queue pair {work.queuePair.number} does not do {request.opcode!r}")
+            raise self._notSupported(request.opcode)
         if operation.demands or request.inline is not None:
             operation.check(request, work.capabilities.inline)
         made = operation(request)
@@ -103,6 +103,8 @@ class SendQueue:
         """
         work = self.work
         assert work is not None
+        if immediate is not None and SendOpcode.SEND_WITH_IMM not in work.operations:
+            raise self._notSupported(SendOpcode.SEND_WITH_IMM)
         # If the queue is full, _append raises; this call arms the notification for that case.
         self.canPost()
         self._append(work, Inline(payload, length, immediate, id, solicited))
@@ -110,6 +112,19 @@ class SendQueue:
             self._awaited |= _SENT
             return False
         return True
+
+    def checkOperation(self, opcode: SendOpcode) -> None:
+        """
+        @raise QueuePairError: the queue pair has no such operation.
+        """
+        work = self.work
+        if work is not None and opcode not in work.operations:
+            raise self._notSupported(opcode)
+
+    def _notSupported(self, opcode: SendOpcode) -> QueuePairError:
+        assert self.work is not None
+        number = self.work.queuePair.number
+        return QueuePairError(f"queue pair {number} does not do {opcode!r}: its service or fabric has it not")
 
     def _append(self, work: WorkQueues, operation: Operation) -> None:
         # A request occupies the queue until it completes, not only until it is sent:

@@ -17,7 +17,6 @@ from twisted.logger import Logger
 
 from twisted_ib.configuration.parser import CONNECT, LISTEN, SDP, TCP
 from twisted_ib.errors import DeviceError, HCAError, WrongThreadError
-from twisted_ib.hca.base.traits import Peers
 from twisted_ib.hca.device.registry import (
     addDevice,
     addedDevices,
@@ -255,15 +254,14 @@ class Switch:
     def devicesFor(self, host: str) -> tuple[str, ...]:
         """
         Return the devices for an address in order: those of the policy, and without routes those that the
-        program added, but for those of subnets.
+        program added, but for those that are used by name alone.
         """
         policy = self.configuration.policy
         if policy is not self._applied:
             self._apply(policy)
         found: tuple[str, ...] = policy.devicesFor(host)
         if policy.contents is None or not policy.contents.routes:
-            # A port that listens everywhere has the host's IP addresses, which a subnet does not know.
-            added = (name for name in addedDevices() if traitsOf(name).peers is not Peers.SUBNET)
+            added = (name for name in addedDevices() if traitsOf(name).joinsWildcards)
             found += tuple(name for name in added if name not in found)
         return tuple(name for name in found if fabricOf(name) is not None)
 

@@ -10,12 +10,38 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakValueDictionary
 
+from attrs import frozen
+
 from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import NoRouteError, ServiceInUseError
 from twisted_ib.hca.connection.rdmacm import gidNumber, gidText
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch, Fabric
 from twisted_ib.hca.host.addresses import conflict, freePort, normalise, wildcard
 from twisted_ib.hca.wire.grh import isMulticast
+
+
+@frozen
+class PeerAddress:
+    """
+    The identity of a peer: its address. GUID, process and user are unknown.
+
+    @ivar address: the IP address, as text without a scope.
+    @ivar gid: the same as a GID.
+    """
+
+    address: str
+    gid: int
+    guid: int = 0
+    pid: int = 0
+    uid: int = -1
+    program: str = ""
+
+    @classmethod
+    def of(cls, address: str) -> PeerAddress:
+        """
+        @param address: an IP address.
+        """
+        return cls(address, gidNumber(address))
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -127,4 +153,4 @@ class AddressDirectory(Fabric):
         raise NotImplementedError
 
 
-__all__ = ["AddressDirectory"]
+__all__ = ["AddressDirectory", "PeerAddress"]

@@ -22,13 +22,13 @@ from twisted_ib.hca.base.operation import GSI_QPN, QPN_MASK, UD_SEND_ONLY
 from twisted_ib.hca.base.traits import ROUTED, Traits
 from twisted_ib.hca.connection.rdmacm import gidOf, gidText
 from twisted_ib.hca.fabric.base.addressdirectory import AddressDirectory
+from twisted_ib.hca.fabric.base.waker import LinkWaker
 from twisted_ib.hca.fabric.roce.connparams import sending
 from twisted_ib.hca.fabric.roce.peerpath import PeerPath
 from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
 from twisted_ib.hca.fabric.roce.receive import PacketReceiver
 from twisted_ib.hca.fabric.roce.sessions import ConnectedPaths
 from twisted_ib.hca.fabric.roce.transmit import ACKNOWLEDGE, PacketTransmitter
-from twisted_ib.hca.fabric.roce.waker import LinkWaker
 from twisted_ib.hca.wire.cm import DREQ, REQ
 from twisted_ib.hca.wire.grh import GRH_BYTES, isMulticast
 from twisted_ib.hca.wire.headers import DETH

@@ -10,38 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import frozen
 from zope.interface import implementer
 
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.base.interfaces import IPeerPath
-from twisted_ib.hca.connection.rdmacm import gidNumber
+from twisted_ib.hca.fabric.base.addressdirectory import PeerAddress
 from twisted_ib.hca.fabric.roce import connparams
 from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
-
-
-@frozen
-class PeerAddress:
-    """
-    The identity of a peer: its address. GUID, process and user are unknown.
-
-    @ivar address: the IP address, as text without a scope.
-    @ivar gid: the same as a GID.
-    """
-
-    address: str
-    gid: int
-    guid: int = 0
-    pid: int = 0
-    uid: int = -1
-    program: str = ""
-
-    @classmethod
-    def of(cls, address: str) -> PeerAddress:
-        """
-        @param address: an IP address.
-        """
-        return cls(address, gidNumber(address))
 
 
 @implementer(IPeerPath)
@@ -146,4 +121,4 @@ class PeerPath:
         self.alive = False
 
 
-__all__ = ["PeerAddress", "PeerPath"]
+__all__ = ["PeerPath"]

@@ -1,5 +1,5 @@
 """
-The descriptor of a fabric of packets: readable while the link has something, or after a signal.
+The descriptor of a fabric with sockets: readable while one of them has something, or after a signal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class LinkWaker:
 
     def __init__(self, link: Any) -> None:
         """
-        @param link: an L{ILink<twisted_ib.hca.fabric.base.link.ILink>}.
+        @param link: has C{fileno()}, negative if it has none, and C{pending()}, as an
+            L{ILink<twisted_ib.hca.fabric.base.link.ILink>}.
         """
         self._link = link
         self._pipe: tuple[int, int] | None = None

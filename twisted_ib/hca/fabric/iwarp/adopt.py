@@ -1,0 +1,60 @@
+"""
+TCP connections that were made for something else, and go on as iWARP.
+
+RFC 5044 section 7.1: MPA may begin on a connection that has carried other octets, if both ends know where.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from twisted_ib.hca.fabric.iwarp.peerpath import PeerPath
+
+
+class AdoptedPath(PeerPath):
+    """
+    The path of one adopted connection: a request to connect goes over this, and no second one.
+
+    The side that sends the request is MPA's initiator. The other side's listener gets it from connection
+    management, by the service id that it was adopted with.
+    """
+
+    __slots__ = ("_leftover", "_socket")
+
+    def __init__(self, fabric: Any, made: socket.socket, leftover: bytes) -> None:
+        """
+        @param made: connected; the fabric's from now on.
+        @param leftover: octets received behind the program's last, which belong to MPA.
+        """
+        made.setblocking(False)
+        super().__init__(fabric, made.getpeername()[0].partition("%")[0])
+        self._socket: socket.socket | None = made
+        self._leftover = leftover
+
+    def connected(self) -> tuple[socket.socket, bytes] | None:
+        """
+        See L{PeerPath.connected}.
+        """
+        made, self._socket = self._socket, None
+        leftover, self._leftover = self._leftover, b""
+        # The second request over one connection: nothing is left to make it with.
+        return None if made is None else (made, leftover)
+
+    @property
+    def isSpent(self) -> bool:
+        """
+        See L{PeerPath.isSpent}.
+        """
+        return self._socket is None
+
+    def close(self) -> None:
+        """
+        Close a connection that no request was sent over.
+        """
+        made, self._socket = self._socket, None
+        if made is not None:
+            made.close()
+
+
+__all__ = ["AdoptedPath"]

@@ -1,0 +1,567 @@
+"""
+The fabric of iWARP: TCP sockets of one address.
+
+A published service is a TCP listener, whose port is that of the service id. A path to an address exists at
+once; the TCP connection is made by the request to connect, one for each queue pair.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import select
+import socket
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
+from weakref import WeakSet
+
+from zope.interface import classImplements
+
+from twisted_ib import limits
+from twisted_ib.errors import DeviceError, NoRouteError, PathLostError, ServiceInUseError
+from twisted_ib.hca.base.interfaces import IStreamFabric
+from twisted_ib.hca.base.timers import Timers
+from twisted_ib.hca.base.traits import STREAM, Traits
+from twisted_ib.hca.connection.rdmacm import gidText
+from twisted_ib.hca.fabric.base.addressdirectory import AddressDirectory
+from twisted_ib.hca.fabric.base.fabric import CompletedSearch
+from twisted_ib.hca.fabric.base.forked import Forked
+from twisted_ib.hca.fabric.base.waker import LinkWaker
+from twisted_ib.hca.fabric.iwarp.adopt import AdoptedPath
+from twisted_ib.hca.fabric.iwarp.mpaservice import MPAService
+from twisted_ib.hca.fabric.iwarp.peerpath import PeerPath
+from twisted_ib.hca.fabric.iwarp.streampath import RECEIVE_BYTES, StreamPath
+from twisted_ib.hca.host.addresses import interfaceOf
+
+#: TCP connections without a complete Request, of one address and of all. A SYN flood is the kernel's matter;
+#: these have completed the handshake, so their addresses are real.
+IWARP_HALF_OPEN_PER_ADDRESS = 64
+IWARP_HALF_OPEN = 4096
+#: Connections that wait in the kernel; it has a bound of its own (net.core.somaxconn).
+IWARP_BACKLOG = 4096
+#: Connections accepted in one turn of a listener: those that are open have their turn, too.
+IWARP_ACCEPTS = 64
+#: How long a listener rests when the process has no descriptors left, in seconds.
+IWARP_ACCEPT_PAUSE_SECONDS = 1.0
+#: How long polling for an answer pays, in seconds: the peer may have to wake up first.
+IWARP_ANSWER_SECONDS = 0.0002
+
+_PORT: Final = 0xFFFF
+_EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+
+
+class Listener:
+    """
+    The TCP listener of a service.
+
+    @ivar serviceID: the service's id.
+    """
+
+    __slots__ = ("_fabric", "serviceID", "socket")
+
+    def __init__(self, fabric: IWARPFabric, serviceID: int, made: socket.socket) -> None:
+        self._fabric = fabric
+        self.serviceID = serviceID
+        self.socket = made
+        fabric.watchSocket(made.fileno(), self, select.EPOLLIN)
+
+    def ready(self, events: int, budget: int) -> int:
+        """
+        Accept connections.
+
+        @return: how many.
+        """
+        n = 0
+        while n < IWARP_ACCEPTS:
+            try:
+                made, where = self.socket.accept()
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    self._pause()
+                    break
+                # accept(2): errors of the network that are pending on a new connection are passed on.
+                continue
+            finally:
+                n += 1
+            made.setblocking(False)
+            self._fabric.accepted(made, where[0].partition("%")[0], self.serviceID)
+        return n
+
+    def _pause(self) -> None:
+        # Level-triggered: without descriptors it would stay readable.
+        fabric = self._fabric
+        fabric.count("iwarp_accepts_failed")
+        fabric.watchSocket(self.socket.fileno(), self, 0)
+        fabric.timers.start(IWARP_ACCEPT_PAUSE_SECONDS, self._resume)
+
+    def _resume(self) -> None:
+        if self.socket.fileno() >= 0:
+            self._fabric.watchSocket(self.socket.fileno(), self, select.EPOLLIN)
+
+    def close(self) -> None:
+        """
+        Stop listening.
+        """
+        self._fabric.watchSocket(self.socket.fileno(), self, 0)
+        self.socket.close()
+
+
+class IWARPFabric(AddressDirectory):
+    """
+    The fabric of one HCA.
+
+    @ivar clock: returns the time in seconds.
+    @ivar timers: of listeners and connections.
+    @ivar service: connects and disconnects streams.
+    @ivar streams: the TCP connections, by the number that stands for the peer's queue pair.
+    @ivar halfOpen: connections without a complete Request, by the peer's address.
+    @ivar soon: streams that have something to do in the next turn.
+    @ivar inbox: messages of connection management for this side: path, attribute and body.
+    @ivar doomed: streams whose queue pairs fail, and why, after their messages in C{inbox}.
+    @ivar isBusy: whether C{buffer} is in use.
+    @ivar buffer: what is received; one for all streams, as each leaves at most one incomplete FPDU to itself.
+    """
+
+    name: ClassVar[str] = "iwarp"
+    traits: ClassVar[Traits] = STREAM
+    answerSeconds: ClassVar[float] = IWARP_ANSWER_SECONDS
+
+    def __init__(
+        self, owner: Any, guid: int, clock: Callable[[], float], address: str, isUsingCRC: bool = False
+    ) -> None:
+        """
+        Open the device at an address of this host.
+
+        @param owner: the device, an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
+        @param clock: returns the time in seconds.
+        @param address: an IP address, perhaps with a scope.
+        @param isUsingCRC: whether CRCs are asked for.
+        @raise DeviceError: the address is not of this host, or this is not Linux.
+        """
+        if not hasattr(select, "epoll"):
+            raise DeviceError("iWARP needs Linux")
+        plain, _, scope = address.partition("%")
+        super().__init__(owner, guid, plain)
+        self.family = socket.AF_INET6 if ":" in plain else socket.AF_INET
+        self._scope = interfaceOf(address) if scope or plain.startswith("fe80:") else 0
+        self._checkAddress()
+        self.clock = clock
+        self.timers = Timers(clock)
+        self.service = MPAService(self, isUsingCRC)
+        self.streams: dict[int, StreamPath] = {}
+        self.halfOpen: Counter[str] = Counter()
+        self.soon: dict[StreamPath, None] = {}
+        self.inbox: deque[tuple[Any, int, bytes]] = deque()
+        self.doomed: deque[tuple[StreamPath, PathLostError]] = deque()
+        # Private, so that a forked child does not see what arrives later; slices of it are bytes.
+        self.buffer: Any = mmap.mmap(-1, RECEIVE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.view = memoryview(self.buffer)
+        self._listeners: dict[int, Listener] = {}
+        self._adopted: WeakSet[AdoptedPath] = WeakSet()
+        self._entries: dict[int, Any] = {}
+        self._ready: list[tuple[int, int]] = []
+        self.isBusy = self._isClosed = False
+        self._failure: BaseException | None = None
+        self._poller = select.epoll()
+        self._waker = LinkWaker(_Sockets(self._poller))
+
+    def _checkAddress(self) -> None:
+        try:
+            with socket.socket(self.family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+                probe.bind(self.where(self.address, 0))
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise DeviceError(f"{self.address} is not an address of this host") from None
+            raise DeviceError(f"no TCP socket for {self.address}: {error.strerror}") from None
+
+    def where(self, address: str, port: int) -> tuple[Any, ...]:
+        """
+        @return: an address as sockets take it.
+        """
+        if self.family == socket.AF_INET:
+            return address, port
+        # RFC 4007: a link-local address is ambiguous without its zone.
+        return address, port, 0, self._scope if address.startswith("fe80:") else 0
+
+    # -- services
+
+    def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
+        """
+        Listen for a service id, at the TCP port of its number.
+
+        @param address: the device's, or the wildcard of its IP version.
+        @param inode: ignored: that socket's port is taken.
+        @raise ServiceInUseError: the TCP port is taken.
+        @raise NoRouteError: the address is not the device's.
+        """
+        super().publish(serviceID, address)
+        try:
+            self._listen(serviceID & ~_PORT, serviceID & _PORT)
+        except BaseException:
+            super().withdraw(serviceID, address)
+            raise
+
+    def publishAny(self, prefix: int, address: str) -> int:
+        """
+        Listen at a TCP port that is free.
+
+        @return: the port.
+        """
+        address = self._check(address)
+        port = self._listen(prefix, 0)
+        self._services.add((prefix + port, address))
+        return port
+
+    def _listen(self, prefix: int, port: int) -> int:
+        other = self._listeners.get(port)
+        if other is not None:
+            space = other.serviceID >> 16
+            raise ServiceInUseError(
+                f"TCP port {port} of {self.address} is a service of port space {space:#06x} already"
+            )
+        made = socket.socket(self.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            # Linux socket(7): a port in TIME_WAIT may be bound again, one with a listener may not.
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if self.family == socket.AF_INET6:
+                made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            made.bind(self.where(self.address, port))
+            made.listen(IWARP_BACKLOG)
+        except OSError as error:
+            made.close()
+            if error.errno != errno.EADDRINUSE:
+                raise ServiceInUseError(
+                    f"TCP port {port} of {self.address} cannot be listened on: {error.strerror}"
+                ) from None
+            # An iWARP service needs the TCP port itself, as with the kernel's siw.
+            raise ServiceInUseError(
+                f"TCP port {port} of {self.address} is taken by another TCP socket;"
+                " an iWARP service needs it itself"
+            ) from None
+        port = made.getsockname()[1]
+        self._listeners[port] = Listener(self, prefix + port, made)
+        return port
+
+    def withdraw(self, serviceID: int, address: str) -> None:
+        """
+        Undo L{publish} or L{publishAny}.
+        """
+        super().withdraw(serviceID, address)
+        listener = self._listeners.get(serviceID & _PORT)
+        if listener is not None and listener.serviceID == serviceID:
+            del self._listeners[serviceID & _PORT]
+            listener.close()
+
+    def accepted(self, made: socket.socket, address: str, serviceID: int) -> None:
+        """
+        A TCP connection was accepted: await its Request, or close it if too many are awaited.
+
+        @param address: the peer's, without a scope.
+        """
+        halfOpen = self.halfOpen
+        if halfOpen[address] >= IWARP_HALF_OPEN_PER_ADDRESS or halfOpen.total() >= IWARP_HALF_OPEN:
+            self.count("iwarp_half_open_exceeded")
+            made.close()
+            return
+        self.service.await_(self.newPath(address), made, serviceID)
+
+    # -- peers
+
+    def newPath(self, address: str) -> PeerPath:
+        """
+        @return: a path to a peer's address.
+        """
+        return PeerPath(self, address)
+
+    def reachGID(self, gid: int, user: Any) -> CompletedSearch:
+        """
+        Refuse: there is no way to a queue pair but by a request to connect.
+
+        @raise NoRouteError: always.
+        """
+        raise NoRouteError(
+            f"iWARP has no datagrams, and its queue pairs are connected by the connection manager:"
+            f" {gidText(gid)} has a TCP port to connect to, no queue pairs to address"
+        )
+
+    def join(self, group: int) -> None:
+        """
+        Refuse.
+
+        @raise NoRouteError: always.
+        """
+        raise NoRouteError("iWARP has no multicast")
+
+    def leave(self, group: int) -> None:
+        """
+        No effect: nothing was joined.
+        """
+
+    def adopt(self, made: socket.socket, leftover: bytes = b"", serviceID: int = 0) -> AdoptedPath:
+        """
+        See L{IStreamFabric<twisted_ib.hca.base.interfaces.IStreamFabric>}.
+        """
+        path = AdoptedPath(self, made, leftover)
+        if not serviceID:
+            self._adopted.add(path)
+        elif (given := path.connected()) is not None:
+            made, leftover = given
+            self.service.await_(path, made, serviceID, leftover)
+        return path
+
+    def paths(self) -> list[StreamPath]:
+        """
+        @return: the paths of connected queue pairs.
+        """
+        return [stream for stream in self.streams.values() if stream.queuePair is not None]
+
+    def trace(self, observer: Any) -> None:
+        """
+        See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>}.
+        """
+        # tcpdump sees these connections, as any of TCP.
+
+    # -- progress
+
+    def watchSocket(self, fd: int, entry: Any, events: int) -> None:
+        """
+        Have C{entry.ready(events, budget)} called while a descriptor is ready; with no events, no more.
+        """
+        if self._isClosed or fd < 0:
+            return
+        if fd not in self._entries:
+            if events:
+                self._entries[fd] = entry
+                self._poller.register(fd, events)
+        elif events:
+            self._poller.modify(fd, events)
+        else:
+            # With no events epoll(7) reports an error or a hang-up all the same.
+            del self._entries[fd]
+            self._poller.unregister(fd)
+
+    def failed(self, error: BaseException) -> None:
+        """
+        A user raised in a turn. The turn goes on; the first error is raised at its end.
+        """
+        if self._failure is None:
+            self._failure = error
+
+    def progress(self, budget: int = limits.RECORDS_PER_TURN) -> int:
+        """
+        Process what has arrived.
+
+        @param budget: as soon as a stream has had so many records, others have their turn.
+        @return: how much was done.
+        """
+        if self.isBusy or self._isClosed:
+            return 0
+        self.isBusy = True
+        n = 0
+        try:
+            if self.soon:
+                soon, self.soon = self.soon, {}
+                for stream in soon:
+                    n += stream.progress(budget)
+            ready, self._ready = self._ready or self._poll(), []
+            # Looked up at once: a descriptor that is closed meanwhile may be another's then.
+            entries = self._entries
+            for entry, events in [(entries.get(fd), events) for fd, events in ready]:
+                if entry is not None:
+                    n += entry.ready(events, budget)
+            n += self._dispatch()
+        finally:
+            self.isBusy = False
+        self._raise()
+        return n
+
+    def _poll(self) -> list[tuple[int, int]]:
+        return self._poller.poll(0) if self._entries else []
+
+    def _dispatch(self) -> int:
+        n = 0
+        while self.inbox:
+            n += 1
+            self._manage(*self.inbox.popleft())
+        while self.doomed:
+            stream, reason = self.doomed.popleft()
+            self._try(stream.lost, reason)
+        return n
+
+    def _manage(self, path: Any, attribute: int, body: bytes) -> None:
+        try:
+            self.owner.managementReceived(path, attribute, body, 0, len(body))
+        except BaseException as error:
+            self.failed(error)
+
+    def manage(self, path: Any, attribute: int, body: bytes) -> None:
+        """
+        Give a message of connection management to this side, as from a peer, in the next turn.
+        """
+        self.inbox.append((path, attribute, body))
+        self.want()
+
+    def later(self, stream: StreamPath) -> None:
+        """
+        Have C{stream.progress} called in the next turn.
+        """
+        if stream not in self.soon:
+            self.soon[stream] = None
+            self.want()
+
+    def want(self) -> None:
+        """
+        Ask the device for a turn.
+        """
+        wanted = self.owner.wanted
+        if wanted is not None:
+            wanted()
+
+    def ringBells(self) -> None:
+        """
+        The batch ends: send what was posted.
+        """
+        if self.bells:
+            bells, self.bells = self.bells, []
+            for stream in bells:
+                stream.ring()
+
+    # -- sleeping and waking
+
+    @property
+    def hot(self) -> tuple[Any, ...]:
+        """
+        The fabrics that are worth polling: this one, if it has connections.
+        """
+        return (self,) if self.streams else ()
+
+    def pending(self) -> bool:
+        """
+        @return: whether there is something to do.
+        """
+        if self._isClosed:
+            return False
+        if self.soon or self.inbox or self.doomed or self.bells or self._ready:
+            return True
+        self._ready = self._poll()
+        return bool(self._ready)
+
+    def signal(self) -> None:
+        """
+        Make L{fileno} readable: there is something to do.
+        """
+        self._waker.signal()
+
+    def attend(self) -> None:
+        """
+        Reset L{signal}.
+        """
+        self._waker.attend()
+
+    def watch(self, fd: int, call: Callable[[], object]) -> None:
+        """
+        Have L{attend} call C{call} while another descriptor is readable.
+        """
+        self._waker.watch(fd, call)
+
+    def fileno(self) -> int:
+        """
+        @return: a descriptor that is readable when there is work.
+        """
+        return self._waker.fileno()
+
+    def deadline(self) -> float | None:
+        """
+        @return: when L{tick} should be called next, or L{None}.
+        """
+        return self.timers.deadline()
+
+    def tick(self, now: float) -> None:
+        """
+        Run the timers that are due.
+        """
+        self.timers.tick(now)
+        self._raise()
+
+    def _raise(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    # -- the end
+
+    def forked(self) -> None:
+        """
+        In a forked child: close the descriptors; the connections are the parent's.
+        """
+        self._isClosed = True
+        for stream in list(self.streams.values()):
+            stream.socket.close()
+            stream.socket = Forked()
+        self._closeSockets()
+
+    def _closeSockets(self) -> None:
+        self.streams.clear()
+        self.soon.clear()
+        self.bells = []
+        self.inbox.clear()
+        self.doomed.clear()
+        self._entries.clear()
+        for listener in self._listeners.values():
+            listener.socket.close()
+        self._listeners.clear()
+        self._services.clear()
+        for path in list(self._adopted):
+            path.close()
+        self._waker.close()
+        self._poller.close()
+
+    def close(self) -> None:
+        """
+        Fail all connections, and release everything.
+        """
+        if self._isClosed:
+            return
+        gone = PathLostError("the device was closed")
+        for listener in list(self._listeners.values()):
+            listener.close()
+        ways = {stream.way: None for stream in self.streams.values()}
+        for way in (*ways, *self._peers.values()):
+            if way.alive:
+                self._try(self.owner.pathLost, way, gone)
+                way.lost(gone)
+        for stream in list(self.streams.values()):
+            self._try(stream.lost, gone)
+        # The last octets of the connections that were just failed, before the FIN.
+        self.ringBells()
+        self._isClosed = True
+        for stream in list(self.streams.values()):
+            stream.close()
+        self._closeSockets()
+        self._raise()
+
+    def _try(self, call: Callable[..., object], *arguments: Any) -> None:
+        # An exception of one user must not keep the others from being notified.
+        try:
+            call(*arguments)
+        except Exception as error:
+            self.failed(error)
+
+
+class _Sockets:
+    # What wakes a sleeping device: see LinkWaker.
+    __slots__ = ("_poller",)
+
+    def __init__(self, poller: select.epoll) -> None:
+        self._poller = poller
+
+    def fileno(self) -> int:
+        return self._poller.fileno()
+
+
+classImplements(IWARPFabric, IStreamFabric)
+
+__all__ = ["IWARPFabric"]

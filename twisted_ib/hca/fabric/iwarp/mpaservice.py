@@ -1,0 +1,537 @@
+"""
+Connection management over TCP: between the messages of the communication manager and MPA's startup frames.
+
+iWARP has no messages of connection management. A REQ becomes a TCP connection and a Request, whose Reply
+becomes a REP; a Reply that refuses is a REJ, and FIN a DREQ. The communication ids and queue pair numbers of
+the peer, which do not exist, are invented here: one number for each connection.
+
+RDMA-CM's header in private data is not sent (Linux cma.c has none over iWARP): the addresses are those of
+TCP.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import secrets
+import socket
+import struct
+import termios
+from typing import TYPE_CHECKING, Any, Final
+
+from twisted_ib import limits
+from twisted_ib.errors import LengthError, PathLostError
+from twisted_ib.hca.base.attributes import MTU_CODES
+from twisted_ib.hca.base.operation import GSI_QPN, MULTICAST_QPN
+from twisted_ib.hca.connection import PathRecord, RejectReason
+from twisted_ib.hca.connection.codes import SIDRStatus
+from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader, gidOf
+from twisted_ib.hca.fabric.iwarp.peerpath import HOP_LIMIT, PeerPath, Setup
+from twisted_ib.hca.fabric.iwarp.protocol.mpa import MPAErrorCode
+from twisted_ib.hca.fabric.iwarp.protocol.mpastream import MAX_ULPDU, MAX_ULPDU_MARKERS, mulpdu
+from twisted_ib.hca.fabric.iwarp.protocol.startup import (
+    HOLD_SECONDS,
+    Failed,
+    Initiator,
+    Rejected,
+    Replied,
+    Requested,
+    Responder,
+    StartupOptions,
+)
+from twisted_ib.hca.fabric.iwarp.protocol.terminate import Termination
+from twisted_ib.hca.fabric.iwarp.streampath import StreamPath
+from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REJ, REP, REQ, SIDR_REP, SIDR_REQ, MessageKind
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.iwarp.iwarp import IWARPFabric
+
+#: A request that finds no room in connection management is given to it again after so many seconds, as long
+#: as its initiator may wait for the Reply.
+IWARP_AGAIN_SECONDS = 1.0
+_AGAIN_TIMES: Final = 9
+
+#: The highest port, and depth, that fit in their fields.
+_PORT: Final = 0xFFFF
+_DEPTH: Final = 0xFF
+_RETRIES: Final = 7
+#: The header of private data is RDMA-CM's own, and not the program's, in this port space alone.
+_TCP: Final = PortSpace.TCP.value
+_SDP: Final = PortSpace.SDP.value
+_MTU_CODE: Final = MTU_CODES[limits.DATAGRAM_BYTES]
+#: Octets that are in TCP's send queue, not acknowledged (tcp(7)).
+_SIOCOUTQ: Final = termios.TIOCOUTQ
+_INT: Final = struct.Struct("=i")
+#: connect(2): nobody listens, or something on the way has said so.
+_REFUSED: Final = frozenset((errno.ECONNREFUSED, errno.ECONNRESET))
+
+
+class MPAService:
+    """
+    The connection management of one fabric.
+    """
+
+    def __init__(self, fabric: IWARPFabric, isUsingCRC: bool) -> None:
+        """
+        @param isUsingCRC: whether CRCs are asked for.
+        """
+        self._fabric = fabric
+        self._isUsingCRC = isUsingCRC
+        self._last = GSI_QPN
+        take: dict[int, Any] = {
+            REQ.attribute: self._takeREQ,
+            REP.attribute: self._takeREP,
+            REJ.attribute: self._takeREJ,
+            MRA.attribute: self._takeMRA,
+            DREQ.attribute: self._takeDREQ,
+            SIDR_REQ.attribute: self._takeSIDR,
+        }
+        self._receivers = take
+
+    def _options(self, readsIn: int = 0, readsOut: int = 0) -> StartupOptions:
+        return StartupOptions(crc=self._isUsingCRC, readsIn=readsIn, readsOut=readsOut)
+
+    def _stream(self, way: PeerPath, made: socket.socket, serviceID: int) -> StreamPath:
+        streams, number = self._fabric.streams, self._last
+        while True:
+            number = number + 1 if number < MULTICAST_QPN - 1 else GSI_QPN + 1
+            if number not in streams:
+                break
+        self._last = number
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stream = streams[number] = StreamPath(way, number, made)
+        stream.startup = Setup(serviceID)
+        return stream
+
+    # -- messages of this side's connection management
+
+    def take(self, way: PeerPath, attribute: int, body: bytes) -> None:
+        """
+        Do what a message says.
+
+        @param attribute: its attribute; the RTU, the DREP and whatever else has no meaning here is ignored.
+        """
+        receiver = self._receivers.get(attribute)
+        if receiver is not None:
+            receiver(way, body)
+
+    def _takeREQ(self, way: PeerPath, body: bytes) -> None:
+        request = REQ.parse(body, 0, len(body))
+        fabric, space = self._fabric, request.serviceID >> 16
+        privateData, port = request.privateData, 0
+        if space == _TCP:
+            port = RDMACMHeader.parse(privateData).sourcePort
+            privateData = privateData[HEADER_BYTES:]
+        given = way.connected()
+        if given is None and (way.isSpent or space == PortSpace.IB or request.serviceID >> 32):
+            # rdma_cm over iWARP has IP addresses only.
+            self._reject(way, request.localCommunicationID, 0, RejectReason.INVALID_SERVICE_ID)
+            return
+        leftover, code = b"", 0
+        if given is None:
+            try:
+                made, code = self._dial(way, request.serviceID & _PORT, port)
+            except OSError as error:
+                fabric.count("iwarp_unreachable")
+                self._unreached(way, request.localCommunicationID, error.errno or 0)
+                return
+        else:
+            made, leftover = given
+        stream = self._stream(way, made, request.serviceID)
+        stream.localID, stream.localQPN = request.localCommunicationID, request.localQPN
+        setup = stream.startup
+        setup.privateData = privateData.rstrip(b"\0") if space == _TCP else privateData
+        setup.leftover = leftover
+        setup.depths = request.responderResources, request.initiatorDepth
+        if code == errno.EINPROGRESS:
+            setup.isDialling = True
+            stream.watchConnect()
+        else:
+            self._request(stream)
+
+    def _dial(self, way: PeerPath, port: int, source: int) -> tuple[socket.socket, int]:
+        fabric = self._fabric
+        made = socket.socket(fabric.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                # The number that the program was told, if TCP has it free.
+                made.bind(fabric.where(fabric.address, source))
+            except OSError:
+                made.bind(fabric.where(fabric.address, 0))
+            code = made.connect_ex(fabric.where(way.peer.address, port))
+            if code == errno.EADDRNOTAVAIL and source:
+                made.close()
+                return self._dial(way, port, 0)
+            if code not in (0, errno.EINPROGRESS):
+                raise OSError(code, "connect")
+        except BaseException:
+            made.close()
+            raise
+        return made, code
+
+    def dialled(self, stream: StreamPath) -> None:
+        """
+        The TCP connection is made, or is not.
+        """
+        code = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            way, localID = stream.way, stream.localID
+            stream.localID = 0
+            stream.close()
+            self._unreached(way, localID, code)
+            return
+        stream.startup.isDialling = False
+        self._request(stream)
+
+    def _unreached(self, way: PeerPath, localID: int, code: int) -> None:
+        # TCP's refusal is that of a service that nobody listens for (IBTA vol. 1 12.6.7.2, reason 8).  For
+        # what the network says REJ has no better reason.
+        self._fabric.count("iwarp_refused" if code in _REFUSED else "iwarp_unreachable")
+        self._reject(way, localID, 0, RejectReason.INVALID_SERVICE_ID)
+
+    def _request(self, stream: StreamPath) -> None:
+        setup, fabric = stream.startup, self._fabric
+        machine = setup.machine = Initiator(self._options(*setup.depths))
+        now = fabric.clock()
+        try:
+            frame = machine.request(setup.privateData, now)
+        except LengthError:
+            # The bounds of private data in connection management are below those of MPA.
+            self._reject(stream.way, stream.localID, 0, RejectReason.UNSUPPORTED_REQUEST)
+            stream.close()
+            return
+        stream.sendFrame(frame)
+        stream.startTimer((machine.deadline or now) - now, lambda: self._expired(stream))
+        leftover, setup.leftover = setup.leftover, b""
+        stream.watchFrames(leftover)
+
+    def _takeREP(self, way: PeerPath, body: bytes) -> None:
+        reply = REP.parse(body, 0, len(body))
+        fabric = self._fabric
+        stream = fabric.streams.get(reply.remoteCommunicationID)
+        if stream is None or stream.startup is None:
+            # It has ended meanwhile, as the message on the way here says.
+            return
+        stream.localID, stream.localQPN = reply.localCommunicationID, reply.localQPN
+        machine = stream.startup.machine
+        privateData = reply.privateData
+        if stream.startup.serviceID >> 16 == _TCP:
+            privateData = privateData.rstrip(b"\0")
+        frame = machine.accept(privateData, reply.responderResources, reply.initiatorDepth, fabric.clock())
+        if not frame:
+            return
+        stream.sendFrame(frame)
+        self._agreed(stream, machine)
+        if machine.releasesWhenQuiet:
+            stream.startTimer(HOLD_SECONDS, lambda: self._quiet(stream, machine, False))
+
+    def _quiet(self, stream: StreamPath, machine: Responder, wasQuiet: bool) -> None:
+        # For an initiator that sends nothing first: see the module startup.
+        if stream.isEstablished or not stream.alive or stream.isClosing:
+            return
+        isQuiet = not _INT.unpack(fcntl.ioctl(stream.socket.fileno(), _SIOCOUTQ, bytes(4)))[0]
+        if isQuiet and wasQuiet:
+            machine.replyAcknowledged()
+            stream.release()
+        else:
+            stream.startTimer(HOLD_SECONDS, lambda: self._quiet(stream, machine, isQuiet))
+
+    def _takeREJ(self, way: PeerPath, body: bytes) -> None:
+        reject = REJ.parse(body, 0, len(body))
+        stream = self._of(way, reject.remoteCommunicationID, reject.localCommunicationID)
+        if stream is None:
+            return
+        setup = stream.startup
+        stream.localID = 0
+        if setup is not None and isinstance(setup.machine, Responder):
+            privateData = reject.privateData
+            if setup.serviceID >> 16 == _TCP:
+                privateData = privateData.rstrip(b"\0")
+            stream.sendFrame(setup.machine.reject(privateData))
+            stream.finish()
+        elif setup is not None:
+            stream.close()
+        else:
+            # Behind a Reply there is no word for it but the end.
+            stream.finish()
+
+    def _takeMRA(self, way: PeerPath, body: bytes) -> None:
+        # Only the one that asks for the REQ again is sent unasked.
+        message = MRA.parse(body, 0, len(body))
+        stream = self._fabric.streams.get(message.remoteCommunicationID)
+        if stream is None or stream.startup is None or not stream.startup.request:
+            return
+        setup = stream.startup
+        setup.times += 1
+        if setup.times > _AGAIN_TIMES:
+            stream.sendFrame(setup.machine.reject())
+            stream.finish()
+        else:
+            stream.startTimer(
+                IWARP_AGAIN_SECONDS, lambda: self._fabric.manage(stream.way, REQ.attribute, setup.request)
+            )
+
+    def _takeDREQ(self, way: PeerPath, body: bytes) -> None:
+        message = DREQ.parse(body, 0, len(body))
+        fabric = self._fabric
+        stream = fabric.streams.get(message.remoteCommunicationID)
+        if stream is not None:
+            stream.localID = 0
+            stream.finish()
+        # FIN has no answer of its own: the peer's FIN follows when its program is done.
+        answer = DREP(message.remoteCommunicationID, message.localCommunicationID)
+        fabric.manage(way, DREP.attribute, answer.pack())
+
+    def _takeSIDR(self, way: PeerPath, body: bytes) -> None:
+        request = SIDR_REQ.parse(body, 0, len(body))
+        answer = SIDR_REP(requestID=request.requestID, status=SIDRStatus.SERVICE_ID_UNSUPPORTED)
+        self._fabric.manage(way, SIDR_REP.attribute, answer.pack())
+
+    def _of(self, way: PeerPath, number: int, localID: int) -> StreamPath | None:
+        if number:
+            return self._fabric.streams.get(number)
+        # A REJ that gives up a REQ: no answer has told the peer's id (IBTA vol. 1 12.6.7.2, reason 4).
+        for stream in self._fabric.streams.values():
+            if stream.localID == localID and stream.way is way:
+                return stream
+        return None
+
+    # -- messages to this side's connection management
+
+    def _reject(
+        self, way: PeerPath, localID: int, number: int, reason: RejectReason, privateData: bytes = b""
+    ) -> None:
+        message = REJ(number, localID, MessageKind.REQ, reason=reason, privateData=privateData)
+        self._fabric.manage(way, REJ.attribute, message.pack())
+
+    def _requested(self, stream: StreamPath, frame: Any) -> None:
+        setup, fabric = stream.startup, self._fabric
+        self._notHalfOpen(setup)
+        served, asked = limits.READS, limits.READS
+        if frame.depths is not None:
+            served, asked = min(frame.depths.ird, _DEPTH), min(frame.depths.ord, _DEPTH)
+        here, there = fabric.address, stream.peer.address
+        privateData = frame.privateData
+        if setup.serviceID >> 16 == _TCP:
+            port = stream.socket.getpeername()[1]
+            privateData = RDMACMHeader(there, port, here).pack() + privateData
+        if len(privateData) > REQ.privateDataBytes:
+            fabric.count("iwarp_private_data_exceeded")
+            stream.sendFrame(setup.machine.reject())
+            stream.finish()
+            return
+        path = PathRecord(localGID=gidOf(there), remoteGID=gidOf(here), hopLimit=HOP_LIMIT)
+        setup.request = REQ(
+            localCommunicationID=stream.number,
+            serviceID=setup.serviceID,
+            # By it, connection management knows the connection that a REJ gives up.
+            localCAGUID=stream.number,
+            localQPN=stream.number,
+            responderResources=served,
+            initiatorDepth=asked,
+            retryCount=_RETRIES,
+            rnrRetryCount=_RETRIES,
+            pathMTU=_MTU_CODE,
+            primaryPath=path,
+            privateData=privateData,
+        ).pack()
+        fabric.manage(stream.way, REQ.attribute, setup.request)
+
+    def _replied(self, stream: StreamPath, frame: Any) -> None:
+        machine = stream.startup.machine
+        self._agreed(stream, machine)
+        message = REP(
+            localCommunicationID=stream.number,
+            remoteCommunicationID=stream.localID,
+            localQPN=stream.number,
+            responderResources=min(machine.ord, _DEPTH),
+            initiatorDepth=min(machine.ird, _DEPTH),
+            rnrRetryCount=_RETRIES,
+            privateData=frame.privateData[: REP.privateDataBytes],
+        )
+        self._fabric.manage(stream.way, REP.attribute, message.pack())
+
+    def established(self, stream: StreamPath) -> None:
+        """
+        The peer of a passive side is known to be ready.
+        """
+        self._fabric.owner.communicationEstablished(stream.localQPN)
+
+    # -- startup frames
+
+    def await_(self, way: PeerPath, made: socket.socket, serviceID: int, leftover: bytes = b"") -> None:
+        """
+        Await the Request of a connection for a service.
+
+        @param leftover: octets that were received on it.
+        """
+        fabric = self._fabric
+        stream = self._stream(way, made, serviceID)
+        now = fabric.clock()
+        setup = stream.startup
+        setup.halfOpen = way.peer.address
+        fabric.halfOpen[setup.halfOpen] += 1
+        machine = setup.machine = Responder(self._options(), now)
+        stream.isPassive = True
+        stream.startTimer((machine.deadline or now) - now, lambda: self._expired(stream))
+        stream.watchFrames(leftover)
+
+    def _notHalfOpen(self, setup: Setup) -> None:
+        address, setup.halfOpen = setup.halfOpen, ""
+        if address:
+            halfOpen = self._fabric.halfOpen
+            halfOpen[address] -= 1
+            if not halfOpen[address]:
+                del halfOpen[address]
+
+    def frames(self, stream: StreamPath, buffer: Any, start: int, stop: int) -> int:
+        """
+        Octets arrived that are none of an FPDU yet.
+
+        @return: the offset of those that are left.
+        """
+        setup = stream.startup
+        if setup is None or setup.machine is None:
+            return stop
+        machine = setup.machine
+        start = machine.received(buffer, start, stop, self._fabric.clock())
+        self._heard(stream, machine)
+        return stop if stream.isClosing or not stream.alive else start
+
+    def _expired(self, stream: StreamPath) -> None:
+        setup = stream.startup
+        if setup is not None and setup.machine is not None:
+            setup.machine.tick(self._fabric.clock())
+            self._heard(stream, setup.machine)
+
+    def _heard(self, stream: StreamPath, machine: Any) -> None:
+        event = machine.event
+        if event is None:
+            return
+        if stream.timer is not None:
+            stream.timer.cancel()
+        if isinstance(event, Requested):
+            self._requested(stream, event.frame)
+        elif isinstance(event, Replied):
+            self._replied(stream, event.frame)
+        elif isinstance(event, Rejected):
+            localID, stream.localID = stream.localID, 0
+            self._reject(
+                stream.way,
+                localID,
+                stream.number,
+                RejectReason.CONSUMER_DEFINED,
+                event.frame.privateData[: REJ.privateDataBytes],
+            )
+            stream.finish()
+        elif isinstance(event, Failed):
+            self._failed(stream, event)
+
+    def _failed(self, stream: StreamPath, event: Failed) -> None:
+        fabric = self._fabric
+        fabric.count("iwarp_startup_failed")
+        if event.output:
+            stream.sendFrame(event.output)
+        if event.code is not None:
+            stream.terminateStartup(Termination(2, 0, int(MPAErrorCode(event.code))))
+        self._gone(stream)
+        stream.finish()
+
+    def _agreed(self, stream: StreamPath, machine: Any) -> None:
+        most = MAX_ULPDU_MARKERS if machine.markersOut else MAX_ULPDU
+        if not machine.largeFPDUs:
+            # tcp(7): what TCP puts into a segment now; the path's MTU may change, which receivers bear.
+            segment = stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+            most = mulpdu(segment, machine.markersOut)
+        stream.open(machine, most, secrets.randbits(8))
+
+    # -- queue pairs
+
+    def bind(self, way: PeerPath, queuePair: Any) -> StreamPath:
+        """
+        Give a queue pair the path of its connection.
+        """
+        fabric = self._fabric
+        stream = fabric.streams.get(queuePair.remote)
+        if stream is None or stream.way is not way or stream.queuePair is not None or stream.isClosing:
+            # It has ended while its Reply was on the way: the queue pair learns of it next.
+            stream = StreamPath(way, queuePair.remote, None)
+            stream.alive = False
+            stream.queuePair = queuePair
+            self._fail(stream, PathLostError(f"{way.peer.address} has closed the connection"))
+            return stream
+        stream.attach(queuePair)
+        return stream
+
+    # -- ends
+
+    def broken(self, stream: StreamPath, error: OSError) -> None:
+        """
+        TCP has lost the connection.
+        """
+        self._fabric.count("iwarp_connections_lost")
+        text = f"the TCP connection to {stream.peer.address} is lost: {error.strerror}"
+        self._end(stream, PathLostError(text))
+        stream.close()
+
+    def ended(self, stream: StreamPath, isCut: bool) -> None:
+        """
+        The peer has sent FIN.
+
+        @param isCut: whether amidst an FPDU.
+        """
+        if stream.isClosing:
+            stream.mark()
+            return
+        if isCut:
+            self._fabric.count("iwarp_connections_cut")
+        address = stream.peer.address
+        how = "amidst a message" if isCut else "and its program is gone"
+        self._end(stream, PathLostError(f"{address} has closed the connection, {how}"))
+        stream.finish()
+
+    def _end(self, stream: StreamPath, reason: PathLostError) -> None:
+        # First connection management, as by a DREQ that comes before the end of what carried it.
+        self._gone(stream)
+        self._fail(stream, reason)
+
+    def _fail(self, stream: StreamPath, reason: PathLostError) -> None:
+        fabric = self._fabric
+        fabric.doomed.append((stream, reason))
+        fabric.want()
+
+    def _gone(self, stream: StreamPath) -> None:
+        # Whoever waits for an answer of this connection, or has one, is told.
+        localID, stream.localID = stream.localID, 0
+        setup = stream.startup
+        if setup is not None:
+            if isinstance(setup.machine, Responder):
+                if setup.request:
+                    guid = stream.number.to_bytes(8, "big")
+                    message = REJ(
+                        *(stream.number, 0, MessageKind.OTHER, len(guid), RejectReason.TIMEOUT, guid)
+                    )
+                    self._fabric.manage(stream.way, REJ.attribute, message.pack())
+            elif localID:
+                self._reject(stream.way, localID, 0, RejectReason.INVALID_SERVICE_ID)
+        elif localID and stream.isPassive and not stream.isEstablished:
+            message = REJ(stream.number, localID, MessageKind.REP, reason=RejectReason.CONSUMER_DEFINED)
+            self._fabric.manage(stream.way, REJ.attribute, message.pack())
+        elif localID:
+            end = DREQ(stream.number, localID, stream.localQPN)
+            self._fabric.manage(stream.way, DREQ.attribute, end.pack())
+
+    def closed(self, stream: StreamPath) -> None:
+        """
+        A connection is closed: forget it.
+        """
+        fabric = self._fabric
+        if stream.startup is not None:
+            self._notHalfOpen(stream.startup)
+        if fabric.streams.get(stream.number) is stream:
+            del fabric.streams[stream.number]
+        fabric.soon.pop(stream, None)
+
+
+__all__ = ["MPAService"]
