@@ -73,6 +73,7 @@ class SendingPath(Waiters):
     """
 
     inPackets: ClassVar = True
+    inSegments: ClassVar = True
     retransmits: ClassVar = 0
     # One FPDU; towards a peer that takes shorter ones a message is cut, which costs less than another
     # message.
