@@ -25,6 +25,7 @@ from twisted_ib.hca.base.interfaces import (
     ITwinPath,
 )
 from twisted_ib.hca.device.registry import KINDS
+from twisted_ib.hca.fabric.base.streams import IStreamFabric, IStreamOwner
 from twisted_ib.hca.fabric.base.subnetdirectory import ISubnetDirectory, ISubnetOwner
 from twisted_ib.hca.host.socketpage.page import IListed
 
@@ -60,13 +61,13 @@ RUNS = {"twisted_ib/tools/run/program.py"}
 SEAM = {
     "fabric": (
         "hca/capture hca/device hca/mad hca/queues hca/services hca/verbs internet rdma rds sdp",
-        {*IPacketFabric, *ISubnetDirectory, *IListed},
+        {*IPacketFabric, *ISubnetDirectory, *IStreamFabric, *IListed},
     ),
     "path": (
         "hca/device hca/mad hca/queues hca/services internet rdma sdp",
         {*ISharedMemoryPath, *ITwinPath},
     ),
-    "owner": ("hca/fabric", {*ISubnetOwner}),
+    "owner": ("hca/fabric", {*ISubnetOwner, *IStreamOwner}),
 }
 
 #: One line for each contract that breaks it: contract, module, statement.

@@ -283,25 +283,6 @@ class IPacketFabric(IFabric, IAddressDirectory):
         """
 
 
-class IStreamFabric(IFabric, IAddressDirectory):
-    """
-    A fabric of TCP connections.
-    """
-
-    # RFC 5044 section 7.1: startup may follow octets of another protocol.
-    def adopt(made, leftover=b"", serviceID=0):  # type: ignore[no-untyped-def]
-        """
-        Let a connected TCP socket go on as a connection of this fabric.
-
-        @param made: the C{socket.socket}; the fabric's from now on.
-        @param leftover: octets received on it behind the program's last.
-        @param serviceID: nonzero: the peer sends the request to connect, and the listener of this service id
-            gets it (L{Services.serve<twisted_ib.hca.device.connections.Services.serve>}); 0: this side sends
-            one, over the path that is returned.
-        @return: the path to the peer, for one request.
-        """
-
-
 class IPeerPath(Interface):
     """
     The path to a peer's HCA: management, datagrams, and the paths of queue pairs.

@@ -20,13 +20,13 @@ from zope.interface import classImplements
 
 from twisted_ib import limits
 from twisted_ib.errors import DeviceError, NoRouteError, PathLostError, ServiceInUseError
-from twisted_ib.hca.base.interfaces import IStreamFabric
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import STREAM, Traits
 from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.fabric.base.addressdirectory import AddressDirectory
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch
 from twisted_ib.hca.fabric.base.forked import Forked
+from twisted_ib.hca.fabric.base.streams import IStreamFabric
 from twisted_ib.hca.fabric.base.waker import LinkWaker
 from twisted_ib.hca.fabric.iwarp.adopt import AdoptedPath
 from twisted_ib.hca.fabric.iwarp.mpaservice import MPAService
@@ -302,7 +302,7 @@ class IWARPFabric(AddressDirectory):
 
     def adopt(self, made: socket.socket, leftover: bytes = b"", serviceID: int = 0) -> AdoptedPath:
         """
-        See L{IStreamFabric<twisted_ib.hca.base.interfaces.IStreamFabric>}.
+        See L{IStreamFabric<twisted_ib.hca.fabric.base.streams.IStreamFabric>}.
         """
         path = AdoptedPath(self, made, leftover)
         if not serviceID:

@@ -1,0 +1,43 @@
+"""
+A fabric of TCP connections, as a device and its users ask it, and the device, as that sees it.
+"""
+
+from __future__ import annotations
+
+from twisted_ib.hca.base.interfaces import IAddressDirectory, IFabric, IFabricOwner
+
+
+class IStreamFabric(IFabric, IAddressDirectory):
+    """
+    A fabric of TCP connections.
+    """
+
+    # RFC 5044 section 7.1: startup may follow octets of another protocol.
+    def adopt(made, leftover=b"", serviceID=0):  # type: ignore[no-untyped-def]
+        """
+        Let a connected TCP socket go on as a connection of this fabric.
+
+        @param made: the C{socket.socket}; the fabric's from now on.
+        @param leftover: octets received on it behind the program's last.
+        @param serviceID: nonzero: the peer sends the request to connect, and the listener of this service id
+            gets it (L{Services.serve<twisted_ib.hca.device.connections.Services.serve>}); 0: this side sends
+            one, over the path that is returned.
+        @return: the path to the peer, for one request.
+        """
+
+
+class IStreamOwner(IFabricOwner):
+    """
+    The device, as the fabric of TCP connections sees it.
+    """
+
+    # IBTA vol. 1 12.9.8: the RTU, or the first message.  MPA has no frame for it.
+    def communicationEstablished(number):  # type: ignore[no-untyped-def]
+        """
+        The peer of a queue pair whose connection was accepted is ready.
+
+        @param number: the queue pair's.
+        """
+
+
+__all__ = ["IStreamFabric", "IStreamOwner"]
