@@ -473,6 +473,13 @@ class RuleTests(SynchronousTestCase):
             end.bookkeeping.ask(4)
             self.refused(octets, row, end=end)
         end = End()
+        end.bookkeeping.ask(4)
+        for octets, said in (
+            (response(b"efg"), "octets 0 to 3, the last, of a READ of 4 at 0"),
+            (response(b"efgh", False), "octets 0 to 4, not the last, of a READ of 4 at 0"),
+        ):
+            self.refused(octets, TAGGED_BASE_BOUNDS, said, end)
+        end = End()
         end.bookkeeping.ask(0)
         self.assertEqual(take(end, response(b"", False)), 0)
         self.assertEqual(take(end, response(b"")), 0)

@@ -140,6 +140,10 @@ class RowTests(SynchronousTestCase):
         self.assertFalse(TerminateMessage.parse(octets + bytes(28), 0, len(octets) + 28).isOfRead)
         message = TerminateMessage.parse(b"\x11\0\x40\0\0\0" + WRITE, 0, 20)
         self.assertEqual((message.length, message.header), (None, WRITE[:14]))
+        # Without D nothing follows, whatever stands there.
+        message = TerminateMessage.parse(b"\x11\0\0\0\0\0" + WRITE, 0, 20)
+        self.assertEqual(message, TerminateMessage(terminate.TAGGED_INVALID_STAG))
+        message = TerminateMessage.parse(b"\x11\0\x40\0\0\0" + WRITE, 0, 20)
         self.assertEqual(message.pack(), b"\x11\0\x40\0\0\0" + WRITE[:14])
 
 
