@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 if TYPE_CHECKING:
     from twisted_ib.blocking.connection import Connection
@@ -18,15 +18,19 @@ DETACHED: Final = 1024
 
 class Offloaded:
     """
-    The part of a socket that is SDP's.
+    The part of a descriptor that is SDP's.
 
+    @ivar descriptor: The descriptor.
     @ivar part: The connection or the listeners, which duplicates share; L{None} after the close.
+    @ivar others: Sockets of the same descriptor beside the first (C{socket(fileno=...)}), or L{None}.
     """
 
-    __slots__ = ("__weakref__", "part")
+    __slots__ = ("__weakref__", "descriptor", "others", "part")
 
-    def __init__(self, part: Connection | Listening) -> None:
+    def __init__(self, descriptor: int, part: Connection | Listening) -> None:
+        self.descriptor = descriptor
         self.part: Connection | Listening | None = part
+        self.others: WeakSet[Any] | None = None
 
     def __del__(self) -> None:
         # Garbage may be collected within the reactor: the next turn closes it.
@@ -37,43 +41,79 @@ class Offloaded:
 
 #: The sockets that have a part over SDP, or attempts to have one, by descriptor.
 offloaded: WeakValueDictionary[int, Any] = WeakValueDictionary()
-#: The same parts by the inode of the kernel's socket, which duplicates of a descriptor share.
+#: The parts by descriptor, and by the inode of the kernel's socket, which duplicates of a descriptor share.
+_byDescriptor: WeakValueDictionary[int, Offloaded] = WeakValueDictionary()
 _byInode: WeakValueDictionary[int, Offloaded] = WeakValueDictionary()
 _detached: dict[int, Offloaded] = {}
 
 
-def offload(descriptor: int, part: Connection | Listening) -> Offloaded:
+def offload(skt: Any, part: Connection | Listening) -> Offloaded:
     """
     Return the part of a socket, from now on found by its descriptor.
     """
-    made = _byInode[os.fstat(descriptor).st_ino] = Offloaded(part)
+    descriptor = skt.fileno()
+    made = _byDescriptor[descriptor] = _byInode[os.fstat(descriptor).st_ino] = Offloaded(descriptor, part)
+    offloaded[descriptor] = skt
     return made
 
 
-def detached(descriptor: int, what: Offloaded) -> None:
+def found(skt: Any, descriptor: int) -> Offloaded | None:
     """
-    Keep the part of a descriptor that has no socket for a while.
-    """
-    if len(_detached) >= DETACHED:
-        del _detached[next(iter(_detached))]
-    _detached[descriptor] = what
-
-
-def found(descriptor: int) -> Offloaded | None:
-    """
-    Return the part of a descriptor that a socket is made of, if it was detached, or is a duplicate (dup(2)).
+    Return the part of a descriptor that a socket is made of: a detached one, a duplicate's (dup(2)), or that
+    of another socket with the same number.
     """
     if not _byInode:
         return None
     it = _byInode.get(os.fstat(descriptor).st_ino)
     part = None if it is None else it.part
-    if it is None or part is None:
+    if part is None:
         return None
-    if _detached.get(descriptor) is it:
-        return _detached.pop(descriptor)
+    own = _byDescriptor.get(descriptor)
+    if own is not None and own.part is part:
+        if descriptor in offloaded:
+            if own.others is None:
+                own.others = WeakSet()
+            own.others.add(skt)
+        else:
+            offloaded[descriptor] = skt
+        _detached.pop(descriptor, None)
+        return own
     with part.loop:
         part.sockets += 1
-    return Offloaded(part)
+    made = _byDescriptor[descriptor] = Offloaded(descriptor, part)
+    offloaded[descriptor] = skt
+    return made
 
 
-__all__ = ["Offloaded", "detached", "found", "offload", "offloaded"]
+def detach(skt: Any, it: Offloaded) -> None:
+    """
+    A socket gives its descriptor away; another socket of it, if there is one, stands for it.
+    """
+    descriptor, others = it.descriptor, it.others
+    if others is not None:
+        others.discard(skt)
+    if offloaded.get(descriptor) is not skt:
+        return
+    del offloaded[descriptor]
+    if others:
+        offloaded[descriptor] = others.pop()
+        return
+    if len(_detached) >= DETACHED:
+        del _detached[next(iter(_detached))]
+    _detached[descriptor] = it
+
+
+def close(it: Offloaded) -> Connection | Listening | None:
+    """
+    The descriptor is closed.
+
+    @return: Its part.
+    """
+    part, it.part = it.part, None
+    offloaded.pop(it.descriptor, None)
+    _byDescriptor.pop(it.descriptor, None)
+    _detached.pop(it.descriptor, None)
+    return part
+
+
+__all__ = ["Offloaded", "close", "detach", "found", "offload", "offloaded"]

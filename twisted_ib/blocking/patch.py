@@ -14,12 +14,14 @@ import select
 import selectors
 import socket
 import socketserver
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from twisted_ib.blocking import select as ourSelect
 from twisted_ib.blocking import socket as ourSocket
+from twisted_ib.blocking.tls import wrap_socket
 
 
 def _activateForking(server: Any) -> None:
@@ -40,6 +42,7 @@ _NAMES: tuple[tuple[Any, str, Any], ...] = (
     (selectors, "EpollSelector", ourSelect.EpollSelector),
     (selectors, "DefaultSelector", ourSelect.DefaultSelector),
     (socketserver, "_ServerSelector", ourSelect.PollSelector),
+    (ssl.SSLContext, "wrap_socket", wrap_socket),
     (socketserver.ForkingMixIn, "server_activate", _activateForking),
 )
 

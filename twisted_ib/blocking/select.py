@@ -35,7 +35,7 @@ def eventsOf(skt: socket, mask: int) -> int:
 
     @param mask: The events that are asked for.
     """
-    made = skt.pending
+    made = skt.attempt
     if made is not None:
         if not made.isOver:
             return 0
@@ -78,11 +78,11 @@ class _Watch:
             if skt is None:
                 self.shared.append((descriptor, mask))
                 continue
-            made = skt.pending
+            made = skt.attempt
             if made is not None and made.isOver:
                 skt.settle()
             part = skt.sdp
-            if part is None and skt.pending is None:
+            if part is None and skt.attempt is None:
                 # The kernel's attempt to connect goes on.
                 self.shared.append((descriptor, mask))
                 continue
@@ -102,7 +102,7 @@ class _Watch:
         """
         found = {}
         for descriptor, skt, mask in self.sockets:
-            events = eventsOf(skt, mask) if skt.pending is None or skt.pending.error else 0
+            events = eventsOf(skt, mask) if skt.attempt is None or skt.attempt.error else 0
             if events:
                 found[descriptor] = events
         return found

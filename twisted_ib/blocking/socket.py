@@ -22,9 +22,10 @@ from typing import Any, Final
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 
+from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.connecting import Connecting, connecting
 from twisted_ib.blocking.connection import Connection, failure
-from twisted_ib.blocking.descriptors import Offloaded, detached, found, offload, offloaded
+from twisted_ib.blocking.descriptors import Offloaded, offloaded
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import theLoop
 from twisted_ib.configuration.parser import CONNECT, LISTEN
@@ -64,9 +65,7 @@ class socket(_Plain, metaclass=_Sockets):
         self._isDirect = False
         _Plain.__init__(self, family, type, proto, fileno)
         if fileno is not None:
-            self._sdp = found(fileno)
-            if self._sdp is not None:
-                offloaded[fileno] = self
+            self._sdp = descriptors.found(self, self.fileno())
 
     # -- what it is
 
@@ -85,7 +84,7 @@ class socket(_Plain, metaclass=_Sockets):
         return None if self._sdp is None else self._sdp.part
 
     @property
-    def pending(self) -> Connecting | None:
+    def attempt(self) -> Connecting | None:
         """
         The attempts over SDP of a non-blocking C{connect}, while they last.
         """
@@ -101,9 +100,7 @@ class socket(_Plain, metaclass=_Sockets):
         return part if part.__class__ is Connection else None
 
     def _carry(self, part: Connection | Listening) -> None:
-        descriptor = self.fileno()
-        self._sdp = offload(descriptor, part)
-        offloaded[descriptor] = self
+        self._sdp = descriptors.offload(self, part)
 
     def _switch(self, role: str) -> Switch | None:
         if self._isDirect or self.family not in _FAMILIES or self.type != kernel.SOCK_STREAM:
@@ -517,16 +514,12 @@ class socket(_Plain, metaclass=_Sockets):
     def _drop(self) -> None:
         made, self._connecting = self._connecting, None
         sdp, self._sdp = self._sdp, None
-        if made is not None or sdp is not None:
-            descriptor = self.fileno()
-            if offloaded.get(descriptor) is self:
-                del offloaded[descriptor]
-        if made is not None and not made.loop.forked:
-            with made.loop:
-                made.cancel()
-        part = None if sdp is None else sdp.part
-        if sdp is not None:
-            sdp.part = None
+        if made is not None:
+            offloaded.pop(self.fileno(), None)
+            if not made.loop.forked:
+                with made.loop:
+                    made.cancel()
+        part = None if sdp is None else descriptors.close(sdp)
         if isinstance(part, Connection):
             part.drop(self._isLingering())
         elif part is not None:
@@ -547,11 +540,9 @@ class socket(_Plain, metaclass=_Sockets):
         See C{socket.detach}: L{socket} of the descriptor has the connection again.
         """
         sdp, self._sdp = self._sdp, None
-        descriptor = super().detach()
         if sdp is not None:
-            offloaded.pop(descriptor, None)
-            detached(descriptor, sdp)
-        return descriptor
+            descriptors.detach(self, sdp)
+        return super().detach()
 
     def dup(self) -> socket:
         """

@@ -1,0 +1,232 @@
+"""
+TLS over SDP for blocking sockets.
+
+C{ssl.SSLSocket} gives a descriptor to OpenSSL, and a connection over SDP has none that carries bytes: here
+OpenSSL works in memory, by C{ssl.SSLObject}, and its records go through the socket.
+"""
+
+from __future__ import annotations
+
+import errno
+import ssl
+from collections.abc import Callable
+from threading import RLock
+from typing import Any, Final
+
+from twisted_ib.blocking.socket import socket
+
+#: Bytes that one receive asks for: some records of RFC 8446 section 5.1, 2^14 bytes each and their overhead.
+RECORDS_BYTES: Final = 1 << 16
+
+_wrapPlain = ssl.SSLContext.wrap_socket
+
+
+class _Records:
+    """
+    The TLS of one socket: the methods of C{_ssl._SSLSocket}, with records that the socket carries.
+
+    What is not here is C{ssl.SSLObject}'s.
+    """
+
+    def __init__(
+        self, skt: SSLSocket, context: ssl.SSLContext, isServer: bool, hostname: str | None, session: Any
+    ) -> None:
+        self._socket = skt
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, isServer, hostname, session)
+        #: Records that a non-blocking socket did not take.
+        self._unsent = b""
+        # One thread may read while another writes; records leave in their order.
+        self._lock = RLock()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._object, name)
+
+    def _flush(self) -> None:
+        with self._lock:
+            data = self._unsent + self._outgoing.read()
+            while data:
+                self._unsent = data
+                data = data[socket.send(self._socket, data) :]
+            self._unsent = b""
+
+    def _fill(self) -> None:
+        try:
+            data = socket.recv(self._socket, RECORDS_BYTES)
+        except BlockingIOError:
+            raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "The operation did not complete") from None
+        if data:
+            self._incoming.write(data)
+        else:
+            self._incoming.write_eof()
+
+    def _run(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        if self._unsent:
+            self._flushAll()
+        while True:
+            try:
+                result = call(*arguments)
+            except ssl.SSLWantReadError:
+                self._flushAll()
+                self._fill()
+            except ssl.SSLError:
+                # An alert says why to the peer.
+                self._flushQuietly()
+                raise
+            else:
+                self._flushQuietly(isRaising=True)
+                return result
+
+    def _flushAll(self) -> None:
+        try:
+            self._flush()
+        except BlockingIOError:
+            raise ssl.SSLWantWriteError(ssl.SSL_ERROR_WANT_WRITE, "The operation did not complete") from None
+
+    def _flushQuietly(self, isRaising: bool = False) -> None:
+        try:
+            self._flush()
+        except BlockingIOError:
+            # The next call sends the rest.
+            pass
+        except OSError:
+            if isRaising:
+                raise
+
+    def do_handshake(self) -> None:
+        """
+        See C{ssl.SSLSocket.do_handshake}.
+        """
+        self._run(self._object.do_handshake)
+
+    def read(self, *arguments: Any) -> Any:
+        """
+        See C{ssl.SSLSocket.read}.
+        """
+        return self._run(self._object.read, *arguments)
+
+    def write(self, data: Any) -> int:
+        """
+        See C{ssl.SSLSocket.write}.
+        """
+        count: int = self._run(self._object.write, data)
+        return count
+
+    def shutdown(self) -> SSLSocket:
+        """
+        See C{ssl.SSLSocket.unwrap}.
+        """
+        self._run(self._object.unwrap)
+        return self._socket
+
+
+class _Context:
+    """
+    The context of a socket, whose TLS is in memory.
+    """
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self.real = context
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def _wrap_socket(
+        self, skt: SSLSocket, isServer: bool, hostname: str | None, owner: Any = None, session: Any = None
+    ) -> _Records:
+        return _Records(skt, self.real, isServer, hostname, session)
+
+
+class SSLSocket(ssl.SSLSocket, socket):  # type: ignore[misc]
+    """
+    See C{ssl.SSLSocket}.
+    """
+
+    # Set by the standard library's.
+    _connected: bool
+    _session: Any
+    do_handshake_on_connect: bool
+    suppress_ragged_eofs: bool
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """
+        The context.
+        """
+        real: ssl.SSLContext = self._context.real
+        return real
+
+    @context.setter
+    def context(self, context: ssl.SSLContext) -> None:
+        self._context = _Context(context)
+        if self._sslobj is not None:
+            self._sslobj.context = context
+
+    def _real_connect(self, address: Any, isNumber: bool) -> int | None:
+        # As the standard library's, with TLS in memory.
+        if self.server_side:
+            raise ValueError("can't connect in server-side mode")
+        if self._connected or self._sslobj is not None:
+            raise ValueError("attempt to connect already-connected SSLSocket!")
+        self._sslobj: Any = self._context._wrap_socket(
+            self, False, self.server_hostname, session=self._session
+        )
+        number: int | None = None
+        try:
+            if isNumber:
+                number = socket.connect_ex(self, address)
+            else:
+                socket.connect(self, address)
+            if not number:
+                self._connected = True
+                if self.do_handshake_on_connect:
+                    self.do_handshake()
+        except (OSError, ValueError):
+            self._sslobj = None
+            raise
+        return number
+
+    def accept(self) -> tuple[Any, Any]:
+        """
+        See C{ssl.SSLSocket.accept}.
+        """
+        made, address = socket.accept(self)
+        wrapped = wrap_socket(
+            self.context,
+            made,
+            server_side=True,
+            do_handshake_on_connect=self.do_handshake_on_connect,
+            suppress_ragged_eofs=self.suppress_ragged_eofs,
+        )
+        return wrapped, address
+
+
+def wrap_socket(
+    context: ssl.SSLContext,
+    sock: Any,
+    server_side: bool = False,
+    do_handshake_on_connect: bool = True,
+    suppress_ragged_eofs: bool = True,
+    server_hostname: str | None = None,
+    session: Any = None,
+) -> ssl.SSLSocket:
+    """
+    See C{ssl.SSLContext.wrap_socket}: the standard library's, but for sockets that SDP may carry.
+    """
+    arguments = (server_side, do_handshake_on_connect, suppress_ragged_eofs, server_hostname)
+    if type(sock) is not socket or (sock.sdp is None and _isConnected(sock)):
+        return _wrapPlain(context, sock, *arguments, session)
+    create: Any = SSLSocket._create  # type: ignore[attr-defined]
+    made: ssl.SSLSocket = create(sock, *arguments, _Context(context), session)
+    return made
+
+
+def _isConnected(skt: socket) -> bool:
+    try:
+        skt.getpeername()
+    except OSError as e:
+        return e.errno != errno.ENOTCONN
+    return True
+
+
+__all__ = ["SSLSocket", "wrap_socket"]
