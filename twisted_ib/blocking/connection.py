@@ -28,11 +28,13 @@ RECEIVE_BYTES: Final = 1 << 20
 #: Bytes that one C{send} of a non-blocking socket takes, and a blocking one writes at a time: SO_SNDBUF.
 SEND_BYTES: Final = 256 * 1024
 #: MSG_NOSIGNAL and such change nothing: a send never raises SIGPIPE here, and nothing is delayed.
-_IGNORED_FLAGS: Final = (
+_IGNORED_FLAGS: Final = int(
     kernel.MSG_NOSIGNAL | getattr(kernel, "MSG_MORE", 0) | getattr(kernel, "MSG_CMSG_CLOEXEC", 0)
 )
-_RECEIVE_FLAGS: Final = kernel.MSG_PEEK | kernel.MSG_WAITALL | kernel.MSG_DONTWAIT | _IGNORED_FLAGS
-_SEND_FLAGS: Final = kernel.MSG_DONTWAIT | kernel.MSG_OOB | _IGNORED_FLAGS
+_PEEK: Final = int(kernel.MSG_PEEK)
+_OOB: Final = int(kernel.MSG_OOB)
+_RECEIVE_FLAGS: Final = int(_PEEK | kernel.MSG_WAITALL | kernel.MSG_DONTWAIT | _IGNORED_FLAGS)
+_SEND_FLAGS: Final = int(kernel.MSG_DONTWAIT | _OOB | _IGNORED_FLAGS)
 
 
 def failure(number: int) -> OSError:
@@ -155,10 +157,9 @@ class Connection:
         with self.loop:
             if flags:
                 timeout = self._prepare(size, flags, timeout)
-            if not self.inbox:
-                if not self._awaitBytes(timeout):
-                    return b""
-            if flags & kernel.MSG_PEEK:
+            if not self.inbox and not self._awaitBytes(timeout):
+                return b""
+            if flags & _PEEK:
                 return self._peek(size)
             return self._take(size)
 
@@ -214,7 +215,7 @@ class Connection:
         stream = self.stream
         if stream is not None and not stream.reading and self.size < RECEIVE_BYTES // 2 and not self.ended:
             stream.startReading()
-            self.loop.flush(stream.channel.device)
+            stream.channel.device.flush()
 
     # -- sending
 
@@ -242,12 +243,12 @@ class Connection:
             elif len(data) > SEND_BYTES:
                 data = data[:SEND_BYTES]
             stream.thread = get_ident()
-            if flags & kernel.MSG_OOB and data:
+            if flags & _OOB and data:
                 stream.write(data[:-1])
                 stream.sendUrgent(data[-1:])
             else:
                 stream.write(data)
-            self.loop.flush(stream.channel.device)
+            stream.channel.device.flush()
             return len(data)
 
     def _broken(self) -> OSError:
@@ -258,6 +259,18 @@ class Connection:
         """
         See C{socket.sendall}: it returns when the medium has all of it.
         """
+        if data.__class__ is bytes and len(data) <= SEND_BYTES:
+            self.send(data, flags, timeout)
+            # Without the lock: another thread's write is its own to wait for.
+            if self.writable():
+                return
+        else:
+            self._sendPieces(data, flags, timeout)
+        if timeout != 0.0:
+            with self.loop:
+                self._await(self.writable, timeout)
+
+    def _sendPieces(self, data: Any, flags: int, timeout: float | None) -> None:
         deadline = monotonic() + timeout if timeout else None
         with memoryview(data) as view, view.cast("B") as octets:
             sent, count = 0, len(octets)
@@ -269,10 +282,6 @@ class Connection:
                         if sent < count:
                             raise TimeoutError("timed out")
                         timeout = 1e-9
-        if timeout != 0.0:
-            with self.loop:
-                if not self.writable():
-                    self._await(self.writable, timeout)
 
     # -- the end
 
@@ -294,7 +303,7 @@ class Connection:
                 self._isShut = True
                 stream.thread = get_ident()
                 stream.loseWriteConnection()
-                self.loop.flush(stream.channel.device)
+                stream.channel.device.flush()
             self.loop.disturb()
 
     def drop(self, isAborted: bool = False) -> None:

@@ -62,6 +62,11 @@ class DrivenReactor(IBReactor):
         @return: How much the devices did.
         """
         deviceLoop = self._loop
+        channels = self._channels
+        deviceLoop.turns = turns = deviceLoop.turns + 1
+        worked = progress(channels)
+        if worked and turns & (EPOLL_EVERY - 1):
+            return worked
         calm = deviceLoop.calm(self)
         if calm == 0.0:
             self.runUntilCurrent()
@@ -69,15 +74,10 @@ class DrivenReactor(IBReactor):
             limit = 0.0
         elif calm is not None and (limit is None or calm < limit):
             limit = calm
-        channels = self._channels
-        worked = progress(channels)
         if not worked and limit != 0 and channels:
             deviceLoop.inThreads = self.blockingLoop.threadsBeside()
             if deviceLoop.spin(self, channels, limit):
-                worked = progress(channels) or 1
-        deviceLoop.turns += 1
-        if worked and deviceLoop.turns & (EPOLL_EVERY - 1):
-            return worked
+                return progress(channels) or 1
         if worked:
             limit = 0.0
         elif limit != 0:
@@ -232,16 +232,13 @@ class BlockingLoop:
 
     # -- after a call that changed something
 
-    def flush(self, device: Any) -> None:
-        """
-        Send what was written.
-        """
-        if device.progress():
-            if self._followers:
-                self._serveFollowers()
-            ready = self._leaderReady
-            if self.sleeping and ready is not None and ready():
-                self.reactor.wakeUp()
+    def _dispatch(self) -> None:
+        # Another thread's condition may hold now: the leader's, too.
+        if self._followers:
+            self._serveFollowers()
+        ready = self._leaderReady
+        if self.sleeping and ready is not None and ready():
+            self.reactor.wakeUp()
 
     def disturb(self) -> None:
         """
@@ -259,8 +256,7 @@ class BlockingLoop:
             return
         for _ in range(CLOSING_TURNS):
             self.poll()
-        if self._followers:
-            self._serveFollowers()
+        self._dispatch()
         self.disturb()
 
     def poll(self) -> None:
@@ -269,13 +265,12 @@ class BlockingLoop:
         """
         if not self._leader:
             self.reactor.turn(0.0, None)
-            if self._followers:
-                self._serveFollowers()
+            self._dispatch()
         elif self.sleeping:
             # No more of a turn: epoll's edge-triggered events are for the leader.
             self.reactor.runUntilCurrent()
-            for channel in self.reactor.channels:
-                self.flush(channel.device)
+            if progress(self.reactor.channels):
+                self._dispatch()
 
     # -- waiting
 
@@ -312,16 +307,15 @@ class BlockingLoop:
         self, me: int, ready: Callable[[], object], deadline: float | None, kernel: Any
     ) -> bool | None:
         self._leader, self._leaderReady = me, ready
-        descriptor = self.reactor.descriptor
         if kernel is not None:
-            kernel.register(descriptor, select.POLLIN)
+            kernel.register(self.reactor.descriptor, select.POLLIN)
         over: bool | None = False
         try:
             over = self._lead(ready, deadline, kernel, True)
             return over
         finally:
             if kernel is not None:
-                kernel.unregister(descriptor)
+                kernel.unregister(self.reactor.descriptor)
             self._leader, self._leaderReady = 0, None
             self._leaves += 1
             # If it goes on to wait, it is the deputy itself.
@@ -331,7 +325,7 @@ class BlockingLoop:
     def _lead(
         self, ready: Callable[[], object], deadline: float | None, kernel: Any, mayLeave: bool
     ) -> bool | None:
-        turn, descriptor = self.reactor.turn, self.reactor.descriptor
+        turn = self.reactor.turn
         limit: float | None = None
         while True:
             if deadline is not None:
@@ -344,7 +338,7 @@ class BlockingLoop:
             woken = self._serveFollowers() if self._followers else 0
             if ready():
                 return True
-            if kernel is not None and any(each != descriptor for each, _ in kernel.poll(0)):
+            if kernel is not None and self._isKernelReady(kernel):
                 return True
             if limit == 0.0:
                 return False
@@ -401,7 +395,7 @@ class BlockingLoop:
             finally:
                 self.lock.acquire()
                 self.own()
-            if waiter.ready() or (kernel is not None and self._isKernelReady(waiter, kernel)):
+            if waiter.ready() or (kernel is not None and self._isKernelReady(kernel, waiter.bell)):
                 return True
             waiter.done = False
             if deadline is not None and monotonic() >= deadline:
@@ -415,8 +409,9 @@ class BlockingLoop:
                 self._deputy = None
             waiter.leaves = self._leaves
 
-    def _isKernelReady(self, waiter: _Waiter, kernel: Any) -> bool:
-        return any(descriptor != waiter.bell for descriptor, _ in kernel.poll(0))
+    def _isKernelReady(self, kernel: Any, bell: int = -1) -> bool:
+        own = self.reactor.descriptor
+        return any(descriptor not in (own, bell) for descriptor, _ in kernel.poll(0))
 
     # -- the end
 

@@ -68,6 +68,18 @@ class DeviceProgress:
         self.fabric.ringBells()
         return n
 
+    def flush(self) -> None:
+        """
+        Send what was written and process nothing that has arrived, for a driver that sends between its turns.
+        """
+        self.turns += 1
+        self.batch = self.batch + 1 & 0xFF
+        if self.writers:
+            DeviceProgress._postWritten(self)
+        if self._dirty:
+            DeviceProgress._endOfBatch(self)
+        self.fabric.ringBells()
+
     def _postWritten(self) -> int:
         writers, self.writers = self.writers, []
         try:
