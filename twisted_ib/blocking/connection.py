@@ -135,6 +135,12 @@ class Connection:
             stream.buffer is None and stream.written is None and stream.queuePair.pending is None
         )
 
+    def hungUp(self) -> bool:
+        """
+        Return whether both directions have ended (POLLHUP, as of Linux's C{tcp_poll}).
+        """
+        return self.over or (self.ended and self._isShut)
+
     def _await(self, ready: Any, timeout: float | None) -> None:
         loop = self.loop
         if timeout == 0.0:

@@ -17,13 +17,14 @@ import os
 import select
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from math import ceil
 from threading import Lock, RLock, active_count, get_ident
 from time import monotonic
 from typing import Any, Final
 
+from twisted.internet.error import ConnectionDone
 from twisted.python import log
+from twisted.python.failure import Failure
 
 from twisted_ib.errors import ForkedSocketError
 from twisted_ib.internet.readers import channelsOf
@@ -115,6 +116,13 @@ class DrivenReactor(IBReactor):
             selectable = self._selectables.get(descriptor)
             if selectable is not None:
                 log.callWithLogger(selectable, self._doReadOrWrite, selectable, descriptor, event)
+
+    def dispose(self) -> None:
+        """
+        Close its descriptors: it runs no more turns.
+        """
+        self.waker.connectionLost(Failure(ConnectionDone()))
+        self._poller.close()
 
     @property
     def channels(self) -> tuple[Any, ...]:
@@ -427,8 +435,7 @@ class BlockingLoop:
             while self._isUnsent() and monotonic() < end:
                 self.reactor.turn(end - monotonic(), None)
             self.reactor.fireSystemEvent("shutdown")
-            with suppress(OSError):
-                self.reactor.turn(0.0, None)
+            self.reactor.dispose()
 
     def _isUnsent(self) -> bool:
         for channel in channelsOf(self.reactor):

@@ -54,7 +54,7 @@ def eventsOf(skt: socket, mask: int) -> int:
     if part.writable():
         found |= _OUT
     found &= mask
-    if part.over:
+    if part.hungUp():
         found |= _HUP
     if part.lost:
         found |= _ERR
@@ -122,9 +122,9 @@ def wait(
     deadline = None if seconds is None else monotonic() + seconds
     loop = theLoop()
     with loop:
-        if seconds == 0:
-            loop.poll()
         while True:
+            # Also where the kernel's are ready at once: they hide none of SDP's.
+            loop.poll()
             watch, poller = _Watch(wanted()), _poll()
             register(poller)
             for descriptor, mask in watch.shared:
@@ -141,7 +141,10 @@ def wait(
 def _descriptor(each: Any) -> int:
     if isinstance(each, int):
         return each
-    descriptor: int = each.fileno()
+    method = getattr(each, "fileno", None)
+    if method is None:
+        raise TypeError("argument must be an int, or have a fileno() method")
+    descriptor: int = method()
     return descriptor
 
 

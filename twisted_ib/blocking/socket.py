@@ -10,6 +10,7 @@ L{twisted_ib.select} knows it. The rules are those of the C{ib} reactor (L{twist
 from __future__ import annotations
 
 import errno
+import io
 import os
 import select
 import socket as kernel
@@ -35,8 +36,6 @@ from twisted_ib.reactor.switch.switch import Switch
 _Plain = kernel.socket
 _poll = select.poll
 _FAMILIES: Final = (kernel.AF_INET, kernel.AF_INET6)
-#: Bytes of a file that C{sendfile} reads at a time.
-_FILE_BYTES: Final = 256 * 1024
 
 
 class _Sockets(type):
@@ -418,31 +417,30 @@ class socket(_Plain, metaclass=_Sockets):
         connection = self._connection()
         if connection is None:
             return super().sendmsg(buffers, ancdata, flags, address)
-        if list(ancdata):
+        data = b"".join(buffers)
+        isAncillary = False
+        for item in ancdata:
+            isAncillary = True
+            if len(tuple(item)) != 3:
+                raise TypeError("sendmsg(): an item of ancillary data is (level, type, bytes)")
+            level, kind, value = item
+            index(level), index(kind), memoryview(value)
+        if address is not None and not isinstance(address, tuple):
+            raise TypeError(f"sendmsg(): the address must be a tuple, not {type(address).__name__}")
+        if isAncillary:
             raise failure(errno.EINVAL)
-        return connection.send(b"".join(buffers), flags, self.gettimeout())
+        return connection.send(data, index(flags), self.gettimeout())
 
-    def sendfile(self, file: Any, offset: int = 0, count: int | None = None) -> int:
-        """
-        See C{socket.sendfile}.
-        """
+    def _sendfile_use_sendfile(self, file: Any, offset: int = 0, count: int | None = None) -> int:
+        # The part of C{socket.sendfile} that gives the descriptor to the kernel.
         if self._connection() is None:
-            return super().sendfile(file, offset, count)
-        self._check_sendfile_params(file, offset, count)  # type: ignore[attr-defined]
-        if self.gettimeout() == 0:
-            raise ValueError("non-blocking sockets are not supported")
-        if offset:
-            file.seek(offset)
-        sent = 0
-        while count is None or sent < count:
-            data = file.read(_FILE_BYTES if count is None else min(_FILE_BYTES, count - sent))
-            if not data:
-                break
-            self.sendall(data)
-            sent += len(data)
-        if sent and hasattr(file, "seek"):
-            file.seek(offset + sent)
-        return sent
+            return super()._sendfile_use_sendfile(file, offset, count)  # type: ignore[misc]
+        try:
+            file.fileno()
+        except (AttributeError, io.UnsupportedOperation) as e:
+            # The standard library's way to say that C{sendfile} reads the file itself.
+            raise kernel._GiveupOnSendfile(e) from None  # type: ignore[attr-defined]
+        return self._sendfile_use_send(file, offset, count)  # type: ignore[attr-defined]
 
     # -- names and options
 

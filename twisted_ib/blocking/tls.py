@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from twisted_ib.blocking.socket import socket
 
-#: Bytes that one receive asks for: some records of RFC 8446 section 5.1, 2^14 bytes each and their overhead.
-RECORDS_BYTES: Final = 1 << 16
+#: The header of a record: type, version, and the length of the rest (RFC 8446 section 5.1).
+_HEADER_BYTES: Final = 5
 
 _wrapPlain = ssl.SSLContext.wrap_socket
 
@@ -34,6 +34,9 @@ class _Records:
         self._socket = skt
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, isServer, hostname, session)
+        #: What has arrived of a record's header, and how much of the rest has not.
+        self._header = b""
+        self._left = 0
         #: Records that a non-blocking socket did not take.
         self._unsent = b""
         # One thread may read while another writes; records leave in their order.
@@ -51,12 +54,20 @@ class _Records:
             self._unsent = b""
 
     def _fill(self) -> None:
+        # No more than the record: what is behind it stays in the socket, where select() finds it.
         try:
-            data = socket.recv(self._socket, RECORDS_BYTES)
+            data = socket.recv(self._socket, self._left or _HEADER_BYTES - len(self._header))
         except BlockingIOError:
             raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "The operation did not complete") from None
         if data:
             self._incoming.write(data)
+            if self._left:
+                self._left -= len(data)
+            else:
+                self._header += data
+                if len(self._header) == _HEADER_BYTES:
+                    self._left = int.from_bytes(self._header[3:], "big")
+                    self._header = b""
         else:
             self._incoming.write_eof()
 

@@ -1,0 +1,3 @@
+"""
+Tests of blocking sockets over SDP.
+"""

@@ -1,0 +1,186 @@
+"""
+Tests for L{twisted_ib.blocking.patch} and L{twisted_ib.blocking.tls}.
+"""
+
+from __future__ import annotations
+
+import select
+import selectors
+import socket
+import socketserver
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from tests.blocking.case import LOOPBACK, BlockingTestCase, exactly
+from tests.support.certificates import certificate
+from tests.support.waiting import HANG_SECONDS
+from twisted_ib.blocking import select as ourSelect
+from twisted_ib.blocking import socket as ourSocket
+from twisted_ib.blocking import tls
+from twisted_ib.blocking.connection import Connection
+from twisted_ib.blocking.patch import patch, patched, unpatch
+
+_Plain = socket.socket
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        """
+        Answer with the path.
+        """
+        body = self.path.encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """
+        Say nothing.
+        """
+
+
+class PatchTests(BlockingTestCase):
+    """
+    Names of the standard library.
+    """
+
+    def test_names(self) -> None:
+        """
+        Within the context the names are ours, in nested ones too; behind it they are as before.
+        """
+        before = socket.socket, select.select, selectors.DefaultSelector, socketserver._ServerSelector
+        with patched():
+            self.assertIn("selectors", patch())
+            unpatch()
+            self.assertIs(socket.socket, ourSocket.socket)
+            self.assertIs(select.poll, ourSelect.poll)
+            self.assertIs(selectors.DefaultSelector, ourSelect.DefaultSelector)
+            self.assertIsInstance(socket.socketpair()[0], socket.socket)
+        after = socket.socket, select.select, selectors.DefaultSelector, socketserver._ServerSelector
+        self.assertEqual(before, after)
+        self.assertFalse(hasattr(socketserver.ForkingMixIn, "server_activate"))
+        self.assertRaises(RuntimeError, unpatch)
+        self.flushWarnings()
+
+    def test_http(self) -> None:
+        """
+        Server and client of the standard library in all four combinations; SDP carries what both want.
+        """
+        for serving, asking in ((a, b) for a in (True, False) for b in (True, False)):
+            with self.serving(serving) as port:
+                client = HTTPConnection(LOOPBACK, port, timeout=HANG_SECONDS)
+                if not asking:
+                    client.sock = _Plain()
+                    client.sock.connect((LOOPBACK, port))
+                for n in range(5):
+                    client.request("GET", f"/{n}")
+                    self.assertEqual(client.getresponse().read(), b"/%d" % n)
+                carried = getattr(client.sock, "sdp", None)
+                client.close()
+            self.assertEqual(carried is not None, serving and asking)
+
+    @contextmanager
+    def serving(self, isPatched: bool) -> Iterator[int]:
+        """
+        A web server in a thread, where all that begins now is patched.
+
+        @param isPatched: Whether its socket is.
+        """
+        with patched() if isPatched else nullcontext():
+            server = ThreadingHTTPServer((LOOPBACK, 0), _Handler)
+        with server, patched():
+            ended = self.inThread(server.serve_forever, 0.05)
+            try:
+                yield server.server_address[1]
+            finally:
+                server.shutdown()
+                ended.result(HANG_SECONDS)
+
+    def test_forking(self) -> None:
+        """
+        Servers that fork listen over TCP alone.
+        """
+        with patched():
+            with socketserver.ForkingTCPServer((LOOPBACK, 0), socketserver.BaseRequestHandler) as server:
+                skt: Any = server.socket
+                self.assertIsNone(skt.sdp)
+                socket.create_connection(server.server_address).close()
+
+
+class TLSTests(BlockingTestCase):
+    """
+    TLS over SDP.
+    """
+
+    def setUp(self) -> None:
+        """
+        Contexts of both ends.
+        """
+        super().setUp()
+        made = certificate("localhost")
+        path = self.mktemp()
+        with open(path, "wb") as file:
+            file.write(made.dumpPEM())
+        self.serverSide = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.serverSide.load_cert_chain(path)
+        self.clientSide = ssl.create_default_context(cafile=path)
+
+    def test_echo(self) -> None:
+        """
+        A listener that was wrapped, clients that were wrapped before and after the connect, the end of TLS.
+        """
+        listener = tls.wrap_socket(self.serverSide, self.server(), server_side=True)
+        self.addCleanup(listener.close)
+        for isEarly in (False, True):
+            accepting = self.inThread(listener.accept)
+            plain = ourSocket.socket() if isEarly else ourSocket.create_connection(listener.getsockname())
+            client: Any = tls.wrap_socket(self.clientSide, plain, server_hostname="localhost")
+            self.addCleanup(client.close)
+            if isEarly:
+                client.connect(listener.getsockname())
+            server: Any = accepting.result(HANG_SECONDS)[0]
+            self.addCleanup(server.close)
+            self.assertIsInstance(client.sdp, Connection)
+            self.assertIs(client.context, self.clientSide)
+            self.assertEqual(client.version(), server.version())
+            self.assertIn("subject", client.getpeercert())
+            data = bytes(range(256)) * 512
+            sending = self.inThread(client.sendall, data)
+            self.assertEqual(exactly(server, len(data)), data)
+            sending.result(HANG_SECONDS)
+            server.setblocking(False)
+            self.assertRaises(ssl.SSLWantReadError, server.recv, 1)
+            server.setblocking(True)
+            ending = self.inThread(server.unwrap)
+            client.unwrap()
+            client.send(b"in the clear")
+            self.assertEqual(exactly(ending.result(HANG_SECONDS), 12), b"in the clear")
+
+    def test_refused(self) -> None:
+        """
+        A certificate of another host is an error at both ends.
+        """
+        one, other = self.pair()
+        serving = self.inThread(lambda: tls.wrap_socket(self.serverSide, other, server_side=True))
+        self.assertRaises(
+            ssl.SSLCertVerificationError, tls.wrap_socket, self.clientSide, one, server_hostname="elsewhere"
+        )
+        self.assertIsInstance(serving.exception(HANG_SECONDS), OSError)
+
+    def test_kernel(self) -> None:
+        """
+        Sockets of the kernel's are the standard library's.
+        """
+        one, other = self.pair(ourSocket, socket)
+        serving = self.inThread(lambda: tls.wrap_socket(self.serverSide, other, server_side=True))
+        client = tls.wrap_socket(self.clientSide, one, server_hostname="localhost")
+        self.assertEqual({type(client), type(serving.result(HANG_SECONDS))}, {ssl.SSLSocket})
+        client.close()
+        serving.result().close()

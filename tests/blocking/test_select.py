@@ -1,0 +1,153 @@
+"""
+Tests for L{twisted_ib.blocking.select}.
+"""
+
+from __future__ import annotations
+
+import select as kernelSelect
+import socket as kernel
+from typing import Any
+
+from tests.blocking.case import BlockingTestCase, exactly
+from tests.support.waiting import HANG_SECONDS
+from twisted_ib import select, selectors
+from twisted_ib.blocking.descriptors import offloaded
+
+
+class SelectTests(BlockingTestCase):
+    """
+    Readiness of sockets of SDP, TCP and UNIX in one wait.
+    """
+
+    def setUp(self) -> None:
+        """
+        A pair of each.
+        """
+        super().setUp()
+        self.sdp = self.pair()
+        self.tcp = self.pair(kernel, kernel)
+        self.unix = kernel.socketpair()
+        for each in self.unix:
+            self.addCleanup(each.close)
+        self.pairs = (self.sdp, self.tcp, self.unix)
+        self.ours = [each[0] for each in self.pairs]
+
+    def test_each(self) -> None:
+        """
+        Each becomes readable alone; all of them are writable.
+        """
+        for one, other in self.pairs:
+            self.assertEqual(select.select(self.ours, [], [], 0), ([], [], []))
+            other.send(b"x")
+            self.assertEqual(select.select(self.ours, [], [], HANG_SECONDS)[0], [one])
+            self.assertEqual(select.select([each.fileno() for each in self.ours], [], [])[0], [one.fileno()])
+            self.assertEqual(one.recv(2), b"x")
+        self.assertEqual(select.select([], self.ours, []), ([], self.ours, []))
+        self.assertEqual(select.select(self.ours, [], [], 0.01), ([], [], []))
+
+    def test_woken(self) -> None:
+        """
+        A wait ends when any of them becomes readable meanwhile, of the leader and of a follower.
+        """
+        for one, other in self.pairs:
+            waiting = [self.inThread(select.select, self.ours, [], [], HANG_SECONDS) for _ in range(2)]
+            other.send(b"x")
+            for each in waiting:
+                self.assertEqual(each.result(HANG_SECONDS)[0], [one])
+            one.recv(1)
+
+    def test_fair(self) -> None:
+        """
+        Traffic on one of them hides none of the others.
+        """
+        for _, other in self.pairs:
+            other.send(b"x")
+        counts = dict.fromkeys(self.ours, 0)
+        for _ in range(50):
+            for each in select.select(self.ours, [], [], HANG_SECONDS)[0]:
+                counts[each] += 1
+                each.recv(1)
+                self.pairs[self.ours.index(each)][1].send(b"y")
+        self.assertGreater(min(counts.values()), 5)
+
+    def test_end(self) -> None:
+        """
+        The end of a stream is readable; C{poll} says that the peer has hung up when both have closed.
+        """
+        one, other = self.sdp
+        other.close()
+        self.assertEqual(select.select([one], [], [], HANG_SECONDS)[0], [one])
+        poll = select.poll()
+        poll.register(one)
+        one.shutdown(kernel.SHUT_WR)
+        while not poll.poll(1)[0][1] & kernelSelect.POLLHUP:
+            pass
+        self.assertEqual(one.recv(1), b"")
+
+    def test_errors(self) -> None:
+        """
+        Wrong arguments and closed descriptors are the standard library's errors.
+        """
+        one = self.sdp[0]
+        self.assertRaises(ValueError, select.select, [one], [], [], -1)
+        self.assertRaises(TypeError, select.select, [one, "x"], [], [])
+        self.assertRaises(TypeError, select.select, [one, object()], [], [])
+        number = self.unix[1].fileno()
+        self.unix[1].close()
+        self.assertRaises(OSError, select.select, [one, number], [], [], 0)
+
+    def test_poll(self) -> None:
+        """
+        C{poll} and C{epoll} say which events there are.
+        """
+        for made in (select.poll(), select.epoll()):
+            for each in self.ours:
+                made.register(each, select.POLLIN)
+            self.assertEqual(made.poll(0), [])
+            for one, other in self.pairs:
+                other.send(b"x")
+                self.assertEqual(made.poll(), [(one.fileno(), select.POLLIN)])
+                one.recv(1)
+                made.modify(one, select.POLLIN | select.POLLOUT)
+                self.assertEqual(made.poll(), [(one.fileno(), select.POLLOUT)])
+                made.unregister(one)
+            self.assertEqual(made.poll(0), [])
+
+    def test_epollForgets(self) -> None:
+        """
+        C{epoll} forgets a closed connection, as the kernel's does; C{EPOLLONESHOT} says a thing once.
+        """
+        one, other = self.sdp
+        with select.epoll() as poll:
+            poll.register(one, select.EPOLLIN | select.EPOLLONESHOT)
+            other.send(b"x")
+            self.assertEqual(poll.poll(), [(one.fileno(), select.EPOLLIN)])
+            self.assertEqual(poll.poll(0), [])
+            poll.modify(one, select.EPOLLIN)
+            self.assertEqual(len(poll.poll()), 1)
+            number = one.fileno()
+            one.close()
+            self.assertNotIn(number, offloaded)
+            self.assertEqual(poll.poll(0), [])
+        self.assertTrue(poll.closed)
+
+    def test_selectors(self) -> None:
+        """
+        All selectors find each of them, and a listener.
+        """
+        listener = self.server()
+        for kind in (selectors.SelectSelector, selectors.PollSelector, selectors.EpollSelector):
+            with kind() as selector:
+                for each in (*self.ours, listener):
+                    selector.register(each, selectors.EVENT_READ)
+                self.assertEqual(selector.select(0), [])
+                for one, other in self.pairs:
+                    other.send(b"x")
+                    self.assertEqual([key.fileobj for key, _ in selector.select()], [one])
+                    one.recv(1)
+                client = self.inThread(self.client, listener)
+                self.assertEqual([key.fileobj for key, _ in selector.select()], [listener])
+                accepted: Any = listener.accept()[0]
+                client.result(HANG_SECONDS).sendall(b"hello")
+                self.assertEqual(exactly(accepted, 5), b"hello")
+                accepted.close()

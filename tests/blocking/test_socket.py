@@ -1,0 +1,446 @@
+"""
+Tests for L{twisted_ib.blocking.socket}.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import select as kernelSelect
+import signal
+import socket as kernel
+import struct
+import tempfile
+from hashlib import sha256
+from threading import Barrier
+from typing import Any
+
+from tests.blocking.case import LOOPBACK, BlockingTestCase, echo, exactly
+from tests.support.waiting import HANG_SECONDS, waitUntil
+from twisted_ib import socket as offloading
+from twisted_ib.blocking import descriptors
+from twisted_ib.blocking.connection import RECEIVE_BYTES, Connection
+from twisted_ib.blocking.listening import Listening
+from twisted_ib.errors import ForkedSocketError
+
+
+class StreamTests(BlockingTestCase):
+    """
+    Connected sockets.
+    """
+
+    def test_provider(self) -> None:
+        """
+        Both ends go over SDP, and have each other's addresses.
+        """
+        one, other = self.pair()
+        self.assertIsInstance(one.sdp, Connection)
+        self.assertIsInstance(other.sdp, Connection)
+        self.assertEqual(one.getpeername(), other.getsockname())
+        self.assertEqual(other.getpeername(), one.getsockname())
+
+    def test_kernelPeers(self) -> None:
+        """
+        A program of the standard library's on either side gets TCP.
+        """
+        for made, accepting in ((kernel, offloading), (offloading, kernel)):
+            one, other = self.pair(made, accepting)
+            self.assertIsNone(getattr(one, "sdp", None))
+            self.assertIsNone(getattr(other, "sdp", None))
+            one.sendall(b"over TCP")
+            self.assertEqual(exactly(other, 8), b"over TCP")
+
+    def test_receiving(self) -> None:
+        """
+        All calls that receive, and the bytes that a look leaves where they are.
+        """
+        one, other = self.pair()
+        one.sendall(b"0123456789abcdefghij")
+        self.assertEqual(other.recv(20, kernel.MSG_PEEK | kernel.MSG_WAITALL), b"0123456789abcdefghij")
+        self.assertEqual(other.recv(3), b"012")
+        buffer = bytearray(4)
+        self.assertEqual((other.recv_into(buffer), buffer), (4, b"3456"))
+        self.assertEqual((other.recv_into(buffer, 1), buffer), (1, b"7456"))
+        self.assertEqual(other.recvfrom(1), (b"8", None))
+        self.assertEqual(other.recvmsg(2), (b"9a", [], 0, None))
+        parts = [bytearray(2), bytearray(3)]
+        self.assertEqual((other.recvmsg_into(parts)[0], parts), (5, [b"bc", b"def"]))
+        self.assertEqual(other.recv(100), b"ghij")
+
+    def test_sending(self) -> None:
+        """
+        All calls that send.
+        """
+        one, other = self.pair()
+        self.assertEqual(one.send(memoryview(b"ab")), 2)
+        self.assertEqual(one.sendmsg([b"cd", b"e"]), 3)
+        self.assertEqual(one.sendto(b"f", 0, other.getsockname()), 1)
+        one.sendall(bytearray(b"gh"))
+        with tempfile.TemporaryFile() as file:
+            file.write(b"__ijklmn")
+            self.assertEqual(one.sendfile(file, 2, 4), 4)
+            self.assertEqual(file.tell(), 6)
+        self.assertEqual(exactly(other, 12), b"abcdefghijkl")
+
+    def test_files(self) -> None:
+        """
+        Objects of C{makefile} keep the connection beyond the socket's close.
+        """
+        one, other = self.pair()
+        with one.makefile("rw", newline="\n") as file:
+            one.close()
+            file.write("a line\nand more\n")
+            file.flush()
+            with other.makefile("rb") as lines:
+                self.assertEqual([lines.readline(), lines.readline()], [b"a line\n", b"and more\n"])
+            other.sendall(b"back\n")
+            self.assertEqual(file.readline(), "back\n")
+        self.assertEqual(other.recv(1), b"")
+
+    def test_halfClose(self) -> None:
+        """
+        After C{shutdown} the other direction goes on.
+        """
+        one, other = self.pair()
+        one.sendall(b"last")
+        one.shutdown(kernel.SHUT_WR)
+        self.assertRaises(BrokenPipeError, one.send, b"more")
+        self.assertEqual((exactly(other, 4), other.recv(1)), (b"last", b""))
+        other.sendall(b"answer")
+        self.assertEqual(exactly(one, 6), b"answer")
+        self.assertRaises(OverflowError, one.shutdown, 1 << 40)
+        self.assertEqual(self.assertRaises(OSError, one.shutdown, 9).errno, errno.EINVAL)
+
+    def test_bulk(self) -> None:
+        """
+        More than any buffer holds, both ways at once; an unread connection holds a bounded number of bytes.
+        """
+        one, other = self.pair()
+        data = os.urandom(1 << 16) * 64
+        sent = [self.inThread(each.sendall, data) for each in (one, other)]
+        received = self.inThread(exactly, other, len(data))
+        self.assertEqual(sha256(exactly(one, len(data))).digest(), sha256(data).digest())
+        self.assertEqual(sha256(received.result(HANG_SECONDS)).digest(), sha256(data).digest())
+        for each in sent:
+            each.result(HANG_SECONDS)
+        one.settimeout(0.2)
+        self.assertRaises(TimeoutError, one.sendall, bytes(8 * RECEIVE_BYTES))
+        with self.loop:
+            self.assertLess(other.sdp.size, RECEIVE_BYTES + (1 << 18))
+
+    def test_timeouts(self) -> None:
+        """
+        Nothing to receive is C{EAGAIN} or a timeout.
+        """
+        one, _ = self.pair()
+        one.settimeout(0.01)
+        self.assertRaises(TimeoutError, one.recv, 1)
+        one.setblocking(False)
+        self.assertEqual(self.assertRaises(BlockingIOError, one.recv, 1).errno, errno.EAGAIN)
+        self.assertRaises(BlockingIOError, one.recv, 1, kernel.MSG_DONTWAIT)
+
+    def test_reset(self) -> None:
+        """
+        The peer that closes with unread bytes, or with SO_LINGER and no time, resets the connection.
+        """
+        one, other = self.pair()
+        one.sendall(b"unread")
+        self.assertEqual(other.recv(1), b"u")
+        other.close()
+        self.assertRaises(ConnectionResetError, one.recv, 1)
+        self.assertEqual(one.recv(1), b"")
+        one, other = self.pair()
+        other.setsockopt(kernel.SOL_SOCKET, kernel.SO_LINGER, struct.pack("ii", 1, 0))
+        other.close()
+        self.assertRaises(ConnectionResetError, one.recv, 1)
+
+    def test_options(self) -> None:
+        """
+        Options are the kernel's socket's; C{SO_ERROR} and the keep-alive are the connection's.
+        """
+        one, other = self.pair()
+        one.setsockopt(kernel.IPPROTO_TCP, kernel.TCP_NODELAY, 1)
+        one.setsockopt(kernel.SOL_SOCKET, kernel.SO_KEEPALIVE, 1)
+        self.assertEqual(one.getsockopt(kernel.IPPROTO_TCP, kernel.TCP_NODELAY), 1)
+        self.assertTrue(one.sdp.stream.getTcpKeepAlive())
+        self.assertEqual(one.getsockopt(kernel.SOL_SOCKET, kernel.SO_ERROR), 0)
+        self.assertRaises(OSError, one.setsockopt, 77, 77, 1)
+        one.send(b"unread")
+        self.assertEqual(other.recv(1), b"u")
+        other.close()
+        self.inThread(self.waitFor, one.sdp.readable).result(HANG_SECONDS)
+        self.assertEqual(one.getsockopt(kernel.SOL_SOCKET, kernel.SO_ERROR), errno.ECONNRESET)
+
+    def waitFor(self, ready: Any) -> None:
+        """
+        Drive the loop until a condition holds.
+        """
+        with self.loop:
+            self.loop.wait(ready)
+
+    def test_closed(self) -> None:
+        """
+        A closed socket is C{EBADF} in all calls, also while another thread waits.
+        """
+        one, other = self.pair()
+        waiting = self.inThread(other.recv, 1)
+        waitUntil(lambda: self.loop.sleeping)
+        other.close()
+        self.assertEqual(waiting.result(HANG_SECONDS), b"")
+        for call in (other.recv, other.send, other.sendall):
+            argument: Any = 1 if call == other.recv else b"x"
+            self.assertEqual(self.assertRaises(OSError, call, argument).errno, errno.EBADF)
+        self.assertEqual(self.assertRaises(OSError, other.getpeername).errno, errno.EBADF)
+        self.assertEqual(one.recv(1), b"")
+
+    def test_badArguments(self) -> None:
+        """
+        Wrong arguments are the standard library's errors.
+        """
+        one, _ = self.pair()
+        self.assertRaises(ValueError, one.recv, -1)
+        self.assertRaises(ValueError, one.recv_into, bytearray(1), 2)
+        self.assertRaises(ValueError, one.recv_into, bytearray(1), -1)
+        self.assertRaises(TypeError, one.send, "text")
+        self.assertRaises(TypeError, one.recvmsg_into, [b"constant"])
+        self.assertEqual(self.assertRaises(OSError, one.recv, 1, kernel.MSG_OOB).errno, errno.EINVAL)
+        self.assertEqual(self.assertRaises(OSError, one.connect, (LOOPBACK, 1)).errno, errno.EISCONN)
+        self.assertEqual(self.assertRaises(OSError, one.sendmsg, [b""], [(1, 1, b"")]).errno, errno.EINVAL)
+
+    def test_garbage(self) -> None:
+        """
+        A socket that nobody closed closes its connection when it is collected.
+        """
+        one, other = self.pair()
+        self.doCleanupsOf(one)
+        number = one.fileno()
+        del one
+        gc.collect()
+        self.flushWarnings()
+        self.assertNotIn(number, descriptors.offloaded)
+        self.assertEqual(other.recv(1), b"")
+
+    def doCleanupsOf(self, skt: Any) -> None:
+        """
+        Forget the cleanups of a socket, which refer to it.
+        """
+        self._cleanups = [each for each in self._cleanups if getattr(each[0], "__self__", None) is not skt]
+
+
+class DescriptorTests(BlockingTestCase):
+    """
+    Sockets that share a connection.
+    """
+
+    def test_duplicates(self) -> None:
+        """
+        The connection lives until the last of its sockets is closed, however it was made.
+        """
+        one, other = self.pair()
+        made = [one.dup(), offloading.fromfd(one.fileno(), one.family, one.type)]
+        made.append(offloading.socket(fileno=os.dup(one.fileno())))
+        made.append(offloading.socket(fileno=one.detach()))
+        for n, each in enumerate(made):
+            each.sendall(b"%d" % n)
+            self.assertEqual(other.recv(1), b"%d" % n)
+            each.close()
+        self.assertEqual(other.recv(1), b"")
+
+    def test_sameDescriptor(self) -> None:
+        """
+        A second socket of a descriptor may give it away again.
+        """
+        one, other = self.pair()
+        second = offloading.socket(fileno=one.fileno())
+        second.sendall(b"a")
+        self.assertEqual(second.detach(), one.fileno())
+        one.sendall(b"b")
+        self.assertEqual(exactly(other, 2), b"ab")
+        self.assertIs(descriptors.offloaded[one.fileno()], one)
+
+    def test_detachedBound(self) -> None:
+        """
+        Of connections whose descriptors nobody takes up the oldest is closed.
+        """
+        self.patch(descriptors, "DETACHED", 1)
+        first, peer = self.pair()
+        second, _ = self.pair()
+        numbers = [first.detach(), second.detach()]
+        self.assertEqual(peer.recv(1), b"")
+        offloading.socket(fileno=numbers[1]).close()
+        os.close(numbers[0])
+
+
+class ListenTests(BlockingTestCase):
+    """
+    Sockets that listen, and connects that fail.
+    """
+
+    def test_both(self) -> None:
+        """
+        One socket accepts from TCP and SDP; C{SO_ACCEPTCONN} says that it listens.
+        """
+        listener = self.server()
+        self.assertIsInstance(listener.sdp, Listening)
+        self.assertEqual(listener.getsockopt(kernel.SOL_SOCKET, kernel.SO_ACCEPTCONN), 1)
+        for made in (kernel, offloading):
+            accepted = self.inThread(listener.accept)
+            client = self.client(listener, made)
+            connection, address = accepted.result(HANG_SECONDS)
+            self.assertEqual(address, client.getsockname())
+            connection.close()
+        listener.settimeout(0)
+        self.assertRaises(BlockingIOError, listener.accept)
+        listener.settimeout(0.01)
+        self.assertRaises(TimeoutError, listener.accept)
+
+    def test_backlog(self) -> None:
+        """
+        Beyond the backlog clients are refused over SDP, and go over TCP.
+        """
+        listener = self.server(backlog=2)
+        clients = [self.client(listener) for _ in range(3)]
+        self.assertEqual([each.sdp is None for each in clients], [False, False, True])
+        for _ in clients:
+            listener.accept()[0].close()
+        self.assertIsNotNone(self.client(listener).sdp)
+
+    def test_alone(self) -> None:
+        """
+        By a rule C{sdp} nobody listens on TCP.
+        """
+        self.rules("use sdp listen * *:*\nuse sdp connect * *:*\n")
+        listener = self.server()
+        self.assertTrue(listener.sdp.alone)
+        self.assertRaises(ConnectionRefusedError, kernel.create_connection, listener.getsockname())
+        accepted = self.inThread(listener.accept)
+        self.assertIsNotNone(self.client(listener).sdp)
+        accepted.result(HANG_SECONDS)[0].close()
+        listener.settimeout(0)
+        self.assertRaises(BlockingIOError, listener.accept)
+
+    def test_tcpRules(self) -> None:
+        """
+        By rules C{tcp}, or if the program says so, the kernel has all.
+        """
+        self.rules("use tcp listen * *:*\nuse tcp connect * *:*\n")
+        self.assertIsNone(self.server().sdp)
+        direct = offloading.socket()
+        direct.useTCP()
+        direct.listen()
+        self.assertIsNone(direct.sdp)
+        direct.close()
+
+    def test_refused(self) -> None:
+        """
+        Errors have their numbers: without a listener by TCP's rules, and where SDP alone is allowed.
+        """
+        with offloading.create_server((LOOPBACK, 0)) as listener:
+            address = listener.getsockname()
+        self.assertRaises(ConnectionRefusedError, offloading.create_connection, address)
+        self.rules("use sdp connect * *:*\n")
+        self.loop.reactor.switch.configuration.reload()
+        error = self.assertRaises(ConnectionRefusedError, offloading.create_connection, address)
+        self.assertIn("nobody listens", str(error))
+        with offloading.socket() as skt:
+            self.assertEqual(skt.connect_ex(address), errno.ECONNREFUSED)
+            self.assertRaises(TypeError, skt.connect, 7)
+            self.assertRaises(OverflowError, skt.connect, (LOOPBACK, 1 << 20))
+
+    def test_nonBlocking(self) -> None:
+        """
+        C{connect_ex} begins, C{select} says when it is over; a second call says how it went.
+        """
+        listener = self.server()
+        accepted = self.inThread(echo, listener)
+        skt = offloading.socket()
+        self.addCleanup(skt.close)
+        skt.setblocking(False)
+        self.assertEqual(skt.connect_ex(listener.getsockname()), errno.EINPROGRESS)
+        from twisted_ib import select
+
+        self.assertEqual(select.select([], [skt], [], HANG_SECONDS)[1], [skt])
+        self.assertEqual(skt.getsockopt(kernel.SOL_SOCKET, kernel.SO_ERROR), 0)
+        self.assertEqual(skt.connect_ex(listener.getsockname()), errno.EISCONN)
+        skt.send(b"ping")
+        select.select([skt], [], [], HANG_SECONDS)
+        self.assertEqual(skt.recv(9), b"ping")
+        skt.close()
+        accepted.result(HANG_SECONDS)
+
+    def test_shutdown(self) -> None:
+        """
+        C{shutdown} of a socket that listens ends the wait of C{accept}.
+        """
+        self.rules("use sdp listen * *:*\n")
+        listener = self.server()
+        waiting = self.inThread(listener.accept)
+        waitUntil(lambda: self.loop.sleeping)
+        listener.shutdown(kernel.SHUT_RDWR)
+        self.assertEqual(self.failureOf(waiting).errno, errno.EINVAL)
+
+    def failureOf(self, future: Any) -> Any:
+        """
+        Return the error of a call in a thread.
+        """
+        return future.exception(HANG_SECONDS)
+
+
+class SharingTests(BlockingTestCase):
+    """
+    Many threads, and processes.
+    """
+
+    def test_threads(self) -> None:
+        """
+        Sixteen threads with a connection each, served by as many; the loop has one leader at a time.
+        """
+        listener = self.server()
+        barrier = Barrier(16)
+
+        def ask(n: int) -> int:
+            connection = self.client(listener)
+            barrier.wait(HANG_SECONDS)
+            for k in range(40):
+                message = b"%d %d" % (n, k)
+                connection.sendall(message)
+                if exactly(connection, len(message)) != message:
+                    return 0
+            connection.close()
+            return 1
+
+        served = [self.inThread(echo, listener) for _ in range(16)]
+        asked = [self.inThread(ask, n) for n in range(16)]
+        self.assertEqual(sum(each.result(HANG_SECONDS) for each in asked), 16)
+        for each in served:
+            each.result(HANG_SECONDS)
+
+    def test_fork(self) -> None:
+        """
+        In a forked child the parent's sockets are an error by name; a socket of its own works.
+        """
+        one, other = self.pair()
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            said = []
+            for call in (lambda: one.send(b"x"), lambda: one.recv(1)):
+                try:
+                    call()
+                except ForkedSocketError as e:
+                    said.append(str(e.errno == errno.EBADF and isinstance(e, OSError)))
+            try:
+                one.close()
+                with offloading.create_server((LOOPBACK, 0)) as listener:
+                    said.append(type(listener.sdp).__name__)
+            finally:
+                os.write(writer, " ".join(said).encode())
+                os.kill(os.getpid(), signal.SIGKILL)
+        os.close(writer)
+        self.addCleanup(os.waitpid, child, 0)
+        self.addCleanup(os.close, reader)
+        kernelSelect.select([reader], [], [], HANG_SECONDS)
+        self.assertEqual(os.read(reader, 999), b"True True Listening")
+        one.sendall(b"still there")
+        self.assertEqual(exactly(other, 11), b"still there")
