@@ -226,7 +226,9 @@ class ClientTransport(ConnectedTransport):
         super().connectionLost(reason)
         if first and not self._told:
             self._told = True
-            self.ended(reason)
+            # As L{ended}, without its call.
+            self._givePortBack()
+            self._log(self.connector.connectionLost, reason)
 
     def handOver(self, keeper: IProtocol) -> IProtocol:
         """
