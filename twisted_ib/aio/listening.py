@@ -113,6 +113,12 @@ class SocketPort(PortListeners):
             self.switch.fellBack(why, fallback, self.interface, self._address.port)
         self.switch.listening(self)
 
+    def fileno(self) -> int:
+        """
+        Return the socket's descriptor, for C{ib-ss}.
+        """
+        return self.socket.fileno()
+
     def getHost(self) -> Any:
         """
         Return the address that is listened on.

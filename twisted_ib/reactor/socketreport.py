@@ -111,7 +111,7 @@ class SocketReport:
         from twisted_ib.hca.base.socketrows import sourcesOf, usersRows, values
         from twisted_ib.hca.device.registry import DEFAULT_DEVICE
         from twisted_ib.internet.readers import channelsOf
-        from twisted_ib.reactor.tcprows import identityOf, tcpRows
+        from twisted_ib.reactor.tcprows import hasSocket, identityOf, tcpRows
 
         # Each device is queried; one of them reports what belongs to none, or it would be listed twice.
         if channel.device.name != DEFAULT_DEVICE:
@@ -124,7 +124,9 @@ class SocketReport:
             yield from [values(row, None, None) for row in rowsOf()]
         selectables = reactor.selectables()
         switch = reactor.openSwitch
-        ports = [each for each in (*getattr(switch, "ports", ()), *selectables) if _listens(each)]
+        # The event loop's of asyncio are among the switch's ports only.
+        ports = [each for each in getattr(switch, "ports", ()) if hasSocket(each)]
+        ports += [each for each in selectables if _listens(each)]
         paused = {identityOf(each.fileno()): each for each in (*getattr(switch, "clients", ()), *ports)}
         listening = {_port(each.socket): each for each in ports}
 

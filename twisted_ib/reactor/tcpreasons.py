@@ -15,7 +15,7 @@ from twisted.internet import tcp
 from twisted_ib.hca.base.socketrows import ANY
 from twisted_ib.hca.host.socketpage.page import SocketPage
 from twisted_ib.reactor.switch.reason import Reason
-from twisted_ib.reactor.tcprows import isTCP
+from twisted_ib.reactor.tcprows import hasSocket
 
 
 @frozen
@@ -44,11 +44,11 @@ class TCPReasons:
 
         Connections that a port has accepted have the port's reason and need no row.
         """
-        if ref(user) in self._offsets or not isTCP(user) or isinstance(user, tcp.Server):
+        if ref(user) in self._offsets or not hasSocket(user) or isinstance(user, tcp.Server):
             return
         try:
             here = user.socket.getsockname()
-            there = ("", 0) if isinstance(user, tcp.Port) else user.socket.getpeername()
+            there = user.socket.getpeername() if isinstance(user, tcp.Connection) else ("", 0)
         except OSError:
             # Closed, or not connected yet.
             return

@@ -37,7 +37,14 @@ def isTCP(selectable: Any) -> bool:
     # UNIX ports and connections are subclasses of TCP's, and a port over SDP alone has no socket.
     if not isinstance(selectable, tcp.Port | tcp.Connection):
         return False
-    skt = getattr(selectable, "socket", None)
+    return hasSocket(selectable)
+
+
+def hasSocket(port: Any) -> bool:
+    """
+    Return whether a port of the switch has a socket of TCP.
+    """
+    skt = getattr(port, "socket", None)
     return isinstance(skt, socket.socket) and skt.family in _FAMILIES
 
 
