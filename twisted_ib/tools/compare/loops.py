@@ -1,6 +1,6 @@
 """
-The subjects of other event loops: asyncio's C{BufferedProtocol}, on its own loop or uvloop, over TCP with
-NODELAY.
+The subjects of other event loops: asyncio's C{BufferedProtocol}, on its own loop or uvloop over TCP with
+NODELAY, and on that of L{twisted_ib.aio} over SDP.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ BUFFER = 256 * 1024
 
 HOST = "127.0.0.1"
 
-#: The name of the loop that is no part of Python.
-UVLOOP = "uvloop"
+#: The names of the loops that are no part of Python.
+UVLOOP, AIO = "uvloop", "aio"
+
+#: How connections and servers are made: with our loop over SDP, whatever the rules say.
+_options: dict[str, Any] = {}
 
 
 class Buffered(asyncio.BufferedProtocol):
@@ -193,7 +196,7 @@ async def serve() -> None:
     loop = asyncio.get_running_loop()
     places = {}
     for name, protocol in (("echo", Echo), ("sink", Sink)):
-        server = await loop.create_server(protocol, HOST, 0, backlog=1024)
+        server = await loop.create_server(protocol, HOST, 0, backlog=1024, **_options)
         places[name] = server.sockets[0].getsockname()[1]
     print(json.dumps(places), flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
@@ -210,7 +213,8 @@ async def measure(clients: dict[str, Client], command: dict[str, Any]) -> Figure
     async def connect(kind: str) -> Client:
         if kind not in clients:
             service = "sink" if kind == SOURCE else "echo"
-            _, clients[kind] = await loop.create_connection(Client, HOST, int(command["places"][service]))
+            place = HOST, int(command["places"][service])
+            _, clients[kind] = await loop.create_connection(Client, *place, **_options)
         return clients[kind]
 
     return await perform(command, connect)
@@ -231,9 +235,19 @@ async def answer() -> None:
         print(json.dumps(figures), flush=True)
 
 
+def _runOverSDP(coroutine: Coroutine[Any, Any, None]) -> None:
+    from twisted_ib.aio import new_event_loop
+
+    loop = new_event_loop()
+    try:
+        loop.run_until_complete(coroutine)
+    finally:
+        loop.close()
+
+
 def main(arguments: Sequence[str]) -> None:
     """
-    Run one process: C{(server|client) (asyncio|uvloop)}.
+    Run one process: C{(server|client) (asyncio|uvloop|aio)}.
     """
     role, name = arguments
     run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
@@ -242,4 +256,7 @@ def main(arguments: Sequence[str]) -> None:
         import uvloop
 
         run = uvloop.run
+    elif name == AIO:
+        _options["provider"] = "sdp"
+        run = _runOverSDP
     run(serve() if role == "server" else answer())

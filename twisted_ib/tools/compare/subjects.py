@@ -46,7 +46,7 @@ class Subject:
         """
         Whether it is this package's.
         """
-        return self.client.startswith(("sdp:", "ib:"))
+        return self.client.startswith(("sdp:", "ib:")) or self.reactor == AIO
 
     def absence(self) -> str:
         """
@@ -54,6 +54,9 @@ class Subject:
         """
         return f"{self.package} is not installed" if self.package and not find_spec(self.package) else ""
 
+
+#: The event loop of C{twisted_ib.aio}.
+AIO = "aio"
 
 _TCP = ("tcp:0:interface=127.0.0.1", "tcp:127.0.0.1:{port}")
 _SDP = ("sdp:0:interface=127.0.0.1", "sdp:127.0.0.1:{port}")
@@ -66,9 +69,11 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("tcp-nodelay", "TCP, NODELAY", "epoll", *_TCP, noDelay=True),
     Subject("sdp", "sdp:", "ib", *_SDP),
     Subject("sdp-epoll", "sdp:, epoll", "epoll", *_SDP),
+    Subject("sdp-asyncio", "sdp:, ib-asyncio", "ib-asyncio", *_SDP),
     Subject("ib", "ib:", "ib", *_IB, most=limits.INLINE_MESSAGE),
     Subject("unix", "UNIX", "epoll", *_UNIX),
     Subject("asyncio", "asyncio, TCP", "asyncio", "", "{port}", "loops"),
+    Subject(AIO, "asyncio, SDP", AIO, "", "{port}", "loops"),
     Subject("uvloop", "uvloop, TCP", "uvloop", "", "{port}", "loops", package="uvloop"),
 )
 
@@ -78,7 +83,7 @@ BASELINE = "tcp-nodelay"
 #: Completes the titles.
 LEGEND = (
     "TCP and UNIX run on Twisted's epoll reactor, sdp: and ib: on the ib reactor where none is named,"
-    " asyncio and uvloop with BufferedProtocol and NODELAY."
+    " asyncio and uvloop with BufferedProtocol and NODELAY; asyncio over SDP on twisted_ib.aio's event loop."
 )
 
 
