@@ -19,18 +19,18 @@ class Messages(GuestTestCase):
 
     options = ("-C", "20", "-S", "3000", "-c", "3")
 
-    def test_client(self) -> None:
+    def asClient(self) -> None:
         """
-        We are the client.
+        Send to C{ucmatose}'s server, and receive.
         """
         server = self.listening(f"ucmatose -b {self.there} {' '.join(self.options)}")
         client = self.ping("--as", "ucmatose", "-s", self.there, "-b", self.host, *self.options)
         self.succeeded(client.finish(SECONDS))
         self.succeeded(self.guest.finish(server, SECONDS))
 
-    def test_server(self) -> None:
+    def asServer(self) -> None:
         """
-        We are the server.
+        Serve C{ucmatose}.
         """
         server = self.ping("--as", "ucmatose", "-d", "-b", self.host, *self.options)
         self.until(server, "waits")
@@ -43,6 +43,18 @@ class MessagesTests(Messages, InteropTestCase):
     """
     With rxe, IPv4.
     """
+
+    def test_client(self) -> None:
+        """
+        We are the client.
+        """
+        self.asClient()
+
+    def test_server(self) -> None:
+        """
+        We are the server.
+        """
+        self.asServer()
 
 
 class MessagesIPv6Tests(MessagesTests):
