@@ -166,6 +166,15 @@ class ShownTests(StreamTestCase):
         self.assertGreater(sent, 65536)
         self.assertLessEqual(max(len(frame) for *_, frame in recorded(self.file)), 14 + 65535)
 
+    def test_leftover(self) -> None:
+        """
+        What was received before is there, too.
+        """
+        one = TracedStream(self.sockets[0], False, self.capture, 0, b"a request")
+        one.sendmsg([b"an answer"])
+        (connection,) = self.connections()
+        self.assertEqual((connection.client.octets, connection.server.octets), (b"a request", b"an answer"))
+
     def test_reset(self) -> None:
         """
         A connection that the peer resets ends with an RST.

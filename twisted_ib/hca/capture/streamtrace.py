@@ -161,11 +161,19 @@ class TracedStream:
     A connected TCP socket that shows what passes it to a capture.  What is no method here is the socket's.
     """
 
-    def __init__(self, stream: socket.socket, isInitiator: bool, capture: Capture, interface: int) -> None:
+    def __init__(
+        self,
+        stream: socket.socket,
+        isInitiator: bool,
+        capture: Capture,
+        interface: int,
+        leftover: bytes = b"",
+    ) -> None:
         """
         @param stream: the socket.
-        @param isInitiator: whether this side has connected it.
+        @param isInitiator: whether this side sends the Request; then it counts as the one that has connected.
         @param interface: the number of its interface in the capture.
+        @param leftover: octets that were received on it before.
         @raise OSError: it is not connected any more.
         """
         self._stream = stream
@@ -180,6 +188,7 @@ class TracedStream:
             if found is None:
                 _connections[key] = self._connection
                 self._begin(isInitiator)
+            self._passed(False, leftover)
 
     def _begin(self, isInitiator: bool) -> None:
         for isAnswer, flags in (

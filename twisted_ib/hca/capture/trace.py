@@ -90,12 +90,12 @@ class Trace:
         """
         return TracedLink(link, self.capture, self.interface)
 
-    def tracedStream(self, stream: Any, isInitiator: bool) -> Any:
+    def tracedStream(self, stream: Any, isInitiator: bool, leftover: bytes) -> Any:
         """
         See L{IFabricObserver}.
         """
         try:
-            return TracedStream(stream, isInitiator, self.capture, self.interface)
+            return TracedStream(stream, isInitiator, self.capture, self.interface, leftover)
         except OSError:
             return stream  # The peer has reset it: there is nothing to show.
 

@@ -110,10 +110,11 @@ class IFabricObserver(Interface):
         @return: another in its place.
         """
 
-    def tracedStream(stream, isInitiator):  # type: ignore[no-untyped-def]
+    def tracedStream(stream, isInitiator, leftover):  # type: ignore[no-untyped-def]
         """
         @param stream: a TCP socket of a fabric of streams, which is connected.
-        @param isInitiator: whether this side has connected it.
+        @param isInitiator: whether this side sends MPA's Request.
+        @param leftover: octets of MPA's that were received on it before.
         @return: another in its place, or the same.
         """
 
