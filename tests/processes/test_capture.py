@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tests.hca.capture.tcpstreams import connectionsOf
 from tests.hca.capture.test_capture import PARTS
+from tests.hca.fabric.iwarp.protocol.streams import directionsOf
 from tests.processes.processes import ProcessTestCase
-from tests.support.captures import TSHARK, Frame, Observer, read, tshark
+from tests.support.captures import IWARP_WRONG, TSHARK, Frame, Observer, read, recorded, tshark
 
 
 def requests(frames: list[Frame], outbound: bool) -> list[bytes]:
@@ -66,3 +68,40 @@ class CaptureTests(ProcessTestCase):
         self.assertEqual(requests(seen[client], True), requests(seen[server], False))
         self.assertEqual(requests(seen[server], True), requests(seen[client], False))
         self.assertFalse(os.path.exists(folder / f"{os.getpid()}.pcapng"))
+
+
+class StreamCaptureTests(ProcessTestCase):
+    """
+    The same over iWARP, whose captures have segments of TCP.
+    """
+
+    program = "tests.processes.programs.messenger.Messenger"
+
+    def test_both(self) -> None:
+        """
+        Messages, WRITEs and READs, until one READ is refused.
+        """
+        folder = Path(self.runDirectory).parent
+        variables = {"TWISTED_IB_CAPTURE": str(folder / "%p.pcapng")}
+        server, client = (self.spawn(environment=variables) for _ in range(2))
+        port = server.ask("listen", endpoint="ib:0:interface=127.0.0.1:device=iwarp0")
+        client.ask("connect", endpoint=f"ib:127.0.0.1:{port}:device=iwarp0")
+        sizes = [0, 1, 4096, 65000] * 5
+        client.ask("write", sizes=sizes)
+        self.assertTrue(client.ask("bulk", rounds=1, immediate=False))
+        server.ask("heard", count=len(sizes))
+        server.ask("revoke")
+        self.assertEqual(client.ask("read"), "REM_ACCESS_ERR")
+        for child in (client, server):
+            child.event("lost")
+            child.end()
+        streams = []
+        for child in (server, client):
+            file = folder / f"{child.pid}.pcapng"
+            (connection,) = connectionsOf(frame for *_, frame in recorded(file))
+            streams.append((connection.client.octets, connection.server.octets))
+            counts = [direction.counts for direction in directionsOf(connection)]
+            self.assertEqual((counts[0]["READ_REQUEST"], counts[1]["TERMINATE"]), (3, 1))
+            if TSHARK is not None:
+                self.assertEqual(tshark(file, IWARP_WRONG), [])
+        self.assertEqual(*streams)

@@ -167,10 +167,12 @@ class Messenger(Program):
         await wire.whenHeard(count)
         return {"count": wire.count, "sha256": wire.digest.hexdigest(), "written": wire.written}
 
-    async def do_bulk(self, rounds: int) -> bool:
+    async def do_bulk(self, rounds: int, immediate: bool = True) -> bool:
         """
         Write all of the peer's memory from registered memory, and read it back, into memory and
         as bytes.
+
+        @param immediate: whether to tell the peer at the end.
 
         @return: whether it was the same each time.
         """
@@ -188,7 +190,8 @@ class Messenger(Program):
                     return False
                 if await transport.rdmaRead(REGION_BYTES, address, key) != pattern:
                     return False
-        await transport.rdmaWriteWithImmediate(b"done", address, key, rounds)
+        if immediate:
+            await transport.rdmaWriteWithImmediate(b"done", address, key, rounds)
         return True
 
     async def do_add(self, count: int) -> int:

@@ -165,6 +165,7 @@ class IWARPFabric(AddressDirectory):
         self._ready: list[tuple[int, int]] = []
         self.isBusy = self._isClosed = False
         self._failure: BaseException | None = None
+        self._observer: Any = None
         self._poller = select.epoll()
         self._waker = LinkWaker(_Sockets(self._poller))
 
@@ -322,7 +323,17 @@ class IWARPFabric(AddressDirectory):
         """
         See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>}.
         """
-        # tcpdump sees these connections, as any of TCP.
+        self._observer = observer
+
+    def shown(self, made: socket.socket, isInitiator: bool, leftover: bytes) -> Any:
+        """
+        @param made: connected, before anything was sent or received here.
+        @param isInitiator: whether this side sends the Request.
+        @param leftover: octets of MPA's that were received on it before.
+        @return: it, or what stands for it where a capture is written.
+        """
+        observer = self._observer
+        return made if observer is None else observer.tracedStream(made, isInitiator, leftover)
 
     # -- progress
 

@@ -192,6 +192,8 @@ class MPAService:
 
     def _request(self, stream: StreamPath) -> None:
         setup, fabric = stream.startup, self._fabric
+        leftover, setup.leftover = setup.leftover, b""
+        stream.socket = fabric.shown(stream.socket, True, leftover)
         machine = setup.machine = Initiator(self._options(*setup.depths))
         now = fabric.clock()
         try:
@@ -203,7 +205,6 @@ class MPAService:
             return
         stream.sendFrame(frame)
         stream.startTimer((machine.deadline or now) - now, lambda: self._expired(stream))
-        leftover, setup.leftover = setup.leftover, b""
         stream.watchFrames(leftover)
 
     def _takeREP(self, way: PeerPath, body: bytes) -> None:
@@ -367,7 +368,7 @@ class MPAService:
         @param leftover: octets that were received on it.
         """
         fabric = self._fabric
-        stream = self._stream(way, made, serviceID)
+        stream = self._stream(way, fabric.shown(made, False, leftover), serviceID)
         now = fabric.clock()
         setup = stream.startup
         setup.halfOpen = way.peer.address

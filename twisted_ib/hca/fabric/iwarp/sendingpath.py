@@ -47,6 +47,10 @@ _COPIED: Final = 8 * 1024
 #: with octets unread sends RST, and the peer would lose what it has not read (RFC 1122 section 4.2.2.13).
 IWARP_LINGER_SECONDS = 5.0
 
+#: How long an initiator that has nothing to send waits for the peer's first FPDU, in seconds, before it says
+#: again that it is ready; four times as long then, and the longest of these times.
+_READY_SECONDS: Final = 0.05
+_READY_MOST_SECONDS: Final = 0.8
 #: Buffers of one sendmsg(2): UIO_MAXIOV.
 _PIECES: Final = 1024
 _SEND_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
@@ -179,9 +183,21 @@ class SendingPath(Waiters):
         if ready is not None and not self.isPassive:
             self._sender.readyToReceive(self._out, ready)
             self.mark()
+            if ready == "write":
+                self.startTimer(_READY_SECONDS, lambda: self._readyAgain(_READY_SECONDS))
         self._block()
         if self.queuePair is not None:
             self._begin()
+
+    def _readyAgain(self, seconds: float) -> None:
+        # Linux siw_cm.c siw_accept() sends the Reply before it listens for the ready-to-receive message: one
+        # that comes between wakes nobody until another FPDU comes.  A Write of no octets is always harmless.
+        if self.isEstablished or self._posted or self._isClosing:
+            return
+        self._sender.readyToReceive(self._out, "write")
+        self.mark()
+        if seconds < _READY_MOST_SECONDS:
+            self.startTimer(4 * seconds, lambda: self._readyAgain(4 * seconds))
 
     def _begin(self) -> None:
         # Both: a queue pair, and FPDUs.
