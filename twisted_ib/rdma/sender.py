@@ -20,8 +20,9 @@ from twisted_ib.errors import (
     QueuePairError,
     ResourceLimitError,
 )
+from twisted_ib.hca.base.traits import Completion
 from twisted_ib.hca.memory.memory import MemoryWindow, WindowType
-from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
+from twisted_ib.hca.queues.completion import WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import SGE, Capabilities, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.internet.addresses import checkInteger
@@ -51,11 +52,13 @@ class Sender:
     @ivar corked: Whether this turn's C{endOfBatch} is still to come.
     @ivar stuck: Whether the medium or the peer does not accept more for now.
     @ivar asked: Pending requests by number.
+    @ivar sent: Where completions tell only that requests were sent: those not known to have arrived.
     @ivar waiting: Requests behind a full send queue: (request or L{None}, message bytes, their number,
         immediate, number in C{asked} or L{None}); L{None} if there are none.
     """
 
     __slots__ = (
+        "_confirming",
         "_numbers",
         "_regions",
         "asked",
@@ -65,6 +68,7 @@ class Sender:
         "maxMessageSize",
         "pd",
         "queuePair",
+        "sent",
         "stuck",
         "thread",
         "waiting",
@@ -83,6 +87,8 @@ class Sender:
         self.maxMessageSize = maxMessageSize
         self.corked = self.stuck = False
         self.asked: dict[int, PendingRequest] = {}
+        self.sent: dict[int, WorkCompletion] | None = None
+        self._confirming = 0
         self.waiting: deque[tuple[SendRequest | None, Any, int, int | None, int | None]] | None = None
         self.completions: deque[WorkCompletion] = deque()
         self._numbers = 0
@@ -309,13 +315,57 @@ class Sender:
         Fire the Deferreds of completed requests, in posting order.
         """
         completions = self.completions
+        isSent = self.channel.device.traits.completion is Completion.SENT
         while completions:
             completion = completions.popleft()
             number = completion.workRequestID
             asked = self.asked.get(number)
             if asked is not None:
+                if isSent and self._isUnconfirmed(number, asked, completion):
+                    continue
                 self._forget(number)
                 asked.completed(completion)
+        if self.sent:
+            self._confirm()
+
+    def _isUnconfirmed(self, number: int, asked: PendingRequest, completion: WorkCompletion) -> bool:
+        # A Deferred fires when the peer has what was sent (see IRDMATransport). READs are answered behind
+        # what came before them (RFC 5040 section 5.5), so each tells that.
+        if completion.status != WCStatus.SUCCESS:
+            return False
+        if asked.opcode is not WCOpcode.RDMA_READ:
+            self.sent = self.sent or {}
+            self.sent[number] = completion
+            return True
+        if number == self._confirming:
+            self._confirming = 0
+        self._confirmed(number)
+        return False
+
+    def _confirmed(self, number: int) -> None:
+        sent = self.sent or {}
+        while sent and (first := next(iter(sent))) < number:
+            completion = sent.pop(first)
+            asked = self.asked.get(first)
+            if asked is not None:
+                self._forget(first)
+                asked.completed(completion)
+
+    def _confirm(self) -> None:
+        # One READ of no octets for all that were sent before it.
+        work = self.work
+        if self._confirming or self.queuePair.path is None or not work.canPost():
+            return
+        self._numbers = number = self._numbers + 1
+        if not work.attributes.reads:
+            # The peer serves no READs: iWARP has no other way to know.
+            self._confirmed(number)
+            return
+        asked = self.asked[number] = PendingRequest(WCOpcode.RDMA_READ)
+        # Nobody waits for it.
+        asked.deferred = None
+        self._confirming = number
+        self._postRequest(SendRequest(number, opcode=SendOpcode.RDMA_READ), number)
 
     def failAll(self) -> None:
         """

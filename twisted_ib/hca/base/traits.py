@@ -72,6 +72,18 @@ class LinkLayer(Enum):
     ETHERNET = 2
 
 
+class Completion(Enum):
+    """
+    What the success of a SEND or an RDMA WRITE tells.
+    """
+
+    #: The peer's HCA has taken it.
+    TAKEN = 1
+    #: The transport below has taken it here; only what follows shows whether it has arrived (RFC 5040
+    #: section 5.4).
+    SENT = 2
+
+
 @frozen
 class PrivateBytes:
     """
@@ -112,6 +124,7 @@ class Traits:
         them; else peers are those of the same thread, or addresses.
     @ivar nodeType: of its HCAs; it follows from the transport.
     @ivar hasAddress: whether an HCA has an IP address of its own, which no other HCA has.
+    @ivar completion: what a successful request has done.
     @ivar joinsWildcards: whether programs that listen on all devices listen on those that were added; else
         they are used by name alone.
     """
@@ -128,6 +141,7 @@ class Traits:
     inRunDirectory: bool = False
     nodeType: NodeType = field(init=False)
     hasAddress: bool = field(init=False)
+    completion: Completion = Completion.TAKEN
     joinsWildcards: bool = True
 
     @nodeType.default
@@ -159,5 +173,6 @@ STREAM = Traits(
     transport=TransportType.IWARP,
     services=frozenset((QPType.RC,)),
     operations=_OF_RFC_5040,
+    completion=Completion.SENT,
     joinsWildcards=False,
 )

@@ -315,6 +315,7 @@ class Device(DeviceProgress, Identity):
         return {
             **self._identity(),
             **beside,
+            "transport": self.traits.transport.name,
             "compiled": compiledModules(),
             "attributes": {
                 **deviceAttributes(self.nodeGUID, len(self.partitions)),

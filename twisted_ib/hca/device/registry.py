@@ -198,9 +198,9 @@ def addDevice(name: str, fabric: str, address: str | None = None) -> None:
     """
     Add a device, and notify the watchers.  Adding the same device again does nothing.
 
-    @param fabric: its fabric, one of L{FABRICS}: C{"shm"}, C{"loopback"}, C{"ib"}, C{"roce"}.
-    @param address: its own address, for a fabric whose devices have one: C{"roce"}; or that of its IPoIB
-        interface with the length of the prefix, for C{"ib"}: see L{interfaceOf}.
+    @param fabric: its fabric, one of L{FABRICS}: C{"shm"}, C{"loopback"}, C{"ib"}, C{"roce"}, C{"iwarp"}.
+    @param address: its own address, for a fabric whose devices have one: C{"roce"} and C{"iwarp"}; or that of
+        its IPoIB interface with the length of the prefix, for C{"ib"}: see L{interfaceOf}.
     @raise DeviceError: an unknown fabric, a name that another device has, or a bad address.
     """
     address = _checked(name, fabric, address)

@@ -182,7 +182,7 @@ _ON_DEMAND = (
 )
 
 #: Keys of an answer that have their own place in the output.
-_PLACED = ("hca_id", "compiled", "attributes", "port", "gids", "in_use", "counters")
+_PLACED = ("hca_id", "transport", "compiled", "attributes", "port", "gids", "in_use", "counters")
 #: Keys of an answer that only C{-v} shows.
 _VERBOSE = ("icrc",)
 
@@ -218,6 +218,13 @@ def gids(entry: Mapping[str, Any]) -> list[str]:
 # -- JSON
 
 
+def transportOf(entry: Mapping[str, Any]) -> tuple[str, int]:
+    """
+    @return: the name of its transport, and its number in C{enum ibv_transport_type}.
+    """
+    return ("iWARP", 1) if entry.get("transport") == "IWARP" else ("InfiniBand", 0)
+
+
 def present(entry: Mapping[str, Any]) -> dict[str, Any]:
     """
     @param entry: an answer.
@@ -227,7 +234,7 @@ def present(entry: Mapping[str, Any]) -> dict[str, Any]:
     known: dict[str, Any] = {"hca_id": entry.get("hca_id")}
     attributes = part(entry, "attributes")
     if attributes:
-        known["transport"] = "InfiniBand"
+        known["transport"] = transportOf(entry)[0]
         for field in (*DEVICE, *DEVICE_LIMITS):
             if field.key in attributes:
                 known[field.label] = field.plain(attributes[field.key])
@@ -291,7 +298,7 @@ def heading(entry: Mapping[str, Any], verbose: bool) -> list[str]:
     found = [f"hca_id:\t{shown(entry.get('hca_id'))}"]
     attributes = part(entry, "attributes")
     if attributes:
-        found.append(line(1, "transport", "InfiniBand (0)", _DEVICE_COLUMN))
+        found.append(line(1, "transport", "{} ({})".format(*transportOf(entry)), _DEVICE_COLUMN))
         found += lines(DEVICE, attributes, 1, _DEVICE_COLUMN)
     for name, value in entry.items():
         if name not in _PLACED and (verbose or name not in _VERBOSE):
