@@ -17,7 +17,7 @@ from twisted.python.reflect import namedAny
 from twisted.python.versions import Version
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from tests.suites import compare, exclusions, projects
+from tests.suites import compare, exclusions, projects, synapse
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.device.registry import parseRules as parse
 from twisted_ib.reactor.rules.policy import Policy
@@ -327,6 +327,39 @@ class ProjectTests(SynchronousTestCase):
         suites = projects.Suites(environment, Path(), 1)
         suites.python = "/nonexistent/python"
         self.assertIn("/nonexistent/python", suites.install(["klein"]))
+
+
+class SynapseTests(SynchronousTestCase):
+    """
+    Synapse and its worker, where they are not.
+    """
+
+    def test_missing(self) -> None:
+        """
+        Without Redis there is a reason, and no failure.
+        """
+        command = [sys.executable, "-m", "tests.suites.synapse", "--redis", "surely-none"]
+        ended = subprocess.run(
+            command, cwd=compare.ROOT, capture_output=True, text=True, timeout=HANG_SECONDS
+        )
+        self.assertEqual(
+            (ended.returncode, ended.stdout),
+            (projects.SKIPPED, "skipped: there is no surely-none (apt-get install redis-server)\n"),
+        )
+
+    def test_configuration(self) -> None:
+        """
+        Main process and worker know each other's ports, which differ.
+        """
+        directory = Path(self.mktemp()).resolve()
+        directory.mkdir()
+        server = synapse.Server("python", "redis", directory)
+        server.configure()
+        main, worker = (json.loads((directory / f"{name}.yaml").read_text()) for name in ("main", "worker"))
+        ports = [each["port"] for each in (*main["listeners"], *worker["worker_listeners"])]
+        self.assertEqual(len({*ports, main["redis"]["port"]}), 4)
+        self.assertEqual(main["instance_map"]["main"]["port"], ports[1])
+        self.assertEqual((server.main, server.worker), (ports[0], ports[2]))
 
 
 class Subject(SynchronousTestCase):
