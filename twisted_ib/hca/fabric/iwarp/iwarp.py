@@ -119,8 +119,8 @@ class IWARPFabric(AddressDirectory):
     @ivar streams: the TCP connections, by the number that stands for the peer's queue pair.
     @ivar halfOpen: connections without a complete Request, by the peer's address.
     @ivar soon: streams that have something to do in the next turn.
-    @ivar inbox: messages of connection management for this side: path, attribute and body.
-    @ivar doomed: streams whose queue pairs fail, and why, after their messages in C{inbox}.
+    @ivar inbox: for this side, in order: messages of connection management (path, attribute, body), and the
+        ends of streams (L{None}, the stream and the reason).
     @ivar isBusy: whether C{buffer} is in use.
     @ivar buffer: what is received; one for all streams, as each leaves at most one incomplete FPDU to itself.
     """
@@ -154,8 +154,7 @@ class IWARPFabric(AddressDirectory):
         self.streams: dict[int, StreamPath] = {}
         self.halfOpen: Counter[str] = Counter()
         self.soon: dict[StreamPath, None] = {}
-        self.inbox: deque[tuple[Any, int, bytes]] = deque()
-        self.doomed: deque[tuple[StreamPath, PathLostError]] = deque()
+        self.inbox: deque[tuple[Any, Any, Any]] = deque()
         # Private, so that a forked child does not see what arrives later; slices of it are bytes.
         self.buffer: Any = mmap.mmap(-1, RECEIVE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.view = memoryview(self.buffer)
@@ -396,23 +395,28 @@ class IWARPFabric(AddressDirectory):
         n = 0
         while self.inbox:
             n += 1
-            self._manage(*self.inbox.popleft())
-        while self.doomed:
-            stream, reason = self.doomed.popleft()
-            self._try(stream.lost, reason)
+            path, what, body = self.inbox.popleft()
+            try:
+                if path is None:
+                    what.lost(body)
+                else:
+                    self.owner.managementReceived(path, what, body, 0, len(body))
+            except BaseException as error:
+                self.failed(error)
         return n
-
-    def _manage(self, path: Any, attribute: int, body: bytes) -> None:
-        try:
-            self.owner.managementReceived(path, attribute, body, 0, len(body))
-        except BaseException as error:
-            self.failed(error)
 
     def manage(self, path: Any, attribute: int, body: bytes) -> None:
         """
         Give a message of connection management to this side, as from a peer, in the next turn.
         """
         self.inbox.append((path, attribute, body))
+        self.want()
+
+    def doom(self, stream: StreamPath, reason: PathLostError) -> None:
+        """
+        Fail the queue pair of a stream in the next turn, in order with the messages of L{manage}.
+        """
+        self.inbox.append((None, stream, reason))
         self.want()
 
     def later(self, stream: StreamPath) -> None:
@@ -455,7 +459,7 @@ class IWARPFabric(AddressDirectory):
         """
         if self._isClosed:
             return False
-        if self.soon or self.inbox or self.doomed or self.bells or self._ready:
+        if self.soon or self.inbox or self.bells or self._ready:
             return True
         self._ready = self._poll()
         return bool(self._ready)
@@ -519,7 +523,6 @@ class IWARPFabric(AddressDirectory):
         self.soon.clear()
         self.bells = []
         self.inbox.clear()
-        self.doomed.clear()
         self._entries.clear()
         for listener in self._listeners.values():
             listener.socket.close()

@@ -460,7 +460,7 @@ class MPAService:
             stream = StreamPath(way, queuePair.remote, None)
             stream.alive = False
             stream.queuePair = queuePair
-            self._fail(stream, PathLostError(f"{way.peer.address} has closed the connection"))
+            fabric.doom(stream, PathLostError(f"{way.peer.address} has closed the connection"))
             return stream
         stream.attach(queuePair)
         return stream
@@ -473,7 +473,8 @@ class MPAService:
         """
         self._fabric.count("iwarp_connections_lost")
         text = f"the TCP connection to {stream.peer.address} is lost: {error.strerror}"
-        self._end(stream, PathLostError(text))
+        self._fabric.doom(stream, PathLostError(text))
+        self._gone(stream)
         stream.close()
 
     def ended(self, stream: StreamPath, isCut: bool) -> None:
@@ -487,20 +488,15 @@ class MPAService:
             return
         if isCut:
             self._fabric.count("iwarp_connections_cut")
-        address = stream.peer.address
-        how = "amidst a message" if isCut else "and its program is gone"
-        self._end(stream, PathLostError(f"{address} has closed the connection, {how}"))
-        stream.finish()
-
-    def _end(self, stream: StreamPath, reason: PathLostError) -> None:
-        # First connection management, as by a DREQ that comes before the end of what carried it.
+        isCut = isCut or stream.isUnfinished
+        how = "amidst a message or a READ" if isCut else "and its queue pair is gone"
+        reason = PathLostError(f"{stream.peer.address} has closed the connection, {how}")
+        if isCut:
+            self._fabric.doom(stream, reason)
+        # A FIN between messages is as a DREQ. There is no half-close: the queue pair is of no use then.
         self._gone(stream)
-        self._fail(stream, reason)
-
-    def _fail(self, stream: StreamPath, reason: PathLostError) -> None:
-        fabric = self._fabric
-        fabric.doomed.append((stream, reason))
-        fabric.want()
+        self._fabric.doom(stream, reason)
+        stream.finish()
 
     def _gone(self, stream: StreamPath) -> None:
         # Whoever waits for an answer of this connection, or has one, is told.

@@ -496,6 +496,13 @@ class SendingPath(Waiters):
             self._watch()
 
     @property
+    def isUnfinished(self) -> bool:
+        """
+        Whether something waits to be sent, or a READ for its response.
+        """
+        return bool(self._out or self.reads.outstanding)
+
+    @property
     def isClosing(self) -> bool:
         """
         Whether nothing more is posted or delivered.

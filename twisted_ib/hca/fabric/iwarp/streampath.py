@@ -29,6 +29,7 @@ from twisted_ib.hca.base.operation import (
     SEND_LAST,
     SEND_MIDDLE,
     SOLICITED,
+    WRITE_ONLY,
 )
 from twisted_ib.hca.fabric.iwarp.protection import protectionOf
 from twisted_ib.hca.fabric.iwarp.protocol.ddp import Opcode
@@ -49,6 +50,7 @@ from twisted_ib.hca.fabric.iwarp.protocol.terminate import (
 )
 from twisted_ib.hca.fabric.iwarp.sendingpath import SendingPath
 from twisted_ib.hca.queues.reassembly import Reassembly
+from twisted_ib.hca.wire.headers import RETH
 
 if TYPE_CHECKING:
     from twisted_ib.hca.fabric.iwarp.peerpath import PeerPath
@@ -318,6 +320,10 @@ class StreamPath(SendingPath):
         if not self.isEstablished:
             self.release()
         try:
+            if opcode == WRITE_ONLY and stop - start == RETH.size:
+                # No octets: its STag is not checked, as that of a ready-to-receive message (RFC 5040 section
+                # 5.1), and no right is needed.
+                return 0
             if queuePair.work is None or self._parts is not None:
                 # The event is for a completion (IBTA vol. 1 9.2), and a stream has none.
                 opcode &= ~SOLICITED
