@@ -1,3 +1,3 @@
 """
-Tests of iWARP with the large numbers.
+Long tests of iWARP.
 """

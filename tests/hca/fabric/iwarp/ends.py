@@ -75,7 +75,8 @@ class End:
         Ask for a connection.
         """
         if serviceID >> 16 == SPACE:
-            privateData = RDMACMHeader(ONE, 0, TWO).pack() + privateData
+            header = RDMACMHeader(path.fabric.address, 0, path.peer.address)
+            privateData = header.pack() + privateData
         request = ConnectRequest(
             serviceID=serviceID,
             localQPN=self.make().number,
@@ -195,13 +196,13 @@ class IWARPTestCase(SynchronousTestCase):
         """
         waitUntil(holds, self.turn)
 
-    def pair(self) -> tuple[End, End]:
+    def pair(self, here: str = ONE, there: str = TWO) -> tuple[End, End]:
         """
         @return: a caller and a listener that are connected.
         """
-        one, two = End(self.device(ONE)), End(self.device(TWO))
-        port = two.device.listen(SPACE, TWO, 0, two).port
-        one.device.connect(SPACE, TWO, port, one)
+        one, two = End(self.device(here)), End(self.device(there))
+        port = two.device.listen(SPACE, there, 0, two).port
+        one.device.connect(SPACE, there, port, one)
         one.call(one.path, b"hello", SPACE << 16 | port)
         self.until(lambda: "replied" in one.events and "established" in two.events)
         return one, two

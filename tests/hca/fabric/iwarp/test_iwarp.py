@@ -43,6 +43,16 @@ class ConnectionTests(IWARPTestCase):
             self.until(lambda: len(other.got) == len(sizes))  # noqa: B023
             self.assertEqual(other.got, data)
 
+    def test_ipv6(self) -> None:
+        """
+        IPv6, between two devices of one address.
+        """
+        one, two = self.pair("::1", "::1")
+        one.queuePair.postInline(b"", b"six", 3)
+        self.until(lambda: two.got)
+        self.assertEqual(two.got, [b"six"])
+        self.assertRaises(NoRouteError, one.device.connect, SPACE, ONE, 7000, one)
+
     def test_nothingLeft(self) -> None:
         """
         When both queue pairs are closed, their connection is: no socket, timer or entry is left.
