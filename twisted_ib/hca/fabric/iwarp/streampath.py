@@ -32,7 +32,8 @@ from twisted_ib.hca.base.operation import (
     WRITE_ONLY,
 )
 from twisted_ib.hca.fabric.iwarp.protection import protectionOf
-from twisted_ib.hca.fabric.iwarp.protocol.ddp import Opcode
+from twisted_ib.hca.fabric.iwarp.protocol.ddp import LAST_BIT, TAGGED_BIT, Opcode
+from twisted_ib.hca.fabric.iwarp.protocol.joining import joinSends
 from twisted_ib.hca.fabric.iwarp.protocol.mpastream import (
     MAX_ULPDU,
     FPDUReader,
@@ -65,6 +66,8 @@ _AGAIN_SECONDS: Final = 0.0005
 _AGAIN_MOST_SECONDS: Final = 0.05
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 _SYNDROME_MASK: Final = 0xE0
+#: In the first octet of a ULPDU: it is tagged, or the last of its message (RFC 5041 section 4.1).
+_WHOLE: Final = (TAGGED_BIT | LAST_BIT) >> 8
 #: Parts of a message that a stream receives as a whole.
 _PARTS: Final = frozenset((SEND_FIRST, SEND_MIDDLE, SEND_LAST))
 
@@ -229,11 +232,14 @@ class StreamPath(SendingPath):
         if self._kept is not None:
             return start
         reader, take, work = self._reader, self._receiver.take, self.queuePair.work
+        joins = not reader.hasMarkers
         try:
             while True:
                 end = reader.next(buffer, start, stop)
                 if not end:
                     return start
+                if not buffer[reader.first] & _WHOLE and joins:
+                    end = joinSends(reader, buffer, end, stop)
                 syndrome = take(buffer, reader.first, reader.last)
                 if syndrome and not self._refused(syndrome, work, buffer, start, end):
                     return start

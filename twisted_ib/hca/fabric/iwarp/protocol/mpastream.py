@@ -145,11 +145,12 @@ class FPDUReader:
     """
     Finds FPDUs in octets received, and the ULPDUs in them.
 
+    @ivar hasMarkers: whether the peer sends markers.
     @ivar first: offset of the ULPDU of the FPDU found last.
     @ivar last: offset of its end.
     """
 
-    __slots__ = ("_hasCRC", "_hasMarkers", "_position", "first", "last")
+    __slots__ = ("_hasCRC", "_position", "first", "hasMarkers", "last")
 
     def __init__(self, hasCRC: bool, hasMarkers: bool) -> None:
         """
@@ -157,7 +158,7 @@ class FPDUReader:
         @param hasMarkers: whether the peer sends markers.
         """
         self._hasCRC = hasCRC
-        self._hasMarkers = hasMarkers
+        self.hasMarkers = hasMarkers
         # Octets since the last marker's begin.
         self._position = 0
         self.first = self.last = 0
@@ -171,7 +172,7 @@ class FPDUReader:
         @return: the offset of its end; 0 if it does not end before C{stop}, and nothing has changed.
         @raise StreamError: the CRC or a marker is wrong.
         """
-        if self._hasMarkers:
+        if self.hasMarkers:
             return self._nextWithMarkers(buffer, start, stop)
         first = start + 2
         if stop < first:
@@ -193,7 +194,7 @@ class FPDUReader:
         @return: the octets of the FPDU that begins at C{start}, for a read to ask for; as long as its length
             is not there, those up to the length's end.
         """
-        begin = 0 if self._position or not self._hasMarkers else _MARKER_BYTES
+        begin = 0 if self._position or not self.hasMarkers else _MARKER_BYTES
         if stop - start < begin + 2:
             return begin + 2
         length = buffer[start + begin] << 8 | buffer[start + begin + 1]
@@ -205,7 +206,7 @@ class FPDUReader:
         @param octets: from the length to the CRC.
         @return: the markers between them.
         """
-        if not self._hasMarkers:
+        if not self.hasMarkers:
             return 0
         before = _MARKER_DISTANCE - (self._position or _MARKER_BYTES)
         return 0 if octets <= before else 1 + (octets - before - 1) // _BETWEEN_MARKERS
