@@ -38,17 +38,16 @@ async def _runRow(reactor: Any, command: dict[str, Any]) -> dict[str, object]:
     """
     Connect to the server and run one workload against it.
     """
-    from twisted.internet.endpoints import clientFromString
-
     from benchmarks.bench import Bench
+    from benchmarks.switched import clientFrom
     from benchmarks.workloads import WORKLOADS
 
     bench = Bench(
         reactor=reactor,
-        echo=clientFromString(reactor, command["echo"]),
-        sink=clientFromString(reactor, command["sink"]),
-        thread=clientFromString(reactor, command["thread"]),
-        memory=clientFromString(reactor, command["memory"]),
+        echo=clientFrom(reactor, command["echo"]),
+        sink=clientFrom(reactor, command["sink"]),
+        thread=clientFrom(reactor, command["thread"]),
+        memory=clientFrom(reactor, command["memory"]),
         noDelay=command["noDelay"],
         processes=(os.getpid(), command["server"]),
         count=command["count"],
@@ -62,8 +61,9 @@ async def _serve(reactor: Any, endpoint: str, noDelay: bool) -> dict[str, object
     Listen for all services; the ports that they got.
     """
     from benchmarks.registered import Owner
+    from benchmarks.switched import servicesFor
 
-    services = {**SERVICES, "thread": ThreadEcho, "memory": Owner}
+    endpoint, services = servicesFor(endpoint, {**SERVICES, "thread": ThreadEcho, "memory": Owner})
     return await serve(reactor, endpoint.replace("{path}", "{folder}/{name}"), noDelay, services)
 
 
