@@ -4,17 +4,23 @@ A large value for AMP: the box says where it is, and the receiver fetches it by 
 A value of AMP has at most 64 KiB.  An argument of type L{Bulk} may be as long as memory allows:
 its sender lends it, and what travels in the box is the address, key and length of registered
 memory.  The receiver's responder gets a L{Lent}; C{await lent.fetch()} READs the bytes over the
-same connection, if that is an C{ib:} one, and gives them back: the sender's memory is
-deregistered.  Over C{tcp:}, which has no RDMA, the box has the key 0, and C{fetch} asks for one
-piece of 64 KiB after the other by commands of AMP itself.
+same connection, if that has RDMA, and gives them back: the sender's memory is deregistered.
+Without RDMA the box has the key 0, and C{fetch} asks for one piece of 64 KiB after the other by
+commands of AMP itself.
+
+A connection of C{ib:} has RDMA.  One of C{tcp:} or C{sdp:} gets it if both ends want: the client
+offers it in its first box (L{BulkAMP.offer}), and a server that agrees and the client switch the
+connection behind the answer (L{switchToRDMA}).  To a server that does not know the offer, or
+refuses it, the connection stays what it is.
 
 Memory that is lent when the connection ends is released then.
 
-Start a server for both, and a client for each::
+Start a server, and a client for each; C{--plain} neither offers nor agrees::
 
     python examples/bulkamp.py serve ib:7012 tcp:7013
     python examples/bulkamp.py send ib:127.0.0.1:7012 --megabytes 100
     python examples/bulkamp.py send tcp:127.0.0.1:7013 --megabytes 100
+    python examples/bulkamp.py send tcp:127.0.0.1:7013 --megabytes 100 --plain
 """
 
 from __future__ import annotations
@@ -31,6 +37,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, FirstError, gatherResults
 from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.interfaces import ISSLTransport, ITCPTransport
 from twisted.internet.protocol import Factory, connectionDone
 from twisted.internet.task import react
 from twisted.protocols import amp
@@ -38,7 +45,7 @@ from twisted.python.failure import Failure
 
 from twisted_ib.errors import WorkCompletionError
 from twisted_ib.interfaces import IRDMATransport
-from twisted_ib.rdma import Access
+from twisted_ib.rdma import Access, switchToRDMA
 
 #: In the box: a number, the address, key (0 without RDMA) and length of what is lent.
 LENT = Struct("!IQIQ")
@@ -50,6 +57,12 @@ FETCH_BYTES = 1 << 30
 
 class BulkError(Exception):
     """A large value is too large, or not there."""
+
+
+class Offer(amp.Command):
+    """Let the connection go on with RDMA: the first box of a client."""
+
+    response = [(b"agreed", amp.Boolean())]
 
 
 class Piece(amp.Command):
@@ -145,15 +158,45 @@ class Lent:
 
 
 class BulkAMP(amp.AMP):
-    """AMP with L{Bulk} arguments, over C{ib:} or any stream."""
+    """
+    AMP with L{Bulk} arguments, over C{ib:} or any stream.
+
+    @ivar isPlain: Whether it refuses RDMA where the connection has none by itself.
+    """
 
     transport: Any
 
-    def __init__(self) -> None:
+    def __init__(self, isPlain: bool = False) -> None:
         """Nothing is lent."""
         super().__init__()
+        self.isPlain = isPlain
         self._numbers = count(1)
         self._lent: dict[int, tuple[memoryview, Any]] = {}
+        self._agreed = False
+
+    def _maySwitch(self) -> bool:
+        """Whether the connection is one that can switch, and this end wants it."""
+        transport = self.transport
+        isTCP = ITCPTransport.providedBy(transport) and not ISSLTransport.providedBy(transport)
+        return isTCP and not self.isPlain
+
+    async def offer(self) -> bool:
+        """Offer RDMA, before any other box; return whether the connection has it now."""
+        if not self._maySwitch():
+            return bool(IRDMATransport.providedBy(self.transport))
+        try:
+            agreed: bool = (await self.callRemote(Offer))["agreed"]
+        except amp.UnhandledCommand:
+            return False
+        if agreed:
+            await switchToRDMA(self.transport)
+        return agreed
+
+    @Offer.responder
+    def offered(self) -> dict[str, bool]:
+        """Agree, or not; the switch comes behind the answer."""
+        self._agreed = self._maySwitch()
+        return {"agreed": self._agreed}
 
     def lend(self, value: Any) -> bytes:
         """Register a value, if the peer can read it, and keep it until it is given back."""
@@ -184,9 +227,14 @@ class BulkAMP(amp.AMP):
         data = box.serialize()
         most = getattr(self.transport, "maxMessageSize", len(data))
         if len(data) <= most:
-            return super().sendBox(box)
-        for start in range(0, len(data), most):
-            self.transport.write(data[start : start + most])
+            super().sendBox(box)
+        else:
+            for start in range(0, len(data), most):
+                self.transport.write(data[start : start + most])
+        if self._agreed:
+            self._agreed = False
+            # A switch that fails ends the connection, which connectionLost is told of.
+            switchToRDMA(self.transport).addErrback(lambda reason: None)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Nobody will give anything back; the regions were closed with the connection."""
@@ -214,24 +262,27 @@ class Server(BulkAMP):
         return {"sha256": sha256(data).hexdigest().encode(), "blob": data}
 
 
-async def serve(reactor: Any, endpoints: list[str]) -> None:
+async def serve(reactor: Any, endpoints: list[str], isPlain: bool) -> None:
     """Serve on all endpoints, for ever."""
     for text in endpoints:
-        port: Any = await serverFromString(reactor, text).listen(Factory.forProtocol(Server))
+        factory = Factory.forProtocol(lambda: Server(isPlain))
+        port: Any = await serverFromString(reactor, text).listen(factory)
         print(text.partition(":")[0], "is at port", port.getHost().port, flush=True)
     await Deferred()
 
 
-async def send(reactor: Any, endpoint: str, megabytes: int) -> None:
+async def send(reactor: Any, endpoint: str, megabytes: int, isPlain: bool) -> None:
     """Send a value, fetch it back, compare."""
-    client: Any = await clientFromString(reactor, endpoint).connect(Factory.forProtocol(BulkAMP))
+    factory = Factory.forProtocol(lambda: BulkAMP(isPlain))
+    client: Any = await clientFromString(reactor, endpoint).connect(factory)
+    how = "by READ" if await client.offer() else "in pieces"
     value = urandom(megabytes * 1_000_000)
     began = perf_counter()
     answer = await client.callRemote(Mirror, blob=value)
     back = await answer["blob"].fetch()
     seconds = perf_counter() - began
     same = answer["sha256"].decode() == sha256(value).hexdigest() and back == value
-    print(f"{megabytes} MB there and back in {seconds:.2f} s:", "the same" if same else "NOT the same")
+    print(f"{megabytes} MB there and back {how} in {seconds:.2f} s:", "the same" if same else "NOT the same")
     client.transport.loseConnection()
 
 
@@ -241,11 +292,12 @@ async def main(reactor: Any, *arguments: str) -> None:
     parser.add_argument("what", choices=["serve", "send"])
     parser.add_argument("endpoints", nargs="+", help="such as ib:7012 or tcp:127.0.0.1:7013")
     parser.add_argument("--megabytes", type=int, default=100)
+    parser.add_argument("--plain", action="store_true", help="neither offer RDMA nor agree to it")
     options = parser.parse_args(arguments)
     if options.what == "serve":
-        await serve(reactor, options.endpoints)
+        await serve(reactor, options.endpoints, options.plain)
     for endpoint in options.endpoints:
-        await send(reactor, endpoint, options.megabytes)
+        await send(reactor, endpoint, options.megabytes, options.plain)
 
 
 if __name__ == "__main__":

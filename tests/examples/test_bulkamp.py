@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectionDone
+from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 from twisted.protocols import amp
@@ -18,6 +18,7 @@ from tests.examples.case import ExampleTestCase
 from tests.examples.programs import load
 from tests.support.waiting import becomes
 from twisted_ib import limits
+from twisted_ib.errors import SwitchError
 
 bulkamp = load("bulkamp")
 
@@ -53,11 +54,11 @@ class Peer(bulkamp.Server):
     @ivar commands: the names of the commands that it was asked to do.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, isPlain: bool = False) -> None:
         """
         It got nothing yet.
         """
-        super().__init__()
+        super().__init__(isPlain)
         self.got: list[Any] = []
         self.answer: dict[str, Any] = {}
         self.commands: list[bytes] = []
@@ -81,7 +82,11 @@ class Peer(bulkamp.Server):
 class BulkTests(ExampleTestCase):
     """
     Both ways that a value can take, and what becomes of it.
+
+    @ivar server: Makes the server's protocol.
     """
+
+    server: Any = Peer
 
     async def pair(self, reactor: Any, scheme: str) -> tuple[Any, Any]:
         """
@@ -90,7 +95,7 @@ class BulkTests(ExampleTestCase):
         made: list[Any] = []
 
         def build() -> Any:
-            made.append(Peer())
+            made.append(self.server())
             return made[-1]
 
         endpoint = await self.listen(reactor, Factory.forProtocol(build), scheme)
@@ -151,6 +156,81 @@ class BulkTests(ExampleTestCase):
             self.assertEqual(client.commands.count(b"Piece"), {"ib": 0, "tcp": 3}[scheme])
 
         self.onBoth(steps)
+
+    async def mirrored(self, reactor: Any, client: Any, server: Any, read: bool) -> None:
+        """
+        Send a value, and fetch it back, by READ or in pieces.
+        """
+        value = Random(7).randbytes(_PIECES)
+        answer = await client.callRemote(bulkamp.Mirror, blob=value)
+        self.assertEqual(self.regions(reactor), int(read))
+        self.assertEqual(await answer["blob"].fetch(), value)
+        self.assertEqual(client.commands.count(b"Piece"), 0 if read else 3)
+        await becomes(reactor, lambda: not client._lent and not server._lent)
+
+    def test_offer(self) -> None:
+        """
+        A connection of bytes has RDMA when the client has offered it and the server agreed; values are READ.
+        Over C{ib:} there is nothing to offer.
+        """
+
+        async def steps(reactor: Any) -> None:
+            for scheme in ("sdp", "tcp", "ib"):
+                client, server = await self.pair(reactor, scheme)
+                self.assertTrue(await client.offer())
+                self.assertEqual(server.commands.count(b"Offer"), int(scheme != "ib"))
+                await self.mirrored(reactor, client, server, True)
+                client.transport.loseConnection()
+                await self.assertEmpty(reactor)
+
+        self.drive(steps)
+
+    def test_offerRefused(self) -> None:
+        """
+        Without an agreement a connection stays what it is: the client does not want it, the server does not,
+        or does not know of it.
+        """
+
+        class Old(Peer):
+            def locateResponder(self, name: bytes) -> Any:
+                found = super().locateResponder(name)
+                return None if name == b"Offer" else found
+
+        async def steps(reactor: Any) -> None:
+            for kind, isPlain in ((Peer, True), (lambda: Peer(True), False), (Old, False)):
+                self.server = kind
+                client, server = await self.pair(reactor, "tcp")
+                client.isPlain = isPlain
+                self.assertFalse(await client.offer())
+                self.assertEqual(server.commands.count(b"Offer"), int(not isPlain))
+                await self.mirrored(reactor, client, server, False)
+                client.transport.loseConnection()
+                await self.assertEmpty(reactor)
+
+        self.drive(steps)
+
+    def test_offerLost(self) -> None:
+        """
+        A server that agrees and then ends the connection: the offer fails, and so does what comes after it.
+        """
+
+        class Leaver(Peer):
+            def sendBox(self, box: Any) -> None:
+                self._agreed = False
+                super().sendBox(box)
+                self.transport.loseConnection()
+
+        async def steps(reactor: Any) -> None:
+            self.server = Leaver
+            client, _ = await self.pair(reactor, "tcp")
+            with self.assertRaises(SwitchError):
+                await client.offer()
+            await becomes(reactor, lambda: client.transport is None)
+            with self.assertRaises((ConnectionDone, ConnectionLost)):
+                await client.callRemote(bulkamp.Mirror, blob=b"late")
+            await self.assertEmpty(reactor)
+
+        self.drive(steps)
 
     def test_many(self) -> None:
         """

@@ -10,7 +10,7 @@ from typing import Any
 from twisted.internet import error
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.endpoints import clientFromString, serverFromString
-from twisted.internet.interfaces import IReactorFDSet, IReactorTime
+from twisted.internet.interfaces import IReactorFDSet, IReactorTime, ITCPTransport
 from twisted.internet.protocol import Factory
 from twisted.internet.test.reactormixins import ReactorBuilder
 from zope.interface.verify import verifyObject
@@ -29,6 +29,10 @@ from twisted_ib.errors import (
 from twisted_ib.interfaces import IRDMATransport, ISDPTransport
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rdma import switchToRDMA
+from twisted_ib.reactor import direct
+
+#: More bytes than any buffer holds.
+_WRITTEN = 3_000_000
 
 
 class SwitchingTestsMixin(Driven):
@@ -44,6 +48,12 @@ class SwitchingTestsMixin(Driven):
     client: str
     interface: Any = ISDPTransport
 
+    async def listen(self, reactor: Any, factory: Any) -> Any:
+        """
+        @return: The server's port.
+        """
+        return await serverFromString(reactor, self.server).listen(factory)
+
     async def pair(self, reactor: Any) -> tuple[Any, Talker, Talker]:
         """
         @return: A port, a client and a server, connected; each has heard from the other.
@@ -56,7 +66,7 @@ class SwitchingTestsMixin(Driven):
 
         factory = Factory.forProtocol(build)  # type: ignore[arg-type]
         factory.noisy = False
-        port: Any = await serverFromString(reactor, self.server).listen(factory)
+        port: Any = await self.listen(reactor, factory)
         text = self.client.format(port.getHost().port)
         client: Any = await clientFromString(reactor, text).connect(factory)
         await becomes(reactor, lambda: len(made) == 2 and all(each.made.called for each in made))
@@ -140,20 +150,53 @@ class SwitchingTestsMixin(Driven):
 
         self.drive(steps)
 
-    def test_written(self) -> None:
+    def test_completion(self) -> None:
         """
-        What was written before arrives before: here the server switches when it has all.
+        A Deferred fires when the peer has the message, also where a request completes when it was sent.
         """
         this: Any = self
 
         async def steps(reactor: Any) -> None:
             port, client, server = await self.pair(reactor)
-            client.transport.write(bytes(3_000_000))
-            switched = switchToRDMA(client.transport)
-            await becomes(reactor, lambda: sum(map(len, server.log)) == 3_000_000)
-            del server.log[:]
-            other: Any = await switchToRDMA(server.transport)
-            await switched
+            one, other = await gatherResults([switchToRDMA(client.transport), switchToRDMA(server.transport)])
+            other.pauseProducing()
+            region = other.registerMemory(8, EVERYTHING)
+            sent = one.send(b"a message")
+            written = one.rdmaWrite(b"written!", region.address, region.remoteKey)
+            later: Deferred[None] = Deferred()
+            reactor.callLater(0.02, later.callback, None)
+            await later
+            this.assertEqual((sent.called, written.called), (False, False))
+            other.resumeProducing()
+            await sent
+            this.assertEqual(server.log, [b"a message"])
+            await written
+            this.assertEqual(bytes(region.view), b"written!")
+            await self.close(port, client, server)
+            await self.nothingLeft(reactor)
+
+        self.drive(steps)
+
+    def test_written(self) -> None:
+        """
+        What was written before arrives before; what comes with its end belongs to the switch.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            switched: Deferred[Any] = Deferred()
+
+            def heard(data: bytes) -> None:
+                if sum(map(len, server.log)) >= _WRITTEN:
+                    server.hook = None
+                    leftover = b"".join(server.log)[_WRITTEN:]
+                    del server.log[:]
+                    switchToRDMA(server.transport, leftover=leftover).chainDeferred(switched)
+
+            server.hook = heard
+            client.transport.write(bytes(_WRITTEN))
+            _, other = await gatherResults([switchToRDMA(client.transport), switched])
             other.write(b"a message")
             await client.heard(1)
             this.assertEqual(client.log.pop(), b"a message")
@@ -212,11 +255,12 @@ class SwitchingTestsMixin(Driven):
 
     def test_late(self) -> None:
         """
-        The passive end may call later than the active one.
+        The passive end may call later than the active one, if it reads no more.
         """
 
         async def steps(reactor: Any) -> None:
             port, client, server = await self.pair(reactor)
+            server.transport.pauseProducing()
             switched = switchToRDMA(client.transport)
             later: Deferred[None] = Deferred()
             reactor.callLater(0.05, later.callback, None)
@@ -412,6 +456,34 @@ class SDPRoCETests(OnWire, SwitchingTestsMixin, ReactorBuilder):
     _reactors = IB_REACTORS
 
 
-for _case in (SDPShmTests, RedirectedTests, SDPRoCETests):
+class TCPTests(SwitchingTestsMixin, ReactorBuilder):
+    """
+    Over TCP, on reactors that know nothing of RDMA.
+    """
+
+    server = "tcp:0:interface=127.0.0.1"
+    client = "tcp:127.0.0.1:{}:timeout=10"
+    interface = ITCPTransport
+    _reactors = OTHER_REACTORS
+
+
+class TCPOnIBTests(SwitchingTestsMixin, ReactorBuilder):
+    """
+    Over TCP on the C{ib} reactor, where a rule keeps the switch from taking SDP.
+    """
+
+    server = "tcp:0:interface=127.0.0.1"
+    client = "tcp:127.0.0.1:{}:timeout=10"
+    interface = ITCPTransport
+    _reactors = IB_REACTORS
+
+    async def listen(self, reactor: Any, factory: Any) -> Any:
+        """
+        See L{SwitchingTestsMixin.listen}.
+        """
+        return direct(reactor).listenTCP(0, factory, interface="127.0.0.1")
+
+
+for _case in (SDPShmTests, RedirectedTests, SDPRoCETests, TCPTests, TCPOnIBTests):
     globals().update(_case.makeTestCaseClasses())
-del SDPShmTests, RedirectedTests, SDPRoCETests, _case
+del SDPShmTests, RedirectedTests, SDPRoCETests, TCPTests, TCPOnIBTests, _case

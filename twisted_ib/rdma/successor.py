@@ -2,12 +2,13 @@
 The two transports of a connection that switches to RDMA: the former one, which is of no use any more, and its
 successor.
 
-The class of a former transport is changed to one with L{FormerTransport} in front, so that transports which
-do not switch pay nothing for the possibility.
+The class of a former transport is changed to one with the methods of L{FormerTransport}, so that transports
+which do not switch pay nothing for the possibility.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -51,50 +52,49 @@ class Keeper(Protocol):
         self._switch.formerLost(reason)
 
 
+def _refusal() -> TransportSwitchedError:
+    return TransportSwitchedError(
+        "this transport's connection switches to RDMA, or has switched: use the one that the Deferred of"
+        " switchToRDMA gives"
+    )
+
+
 class FormerTransport:
     """
-    The calls to a transport from when its connection begins to switch: a mixin in front of its class.
+    The calls to a transport from when its connection begins to switch.
     """
 
-    __slots__ = ()
-
     _switch: Switch
-
-    def _refusal(self) -> TransportSwitchedError:
-        return TransportSwitchedError(
-            "this transport's connection switches to RDMA, or has switched: use the one that the Deferred of"
-            " switchToRDMA gives"
-        )
 
     def write(self, data: bytes) -> None:
         """
         @raise TransportSwitchedError: Always.
         """
-        raise self._refusal()
+        raise _refusal()
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
         """
         @raise TransportSwitchedError: Always.
         """
-        raise self._refusal()
+        raise _refusal()
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         """
         @raise TransportSwitchedError: Always.
         """
-        raise self._refusal()
+        raise _refusal()
 
     def startTLS(self, contextFactory: Any, normal: bool = True) -> None:
         """
         @raise TransportSwitchedError: Always.
         """
-        raise self._refusal()
+        raise _refusal()
 
     def loseWriteConnection(self) -> None:
         """
         @raise TransportSwitchedError: Always.
         """
-        raise self._refusal()
+        raise _refusal()
 
     def loseConnection(self, _connDone: object = None) -> None:
         """
@@ -133,8 +133,6 @@ class FormerSocket(FormerTransport):
     One of Twisted's TCP.
     """
 
-    __slots__ = ()
-
     connector: Any = None
     protocol: Any
 
@@ -153,6 +151,20 @@ class FormerSocket(FormerTransport):
         # Not BaseClient.connectionLost, which also notifies the connector.
         tcp.Connection.connectionLost(self, reason)  # type: ignore[arg-type]
 
+    def takeSocket(self) -> socket.socket:
+        """
+        Take the socket away.  The transport is then as after its end.
+        """
+        this: Any = self
+        this.stopReading()
+        this.stopWriting()
+        # Not by connectionLost(): in order it calls shutdown(2), else it sets SO_LINGER to 0, and both act on
+        # the connection.
+        taken = socket.socket(fileno=this.socket.detach())
+        this.connected, this.disconnected = 0, 1
+        del this.protocol, this.socket, this.fileno
+        return taken
+
     def ended(self, reason: Failure) -> None:
         """
         Notify the connector, if there is one.
@@ -169,12 +181,25 @@ def become(transport: Any, kind: type[FormerTransport], switch: Switch) -> None:
     Make a transport a former one.
     """
     plain = transport.__class__
-    # One class per plain class: an assignment to __class__ needs the same layout, hence the empty __slots__.
     found = _formers.get(plain)
     if found is None:
-        found = _formers[plain] = type("Former" + plain.__name__, (kind, plain), {"__slots__": ()})
+        # An assignment to __class__ needs the same layout: hence the empty __slots__, and no second base.
+        methods = {
+            name: method
+            for each in (FormerTransport, kind)
+            for name, method in vars(each).items()
+            if not name.startswith("__")
+        }
+        found = _formers[plain] = type("Former" + plain.__name__, (plain,), {"__slots__": (), **methods})
     transport._switch = switch
     transport.__class__ = found
+
+
+def hasSwitched(transport: Any) -> bool:
+    """
+    Return whether a transport is a former one.
+    """
+    return transport.__class__ in _formers.values()
 
 
 class SwitchedTransport(ConnectedTransport, RDMATransport):
@@ -246,4 +271,4 @@ def tell(call: Any, *arguments: Any) -> None:
         log.err()
 
 
-__all__ = ["FormerSocket", "FormerTransport", "Keeper", "SwitchedTransport", "become", "tell"]
+__all__ = ["FormerSocket", "FormerTransport", "Keeper", "SwitchedTransport", "become", "hasSwitched", "tell"]

@@ -29,7 +29,7 @@ from twisted_ib.internet import failures
 from twisted_ib.internet.transport import CONNECTION_DONE
 from twisted_ib.rdma import handshake
 from twisted_ib.rdma.port import checkMessageSize, checkPrivateData
-from twisted_ib.rdma.successor import FormerTransport, Keeper, SwitchedTransport, become, tell
+from twisted_ib.rdma.successor import FormerTransport, Keeper, SwitchedTransport, become, hasSwitched, tell
 
 if TYPE_CHECKING:
     from twisted_ib.internet.channel import DeviceChannel
@@ -181,16 +181,17 @@ class Switch(ABC):
         channel.acquire(transport)
         return transport
 
-    def ask(self, path: Any, serviceID: int) -> None:
+    def ask(self, path: Any, serviceID: int = 0) -> None:
         """
         Active: send a REQ.
 
+        @param serviceID: 0 for the one of the peer's port.
         @raise HCAError: It cannot be sent.
         """
         channel, transport = self.channel, self.transport
         assert channel is not None and transport is not None
         request = handshake.request(transport, self.host, self.peer)
-        request.serviceID = serviceID
+        request.serviceID = serviceID or request.serviceID
         self._connection = channel.device.sendRequest(path, request, self, channel.now())
 
     def replied(self, connection: Any, reply: Any) -> None:
@@ -281,6 +282,13 @@ class Switch(ABC):
         self._fail(SwitchError(text))
 
     # As an attempt of its channel.
+
+    def logPrefix(self) -> str:
+        """
+        Return the log prefix, for a reactor that closes everything.
+        """
+        return "Switch"
+
     def failIfNotConnected(self, reason: Exception) -> None:
         """
         The device is removed.
@@ -323,7 +331,7 @@ def _refusal(transport: Any) -> str:
         return "TLS cannot go on as RDMA, which would not be encrypted"
     if IRDMATransport.providedBy(transport):
         return "it has RDMA already"
-    if isinstance(transport, FormerTransport):
+    if hasSwitched(transport):
         return "it has switched, or is about to"
     isSDP = ISDPTransport.providedBy(transport)
     if not isSDP and not isinstance(transport, tcp.Connection):
@@ -390,12 +398,14 @@ def switchToRDMA(
         initiator = hasattr(transport, "connector")
     checkPrivateData(privateData, INITIATOR_BYTES if initiator else RESPONDER_BYTES)
     options = SwitchOptions(initiator, leftover, privateData, timeout, maxMessageSize)
+    # Imported on demand: a program pays for what it uses.
     if isStream:
-        # Imported on demand: a program pays for what it uses.
         from twisted_ib.rdma.switchingstream import StreamSwitch
 
         return StreamSwitch(transport, options).begin()
-    raise NotSwitchableError("this connection cannot switch to RDMA: it is over TCP")
+    from twisted_ib.rdma.switchingsocket import SocketSwitch
+
+    return SocketSwitch(transport, options).begin()
 
 
 __all__ = ["SWITCH_SECONDS", "Switch", "SwitchOptions", "switchToRDMA"]

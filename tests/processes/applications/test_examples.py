@@ -203,13 +203,14 @@ class BulkAMPTests(ExampleTestCase):
 
     def test_send(self) -> None:
         """
-        100 MB go there and back, by RDMA READ and in pieces over TCP.
+        100 MB go there and back: by RDMA READ, over TCP after the connection has switched, and in pieces over
+        TCP, where the client does not want that.
         """
         server, endpoints = self.serve(["ib", "tcp"])
-        said = self.ask("send", *endpoints, "--megabytes", "100").split("\n")
-        self.assertEqual(len(said), 2)
-        for line in said:
-            self.assertRegex(line, r"^100 MB there and back in [0-9.]+ s: the same$")
+        arguments = "send", *endpoints, "--megabytes", "100"
+        said = [*self.ask(*arguments).split("\n"), *self.ask(*arguments, "--plain").split("\n")]
+        for line, how in zip(said, ("by READ", "by READ", "by READ", "in pieces"), strict=True):
+            self.assertRegex(line, rf"^100 MB there and back {how} in [0-9.]+ s: the same$")
         self.assertFree(server)
         self.assertEqual(server.kill(), "")
 

@@ -13,7 +13,7 @@ class IStreamFabric(IFabric, IAddressDirectory):
     """
 
     # RFC 5044 section 7.1: startup may follow octets of another protocol.
-    def adopt(made, leftover=b"", serviceID=0):  # type: ignore[no-untyped-def]
+    def adopt(made, leftover=b"", serviceID=0, seconds=None, ended=None):  # type: ignore[no-untyped-def]
         """
         Let a connected TCP socket go on as a connection of this fabric.
 
@@ -22,7 +22,11 @@ class IStreamFabric(IFabric, IAddressDirectory):
         @param serviceID: nonzero: the peer sends the request to connect, and the listener of this service id
             gets it (L{Services.serve<twisted_ib.hca.device.connections.Services.serve>}); 0: this side sends
             one, over the path that is returned.
-        @return: the path to the peer, for one request.
+        @param seconds: how long the peer may take for the request, or for its answer; by default as on other
+            connections.
+        @param ended: called once, when the connection has ended.
+        @return: the path to the peer, for one request; its C{close()} closes a connection that has no queue
+            pair yet.
         """
 
 

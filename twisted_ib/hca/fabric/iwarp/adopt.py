@@ -7,6 +7,7 @@ RFC 5044 section 7.1: MPA may begin on a connection that has carried other octet
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from twisted_ib.hca.fabric.iwarp.peerpath import PeerPath
@@ -20,17 +21,28 @@ class AdoptedPath(PeerPath):
     management, by the service id that it was adopted with.
     """
 
-    __slots__ = ("_leftover", "_socket")
+    __slots__ = ("_ended", "_leftover", "_socket", "seconds")
 
-    def __init__(self, fabric: Any, made: socket.socket, leftover: bytes) -> None:
+    def __init__(
+        self,
+        fabric: Any,
+        made: socket.socket,
+        leftover: bytes,
+        seconds: float | None = None,
+        ended: Callable[[], object] | None = None,
+    ) -> None:
         """
         @param made: connected; the fabric's from now on.
         @param leftover: octets received behind the program's last, which belong to MPA.
+        @param seconds: how long the peer's startup frame is awaited; by default as on any connection.
+        @param ended: called once, when the connection has ended.
         """
         made.setblocking(False)
         super().__init__(fabric, made.getpeername()[0].partition("%")[0])
         self._socket: socket.socket | None = made
         self._leftover = leftover
+        self.seconds = seconds
+        self._ended = ended
 
     def connected(self) -> tuple[socket.socket, bytes] | None:
         """
@@ -48,13 +60,25 @@ class AdoptedPath(PeerPath):
         """
         return self._socket is None
 
+    def closed(self) -> None:
+        """
+        See L{PeerPath.closed}.
+        """
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended()
+
     def close(self) -> None:
         """
-        Close a connection that no request was sent over.
+        Close a connection that has no queue pair yet.
         """
+        self._ended = None
         made, self._socket = self._socket, None
         if made is not None:
             made.close()
+        for stream in list(self.fabric.streams.values()):
+            if stream.way is self and stream.queuePair is None:
+                stream.close()
 
 
 __all__ = ["AdoptedPath"]

@@ -300,11 +300,18 @@ class IWARPFabric(AddressDirectory):
         No effect: nothing was joined.
         """
 
-    def adopt(self, made: socket.socket, leftover: bytes = b"", serviceID: int = 0) -> AdoptedPath:
+    def adopt(
+        self,
+        made: socket.socket,
+        leftover: bytes = b"",
+        serviceID: int = 0,
+        seconds: float | None = None,
+        ended: Callable[[], object] | None = None,
+    ) -> AdoptedPath:
         """
         See L{IStreamFabric<twisted_ib.hca.fabric.base.streams.IStreamFabric>}.
         """
-        path = AdoptedPath(self, made, leftover)
+        path = AdoptedPath(self, made, leftover, seconds, ended)
         if not serviceID:
             self._adopted.add(path)
         elif (given := path.connected()) is not None:

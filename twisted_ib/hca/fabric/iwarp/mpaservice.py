@@ -204,7 +204,7 @@ class MPAService:
             stream.close()
             return
         stream.sendFrame(frame)
-        stream.startTimer((machine.deadline or now) - now, lambda: self._expired(stream))
+        self._limit(stream, machine, now)
         stream.watchFrames(leftover)
 
     def _takeREP(self, way: PeerPath, body: bytes) -> None:
@@ -375,8 +375,14 @@ class MPAService:
         fabric.halfOpen[setup.halfOpen] += 1
         machine = setup.machine = Responder(self._options(), now)
         stream.isPassive = True
-        stream.startTimer((machine.deadline or now) - now, lambda: self._expired(stream))
+        self._limit(stream, machine, now)
         stream.watchFrames(leftover)
+
+    def _limit(self, stream: StreamPath, machine: Initiator | Responder, now: float) -> None:
+        seconds = stream.way.seconds
+        if seconds is not None:
+            machine.deadline = now + seconds
+        stream.startTimer((machine.deadline or now) - now, lambda: self._expired(stream))
 
     def _notHalfOpen(self, setup: Setup) -> None:
         address, setup.halfOpen = setup.halfOpen, ""
@@ -529,6 +535,7 @@ class MPAService:
         if fabric.streams.get(stream.number) is stream:
             del fabric.streams[stream.number]
         fabric.soon.pop(stream, None)
+        stream.way.closed()
 
 
 __all__ = ["MPAService"]

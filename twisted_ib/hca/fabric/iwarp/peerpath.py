@@ -44,6 +44,14 @@ class PeerPath:
         """
         return None
 
+    #: How long the peer's startup frame is awaited; L{None} for MPA's own limits.
+    seconds: float | None = None
+
+    def closed(self) -> None:
+        """
+        A connection of this path has ended: no effect, as there may be others.
+        """
+
     @property
     def isSpent(self) -> bool:
         """
