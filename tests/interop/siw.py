@@ -5,6 +5,7 @@ C{ib-ping} and programs of rdma-core over iWARP, each the other's server: the gu
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 
 from twisted.trial.unittest import SkipTest
@@ -18,9 +19,36 @@ from tests.interop.lab.lab import SIW, Peer
 from tests.interop.lab.machine import Ended
 from tests.interop.rping import GONE_SECONDS, NOBODY, ROUNDS, SECONDS, Rounds, RPingPrograms, addSizes
 from tests.interop.wire import malformedOf
+from tests.support.captures import TSHARK, crcsOf
+from tests.support.commands import PATH, programOf
 from tests.support.waiting import PATIENCE
 from twisted_ib.hca.fabric.iwarp.protocol.ddp import Opcode
+from twisted_ib.hca.fabric.iwarp.protocol.mpa import hasCRC32C
 
+#: Rejects one request.
+_REJECTS = """
+from twisted_ib.hca import verbs
+from twisted_ib.hca.verbs import enums
+
+channel = verbs.CMEventChannel()
+listener = verbs.CMID(channel)
+listener.bind_addr(verbs.AddrInfo(sys.argv[1], None, "7174", None, enums.RDMA_PS_TCP, enums.RAI_PASSIVE))
+listener.listen(1)
+print("listens", flush=True)
+event = channel.get_cm_event()
+cmid = verbs.CMID(event, listen_id=listener)
+event.ack_cm_event()
+cmid.reject(b"no")
+cmid.close()
+listener.close()
+"""
+#: Has devices ask for CRCs.
+_CRC = """
+from twisted_ib.hca.fabric.iwarp import iwarp
+from twisted_ib.hca.fabric.iwarp.mpaservice import MPAService
+
+iwarp.MPAService = lambda fabric, isUsingCRC: MPAService(fabric, True)
+"""
 #: How soon the other side of a process that is killed has to say so.
 ERROR_SECONDS = 5 * PATIENCE
 #: How many frames are no beginning any more.
@@ -184,6 +212,86 @@ class RefusedIPv6Tests(RefusedTests):
     """
 
     ipv6 = True
+
+
+class RejectedTests(SIWTestCase, RPingPrograms):
+    """
+    A program that does not want the connection: MPA's Reply says so, with private data.
+    """
+
+    def _look(self) -> None:
+        """
+        Check the Reply.
+        """
+        reply = self.directions()[1].startup
+        self.assertEqual((reply.isRejected, reply.privateData), (True, b"no"))
+        self.nothingLeft()
+
+    def test_client(self) -> None:
+        """
+        C{ib-ping} hears it from the guest.
+        """
+        server = self.listening(f"python3 /interop/reject.py {self.there} 7174 no")
+        ended = self.client("-C", "1").finish(SECONDS)
+        self.assertIn("connection refused", ended.errors)
+        self.succeeded(self.guest.finish(server, GONE_SECONDS))
+        self._look()
+
+    def test_server(self) -> None:
+        """
+        C{rping} hears it from this side.
+        """
+        server = self.program([sys.executable, "-c", PATH + _REJECTS, self.host])
+        self.until(server, "listens")
+        client = self.start(f"timeout 3 rping -c -a {self.host} -C 1")
+        ended = self.guest.finish(client, SECONDS)
+        self.assertIn("RDMA_CM_EVENT_REJECTED", ended.output + ended.errors)
+        self.succeeded(server.finish(SECONDS))
+        self._look()
+
+
+class RejectedIPv6Tests(RejectedTests):
+    """
+    IPv6.
+    """
+
+    ipv6 = True
+
+
+class CRCTests(SIWTestCase, RPingPrograms):
+    """
+    This side asks for CRCs, and siw checks and makes them.
+    """
+
+    options = ("-C", "20", "-S", "5003", "-V")
+
+    def ping(self, *arguments: str, device: str | None = None) -> Program:
+        """
+        @return: an C{ib-ping} whose device asks for CRCs.
+        """
+        command = [sys.executable, "-c", PATH + _CRC + programOf("ping.ping"), "--device", "iwarp0"]
+        return self.program([*command, *arguments])
+
+    def _look(self) -> None:
+        """
+        Check that there were CRCs, and that all were right.
+        """
+        directions = self.directions()
+        count = sum(len(each.ulpdus) for each in directions)
+        self.assertTrue(directions[0].startup.crc or directions[1].startup.crc)
+        if TSHARK is not None:
+            self.assertEqual(crcsOf(self.file), {"Good": count})
+
+    def test_client(self) -> None:
+        """
+        As the client.
+        """
+        if not hasCRC32C():
+            raise SkipTest("google-crc32c is not installed")
+        server = self.remoteServer(*self.options)
+        self.succeeded(self.client(*self.options).finish(SECONDS))
+        self.succeeded(self.guest.finish(server, GONE_SECONDS))
+        self._look()
 
 
 class GoneTests(SIWTestCase, RPingPrograms):
