@@ -39,7 +39,7 @@ class SwitchTests(LoopTestCase):
 
     def test_nothing(self) -> None:
         """
-        A program that does not connect loads no reactor.
+        A program that does not connect has no reactor.
         """
         self.play(asyncio.sleep(0))
         self.assertIsNone(self.loop._reactor)

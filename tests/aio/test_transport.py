@@ -8,9 +8,17 @@ import asyncio
 import contextvars
 import os
 import socket
+import sys
+from collections import Counter
 from typing import Any
 
 from tests.aio.case import HOST, LoopTestCase, Recorder
+from twisted_ib.errors import WrongThreadError
+
+#: Calls of Python functions from the write of a message to its arrival, with both ends in one event loop and
+#: without polling, whose calls depend on the time.
+CALLS_PER_MESSAGE = 15
+POLLING = {"spin", "pending", "_pending", "<lambda>", "time"}
 
 
 class TransportContract:
@@ -353,6 +361,66 @@ class SDPTests(TransportContract, LoopTestCase):
 
     provider = "sdp"
     aborted = ConnectionResetError
+
+    def test_thread(self) -> None:
+        """
+        A write of another thread raises, and says what to call instead.
+        """
+
+        async def scenario() -> None:
+            client, _ = await self.pair()
+            with self.assertRaises(WrongThreadError) as wrong:
+                await self.loop.run_in_executor(None, client.transport.write, b"x")
+            self.assertIn("loop.call_soon_threadsafe()", str(wrong.exception))
+
+        self.play(scenario())
+
+    def test_calls(self) -> None:
+        """
+        A message costs these calls of Python functions from the write to C{data_received}: nothing of this
+        package stands between a protocol and the stream.
+        """
+        turns = 1000
+
+        class Echo(asyncio.Protocol):
+            count = 0
+
+            def connection_made(self, transport: Any) -> None:
+                self.transport = transport
+
+            def data_received(self, data: bytes) -> None:
+                self.count += 1
+                if self.count <= turns:
+                    self.transport.write(data)
+                else:
+                    done.set_result(None)
+
+        def count(frame: Any, event: str, _: Any) -> None:
+            if event == "call" and frame.f_code.co_name not in POLLING:
+                calls[frame.f_code.co_name] += 1
+
+        calls: Counter[str] = Counter()
+        done: asyncio.Future[None] = self.loop.create_future()
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            for each in (client, server):
+                protocol = Echo()
+                protocol.connection_made(each.transport)
+                each.transport.set_protocol(protocol)
+            client.transport.write(bytes(64))
+            sys.setprofile(count)
+            try:
+                await done
+            finally:
+                sys.setprofile(None)
+
+        self.play(scenario())
+        messages = 2 * turns
+        perMessage = {name: round(number / messages, 1) for name, number in calls.items()}
+        self.assertEqual(perMessage["data_received"], 1)
+        self.assertEqual(perMessage["write"], 1)
+        self.assertLessEqual(sum(calls.values()) / messages, CALLS_PER_MESSAGE, perMessage)
 
 
 class TCPTests(TransportContract, LoopTestCase):

@@ -9,15 +9,18 @@ import errno
 import socket
 from asyncio import sslproto
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
-if TYPE_CHECKING:
-    from twisted_ib.aio.reactor import LoopReactor
-    from twisted_ib.aio.streamsocket import StreamSocket
-    from twisted_ib.reactor.switch.reason import Reason
+# Much to import, and therefore not when the first connection is made: the event loop would stand still.
+from twisted_ib import limits
+from twisted_ib.aio.connecting import SwitchedConnect
+from twisted_ib.aio.listening import Server
+from twisted_ib.aio.reactor import LoopReactor
+from twisted_ib.aio.streamsocket import INTERNET, StreamSocket
+from twisted_ib.aio.transport import StreamTransport
+from twisted_ib.reactor.switch.reason import EXPLICIT, Reason
 
-_INTERNET = (socket.AF_INET, socket.AF_INET6)
 #: Whether the connect of this context avoids the switch.
 _direct: ContextVar[bool] = ContextVar("direct", default=False)
 
@@ -48,9 +51,6 @@ class EventLoop(asyncio.SelectorEventLoop):
         reactor = self._reactor
         if reactor is None:
             self._check_closed()  # type: ignore[attr-defined]
-            # Not at the top: Twisted's reactors are much to import for a program that only computes.
-            from twisted_ib.aio.reactor import LoopReactor
-
             reactor = self._reactor = LoopReactor(self)
         return reactor
 
@@ -94,10 +94,8 @@ class EventLoop(asyncio.SelectorEventLoop):
         family, _, _, _, address = addr_info
         why = None
         if _direct.get():
-            from twisted_ib.reactor.switch.reason import EXPLICIT, Reason
-
             why = Reason(EXPLICIT, "tcp", "tcp")
-        elif family in _INTERNET:
+        elif family in INTERNET:
             switch = self.reactor._switchFor("connect")
             # Rules that leave everything to TCP cost this test only.
             if switch is not None and switch.configuration.tcpOnly("connect"):
@@ -117,8 +115,6 @@ class EventLoop(asyncio.SelectorEventLoop):
     async def _connectSDP(
         self, switch: Any, family: int, address: Any, local_addr_infos: Any
     ) -> tuple[StreamSocket | None, Reason | None]:
-        from twisted_ib.aio.connecting import SwitchedConnect
-
         bound = _bind(family, local_addr_infos)
         # If none can be bound, TCP's attempt reports it.
         if local_addr_infos is not None and bound is None:
@@ -141,7 +137,7 @@ class EventLoop(asyncio.SelectorEventLoop):
             )
         except BaseException:
             # The application's factory has raised.  A socket would close when it is collected.
-            if _isStream(sock):
+            if isinstance(sock, StreamSocket):
                 sock.close()
             raise
 
@@ -155,12 +151,10 @@ class EventLoop(asyncio.SelectorEventLoop):
         server: Any = None,
         **more: Any,
     ) -> Any:
-        if not _isStream(sock):
+        if not isinstance(sock, StreamSocket):
             return super()._make_socket_transport(  # type: ignore[misc]
                 sock, protocol, waiter, extra=self._explained(sock, extra, server), server=server, **more
             )
-        from twisted_ib.aio.transport import StreamTransport
-
         return StreamTransport(self, sock, protocol, waiter, extra, server)
 
     def _make_ssl_transport(
@@ -176,7 +170,7 @@ class EventLoop(asyncio.SelectorEventLoop):
         server: Any = None,
         **timeouts: Any,
     ) -> Any:
-        if not _isStream(rawsock):
+        if not isinstance(rawsock, StreamSocket):
             return super()._make_ssl_transport(  # type: ignore[misc]
                 rawsock,
                 protocol,
@@ -188,8 +182,6 @@ class EventLoop(asyncio.SelectorEventLoop):
                 server=server,
                 **timeouts,
             )
-        from twisted_ib.aio.transport import StreamTransport
-
         secure: Any = sslproto.SSLProtocol(
             self, protocol, sslcontext, waiter, server_side, server_hostname, **timeouts
         )
@@ -234,9 +226,6 @@ class EventLoop(asyncio.SelectorEventLoop):
             return await super().create_server(
                 protocol_factory, host, port, start_serving=start_serving, **options
             )
-        from twisted_ib import limits
-        from twisted_ib.aio.listening import Server
-
         # As libsdp does: a number that TCP draws and SDP has in use is drawn again.
         draws = start_serving and not port and options.get("sock") is None
         for left in reversed(range(limits.PORT_ATTEMPTS if draws else 1)):
@@ -270,15 +259,6 @@ class EventLoop(asyncio.SelectorEventLoop):
         if reactor is not None:
             reactor.close()
         super().close()
-
-
-def _isStream(sock: Any) -> bool:
-    # Most are sockets, and without SDP the class is not even imported.
-    if isinstance(sock, socket.socket):
-        return False
-    from twisted_ib.aio.streamsocket import StreamSocket
-
-    return isinstance(sock, StreamSocket)
 
 
 def _bind(family: int, local: Any) -> socket.socket | None:
