@@ -8,7 +8,14 @@ import random
 import socket
 
 from tests.hca.fabric.iwarp.ends import ONE, SPACE, TWO, End, IWARPTestCase
-from twisted_ib.errors import DeviceError, NoRouteError, PathLostError, QueuePairError, ServiceInUseError
+from twisted_ib.errors import (
+    DeviceClosedError,
+    DeviceError,
+    NoRouteError,
+    PathLostError,
+    QueuePairError,
+    ServiceInUseError,
+)
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.connection import RejectReason
@@ -138,6 +145,14 @@ class ConnectionTests(IWARPTestCase):
         one.device.close()
         self.assertIn("failed", one.events)
         self.until(lambda: "failed" in two.events)
+
+    def test_forked(self) -> None:
+        """
+        In a forked child every use is a named error.
+        """
+        one, _ = self.pair()
+        one.device.forked()
+        self.assertRaises(DeviceClosedError, one.queuePair.postInline, b"", b"child", 5)
 
     def test_adopted(self) -> None:
         """

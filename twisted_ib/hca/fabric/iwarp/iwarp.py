@@ -25,7 +25,6 @@ from twisted_ib.hca.base.traits import STREAM, Traits
 from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.fabric.base.addressdirectory import AddressDirectory
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch
-from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.base.streams import IStreamFabric
 from twisted_ib.hca.fabric.base.waker import LinkWaker
 from twisted_ib.hca.fabric.iwarp.adopt import AdoptedPath
@@ -521,8 +520,7 @@ class IWARPFabric(AddressDirectory):
         """
         self._isClosed = True
         for stream in list(self.streams.values()):
-            stream.socket.close()
-            stream.socket = Forked()
+            stream.forked()
         self._closeSockets()
 
     def _closeSockets(self) -> None:

@@ -24,6 +24,7 @@ from twisted_ib.hca.base.operation import (
     RESUME,
 )
 from twisted_ib.hca.base.timers import Timer
+from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.base.path import Waiters
 from twisted_ib.hca.fabric.iwarp.protocol.ddp import UNTAGGED
 from twisted_ib.hca.fabric.iwarp.protocol.mpastream import (
@@ -524,6 +525,13 @@ class SendingPath(Waiters):
         queuePair = self.queuePair
         if queuePair is not None:
             queuePair.fail(reason)
+
+    def forked(self) -> None:
+        """
+        In a forked child: make every use an error, and close the descriptor, which is no FIN.
+        """
+        self.socket.close()
+        self.socket = self._sender = Forked()
 
     def close(self) -> None:
         """
