@@ -69,6 +69,8 @@ _REFUSED: Final = frozenset((errno.ECONNREFUSED, errno.ECONNRESET))
 class MPAService:
     """
     The connection management of one fabric.
+
+    @ivar isUsingCRC: whether CRCs are asked for on connections that begin.
     """
 
     def __init__(self, fabric: IWARPFabric, isUsingCRC: bool) -> None:
@@ -76,7 +78,7 @@ class MPAService:
         @param isUsingCRC: whether CRCs are asked for.
         """
         self._fabric = fabric
-        self._isUsingCRC = isUsingCRC
+        self.isUsingCRC = isUsingCRC
         self._last = GSI_QPN
         take: dict[int, Any] = {
             REQ.attribute: self._takeREQ,
@@ -89,7 +91,7 @@ class MPAService:
         self._receivers = take
 
     def _options(self, readsIn: int = 0, readsOut: int = 0) -> StartupOptions:
-        return StartupOptions(crc=self._isUsingCRC, readsIn=readsIn, readsOut=readsOut)
+        return StartupOptions(crc=self.isUsingCRC, readsIn=readsIn, readsOut=readsOut)
 
     def _stream(self, way: PeerPath, made: socket.socket, serviceID: int) -> StreamPath:
         streams, number = self._fabric.streams, self._last

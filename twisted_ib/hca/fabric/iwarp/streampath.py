@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 #: The octets that are received at once: one FPDU of the longest ULPDU, with markers. So a connection that is
 #: not read from, or has received a part of an FPDU, keeps no more.
 RECEIVE_BYTES = (fpduBytes(MAX_ULPDU, True) + 4095) & ~4095
+#: The fabric's buffer, in which all connections receive by turns.
+BUFFER_BYTES = 4 * RECEIVE_BYTES
 #: How long a message waits for a receive, in seconds; then the stream ends, as RFC 5041 has it at once.
 IWARP_NO_RECEIVE_SECONDS = 10.0
 #: The first and the longest interval at which a waiting message is tried again, in seconds.
@@ -170,7 +172,7 @@ class StreamPath(SendingPath):
 
     def _read(self, budget: int) -> int:
         fabric = self.fabric
-        buffer, view, size = fabric.buffer, fabric.view, RECEIVE_BYTES
+        buffer, view = fabric.buffer, fabric.view
         rest, self._rest = self._rest, b""
         start, stop, n = 0, len(rest), 0
         self._isBusy = True
@@ -180,16 +182,17 @@ class StreamPath(SendingPath):
                 start = self._consume(buffer, 0, stop)
                 n = 1
             while self.alive and self._isReading() and n <= budget:
-                if start:
-                    buffer[: stop - start] = buffer[start:stop]
+                # What is incomplete is moved to the front only where the rest would not fit behind it.
+                if start == stop or start + RECEIVE_BYTES > BUFFER_BYTES:
+                    buffer.move(0, start, stop - start)
                     start, stop = 0, stop - start
-                got = self._receive(view, stop)
+                asked = start + RECEIVE_BYTES - stop
+                got = self._receive(view[stop : stop + asked])
                 if got <= 0:
                     break
                 n += 1
-                asked = size - stop
                 stop += got
-                start = self._consume(buffer, 0, stop)
+                start = self._consume(buffer, start, stop)
                 if got < asked:
                     break
         finally:
@@ -200,9 +203,9 @@ class StreamPath(SendingPath):
             self._settle()
         return n
 
-    def _receive(self, view: memoryview, stop: int) -> int:
+    def _receive(self, view: memoryview) -> int:
         try:
-            got: int = self.socket.recv_into(view[stop:], 0, socket.MSG_DONTWAIT)
+            got: int = self.socket.recv_into(view, 0, socket.MSG_DONTWAIT)
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as error:
@@ -416,4 +419,4 @@ class StreamPath(SendingPath):
 
 classImplements(StreamPath, IPath)
 
-__all__ = ["RECEIVE_BYTES", "StreamPath"]
+__all__ = ["BUFFER_BYTES", "RECEIVE_BYTES", "StreamPath"]
