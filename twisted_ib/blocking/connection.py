@@ -221,7 +221,7 @@ class Connection:
         stream = self.stream
         if stream is not None and not stream.reading and self.size < RECEIVE_BYTES // 2 and not self.ended:
             stream.startReading()
-            stream.channel.device.flush()
+            self.loop.flush(stream.channel.device)
 
     # -- sending
 
@@ -254,7 +254,7 @@ class Connection:
                 stream.sendUrgent(data[-1:])
             else:
                 stream.write(data)
-            stream.channel.device.flush()
+            self.loop.flush(stream.channel.device)
             return len(data)
 
     def _broken(self) -> OSError:
@@ -309,7 +309,7 @@ class Connection:
                 self._isShut = True
                 stream.thread = get_ident()
                 stream.loseWriteConnection()
-                stream.channel.device.flush()
+                self.loop.flush(stream.channel.device)
             self.loop.disturb()
 
     def drop(self, isAborted: bool = False) -> None:
