@@ -19,7 +19,7 @@ from tests.support.waiting import HANG_SECONDS
 
 #: Requests of one combination.
 REQUESTS = 1000
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[3]
 
 _SERVER = """
 import sys
