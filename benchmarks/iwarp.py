@@ -21,7 +21,7 @@ from benchmarks.machine import describe, inWords
 from benchmarks.processes import PLACEMENTS, Pair, environmentFor
 from benchmarks.rows import Row
 from benchmarks.subjects import Subject, byName
-from benchmarks.switched import CRC, SWITCHED
+from benchmarks.switched import SWITCHED
 
 KIB = 1024
 #: Bytes of the round trips, and of the writes of the stream.
@@ -117,7 +117,7 @@ def environment(subject: Subject, folder: str) -> dict[str, str]:
     found["TWISTED_IB_CONFIG"] = os.path.join(folder, "ib.conf")
     Path(found["TWISTED_IB_CONFIG"]).write_text(_RULES)
     if subject is _CRC:
-        found[CRC] = "1"
+        found["TWISTED_IB_DEVICES"] = "iwarp0=iwarp:127.0.0.1,crc"
     return found
 
 

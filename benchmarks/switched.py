@@ -6,7 +6,6 @@ An endpoint string of such a subject begins with L{SWITCHED}.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,14 +15,10 @@ from twisted.internet.interfaces import IProtocolFactory, IStreamClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
 from zope.interface import implementer
 
-from twisted_ib.internet.channel import channelFor
 from twisted_ib.rdma import switchToRDMA
-from twisted_ib.rdma.switchingsocket import DEVICE
 
 #: Begins the endpoint strings.
 SWITCHED = "switched "
-#: A variable of the environment that is set where both ends shall ask for CRCs.
-CRC = "BENCHMARKS_CRC"
 
 
 class Switching(Protocol):
@@ -44,10 +39,6 @@ class Switching(Protocol):
         """
         The peer does the same.
         """
-        if CRC in os.environ:
-            transport: Any = self.transport
-            device = channelFor(transport.reactor, DEVICE, transport.getHost().host).device
-            device.fabric.service.isUsingCRC = True
         switchToRDMA(self.transport).addCallback(self._switched).chainDeferred(self.done)
 
     def _switched(self, transport: Any) -> Any:

@@ -221,7 +221,7 @@ class Connection:
         stream = self.stream
         if stream is not None and not stream.reading and self.size < RECEIVE_BYTES // 2 and not self.ended:
             stream.startReading()
-            self.loop.flush(stream.channel.device)
+            stream.channel.device.flush()
 
     # -- sending
 
@@ -254,7 +254,7 @@ class Connection:
                 stream.sendUrgent(data[-1:])
             else:
                 stream.write(data)
-            self.loop.flush(stream.channel.device)
+            stream.channel.device.flush()
             return len(data)
 
     def _broken(self) -> OSError:
@@ -309,7 +309,7 @@ class Connection:
                 self._isShut = True
                 stream.thread = get_ident()
                 stream.loseWriteConnection()
-                self.loop.flush(stream.channel.device)
+                stream.channel.device.flush()
             self.loop.disturb()
 
     def drop(self, isAborted: bool = False) -> None:

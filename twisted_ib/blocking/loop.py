@@ -240,15 +240,6 @@ class BlockingLoop:
 
     # -- after a call that changed something
 
-    def flush(self, device: Any) -> None:
-        """
-        Send what was written.
-        """
-        device.flush()
-        # A path that is used is polled again, and the leader, if it sleeps, polls nothing.
-        if self.sleeping and not device.arm():
-            self.reactor.wakeUp()
-
     def _dispatch(self) -> None:
         # Another thread's condition may hold now: the leader's, too.
         if self._followers:
@@ -288,8 +279,6 @@ class BlockingLoop:
             self.reactor.runUntilCurrent()
             if progress(self.reactor.channels):
                 self._dispatch()
-            for channel in self.reactor.channels:
-                self.flush(channel.device)
 
     # -- waiting
 
@@ -442,12 +431,6 @@ class BlockingLoop:
             return
         with self:
             self._closeOrphans()
-            # As the kernel does when a process ends: in order, or by a reset where something is unread.
-            for channel in channelsOf(self.reactor):
-                for user in list(channel.users):
-                    protocol = getattr(user, "protocol", None)
-                    if protocol is not None and hasattr(protocol, "loop"):
-                        protocol.close()
             end = monotonic() + DRAIN_SECONDS
             while self._isUnsent() and monotonic() < end:
                 self.reactor.turn(end - monotonic(), None)

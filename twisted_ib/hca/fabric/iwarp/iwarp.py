@@ -30,7 +30,7 @@ from twisted_ib.hca.fabric.base.waker import LinkWaker
 from twisted_ib.hca.fabric.iwarp.adopt import AdoptedPath
 from twisted_ib.hca.fabric.iwarp.mpaservice import MPAService
 from twisted_ib.hca.fabric.iwarp.peerpath import PeerPath
-from twisted_ib.hca.fabric.iwarp.streampath import BUFFER_BYTES, StreamPath
+from twisted_ib.hca.fabric.iwarp.streampath import RECEIVE_BYTES, StreamPath
 from twisted_ib.hca.host.addresses import interfaceOf
 
 #: TCP connections without a complete Request, of one address and of all. A SYN flood is the kernel's matter;
@@ -155,7 +155,7 @@ class IWARPFabric(AddressDirectory):
         self.soon: dict[StreamPath, None] = {}
         self.inbox: deque[tuple[Any, Any, Any]] = deque()
         # Private, so that a forked child does not see what arrives later; slices of it are bytes.
-        self.buffer: Any = mmap.mmap(-1, BUFFER_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.buffer: Any = mmap.mmap(-1, RECEIVE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.view = memoryview(self.buffer)
         self._listeners: dict[int, Listener] = {}
         self._adopted: WeakSet[AdoptedPath] = WeakSet()

@@ -69,8 +69,6 @@ _REFUSED: Final = frozenset((errno.ECONNREFUSED, errno.ECONNRESET))
 class MPAService:
     """
     The connection management of one fabric.
-
-    @ivar isUsingCRC: whether CRCs are asked for on connections that begin.
     """
 
     def __init__(self, fabric: IWARPFabric, isUsingCRC: bool) -> None:
@@ -78,7 +76,7 @@ class MPAService:
         @param isUsingCRC: whether CRCs are asked for.
         """
         self._fabric = fabric
-        self.isUsingCRC = isUsingCRC
+        self._isUsingCRC = isUsingCRC
         self._last = GSI_QPN
         take: dict[int, Any] = {
             REQ.attribute: self._takeREQ,
@@ -91,7 +89,7 @@ class MPAService:
         self._receivers = take
 
     def _options(self, readsIn: int = 0, readsOut: int = 0) -> StartupOptions:
-        return StartupOptions(crc=self.isUsingCRC, readsIn=readsIn, readsOut=readsOut)
+        return StartupOptions(crc=self._isUsingCRC, readsIn=readsIn, readsOut=readsOut)
 
     def _stream(self, way: PeerPath, made: socket.socket, serviceID: int) -> StreamPath:
         streams, number = self._fabric.streams, self._last
@@ -317,7 +315,12 @@ class MPAService:
         here, there = fabric.address, stream.peer.address
         privateData = frame.privateData
         if setup.serviceID >> 16 == _TCP:
-            port = stream.socket.getpeername()[1]
+            try:
+                port = stream.socket.getpeername()[1]
+            except OSError as error:
+                # Reset behind its Request.
+                self.broken(stream, error)
+                return
             privateData = RDMACMHeader(there, port, here).pack() + privateData
         if len(privateData) > REQ.privateDataBytes:
             fabric.count("iwarp_private_data_exceeded")
@@ -444,7 +447,7 @@ class MPAService:
             stream.sendFrame(event.output)
         if event.code is not None:
             stream.terminateStartup(Termination(2, 0, int(MPAErrorCode(event.code))))
-        self._gone(stream)
+        self.gone(stream)
         stream.finish()
 
     def _agreed(self, stream: StreamPath, machine: Any) -> None:
@@ -482,7 +485,7 @@ class MPAService:
         self._fabric.count("iwarp_connections_lost")
         text = f"the TCP connection to {stream.peer.address} is lost: {error.strerror}"
         self._fabric.doom(stream, PathLostError(text))
-        self._gone(stream)
+        self.gone(stream)
         stream.close()
 
     def ended(self, stream: StreamPath, isCut: bool) -> None:
@@ -502,12 +505,14 @@ class MPAService:
         if isCut:
             self._fabric.doom(stream, reason)
         # A FIN between messages is as a DREQ. There is no half-close: the queue pair is of no use then.
-        self._gone(stream)
+        self.gone(stream)
         self._fabric.doom(stream, reason)
         stream.finish()
 
-    def _gone(self, stream: StreamPath) -> None:
-        # Whoever waits for an answer of this connection, or has one, is told.
+    def gone(self, stream: StreamPath) -> None:
+        """
+        A connection has ended: tell connection management, if it knows it.
+        """
         localID, stream.localID = stream.localID, 0
         setup = stream.startup
         if setup is not None:

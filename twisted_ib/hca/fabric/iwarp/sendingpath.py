@@ -23,6 +23,7 @@ from twisted_ib.hca.base.operation import (
     REFUSAL,
     RESUME,
 )
+from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import Timer
 from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.base.path import Waiters
@@ -55,7 +56,7 @@ _READY_MOST_SECONDS: Final = 0.8
 #: Buffers of one sendmsg(2): UIO_MAXIOV.
 _PIECES: Final = 1024
 _SEND_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-_READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
+_READ, _WRITE, _ERROR = select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR
 _UNTAGGED_BYTES: Final = UNTAGGED.size
 
 
@@ -91,6 +92,7 @@ class SendingPath(Waiters):
         "_isBlocked",
         "_isBusy",
         "_isClosing",
+        "_isCut",
         "_isShut",
         "_out",
         "_posted",
@@ -145,6 +147,8 @@ class SendingPath(Waiters):
         self._out: list[Any] = []
         self._gathered = self._posted = self._taken = 0
         self._full = self._isBusy = self._isShut = self._isClosing = False
+        # Whether TCP takes nothing any more.
+        self._isCut = False
         # Whether nothing is posted now, for one of several reasons.
         self._isBlocked = True
         # Received and not consumed.
@@ -224,6 +228,10 @@ class SendingPath(Waiters):
         self.waiting.clear()
         self.unacknowledged.clear()
         self.finish()
+        if queuePair.state is QPState.ERR:
+            # The connection ends with it, of which connection management is told (as by Linux siw_cm.c
+            # siw_qp_cm_drop()).
+            self.fabric.service.gone(self)
 
     def forget(self, number: int) -> None:
         """
@@ -278,7 +286,8 @@ class SendingPath(Waiters):
             # A READ that cannot be answered any more; silence otherwise: the connection ends.
             if syndrome != ABSENT and not position and self.reads.inbound:
                 oldest = self.reads.inbound[0]
-                self.terminate(PROTECTION_INVALID_STAG, oldest, 0, len(oldest))
+                # The responder fails the queue pair itself, with an event of its own.
+                self._end(PROTECTION_INVALID_STAG, oldest, 0, len(oldest))
             return True
         return opcode == RESUME
 
@@ -374,13 +383,15 @@ class SendingPath(Waiters):
             except OSError:
                 # The next read says why; until then nothing more is posted.
                 out.clear()
-                self._full = self._isBlocked = True
+                self._full = self._isBlocked = self._isCut = True
                 self.fabric.later(self)
                 return
             if sent != total:
                 self._keep(batch, sent)
                 return
             del out[: len(batch)]
+        if self._isCut:
+            return
         if self._full:
             self._full = False
             self._block()
@@ -404,14 +415,20 @@ class SendingPath(Waiters):
         self._watch()
 
     def _watch(self) -> None:
-        events = _WRITE if self._full else 0
+        events = _WRITE if self._full and not self._isCut else 0
         if self._isReading():
             events |= _READ
+        elif self._isWaiting():
+            # A reset is to be heard of all the same.
+            events |= _ERROR
         if events != self._events and self.alive:
             self._events = events
             self.fabric.watchSocket(self.socket.fileno(), self, events)
 
     def _isReading(self) -> bool:
+        raise NotImplementedError
+
+    def _isWaiting(self) -> bool:
         raise NotImplementedError
 
     def watchConnect(self) -> None:
@@ -447,11 +464,8 @@ class SendingPath(Waiters):
 
         @param first: where it begins in C{buffer}, and C{last} where it ends; both 0 if there is none.
         """
-        # The octets of an FPDU that is half sent go out before it.
-        if self._sender.terminate(self._out, termination, buffer, first, last):
-            self.fabric.count("iwarp_terminates_sent")
         queuePair = self.queuePair
-        self.finish()
+        self._end(termination, buffer, first, last)
         if queuePair is not None:
             what = text or termination.text
             try:
@@ -461,6 +475,12 @@ class SendingPath(Waiters):
                 )
             except BaseException as error:
                 self.fabric.failed(error)
+
+    def _end(self, termination: Termination, buffer: Any, first: int, last: int) -> None:
+        # The octets of an FPDU that is half sent go out before it.
+        if self._sender.terminate(self._out, termination, buffer, first, last):
+            self.fabric.count("iwarp_terminates_sent")
+        self.finish()
 
     def terminateStartup(self, termination: Termination) -> None:
         """

@@ -8,6 +8,8 @@ so that TCP's window holds the peer; each connection has its own, so nobody else
 
 from __future__ import annotations
 
+import errno
+import os
 import select
 import socket
 from typing import TYPE_CHECKING, Any, Final
@@ -59,14 +61,14 @@ if TYPE_CHECKING:
 #: The octets that are received at once: one FPDU of the longest ULPDU, with markers. So a connection that is
 #: not read from, or has received a part of an FPDU, keeps no more.
 RECEIVE_BYTES = (fpduBytes(MAX_ULPDU, True) + 4095) & ~4095
-#: The fabric's buffer, in which all connections receive by turns.
-BUFFER_BYTES = 4 * RECEIVE_BYTES
+#: Segments that are joined into one record count as one for each so many octets: they may be tiny.
+JOINED_BYTES: Final = 1024
 #: How long a message waits for a receive, in seconds; then the stream ends, as RFC 5041 has it at once.
 IWARP_NO_RECEIVE_SECONDS = 10.0
 #: The first and the longest interval at which a waiting message is tried again, in seconds.
 _AGAIN_SECONDS: Final = 0.0005
 _AGAIN_MOST_SECONDS: Final = 0.05
-_READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
+_READ, _WRITE, _FAILED = select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR | select.EPOLLHUP
 _SYNDROME_MASK: Final = 0xE0
 #: In the first octet of a ULPDU: it is tagged, or the last of its message (RFC 5041 section 4.1).
 _WHOLE: Final = (TAGGED_BIT | LAST_BIT) >> 8
@@ -79,7 +81,7 @@ class StreamPath(SendingPath):
     The path of one queue pair to its peer; before that one is bound, a TCP connection in the making.
     """
 
-    __slots__ = ("_again", "_kept", "_parts", "_reader", "_receiver", "_since")
+    __slots__ = ("_again", "_kept", "_left", "_parts", "_reader", "_receiver", "_since")
 
     def __init__(self, way: PeerPath, number: int, made: Any) -> None:
         """
@@ -92,6 +94,8 @@ class StreamPath(SendingPath):
         # If the first ULPDU of what was received was refused for now: its bounds and its FPDU's end.
         self._kept: tuple[int, int, int] | None = None
         self._again = self._since = 0.0
+        # Records that it may still receive in this turn.
+        self._left = 0
 
     def open(self, agreed: Any, largest: int, key: int) -> None:
         """
@@ -106,6 +110,9 @@ class StreamPath(SendingPath):
             return False
         # Behind a Reply nothing is read before there is a queue pair for it.
         return not self.isOpen or self.queuePair is not None or self._isClosing
+
+    def _isWaiting(self) -> bool:
+        return self._kept is not None
 
     def finish(self) -> None:
         """
@@ -135,7 +142,13 @@ class StreamPath(SendingPath):
             self._watch()
             if not self._full:
                 n += self._roomy()
-        if events & ~_WRITE and self.alive and not self._isBusy:
+            if self._isClosing:
+                # Its end waits for the last octets.
+                self.mark()
+        if events & _FAILED and self._kept is not None and self.alive:
+            code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) or errno.ECONNRESET
+            self.fabric.service.broken(self, OSError(code, os.strerror(code)))
+        elif events & ~_WRITE and self.alive and not self._isBusy:
             n += self._read(budget)
         return n
 
@@ -172,27 +185,27 @@ class StreamPath(SendingPath):
 
     def _read(self, budget: int) -> int:
         fabric = self.fabric
-        buffer, view = fabric.buffer, fabric.view
+        buffer, view, size = fabric.buffer, fabric.view, RECEIVE_BYTES
         rest, self._rest = self._rest, b""
         start, stop, n = 0, len(rest), 0
+        self._left = budget
         self._isBusy = True
         try:
             if stop:
                 buffer[:stop] = rest
                 start = self._consume(buffer, 0, stop)
                 n = 1
-            while self.alive and self._isReading() and n <= budget:
-                # What is incomplete is moved to the front only where the rest would not fit behind it.
-                if start == stop or start + RECEIVE_BYTES > BUFFER_BYTES:
-                    buffer.move(0, start, stop - start)
+            while self.alive and self._isReading() and self._left > 0 and n < budget:
+                if start:
+                    buffer[: stop - start] = buffer[start:stop]
                     start, stop = 0, stop - start
-                asked = start + RECEIVE_BYTES - stop
-                got = self._receive(view[stop : stop + asked])
+                got = self._receive(view, stop)
                 if got <= 0:
                     break
                 n += 1
+                asked = size - stop
                 stop += got
-                start = self._consume(buffer, start, stop)
+                start = self._consume(buffer, 0, stop)
                 if got < asked:
                     break
         finally:
@@ -203,9 +216,9 @@ class StreamPath(SendingPath):
             self._settle()
         return n
 
-    def _receive(self, view: memoryview) -> int:
+    def _receive(self, view: memoryview, stop: int) -> int:
         try:
-            got: int = self.socket.recv_into(view, 0, socket.MSG_DONTWAIT)
+            got: int = self.socket.recv_into(view[stop:], 0, socket.MSG_DONTWAIT)
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as error:
@@ -235,20 +248,25 @@ class StreamPath(SendingPath):
         if self._kept is not None:
             return start
         reader, take, work = self._reader, self._receiver.take, self.queuePair.work
-        joins = not reader.hasMarkers
+        joins, left = not reader.hasMarkers, self._left
         try:
-            while True:
+            while left > 0:
+                left -= 1
                 end = reader.next(buffer, start, stop)
                 if not end:
                     return start
                 if not buffer[reader.first] & _WHOLE and joins:
                     end = joinSends(reader, buffer, end, stop)
+                    left -= (end - start) // JOINED_BYTES
                 syndrome = take(buffer, reader.first, reader.last)
                 if syndrome and not self._refused(syndrome, work, buffer, start, end):
                     return start
                 start = end
                 if self._isClosing or not self.alive:
                     return stop
+            # Octets may be thousands of records, and others wait.
+            self.fabric.later(self)
+            return start
         except TerminationError as error:
             fabric = self.fabric
             fabric.count("iwarp_terminated")
@@ -256,6 +274,8 @@ class StreamPath(SendingPath):
         except StreamError as error:
             self.fabric.count("iwarp_bad_fpdus")
             self.terminate(Termination(2, 0, int(error.code)), b"", 0, 0, str(error))
+        finally:
+            self._left = left
         return stop
 
     def _refused(self, syndrome: int, work: Any, buffer: Any, start: int, end: int) -> bool:
@@ -419,4 +439,4 @@ class StreamPath(SendingPath):
 
 classImplements(StreamPath, IPath)
 
-__all__ = ["BUFFER_BYTES", "RECEIVE_BYTES", "StreamPath"]
+__all__ = ["RECEIVE_BYTES", "StreamPath"]

@@ -35,6 +35,7 @@ from twisted_ib.hca.fabric.iwarp.protocol.ddp import (
 #: Layer and type (4 bits each), code, flags; 13 reserved bits.
 _CONTROL: Final = Struct(">BBH")
 _LENGTH: Final = Struct(">H")
+_LONGEST: Final = 0xFFFF
 #: The flags: the segment's length is valid, its DDP header follows, its Read Request header follows.
 _HAS_LENGTH: Final = 0x8000
 _HAS_HEADER: Final = 0x4000
@@ -215,7 +216,8 @@ class TerminateMessage:
         isRead = header[1] & OPCODE_MASK == Opcode.READ_REQUEST
         if termination.layer == 0 and isRead and count >= size + READ_REQUEST.size:
             request = bytes(buffer[first + size : first + size + READ_REQUEST.size])
-        return cls(termination, count, header, request)
+        # Segments that were joined may be longer than any ULPDU.
+        return cls(termination, count if count <= _LONGEST else None, header, request)
 
     def pack(self) -> bytes:
         """
