@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from typing import Any
+from weakref import WeakSet
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -50,6 +51,13 @@ def send(data: bytes, sequence: int, isLast: bool = True, offset: int = 0) -> by
     @return: the FPDU of a segment of a Send.
     """
     return fpdu(UntaggedHeader(Opcode.SEND, isLast, 0, 0, sequence, offset).pack() + data)
+
+
+def invalidate(stag: int, sequence: int) -> bytes:
+    """
+    @return: the FPDU of a Send with Invalidate.
+    """
+    return fpdu(UntaggedHeader(Opcode.SEND_INVALIDATE, True, stag, 0, sequence, 0).pack())
 
 
 def write(stag: int, offset: int, data: bytes, isLast: bool = True) -> bytes:
@@ -168,6 +176,7 @@ class AttackTestCase(SynchronousTestCase):
         super().setUp()
         ownRunDirectory(self)
         self.clock = Clock()
+        self._peers: WeakSet[socket.socket] = WeakSet()
         self.device = Device(
             "iwarp0",
             self.clock.seconds,
@@ -178,6 +187,14 @@ class AttackTestCase(SynchronousTestCase):
         self.victim = Victim(self.device)
         self.service = self.device.listen(PortSpace.TCP, ADDRESS, 0, self.victim)
         self.where = ADDRESS, self.service.port
+
+    def tearDown(self) -> None:
+        """
+        Close the peers' sockets.
+        """
+        for made in list(self._peers):
+            made.close()
+        super().tearDown()
 
     def until(self, holds: Any) -> None:
         """
@@ -200,7 +217,7 @@ class AttackTestCase(SynchronousTestCase):
         @return: a peer's socket that has sent something.
         """
         made = socket.socket()
-        self.addCleanup(made.close)
+        self._peers.add(made)
         for name, value in options.items():
             made.setsockopt(socket.SOL_SOCKET, getattr(socket, name), value)
         made.connect(self.where)

@@ -1,3 +1,0 @@
-"""
-Long tests of iWARP.
-"""
