@@ -17,11 +17,11 @@ from typing import Any
 
 from tests.blocking.case import LOOPBACK, BlockingTestCase, exactly
 from tests.support.certificates import certificate
-from tests.support.waiting import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.blocking import select as ourSelect
 from twisted_ib.blocking import socket as ourSocket
 from twisted_ib.blocking import tls
-from twisted_ib.blocking.connection import Connection
+from twisted_ib.blocking.connection import RECEIVE_BYTES, Connection
 from twisted_ib.blocking.patch import patch, patched, unpatch
 
 _Plain = socket.socket
@@ -162,6 +162,21 @@ class TLSTests(BlockingTestCase):
             client.unwrap()
             client.send(b"in the clear")
             self.assertEqual(exactly(ending.result(HANG_SECONDS), 12), b"in the clear")
+
+    def test_bothWays(self) -> None:
+        """
+        A thread of each end reads while another writes more than the medium holds.
+        """
+        one, other = self.pair()
+        serving = self.inThread(lambda: tls.wrap_socket(self.serverSide, other, server_side=True))
+        client: Any = tls.wrap_socket(self.clientSide, one, server_hostname="localhost")
+        ends = (client, serving.result(HANG_SECONDS))
+        size = 4 * RECEIVE_BYTES
+        sent = [self.inThread(each.sendall, bytes(size)) for each in ends]
+        waitUntil(lambda: not any(each.sdp.writable() for each in ends))
+        read = [self.inThread(exactly, each, size) for each in ends]
+        for each in (*sent, *read):
+            each.result(HANG_SECONDS)
 
     def test_refused(self) -> None:
         """

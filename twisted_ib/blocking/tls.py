@@ -47,11 +47,12 @@ class _Records:
 
     def _flush(self) -> None:
         with self._lock:
-            data = self._unsent + self._outgoing.read()
-            while data:
+            data, self._unsent = self._unsent + self._outgoing.read(), b""
+            try:
+                while data:
+                    data = data[socket.send(self._socket, data) :]
+            finally:
                 self._unsent = data
-                data = data[socket.send(self._socket, data) :]
-            self._unsent = b""
 
     def _fill(self) -> None:
         # No more than the record: what is behind it stays in the socket, where select() finds it.
@@ -89,12 +90,17 @@ class _Records:
                 return result
 
     def _flushAll(self) -> None:
+        if not (self._unsent or self._outgoing.pending):
+            # A thread that reads does not wait for one that writes: the peer may wait for it to read.
+            return
         try:
             self._flush()
         except BlockingIOError:
             raise ssl.SSLWantWriteError(ssl.SSL_ERROR_WANT_WRITE, "The operation did not complete") from None
 
     def _flushQuietly(self, isRaising: bool = False) -> None:
+        if not (self._unsent or self._outgoing.pending):
+            return
         try:
             self._flush()
         except BlockingIOError:
