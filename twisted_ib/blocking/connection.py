@@ -31,10 +31,11 @@ SEND_BYTES: Final = 256 * 1024
 _IGNORED_FLAGS: Final = int(
     kernel.MSG_NOSIGNAL | getattr(kernel, "MSG_MORE", 0) | getattr(kernel, "MSG_CMSG_CLOEXEC", 0)
 )
+_DONTWAIT: Final = int(kernel.MSG_DONTWAIT)
 _PEEK: Final = int(kernel.MSG_PEEK)
 _OOB: Final = int(kernel.MSG_OOB)
-_RECEIVE_FLAGS: Final = int(_PEEK | kernel.MSG_WAITALL | kernel.MSG_DONTWAIT | _IGNORED_FLAGS)
-_SEND_FLAGS: Final = int(kernel.MSG_DONTWAIT | _OOB | _IGNORED_FLAGS)
+_RECEIVE_FLAGS: Final = int(_PEEK | kernel.MSG_WAITALL | _DONTWAIT | _IGNORED_FLAGS)
+_SEND_FLAGS: Final = int(_DONTWAIT | _OOB | _IGNORED_FLAGS)
 
 
 def failure(number: int) -> OSError:
@@ -51,7 +52,7 @@ class Connection:
 
     @ivar loop: The loop that drives it.
     @ivar stream: The transport; L{None} before the connection, and after it.
-    @ivar sockets: How many sockets have it.
+    @ivar sockets: How many sockets have it; none once it is closed.
     @ivar inbox: What has arrived and was not received.
     @ivar size: Its bytes, but those of the first piece before C{start}.
     @ivar ended: Whether nothing more will arrive.
@@ -68,6 +69,8 @@ class Connection:
         self.size = self._start = 0
         self.ended = self.over = self._isShut = False
         self.lost = 0
+        #: The loop's turns at the last C{send}.
+        self._turns = 0
         self.local: tuple[Any, ...] = ()
         self.peer: tuple[Any, ...] = ()
 
@@ -90,9 +93,9 @@ class Connection:
         """
         Bytes arrived.
         """
-        if self.ended:
-            # After shutdown(SHUT_RD); Linux drops them too.
+        if not self.sockets:
             return
+        # Also after shutdown(SHUT_RD), as Linux does.
         self.inbox.append(data)
         self.size = size = self.size + len(data)
         if size >= RECEIVE_BYTES:
@@ -113,7 +116,8 @@ class Connection:
         """
         The connection has ended.
         """
-        if not isinstance(reason.value, error.ConnectionDone | error.ConnectionAborted):
+        # Behind an end of stream there is nothing that could be lost; a send is EPIPE then, as over TCP.
+        if not self.ended and not isinstance(reason.value, error.ConnectionDone | error.ConnectionAborted):
             self.lost = errno.ECONNRESET
         self.ended = self.over = True
         self.stream = None
@@ -162,15 +166,16 @@ class Connection:
             raise ValueError("negative buffersize in recv")
         with self.loop:
             if flags:
-                timeout = self._prepare(size, flags, timeout)
+                return self._receiveBy(size, flags, timeout)
             if not self.inbox and not self._awaitBytes(timeout):
                 return b""
-            if flags & _PEEK:
-                return self._peek(size)
             return self._take(size)
 
     def _awaitBytes(self, timeout: float | None) -> bool:
-        if not (self.ended or self.lost):
+        if self.ended or self.lost:
+            # After shutdown(SHUT_RD) more may have arrived.
+            self.loop.poll()
+        else:
             self._await(self.readable, timeout)
         if self.inbox:
             return True
@@ -179,16 +184,34 @@ class Connection:
             raise failure(number)
         return False
 
-    def _prepare(self, size: int, flags: int, timeout: float | None) -> float | None:
+    def _receiveBy(self, size: int, flags: int, timeout: float | None) -> bytes:
         if flags & ~_RECEIVE_FLAGS:
-            raise failure(errno.EINVAL if flags & kernel.MSG_OOB else errno.EOPNOTSUPP)
-        if flags & kernel.MSG_DONTWAIT:
+            raise failure(errno.EINVAL if flags & _OOB else errno.EOPNOTSUPP)
+        if flags & _DONTWAIT:
             timeout = 0.0
-        if flags & kernel.MSG_WAITALL and timeout != 0.0:
-            # No more than fits: the rest is asked for again, as after a signal.
-            wanted = min(size, RECEIVE_BYTES)
-            self._await(lambda: self.size >= wanted or self.ended or self.lost, timeout)
-        return timeout
+        # recv(2): a descriptor that does not block, as that of a socket with a timeout, waits for no more.
+        isAll = flags & kernel.MSG_WAITALL and timeout is None
+        if flags & _PEEK:
+            if isAll:
+                wanted = min(size, RECEIVE_BYTES)
+                self._await(lambda: self.size >= wanted or self.ended or self.lost, None)
+            elif not self.inbox:
+                self._awaitBytes(timeout)
+            return self._peek(size)
+        if not self.inbox and not self._awaitBytes(timeout):
+            return b""
+        data = self._take(size)
+        if not isAll or len(data) == size:
+            return data
+        pieces, left = [data], size - len(data)
+        while left:
+            self._await(self.readable, None)
+            if not self.inbox:
+                # The next call reports an error, if there is one.
+                break
+            pieces.append(self._take(left))
+            left -= len(pieces[-1])
+        return b"".join(pieces)
 
     def _take(self, size: int) -> bytes:
         inbox, start = self.inbox, self._start
@@ -219,7 +242,7 @@ class Connection:
 
     def _mayRead(self) -> None:
         stream = self.stream
-        if stream is not None and not stream.reading and self.size < RECEIVE_BYTES // 2 and not self.ended:
+        if stream is not None and not stream.reading and self.size < RECEIVE_BYTES // 2:
             stream.startReading()
             stream.channel.device.flush()
 
@@ -229,12 +252,21 @@ class Connection:
         """
         See C{socket.send}.
         """
-        with self.loop:
+        if timeout is None and not flags & _DONTWAIT:
+            # send(2): one that blocks takes all.
+            if (len(data) if data.__class__ is bytes else memoryview(data).nbytes) > SEND_BYTES:
+                return self._sendPieces(data, flags, None)
+        loop = self.loop
+        with loop:
             if flags:
                 if flags & ~_SEND_FLAGS:
                     raise failure(errno.EOPNOTSUPP)
-                if flags & kernel.MSG_DONTWAIT:
+                if flags & _DONTWAIT:
                     timeout = 0.0
+            if self._turns == loop.driven.turns:
+                # Nobody has driven the loop since the last one: the peer may have gone.
+                loop.poll()
+            self._turns = loop.driven.turns
             stream = self.stream
             if stream is None or self._isShut:
                 raise self._broken()
@@ -276,7 +308,7 @@ class Connection:
             with self.loop:
                 self._await(self.writable, timeout)
 
-    def _sendPieces(self, data: Any, flags: int, timeout: float | None) -> None:
+    def _sendPieces(self, data: Any, flags: int, timeout: float | None) -> int:
         deadline = monotonic() + timeout if timeout else None
         with memoryview(data) as view, view.cast("B") as octets:
             sent, count = 0, len(octets)
@@ -288,6 +320,7 @@ class Connection:
                         if sent < count:
                             raise TimeoutError("timed out")
                         timeout = 1e-9
+            return count
 
     # -- the end
 
@@ -300,6 +333,7 @@ class Connection:
         if how not in (kernel.SHUT_RD, kernel.SHUT_WR, kernel.SHUT_RDWR):
             raise failure(errno.EINVAL)
         with self.loop:
+            self.loop.poll()
             stream = self.stream
             if stream is None:
                 raise failure(errno.ENOTCONN)
@@ -331,6 +365,7 @@ class Connection:
         """
         stream = self.stream
         unread = self.size > 0
+        self.sockets = 0
         self.ended = self._isShut = True
         self.inbox.clear()
         self.size = self._start = 0
@@ -347,8 +382,16 @@ class Connection:
         """
         Return the number of the error that no call has reported, and forget it (SO_ERROR).
         """
+        self.look()
         number, self.lost = self.lost, 0
         return number
+
+    def look(self) -> None:
+        """
+        Serve what has arrived: whether the peer has gone is known then.
+        """
+        with self.loop:
+            self.loop.poll()
 
     def unsent(self) -> int:
         """

@@ -188,6 +188,7 @@ class BlockingLoop:
 
     @ivar lock: The lock.
     @ivar reactor: The L{DrivenReactor}.
+    @ivar driven: That counts the reactor's turns.
     @ivar sleeping: Whether the leader sleeps, without the lock.
     @ivar forked: Whether this process is a child of the one that has the devices.
     @ivar orphans: Connections whose sockets were never closed, which the next turn closes.
@@ -196,6 +197,7 @@ class BlockingLoop:
     def __init__(self) -> None:
         self.lock = RLock()
         self.reactor = DrivenReactor(self)
+        self.driven = self.reactor._loop
         self.sleeping = self.forked = False
         self.orphans: deque[Any] = deque()
         self._owner = get_ident()
@@ -425,17 +427,26 @@ class BlockingLoop:
 
     def close(self) -> None:
         """
-        The process ends: send what was written, close the devices.
+        The process ends: close its connections, send what was written, close the devices.
         """
         if self.forked:
             return
         with self:
             self._closeOrphans()
+            self._closeConnections()
             end = monotonic() + DRAIN_SECONDS
             while self._isUnsent() and monotonic() < end:
                 self.reactor.turn(end - monotonic(), None)
             self.reactor.fireSystemEvent("shutdown")
             self.reactor.dispose()
+
+    def _closeConnections(self) -> None:
+        # As a kernel closes the sockets of a process: their peers get an end of stream, no reset.
+        for channel in channelsOf(self.reactor):
+            for user in tuple(channel.users):
+                connection = getattr(user, "protocol", None)
+                if connection is not None:
+                    connection.close()
 
     def _isUnsent(self) -> bool:
         for channel in channelsOf(self.reactor):

@@ -46,6 +46,9 @@ def eventsOf(skt: socket, mask: int) -> int:
     part: Any = skt.sdp
     if part is None:
         return 0
+    if part.loop.forked:
+        # The call that it is ready for says so.
+        return (mask & (_IN | _OUT)) | _ERR
     if isinstance(part, Listening):
         return _IN & mask if part.accepted else 0
     found = 0
@@ -53,6 +56,8 @@ def eventsOf(skt: socket, mask: int) -> int:
         found = _IN
     if part.writable():
         found |= _OUT
+    if part.ended:
+        found |= kernel.POLLRDHUP
     found &= mask
     if part.hungUp():
         found |= _HUP

@@ -98,6 +98,14 @@ class socket(_Plain, metaclass=_Sockets):
         part = sdp.part
         return part if part.__class__ is Connection else None
 
+    def _carrying(self) -> Connection | None:
+        # As _connection(), for calls with bytes.
+        connection = self._connection()
+        if connection is None and self._connecting is not None:
+            # connect(2): it is in progress.
+            raise failure(errno.EAGAIN)
+        return connection
+
     def _carry(self, part: Connection | Listening) -> None:
         self._sdp = descriptors.offload(self, part)
 
@@ -127,7 +135,7 @@ class socket(_Plain, metaclass=_Sockets):
 
     def _connect(self, address: Any, isRaising: bool) -> int:
         if self._connecting is not None:
-            return self._connectAgain(address, isRaising)
+            return self._connectAgain(self._connecting, address, isRaising)
         if self._sdp is not None:
             return errno.EISCONN
         target = self._target(address) if self._switch(CONNECT) is not None else None
@@ -148,7 +156,7 @@ class socket(_Plain, metaclass=_Sockets):
                         self._connecting = None
                         made.cancel()
                         raise
-            if made is not None and self._isConnected(made, isRaising):
+            if made is not None and self._isConnected(made):
                 return 0
             if made is not None and made.error is not None:
                 return self._refused(made.error, isRaising)
@@ -162,19 +170,20 @@ class socket(_Plain, metaclass=_Sockets):
             raise reason
         return reason.errno or errno.ECONNREFUSED
 
-    def _isConnected(self, made: Connecting, isRaising: bool) -> bool:
+    def _isConnected(self, made: Connecting) -> bool:
         self._connecting = None
         if made.connection is None:
             return False
-        self._carry(made.connection)
+        if self._sdp is None:
+            # Else another thread's call has found it.
+            self._carry(made.connection)
         return True
 
-    def _connectAgain(self, address: Any, isRaising: bool) -> int:
-        made = self._connecting
-        assert made is not None
+    def _connectAgain(self, made: Connecting, address: Any, isRaising: bool) -> int:
+        self._drive(made)
         if not made.isOver:
             return errno.EALREADY
-        if self._isConnected(made, isRaising):
+        if self._isConnected(made):
             return 0
         if made.error is not None:
             return self._refused(made.error, isRaising)
@@ -183,14 +192,23 @@ class socket(_Plain, metaclass=_Sockets):
             return 0
         return super().connect_ex(address)
 
+    def _drive(self, made: Connecting) -> None:
+        # A program may ask in turns, without select().
+        if not made.isOver:
+            with made.loop:
+                made.loop.poll()
+
     def settle(self) -> None:
         """
         Take over what a non-blocking connect has reached: SDP's connection, or the kernel's attempt.
         """
         made = self._connecting
-        if made is None or not made.isOver:
+        if made is None:
             return
-        if self._isConnected(made, False) or made.error is not None:
+        self._drive(made)
+        if not made.isOver:
+            return
+        if self._isConnected(made) or made.error is not None:
             return
         with suppress(BlockingIOError):
             super().connect(made.realAddress)
@@ -221,10 +239,21 @@ class socket(_Plain, metaclass=_Sockets):
 
     # -- listening
 
+    def bind(self, address: Any, /) -> None:
+        """
+        See C{socket.bind}.
+        """
+        if self._connection() is not None:
+            # bind(2): EINVAL, the socket has an address.
+            raise failure(errno.EINVAL)
+        super().bind(address)
+
     def listen(self, backlog: int = min(kernel.SOMAXCONN, 128), /) -> None:
         """
         See C{socket.listen}.
         """
+        if self._connection() is not None:
+            raise failure(errno.EINVAL)
         if self._sdp is None and self._switch(LISTEN) is not None:
             self._listen(max(int(backlog), 0))
             if isinstance(self.sdp, Listening) and self.sdp.alone:
@@ -303,16 +332,17 @@ class socket(_Plain, metaclass=_Sockets):
         """
         See C{socket.recv}.
         """
-        connection = self._connection()
+        connection = self._carrying()
         if connection is None:
             return super().recv(bufsize, flags)
-        return connection.receive(bufsize, flags, self.gettimeout())
+        # As the standard library's, which calls nothing for no bytes.
+        return connection.receive(bufsize, flags, self.gettimeout()) if bufsize else b""
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         """
         See C{socket.recv_into}.
         """
-        connection = self._connection()
+        connection = self._carrying()
         if connection is None:
             return super().recv_into(buffer, nbytes, flags)
         if nbytes < 0:
@@ -320,7 +350,8 @@ class socket(_Plain, metaclass=_Sockets):
         with memoryview(buffer) as view, view.cast("B") as octets:
             if nbytes > len(octets):
                 raise ValueError("buffer too small for requested bytes")
-            data = connection.receive(nbytes or len(octets), flags, self.gettimeout())
+            size = nbytes or len(octets)
+            data = connection.receive(size, flags, self.gettimeout()) if size else b""
             octets[: len(data)] = data
             return len(data)
 
@@ -328,7 +359,7 @@ class socket(_Plain, metaclass=_Sockets):
         """
         See C{socket.recvfrom}: a stream has no address.
         """
-        connection = self._connection()
+        connection = self._carrying()
         if connection is None:
             return super().recvfrom(bufsize, flags)
         return connection.receive(bufsize, flags, self.gettimeout()), None
@@ -337,7 +368,7 @@ class socket(_Plain, metaclass=_Sockets):
         """
         See C{socket.recvfrom_into}.
         """
-        if self._connection() is None:
+        if self._carrying() is None:
             return super().recvfrom_into(buffer, nbytes, flags)
         return self.recv_into(buffer, nbytes, flags), None
 
@@ -347,7 +378,7 @@ class socket(_Plain, metaclass=_Sockets):
         """
         See C{socket.recvmsg}: there is no ancillary data.
         """
-        connection = self._connection()
+        connection = self._carrying()
         if connection is None:
             return super().recvmsg(bufsize, ancbufsize, flags)
         if bufsize < 0 or ancbufsize < 0:
@@ -360,7 +391,7 @@ class socket(_Plain, metaclass=_Sockets):
         """
         See C{socket.recvmsg_into}.
         """
-        connection = self._connection()
+        connection = self._carrying()
         if connection is None:
             return super().recvmsg_into(buffers, ancbufsize, flags)
         views = [memoryview(each).cast("B") for each in buffers]
@@ -383,7 +414,7 @@ class socket(_Plain, metaclass=_Sockets):
         """
         See C{socket.send}.
         """
-        connection = self._connection()
+        connection = self._carrying()
         if connection is None:
             return super().send(data, flags)
         return connection.send(data, flags, self.gettimeout())
@@ -392,7 +423,7 @@ class socket(_Plain, metaclass=_Sockets):
         """
         See C{socket.sendall}.
         """
-        connection = self._connection()
+        connection = self._carrying()
         if connection is None:
             super().sendall(data, flags)
         else:
@@ -402,7 +433,7 @@ class socket(_Plain, metaclass=_Sockets):
         """
         See C{socket.sendto}: a stream that is connected takes no address.
         """
-        connection = self._connection()
+        connection = self._carrying()
         if connection is None:
             return super().sendto(data, *arguments)
         flags = arguments[0] if len(arguments) > 1 else 0
@@ -414,7 +445,7 @@ class socket(_Plain, metaclass=_Sockets):
         """
         See C{socket.sendmsg}: there is no ancillary data.
         """
-        connection = self._connection()
+        connection = self._carrying()
         if connection is None:
             return super().sendmsg(buffers, ancdata, flags, address)
         data = b"".join(buffers)
@@ -433,7 +464,7 @@ class socket(_Plain, metaclass=_Sockets):
 
     def _sendfile_use_sendfile(self, file: Any, offset: int = 0, count: int | None = None) -> int:
         # The part of C{socket.sendfile} that gives the descriptor to the kernel.
-        if self._connection() is None:
+        if self._carrying() is None:
             return super()._sendfile_use_sendfile(file, offset, count)  # type: ignore[misc]
         try:
             file.fileno()
@@ -458,6 +489,7 @@ class socket(_Plain, metaclass=_Sockets):
         connection = self._connection()
         if connection is None:
             return super().getpeername()
+        connection.look()
         if connection.over:
             raise failure(errno.ENOTCONN)
         return connection.peer

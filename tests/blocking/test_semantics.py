@@ -1,0 +1,203 @@
+"""
+What sockets over SDP have in common with the kernel's: each test runs with both.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select as kernelSelect
+import socket as kernel
+import sys
+from subprocess import PIPE, Popen
+from typing import Any
+
+from tests.blocking.case import LOOPBACK, BlockingTestCase, exactly
+from tests.support.waiting import HANG_SECONDS
+from twisted_ib import select as offloadingSelect
+from twisted_ib import socket as offloading
+from twisted_ib.blocking.connection import RECEIVE_BYTES, SEND_BYTES
+
+#: A program that sends and ends, without closing its socket; its arguments are the module and the port.
+_ENDS = """
+import sys
+from importlib import import_module
+skt = import_module(sys.argv[1]).create_connection(("127.0.0.1", int(sys.argv[2])))
+skt.sendall(b"x" * 1000)
+print(getattr(skt, "sdp", None) is not None, flush=True)
+"""
+
+
+class SemanticsTests(BlockingTestCase):
+    """
+    The same calls, and the same results.
+    """
+
+    def both(self) -> Any:
+        """
+        Yield a connected pair over TCP, and one over SDP, whose sockets block.
+        """
+        for made in (kernel, offloading):
+            pair = self.pair(made, made)
+            for skt in pair:
+                skt.settimeout(None)
+            self.assertEqual(hasattr(pair[0], "sdp"), made is offloading)
+            yield pair
+
+    def numberOf(self, call: Any, *arguments: Any) -> Any:
+        """
+        Return the number of the error that a call raises.
+        """
+        return self.assertRaises(OSError, call, *arguments).errno
+
+    def test_nothing(self) -> None:
+        """
+        Where no bytes are asked for, none are waited for.
+        """
+        for one, _ in self.both():
+            self.assertEqual(one.recv(0), b"")
+            self.assertEqual(one.recv_into(bytearray()), 0)
+
+    def test_sendAll(self) -> None:
+        """
+        A C{send} that blocks takes all, one that does not takes what fits.
+        """
+        data = bytes(range(256)) * (SEND_BYTES // 64)
+        for one, other in self.both():
+            sent = self.inThread(one.send, memoryview(data))
+            self.assertEqual(exactly(other, len(data)), data)
+            self.assertEqual(sent.result(HANG_SECONDS), len(data))
+            self.assertLess(one.send(bytes(64 * SEND_BYTES), kernel.MSG_DONTWAIT), 64 * SEND_BYTES)
+
+    def test_waitAll(self) -> None:
+        """
+        MSG_WAITALL waits for all in a socket that blocks, up to the end, and for nothing more with a timeout.
+        """
+        data = bytes(range(256)) * (RECEIVE_BYTES // 128)
+        for one, other in self.both():
+            sent = self.inThread(one.sendall, data)
+            self.assertEqual(other.recv(len(data), kernel.MSG_WAITALL), data)
+            sent.result(HANG_SECONDS)
+            one.sendall(b"some")
+            self.assertEqual(other.recv(4, kernel.MSG_WAITALL | kernel.MSG_PEEK), b"some")
+            other.settimeout(HANG_SECONDS)
+            self.assertEqual(other.recv(5, kernel.MSG_WAITALL), b"some")
+            other.settimeout(None)
+            one.sendall(b"last")
+            one.shutdown(kernel.SHUT_WR)
+            self.assertEqual(other.recv(5, kernel.MSG_WAITALL), b"last")
+
+    def test_shutReading(self) -> None:
+        """
+        After C{shutdown(SHUT_RD)} nothing is waited for; the bytes that arrive are received all the same.
+        """
+        for one, other in self.both():
+            other.shutdown(kernel.SHUT_RD)
+            self.assertEqual(other.recv(1), b"")
+            one.sendall(b"late")
+            poller = kernelSelect.poll()
+            poller.register(other, kernelSelect.POLLIN)
+            while not (data := other.recv(9)):
+                poller.poll(1)
+            self.assertEqual(data, b"late")
+
+    def test_named(self) -> None:
+        """
+        A socket that is connected is not bound nor listened on.
+        """
+        for one, _ in self.both():
+            self.assertEqual(self.numberOf(one.bind, (LOOPBACK, 0)), errno.EINVAL)
+            self.assertEqual(self.numberOf(one.listen), errno.EINVAL)
+
+    def test_onlySends(self) -> None:
+        """
+        A program that only sends learns that its peer has gone.
+        """
+        for one, other in self.both():
+            other.close()
+
+            def sendOn(one: Any = one) -> None:
+                while True:
+                    one.send(b"x")
+                    kernelSelect.select([], [], [], 0.001)
+
+            self.assertEqual(self.inThread(sendOn).exception(HANG_SECONDS).errno, errno.EPIPE)
+            self.assertEqual(one.recv(1), b"")
+            self.assertEqual(self.numberOf(one.getpeername), errno.ENOTCONN)
+            self.assertEqual(self.numberOf(one.shutdown, kernel.SHUT_WR), errno.ENOTCONN)
+
+    def test_connecting(self) -> None:
+        """
+        A connect that does not block gets on without C{select}: the program may ask again.
+        """
+        for made in (kernel, offloading):
+            listener = self.server(made)
+            accepted = self.inThread(listener.accept)
+            skt = made.socket()
+            self.addCleanup(skt.close)
+            skt.setblocking(False)
+            numbers = {skt.connect_ex(listener.getsockname())}
+            while errno.EISCONN not in numbers:
+                numbers.add(skt.connect_ex(listener.getsockname()))
+            self.assertLessEqual(numbers, {0, errno.EINPROGRESS, errno.EALREADY, errno.EISCONN})
+            self.assertEqual(skt.getpeername(), listener.getsockname())
+            accepted.result(HANG_SECONDS)[0].close()
+
+    def test_tooEarly(self) -> None:
+        """
+        Before the connection is made, a send is C{EAGAIN}, and so is a receive.
+        """
+        listener = self.server()
+        with offloading.socket() as skt:
+            skt.setblocking(False)
+            skt.connect_ex(listener.getsockname())
+            self.patch(self.loop, "poll", lambda: None)
+            self.assertEqual(self.numberOf(skt.send, b"x"), errno.EAGAIN)
+            self.assertEqual(self.numberOf(skt.recv, 1), errno.EAGAIN)
+
+    def test_readHangUp(self) -> None:
+        """
+        POLLRDHUP and EPOLLRDHUP are the peer's end of stream.
+        """
+        for selecting, pair in zip((kernelSelect, offloadingSelect), self.both(), strict=True):
+            one, other = pair
+            one.shutdown(kernel.SHUT_WR)
+            self.assertEqual(other.recv(1), b"")
+            poller, epoll = selecting.poll(), selecting.epoll()
+            self.addCleanup(epoll.close)
+            for each in (poller, epoll):
+                each.register(other, kernelSelect.POLLIN | kernelSelect.POLLRDHUP)
+                found = [events for _, events in each.poll(1)]
+                self.assertEqual(found, [kernelSelect.POLLIN | kernelSelect.POLLRDHUP])
+
+    def test_processEnds(self) -> None:
+        """
+        A process that ends closes its connections: what it has sent arrives, then the end of the stream.
+        """
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        for made, name in ((kernel, "socket"), (offloading, "twisted_ib.socket")):
+            listener = self.server(made)
+            command = [sys.executable, "-c", _ENDS, name, str(listener.getsockname()[1])]
+            with Popen(command, env=environment, stdout=PIPE, text=True) as process:
+                connection, _ = listener.accept()
+                # It has ended before anything is received.
+                said = process.communicate(timeout=HANG_SECONDS)[0]
+            self.assertEqual(said, f"{made is offloading}\n")
+            with connection:
+                self.assertEqual(connection.recv(1001, kernel.MSG_WAITALL), b"x" * 1000)
+                self.assertEqual(connection.recv(1), b"")
+
+    def test_forkedSelect(self) -> None:
+        """
+        In a child C{select} has a parent's socket as ready, for the call that says what is wrong.
+        """
+        one, _ = self.pair()
+        pid = os.fork()
+        if not pid:
+            status = 1
+            try:
+                if offloadingSelect.select([one], [], [], HANG_SECONDS)[0] == [one]:
+                    status = 0
+            finally:
+                os._exit(status)
+        self.assertEqual(os.waitpid(pid, 0)[1], 0)
