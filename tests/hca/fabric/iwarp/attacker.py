@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.fabric.roce.test_devices import INIT, End
 from tests.support.rundirectory import ownRunDirectory
-from tests.support.waiting import waitUntil
+from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.connection import ConnectRequest
 from twisted_ib.hca.connection.rdmacm import PortSpace
@@ -221,7 +221,7 @@ class AttackTestCase(SynchronousTestCase):
         for name, value in options.items():
             made.setsockopt(socket.SOL_SOCKET, getattr(socket, name), value)
         made.connect(self.where)
-        made.settimeout(5)
+        made.settimeout(HANG_SECONDS)
         if octets:
             made.sendall(octets)
         return made

@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import running
 from tests.support.rundirectory import ownRunDirectory
+from tests.support.waiting import HANG_SECONDS
 
 #: A server that answers a READ never: its memory's owner is stopped by what it prints, and killed.
 SERVER = """
@@ -69,5 +70,5 @@ class KilledTests(SynchronousTestCase):
         assert server.stdout is not None
         port = server.stdout.readline().strip()
         client = running(self, "-c", CLIENT, port, str(server.pid), cwd=root)
-        said, _ = client.communicate(timeout=60)
+        said, _ = client.communicate(timeout=HANG_SECONDS)
         self.assertEqual(said.split("\n")[0:2], ["WorkCompletionError", "20 ConnectionLost"])
