@@ -446,7 +446,8 @@ class MPAService:
         if event.output:
             stream.sendFrame(event.output)
         if event.code is not None:
-            stream.terminateStartup(Termination(2, 0, int(MPAErrorCode(event.code))))
+            machine = stream.startup.machine
+            stream.terminateStartup(machine, Termination(2, 0, int(MPAErrorCode(event.code))))
         self.gone(stream)
         stream.finish()
 
