@@ -12,6 +12,7 @@ import threading
 from typing import Any
 
 from tests.hca.fabric.iwarp.attacker import (
+    ADDRESS,
     AROUND,
     GRANTED,
     RECEIVE,
@@ -22,8 +23,10 @@ from tests.hca.fabric.iwarp.attacker import (
     terminateMessage,
     write,
 )
+from tests.hca.fabric.iwarp.ends import End
 from tests.support.waiting import waitUntil
 from twisted_ib import limits
+from twisted_ib.hca.connection.rdmacm import PortSpace
 from twisted_ib.hca.fabric.iwarp.protocol import terminate
 from twisted_ib.hca.fabric.iwarp.protocol.ddp import Opcode, UntaggedHeader
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import Depths, StartupFrame
@@ -419,3 +422,33 @@ class ShareTests(AttackTestCase):
             self.assertLessEqual(len(stream._rest), RECEIVE_BYTES)
         else:
             self.fail("TCP takes all that the peer sends")
+
+    def test_again(self) -> None:
+        """
+        A message that has waited for a receive: while its consumer has it, nothing else is received in its
+        place, though that one gives the device a turn.
+        """
+        device, got = self.device, []
+
+        class Consumer(End):
+            def received(self, buffer: Any, start: int, stop: int) -> None:
+                device.progress()
+                super().received(buffer, start, stop)
+                got.extend(self.got)
+
+        ends = [Consumer(device), Consumer(device)]
+        peers = []
+        for end in ends:
+            self.where = ADDRESS, device.listen(PortSpace.TCP, ADDRESS, 0, end).port
+            peers.append(self.peer(REQUEST))
+            self.until(lambda: "requested" in end.events)  # noqa: B023
+        waiting = ends[0].queuePair
+        waiting.waits, waiting.posted = True, 0
+        peers[0].sendall(send(b"first", 1))
+        self.until(lambda: waiting.path._kept)
+        waiting.postReceives(1)
+        peers[1].sendall(send(b"other", 1))
+        waitUntil(lambda: unread(ends[1].queuePair.path.socket))
+        self.pass_(1)
+        self.until(lambda: len(got) == 2)
+        self.assertEqual(got, [b"first", b"other"])
