@@ -8,7 +8,7 @@ import socket
 from typing import Any
 
 from tests.hca.fabric.iwarp.attacker import ADDRESS, AttackTestCase, fpdu, send
-from tests.hca.fabric.iwarp.test_hostile_streams import ENDS, reset
+from tests.hca.fabric.iwarp.test_hostile_streams import ENDS, REQUEST, reset
 from tests.support.waiting import waitUntil
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.connection import ConnectRequest
@@ -215,4 +215,19 @@ class HalfOpenTests(AttackTestCase):
             each.close()
         self.victim.queuePair.close()
         self.pass_(6)
+        self.assertNothingLeft()
+
+    def test_slow(self) -> None:
+        """
+        A Request of one octet a second: the whole of it has to come in time.
+        """
+        made = self.peer()
+        self.until(lambda: self.fabric.streams)
+        for octet in REQUEST[:4]:
+            made.sendall(bytes((octet,)))
+            self.pass_(1.1)
+        self.assertEqual(self.fabric.halfOpen.total(), 1)
+        self.pass_(1.1)
+        self.assertEqual(self.received(made), b"")
+        made.close()
         self.assertNothingLeft()
