@@ -21,7 +21,7 @@ from tests.sdp.endpoints import test_endpoints
 from tests.sdp.endpoints.test_endpoints import Server
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.hca.connection.rdmacm import PortSpace
-from twisted_ib.hca.device.registry import addDevice
+from twisted_ib.hca.device.registry import addDevice, removeDevice
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.subnet import hostthread
 from twisted_ib.rdma.transport import RDMATransport
@@ -240,6 +240,9 @@ class SubnetTests(ProcessTests):
         ownRunDirectory(self)
         self.patch(hostthread, "LINGER_SECONDS", 0.02)
         super().setUp()
+        # It would stay for the next test, which has another run directory.
+        addDevice(self.device, "ib")
+        self.addCleanup(removeDevice, self.device)
 
     async def serve(self, prefix: str, port: int, factory: Any, more: str = "") -> Any:
         """
