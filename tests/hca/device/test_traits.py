@@ -4,16 +4,32 @@ Tests of L{twisted_ib.hca.base.traits}: the facts of each kind of fabric, and th
 
 from __future__ import annotations
 
+from typing import Any
+
 from zope.interface.verify import verifyObject
 
 from tests.hca.device.everykind import ADDRESS, OTHER, EveryKindTestCase
 from twisted_ib import limits
 from twisted_ib.errors import NoRouteError, SharedGIDError
 from twisted_ib.hca.base.interfaces import IAddressDirectory, IFabric, IHostDirectory, IPacketFabric
-from twisted_ib.hca.base.traits import LOCAL, ROUTED, SHARED, SUBNET, NodeType, Peers, Proof, TransportType
+from twisted_ib.hca.base.traits import (
+    LOCAL,
+    ROUTED,
+    SHARED,
+    STREAM,
+    SUBNET,
+    NodeType,
+    Peers,
+    Proof,
+    TransportType,
+)
 from twisted_ib.hca.connection.rdmacm import gidNumber
-from twisted_ib.hca.device.registry import KINDS, traitsOf
+from twisted_ib.hca.device.registry import KINDS, addDevice, traitsOf
+from twisted_ib.hca.fabric.base.streams import IStreamFabric
 from twisted_ib.hca.wire.grh import guidGID
+
+#: The address of the device of streams: it has TCP sockets, which no other has.
+STREAMS = "127.0.0.1"
 
 
 class TraitTests(EveryKindTestCase):
@@ -21,16 +37,24 @@ class TraitTests(EveryKindTestCase):
     A device of each kind.
     """
 
+    def setUp(self) -> None:
+        """
+        One of streams beside the others.
+        """
+        super().setUp()
+        addDevice("streams0", "iwarp", STREAMS)
+        self.devices["streams0"] = self.open("streams0")
+
     def test_table(self) -> None:
         """
         Every kind of fabric has a row, and its devices have the row's traits before and after they are open.
         """
         self.assertEqual(
             {kind.name: kind.traits for kind in KINDS},
-            {"loopback": LOCAL, "shm": SHARED, "ib": SUBNET, "roce": ROUTED},
+            {"loopback": LOCAL, "shm": SHARED, "ib": SUBNET, "roce": ROUTED, "iwarp": STREAM},
         )
-        self.assertEqual(self.each(lambda device: device.traits), [LOCAL, SHARED, ROUTED])
-        self.assertEqual([traitsOf(name) for name in self.devices], [LOCAL, SHARED, ROUTED])
+        self.assertEqual(self.each(lambda device: device.traits), [LOCAL, SHARED, ROUTED, STREAM])
+        self.assertEqual([traitsOf(name) for name in self.devices], [LOCAL, SHARED, ROUTED, STREAM])
         self.assertIs(traitsOf("roce7"), ROUTED)
 
     def test_name(self) -> None:
@@ -54,7 +78,8 @@ class TraitTests(EveryKindTestCase):
         Each has the directory that its traits say, and all that the interfaces name.
         """
         hosts = IFabric, IHostDirectory
-        for device, interfaces in zip(self.devices.values(), (hosts, hosts, (IPacketFabric,)), strict=True):
+        kinds: Any = hosts, hosts, (IPacketFabric,), (IStreamFabric, IAddressDirectory)
+        for device, interfaces in zip(self.devices.values(), kinds, strict=True):
             for each in interfaces:
                 verifyObject(each, device.fabric)
             self.assertIs(IHostDirectory.providedBy(device.fabric), device.traits.peers is Peers.PROCESSES)
@@ -64,18 +89,20 @@ class TraitTests(EveryKindTestCase):
         """
         A device of hosts has an IP address of its own and no other; the others have the host's.
         """
-        self.assertEqual(self.each(lambda device: device.address), [None, None, ADDRESS])
-        self.assertEqual(self.each(lambda device: device.localAddressFor(OTHER)), [OTHER, OTHER, ADDRESS])
+        self.assertEqual(self.each(lambda device: device.address), [None, None, ADDRESS, STREAMS])
+        self.assertEqual(
+            self.each(lambda device: device.localAddressFor(OTHER)), [OTHER, OTHER, ADDRESS, STREAMS]
+        )
         self.assertRaises(NoRouteError, self.devices["packets0"].localAddressFor, OTHER, OTHER)
 
     def test_gid(self) -> None:
         """
         Its GID is that address; the others' is made of the GUID.
         """
-        lo, shm, packets = self.devices.values()
+        lo, shm, packets, streams = self.devices.values()
         self.assertEqual([lo.gid, shm.gid], [guidGID(lo.guid), guidGID(shm.guid)])
-        self.assertEqual(packets.gid, gidNumber(ADDRESS))
-        self.assertEqual(packets.gids(), [ADDRESS])
+        for device, address in ((packets, ADDRESS), (streams, STREAMS)):
+            self.assertEqual((device.gid, device.gids()), (gidNumber(address), [address]))
 
     def test_pathKnown(self) -> None:
         """
@@ -83,19 +110,21 @@ class TraitTests(EveryKindTestCase):
         only the GUID's GID leads to one.
         """
         gid = gidNumber(ADDRESS)
-        lo, shm, packets = self.devices.values()
+        lo, shm, packets, streams = self.devices.values()
         for device in (lo, shm):
             self.assertIs(device.traits.peers, Peers.PROCESSES)
             self.assertRaises(SharedGIDError, device.paths.check, gid)
-        self.assertIs(packets.traits.peers, Peers.ADDRESSES)
-        self.assertEqual(packets.paths.check(gid), 0)
+        for device in (packets, streams):
+            self.assertIs(device.traits.peers, Peers.ADDRESSES)
+            self.assertEqual(device.paths.check(gid), 0)
 
     def test_packets(self) -> None:
         """
         Packets have a path MTU, and counters by rxe's names; records are as long as a datagram may be.
         """
-        self.assertEqual(self.each(lambda device: device.traits.packets), [False, False, True])
-        self.assertEqual(self.each(lambda device: device.pathMTU), [limits.DATAGRAM_BYTES] * 2 + [1024])
+        self.assertEqual(self.each(lambda device: device.traits.packets), [False, False, True, False])
+        most = limits.DATAGRAM_BYTES
+        self.assertEqual(self.each(lambda device: device.pathMTU), [most, most, 1024, most])
 
     def test_halfOpen(self) -> None:
         """
@@ -103,25 +132,26 @@ class TraitTests(EveryKindTestCase):
         address.
         """
         self.assertEqual(
-            self.each(lambda device: device.traits.proof), [Proof.DIRECTORY] * 2 + [Proof.ANSWER]
+            self.each(lambda device: device.traits.proof),
+            [Proof.DIRECTORY, Proof.DIRECTORY, Proof.ANSWER, Proof.CONNECTION],
         )
+        ofPaths = limits.CM_HALF_OPEN_PER_PATH, limits.CM_HALF_OPEN_PATHS
         rooms = self.each(lambda device: device.cm._halfOpenLimit)
         self.assertEqual(
             [(room._perSource, room._inAll) for room in rooms],
-            [(limits.CM_HALF_OPEN_PER_PATH, limits.CM_HALF_OPEN_PATHS)] * 2
-            + [(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)],
+            [ofPaths, ofPaths, (limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES), ofPaths],
         )
 
     def test_zeroCopy(self) -> None:
         """
         Only processes that share memory can map each other's.
         """
-        self.assertEqual(self.each(lambda device: device.traits.zeroCopy), [False, True, False])
+        self.assertEqual(self.each(lambda device: device.traits.zeroCopy), [False, True, False, False])
 
     def test_runDirectory(self) -> None:
         """
         HCAs that share memory have entries in the run directory, where commands find them; that of packets
         is asked through a socket of its own, and one within a process by nobody.
         """
-        self.assertEqual(self.each(lambda device: device.traits.inRunDirectory), [False, True, False])
-        self.assertEqual(self.each(lambda device: device.isAsked), [False, True, True])
+        self.assertEqual(self.each(lambda device: device.traits.inRunDirectory), [False, True, False, False])
+        self.assertEqual(self.each(lambda device: device.isAsked), [False, True, True, True])
