@@ -1,6 +1,6 @@
 """
-The C{socket} module with streams over SDP: see L{twisted_ib.blocking.socket}. All other names are the
-standard library's.
+The C{socket} module with streams over SDP: see L{twisted_ib.blocking.socket}, and for C{AF_IB}
+L{twisted_ib.blocking.gids}. All other names are the standard library's.
 """
 
 from __future__ import annotations
@@ -8,9 +8,13 @@ from __future__ import annotations
 import socket as _kernel
 from typing import Any
 
-from twisted_ib.blocking.socket import create_connection, create_server, fromfd, socket
+from twisted_ib.blocking import gids
+from twisted_ib.blocking.socket import AF_IB, create_connection, create_server, fromfd, socket
 
-__all__ = ["create_connection", "create_server", "fromfd", "socket"]
+__all__ = ["AF_IB", "create_connection", "create_server", "fromfd", "socket"]
+
+# It enters its family.
+del gids
 
 
 def __getattr__(name: str) -> Any:

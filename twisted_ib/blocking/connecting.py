@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import errno
 import os
+import socket as kernel
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet import error
+from twisted.internet.abstract import isIPAddress, isIPv6Address
 
 from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.loop import BlockingLoop
@@ -183,4 +185,30 @@ def connecting(
     return made
 
 
-__all__ = ["Connecting", "connecting"]
+def target(address: Any, family: int) -> tuple[Any, ...] | None:
+    """
+    Return the peer's address, as text, and port; L{None} if the kernel is to complain of what was given.
+
+    @param address: As given to C{connect}; a name is looked up.
+    @param family: C{AF_INET} or C{AF_INET6}.
+    """
+    if not isinstance(address, tuple) or len(address) < 2 or not isinstance(address[0], str):
+        return None
+    host, port = address[:2]
+    if not isinstance(port, int) or not 0 < port < 65536:
+        return None
+    isIPv6 = family == kernel.AF_INET6
+    if isIPv6 and len(address) > 3 and address[3] and "%" not in host:
+        host = f"{host}%{address[3]}"
+    if isIPv6Address(host) if isIPv6 else isIPAddress(host):
+        return host, port
+    if not host:
+        return None
+    try:
+        found = kernel.getaddrinfo(host, port, family, kernel.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return None
+    return (str(found[0][4][0]), port) if found else None
+
+
+__all__ = ["Connecting", "connecting", "target"]

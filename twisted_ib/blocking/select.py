@@ -357,7 +357,9 @@ class epoll:
         def wanted() -> Iterable[tuple[int, int]]:
             for descriptor in ours:
                 skt = offloaded.get(descriptor)
-                self._move(descriptor, skt is not None and not isinstance(skt.sdp, Listening))
+                part = None if skt is None else skt.sdp
+                isKernels = skt is None or (isinstance(part, Listening) and not part.alone)
+                self._move(descriptor, not isKernels)
             return [(each, masks[each] & 0xFFFF) for each in ours if each in masks]
 
         def register(poller: Any) -> None:
@@ -377,7 +379,7 @@ class epoll:
         return result if maxevents < 0 else result[:maxevents]
 
     def _move(self, descriptor: int, isSDP: bool) -> None:
-        # The kernel's socket of a connection over SDP is not connected, which epoll calls EPOLLHUP.
+        # The kernel's socket of what is SDP's alone is not connected, which epoll calls EPOLLHUP.
         if isSDP and descriptor not in self._moved:
             self._moved.add(descriptor)
             try:

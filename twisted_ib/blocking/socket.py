@@ -21,14 +21,12 @@ from time import monotonic
 from types import FunctionType
 from typing import Any, Final
 
-from twisted.internet.abstract import isIPAddress, isIPv6Address
-
 from twisted_ib.blocking import descriptors
-from twisted_ib.blocking.connecting import Connecting, connecting
+from twisted_ib.blocking.connecting import Connecting, connecting, target
 from twisted_ib.blocking.connection import Connection, failure
 from twisted_ib.blocking.descriptors import Offloaded, offloaded
 from twisted_ib.blocking.listening import Listening
-from twisted_ib.blocking.loop import theLoop
+from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.configuration.parser import CONNECT, LISTEN
 from twisted_ib.reactor.switch.switch import Switch
 
@@ -36,6 +34,10 @@ from twisted_ib.reactor.switch.switch import Switch
 _Plain = kernel.socket
 _poll = select.poll
 _FAMILIES: Final = (kernel.AF_INET, kernel.AF_INET6)
+#: Linux's number of addresses that are GIDs (bits/socket.h); the kernel is never asked for it.
+AF_IB: Final = 27
+#: The classes of sockets whose family is none of the kernel's (L{twisted_ib.blocking.gids}).
+families: dict[int, type[socket]] = {}
 
 
 class _Sockets(type):
@@ -59,8 +61,17 @@ class socket(_Plain, metaclass=_Sockets):
     _sdp: Offloaded | None
     _connecting: Connecting | None
 
+    def __new__(cls, family: int = -1, *arguments: Any, **named: Any) -> socket:
+        """
+        Make a socket, of the family's own class if it has one.
+        """
+        return super().__new__(families.get(family, cls) if cls is socket else cls)
+
     def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:
         self._sdp = self._connecting = None
+        if family == AF_IB:
+            # Not this class, nor one derived from it.
+            raise failure(errno.EAFNOSUPPORT)
         self._isDirect = False
         _Plain.__init__(self, family, type, proto, fileno)
         if fileno is not None:
@@ -138,11 +149,11 @@ class socket(_Plain, metaclass=_Sockets):
             return self._connectAgain(self._connecting, address, isRaising)
         if self._sdp is not None:
             return errno.EISCONN
-        target = self._target(address) if self._switch(CONNECT) is not None else None
-        if target is not None:
+        where = self._target(address) if self._switch(CONNECT) is not None else None
+        if where is not None:
             loop, timeout = theLoop(), self.gettimeout()
             with loop:
-                made = connecting(loop, target, self._boundPair(), timeout or None)
+                made = self._attempts(loop, where, timeout or None)
                 if made is not None:
                     self._connecting = made
                     if timeout == 0.0 and not made.isOver:
@@ -164,6 +175,11 @@ class socket(_Plain, metaclass=_Sockets):
             super().connect(address)
             return 0
         return super().connect_ex(address)
+
+    def _attempts(
+        self, loop: BlockingLoop, where: tuple[Any, ...], timeout: float | None
+    ) -> Connecting | None:
+        return connecting(loop, where, self._boundPair(), timeout)
 
     def _refused(self, reason: OSError, isRaising: bool) -> int:
         if isRaising:
@@ -206,32 +222,14 @@ class socket(_Plain, metaclass=_Sockets):
         if made is None:
             return
         self._drive(made)
-        if not made.isOver:
-            return
-        if self._isConnected(made) or made.error is not None:
+        # An error stays until SO_ERROR or connect() reports it.
+        if not made.isOver or made.error is not None or self._isConnected(made):
             return
         with suppress(BlockingIOError):
             super().connect(made.realAddress)
 
     def _target(self, address: Any) -> tuple[Any, ...] | None:
-        # Wrong addresses are the kernel's to complain of.
-        if not isinstance(address, tuple) or len(address) < 2 or not isinstance(address[0], str):
-            return None
-        host, port = address[:2]
-        if not isinstance(port, int) or not 0 < port < 65536:
-            return None
-        isIPv6 = self.family == kernel.AF_INET6
-        if isIPv6 and len(address) > 3 and address[3] and "%" not in host:
-            host = f"{host}%{address[3]}"
-        if isIPv6Address(host) if isIPv6 else isIPAddress(host):
-            return host, port
-        if not host:
-            return None
-        try:
-            found = kernel.getaddrinfo(host, port, self.family, kernel.SOCK_STREAM)
-        except (OSError, UnicodeError):
-            return None
-        return (str(found[0][4][0]), port) if found else None
+        return target(address, self.family)
 
     def _boundPair(self) -> tuple[str, int]:
         name = super().getsockname()
@@ -596,4 +594,4 @@ create_connection = _rebound(kernel.create_connection)
 create_server = _rebound(kernel.create_server)
 fromfd = _rebound(kernel.fromfd)
 
-__all__ = ["create_connection", "create_server", "fromfd", "socket"]
+__all__ = ["AF_IB", "create_connection", "create_server", "fromfd", "socket"]

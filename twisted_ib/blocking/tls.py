@@ -13,7 +13,8 @@ from collections.abc import Callable
 from threading import RLock
 from typing import Any, Final
 
-from twisted_ib.blocking.socket import socket
+from twisted_ib.blocking.connection import failure
+from twisted_ib.blocking.socket import AF_IB, socket
 
 #: The header of a record: type, version, and the length of the rest (RFC 8446 section 5.1).
 _HEADER_BYTES: Final = 5
@@ -231,6 +232,9 @@ def wrap_socket(
     See C{ssl.SSLContext.wrap_socket}: the standard library's, but for sockets that SDP may carry.
     """
     arguments = (server_side, do_handshake_on_connect, suppress_ragged_eofs, server_hostname)
+    if getattr(sock, "family", None) == AF_IB:
+        # The descriptor, which the standard library's would take, has no connection.
+        raise failure(errno.EAFNOSUPPORT)
     if type(sock) is not socket or (sock.sdp is None and _isConnected(sock)):
         return _wrapPlain(context, sock, *arguments, session)
     create: Any = SSLSocket._create  # type: ignore[attr-defined]
