@@ -117,7 +117,7 @@ def environment(subject: Subject, folder: str) -> dict[str, str]:
     found["TWISTED_IB_CONFIG"] = os.path.join(folder, "ib.conf")
     Path(found["TWISTED_IB_CONFIG"]).write_text(_RULES)
     if subject is _CRC:
-        found["TWISTED_IB_DEVICES"] = "iwarp0=iwarp:127.0.0.1,crc"
+        found["TWISTED_IB_DEVICES"] = "iwarp0=iwarp:127.0.0.1:crc=yes"
     return found
 
 

@@ -394,7 +394,7 @@ class PeerGoneError(RDSError):
 
 class RDSUnsupportedError(RDSError):
     """
-    RDS over TCP has no RDMA and no atomics (EOPNOTSUPP).
+    RDS over TCP has no RDMA and no atomics, RDS over iWARP no atomics (EOPNOTSUPP).
     """
 
 

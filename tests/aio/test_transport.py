@@ -97,6 +97,24 @@ class TransportContract:
 
         self.play(scenario())
 
+    def test_writeAfterClose(self: Any) -> None:
+        """
+        What is written after a close that had nothing to wait for does not arrive.
+        """
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            client.transport.write(b"first")
+            await server.has(5)
+            while client.transport.get_write_buffer_size():
+                await asyncio.sleep(0)
+            client.transport.close()
+            client.transport.write(b"late")
+            await server.called("lost")
+            self.assertEqual(server.data, b"first")
+
+        self.play(scenario())
+
     def test_halfClose(self: Any) -> None:
         """
         After C{write_eof} the other direction goes on, if the peer keeps it open.

@@ -90,6 +90,10 @@ WRONG = (
     ("device x roce # host", 14, "an IPv4 or IPv6 address of this host"),
     ("device x shm host", 14, "an IPv4 or IPv6 address, not 'host'"),
     ("device x shm 1.2.3.4 y", 22, "the end of the line, not 'y'"),
+    ("device x iwarp crc=yes", 16, "an IPv4 or IPv6 address, not 'crc=yes'"),
+    ("device x iwarp 1.2.3.4 crc", 24, "crc=yes|no, markers=yes|no, not 'crc'"),
+    ("device x iwarp 1.2.3.4 crc=1", 24, "crc=yes|no, markers=yes|no, not 'crc=1'"),
+    ("device x iwarp 1.2.3.4 crc=no more=no", 31, "crc=yes|no, markers=yes|no, not 'more=no'"),
     ("device shm0 loopback", 13, "shm, the fabric of shm0, not 'loopback'"),
     ("route", 6, "a network"),
     ("route 10.0.0.0/8", 17, "a device's name"),
@@ -216,6 +220,7 @@ class ParseTests(SynchronousTestCase):
             "route * shm0\n"
             "device net1 shm 10.0.0.1\n"
             "device n-2.x_ loopback\n"
+            "device w iwarp ::1 crc=no markers=yes crc=yes # the last counts\n"
             "timeout sdp 9\ntimeout sdp 0.25\ntimeout retry 0\n"
         )
         self.assertEqual(
@@ -227,6 +232,7 @@ class ParseTests(SynchronousTestCase):
             (
                 DeviceStatement("net1", "shm", "10.0.0.1", "f:3"),
                 DeviceStatement("n-2.x_", "loopback", None, "f:4"),
+                DeviceStatement("w", "iwarp", "::1", "f:5", (("crc", True), ("markers", True))),
             ),
         )
         self.assertEqual(contents.timeouts, Timeouts(0.25, 0.0))

@@ -42,13 +42,6 @@ cmid.reject(b"no")
 cmid.close()
 listener.close()
 """
-#: Has devices ask for CRCs.
-_CRC = """
-from twisted_ib.hca.fabric.iwarp import iwarp
-from twisted_ib.hca.fabric.iwarp.mpaservice import MPAService
-
-iwarp.MPAService = lambda fabric, isUsingCRC: MPAService(fabric, True)
-"""
 #: How soon the other side of a process that is killed has to say so.
 ERROR_SECONDS = 5 * PATIENCE
 #: How many frames are no beginning any more.
@@ -269,8 +262,8 @@ class CRCTests(SIWTestCase, RPingPrograms):
         """
         @return: an C{ib-ping} whose device asks for CRCs.
         """
-        command = [sys.executable, "-c", PATH + _CRC + programOf("ping.ping"), "--device", "iwarp0"]
-        return self.program([*command, *arguments])
+        command = [sys.executable, "-c", PATH + programOf("ping.ping"), "--device", "iwarp0"]
+        return self.program([*command, *arguments], TWISTED_IB_DEVICES=f"iwarp0=iwarp:{self.host}:crc=yes")
 
     def _look(self) -> None:
         """

@@ -15,6 +15,7 @@ from zope.interface.verify import verifyObject
 from tests.rds.ends import HOST, ProcessesTestCase, Recorder
 from tests.rds.media.test_addressed import HERE, THERE, AddressedTestCase
 from tests.sdp.stream.test_reviewed import jam
+from tests.support.ownaddress import ownAddress
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib import limits
 from twisted_ib.errors import (
@@ -126,7 +127,11 @@ class CookieTests(SynchronousTestCase):
 class Operating(_Base):
     """
     Operations on every device.  C{one} starts them, C{two} has the memory.
+
+    @cvar writeRefused: The status of a WRITE that the peer has refused.
     """
+
+    writeRefused = "RDS_RDMA_REMOTE_ERROR"
 
     one: Any
     two: Any
@@ -231,36 +236,6 @@ class Operating(_Base):
         self.pass_(1.0)
         self.assertEqual((self.port._queued, self.port._operating), (0, 0))
 
-    def test_atomics(self) -> None:
-        """
-        Both, and both with masks.
-        """
-        memory = self.owner.registerMemory(16)
-
-        def value() -> int:
-            return int.from_bytes(memory.view[8:], sys.byteorder)
-
-        port, cookie, there = self.port, memory.cookie, self.there
-        self.assertEqual(self.result(port.fetchAdd(cookie, 7, there, 8, b"added")), 0)
-        self.assertEqual((value(), self.two.data), (7, [b"added"]))
-        self.assertEqual(self.result(port.fetchAdd(cookie, -8, there, 8)), 7)
-        self.assertEqual(value(), _64)
-        self.assertEqual(self.result(port.compareAndSwap(cookie, 5, 6, there, 8)), _64)
-        self.assertEqual(self.result(port.compareAndSwap(cookie, _64, 0x12FF, there, 8)), _64)
-        self.assertEqual(value(), 0x12FF)
-        self.two.got.clear()
-        self.assertEqual(self.result(port.fetchAdd(cookie, 0x101, there, 8, b"m", mask=0x80)), 0x12FF)
-        self.assertEqual((value(), self.two.data), (0x1300, [b"m"]))
-        swap = port.compareAndSwap(cookie, 0x1000, 0xAB, there, 8, None, compareMask=0xF000, swapMask=0xFF)
-        self.assertEqual((self.result(swap), value()), (0x1300, 0x13AB))
-        swap = port.compareAndSwap(cookie, 0x2000, 0xCD, there, 8, None, compareMask=0xF000, swapMask=0xFF)
-        self.assertEqual((self.result(swap), value()), (0x13AB, 0x13AB))
-        self.assertRaises(ValueError, port.compareAndSwap, cookie, -1, 0, there)
-        refused = self.port.fetchAdd(cookie, 1, there, 4)
-        self.assertEqual(self.status(refused), "RDS_RDMA_REMOTE_ERROR")
-        self.patch(socketrdma, "RDS_ATOMIC_ATTEMPTS", 0)
-        self.assertEqual(self.status(port.fetchAdd(cookie, 1, there, 8, mask=1)), "RDS_RDMA_OTHER_ERROR")
-
     def test_useOnce(self) -> None:
         """
         Use-once memory is freed by the message behind an operation, other memory is not.
@@ -270,9 +245,7 @@ class Operating(_Base):
             self.result(self.port.rdmaWrite(memory.cookie, b"x", self.there))
         self.assertEqual((once.region, self.owner.freeMemory(once)), (None, False))
         self.result(self.port.rdmaWrite(often.cookie, b"y", self.there))
-        self.assertEqual(
-            self.status(self.port.rdmaWrite(once.cookie, b"y", self.there)), "RDS_RDMA_REMOTE_ERROR"
-        )
+        self.assertEqual(self.status(self.port.rdmaWrite(once.cookie, b"y", self.there)), self.writeRefused)
 
     def test_many(self) -> None:
         """
@@ -291,8 +264,8 @@ class Operating(_Base):
         """
         memory = self.owner.registerMemory(b"abcdefgh", writable=False)
         port, there, refused = self.port, self.there, "RDS_RDMA_REMOTE_ERROR"
-        self.assertEqual(self.status(port.rdmaWrite(memory.cookie, b"x", there, datagram=b"lost")), refused)
-        self.assertEqual(self.status(port.fetchAdd(memory.cookie, 1, there)), refused)
+        write = port.rdmaWrite(memory.cookie, b"x", there, datagram=b"lost")
+        self.assertEqual(self.status(write), self.writeRefused)
         for offset, length in ((0, 9), (8, 1), (1 << 40, 1)):
             self.assertEqual(self.status(port.rdmaRead(memory.cookie, length, there, offset)), refused)
         self.assertEqual(self.status(port.rdmaRead(memory.cookie ^ 0x100, 1, there)), refused)
@@ -365,7 +338,51 @@ class Operating(_Base):
         self.assertRaises(MemoryRegionError, self.owner.rdmaRead, memory.cookie, 1, self.here)
 
 
-class WithinTests(Operating, ProcessesTestCase):
+class Atomics(Operating):
+    """
+    And those of devices that have atomics.
+    """
+
+    def test_atomics(self) -> None:
+        """
+        Both, and both with masks.
+        """
+        memory = self.owner.registerMemory(16)
+
+        def value() -> int:
+            return int.from_bytes(memory.view[8:], sys.byteorder)
+
+        port, cookie, there = self.port, memory.cookie, self.there
+        self.assertEqual(self.result(port.fetchAdd(cookie, 7, there, 8, b"added")), 0)
+        self.assertEqual((value(), self.two.data), (7, [b"added"]))
+        self.assertEqual(self.result(port.fetchAdd(cookie, -8, there, 8)), 7)
+        self.assertEqual(value(), _64)
+        self.assertEqual(self.result(port.compareAndSwap(cookie, 5, 6, there, 8)), _64)
+        self.assertEqual(self.result(port.compareAndSwap(cookie, _64, 0x12FF, there, 8)), _64)
+        self.assertEqual(value(), 0x12FF)
+        self.two.got.clear()
+        self.assertEqual(self.result(port.fetchAdd(cookie, 0x101, there, 8, b"m", mask=0x80)), 0x12FF)
+        self.assertEqual((value(), self.two.data), (0x1300, [b"m"]))
+        swap = port.compareAndSwap(cookie, 0x1000, 0xAB, there, 8, None, compareMask=0xF000, swapMask=0xFF)
+        self.assertEqual((self.result(swap), value()), (0x1300, 0x13AB))
+        swap = port.compareAndSwap(cookie, 0x2000, 0xCD, there, 8, None, compareMask=0xF000, swapMask=0xFF)
+        self.assertEqual((self.result(swap), value()), (0x13AB, 0x13AB))
+        self.assertRaises(ValueError, port.compareAndSwap, cookie, -1, 0, there)
+        refused = self.port.fetchAdd(cookie, 1, there, 4)
+        self.assertEqual(self.status(refused), "RDS_RDMA_REMOTE_ERROR")
+        self.patch(socketrdma, "RDS_ATOMIC_ATTEMPTS", 0)
+        self.assertEqual(self.status(port.fetchAdd(cookie, 1, there, 8, mask=1)), "RDS_RDMA_OTHER_ERROR")
+
+    def test_atomicRefused(self) -> None:
+        """
+        Memory without the right is not changed.
+        """
+        memory = self.owner.registerMemory(b"abcdefgh", writable=False)
+        added = self.port.fetchAdd(memory.cookie, 1, self.there)
+        self.assertEqual((self.status(added), bytes(memory.view)), ("RDS_RDMA_REMOTE_ERROR", b"abcdefgh"))
+
+
+class WithinTests(Atomics, ProcessesTestCase):
     """
     Between two sockets of one process, which need no queue pair.
     """
@@ -388,7 +405,7 @@ class WithinTests(Operating, ProcessesTestCase):
         self.settle()
 
 
-class SharedTests(Operating, ProcessesTestCase):
+class SharedTests(Atomics, ProcessesTestCase):
     """
     Between processes of a host.
     """
@@ -605,7 +622,7 @@ class ShmTests(SharedTests):
         super().setUp()
 
 
-class AddressedTests(Operating, AddressedTestCase):
+class AddressedTests(Atomics, AddressedTestCase):
     """
     Between hosts.
     """
@@ -691,3 +708,45 @@ class TCPTests(ProcessesTestCase):
             (port.compareAndSwap, (1, 1, 1, where)),
         ):
             self.assertRaises(RDSUnsupportedError, call, *arguments)
+
+
+class IWARPTests(Operating, ProcessesTestCase):
+    """
+    Over TCP sockets.  iWARP tells nobody which WRITE was refused: the connection ends.
+    """
+
+    device = "iwarp0"
+    writeRefused = "RDS_RDMA_DROPPED"
+    there, here = (ownAddress(2), 5000), (ownAddress(1), 4001)
+
+    def setUp(self) -> None:
+        """
+        Two hosts.
+        """
+        super().setUp()
+        ownRunDirectory(self)
+        self.a, self.b = self.process(), self.process()
+        self.one = self.a.listen(4001, self.here[0], CookieRecorder())
+        self.two = self.b.listen(5000, self.there[0])
+        self.begin()
+
+    def come(self) -> None:
+        """
+        Let everything arrive.
+        """
+        self.pass_(1.0)
+
+    def test_crowded(self) -> None:
+        """
+        A WRITE that its READ would not fit behind waits until the send queue is empty.
+        """
+        self.patch(rcsend, "RDS_SENDS", 4)
+        memory = self.owner.registerMemory(20)
+        done = [
+            self.port.rdmaWrite(memory.cookie, b"%d" % (at % 10), self.there, at, b"%d" % at)
+            for at in range(20)
+        ]
+        self.come()
+        self.assertEqual([self.successResultOf(each) for each in done], [None] * 20)
+        self.assertEqual(bytes(memory.view), b"0123456789" * 2)
+        self.assertEqual(self.two.data, [b"%d" % at for at in range(20)])

@@ -4,20 +4,18 @@ Listening through the switch for asyncio: the SDP listeners beside a server's TC
 
 from __future__ import annotations
 
-import errno
 import socket
 from asyncio import base_events
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.error import CannotListenError
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
 from twisted_ib.aio.streamsocket import INTERNET, ServerStream, StreamSocket
 from twisted_ib.configuration.parser import BOTH, SDP, TCP
-from twisted_ib.reactor.switch.listeners import PortListeners, isBusy
-from twisted_ib.reactor.switch.reason import Fallback, Reason
+from twisted_ib.reactor.switch.listeners import SocketListeners
+from twisted_ib.reactor.switch.reason import Reason
 
 if TYPE_CHECKING:
     from twisted_ib.aio.reactor import LoopReactor
@@ -65,7 +63,7 @@ class StreamFactory(Factory):
             stream.close()
 
 
-class SocketPort(PortListeners):
+class SocketPort(SocketListeners):
     """
     One socket of a server, and its SDP listeners.
 
@@ -73,17 +71,12 @@ class SocketPort(PortListeners):
     """
 
     transportClass = ServerStream
-    sessionno = 0
-    connected = False
 
     def __init__(self, reactor: LoopReactor, switch: Switch, server: Server, skt: socket.socket) -> None:
-        self.reactor = reactor
         self.factory = StreamFactory(server)
         self.backlog = server._backlog  # type: ignore[attr-defined]
         self.socket = skt
-        self._withoutListeners(switch, reactor)
-        self._address = self._addressOf(skt)
-        self.interface = self._address.host
+        self._besideSocket(switch, reactor, skt)
 
     def open(self, draws: bool) -> None:
         """
@@ -97,33 +90,13 @@ class SocketPort(PortListeners):
         # The kernel queues TCP clients on a socket that listens already, and another process may share it.
         if why.verdict == SDP and self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             why.verdict = BOTH
-        refused = [] if why.verdict == TCP else self._joinBeside(self.socket, self._address)
-        busy = [e for e in refused if isBusy(e)]
-        if (busy and draws) or (refused and not self._mayGoOn(busy) and (busy or not self.sdpListeners)):
-            self.close()
-            raise refusal((busy or refused)[0])
-        self.connected = True
-        self.alone = why.verdict == SDP
-        why.decided = why.connected = self.reactor.seconds()
-        self._tellProvider()
-        if self.alone:
-            why.provider = SDP
-        elif refused and not self.sdpListeners:
-            fallback = Fallback("listen", f"SDP: {refused[0].socketError}")
-            self.switch.fellBack(why, fallback, self.interface, self._address.port)
-        self.switch.listening(self)
+        self._open(self.socket, draws)
 
     def fileno(self) -> int:
         """
         Return the socket's descriptor, for C{ib-ss}.
         """
         return self.socket.fileno()
-
-    def getHost(self) -> Any:
-        """
-        Return the address that is listened on.
-        """
-        return self._address
 
     def logPrefix(self) -> str:
         """
@@ -143,16 +116,6 @@ class SocketPort(PortListeners):
         """
         self.connected = False
         self._closeCompanions(reason)
-
-
-def refusal(refused: CannotListenError) -> OSError:
-    """
-    Return the reason why something cannot be listened on as the operating system's error.
-    """
-    reason = refused.socketError
-    if isinstance(reason, OSError) and reason.errno is not None:
-        return OSError(reason.errno, f"SDP: {reason.strerror}")
-    return OSError(errno.EADDRNOTAVAIL, f"SDP: {reason}")
 
 
 class Server(base_events.Server):
@@ -227,4 +190,4 @@ class Server(base_events.Server):
         super().close()
 
 
-__all__ = ["Server", "SocketPort", "StreamFactory", "refusal"]
+__all__ = ["Server", "SocketPort", "StreamFactory"]

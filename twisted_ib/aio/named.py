@@ -14,7 +14,7 @@ from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 
 from twisted_ib import limits
-from twisted_ib.aio.listening import StreamFactory, refusal
+from twisted_ib.aio.listening import StreamFactory
 from twisted_ib.aio.streamsocket import (
     AsyncioStream,
     ClientStream,
@@ -25,6 +25,7 @@ from twisted_ib.aio.streamsocket import (
 )
 from twisted_ib.rdma.port import RDMAClient, RDMAConnector, RDMAPort, RDMAServer
 from twisted_ib.reactor.switch.handle import ListeningHandle
+from twisted_ib.reactor.switch.listeners import refusal
 from twisted_ib.sdp.port import SDPConnector, SDPPort
 
 if TYPE_CHECKING:

@@ -65,7 +65,7 @@ class StreamTransport(_FlowControl):
         super().__init__(extra, loop)
         self._stream = stream = sock.stream
         sock.taken = True
-        self._closing = self._paused = self._eof = self._over = False
+        self._closing = self._paused = self._eof = self._over = self._drops = False
         self._error: BaseException | None = None
         self._describe(sock)
         # As with asyncio's readers all calls have one copy of the context.
@@ -156,7 +156,8 @@ class StreamTransport(_FlowControl):
         """
         if self._eof:
             raise RuntimeError("Cannot call write() after write_eof()")
-        self._stream.write(data)
+        if not self._drops:
+            self._stream.write(data)
 
     def _limit(self) -> None:
         # The stream calls filled() above it.
@@ -208,6 +209,8 @@ class StreamTransport(_FlowControl):
         """
         if not self._closing:
             self._closing = True
+            # As asyncio's own: with nothing to wait for it is closed already.
+            self._drops = not self.get_write_buffer_size()
             vars(self).pop("write", None)
             self._stream.loseConnection()
 

@@ -20,13 +20,14 @@ from twisted.python.failure import Failure
 
 from twisted_ib.blocking.connecting import Connecting
 from twisted_ib.blocking.connection import Connection, failure
-from twisted_ib.blocking.listening import Listening, osError
+from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.blocking.socket import AF_IB, families, socket
 from twisted_ib.configuration.parser import SDP
 from twisted_ib.hca.connection import ConnectRequest, RejectReason
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf, textOf
 from twisted_ib.internet.addresses import HIGHEST_PORT, mapped
+from twisted_ib.reactor.switch.listeners import refusal
 from twisted_ib.reactor.switch.reason import EXPLICIT, Reason
 from twisted_ib.sdp import connectSDP
 from twisted_ib.sdp.port import GIDPort
@@ -126,7 +127,7 @@ class _Bound:
         try:
             port.startListening()
         except CannotListenError as e:
-            raise osError(e) from None
+            raise refusal(e) from None
         self.port = port
         self.name = gid, port.getHost().port
 

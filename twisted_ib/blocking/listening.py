@@ -4,20 +4,16 @@ The SDP listeners of a blocking socket that listens, beside the kernel's TCP.
 
 from __future__ import annotations
 
-import errno
-import os
 import socket as kernel
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.error import CannotListenError
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
 from twisted_ib.blocking.connection import Connection
-from twisted_ib.configuration.parser import SDP, TCP
-from twisted_ib.reactor.switch.listeners import PortListeners, isBusy
-from twisted_ib.reactor.switch.reason import Fallback
+from twisted_ib.configuration.parser import TCP
+from twisted_ib.reactor.switch.listeners import SocketListeners
 
 if TYPE_CHECKING:
     from twisted_ib.blocking.loop import BlockingLoop
@@ -40,7 +36,7 @@ class _Accepting(Factory):
         return self.port.made()
 
 
-class Listening(PortListeners):
+class Listening(SocketListeners):
     """
     The SDP listeners of a socket; what comes over TCP stays the kernel's.
 
@@ -48,23 +44,17 @@ class Listening(PortListeners):
     @ivar sockets: How many sockets have it.
     """
 
-    sessionno = 0
-    connected = False
-
     def __init__(self, loop: BlockingLoop, skt: kernel.socket, backlog: int) -> None:
         """
         @param skt: The socket, which is bound.
         @param backlog: How many connections wait for C{accept} before others are refused, or go over TCP.
         """
         self.loop = loop
-        self.reactor = loop.reactor
         self.factory = _Accepting(self)
         self.backlog = max(backlog, 1)
         self.accepted: deque[Connection] = deque()
         self.sockets = 1
-        self._withoutListeners(loop.reactor.switch, loop.reactor)
-        self._address = self._addressOf(skt)
-        self.interface = self._address.host
+        self._besideSocket(loop.reactor.switch, loop.reactor, skt)
 
     def join(self, skt: kernel.socket) -> bool:
         """
@@ -74,32 +64,11 @@ class Listening(PortListeners):
         @raise OSError: C{EADDRINUSE}: a rule wants SDP, whose number is in use; or another error of a device,
             where a rule allows nothing else.
         """
-        why = self.why
         self._decide(self._address)
-        if why.verdict == TCP:
+        if self.why.verdict == TCP:
             return False
-        refused = self._joinBeside(skt, self._address)
-        busy = [each for each in refused if isBusy(each)]
-        if refused and not self._mayGoOn(busy) and (busy or not self.sdpListeners):
-            self.close()
-            raise osError((busy or refused)[0])
-        self.connected = True
-        self.alone = why.verdict == SDP
-        why.decided = why.connected = self.reactor.seconds()
-        self._tellProvider()
-        if self.alone:
-            why.provider = SDP
-        elif refused and not self.sdpListeners:
-            fallback = Fallback("listen", f"SDP: {refused[0].socketError}")
-            self.switch.fellBack(why, fallback, self.interface, self._address.port)
-        self.switch.listening(self)
+        self._open(skt, False)
         return bool(self.sdpListeners)
-
-    def getHost(self) -> Any:
-        """
-        Return the address.
-        """
-        return self._address
 
     def logPrefix(self) -> str:
         """
@@ -164,15 +133,4 @@ class Listening(PortListeners):
         self.switch.ports.discard(self)
 
 
-def osError(reason: CannotListenError) -> OSError:
-    """
-    Return the error of a system call for one of Twisted's.
-    """
-    cause = reason.socketError
-    number = getattr(cause, "errno", None)
-    if not isinstance(number, int):
-        number = errno.EADDRNOTAVAIL
-    return OSError(number, f"{os.strerror(number)} (SDP: {getattr(cause, 'strerror', None) or cause})")
-
-
-__all__ = ["Listening", "osError"]
+__all__ = ["Listening"]

@@ -5,7 +5,7 @@ A file has one statement per line; C{#} begins a comment::
 
     log [destination stderr|syslog|file NAME] [min-level NUMBER]
     use sdp|tcp|both listen|server|connect|client PROGRAM ADDRESS[/LENGTH]:PORTS
-    device NAME FABRIC [ADDRESS]
+    device NAME FABRIC [ADDRESS] [OPTION=yes|no]...
     route NETWORK DEVICE...
     timeout sdp|retry SECONDS
 
@@ -45,6 +45,7 @@ from twisted_ib.configuration.syntax import (
     Rule,
     Timeouts,
     parseAddress,
+    parseOption,
 )
 from twisted_ib.errors import RulesError
 
@@ -58,6 +59,7 @@ POLICY_SECONDS = 86400.0
 #: The words for the two roles.
 ROLE_WORDS = MappingProxyType({"listen": LISTEN, "server": LISTEN, "connect": CONNECT, "client": CONNECT})
 
+_NO_OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 # At most nine digits, so that 32 bits hold the number.  No leading zeros, as in libsdp's INT.
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}").fullmatch
 _SECONDS = re.compile(r"(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,9})?").fullmatch
@@ -109,6 +111,7 @@ class _Parser:
     name: str
     known: dict[str, str]
     fabrics: Mapping[str, bool]
+    options: Mapping[str, tuple[str, ...]]
     rules: list[Rule] = field(factory=list)
     devices: list[DeviceStatement] = field(factory=list)
     routes: list[Route] = field(factory=list)
@@ -199,7 +202,7 @@ class _Parser:
             raise line.missing("an IPv4 or IPv6 address of this host")
         if address is not None and parseAddress(address.text) is None:
             raise address.wrong("an IPv4 or IPv6 address")
-        line.end()
+        options = self.optionsOf(line, self.options.get(fabric.text, ()))
         earlier = next((device for device in self.devices if device.name == name.text), None)
         if earlier is not None:
             raise name.wrong(f"another name than that of {earlier.where}")
@@ -210,7 +213,18 @@ class _Parser:
             raise name.wrong(f"at most {POLICY_DEVICES} devices")
         self.known[name.text] = fabric.text
         text = None if address is None else address.text
-        self.devices.append(DeviceStatement(name.text, fabric.text, text, line.where))
+        self.devices.append(DeviceStatement(name.text, fabric.text, text, line.where, options))
+
+    def optionsOf(self, line: Line, names: tuple[str, ...]) -> tuple[tuple[str, bool], ...]:
+        # The rest of a device statement, of a fabric with options of these names.
+        found: dict[str, bool] = {}
+        while (word := line.next()) is not None:
+            option = parseOption(word.text)
+            if option is None or option[0] not in names:
+                choices = ", ".join(f"{name}=yes|no" for name in names)
+                raise word.wrong(choices or "the end of the line")
+            found.update([option])
+        return tuple(found.items())
 
     def route(self, line: Line, number: int) -> None:
         word = line.take("a network")
@@ -259,6 +273,7 @@ def parse(
     name: str,
     devices: Mapping[str, str],
     fabrics: Mapping[str, bool],
+    options: Mapping[str, tuple[str, ...]] = _NO_OPTIONS,
 ) -> Contents:
     """
     Parse a file.
@@ -266,9 +281,10 @@ def parse(
     @param name: Its name, for errors.
     @param devices: The devices that exist without it, and the fabric of each.
     @param fabrics: The fabrics that a device may have, and whether it then needs an address.
+    @param options: The options of devices, by fabric.
     @raise RulesError: a line is wrong; then the whole file is ignored.
     """
-    reading = _Parser(name, dict(devices), fabrics)
+    reading = _Parser(name, dict(devices), fabrics, options)
     # The byte order mark that some editors write is not a part of the first word.
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
         try:

@@ -42,6 +42,16 @@ def parseAddress(text: str) -> tuple[int, int] | None:
         return None
 
 
+def parseOption(text: str) -> tuple[str, bool] | None:
+    """
+    Parse an option of a device: C{NAME=yes} or C{NAME=no}.
+
+    @return: its name, and whether it is on; L{None} if it is none.
+    """
+    name, _, value = text.partition("=")
+    return (name, value == "yes") if name and value in ("yes", "no") else None
+
+
 @frozen
 class AddressRange:
     """
@@ -113,12 +123,14 @@ class DeviceStatement:
 
     @ivar address: The device's address in its fabric, or L{None}.
     @ivar where: C{FILE:LINE}.
+    @ivar options: name and state of each that is given.
     """
 
     name: str
     fabric: str
     address: str | None
     where: str
+    options: tuple[tuple[str, bool], ...] = ()
 
 
 @frozen

@@ -345,7 +345,9 @@ class SocketRDMA:
         raise RDSOperationError(int(status), f"RDS_RDMA_{status.name}", "masked atomic")
 
     def _ask(self, addr: _Address | None, datagram: bytes | None, **fields: Any) -> Deferred[Any]:
-        self._domain()
+        operations = self._domain().device.traits.operations
+        if operations is not None and fields["opcode"] not in operations:
+            raise RDSUnsupportedError(f"this device has no {fields['opcode'].name}")
         where = self._target(addr)
         payload = None if datagram is None else self._checked(datagram)
         if self._operating >= RDS_OPERATIONS:

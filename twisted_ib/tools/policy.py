@@ -102,7 +102,7 @@ def devicesOf(policy: Policy) -> Iterator[None]:
     try:
         for device in policy.devices:
             if fabricOf(device.name) is None:
-                addDevice(device.name, device.fabric, device.address)
+                addDevice(device.name, device.fabric, device.address, **dict(device.options))
                 added.append(device.name)
         yield
     finally:

@@ -226,6 +226,40 @@ class RegistryTests(SynchronousTestCase):
         )
         self.assertEqual([registry.addressOf(name) for name in names], [*[None] * 3, "192.0.2.1", None, None])
 
+    def test_options(self) -> None:
+        """
+        A device has the options that it is added with, from a program, the environment or the configuration;
+        those that are off count as not given.
+        """
+        os.environ[registry.VARIABLE] = (
+            "a=iwarp:127.0.0.1:crc=yes,b=iwarp:[::1]:markers=yes:crc=no,c=iwarp:::1"
+        )
+        path = os.path.join(self.directory, "ib.conf")
+        with open(path, "w") as file:
+            file.write("device d iwarp 127.0.0.1 markers=yes crc=yes\n")
+        os.environ["TWISTED_IB_CONFIG"] = path
+        addDevice("e", "iwarp", "127.0.0.1", crc=True, markers=False)
+        addDevice("e", "iwarp", "127.0.0.1", crc=True)
+        self.assertRaises(DeviceError, addDevice, "e", "iwarp", "127.0.0.1")
+        found = []
+        for name in "abcde":
+            device = Device(name, lambda: 0.0)
+            options = device.fabric.service.options
+            found.append((device.fabric.address, options.crc, options.markers))
+            device.close()
+        self.assertEqual(
+            found,
+            [
+                ("127.0.0.1", True, False),
+                ("::1", False, True),
+                ("::1", False, False),
+                ("127.0.0.1", True, True),
+                ("127.0.0.1", True, False),
+            ],
+        )
+        error = self.assertRaises(DeviceError, addDevice, "r", "roce", "192.0.2.1", crc=True)
+        self.assertEqual(str(error), "device r: one of fabric roce has no option 'crc'")
+
     def test_wrongEnvironment(self) -> None:
         """
         An error there is raised by name when a device is opened that is unknown without it.
@@ -239,6 +273,10 @@ class RegistryTests(SynchronousTestCase):
             "s=shm:192.0.2.1": "'s=shm:192.0.2.1': device s: one of fabric shm has no address of its own",
             "a=roce:192.0.2.1,a=roce:192.0.2.2": "there are two devices a",
             "i=ib:10.9.0.1": "'i=ib:10.9.0.1': device i: '10.9.0.1' is not the address of an IPoIB interface",
+            "w=iwarp:192.0.2.1:crc=on": "'w=iwarp:192.0.2.1:crc=on': 'crc=on' is not OPTION=yes or OPTION=no",
+            "w=iwarp:crc=yes": "'w=iwarp:crc=yes': device w: one of fabric iwarp needs an address",
+            "w=iwarp:::1:mac=no": "'w=iwarp:::1:mac=no': device w: one of fabric iwarp has no option 'mac'",
+            "s=shm:crc=yes": "'s=shm:crc=yes': device s: one of fabric shm has no option 'crc'",
             "i=ib:10.9/24": "'i=ib:10.9/24': device i: '10.9/24' is not the address of an IPoIB interface",
         }
         for text, expected in cases.items():

@@ -247,3 +247,11 @@ class ProcessTests(CommandTestCase):
         self.start(SERVER, "roce0", ownAddress(1))
         self.ping("roce0", ownAddress(2), ownAddress(1))
         self.ping("roce0", ownAddress(2), ownAddress(1))
+
+    def test_iwarp(self) -> None:
+        """
+        RDS over iWARP answers, as over RoCE.
+        """
+        self.start(SERVER, "iwarp0", ownAddress(1))
+        self.ping("iwarp0", ownAddress(2), ownAddress(1))
+        self.ping("iwarp0", ownAddress(2), ownAddress(1))

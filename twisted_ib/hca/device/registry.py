@@ -35,7 +35,7 @@ from twisted_ib.hca.fabric.base.neighbours import ofThisThread as neighboursOf
 from twisted_ib.hca.host.addresses import normalise, sourceFor
 
 if TYPE_CHECKING:
-    from twisted_ib.configuration.syntax import Contents
+    from twisted_ib.configuration.syntax import Contents, DeviceStatement
 
 
 def _loopback(owner: Any, guid: int, clock: Callable[[], float], neighbours: Neighbours | None = None) -> Any:
@@ -98,10 +98,17 @@ def _roce(owner: Any, guid: int, clock: Callable[[], float], address: str) -> An
     return PacketFabric(owner, guid, clock, RoCELink(address))
 
 
-def _iwarp(owner: Any, guid: int, clock: Callable[[], float], address: str) -> Any:
+def _iwarp(
+    owner: Any,
+    guid: int,
+    clock: Callable[[], float],
+    address: str,
+    crc: bool = False,
+    markers: bool = False,
+) -> Any:
     from twisted_ib.hca.fabric.iwarp.iwarp import IWARPFabric
 
-    return IWARPFabric(owner, guid, clock, address)
+    return IWARPFabric(owner, guid, clock, address, crc, markers)
 
 
 @frozen
@@ -110,12 +117,14 @@ class FabricKind:
     One kind of fabric: what rules, tools and devices know of it without opening one.
 
     @ivar name: its name in C{addDevice}, C{TWISTED_IB_DEVICES} and C{device} statements.
-    @ivar open: the factory, a function of owner, GUID, clock and, if its devices have one, C{address}.
+    @ivar open: the factory, a function of owner, GUID, clock and, if its devices have one, C{address}; and of
+        its options.
     @ivar traits: facts of it.
     @ivar device: the device of this kind that exists without being added; C{""} for none.
     @ivar implicit: matches the names of further devices that do, opened at the address that their user binds
         if they have one; L{None} for none.
     @ivar hasInterfaces: whether a device may be named with the address of its IPoIB interface.
+    @ivar options: the names of what may be switched on for a device that is added.
     """
 
     name: str
@@ -124,6 +133,7 @@ class FabricKind:
     device: str = ""
     implicit: Callable[[str], object] | None = None
     hasInterfaces: bool = False
+    options: tuple[str, ...] = ()
 
 
 #: The fabrics, in order: a new one is its folder, its factory and a row.
@@ -134,12 +144,17 @@ KINDS = (
         "ib", _subnet, SUBNET, "", re.compile(r"ib(?:0|[1-9][0-9]{0,2})").fullmatch, hasInterfaces=True
     ),
     FabricKind("roce", _roce, ROUTED, implicit=re.compile(r"roce(?:0|[1-9][0-9]{0,2})").fullmatch),
-    FabricKind("iwarp", _iwarp, STREAM, implicit=re.compile(r"iwarp(?:0|[1-9][0-9]{0,2})").fullmatch),
+    FabricKind(
+        *("iwarp", _iwarp, STREAM),
+        implicit=re.compile(r"iwarp(?:0|[1-9][0-9]{0,2})").fullmatch,
+        options=("crc", "markers"),
+    ),
 )
 #: The same by name.
 FABRICS: dict[str, FabricKind] = {kind.name: kind for kind in KINDS}
 
-#: The variable that names devices: C{NAME=FABRIC} or C{NAME=FABRIC:ADDRESS}, with commas between.
+#: The variable that names devices: C{NAME=FABRIC} or C{NAME=FABRIC:ADDRESS}, perhaps with C{:OPTION=yes}, and
+#: with commas between.
 VARIABLE = "TWISTED_IB_DEVICES"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}").fullmatch
 #: Addresses that name no interface.
@@ -148,9 +163,9 @@ _WILDCARDS = ("", "0.0.0.0", "::")
 #: The device that is used where none is named.
 DEFAULT_DEVICE = "shm0"
 
-#: Device name -> its kind, and its address if it has one.
-DEVICES: dict[str, tuple[FabricKind, str | None]] = {
-    kind.device: (kind, None) for kind in KINDS if kind.device
+#: Device name -> its kind, its address if it has one, and the options that are switched on.
+DEVICES: dict[str, tuple[FabricKind, str | None, frozenset[str]]] = {
+    kind.device: (kind, None, frozenset()) for kind in KINDS if kind.device
 }
 #: The names of the devices that were added, in order.
 _added: dict[str, None] = {}
@@ -194,17 +209,27 @@ def _interface(name: str, address: str) -> str:
         ) from None
 
 
-def addDevice(name: str, fabric: str, address: str | None = None) -> None:
+def _enabled(name: str, fabric: str, options: Mapping[str, bool]) -> frozenset[str]:
+    # Those that are switched on.
+    for option in options:
+        if option not in FABRICS[fabric].options:
+            raise DeviceError(f"device {name}: one of fabric {fabric} has no option {option!r}")
+    return frozenset(option for option, isOn in options.items() if isOn)
+
+
+def addDevice(name: str, fabric: str, address: str | None = None, **options: bool) -> None:
     """
     Add a device, and notify the watchers.  Adding the same device again does nothing.
 
     @param fabric: its fabric, one of L{FABRICS}: C{"shm"}, C{"loopback"}, C{"ib"}, C{"roce"}, C{"iwarp"}.
     @param address: its own address, for a fabric whose devices have one: C{"roce"} and C{"iwarp"}; or that of
         its IPoIB interface with the length of the prefix, for C{"ib"}: see L{interfaceOf}.
-    @raise DeviceError: an unknown fabric, a name that another device has, or a bad address.
+    @param options: of C{"iwarp"} C{crc}: ask peers for CRCs, which need C{google-crc32c}; and C{markers}: ask
+        for markers, and send them to peers that ask. Both are off by default.
+    @raise DeviceError: an unknown fabric or option, a name that another device has, or a bad address.
     """
     address = _checked(name, fabric, address)
-    device = FABRICS[fabric], address
+    device = FABRICS[fabric], address, _enabled(name, fabric, options)
     if name in DEVICES:
         if DEVICES[name] == device:
             return
@@ -244,24 +269,42 @@ def watchDevices(watcher: Any) -> None:
     _watchers.add(watcher)
 
 
-def parseDevices(text: str) -> dict[str, tuple[str, str | None]]:
+def _withoutOptions(text: str) -> tuple[str, dict[str, bool]]:
+    # FABRIC:ADDRESS:OPTION=yes: as in endpoint strings. No address has a =.
+    if "=" not in text:
+        return text, {}
+    from twisted_ib.configuration.syntax import parseOption
+
+    options: dict[str, bool] = {}
+    while "=" in text:
+        text, _, last = text.rpartition(":")
+        option = parseOption(last)
+        if option is None:
+            raise DeviceError(f"{last!r} is not OPTION=yes or OPTION=no")
+        options.setdefault(*option)
+    return text, options
+
+
+def parseDevices(text: str) -> dict[str, tuple[str, str | None, dict[str, bool]]]:
     """
     Parse the value of C{TWISTED_IB_DEVICES}.
 
-    @return: name -> fabric and address.
+    @return: name -> fabric, address and options.
     @raise DeviceError: it is malformed.
     """
-    found: dict[str, tuple[str, str | None]] = {}
+    found: dict[str, tuple[str, str | None, dict[str, bool]]] = {}
     for item in filter(None, map(str.strip, text.split(","))):
         name, equals, rest = item.partition("=")
-        fabric, colon, address = rest.partition(":")
         if not equals or not _NAME(name):
             raise DeviceError(f"{VARIABLE}: {item!r} is not NAME=FABRIC:ADDRESS, as roce0=roce:192.0.2.1")
-        # Brackets as in RFC 3986 section 3.2.2, since an IPv6 address has colons as the separator does.
-        if address.startswith("[") and address.endswith("]"):
-            address = address[1:-1]
         try:
-            what = fabric, _checked(name, fabric, address if colon else None)
+            rest, options = _withoutOptions(rest)
+            fabric, colon, address = rest.partition(":")
+            # Brackets as in RFC 3986 section 3.2.2, since an IPv6 address has colons as the separator does.
+            if address.startswith("[") and address.endswith("]"):
+                address = address[1:-1]
+            what = fabric, _checked(name, fabric, address if colon else None), options
+            _enabled(name, fabric, options)
         except DeviceError as error:
             raise DeviceError(f"{VARIABLE}: {item!r}: {error}") from None
         if found.setdefault(name, what) != what:
@@ -281,10 +324,10 @@ def readEnvironment() -> None:
     devices = parseDevices(text)
     # Set before the devices are added: an error in adding one must not repeat with every lookup.
     _read["environment"] = text
-    for name, (fabric, address) in devices.items():
+    for name, (fabric, address, options) in devices.items():
         # A device that the program added itself takes precedence.
         if name not in DEVICES:
-            addDevice(name, fabric, address)
+            addDevice(name, fabric, address, **options)
 
 
 def builtInDevices(environ: Mapping[str, str]) -> dict[str, str]:
@@ -297,7 +340,7 @@ def builtInDevices(environ: Mapping[str, str]) -> dict[str, str]:
     except DeviceError:
         # The error is reported when such a device is opened.
         return found
-    found.update((name, fabric) for name, (fabric, _) in named.items() if name not in found)
+    found.update((name, device[0]) for name, device in named.items() if name not in found)
     return found
 
 
@@ -316,21 +359,19 @@ def parseRules(text: str, name: str, devices: Mapping[str, str] | None = None) -
     if devices is None:
         devices = builtInDevices({})
     fabrics = {kind.name: kind.traits.hasAddress for kind in sorted(KINDS, key=lambda kind: kind.name)}
-    return parse(text, name, devices, fabrics)
+    return parse(text, name, devices, fabrics, {kind.name: kind.options for kind in KINDS})
 
 
-def _configuredDevices() -> list[tuple[str, str, str | None]]:
-    # Name, fabric and address of each device statement of the configuration.
+def _configuredDevices() -> tuple[DeviceStatement, ...]:
     try:
         found = readFirst(os.environ)
         if found is None:
-            return []
+            return ()
         name, text = found
-        devices = parseRules(text, name, builtInDevices(os.environ)).devices
+        return parseRules(text, name, builtInDevices(os.environ)).devices
     except (OSError, RulesError) as error:
         reason = error.errors[0] if isinstance(error, RulesError) else f"{error.filename}: {error.strerror}"
         raise DeviceError(reason) from None
-    return [(device.name, device.fabric, device.address) for device in devices]
 
 
 def readConfiguration() -> None:
@@ -345,9 +386,9 @@ def readConfiguration() -> None:
         return
     devices = _configuredDevices()
     _read["configuration"] = name
-    for device, fabric, address in devices:
-        if device not in DEVICES:
-            addDevice(device, fabric, address)
+    for device in devices:
+        if device.name not in DEVICES:
+            addDevice(device.name, device.fabric, device.address, **dict(device.options))
 
 
 def deviceNames() -> list[str]:
@@ -385,11 +426,16 @@ def fabricOf(name: str) -> str | None:
     return None if device is None else device[0].name
 
 
+def _optionsOf(name: str) -> dict[str, bool]:
+    device = DEVICES.get(name)
+    return {} if device is None else dict.fromkeys(device[2], True)
+
+
 def addressOf(name: str) -> str | None:
     """
     The own address of a device; L{None} if it has none, or none yet.
     """
-    kind, address = DEVICES.get(name, (None, None))
+    kind, address, _ = DEVICES.get(name, (None, None, None))
     return address if kind is not None and kind.traits.hasAddress else None
 
 
@@ -397,7 +443,7 @@ def interfaceOf(name: str) -> str | None:
     """
     The address of a device's IPoIB interface, with the length of the prefix; L{None} if it was added without.
     """
-    kind, address = DEVICES.get(name, (None, None))
+    kind, address, _ = DEVICES.get(name, (None, None, None))
     return address if kind is not None and kind.hasInterfaces else None
 
 
@@ -496,5 +542,5 @@ def openFabric(
         # A program that binds another address than the device's must not be served silently at a third.
         if address is not None and own != normalise(address):
             raise DeviceError(f"device {name} has the address {own}, not {address}")
-        return kind.open(owner, guid, clock, address=own)
+        return kind.open(owner, guid, clock, address=own, **_optionsOf(name))
     return kind.open(owner, guid, clock) if neighbours is None else kind.open(owner, guid, clock, neighbours)

@@ -87,7 +87,8 @@ class RCMedium:
     @ivar network: the sockets that use it.
     @ivar sessions: connected queue pairs, by the peer's GUID or by both addresses.
     @ivar expected: queue pairs whose REP was sent and whose RTU is awaited, by the same keys; only where
-        peers are IP addresses, as anybody can forge the addresses of a REQ.
+        peers are IP addresses, as anybody can forge the addresses of a REQ, and with iWARP the peer may still
+        reject the reply.
     @ivar calls: connection attempts, by the same keys.
     @cvar provider: the provider's name, for C{ib-ss}.
     """
@@ -99,7 +100,7 @@ class RCMedium:
         self.name = DEFAULT_DEVICE if device is None else device
         # isPlacedByUser() comes first: it loads the configured devices, which addressOf() then knows.
         self.traits = traits = traitsOf(self.name)
-        self.acknowledges = traits.packets
+        self.acknowledges = traits.hasAddress
         self.sharesAddresses = not traits.hasAddress
         self._isOfSubnet = traits.peers is Peers.SUBNET
         self.sessions: dict[Any, RCConnection] = {}
@@ -470,7 +471,7 @@ class RCMedium:
         """
         if len(self.sessions) + len(self.expected) >= RDS_SESSIONS:
             raise ResourceLimitError("too many connections of RDS")
-        return RCConnection(self, key, channel, not self.traits.packets)
+        return RCConnection(self, key, channel, not self.traits.hasAddress)
 
     def sessionUp(self, session: RCConnection, waiters: dict[RDSPath, None]) -> None:
         """
@@ -501,7 +502,7 @@ class RCMedium:
         """
         A REP was sent: the queue pair is connected now, or when L{arrived} is called.
         """
-        if self.traits.proof is not Proof.ANSWER:
+        if self.traits.proof is Proof.DIRECTORY:
             self._begin(session, {})
             return
         old = self.expected.get(session.key)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.base.traits import Completion
 from twisted_ib.hca.memory.memory import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.queuepair import SEND_SOLICITED
-from twisted_ib.hca.queues.requests import Capabilities
+from twisted_ib.hca.queues.requests import Capabilities, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.rds.protocol.wire import FRAGMENT_BYTES, HEADER_BYTES
 
@@ -126,6 +127,9 @@ class RCSender:
         # Whether messages use the work queues.
         self._keyed = False
         self._reads = self._peerReads = 0
+        # Whether a READ of no octets follows each WRITE: it is answered behind what came before it (RFC 5040
+        # section 5.5), so its completion tells that the WRITE is done.
+        self._confirms = False
         self.queuePair.onRequest = self._makeWork
         if not shared:
             # IBTA vol. 1 11.4.2.2: Linux ib_cm.c arms its receive CQ for solicited completions only, so a
@@ -161,6 +165,7 @@ class RCSender:
         connection.user = self
         # IBTA vol. 1 12.7: the peer's responder resources bound our initiator depth, and the other way round.
         self._reads = min(limits.RDMA_READS, message.responderResources)
+        self._confirms = self._reads > 0 and self._device.traits.completion is Completion.SENT
         self._peerReads = min(limits.RDMA_READS, message.initiatorDepth)
         self.queuePair.connect(connection.destination, message.localQPN, message)
         self.isUp = True
@@ -354,11 +359,18 @@ class RCSender:
             return False
         if len(self._operations) >= RDS_OPERATIONS_POSTED or not self.work.canPost():
             return False
+        confirms = self._confirms and message.opcode is SendOpcode.RDMA_WRITE
+        if confirms and self.work.requester.room() < 2:
+            # C{resume} is called when the queue is idle.
+            self.work.idle()
+            return False
         self._keyed = True
         self._numbers = number = self._numbers + 1
         self._operations[number] = carrier, message
         try:
-            self.work.postSend(message.request(number, self.domain))
+            self.work.postSend(message.request(number, self.domain, not confirms))
+            if confirms:
+                self.work.postSend(SendRequest(number, SendOpcode.RDMA_READ))
         except QueuePairError as reason:
             self.broken(reason)
         except HCAError:

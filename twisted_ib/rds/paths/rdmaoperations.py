@@ -297,19 +297,19 @@ class OperationMessage(RDSMessage):
             buffer.piece(bufferOffset, length)
         self.done: Deferred[Any] = Deferred()
 
-    def request(self, number: int, domain: DeviceMemory) -> SendRequest:
+    def request(self, number: int, domain: DeviceMemory, isSignaled: bool = True) -> SendRequest:
         """
         Make the work request.
 
         @param number: the work request id.
+        @param isSignaled: whether its completion is the operation's result.
         @raise HCAError: the local memory cannot be used.
         """
         return SendRequest(
             number,
             self.opcode,
             self._pieces(domain),
-            # Each operation is signaled: its completion is its result.
-            flags=int(SendFlags.SIGNALED | SendFlags.FENCE) if self.fence else int(SendFlags.SIGNALED),
+            flags=int(SendFlags.SIGNALED) * isSignaled | int(SendFlags.FENCE) * self.fence,
             remoteAddress=self.address,
             remoteKey=self.key,
             compare=self.compare,

@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 
 from twisted_ib.configuration.parser import LISTEN, SDP, TCP
 from twisted_ib.internet.addresses import Address, addressOf
-from twisted_ib.reactor.switch.reason import Reason
+from twisted_ib.reactor.switch.reason import Fallback, Reason
 from twisted_ib.reactor.switch.sdplistener import SDPListener
 from twisted_ib.reactor.switch.serverclient import RedirectedServer
 
@@ -169,6 +169,63 @@ class PortListeners:
                 self._log.failure("{device} cannot be closed", device=listener.device)
 
 
+class SocketListeners(PortListeners):
+    """
+    The SDP listeners of a socket that is bound already, whose TCP is not Twisted's; a base class.
+    """
+
+    sessionno = 0
+    connected: Any = False
+
+    def _besideSocket(self, switch: Switch, reactor: Any, skt: socket.socket) -> None:
+        self.reactor = reactor
+        self._withoutListeners(switch, reactor)
+        self._address = self._addressOf(skt)
+        self.interface = self._address.host
+
+    def _open(self, skt: socket.socket, draws: bool) -> None:
+        # draws: another number would do if this one is in use.
+        why = self.why
+        refused = [] if why.verdict == TCP else self._joinBeside(skt, self._address)
+        busy = [each for each in refused if isBusy(each)]
+        if (busy and draws) or (refused and not self._mayGoOn(busy) and (busy or not self.sdpListeners)):
+            self.close()
+            raise refusal((busy or refused)[0])
+        self.connected = True
+        self.alone = why.verdict == SDP
+        why.decided = why.connected = self.reactor.seconds()
+        self._tellProvider()
+        if self.alone:
+            why.provider = SDP
+        elif refused and not self.sdpListeners:
+            fallback = Fallback("listen", f"SDP: {refused[0].socketError}")
+            self.switch.fellBack(why, fallback, self.interface, self._address.port)
+        self.switch.listening(self)
+
+    def close(self) -> None:
+        """
+        Close the SDP listeners.
+        """
+        raise NotImplementedError
+
+    def getHost(self) -> Address:
+        """
+        Return the address that is listened on.
+        """
+        return self._address
+
+
+def refusal(refused: CannotListenError) -> OSError:
+    """
+    Return the reason why something cannot be listened on as the operating system's error.
+    """
+    reason: Any = refused.socketError
+    number = getattr(reason, "errno", None)
+    if isinstance(number, int):
+        return OSError(number, f"SDP: {getattr(reason, 'strerror', None) or reason}")
+    return OSError(errno.EADDRNOTAVAIL, f"SDP: {reason}")
+
+
 def isBusy(error: CannotListenError) -> bool:
     """
     Return whether an address and number cannot be listened on as they are in use.
@@ -176,4 +233,4 @@ def isBusy(error: CannotListenError) -> bool:
     return getattr(error.socketError, "errno", None) == errno.EADDRINUSE
 
 
-__all__ = ["PortListeners", "isBusy"]
+__all__ = ["PortListeners", "SocketListeners", "isBusy", "refusal"]

@@ -274,7 +274,7 @@ class Switch:
                 removeDevice(device.name)
         for device in named.values():
             try:
-                addDevice(device.name, device.fabric, device.address)
+                addDevice(device.name, device.fabric, device.address, **dict(device.options))
             except DeviceError as e:
                 self._log.error("{where}: {reason}", where=device.where, reason=str(e))
 

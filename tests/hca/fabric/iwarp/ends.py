@@ -169,13 +169,14 @@ class IWARPTestCase(SynchronousTestCase):
         self.clock = Clock()
         self.devices: list[Device] = []
 
-    def device(self, address: str) -> Device:
+    def device(self, address: str, **options: bool) -> Device:
         """
+        @param options: C{crc} and C{markers}.
         @return: a new device, closed after the test.
         """
 
         def make(owner: Any, guid: int, clock: Callable[[], float]) -> IWARPFabric:
-            return IWARPFabric(owner, guid, clock, address)
+            return IWARPFabric(owner, guid, clock, address, **options)
 
         device = Device("iwarp0", self.clock.seconds, fabric=make)
         self.devices.append(device)

@@ -4,6 +4,7 @@ Peers that own the other end of the TCP connection, and mean no good.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import socket
 import struct
@@ -12,6 +13,7 @@ import threading
 from typing import Any
 
 from tests.hca.fabric.iwarp.attacker import (
+    ADDRESS,
     AROUND,
     GRANTED,
     RECEIVE,
@@ -22,12 +24,14 @@ from tests.hca.fabric.iwarp.attacker import (
     terminateMessage,
     write,
 )
+from tests.hca.fabric.iwarp.ends import End
 from tests.support.waiting import waitUntil
 from twisted_ib import limits
+from twisted_ib.hca.connection.rdmacm import PortSpace
 from twisted_ib.hca.fabric.iwarp.protocol import terminate
-from twisted_ib.hca.fabric.iwarp.protocol.ddp import Opcode, UntaggedHeader
+from twisted_ib.hca.fabric.iwarp.protocol.ddp import Opcode, ReadRequestHeader, TaggedHeader, UntaggedHeader
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import Depths, StartupFrame
-from twisted_ib.hca.fabric.iwarp.protocol.terminate import Termination
+from twisted_ib.hca.fabric.iwarp.protocol.terminate import TerminateMessage, Termination
 from twisted_ib.hca.fabric.iwarp.streampath import RECEIVE_BYTES
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCStatus
@@ -419,3 +423,95 @@ class ShareTests(AttackTestCase):
             self.assertLessEqual(len(stream._rest), RECEIVE_BYTES)
         else:
             self.fail("TCP takes all that the peer sends")
+
+    def test_again(self) -> None:
+        """
+        A message that has waited for a receive: while its consumer has it, nothing else is received in its
+        place, though that one gives the device a turn.
+        """
+        device, got = self.device, []
+
+        class Consumer(End):
+            def received(self, buffer: Any, start: int, stop: int) -> None:
+                device.progress()
+                super().received(buffer, start, stop)
+                got.extend(self.got)
+
+        ends = [Consumer(device), Consumer(device)]
+        peers = []
+        for end in ends:
+            self.where = ADDRESS, device.listen(PortSpace.TCP, ADDRESS, 0, end).port
+            peers.append(self.peer(REQUEST))
+            self.until(lambda: "requested" in end.events)  # noqa: B023
+        waiting = ends[0].queuePair
+        waiting.waits, waiting.posted = True, 0
+        peers[0].sendall(send(b"first", 1))
+        self.until(lambda: waiting.path._kept)
+        waiting.postReceives(1)
+        peers[1].sendall(send(b"other", 1))
+        waitUntil(lambda: unread(ends[1].queuePair.path.socket))
+        self.pass_(1)
+        self.until(lambda: len(got) == 2)
+        self.assertEqual(got, [b"first", b"other"])
+
+
+class ResponseTests(AttackTestCase):
+    """
+    Peers that answer READs wrongly.
+    """
+
+    def asked(self) -> tuple[socket.socket, int]:
+        """
+        @return: the socket of a peer that was asked for 1000 octets, and the sink's STag.
+        """
+        made, _ = self.attacker(receives=1)
+        made.sendall(send(b"hello", 1))
+        self.until(lambda: self.victim.done())
+        for number in (1, 2):
+            self.victim.send(number, SendOpcode.RDMA_READ, AROUND, 1000, remoteAddress=0, remoteKey=1)
+        self.victim.send(3, SendOpcode.SEND, AROUND, 0)
+        octets = b""
+        while len(octets) < 2 * len(read(0, 0, 0)):
+            self.device.progress()
+            with contextlib.suppress(BlockingIOError):
+                octets += made.recv(1000, socket.MSG_DONTWAIT)
+        return made, ReadRequestHeader.parse(octets, 20, 48).sinkSTag
+
+    def test_responses(self) -> None:
+        """
+        Responses to another STag, at another offset, too short, too long; Terminates: the READs fail, and
+        nothing is written outside of their buffer.
+        """
+
+        def response(stag: int, offset: int, length: int, isLast: bool = True) -> bytes:
+            return fpdu(TaggedHeader(Opcode.READ_RESPONSE, isLast, stag, offset).pack() + bytes(length))
+
+        def about(termination: Termination, stag: int) -> bytes:
+            request = read(1, 0, 1000, 1, stag)[2:48]
+            head = UntaggedHeader(Opcode.TERMINATE, True, 0, 2, 1, 0).pack()
+            return fpdu(head + TerminateMessage.about(termination, request, 0, 46).pack())
+
+        flushed, denied, failed = WCStatus.WR_FLUSH_ERR, WCStatus.REM_ACCESS_ERR, WCStatus.REM_OP_ERR
+        cases: list[tuple[Any, WCStatus, Termination | None]] = [
+            (lambda stag: response(stag ^ 256, 0, 1000), flushed, terminate.TAGGED_INVALID_STAG),
+            (lambda stag: response(stag, 1, 999), flushed, terminate.TAGGED_BASE_BOUNDS),
+            (lambda stag: response(stag, 0, 999), flushed, terminate.TAGGED_BASE_BOUNDS),
+            (lambda stag: response(stag, 0, 1001), flushed, terminate.TAGGED_BASE_BOUNDS),
+            (lambda stag: response(stag, 0, 1000, False), flushed, terminate.TAGGED_BASE_BOUNDS),
+            (lambda stag: about(terminate.PROTECTION_BASE_BOUNDS, stag), denied, None),
+            (lambda stag: about(terminate.CATASTROPHIC_STREAM, stag), failed, None),
+            (lambda stag: terminateMessage(terminate.CATASTROPHIC_STREAM), flushed, None),
+        ]
+        for octets, status, expected in cases:
+            made, stag = self.asked()
+            made.sendall(octets(stag))
+            message = self.terminate(made)
+            self.assertEqual(message and message.termination, expected)
+            done = dict(self.victim.done())
+            self.assertEqual((done[1], done[2]), (status, flushed), expected)
+            self.assertEqual(len(self.victim.failures), 1)
+            self.assertTrue(self.victim.isIntact())
+            self.assertIn("disconnected", self.victim.log)
+            made.close()
+            self.victim.renew()
+            self.assertNothingLeft()

@@ -9,6 +9,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import running
+from tests.support.ownaddress import ownAddress
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS
 
@@ -23,7 +24,7 @@ from twisted.internet.protocol import Factory, Protocol
 class Echo(Protocol):
     def dataReceived(self, data):
         self.transport.write(data)
-listening = serverFromString(reactor, "ib:0:interface=127.0.0.2:device=iwarp0")
+listening = serverFromString(reactor, "%s:0:interface=%s:device=iwarp0" % tuple(sys.argv[1:]))
 listening.listen(Factory.forProtocol(Echo)).addCallback(lambda port: print(port.getHost().port, flush=True))
 reactor.run()
 """
@@ -53,6 +54,49 @@ calling = clientFromString(reactor, "ib:127.0.0.2:%s:device=iwarp0" % sys.argv[1
 calling.connect(Factory.forProtocol(Asking))
 reactor.run()
 """
+#: Sends a megabyte, and compares what comes back.
+STREAMING = """
+import sys
+from twisted_ib.reactor import ibreactor
+ibreactor.install()
+from twisted.internet import reactor
+from twisted.internet.endpoints import clientFromString
+from twisted.internet.protocol import Factory, Protocol
+sent = bytes(range(256)) * 4096
+class Asking(Protocol):
+    got = b""
+    def connectionMade(self):
+        self.transport.write(sent)
+    def dataReceived(self, data):
+        self.got += data
+        if len(self.got) == len(sent):
+            self.transport.loseConnection()
+    def connectionLost(self, reason):
+        print(self.got == sent, reason.type.__name__, flush=True)
+        reactor.stop()
+calling = clientFromString(reactor, "rds:%s:%s:bindAddress=%s:device=iwarp0" % tuple(sys.argv[1:]))
+calling.connect(Factory.forProtocol(Asking))
+reactor.run()
+"""
+
+
+class StreamTests(SynchronousTestCase):
+    """
+    Each process has a device of its own.
+    """
+
+    def test_rds(self) -> None:
+        """
+        A stream over RDS has its octets echoed.
+        """
+        ownRunDirectory(self)
+        root = Path(__file__).resolve().parents[4]
+        server = running(self, "-c", SERVER, "rds", ownAddress(1), cwd=root)
+        assert server.stdout is not None
+        port = server.stdout.readline().strip()
+        client = running(self, "-c", STREAMING, ownAddress(1), port, ownAddress(2), cwd=root)
+        said, _ = client.communicate(timeout=60)
+        self.assertEqual(said, "True ConnectionDone\n")
 
 
 class KilledTests(SynchronousTestCase):
@@ -66,7 +110,7 @@ class KilledTests(SynchronousTestCase):
         """
         ownRunDirectory(self)
         root = Path(__file__).resolve().parents[4]
-        server = running(self, "-c", SERVER, cwd=root)
+        server = running(self, "-c", SERVER, "ib", "127.0.0.2", cwd=root)
         assert server.stdout is not None
         port = server.stdout.readline().strip()
         client = running(self, "-c", CLIENT, port, str(server.pid), cwd=root)

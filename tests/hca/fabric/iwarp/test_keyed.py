@@ -14,6 +14,7 @@ from twisted_ib.errors import QueuePairError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
+from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import StartupFrame
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCStatus
@@ -60,21 +61,27 @@ class KeyedEnd(End):
         self.connection.accept(reply, self.device.clock())
 
 
-class KeyedTests(IWARPTestCase):
+class KeyedTestCase(IWARPTestCase):
     """
-    SEND, WRITE and READ between two devices.
+    Two devices.
     """
 
-    def keyed(self) -> tuple[Any, Any]:
+    def keyed(self, here: Device | None = None, there: Device | None = None) -> tuple[Any, Any]:
         """
         @return: two connected sides.
         """
-        one, two = KeyedEnd(self.device(ONE)), KeyedEnd(self.device(TWO))
+        one, two = KeyedEnd(here or self.device(ONE)), KeyedEnd(there or self.device(TWO))
         port = two.device.listen(SPACE, TWO, 0, two).port
         one.device.connect(SPACE, TWO, port, one)
         one.call(one.path, b"", SPACE << 16 | port)
         self.until(lambda: "replied" in one.events and "established" in two.events)
         return one.side, two.side
+
+
+class KeyedTests(KeyedTestCase):
+    """
+    SEND, WRITE and READ between two devices.
+    """
 
     def test_everySize(self) -> None:
         """

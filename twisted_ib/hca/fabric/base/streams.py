@@ -27,6 +27,8 @@ class IStreamFabric(IFabric, IAddressDirectory):
         @param ended: called once, when the connection has ended.
         @return: the path to the peer, for one request; its C{close()} closes a connection that has no queue
             pair yet.
+        @raise PathLostError: the socket is connected no more, or more was received behind the program's last
+            octet than a peer may have sent.
         """
 
 

@@ -10,7 +10,9 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from twisted_ib.errors import PathLostError
 from twisted_ib.hca.fabric.iwarp.peerpath import PeerPath
+from twisted_ib.hca.fabric.iwarp.streampath import RECEIVE_BYTES
 
 
 class AdoptedPath(PeerPath):
@@ -33,12 +35,24 @@ class AdoptedPath(PeerPath):
     ) -> None:
         """
         @param made: connected; the fabric's from now on.
+        @raise PathLostError: it is connected no more, or the peer has sent what it may not.
         @param leftover: octets received behind the program's last, which belong to MPA.
         @param seconds: how long the peer's startup frame is awaited; by default as on any connection.
         @param ended: called once, when the connection has ended.
         """
-        made.setblocking(False)
-        super().__init__(fabric, made.getpeername()[0].partition("%")[0])
+        try:
+            made.setblocking(False)
+            address = made.getpeername()[0].partition("%")[0]
+            if len(leftover) > RECEIVE_BYTES:
+                # It answers nothing that this side has sent.
+                raise PathLostError(f"{address} has sent {len(leftover)} octets before MPA's startup")
+        except OSError as error:
+            made.close()
+            raise PathLostError(f"the TCP connection to adopt is lost: {error.strerror}") from error
+        except PathLostError:
+            made.close()
+            raise
+        super().__init__(fabric, address)
         self._socket: socket.socket | None = made
         self._leftover = leftover
         self.seconds = seconds

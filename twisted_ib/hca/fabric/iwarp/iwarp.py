@@ -30,6 +30,8 @@ from twisted_ib.hca.fabric.base.waker import LinkWaker
 from twisted_ib.hca.fabric.iwarp.adopt import AdoptedPath
 from twisted_ib.hca.fabric.iwarp.mpaservice import MPAService
 from twisted_ib.hca.fabric.iwarp.peerpath import PeerPath
+from twisted_ib.hca.fabric.iwarp.protocol.mpa import hasCRC32C
+from twisted_ib.hca.fabric.iwarp.protocol.startup import StartupOptions
 from twisted_ib.hca.fabric.iwarp.streampath import RECEIVE_BYTES, StreamPath
 from twisted_ib.hca.host.addresses import interfaceOf
 
@@ -129,7 +131,13 @@ class IWARPFabric(AddressDirectory):
     answerSeconds: ClassVar[float] = IWARP_ANSWER_SECONDS
 
     def __init__(
-        self, owner: Any, guid: int, clock: Callable[[], float], address: str, isUsingCRC: bool = False
+        self,
+        owner: Any,
+        guid: int,
+        clock: Callable[[], float],
+        address: str,
+        crc: bool = False,
+        markers: bool = False,
     ) -> None:
         """
         Open the device at an address of this host.
@@ -137,19 +145,25 @@ class IWARPFabric(AddressDirectory):
         @param owner: the device, an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
         @param clock: returns the time in seconds.
         @param address: an IP address, perhaps with a scope.
-        @param isUsingCRC: whether CRCs are asked for.
-        @raise DeviceError: the address is not of this host, or this is not Linux.
+        @param crc: whether CRCs are asked for.
+        @param markers: whether markers are asked for, and sent to peers that ask for them.
+        @raise DeviceError: the address is not of this host, or this is not Linux; or CRCs cannot be computed.
         """
         if not hasattr(select, "epoll"):
             raise DeviceError("iWARP needs Linux")
         plain, _, scope = address.partition("%")
+        if crc and not hasCRC32C():
+            raise DeviceError(
+                f"the iWARP device of {plain} has crc=yes, for which google-crc32c is not installed:"
+                " pip install 'twisted-ib[iwarp]'"
+            )
         super().__init__(owner, guid, plain)
         self.family = socket.AF_INET6 if ":" in plain else socket.AF_INET
         self._scope = interfaceOf(address) if scope or plain.startswith("fe80:") else 0
         self._checkAddress()
         self.clock = clock
         self.timers = Timers(clock)
-        self.service = MPAService(self, isUsingCRC)
+        self.service = MPAService(self, StartupOptions(crc=crc, markers=markers))
         self.streams: dict[int, StreamPath] = {}
         self.halfOpen: Counter[str] = Counter()
         self.soon: dict[StreamPath, None] = {}

@@ -19,6 +19,8 @@ import struct
 import termios
 from typing import TYPE_CHECKING, Any, Final
 
+from attrs import evolve
+
 from twisted_ib import limits
 from twisted_ib.errors import LengthError, PathLostError
 from twisted_ib.hca.base.attributes import MTU_CODES
@@ -69,14 +71,13 @@ _REFUSED: Final = frozenset((errno.ECONNREFUSED, errno.ECONNRESET))
 class MPAService:
     """
     The connection management of one fabric.
+
+    @ivar options: what is asked for on connections that begin.
     """
 
-    def __init__(self, fabric: IWARPFabric, isUsingCRC: bool) -> None:
-        """
-        @param isUsingCRC: whether CRCs are asked for.
-        """
+    def __init__(self, fabric: IWARPFabric, options: StartupOptions) -> None:
         self._fabric = fabric
-        self._isUsingCRC = isUsingCRC
+        self.options = options
         self._last = GSI_QPN
         take: dict[int, Any] = {
             REQ.attribute: self._takeREQ,
@@ -89,7 +90,7 @@ class MPAService:
         self._receivers = take
 
     def _options(self, readsIn: int = 0, readsOut: int = 0) -> StartupOptions:
-        return StartupOptions(crc=self._isUsingCRC, readsIn=readsIn, readsOut=readsOut)
+        return evolve(self.options, readsIn=readsIn, readsOut=readsOut)
 
     def _stream(self, way: PeerPath, made: socket.socket, serviceID: int) -> StreamPath:
         streams, number = self._fabric.streams, self._last
@@ -446,7 +447,8 @@ class MPAService:
         if event.output:
             stream.sendFrame(event.output)
         if event.code is not None:
-            stream.terminateStartup(Termination(2, 0, int(MPAErrorCode(event.code))))
+            machine = stream.startup.machine
+            stream.terminateStartup(machine, Termination(2, 0, int(MPAErrorCode(event.code))))
         self.gone(stream)
         stream.finish()
 

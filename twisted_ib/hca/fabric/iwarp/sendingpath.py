@@ -482,11 +482,13 @@ class SendingPath(Waiters):
             self.fabric.count("iwarp_terminates_sent")
         self.finish()
 
-    def terminateStartup(self, termination: Termination) -> None:
+    def terminateStartup(self, machine: Any, termination: Termination) -> None:
         """
         Send a Terminate behind the startup frames, which did not lead to an agreement.
+
+        @param machine: that has exchanged them: CRCs and markers are agreed to before anything else.
         """
-        sender = RDMAPSender(FPDUWriter(False, False), MAX_ULPDU, self.reads)
+        sender = RDMAPSender(FPDUWriter(machine.crc, machine.markersOut), MAX_ULPDU, self.reads)
         sender.terminate(self._out, termination)
         self.fabric.count("iwarp_terminates_sent")
         self.mark()

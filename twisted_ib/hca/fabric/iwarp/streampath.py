@@ -305,7 +305,7 @@ class StreamPath(SendingPath):
     def _tryAgain(self) -> None:
         # The same ULPDU once more; its FPDU was found, and its markers counted, before.
         kept, self._kept = self._kept, None
-        if kept is None or not self.alive or self._isBusy:
+        if kept is None or not self.alive:
             return
         fabric = self.fabric
         first, last, end = kept
@@ -316,7 +316,8 @@ class StreamPath(SendingPath):
             fabric.timers.start(self._again, self._tryAgain)
             return
         buffer[: len(rest)] = rest
-        self._isBusy = True
+        # A consumer may give the device a turn: no other stream may receive into the buffer then.
+        self._isBusy = fabric.isBusy = True
         queuePair = self.queuePair
         work = None if queuePair is None else queuePair.work
         try:
@@ -327,7 +328,7 @@ class StreamPath(SendingPath):
         except TerminationError as error:
             self.terminate(error.termination, buffer, first, last, str(error))
         finally:
-            self._isBusy = False
+            self._isBusy = fabric.isBusy = False
         if self._kept is None:
             self._again = 0.0
             self._rest = rest[end:]
