@@ -4,8 +4,10 @@ The fabric of iWARP: connections, their bounds, and peers that break the rules.
 
 from __future__ import annotations
 
+import errno
 import random
 import socket
+from typing import Any
 
 from tests.hca.fabric.iwarp.ends import ONE, SPACE, TWO, End, IWARPTestCase
 from twisted_ib.errors import (
@@ -21,7 +23,7 @@ from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES
 from twisted_ib.hca.device.registry import kindOf, traitsOf
-from twisted_ib.hca.fabric.iwarp.iwarp import IWARP_HALF_OPEN_PER_ADDRESS
+from twisted_ib.hca.fabric.iwarp.iwarp import IWARP_ACCEPT_PAUSE_SECONDS, IWARP_HALF_OPEN_PER_ADDRESS
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import StartupFrame
 from twisted_ib.hca.fabric.iwarp.protocol.startup import REQUEST_SECONDS
 from twisted_ib.hca.fabric.iwarp.streampath import IWARP_NO_RECEIVE_SECONDS, RECEIVE_BYTES
@@ -301,6 +303,46 @@ class ListenerTests(IWARPTestCase):
         self.assertEqual(traits.nodeType, NodeType.RNIC)
         self.assertEqual(traits.services, {QPType.RC})
         self.assertFalse(traits.joinsWildcards)
+
+
+class ExhaustedTests(IWARPTestCase):
+    """
+    A process without descriptors.
+    """
+
+    def test_pause(self) -> None:
+        """
+        The listener rests for a time, and does not keep the device busy; then it accepts what has waited.
+        """
+        end, where = self.listening()
+        fabric: Any = end.device.fabric
+        (listener,) = fabric._listeners.values()
+
+        class Exhausted:
+            """
+            The listening socket, with no descriptor for a connection.
+            """
+
+            fileno = listener.socket.fileno
+
+            def accept(self) -> None:
+                """
+                See accept(2).
+                """
+                raise OSError(errno.EMFILE, "Too many open files")
+
+        real, listener.socket = listener.socket, Exhausted()
+        made = self.socket(where)
+        counters = end.device.counters
+        self.until(lambda: counters["iwarp_accepts_failed"])
+        for _ in range(20):
+            end.device.progress()
+        self.assertEqual(counters["iwarp_accepts_failed"], 1)
+        listener.socket = real
+        self.clock.advance(IWARP_ACCEPT_PAUSE_SECONDS)
+        end.device.tick(self.clock.seconds())
+        made.sendall(StartupFrame(False, b"x").pack())
+        self.until(lambda: "requested" in end.events)
 
 
 class HostileTests(IWARPTestCase):

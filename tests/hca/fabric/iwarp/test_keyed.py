@@ -1,5 +1,6 @@
 """
-Work requests over iWARP: memory by keys, and how a wrong one ends the connection.
+Work requests over iWARP: their contract (L{tests.contracts.workrequests}), memory by keys, and how a wrong
+one ends the connection.
 """
 
 from __future__ import annotations
@@ -8,13 +9,18 @@ import random
 import socket
 from typing import Any
 
+from tests.contracts.workrequests import WorkRequestContract
 from tests.hca.fabric.iwarp.ends import ONE, SPACE, TWO, End, IWARPTestCase
+from tests.hca.hcas import HCATestCase
 from tests.hca.queues.keyed_pair import DeviceSide, piece
+from tests.support.ownaddress import ownAddress
+from tests.support.waiting import waitUntil
 from twisted_ib.errors import QueuePairError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.fabric.iwarp.iwarp import IWARPFabric
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import StartupFrame
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCStatus
@@ -82,28 +88,6 @@ class KeyedTests(KeyedTestCase):
     """
     SEND, WRITE and READ between two devices.
     """
-
-    def test_everySize(self) -> None:
-        """
-        WRITE, SEND and READ of all sizes: each byte arrives, and no other is touched.
-        """
-        one, two = self.keyed()
-        maker = random.Random(1)
-        for size in (0, 1, 63, 1000, 65517, 65518, 65536, 65537, 300000):
-            data = maker.randbytes(size)
-            source, target = one.register(data), two.register(size + 20)
-            inbox, back = two.register(size), one.register(size)
-            two.receive(5, piece(inbox))
-            names = {"remoteAddress": target.address + 7, "remoteKey": target.remoteKey}
-            one.send(1, WRITE, piece(source), **names)
-            one.send(2, SEND, piece(source))
-            one.send(3, READ, piece(back), **names)
-            found: list[Any] = []
-            self.until(lambda: found.extend(one.statuses()) or len(found) == 3)  # noqa: B023
-            self.assertEqual(found, [(1, OK), (2, OK), (3, OK)])
-            self.assertEqual([each.byteLength for each in two.received()], [size])
-            self.assertEqual(bytes(target.view), bytes(7) + data + bytes(13))
-            self.assertEqual((bytes(inbox.view), bytes(back.view)), (data, data))
 
     def test_many(self) -> None:
         """
@@ -202,3 +186,70 @@ class KeyedTests(KeyedTestCase):
         self.until(lambda: not end.device.fabric.streams)
         self.assertEqual(canary, b"\xa5" * 4096)
         self.assertEqual(len(end.device.cm), 0)
+
+
+class WorkRequestTests(WorkRequestContract, HCATestCase):
+    """
+    Devices at addresses of this host; the connection manager connects their queue pairs.
+    """
+
+    traits = IWARPFabric.traits
+    _count = 0
+
+    def device(self) -> Device:
+        """
+        @return: A new HCA, closed after the test.
+        """
+        self._count += 1
+        address = ownAddress(self._count)
+        device = Device(
+            "iwarp0",
+            self.clock.seconds,
+            fabric=lambda owner, guid, clock: IWARPFabric(owner, guid, clock, address),
+        )
+        self.addCleanup(device.close)
+        return device
+
+    def connect(self, **changes: int) -> None:
+        """
+        Make C{one} and C{two}, which the connection manager connects.
+        """
+        self.a, self.b = self.device(), self.device()
+        self.between()
+
+    def between(self) -> None:
+        """
+        Connect C{a} and C{b}.
+        """
+        one, two = KeyedEnd(self.a), KeyedEnd(self.b)
+        there = self.b.fabric.address
+        port = self.b.listen(SPACE, there, 0, two).port
+        self.a.connect(SPACE, there, port, one)
+        one.call(one.path, b"", SPACE << 16 | port)
+
+        def turn() -> None:
+            self.a.progress()
+            self.b.progress()
+
+        waitUntil(lambda: "replied" in one.events and "established" in two.events, turn)
+        self.one, self.two = one.side, two.side
+
+    def test_nothingLeft(self) -> None:
+        """
+        The connection is gone, too.
+        """
+        super().test_nothingLeft()
+        for device in (self.a, self.b):
+            self.assertEqual((device.fabric.streams, device.fabric.halfOpen.total()), ({}, 0))
+
+    def test_itself(self) -> None:
+        """
+        Two queue pairs of one HCA.
+        """
+        self.a = self.b = self.device()
+        self.between()
+        source, target = self.one.register(b"self" * 20000), self.two.register(80000)
+        self.one.send(1, SendOpcode.RDMA_WRITE, piece(source), **self.remote(target))
+        self.settled()
+        self.assertEqual(self.one.statuses(), [(1, WCStatus.SUCCESS)])
+        self.assertEqual(target.view, source.view)
