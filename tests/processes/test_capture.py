@@ -101,7 +101,9 @@ class StreamCaptureTests(ProcessTestCase):
             (connection,) = connectionsOf(frame for *_, frame in recorded(file))
             streams.append((connection.client.octets, connection.server.octets))
             counts = [direction.counts for direction in directionsOf(connection)]
-            self.assertEqual((counts[0]["READ_REQUEST"], counts[1]["TERMINATE"]), (3, 1))
+            # A READ of data, the refused one, and one of no bytes for each batch that waits for the peer.
+            self.assertGreaterEqual(counts[0]["READ_REQUEST"], 3)
+            self.assertEqual(counts[1]["TERMINATE"], 1)
             if TSHARK is not None:
                 self.assertEqual(tshark(file, IWARP_WRONG), [])
         self.assertEqual(*streams)
