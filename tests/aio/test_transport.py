@@ -99,7 +99,7 @@ class TransportContract:
 
     def test_writeAfterClose(self: Any) -> None:
         """
-        What is written after a close that had nothing to wait for does not arrive.
+        Bytes written after a close that had nothing to wait for do not arrive.
         """
 
         async def scenario() -> None:

@@ -1,5 +1,5 @@
 """
-What the tests of blocking sockets share: a loop of their own, pairs of sockets, threads.
+The common parts of the tests of blocking sockets: a loop of their own, pairs of sockets, threads.
 """
 
 from __future__ import annotations

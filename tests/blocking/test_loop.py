@@ -105,7 +105,7 @@ class LoopTests(BlockingTestCase):
 
     def test_end(self) -> None:
         """
-        What a program has written leaves when it ends.
+        The bytes that a program has written leave when it ends.
         """
         listener = self.server()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

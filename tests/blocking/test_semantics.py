@@ -1,5 +1,5 @@
 """
-What sockets over SDP have in common with the kernel's: each test runs with both.
+Sockets over SDP do as the kernel's: each test runs with both.
 """
 
 from __future__ import annotations
@@ -108,6 +108,17 @@ class SemanticsTests(BlockingTestCase):
         for one, _ in self.both():
             self.assertEqual(self.numberOf(one.bind, (LOOPBACK, 0)), errno.EINVAL)
             self.assertEqual(self.numberOf(one.listen), errno.EINVAL)
+
+    def test_wrongArguments(self) -> None:
+        """
+        Too few arguments of C{sendto}, and no events for C{epoll}, are the errors of the standard library.
+        """
+        for selecting, pair in zip((kernelSelect, offloadingSelect), self.both(), strict=True):
+            self.assertRaises(TypeError, pair[0].sendto, b"to nobody")
+            epoll = selecting.epoll()
+            self.addCleanup(epoll.close)
+            epoll.register(pair[0])
+            self.assertRaises(ValueError, epoll.poll, 0, 0)
 
     def test_onlySends(self) -> None:
         """

@@ -243,7 +243,7 @@ class EventLoop(asyncio.SelectorEventLoop):
         return server
 
     def _stop_serving(self, sock: Any) -> None:
-        # What listens by name has no descriptor.
+        # A port that was made by name has no descriptor.
         if isinstance(sock, socket.socket):
             super()._stop_serving(sock)  # type: ignore[misc]
 

@@ -48,7 +48,7 @@ _BACKLOG = 100
 
 class AsyncioMessages(AsyncioStream):
     """
-    What differs for asyncio in the calls of a message transport; a base before the transport's own.
+    The calls of a message transport that differ for asyncio; a base before the transport's own.
     """
 
     __slots__ = ()

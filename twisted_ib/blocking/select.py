@@ -351,6 +351,8 @@ class epoll:
             masks.pop(descriptor, None)
         if not ours:
             return self._kernel.poll(timeout, maxevents)
+        if not maxevents:
+            raise ValueError("maxevents must be greater than 0, got 0")
         if timeout is not None and timeout < 0:
             timeout = None
 

@@ -434,8 +434,9 @@ class socket(_Plain, metaclass=_Sockets):
         connection = self._carrying()
         if connection is None:
             return super().sendto(data, *arguments)
-        flags = arguments[0] if len(arguments) > 1 else 0
-        return connection.send(data, flags, self.gettimeout())
+        if len(arguments) not in (1, 2):
+            raise TypeError("sendto() takes 2 or 3 arguments")
+        return connection.send(data, arguments[0] if len(arguments) > 1 else 0, self.gettimeout())
 
     def sendmsg(
         self, buffers: Iterable[Any], ancdata: Iterable[Any] = (), flags: int = 0, address: Any = None, /

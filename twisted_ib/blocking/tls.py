@@ -26,7 +26,7 @@ class _Records:
     """
     The TLS of one socket: the methods of C{_ssl._SSLSocket}, with records that the socket carries.
 
-    What is not here is C{ssl.SSLObject}'s.
+    All else is C{ssl.SSLObject}'s.
     """
 
     def __init__(

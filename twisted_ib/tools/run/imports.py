@@ -173,7 +173,7 @@ class Reading:
             yield found
             following: list[Import] = []
             for each in found:
-                # What may be missing says little of a program that works without.
+                # An import that may be missing says little of a program that works without.
                 if each.isNeeded:
                     for name in _withPackages(each.name):
                         following += self._read(name)

@@ -68,7 +68,7 @@ class Code:
 
     def imports(self) -> list[Import]:
         """
-        What the program itself imports.
+        Return the imports of the program itself.
         """
         return importsOf(self._text, "the command line")
 
@@ -121,7 +121,7 @@ class Module:
         See L{Code.run}.
         """
         _newMain()
-        # What Python itself calls for -m (Modules/main.c pymain_run_module).
+        # Python itself calls this for -m (Modules/main.c pymain_run_module).
         _runAsMain(self.name, True)
 
 
