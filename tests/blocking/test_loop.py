@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import os
 import sys
-from subprocess import run
+from subprocess import PIPE, Popen, run
 from time import monotonic
 
 from twisted.python import threadable
 
-from tests.blocking.case import BlockingTestCase, exactly
+from tests.blocking.case import LOOPBACK, BlockingTestCase, exactly
 from tests.support.waiting import HANG_SECONDS, waitUntil
+from twisted_ib import socket
 from twisted_ib.blocking import loop as module
 
 #: A program that writes more than the medium holds, and ends; its argument is the port.
@@ -23,6 +24,16 @@ skt = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
 assert skt.sdp is not None
 skt.setblocking(False)
 skt.send(b"x" * 200000)
+"""
+#: A program that sends back what it gets; it prints its port.
+_ECHO = """
+from twisted_ib import socket
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+connection, _ = listener.accept()
+while data := connection.recv(100):
+    connection.sendall(data)
+connection.close()
 """
 #: A program that has no reactor.
 _PRIVATE = """
@@ -102,6 +113,30 @@ class LoopTests(BlockingTestCase):
         self.assertLess(len(woken), 150)
         idle.shutdown(2)
         first.result(HANG_SECONDS)
+
+    def test_besideSleep(self) -> None:
+        """
+        What one thread sends while the leader sleeps is answered: the device is armed again.
+        """
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        peer = Popen([sys.executable, "-c", _ECHO], env=environment, stdout=PIPE, text=True)
+        self.addCleanup(peer.wait, HANG_SECONDS)
+        self.addCleanup(peer.kill)
+        assert peer.stdout is not None
+        self.addCleanup(peer.stdout.close)
+        idle, _ = self.pair()
+        leader = self.inThread(idle.recv, 1)
+        waitUntil(lambda: self.loop.sleeping)
+        address = LOOPBACK, int(peer.stdout.readline())
+        with socket.create_connection(address, HANG_SECONDS) as skt:
+            self.assertIsNotNone(skt.sdp)
+            for _ in range(20):
+                # The thread that waits for nothing leads again.
+                waitUntil(lambda: self.loop.sleeping)
+                skt.sendall(b"x")
+                self.assertEqual(skt.recv(1), b"x")
+        idle.shutdown(2)
+        leader.result(HANG_SECONDS)
 
     def test_end(self) -> None:
         """

@@ -5,21 +5,29 @@ and over TCP itself.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from twisted.internet import error
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.endpoints import clientFromString, serverFromString
-from twisted.internet.interfaces import IReactorFDSet, IReactorTime, ITCPTransport
+from twisted.internet.interfaces import (
+    IReactorFDSet,
+    IReactorTime,
+    IReactorUNIX,
+    ISSLTransport,
+    ITCPTransport,
+)
 from twisted.internet.protocol import Factory
 from twisted.internet.test.reactormixins import ReactorBuilder
+from zope.interface import alsoProvides, noLongerProvides
 from zope.interface.verify import verifyObject
 
 from tests.internet.test_stream_suite import IB_REACTORS, OTHER_REACTORS
 from tests.rdma.pair import EVERYTHING, Told
 from tests.rdma.test_reactors import Talker
 from tests.sdp.test_contract_addressed import OnWire
-from tests.support.waiting import Driven, becomes
+from tests.support.waiting import Driven, becomes, runToEnd
 from twisted_ib.errors import (
     NotSwitchableError,
     SwitchError,
@@ -401,6 +409,56 @@ class SwitchingTestsMixin(Driven):
 
         self.drive(steps)
 
+    def test_encrypted(self) -> None:
+        """
+        TLS is refused, below a protocol of TLS too.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            transport = client.transport
+            alsoProvides(client, ISSLTransport)
+            if transport.protocol is client:
+                this.assertRaises(NotSwitchableError, switchToRDMA, transport)
+            noLongerProvides(client, ISSLTransport)
+            alsoProvides(transport, ISSLTransport)
+            with this.assertRaises(NotSwitchableError) as caught:
+                switchToRDMA(transport)
+            this.assertIn("TLS", str(caught.exception))
+            noLongerProvides(transport, ISSLTransport)
+            await self.close(port, client, server)
+
+        self.drive(steps)
+
+    def test_descriptors(self) -> None:
+        """
+        Connections that have switched, and those that have failed to, leave no descriptor, timer or reader.
+        """
+        this: Any = self
+
+        async def once(reactor: Any) -> tuple[int, ...]:
+            port, client, server = await self.pair(reactor)
+            await gatherResults([switchToRDMA(client.transport), switchToRDMA(server.transport)])
+            await self.close(port, client, server)
+            port, client, server = await self.pair(reactor)
+            with this.assertRaises(SwitchTimeoutError):
+                await switchToRDMA(server.transport, timeout=0.01)
+            await gatherResults([client.lost, server.lost])
+            await port.stopListening()
+            await self.nothingLeft(reactor)
+            channels = channelsOf(reactor)
+            await becomes(reactor, lambda: not any(channel.users for channel in channels))
+            streams = [getattr(channel.device.fabric, "streams", ()) for channel in channels]
+            await becomes(reactor, lambda: not any(streams))
+            return len(os.listdir("/proc/self/fd")), len(reactor.getReaders()), len(reactor.getWriters())
+
+        async def steps(reactor: Any) -> None:
+            first = await once(reactor)
+            this.assertEqual(await once(reactor), first)
+
+        self.drive(steps)
+
     def test_connector(self) -> None:
         """
         The connector has the successor, and its factory is told of the end once, of the successor.
@@ -456,6 +514,36 @@ class SDPRoCETests(OnWire, SwitchingTestsMixin, ReactorBuilder):
     _reactors = IB_REACTORS
 
 
+class LocalTests(ReactorBuilder):
+    """
+    UNIX sockets.
+    """
+
+    requiredInterfaces = (IReactorUNIX,)
+    _reactors = OTHER_REACTORS[:1]
+
+    def test_refused(self) -> None:
+        """
+        They are no connections that can switch, and say so.
+        """
+        reactor: Any = self.buildReactor()
+        path = self.mktemp()[-80:].replace("/", "-")
+
+        async def steps() -> None:
+            factory = Factory.forProtocol(Talker)
+            factory.noisy = False
+            port: Any = await serverFromString(reactor, f"unix:{path}").listen(factory)
+            client: Any = await clientFromString(reactor, f"unix:{path}").connect(factory)
+            with self.assertRaises(NotSwitchableError) as caught:
+                switchToRDMA(client.transport)
+            self.assertIn("UNIX", str(caught.exception))
+            client.transport.loseConnection()
+            await client.lost
+            await port.stopListening()
+
+        runToEnd(self, reactor, steps)
+
+
 class TCPTests(SwitchingTestsMixin, ReactorBuilder):
     """
     Over TCP, on reactors that know nothing of RDMA.
@@ -484,6 +572,6 @@ class TCPOnIBTests(SwitchingTestsMixin, ReactorBuilder):
         return direct(reactor).listenTCP(0, factory, interface="127.0.0.1")
 
 
-for _case in (SDPShmTests, RedirectedTests, SDPRoCETests, TCPTests, TCPOnIBTests):
+for _case in (LocalTests, SDPShmTests, RedirectedTests, SDPRoCETests, TCPTests, TCPOnIBTests):
     globals().update(_case.makeTestCaseClasses())
-del SDPShmTests, RedirectedTests, SDPRoCETests, TCPTests, TCPOnIBTests, _case
+del LocalTests, SDPShmTests, RedirectedTests, SDPRoCETests, TCPTests, TCPOnIBTests, _case

@@ -244,7 +244,7 @@ class Connection:
         stream = self.stream
         if stream is not None and not stream.reading and self.size < RECEIVE_BYTES // 2:
             stream.startReading()
-            stream.channel.device.flush()
+            self.loop.flush(stream.channel.device)
 
     # -- sending
 
@@ -286,7 +286,7 @@ class Connection:
                 stream.sendUrgent(data[-1:])
             else:
                 stream.write(data)
-            stream.channel.device.flush()
+            self.loop.flush(stream.channel.device)
             return len(data)
 
     def _broken(self) -> OSError:
@@ -343,7 +343,7 @@ class Connection:
                 self._isShut = True
                 stream.thread = get_ident()
                 stream.loseWriteConnection()
-                stream.channel.device.flush()
+                self.loop.flush(stream.channel.device)
             self.loop.disturb()
 
     def drop(self, isAborted: bool = False) -> None:

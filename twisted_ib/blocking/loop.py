@@ -242,6 +242,15 @@ class BlockingLoop:
 
     # -- after a call that changed something
 
+    def flush(self, device: Any) -> None:
+        """
+        Send what was written.
+        """
+        device.flush()
+        # A path that is used is polled again, and the leader, if it sleeps, polls nothing.
+        if self.sleeping and not device.arm():
+            self.reactor.wakeUp()
+
     def _dispatch(self) -> None:
         # Another thread's condition may hold now: the leader's, too.
         if self._followers:
@@ -281,6 +290,8 @@ class BlockingLoop:
             self.reactor.runUntilCurrent()
             if progress(self.reactor.channels):
                 self._dispatch()
+            for channel in self.reactor.channels:
+                self.flush(channel.device)
 
     # -- waiting
 
