@@ -138,7 +138,9 @@ class ExampleTestCase(ProcessTestCase):
         said, _ = self.python("-m", "twisted_ib.tools.show.devinfo", "--json").rest()
         devices: list[dict[str, Any]] = json.loads(said)
         found = [each["in_use"] for each in devices if each["pid"] == server.process.pid]
-        if not found or None in found:
+        # A device without a user is not watched by a reactor that does not poll, and answers nothing.
+        found = [each for each in found if each is not None]
+        if not found:
             return {"it does not answer": 1}
         return {kind: number for each in found for kind, number in each.items() if number}
 
