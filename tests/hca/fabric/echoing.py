@@ -102,7 +102,7 @@ def main(kind: str, fabric: str, role: str) -> None:
 
     if fabric == "sockets":
         kind = evolve(registry.FABRICS["shm"], open=partial(shm.SharedMemoryFabric, rings=False))
-        registry.DEVICES["shm0"] = kind, None
+        registry.DEVICES["shm0"] = kind, None, frozenset()
     device = "lo0" if fabric == "lo0" else "shm0"
 
     def connect(port: int, asker: type[Asker] = Asker) -> None:
