@@ -95,7 +95,7 @@ class StreamTests(SynchronousTestCase):
         assert server.stdout is not None
         port = server.stdout.readline().strip()
         client = running(self, "-c", STREAMING, ownAddress(1), port, ownAddress(2), cwd=root)
-        said, _ = client.communicate(timeout=60)
+        said, _ = client.communicate(timeout=HANG_SECONDS)
         self.assertEqual(said, "True ConnectionDone\n")
 
 
