@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.hca.hcas import LISTENER, SDP, Taker, settle
+from tests.hca.applicable import Need, needs
+from tests.hca.hcas import Taker, settle
 from twisted_ib.hca.base.operation import ABSENT, READ_RESPONSE_ONLY, RESPONSES, SEND_ONLY, word
 
 
@@ -16,6 +17,23 @@ class ReachContract:
     Records reach the queue pairs of their own path, as long as these are bound.
     """
 
+    def test_each(self: Any) -> None:
+        """
+        Of several HCAs, and several queue pairs of one, each gets what its own peer posts.
+        """
+        a, b, c = self.device(), self.device(), self.device()
+        b.listen(self.space, self.address, 7001, self.listener)
+        c.listen(self.space, self.address, 7002, self.listener)
+        pairs = [self.connected(a, b), self.connected(a, c, 7002, 40), self.connected(c, b, 7001, 50)]
+        for number, pair in enumerate(pairs):
+            for taker in pair:
+                taker.post(b"%d from %d" % (number, taker.number))
+        settle(a, b, c)
+        for number, (one, two) in enumerate(pairs):
+            for taker, peer in ((one, two), (two, one)):
+                self.assertEqual(taker.log, [("taken", b"%d from %d" % (number, peer.number))])
+
+    @needs(Need.SHARED_PATH)
     def test_ownTables(self: Any) -> None:
         """
         A peer reaches the queue pairs of its own path only; those of another peer's path
@@ -23,7 +41,7 @@ class ReachContract:
         """
         _, b, _, two = self.takers()
         c = self.device()
-        b.listen(SDP, "127.0.0.1", 7002, LISTENER)
+        b.listen(self.space, self.address, 7002, self.listener)
         path = self.pathTo(c, b, 7002)
         stranger = Taker(path, 40, 20)
         path.requesters[20] = stranger
@@ -32,6 +50,7 @@ class ReachContract:
         self.assertEqual(two.records, [])
         self.assertEqual([syndrome for syndrome, _, _ in stranger.said("refused")], [ABSENT])
 
+    @needs(Need.SHARED_PATH)
     def test_absentResponses(self: Any) -> None:
         """
         Responses for a number that nobody has are dropped silently.
@@ -44,6 +63,7 @@ class ReachContract:
         settle(a, b)
         self.assertEqual(one.log, [])
 
+    @needs(Need.RETRIES)
     def test_responsesWhileRefusing(self: Any) -> None:
         """
         A queue pair that drops requests after a refusal takes responses.
@@ -56,6 +76,7 @@ class ReachContract:
         settle(a, b)
         self.assertEqual(two.records, [b"refused", b"response"])
 
+    @needs(Need.SHARED_PATH)
     def test_unbindWithin(self: Any) -> None:
         """
         A consumer may destroy queue pairs, its own and others, over a record.
@@ -78,6 +99,7 @@ class ReachContract:
         settle(a, b)
         self.assertEqual((two.records, other.records), ([b"1"], []))
 
+    @needs(Need.SHARED_PATH)
     def test_requesterLeaves(self: Any) -> None:
         """
         When a requester leaves the peer hears of it behind all that it sent, even if the

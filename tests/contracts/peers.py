@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from zope.interface.verify import verifyObject
 
-from tests.hca.hcas import LISTENER, SDP, HCATestCase, Taker, User, readable, settle, turn
+from tests.hca.applicable import Need, needs
+from tests.hca.hcas import HCATestCase, Taker, User, readable, settle, turn, wakes
 from tests.support.descriptors import descriptors, descriptorsBefore, runForked
 from twisted_ib.errors import (
     DeviceClosedError,
@@ -18,7 +19,7 @@ from twisted_ib.errors import (
     PathLostError,
     ServiceInUseError,
 )
-from twisted_ib.hca.base.interfaces import IFabric, IFabricOwner, IHostDirectory
+from twisted_ib.hca.base.interfaces import IAddressDirectory, IFabric, IFabricOwner, IHostDirectory
 from twisted_ib.hca.device.device import Device
 
 if TYPE_CHECKING:
@@ -37,13 +38,15 @@ class ServiceContract(Base):
 
     def test_interface(self) -> None:
         """
-        It is an L{IFabric} with the directory of a host, and its device an L{IFabricOwner}.
+        It is an L{IFabric} with the directory of a host or of addresses, and its device an L{IFabricOwner}.
         """
         device = self.device()
+        directory = IAddressDirectory if device.fabric.traits.hasAddress else IHostDirectory
         verifyObject(IFabric, device.fabric)
-        verifyObject(IHostDirectory, device.fabric)
+        verifyObject(directory, device.fabric)
         verifyObject(IFabricOwner, device)
 
+    @needs(Need.DIRECTORY)
     def test_found(self) -> None:
         """
         A listener is found under its address and under its wildcard, and gets the address of the peer.
@@ -51,15 +54,16 @@ class ServiceContract(Base):
         cases = (("127.0.0.1", "127.0.0.1"), ("", "127.0.0.1"), ("::", "::1"), ("::", "127.0.0.1"))
         for bound, asked in cases:
             a, b = self.device(), self.device()
-            b.listen(SDP, bound, 7001, LISTENER)
+            b.listen(self.space, bound, 7001, self.listener)
             user = User()
-            a.connect(SDP, asked, 7001, user)
+            a.connect(self.space, asked, 7001, user)
             settle(a, b)
             self.assertEqual(user.path.peer.guid, b.guid)
             self.assertEqual([path.peer.guid for path in b.fabric.paths()], [a.guid])
             self.assertEqual(user.path.peer.pid, os.getpid())
             b.close()
 
+    @needs(Need.DIRECTORY)
     def test_taken(self) -> None:
         """
         A port is taken by whoever has the same address or a wildcard that
@@ -77,11 +81,13 @@ class ServiceContract(Base):
         a, b = self.device(), self.device()
         for first, second, taken in cases:
             for other in (a, b):
-                service = a.listen(SDP, first, 7001, LISTENER)
+                service = a.listen(self.space, first, 7001, self.listener)
                 if taken:
-                    self.assertRaises(ServiceInUseError, other.listen, SDP, second, 7001, LISTENER)
+                    self.assertRaises(
+                        ServiceInUseError, other.listen, self.space, second, 7001, self.listener
+                    )
                 else:
-                    other.listen(SDP, second, 7001, LISTENER).close()
+                    other.listen(self.space, second, 7001, self.listener).close()
                 service.close()
 
     def test_free(self) -> None:
@@ -89,17 +95,45 @@ class ServiceContract(Base):
         An address that is withdrawn, and those of a closed HCA, are free again.
         """
         a, b = self.device(), self.device()
-        a.listen(SDP, "", 7001, LISTENER).close()
-        b.listen(SDP, "127.0.0.1", 7001, LISTENER)
+        a.listen(self.space, "", 7001, self.listener).close()
+        b.listen(self.space, self.address, 7001, self.listener)
         b.close()
-        a.listen(SDP, "127.0.0.1", 7001, LISTENER)
+        a.listen(self.space, self.address, 7001, self.listener)
 
+    def test_takenByPeer(self) -> None:
+        """
+        A port of an address is taken by the HCA that listens there, on all addresses or on this one.
+        """
+        a, b = self.device(), self.device()
+        for first in (self.address, ""):
+            for second in (self.address, ""):
+                service = a.listen(self.space, first, 7001, self.listener)
+                for other in (a, b):
+                    self.assertRaises(
+                        ServiceInUseError, other.listen, self.space, second, 7001, self.listener
+                    )
+                service.close()
+
+    def test_withdrawn(self) -> None:
+        """
+        A service that is withdrawn is found no more; the connections that it has made go on.
+        """
+        a, b = self.device(), self.device()
+        service = b.listen(self.space, self.address, 7001, self.listener)
+        one, two = self.connected(a, b)
+        service.close()
+        self.assertNobody(a, self.address, 7001)
+        one.post(b"still here")
+        settle(a, b)
+        self.assertEqual(two.records, [b"still here"])
+
+    @needs(Need.DIRECTORY)
     def test_anyPort(self) -> None:
         """
         Port 0 is a port from 49152 up that nobody has, and it can be found.
         """
         a, b = self.device(), self.device()
-        ports = {device.listen(SDP, "127.0.0.1", 0, LISTENER).port for device in (a, a, b, b)}
+        ports = {device.listen(self.space, "127.0.0.1", 0, self.listener).port for device in (a, a, b, b)}
         self.assertEqual(len(ports), 4)
         self.assertTrue(49152 <= min(ports) <= max(ports) < 65536)
         for port in ports:
@@ -107,28 +141,46 @@ class ServiceContract(Base):
 
     def test_nobody(self) -> None:
         """
-        Nobody listens: said at once, by name.
+        Nobody listens.
         """
         a, b = self.device(), self.device()
-        b.listen(SDP, "127.0.0.2", 7001, LISTENER)
-        for address, port in (("127.0.0.1", 7001), ("127.0.0.2", 7002), ("::1", 7001)):
-            self.assertRaises(NoListenerError, a.connect, SDP, address, port, User())
+        b.listen(self.space, self.address, 7001, self.listener)
+        for address, port in ((self.address, 7002), (self.unused, 7001)):
+            self.assertNobody(a, address, port)
+
+    @needs(Need.DIRECTORY)
+    def test_nobodyOfFamily(self) -> None:
+        """
+        Nobody listens at an address of the other IP version: said at once, by name.
+        """
+        a, b = self.device(), self.device()
+        b.listen(self.space, self.address, 7001, self.listener)
+        self.assertRaises(NoListenerError, a.connect, self.space, "::1", 7001, User())
 
     def test_elsewhere(self) -> None:
         """
-        Addresses of other hosts are neither served nor reached.
+        Addresses of other hosts are not served.
         """
         a = self.device()
         for address in ELSEWHERE:
-            self.assertRaises(NoRouteError, a.listen, SDP, address, 7001, LISTENER)
-            self.assertRaises(NoRouteError, a.connect, SDP, address, 7001, User())
+            self.assertRaises(NoRouteError, a.listen, self.space, address, 7001, self.listener)
 
+    @needs(Need.DIRECTORY)
+    def test_notReached(self) -> None:
+        """
+        Addresses of other hosts are not reached.
+        """
+        a = self.device()
+        for address in ELSEWHERE:
+            self.assertRaises(NoRouteError, a.connect, self.space, address, 7001, User())
+
+    @needs(Need.SHARED_PATH)
     def test_onePath(self) -> None:
         """
         An HCA dials another once, as often as it is asked for.
         """
         a, b, path, _ = self.joined()
-        a.listen(SDP, "127.0.0.1", 7002, LISTENER)
+        a.listen(self.space, "127.0.0.1", 7002, self.listener)
         self.assertIs(self.pathTo(a, b), path)
         self.assertEqual((len(a.fabric.paths()), len(b.fabric.paths())), (1, 1))
         back = self.pathTo(b, a, 7002)
@@ -141,10 +193,8 @@ class ServiceContract(Base):
         An HCA reaches itself by a path with two ends.
         """
         a = self.device()
-        a.listen(SDP, "127.0.0.1", 7001, LISTENER)
-        path = self.pathTo(a, a)
-        (other,) = [end for end in a.fabric.paths() if end is not path]
-        one, two = Taker(path, 20, 21), Taker(other, 21, 20)
+        a.listen(self.space, self.address, 7001, self.listener)
+        one, two = self.connected(a, a)
         one.post(b"there")
         two.post(b"and back")
         settle(a)
@@ -175,7 +225,7 @@ class SleepContract(Base):
         a, b, one, two = self.asleep()
         one.post(b"wake")
         a.progress()
-        self.assertTrue(readable(b))
+        self.assertTrue(wakes(b))
         b.fabric.attend()
         self.assertTrue(b.fabric.look())
         self.assertTrue(b.busy())
@@ -192,12 +242,13 @@ class SleepContract(Base):
         for n in range(5):
             one.post(b"%d" % n)
             a.progress()
-            self.assertTrue(readable(b))
+            self.assertTrue(wakes(b))
             self.assertEqual(settle(b), 1)
             self.assertTrue(b.arm())
             self.assertFalse(readable(b))
         self.assertEqual(two.records, [b"0", b"1", b"2", b"3", b"4"])
 
+    @needs(Need.SHARED_PATH)
     def test_inVain(self) -> None:
         """
         A bell that comes when its record is taken already does not use up the
@@ -244,6 +295,7 @@ class SleepContract(Base):
         a, b, one, _ = self.asleep()
         one.post(b"late")
         a.progress()
+        self.assertTrue(wakes(b))
         b.fabric.attend()
         self.assertTrue(b.fabric.look())
         self.assertFalse(b.arm())
@@ -300,6 +352,7 @@ class SleepContract(Base):
         self.assertTrue(a.arm())
         self.assertFalse(readable(a))
 
+    @needs(Need.TAKEN)
     def test_acknowledgement(self) -> None:
         """
         A sender that waits for a record to be consumed is woken, be the record its first or not.
@@ -342,6 +395,7 @@ class SleepContract(Base):
         for n in range(3):
             one.post(b"%d" % n)
         a.progress()
+        self.assertTrue(wakes(b))
         turn(b)
         self.assertEqual(ends, [3])
         b.markDirty(owner)
@@ -363,24 +417,33 @@ class DeathContract(Base):
         service is gone.
         """
         a, b, one, two = self.takers()
-        more = Taker(one.path, 30, 31)
-        lost: list[Any] = []
-        a.pathLost = (  # type: ignore[method-assign]
-            lambda path, reason: lost.append((path, len(one.said("failed"))))
-        )
+        more = self.another(a, b, one)
         for n in range(100):
             two.post(b"%d" % n)
         one.path.wantSpace(one)
         b.close()
         settle(a)
         self.assertEqual(one.records, [b"%d" % n for n in range(100)])
-        self.assertEqual(lost, [(one.path, 0)])
         for taker in (one, more, two):
             (reason,) = taker.said("failed")
             self.assertIsInstance(reason, PathLostError)
         self.assertFalse(one.path.alive)
         self.assertEqual((a.fabric.paths(), one.path.queuePairs()), ([], []))
-        self.assertRaises(NoListenerError, a.connect, SDP, "127.0.0.1", 7001, User())
+        self.assertNobody(a, self.address, 7001)
+
+    @needs(Need.SHARED_PATH)
+    def test_pathFirst(self) -> None:
+        """
+        The device is told of the path before its queue pairs are.
+        """
+        a, b, one, _ = self.takers()
+        lost: list[Any] = []
+        a.pathLost = (  # type: ignore[method-assign]
+            lambda path, reason: lost.append((path, len(one.said("failed"))))
+        )
+        b.close()
+        settle(a)
+        self.assertEqual((lost, len(one.said("failed"))), ([(one.path, 0)], 1))
 
     def test_wakes(self) -> None:
         """
@@ -390,7 +453,7 @@ class DeathContract(Base):
         settle(a, b)
         self.assertTrue(a.arm())
         b.close()
-        self.assertTrue(readable(a))
+        self.assertTrue(wakes(a))
         a.fabric.attend()
         self.assertTrue(a.busy() or not a.fabric.paths())
         settle(a)
@@ -404,17 +467,19 @@ class DeathContract(Base):
         """
         a, b, _, _ = self.takers()
         c = self.device()
-        c.listen(SDP, "127.0.0.1", 7002, LISTENER)
-        three = Taker(self.pathTo(a, c, 7002), 40, 41)
-        four = Taker(c.fabric.paths()[0], 41, 40)
+        c.listen(self.space, self.address, 7002, self.listener)
+        three, four = self.connected(a, c, 7002, 40)
         b.close()
         settle(a)
         three.post(b"still here")
         settle(a, c)
         self.assertEqual(four.records, [b"still here"])
         d = self.device()
-        d.listen(SDP, "127.0.0.1", 7001, LISTENER)
-        self.assertEqual(self.pathTo(a, d).peer.guid, d.guid)
+        d.listen(self.space, self.address, 7001, self.listener)
+        five, six = self.connected(a, d, 7001, 50)
+        five.post(b"the next")
+        settle(a, d)
+        self.assertEqual(six.records, [b"the next"])
 
     def test_nothingLeft(self) -> None:
         """
@@ -436,7 +501,7 @@ class DeathContract(Base):
         a, b, one, _ = self.takers()
         b.close()
         one.post(b"nobody takes this")
-        one.path.sendManagement(0x10, bytes(232))
+        one.path.sendManagement(0x70, bytes(232))
         settle(a)
         self.assertEqual(len(one.said("failed")), 1)
 
@@ -446,7 +511,7 @@ class DeathContract(Base):
         else from hearing of theirs.
         """
         a, b, one, two = self.takers()
-        more = Taker(one.path, 30, 31)
+        more = self.another(a, b, one)
         one.upcall = one.failing = lambda *data: 1 // 0
         for n in range(3):
             two.post(b"%d" % n)
@@ -483,7 +548,7 @@ class DeathContract(Base):
         """
         a, b, one, two = self.takers()
         c, d = self.device(), self.device()
-        paths = [self.pathTo(other, b) for other in (c, d)]
+        others = [self.connected(c, b, number=40)[0], self.connected(d, b, number=50)[0]]
         settle(a, b, c, d)
         two.upcall = lambda data: b.close()
         one.post(b"1")
@@ -493,7 +558,7 @@ class DeathContract(Base):
         self.assertEqual([what for what, _ in two.log], ["taken", "failed"])
         self.assertEqual(b.progress(), 0)
         settle(a, c, d)
-        self.assertEqual([path.alive for path in paths], [False, False])
+        self.assertEqual([other.path.alive for other in others], [False, False])
 
     def test_closeOverTheEnd(self) -> None:
         """
@@ -501,7 +566,7 @@ class DeathContract(Base):
         """
         before = descriptorsBefore()
         a, b, one, _ = self.takers()
-        more = Taker(one.path, 30, 31)
+        more = self.another(a, b, one)
         one.failing = a.close
         b.close()
         settle(a)
@@ -520,7 +585,7 @@ class DeathContract(Base):
             """
             Try.
             """
-            self.assertRaises(DeviceClosedError, a.listen, SDP, "127.0.0.1", 0, LISTENER)
+            self.assertRaises(DeviceClosedError, a.listen, self.space, "127.0.0.1", 0, self.listener)
             self.assertRaises(DeviceClosedError, one.post, b"from the child")
             a.close()
 

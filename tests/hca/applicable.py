@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Any
 from unittest import SkipTest
 
-from twisted_ib.hca.base.traits import Completion, Traits, TransportType
+from twisted_ib.hca.base.traits import Completion, Proof, Traits, TransportType
 from twisted_ib.hca.queues.requests import SendOpcode
 
 
@@ -37,6 +37,11 @@ class Need(Enum):
     TAKEN = 2
     #: C{transport}: a message without a receive, or for nobody, is refused and repeated (RNR NAK, retries).
     RETRIES = 3
+    #: C{proof}: services are found, or are not, before anything is asked for.
+    DIRECTORY = 4
+    #: C{proof}: the queue pairs of two HCAs share a path, which carries records by their numbers, and
+    #: management among them; else each has a connection of its own.
+    SHARED_PATH = 5
 
     def holds(self, traits: Traits) -> bool:
         """
@@ -46,6 +51,10 @@ class Need(Enum):
             return traits.operations is None or SendOpcode.ATOMIC_FETCH_AND_ADD in traits.operations
         if self is Need.TAKEN:
             return traits.completion is Completion.TAKEN
+        if self is Need.DIRECTORY:
+            return traits.proof is Proof.DIRECTORY
+        if self is Need.SHARED_PATH:
+            return traits.proof is not Proof.CONNECTION
         return traits.transport is TransportType.IB
 
 

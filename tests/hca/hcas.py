@@ -13,6 +13,8 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.rundirectory import ownRunDirectory
+from tests.support.waiting import HANG_SECONDS
+from twisted_ib.errors import NoListenerError
 from twisted_ib.hca.base.operation import ACKNOWLEDGE, REFUSAL, SEND_ONLY, word
 from twisted_ib.hca.base.partition import DEFAULT_PKEY
 from twisted_ib.hca.device.device import Device
@@ -43,12 +45,12 @@ class Taker(RecordReceiver):
         """
         Take the records for C{number} from C{path}.
         """
-        self.path, self.number, self.remote = path, number, remote
+        self.number, self.remote = number, remote
         self.log: list[tuple[str, Any]] = []
         self.answers: deque[int] = deque()
         self.upcall: Callable[[bytes], object] | None = None
         self.failing: Callable[[], object] | None = None
-        path.bind(self)
+        self.path = path.bind(self)
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
         """
@@ -157,6 +159,14 @@ def readable(device: Device) -> bool:
     return bool(select.select([device.fabric.fileno()], [], [], 0)[0])
 
 
+def wakes(device: Device) -> bool:
+    """
+    @return: whether a device's descriptor calls for attention, as soon as the kernel has passed on what was
+        sent.
+    """
+    return bool(select.select([device.fabric.fileno()], [], [], HANG_SECONDS)[0])
+
+
 def settle(*devices: Device) -> int:
     """
     Give each device its turn until nothing moves.
@@ -191,10 +201,19 @@ class HCATestCase(SynchronousTestCase):
     """
     Base of tests with HCAs of one fabric.
 
+    Two HCAs are connected by L{connected}, another pair of queue pairs on the same HCAs by L{another}.
+
     @cvar fabric: makes it.
+    @ivar address: the address at which its HCAs listen.
+    @ivar unused: an address of this host at which none of them listens.
+    @ivar listener: who listens.
+    @cvar space: the port space of their services.
     """
 
     fabric: FabricFactory
+    address, unused = "127.0.0.1", "127.0.0.2"
+    listener: Any = LISTENER
+    space = SDP
 
     def setUp(self) -> None:
         """
@@ -217,7 +236,7 @@ class HCATestCase(SynchronousTestCase):
         @return: C{a}'s path to C{b}, which listens on a port.
         """
         user = User()
-        a.connect(SDP, "127.0.0.1", port, user)
+        a.connect(self.space, self.address, port, user)
         settle(a, b)
         assert user.path is not None, user.error
         return user.path
@@ -236,8 +255,33 @@ class HCATestCase(SynchronousTestCase):
         """
         @return: two HCAs, and on each a taker of what the other posts.
         """
-        a, b, path, other = self.joined()
-        return a, b, Taker(path, 20, 21), Taker(other, 21, 20)
+        a, b = self.device(), self.device()
+        b.listen(self.space, self.address, 7001, self.listener)
+        return a, b, *self.connected(a, b)
+
+    def connected(self, a: Device, b: Device, port: int = 7001, number: int = 20) -> tuple[Taker, Taker]:
+        """
+        Connect C{a} with C{b}, which may be the same and listens on a port.
+
+        @param number: of C{a}'s taker; C{b}'s is the next.
+        @return: on each a taker of what the other posts.
+        """
+        path = self.pathTo(a, b, port)
+        (other,) = [end for end in b.fabric.paths() if end is not path and end.peer.guid == a.guid]
+        return Taker(path, number, number + 1), Taker(other, number + 1, number)
+
+    def another(self, a: Device, b: Device, one: Taker) -> Taker:
+        """
+        @param one: a taker of C{a} that is connected with C{b}.
+        @return: one more.
+        """
+        return Taker(one.path, 30, 31)
+
+    def assertNobody(self, a: Device, address: str, port: int) -> None:
+        """
+        Assert that nobody listens there, which is said by name.
+        """
+        self.assertRaises(NoListenerError, a.connect, self.space, address, port, User())
 
     def bystander(self, a: Device) -> tuple[Device, Taker, Taker]:
         """

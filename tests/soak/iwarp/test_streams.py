@@ -9,7 +9,7 @@ from typing import Any
 from twisted.internet.test.reactormixins import ReactorBuilder
 
 from tests.contracts.connecting import AddressContract
-from tests.hca.fabric.iwarp.test_iwarp_streams import OwnDirectory
+from tests.hca.fabric.iwarp.test_contract import OwnDirectory
 from tests.internet.carriers import SDP
 from tests.sdp.test_contract import CONTRACTS, EPOLL, IB
 

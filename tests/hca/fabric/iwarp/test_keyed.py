@@ -242,6 +242,28 @@ class WorkRequestTests(WorkRequestContract, HCATestCase):
         for device in (self.a, self.b):
             self.assertEqual((device.fabric.streams, device.fabric.halfOpen.total()), ({}, 0))
 
+    def test_deathOutstanding(self) -> None:
+        """
+        When the peer goes, the first READ that it has not answered ends with RETRY_EXC_ERR, the rest is
+        flushed, receives too; then nothing is left.
+        """
+        self.connect()
+        source, target = self.one.register(100), self.two.register(100)
+        self.one.receive(50)
+        for number in range(8):
+            self.one.send(number, READ, piece(source), **self.remote(target))
+        self.one.send(8, SEND, piece(source))
+        self.a.progress()
+        self.b.close()
+        one: Any = self.one
+        waitUntil(lambda: one.consumer.failures, self.a.progress)
+        flushes = [(number, WCStatus.WR_FLUSH_ERR) for number in range(1, 9)]
+        self.assertEqual(one.statuses(), [(0, WCStatus.RETRY_EXC_ERR), *flushes])
+        flushed = [(each.workRequestID, each.status) for each in one.received()]
+        self.assertEqual(flushed, [(50, WCStatus.WR_FLUSH_ERR)])
+        self.assertEqual((one.qp.state, len(one.consumer.failures)), (QPState.ERR, 1))
+        self.assertEqual((self.a.fabric.streams, self.a.deadline()), ({}, None))
+
     def test_itself(self) -> None:
         """
         Two queue pairs of one HCA.
