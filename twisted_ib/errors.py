@@ -241,6 +241,12 @@ class QueuePairError(HCAError):
     """
 
 
+class UnsupportedOperationError(QueuePairError):
+    """
+    The fabric of a queue pair does not have an operation: iWARP has neither immediate data nor atomics.
+    """
+
+
 class MemoryRegionError(HCAError):
     """
     Memory cannot be registered or deregistered as requested.

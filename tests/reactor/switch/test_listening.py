@@ -18,9 +18,11 @@ from zope.interface.verify import verifyObject
 
 from tests.internet.twistedapi import NO_BINDINGS, makeBinding
 from tests.reactor.switch.case import Client, Server, SwitchTestsBuilder
+from tests.support.ownaddress import ownAddress
 from twisted_ib import limits
 from twisted_ib.errors import ServiceInUseError
 from twisted_ib.hca.device import device
+from twisted_ib.hca.device.device import addDevice, removeDevice
 from twisted_ib.hca.host.rendezvous import Rendezvous
 from twisted_ib.internet.addresses import FIRST_EPHEMERAL_PORT
 from twisted_ib.internet.localports import LocalPorts
@@ -339,6 +341,30 @@ class ListeningTests(SwitchTestsBuilder):
             connectSDP(reactor, "127.0.0.1", number, client, bindAddress=makeBinding("127.0.0.1", 50123))
             await client.done
             self.assertEqual(client.answer.transport.getHost().port, 50123)
+
+        self.play(scenario)
+
+    def test_addedDevices(self) -> None:
+        """
+        A device that is added joins the ports that listen on all devices, be they there before or made
+        later; one of iWARP, whose TCP ports are the program's own, joins none, at its own address neither.
+        """
+        address = ownAddress(5)
+
+        async def scenario(reactor: Any) -> None:
+            before = reactor.listenTCP(0, Server())
+            for name, fabric, at in (("lo5", "loopback", None), ("iwarp5", "iwarp", address)):
+                addDevice(name, fabric, at)
+                self.addCleanup(removeDevice, name)
+            self.assertEqual(explain(before).device, "shm0,lo5")
+            for interface in ("", address):
+                after = reactor.listenTCP(0, Server(), interface=interface)
+                self.assertEqual((explain(after).provider, explain(after).device), ("both", "shm0,lo5"))
+            self.assertEqual({each.device.name for each in channelsOf(reactor)}, {"shm0", "lo5"})
+            client = Client()
+            reactor.connectTCP(address, after.getHost().port, client)
+            self.assertEqual(await client.done, "made")
+            self.assertNotIn("iwarp5", {each.device.name for each in channelsOf(reactor)})
 
         self.play(scenario)
 

@@ -76,9 +76,13 @@ class DeviceTests(SynchronousTestCase):
     def test_added(self) -> None:
         """
         Those that the program added are beside the default one, but for those of subnets, which have no IP
-        addresses.
+        addresses, and of iWARP, whose TCP ports are the program's own.
         """
-        for name, fabric in (("lo5", "loopback"), ("ib5", "ib")):
-            addDevice(name, fabric)
+        for name, fabric, address in (
+            ("lo5", "loopback", None),
+            ("ib5", "ib", None),
+            ("iwarp5", "iwarp", "127.0.0.1"),
+        ):
+            addDevice(name, fabric, address)
             self.addCleanup(removeDevice, name)
         self.assertEqual(Switch(Configuration({}, "p")).devicesFor("127.0.0.1"), ("shm0", "lo5"))

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from twisted_ib import limits
 from twisted_ib.hca.base.port import Port
-from twisted_ib.hca.base.traits import LinkLayer
+from twisted_ib.hca.base.states import QPType
+from twisted_ib.hca.base.traits import LOCAL, LinkLayer, Traits, TransportType
 from twisted_ib.hca.wire.opcodes import MTU_BYTES
 
 #: The vendor id of devices without a vendor, as rxe's (C{rxe_param.h}).
@@ -33,6 +34,8 @@ COMPLETION_VECTORS = 1
 #: state in modify, port events, system image GUID, RNR NAK generation, SRQ resize, memory windows of type 1
 #: and 2B, memory management extensions.
 CAPABILITIES = 0x2 | 0x4 | 0x40 | 0x80 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x20000 | 0x200000 | 0x1000000
+#: Those of them that iWARP does not have, as it has no P_Keys, datagrams and RNR NAKs (RFC 5040).
+_OF_INFINIBAND = 0x2 | 0x4 | 0x40 | 0x1000
 #: C{enum ibv_atomic_cap}: atomic among the operations of one HCA only, not with the CPU (IBTA vol. 1 9.4.5).
 ATOMIC_HCA = 1
 #: All page sizes from 4096 on, as rxe's (C{rxe_param.h}).
@@ -50,14 +53,23 @@ CM_SUPPORTED, IP_BASED_GIDS = 0x10000, 0x4000000
 GRH_REQUIRED = 1
 
 
-def deviceAttributes(guid: int, partitions: int = 1) -> dict[str, int | str]:
+def _capabilities(traits: Traits) -> int:
+    return CAPABILITIES if traits.transport is TransportType.IB else CAPABILITIES & ~_OF_INFINIBAND
+
+
+def deviceAttributes(guid: int, partitions: int = 1, traits: Traits = LOCAL) -> dict[str, int | str]:
     """
     The fields of C{struct ibv_device_attr}, in its order (IBTA vol. 1 11.2.1.2, Query HCA).
 
     @param partitions: slots of the P_Key table.
+    @param traits: of the fabric.
     @return: integers by name, and C{fw_ver}; C{page_size_cap} and C{device_cap_flags} are bits,
         C{local_ca_ack_delay} a timeout code.
     """
+    hasDatagrams = QPType.UD in traits.services
+    groups = limits.MULTICAST_GROUPS if hasDatagrams else 0
+    members = limits.MULTICAST_QUEUE_PAIRS if hasDatagrams else 0
+    hasAtomics = traits.transport is TransportType.IB
     return {
         "fw_ver": FIRMWARE_VERSION,
         "node_guid": guid,
@@ -69,7 +81,7 @@ def deviceAttributes(guid: int, partitions: int = 1) -> dict[str, int | str]:
         "hw_ver": 0,
         "max_qp": limits.QUEUE_PAIRS,
         "max_qp_wr": limits.WORK_QUEUE_DEPTH,
-        "device_cap_flags": CAPABILITIES,
+        "device_cap_flags": _capabilities(traits),
         "max_sge": limits.SCATTER_GATHER_ELEMENTS,
         "max_sge_rd": limits.SCATTER_GATHER_ELEMENTS,
         "max_cq": limits.COMPLETION_QUEUES,
@@ -84,16 +96,16 @@ def deviceAttributes(guid: int, partitions: int = 1) -> dict[str, int | str]:
         "max_res_rd_atom": limits.READS * limits.QUEUE_PAIRS,
         "max_qp_init_rd_atom": limits.READS,
         "max_ee_init_rd_atom": 0,
-        "atomic_cap": ATOMIC_HCA,
+        "atomic_cap": ATOMIC_HCA if hasAtomics else 0,
         "max_ee": 0,
         "max_rdd": 0,
         "max_mw": limits.MEMORY_WINDOWS,
         "max_raw_ipv6_qp": 0,
         "max_raw_ethy_qp": 0,
-        "max_mcast_grp": limits.MULTICAST_GROUPS,
-        "max_mcast_qp_attach": limits.MULTICAST_QUEUE_PAIRS,
-        "max_total_mcast_qp_attach": limits.MULTICAST_GROUPS * limits.MULTICAST_QUEUE_PAIRS,
-        "max_ah": limits.ADDRESS_HANDLES,
+        "max_mcast_grp": groups,
+        "max_mcast_qp_attach": members,
+        "max_total_mcast_qp_attach": groups * members,
+        "max_ah": limits.ADDRESS_HANDLES if hasDatagrams else 0,
         # Fast memory regions were removed from Linux (5.8); the fields remain.
         "max_fmr": 0,
         "max_map_per_fmr": 0,
@@ -106,12 +118,13 @@ def deviceAttributes(guid: int, partitions: int = 1) -> dict[str, int | str]:
     }
 
 
-def extendedAttributes(operations: int = 0) -> dict[str, int]:
+def extendedAttributes(operations: int = 0, traits: Traits = LOCAL) -> dict[str, int]:
     """
     The additional fields of C{struct ibv_device_attr_ex} that are not 0, or that programs query; fields of
     inner structures have their own names.
 
     @param operations: bits of C{device_cap_flags_ex} for operations that the device has.
+    @param traits: of the fabric.
     @return: integers by name; C{max_cq_period} is microseconds, C{hca_core_clock} kHz (0: there is no such
         clock), C{completion_timestamp_mask} bits.
     """
@@ -119,7 +132,7 @@ def extendedAttributes(operations: int = 0) -> dict[str, int]:
         # No timestamps: a software completion is no closer to the wire than the program that polls it.
         "completion_timestamp_mask": 0,
         "hca_core_clock": 0,
-        "device_cap_flags_ex": CAPABILITIES | operations,
+        "device_cap_flags_ex": _capabilities(traits) | operations,
         "max_wq_type_rq": 0,
         "raw_packet_caps": 0,
         "max_dm_size": 0,

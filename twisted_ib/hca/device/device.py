@@ -318,8 +318,8 @@ class Device(DeviceProgress, Identity):
             "transport": self.traits.transport.name,
             "compiled": compiledModules(),
             "attributes": {
-                **deviceAttributes(self.nodeGUID, len(self.partitions)),
-                **extendedAttributes(capabilitiesOf(self.traits)),
+                **deviceAttributes(self.nodeGUID, len(self.partitions), self.traits),
+                **extendedAttributes(capabilitiesOf(self.traits), self.traits),
             },
             "port": portAttributes(self.port),
             "gids": self.gids()[:DESCRIBED_GIDS],

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from twisted_ib.errors import QueuePairError, ResourceLimitError
+from twisted_ib.errors import QueuePairError, ResourceLimitError, UnsupportedOperationError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.queues.completion import WCStatus
@@ -123,8 +123,13 @@ class SendQueue:
 
     def _notSupported(self, opcode: SendOpcode) -> QueuePairError:
         assert self.work is not None
-        number = self.work.queuePair.number
-        return QueuePairError(f"queue pair {number} does not do {opcode!r}: its service or fabric has it not")
+        number, device = self.work.queuePair.number, self.work.queuePair.device
+        found = None if device is None else device.traits.operations
+        if found is not None and opcode not in found:
+            return UnsupportedOperationError(
+                f"queue pair {number} does not do {opcode!r}: the fabric of {device.name} has it not"
+            )
+        return QueuePairError(f"queue pair {number} does not do {opcode!r}: its service has it not")
 
     def _append(self, work: WorkQueues, operation: Operation) -> None:
         # A request occupies the queue until it completes, not only until it is sent:

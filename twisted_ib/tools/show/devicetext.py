@@ -17,6 +17,7 @@ from typing import Any
 from attrs import frozen
 
 from twisted_ib.hca.base.attributes import COMPLETION_VECTORS, MTU_CODES, PORT
+from twisted_ib.hca.base.traits import TransportType
 from twisted_ib.hca.verbs.enums.device import ibv_atomic_cap, ibv_device_cap_flags, ibv_port_state
 from twisted_ib.tools.program import printable
 
@@ -333,7 +334,9 @@ def _port(entry: Mapping[str, Any], verbose: bool) -> Iterator[str]:
         yield from lines(PORT_FIELDS, port, 3, _PORT_COLUMN)
         if verbose:
             yield from lines(PORT_LIMITS, port, 3, _PORT_COLUMN)
-            kind = "" if port.get("link_layer") == INFINIBAND else ", RoCE v2"
+            isIB = entry.get("transport") != TransportType.IWARP.name
+            isRoCE = isIB and port.get("link_layer") != INFINIBAND
+            kind = ", RoCE v2" if isRoCE else ""
             for index, gid in enumerate(gids(entry)):
                 yield line(3, f"GID[{index:3}]", printable(gid) + kind, _PORT_COLUMN)
 

@@ -72,6 +72,7 @@ ERRNOS: dict[type[HCAError], int] = {
     errors.PathLostError: errno.ECONNRESET,
     # Linux rxe_qp.c: EINVAL for a transition or attribute that the state table refuses.
     errors.QueuePairError: errno.EINVAL,
+    errors.UnsupportedOperationError: errno.EOPNOTSUPP,
     errors.MemoryRegionError: errno.EINVAL,
     errors.MemoryAccessError: errno.EINVAL,
     errors.ResourceBusyError: errno.EBUSY,

@@ -232,7 +232,8 @@ class Context(VerbsObject):
         @return: the limits and capabilities of the device.
         """
         self._check()
-        return deviceAttr(self._device.nodeGUID, len(self._device.partitions))
+        device = self._device
+        return deviceAttr(device.nodeGUID, len(device.partitions), device.traits)
 
     @verb("Failed to query EX device")
     def query_device_ex(self, ex_input: QueryDeviceExInput | None = None) -> DeviceAttrEx:
@@ -242,7 +243,8 @@ class Context(VerbsObject):
         """
         self._check()
         device = self._device
-        return deviceAttrEx(device.nodeGUID, len(device.partitions), capabilitiesOf(device.traits))
+        traits = device.traits
+        return deviceAttrEx(device.nodeGUID, len(device.partitions), traits, capabilitiesOf(traits))
 
     def query_comp_cntr_caps(self) -> CompCntrCaps:
         """

@@ -13,6 +13,7 @@ import attrs
 
 from twisted_ib.hca.base import attributes
 from twisted_ib.hca.base.port import Port
+from twisted_ib.hca.base.traits import LOCAL, Traits
 from twisted_ib.hca.verbs.base.base import PyverbsObject, table
 from twisted_ib.hca.verbs.base.devicetext import (
     guid_format,
@@ -104,14 +105,15 @@ class DeviceAttr(PyverbsObject):
 _RENAMED = {"fw_ver": "fw_version", "atomic_cap": "atomic_caps", "max_raw_ipv6_qp": "max_raw_ipv6_qps"}
 
 
-def deviceAttr(guid: int, partitions: int = 1) -> DeviceAttr:
+def deviceAttr(guid: int, partitions: int = 1, traits: Traits = LOCAL) -> DeviceAttr:
     """
     @param guid: the HCA's GUID.
     @param partitions: slots of its port's P_Key table.
+    @param traits: of its fabric.
     @return: the attributes of an HCA.
     """
     found = DeviceAttr()
-    for name, value in attributes.deviceAttributes(guid, partitions).items():
+    for name, value in attributes.deviceAttributes(guid, partitions, traits).items():
         # libibverbs/verbs.h has __be64 here: a program sees the octets in network order.
         if name.endswith("guid"):
             value = int.from_bytes(guid.to_bytes(8, "big"), sys.byteorder)
@@ -250,15 +252,16 @@ class DeviceAttrEx(PyverbsObject):
     phys_port_cnt_ex: int = 0
 
 
-def deviceAttrEx(guid: int, partitions: int = 1, operations: int = 0) -> DeviceAttrEx:
+def deviceAttrEx(guid: int, partitions: int = 1, traits: Traits = LOCAL, operations: int = 0) -> DeviceAttrEx:
     """
     @param guid: the HCA's GUID.
     @param partitions: slots of its port's P_Key table.
+    @param traits: of its fabric.
     @param operations: bits of C{device_cap_flags_ex} for operations that it has.
     @return: the attributes of an HCA with the extended ones.
     """
-    found = DeviceAttrEx(deviceAttr(guid, partitions))
-    for name, value in attributes.extendedAttributes(operations).items():
+    found = DeviceAttrEx(deviceAttr(guid, partitions, traits))
+    for name, value in attributes.extendedAttributes(operations, traits).items():
         # The core has them flat, C in a structure.
         setattr(found.cq_mod_caps if name in ("max_cq_count", "max_cq_period") else found, name, value)
     return found
