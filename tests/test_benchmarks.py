@@ -323,7 +323,11 @@ class MeasuringTests(SynchronousTestCase):
 class ProgramTests(SynchronousTestCase):
     """
     The programs, with very short rows.
+
+    @cvar subjects: Those that are compared; C{tests/soak} has more.
     """
+
+    subjects = ("tcp", "sdp-ib", "blocking")
 
     def test_compare(self):
         """
@@ -331,8 +335,7 @@ class ProgramTests(SynchronousTestCase):
         status.
         """
         path = self.mktemp()
-        names = ["tcp", "sdp-ib", "blocking", "asyncio", "multiprocessing", "zmq", "iceoryx2"]
-        present = [name for name in names if not subjectByName[name].absence()]
+        present = [name for name in self.subjects if not subjectByName[name].absence()]
         options = ["--rounds", "1", "--seconds", "0.01", "--rows", "rt64,stream64k,echo100,connects"]
         options += ["--subjects", ",".join(present), "--placements", "free", "--json", path]
         said = io.StringIO()
