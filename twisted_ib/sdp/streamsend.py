@@ -148,7 +148,7 @@ class StreamSender:
         """
         raise NotImplementedError
 
-    def _writeSlowly(self, data: bytes) -> None:
+    def _writeSlowly(self, data: Any) -> None:
         raise NotImplementedError
 
     def _raised(self) -> None:
@@ -216,7 +216,8 @@ class StreamSender:
 
     # -- stream data
 
-    def write(self, data: bytes, _ident: Any = get_ident) -> None:
+    # Not bytes: compiled, it would refuse what is like bytes before a subclass could take it.
+    def write(self, data: Any, _ident: Any = get_ident) -> None:
         """
         Send C{data}: see C{ITransport.write} of Twisted.
 

@@ -137,7 +137,7 @@ class SDPTransport(Transport, Stream):
             return list(self.buffer.pieces)
         return [] if self.written is None else [self.written]
 
-    def _writeSlowly(self, data: bytes) -> None:
+    def _writeSlowly(self, data: Any) -> None:
         if not isinstance(data, bytes):
             raise TypeError("Data must be bytes")
         if get_ident() != self.thread:
