@@ -76,7 +76,8 @@ class Code:
         """
         Run it as C{__main__}.
         """
-        main = _newMain()
+        # Python's own; the types of a loader are those of its objects.
+        main: Any = _newMain()
         main.__loader__ = BuiltinImporter
         exec(compile(self._text, "<string>", "exec"), vars(main))
 
