@@ -66,6 +66,8 @@ class Device:
     @ivar error: what L{resolvePath} raises, if it does.
     """
 
+    name = "roce0"
+
     def __init__(self) -> None:
         """
         A device without queue pairs.

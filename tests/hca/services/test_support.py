@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.queues.keyed_device import Device
 from tests.hca.queues.keyed_pair import Consumer, Pair, piece
-from twisted_ib.errors import QueuePairError
+from twisted_ib.errors import QueuePairError, UnsupportedOperationError
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.base.traits import LOCAL
 from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode
@@ -122,8 +122,9 @@ class OperationTests(SynchronousTestCase):
         source, target = p.a.register(8), p.b.register(8)
         there = {"remoteAddress": target.address, "remoteKey": target.remoteKey}
         for opcode in set(operationsOf(QPType.RC, LOCAL)) - set(operationsOf(QPType.RC, FEW)):
-            error = self.assertRaises(QueuePairError, p.a.send, 1, opcode, piece(source), **there)
+            error = self.assertRaises(UnsupportedOperationError, p.a.send, 1, opcode, piece(source), **there)
             self.assertIn(opcode.name, str(error))
+            self.assertIn("the fabric of roce0 has it not", str(error))
         p.a.send(2, SendOpcode.RDMA_WRITE, piece(source), **there)
         p.settle()
         self.assertEqual([id for id, _ in p.a.statuses()], [2])
