@@ -1,14 +1,40 @@
 """
-What C{ib-devinfo} and C{ib-stat} say of an iWARP device: an RNIC on Ethernet, without what RFC 5040 has not.
+What C{ib-devinfo}, C{ib-stat} and C{ib-ss} say of an iWARP device: an RNIC on Ethernet, without what RFC 5040
+has not, whose services are TCP ports.
 """
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from tests.hca.fabric.iwarp.ends import ONE, IWARPTestCase
+from tests.support.commands import PATH, CommandTestCase, programOf
+from tests.support.ownaddress import ownAddress
+from tests.support.waiting import waitUntil
 from twisted_ib.tools.show.devicetext import heading, present
 from twisted_ib.tools.show.stat import commandLine, text
+
+#: Listens over SDP on the device, and connects with itself.
+PROGRAM = (
+    PATH
+    + """
+from twisted_ib.reactor import ibreactor
+ibreactor.install()
+from twisted.internet import reactor
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.protocol import Factory, Protocol
+where = "interface=%s:device=iwarp0" % sys.argv[1]
+def listening(port):
+    number = port.getHost().port
+    calling = clientFromString(reactor, "sdp:%s:%d:device=iwarp0" % (sys.argv[1], number))
+    calling.connect(Factory.forProtocol(Protocol)).addCallback(connected, number)
+def connected(protocol, number):
+    print("ready", number, protocol.transport.getHost().port, sep="\\n", flush=True)
+serverFromString(reactor, "sdp:0:" + where).listen(Factory.forProtocol(Protocol)).addCallback(listening)
+reactor.run()
+"""
+)
 
 
 class TextTests(IWARPTestCase):
@@ -55,3 +81,43 @@ class TextTests(IWARPTestCase):
         for line in ("State: Active", "Base lid: 0", f"Port GUID: {guid}", "Link layer: Ethernet"):
             self.assertIn("\t\t" + line, found)
         self.assertIn(f"\tNode GUID: {guid}", found)
+
+
+class SocketsTests(CommandTestCase):
+    """
+    A process with a port and a connection.
+    """
+
+    program = programOf("show.ss")
+
+    def test_rows(self) -> None:
+        """
+        The service, which is a TCP port, and both ends of a connection are shown with address and port.
+        """
+        address = ownAddress(6)
+        self.environment["TWISTED_IB_DEVICES"] = f"iwarp0=iwarp:{address}"
+        self.environment["XDG_CONFIG_HOME"] = str(self.directory)
+        process = self.start(PROGRAM, address)
+        assert process.stdout is not None
+        port, source = (f"{address}:{process.stdout.readline().strip()}" for _ in range(2))
+        rows: list[dict[str, Any]] = []
+
+        def answered() -> bool:
+            result = self.ended("--json")
+            rows[:] = json.loads(result.stdout or "[]")
+            return any(row["provider"] == "sdp" for row in rows)
+
+        waitUntil(answered)
+        found = [
+            (row["kind"], row["device"], row["state"], row["local"], row["remote"])
+            for row in rows
+            if row["provider"] == "sdp"
+        ]
+        expected: list[tuple[Any, ...]] = [
+            ("connection", "iwarp0", "ESTABLISHED", port, source),
+            ("connection", "iwarp0", "ESTABLISHED", source, port),
+            ("listener", "iwarp0", "LISTEN", port, None),
+        ]
+        self.assertEqual(sorted(found, key=str), sorted(expected, key=str))
+        listeners = {row["local"] for row in rows if row["provider"] == "tcp" and row["kind"] == "listener"}
+        self.assertEqual(listeners, {port})
