@@ -19,7 +19,7 @@ from twisted_ib.hca.cm.states import Input
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.verbs import CQ, AddrInfo, ConnParam, enums
+from twisted_ib.hca.verbs import CQ, MR, PD, AddrInfo, ConnParam, Context, enums
 from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.wire.cm import MRA
 
@@ -211,6 +211,39 @@ class ConnectionTests(CMTestCase):
         self.assertEqual(self.wait(cq)[0].opcode, enums.IBV_WC_SEND)
         active.close()
         cq.close()
+
+    def test_ownDomain(self) -> None:
+        """
+        A queue pair of a domain of the program; destroyed, another can be made.  Events name the identifier.
+        """
+        listener = self.listening()
+        active = self.routed(listener.local_addr[1])
+        self.refused(errno.EINVAL, active.destroy_qp)
+        domain = PD(self.context)
+        active.create_qp(attributes(), domain)
+        region = MR(domain, 64, enums.IBV_ACCESS_LOCAL_WRITE)
+        active.connect()
+        event = self.event(self.far, Kind.RDMA_CM_EVENT_CONNECT_REQUEST)
+        self.assertIs(event.identifier, listener.identifier)
+        self.assertIsNone(event.context)
+        passive = self.made(event, listen_id=listener)
+        event.ack_cm_event()
+        passive.create_qp(attributes())
+        passive.accept()
+        event = self.event(self.near, Kind.RDMA_CM_EVENT_ESTABLISHED)
+        self.assertIs(event.identifier, active.identifier)
+        sink = passive.reg_msgs(64)
+        passive.post_recv(sink)
+        active.post_send(region)
+        self.assertEqual(active.get_send_comp().status, enums.IBV_WC_SUCCESS)
+        self.refused(errno.EINVAL, active.create_qp, attributes(), domain)
+        active.destroy_qp()
+        self.assertIsNone(active.qp)
+        active.create_qp(attributes(), domain)
+        other = Context(name="lo0")
+        self.addCleanup(other.close)
+        unlike = self.routed(listener.local_addr[1])
+        self.refused(errno.EINVAL, unlike.create_qp, attributes(), PD(other))
 
 
 class IPv6Tests(ConnectionTests):

@@ -329,6 +329,18 @@ class GroupTests(CMTestCase):
         connected = self.routed(1, space=enums.RDMA_PS_TCP)
         self.refused(errno.EINVAL, connected.join_multicast, AddrInfo(src=GROUP))
 
+    def test_context(self) -> None:
+        """
+        An event of a group has the context that the group was joined with.
+        """
+        made = self.member(join=False)
+        made.join_multicast(AddrInfo(src=GROUP), context="first")
+        made.join_multicast(AddrInfo(src="230.0.0.2"), context="second")
+        for context in ("first", "second"):
+            event = self.event(self.near, Kind.RDMA_CM_EVENT_MULTICAST_JOIN)
+            self.assertEqual(event.context, context)
+            event.ack_cm_event()
+
     def test_withoutQueuePair(self) -> None:
         """
         Without a queue pair the program attaches its own.

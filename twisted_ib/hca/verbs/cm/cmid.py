@@ -368,7 +368,7 @@ class CMID(DataCalls):
 
         @param addr: its source is the group's address.
         @param mc_attr: the group's address and join flags, instead of C{addr}.
-        @param context: ignored.
+        @param context: any object; the C{context} of these events.
         @raise PyverbsUserError: both arguments are missing.
         @raise PyverbsRDMAError: not a multicast address, or attributes are missing (EINVAL) or unknown
             (EOPNOTSUPP).
@@ -387,12 +387,12 @@ class CMID(DataCalls):
             check(flags < _JOIN.RDMA_MC_JOIN_FLAG_RESERVED, "Failed to Join multicast: unknown flags")
             group = mc_attr.address
             sendOnly = flags == _JOIN.RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
-        self._join(group, sendOnly)
+        self._join(group, sendOnly, context)
         self._complete()
 
     @verb("Failed to Join multicast")
-    def _join(self, group: Address | None, sendOnly: bool) -> None:
-        self._get().join(group, sendOnly)
+    def _join(self, group: Address | None, sendOnly: bool, context: object) -> None:
+        self._get().join(group, sendOnly, context)
 
     @verb("Failed to leave multicast")
     def leave_multicast(self, addr: AddrInfo) -> None:
@@ -407,16 +407,29 @@ class CMID(DataCalls):
     # -- queue pairs
 
     @verb("Failed to Create QP")
-    def create_qp(self, qp_init: QPInitAttr) -> None:
+    def create_qp(self, qp_init: QPInitAttr, pd: PD | None = None) -> None:
         """
         Make the identifier's queue pair, and completion queues if C{qp_init} has none.  The communication
         manager moves it through its states.
 
+        @param pd: the protection domain, of the identifier's device; by default the identifier's.  Not in
+            pyverbs, whose C{rdma_create_qp} has it.
         @raise PyverbsRDMAError: there is one already, a wrong type or bad attributes (EINVAL), or no
             resources (ENOMEM).
         """
         identifier = self._get()
-        identifier.createQP(checked(qp_init, QPInitAttr), None)
+        identifier.createQP(checked(qp_init, QPInitAttr), None if pd is None else checked(pd, PD))
+
+    @verb("Failed to destroy QP")
+    def destroy_qp(self) -> None:
+        """
+        Destroy the queue pair, and the completion queues that were made for it.  Not in pyverbs;
+        C{rdma_destroy_qp}.
+
+        @raise PyverbsRDMAError: there is no queue pair (EINVAL).
+        """
+        self._queuePair()
+        self._get().destroyQP()
 
     @verb("Failed to query QP")
     def query_qp(self, attr_mask: int) -> tuple[QPAttr, QPInitAttr]:

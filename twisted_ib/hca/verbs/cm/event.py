@@ -59,6 +59,8 @@ class CMEventRecord:
     target: Target | None = None
     #: The new identifier of a connect request, until the program accepts ownership of it.
     child: Identifier | None = None
+    #: The program's context of a multicast group, or None.
+    context: object = None
 
     def drop(self) -> None:
         """
@@ -291,6 +293,21 @@ class CMEvent(VerbsObject):
         """
         terms = self._get().terms
         return None if terms is None else paramOf(terms)
+
+    @property
+    def identifier(self) -> object:
+        """
+        The endpoint that the event is of: the C{identifier} of a C{CMID}, of the listening one for a connect
+        request.  Not in pyverbs.
+        """
+        return self._get().identifier
+
+    @property
+    def context(self) -> object:
+        """
+        Of an event of a multicast group, the context that the program joined it with.  Not in pyverbs.
+        """
+        return self._get().context
 
     def ack_cm_event(self) -> None:
         """

@@ -53,12 +53,13 @@ class _Member:
     @ivar isAttached: whether the queue pair is attached.
     @ivar handle: the membership of the port; L{None} if there is none yet, or none on this link layer.
     @ivar isOver: whether it has ended.
+    @ivar context: of its events.
     """
 
-    __slots__ = ("gid", "handle", "host", "isAttached", "isOver", "isSendOnly")
+    __slots__ = ("context", "gid", "handle", "host", "isAttached", "isOver", "isSendOnly")
 
-    def __init__(self, host: str, gid: GID, isSendOnly: bool) -> None:
-        self.host, self.gid, self.isSendOnly = host, gid, isSendOnly
+    def __init__(self, host: str, gid: GID, isSendOnly: bool, context: object) -> None:
+        self.host, self.gid, self.isSendOnly, self.context = host, gid, isSendOnly, context
         self.isAttached = self.isOver = False
         self.handle: Handle | None = None
 
@@ -72,10 +73,11 @@ class Groups:
         self._identifier = identifier
         self._members: dict[str, _Member] = {}
 
-    def join(self, host: str, isSendOnly: bool) -> None:
+    def join(self, host: str, isSendOnly: bool, context: object) -> None:
         """
         Join a group, and attach the queue pair if there is one; an event follows.
 
+        @param context: of the events.
         @raise PyverbsRDMAError: the identifier has joined it (EADDRINUSE).
         """
         if host in self._members:
@@ -83,11 +85,12 @@ class Groups:
         device = self._identifier.device
         if device.traits.linkLayer is LinkLayer.INFINIBAND:
             key = device.partitions.keys[0] | FULL_MEMBER
-            member = _Member(host, subnetGroupOf(host, key, self._identifier.portSpace), isSendOnly)
-            self._members[host] = member
+            gid = subnetGroupOf(host, key, self._identifier.portSpace)
+            member = self._members[host] = _Member(host, gid, isSendOnly, context)
             self._ask(device, member, key)
         else:
-            member = self._members[host] = _Member(host, groupOf(host, device.traits.hasAddress), isSendOnly)
+            gid = groupOf(host, device.traits.hasAddress)
+            member = self._members[host] = _Member(host, gid, isSendOnly, context)
             self._joined(member, Target(groupAddress(member.gid, HOP_LIMIT), MULTICAST_QPN, RDMA_UDP_QKEY))
 
     def leave(self, host: str) -> None:
@@ -129,12 +132,13 @@ class Groups:
                 self._failed(member, errnoFor(error))
                 return
             member.isAttached = True
-        identifier.report(_E.RDMA_CM_EVENT_MULTICAST_JOIN, target=target)
+        identifier.report(_E.RDMA_CM_EVENT_MULTICAST_JOIN, target=target, context=member.context)
 
     # Linux reports a failed join as an event, not as the call's error.
     def _failed(self, member: _Member, number: int) -> None:
         self._end(member, self._identifier.qp)
-        self._identifier.report(_E.RDMA_CM_EVENT_MULTICAST_ERROR, status=-number)
+        kind = _E.RDMA_CM_EVENT_MULTICAST_ERROR
+        self._identifier.report(kind, status=-number, context=member.context)
 
     # -- subnet administration
 

@@ -324,11 +324,12 @@ class Identifier:
 
     # -- groups
 
-    def join(self, group: Address | None, sendOnly: bool) -> None:
+    def join(self, group: Address | None, sendOnly: bool, context: object) -> None:
         """
         Join a multicast group, and attach the queue pair if there is one.
 
         @param sendOnly: do not receive.
+        @param context: of the events.
         @raise PyverbsRDMAError: not a multicast address, not bound, or not a datagram identifier (EINVAL),
             or in it already (EADDRINUSE).
         """
@@ -336,7 +337,7 @@ class Identifier:
             raise invalid("Failed to Join multicast: this is no group")
         if not self.isDatagram or self.stage not in (Stage.BOUND, Stage.RESOLVED, Stage.ROUTED):
             raise invalid("Failed to Join multicast: the identifier cannot")
-        self._groups.join(group.host, sendOnly)
+        self._groups.join(group.host, sendOnly, context)
 
     def leave(self, group: Address | None) -> None:
         """

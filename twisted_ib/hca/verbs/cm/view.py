@@ -70,6 +70,13 @@ class IdentifierView(VerbsObject):
         return None if binding is None else binding.device
 
     @property
+    def identifier(self) -> object:
+        """
+        The endpoint, by which an event names it; None once it is closed.  Not in pyverbs.
+        """
+        return self._id
+
+    @property
     def context(self) -> Context | None:
         """
         The context of its device; None while unbound.
