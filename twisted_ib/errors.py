@@ -454,3 +454,9 @@ class TunError(HCAError):
     """
     A TUN device or a namespace cannot be had; the text says what is missing.
     """
+
+
+class LibraryBuildError(HCAError):
+    """
+    The libraries for C programs cannot be built; the text says what is missing, and which package has it.
+    """

@@ -1,0 +1,3 @@
+"""
+Tests of the libraries for C programs.
+"""

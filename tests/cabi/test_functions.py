@@ -1,0 +1,84 @@
+"""
+Tests of the tables of functions, and of what is made from them.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+import twisted_ib.cabi
+from twisted_ib.cabi.build import LIBRARIES
+from twisted_ib.cabi.build.source import exportedFunctions, handlerDeclarations, versionScript
+from twisted_ib.cabi.functions import Failure, Row
+
+FOLDER = Path(twisted_ib.cabi.__file__).parent
+
+POINTER = Row("ibv_alloc_pd", "IBVERBS_1.1", "struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)")
+NOTHING = Row("ibv_ack_cq_events", "IBVERBS_1.1", "void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n)")
+NONE = Row("rdma_get_count", "RDMACM_1.0", "int rdma_get_count(void)", Failure.MINUS_ONE)
+INNER = Row("poll_cq", "", "int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)", Failure.MINUS_ONE)
+
+
+class RowTests(SynchronousTestCase):
+    """
+    L{Row} and the C code of rows.
+    """
+
+    def test_parts(self) -> None:
+        """
+        The parts of a prototype, and the result of a failure that follows from its type.
+        """
+        self.assertEqual((POINTER.result, POINTER.arguments), ("struct ibv_pd *", "context"))
+        self.assertEqual(POINTER.failure, Failure.NULL)
+        self.assertEqual(
+            (NOTHING.result, NOTHING.arguments, NOTHING.failure), ("void", "cq, n", Failure.NOTHING)
+        )
+        self.assertEqual((NONE.arguments, NONE.failure), ("", Failure.MINUS_ONE))
+        self.assertEqual(Row("f", "V", "int f(int *a)").failure, Failure.ERRNO)
+
+    def test_exported(self) -> None:
+        """
+        An exported function is called by its name in C, and calls its handler; another is static.
+        """
+        text = exportedFunctions([POINTER, NOTHING, INNER])
+        self.assertIn('__asm__("ibv_alloc_pd")', text)
+        self.assertIn("return python_ibv_alloc_pd(context);", text)
+        self.assertIn("    python_ibv_ack_cq_events(cq, n);", text)
+        self.assertIn("static int exported_poll_cq(", text)
+        self.assertNotIn('__asm__("poll_cq")', text)
+        self.assertEqual(handlerDeclarations([NONE], "static "), "static int python_rdma_get_count(void);\n")
+
+    def test_versions(self) -> None:
+        """
+        Each version has its functions; nothing else is exported.
+        """
+        self.assertEqual(
+            versionScript([POINTER, INNER, NONE, NOTHING]),
+            "IBVERBS_1.1 { global: ibv_alloc_pd; ibv_ack_cq_events; };\n"
+            "RDMACM_1.0 { global: rdma_get_count; };\n"
+            "TWISTED_IB_LOCAL { local: *; };\n",
+        )
+
+
+class TableTests(SynchronousTestCase):
+    """
+    The tables of the libraries.
+    """
+
+    def test_handlers(self) -> None:
+        """
+        Each row has one handler, a function of its name in a module of its folder, and no handler is without.
+        """
+        for library in LIBRARIES:
+            found: Counter[str] = Counter()
+            for path in (FOLDER / library.folder).glob("*.py"):
+                for node in ast.parse(path.read_text()).body:
+                    if isinstance(node, ast.FunctionDef):
+                        found.update(
+                            node.name for each in node.decorator_list if ast.unparse(each) == "handler"
+                        )
+            self.assertEqual(found, Counter(row.name for row in library.table))

@@ -1,0 +1,36 @@
+"""
+The thread that always attends: a C program that sleeps in C{read(2)} must still answer its peers.
+"""
+
+from __future__ import annotations
+
+import signal
+from threading import Lock
+
+from twisted_ib.hca.verbs.cm.attendant import attendance
+
+_lock = Lock()
+_begun = False
+
+
+def begin() -> None:
+    """
+    Start the thread, once a process; it ends with the process.
+
+    @raise OSError: no descriptor is free.
+    """
+    global _begun
+    with _lock:
+        if _begun:
+            return
+        # A new thread has its creator's mask.  Signals of the program are for the program's threads: one that
+        # reads them by signalfd(2) would miss those that come to this thread.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            attendance.begin()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _begun = True
+
+
+__all__ = ["begin"]

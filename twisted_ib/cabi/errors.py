@@ -1,0 +1,86 @@
+"""
+Errors of handlers as C has them: a result that says so, and C{errno}.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from twisted_ib.cabi.functions import Failure, Row
+from twisted_ib.errors import HCAError
+from twisted_ib.hca.verbs import PyverbsError
+from twisted_ib.hca.verbs.base.errors import errnoOf
+
+#: With this variable in the environment, each error is written to the standard error with its traceback.
+DEBUG = "TWISTED_IB_CABI_DEBUG"
+
+_FIXED = {Failure.MINUS_ONE: -1, Failure.ZERO: 0, Failure.NOTHING: None}
+
+
+class HandleError(HCAError):
+    """
+    A call of a program that is wrong, or that cannot be done now.
+
+    @ivar number: its errno.
+    """
+
+    def __init__(self, message: str, number: int = errno.EINVAL) -> None:
+        super().__init__(message)
+        self.number = number
+
+
+def numberOf(error: BaseException) -> int:
+    """
+    @return: the errno of an error.
+    """
+    if isinstance(error, HandleError):
+        return error.number
+    if isinstance(error, PyverbsError):
+        # pyverbs has errors without errno, for calls that are wrong on any device, and some with a negative.
+        return abs(error.error_code) if error.error_code not in (-1, 0) else errno.EINVAL
+    if isinstance(error, HCAError):
+        return errnoOf(error)
+    if isinstance(error, OSError):
+        return error.errno or errno.EIO
+    if isinstance(error, MemoryError):
+        return errno.ENOMEM
+    # A program that is Python: a signal's handler has raised in it.
+    if isinstance(error, KeyboardInterrupt):
+        return errno.EINTR
+    # Values that do not fit, and null pointers, which cffi refuses to follow.
+    if isinstance(error, (TypeError, ValueError, OverflowError, RuntimeError)):
+        return errno.EINVAL
+    return errno.EIO
+
+
+def guarded(row: Row, function: Callable[..., Any], ffi: Any) -> Callable[..., Any]:
+    """
+    @return: the handler, but an error is a result of C, as the row says, and C{errno}.
+    """
+    kind = row.failure
+    fixed = ffi.NULL if kind is Failure.NULL else _FIXED.get(kind)
+    loud = DEBUG in os.environ
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        # No exception has a way through C.
+        except BaseException as error:
+            if loud:
+                print(f"{row.name}:", file=sys.stderr)
+                traceback.print_exc()
+            number = numberOf(error)
+            ffi.errno = number
+            if kind is Failure.ERRNO:
+                return number
+            return -number if kind is Failure.NEGATIVE_ERRNO else fixed
+
+    return call
+
+
+__all__ = ["DEBUG", "HandleError", "guarded", "numberOf"]

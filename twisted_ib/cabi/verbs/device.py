@@ -1,0 +1,268 @@
+"""
+Devices, contexts and ports.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any
+
+from _twisted_ib_verbs import ffi
+
+from twisted_ib.cabi import attend
+from twisted_ib.cabi.errors import HandleError
+from twisted_ib.cabi.functions import handler
+from twisted_ib.cabi.handles import handles
+from twisted_ib.cabi.verbs.structures import addressOf, copyFields, given, lasting, new, objectOf
+from twisted_ib.errors import HCAError
+from twisted_ib.hca import verbs
+from twisted_ib.hca.verbs.objects.deviceattr import DeviceAttr, PortAttr
+
+#: The only device that programs are shown, and its address if it has one of its own; C{ib-run} sets them.
+DEVICE, ADDRESS = "TWISTED_IB_DEVICE", "TWISTED_IB_ADDRESS"
+
+#: Fields of C{struct ibv_device_attr} whose names differ in pyverbs.
+_RENAMED = {"fw_ver": "fw_version", "atomic_cap": "atomic_caps", "max_raw_ipv6_qp": "max_raw_ipv6_qps"}
+_DEVICE_FIELDS = [
+    name for name, _ in ffi.typeof("struct ibv_device_attr").fields if hasattr(DeviceAttr(), name)
+]
+# The structure of old programs ends before it.
+_PORT_FIELDS = [
+    name
+    for name, _ in ffi.typeof("struct ibv_port_attr").fields
+    if hasattr(PortAttr(), name) and name != "port_cap_flags2"
+]
+
+#: The structures of devices by their names, for as long as the process is: programs keep the pointers after
+#: they have freed the list.
+_devices: dict[str, Any] = {}
+#: The lists that are not freed.
+_lists: dict[int, Any] = {}
+
+
+def deviceStructure(name: str) -> Any:
+    """
+    @param name: of a device.
+    @return: its C{struct ibv_device}.
+    @raise HandleError: there is no such device (ENODEV).
+    """
+    if name not in _devices:
+        found = [each for each in verbs.get_device_list() if each.name.decode() == name]
+        if not found:
+            raise HandleError(f"There is no device {name}", errno.ENODEV)
+        folder = b"/sys/class/infiniband_verbs/uverbs%d" % found[0].index
+        structure = ffi.new("struct ibv_device *")
+        structure.node_type = found[0].node_type
+        structure.transport_type = found[0].transport_type
+        structure.name = found[0].name
+        structure.dev_name = b"uverbs%d" % found[0].index
+        structure.dev_path = folder
+        structure.ibdev_path = b"/sys/class/infiniband/" + found[0].name
+        _devices[name] = structure
+        handles.add(addressOf(structure), "ibv_device", found[0], structure)
+    return _devices[name]
+
+
+def openContext(name: str, value: verbs.Context) -> Any:
+    """
+    @param name: the device's.
+    @param value: the open context.
+    @return: its C{struct ibv_context}.
+    """
+    attend.begin()
+    return new(
+        "ibv_context",
+        value,
+        device=deviceStructure(name),
+        cmd_fd=-1,
+        async_fd=-1,
+        num_comp_vectors=value.num_comp_vectors,
+    )
+
+
+def chosenAddress() -> str | None:
+    """
+    @return: the address that C{ib-run} was given for the device.
+    """
+    return os.environ.get(ADDRESS) or None
+
+
+@handler
+def ibv_get_device_list(num: Any) -> Any:
+    """
+    The devices; the list is to be freed.
+    """
+    chosen = os.environ.get(DEVICE)
+    names = [each.name.decode() for each in verbs.get_device_list()]
+    found = [deviceStructure(name) for name in names if chosen in (None, "", name)]
+    made = ffi.new("struct ibv_device *[]", [*found, ffi.NULL])
+    _lists[addressOf(made)] = made
+    if num:
+        num[0] = len(found)
+    return made
+
+
+@handler
+def ibv_free_device_list(list: Any) -> None:
+    """
+    Free a list; the devices stay.
+    """
+    _lists.pop(addressOf(list), None)
+
+
+@handler
+def ibv_get_device_name(device: Any) -> Any:
+    """
+    The name of a device.
+    """
+    objectOf(device, "ibv_device")
+    return ffi.cast("char *", device.name)
+
+
+@handler
+def ibv_get_device_guid(device: Any) -> int:
+    """
+    The node GUID of a device, in network byte order.
+    """
+    found = objectOf(device, "ibv_device")
+    # The HCA gets its GUID when it is opened.
+    try:
+        with verbs.Context(name=found.name.decode(), address=chosenAddress()) as context:
+            return context.query_device().node_guid
+    except HCAError:
+        return 0
+
+
+@handler
+def ibv_get_device_index(device: Any) -> int:
+    """
+    The number of a device.
+    """
+    return objectOf(device, "ibv_device").index
+
+
+@handler
+def ibv_open_device(device: Any) -> Any:
+    """
+    Open a device.
+    """
+    name = objectOf(device, "ibv_device").name.decode()
+    return openContext(name, verbs.Context(name=name, address=chosenAddress()))
+
+
+@handler
+def ibv_close_device(context: Any) -> int:
+    """
+    Close a context with all that it has.
+    """
+    # man ibv_close_device(3) asks the program to destroy them first, but does not refuse otherwise.
+    handles.removeAll(addressOf(context), "ibv_context")
+    return 0
+
+
+def fillDevice(attr: DeviceAttr, target: Any) -> None:
+    """
+    @param target: the C{struct ibv_device_attr}.
+    """
+    ffi.memmove(target, bytes(ffi.sizeof(target[0])), ffi.sizeof(target[0]))
+    copyFields(attr, target, _DEVICE_FIELDS)
+    for field, name in _RENAMED.items():
+        value = getattr(attr, name)
+        setattr(target, field, value.encode() if isinstance(value, str) else value)
+
+
+@handler
+def ibv_query_device(context: Any, attr: Any) -> int:
+    """
+    The attributes of a device.
+    """
+    found = objectOf(context, "ibv_context")
+    given(attr)
+    fillDevice(found.query_device(), attr)
+    return 0
+
+
+@handler
+def ibv_query_port(context: Any, port: int, attr: Any) -> int:
+    """
+    The attributes of a port.
+    """
+    found = objectOf(context, "ibv_context")
+    given(attr)
+    copyFields(found.query_port(port), ffi.cast("struct ibv_port_attr *", attr), _PORT_FIELDS)
+    return 0
+
+
+@handler
+def ibv_query_gid(context: Any, port: int, index: int, gid: Any) -> int:
+    """
+    A GID of a port.
+    """
+    found = objectOf(context, "ibv_context")
+    given(gid)
+    ffi.memmove(gid, found.query_gid(port, index).raw, 16)
+    return 0
+
+
+@handler
+def ibv_query_gid_type(context: Any, port: int, index: int, type: Any) -> int:
+    """
+    The kind of a GID, as sysfs has it.
+    """
+    found = objectOf(context, "ibv_context")
+    given(type)
+    type[0] = found.query_gid_type(port, index)
+    return 0
+
+
+@handler
+def ibv_query_pkey(context: Any, port: int, index: int, pkey: Any) -> int:
+    """
+    A P_Key of a port, in network byte order.
+    """
+    found = objectOf(context, "ibv_context")
+    given(pkey)
+    pkey[0] = found.query_pkey(port, index)
+    return 0
+
+
+@handler
+def ibv_get_pkey_index(context: Any, port: int, pkey: int) -> int:
+    """
+    The slot of a P_Key.
+    """
+    return objectOf(context, "ibv_context").get_pkey_index(port, pkey)
+
+
+@handler
+def ibv_get_sysfs_path() -> Any:
+    """
+    Where sysfs is.
+    """
+    return lasting("/sys")
+
+
+@handler
+def ibv_read_sysfs_file(directory: Any, file: Any, buffer: Any, size: int) -> int:
+    """
+    Read a file of sysfs: there is none of these devices.
+    """
+    raise HandleError("The device has no files in sysfs", errno.ENOENT)
+
+
+@handler
+def ibv_fork_init() -> int:
+    """
+    Nothing: no page is pinned.
+    """
+    verbs.fork_init()
+    return 0
+
+
+@handler
+def ibv_is_fork_initialized() -> int:
+    """
+    That no preparation is needed.
+    """
+    return int(verbs.is_fork_initialized())

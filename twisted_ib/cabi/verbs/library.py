@@ -1,0 +1,16 @@
+"""
+The start of libibverbs in its process.
+"""
+
+from __future__ import annotations
+
+from _twisted_ib_verbs import ffi
+
+from twisted_ib.cabi.library import connect
+from twisted_ib.cabi.verbs import device
+from twisted_ib.cabi.verbs.table import TABLE
+
+#: The modules with handlers.
+MODULES = (device,)
+
+connect(ffi, "verbs", TABLE)

@@ -1,0 +1,85 @@
+"""
+Structures of C: their addresses, their fields, and the objects behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from _twisted_ib_verbs import ffi
+
+from twisted_ib.cabi.errors import HandleError
+from twisted_ib.cabi.handles import handles
+
+
+def addressOf(pointer: Any) -> int:
+    """
+    @param pointer: a pointer of any of the libraries.
+    """
+    return int(ffi.cast("uintptr_t", pointer))
+
+
+def given(*pointers: Any) -> None:
+    """
+    @raise HandleError: one of the pointers is null (EINVAL).
+    """
+    for pointer in pointers:
+        if not pointer:
+            raise HandleError("A pointer is null")
+
+
+def new(kind: str, value: Any, parents: Iterable[Any] = (), **fields: Any) -> Any:
+    """
+    Make the structure of an object.
+
+    @param kind: its name in C.
+    @param value: the object.
+    @param parents: pointers to the structures of what it uses; null ones are left out.
+    @param fields: the values of fields; the others are 0.
+    @return: the pointer to it.
+    """
+    structure = ffi.new(f"struct {kind} *", fields)
+    handles.add(addressOf(structure), kind, value, structure, map(addressOf, parents))
+    return structure
+
+
+def objectOf(pointer: Any, *kinds: str) -> Any:
+    """
+    @return: the object of a structure.
+    @raise HandleError: it is none of the kinds, or was destroyed (EINVAL).
+    """
+    return handles.get(addressOf(pointer), *kinds)
+
+
+def optional(pointer: Any, *kinds: str) -> Any:
+    """
+    @return: the object of a structure; L{None} for a null pointer.
+    @raise HandleError: it is none of the kinds, or was destroyed (EINVAL).
+    """
+    return handles.optional(addressOf(pointer), *kinds)
+
+
+def copyFields(source: Any, target: Any, names: Iterable[str]) -> None:
+    """
+    Copy attributes of an object into fields of a structure.
+    """
+    for name in names:
+        setattr(target, name, getattr(source, name))
+
+
+#: Texts that C programs hold for ever: one for each value of an enumeration.
+_texts: dict[str, Any] = {}
+
+
+def lasting(text: str) -> Any:
+    """
+    @param text: one of a fixed set.
+    @return: it as a string of C that stays.
+    """
+    if text not in _texts:
+        _texts[text] = ffi.new("char[]", text.encode())
+    return _texts[text]
+
+
+__all__ = ["addressOf", "copyFields", "given", "lasting", "new", "objectOf", "optional"]
