@@ -11,7 +11,7 @@ from pathlib import Path
 from twisted.trial.unittest import SkipTest
 
 from tests.support.waiting import HANG_SECONDS
-from twisted_ib.cabi.build import libraries
+from twisted_ib.cabi.building import libraries
 from twisted_ib.errors import LibraryBuildError
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 import twisted_ib.cabi
-from twisted_ib.cabi.build import LIBRARIES
-from twisted_ib.cabi.build.source import exportedFunctions, handlerDeclarations, versionScript
+from twisted_ib.cabi.building import LIBRARIES
+from twisted_ib.cabi.building.source import exportedFunctions, handlerDeclarations, versionScript
 from twisted_ib.cabi.functions import Failure, Row
 
 FOLDER = Path(twisted_ib.cabi.__file__).parent

@@ -1,0 +1,238 @@
+"""
+Building the shared objects, once for each interpreter: they are kept in the user's cache directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from importlib.metadata import PackageNotFoundError, version
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from twisted_ib.cabi.building.source import (
+    exportedFunctions,
+    handlerDeclarations,
+    pointerDeclarations,
+    versionScript,
+)
+from twisted_ib.cabi.functions import Row
+from twisted_ib.cabi.verbs import declarations as verbs
+from twisted_ib.cabi.verbs.table import TABLE as VERBS
+from twisted_ib.errors import LibraryBuildError
+
+#: The directory of the package's own.
+_ROOT = Path(__file__).resolve().parents[3]
+_INTERPRETER = Path(__file__).with_name("interpreter.c")
+#: Lines of the compiler's output that an error has.
+_COMPILER_LINES = 20
+
+
+@attrs.frozen
+class Library:
+    """
+    One shared object.
+
+    @ivar folder: its folder in this package, C{verbs} for libibverbs.
+    @ivar soname: its name for the loader.
+    @ivar table: its functions.
+    @ivar declarations: of structures, for cffi.
+    @ivar source: C that includes the headers.
+    @ivar headers: what C{source} includes.
+    @ivar package: Debian's package with them.
+    """
+
+    folder: str
+    soname: str
+    table: tuple[Row, ...]
+    declarations: str
+    source: str
+    headers: tuple[str, ...]
+    package: str
+
+    @property
+    def module(self) -> str:
+        """
+        The name of the extension module that it is, too.
+        """
+        return f"_twisted_ib_{self.folder}"
+
+
+def _library(folder: str, soname: str, table: tuple[Row, ...], declarations: Any) -> Library:
+    # The module of that name in the folder.
+    its = declarations
+    return Library(folder, soname, table, its.DECLARATIONS, its.SOURCE, its.HEADERS, its.PACKAGE)
+
+
+#: All of them.
+LIBRARIES = (_library("verbs", "libibverbs.so.1", VERBS, verbs),)
+
+
+def startCode(library: Library) -> str:
+    """
+    @return: the code that the interpreter runs when a function of the library is called first.
+    """
+    # A program that is Python has its own path: what is missing there comes behind it, and this package from
+    # where the library was built.
+    behind = [each for each in sys.path if each and Path(each).is_dir()]
+    return f"""
+import sys
+sys.path.extend(each for each in {behind!r} if each not in sys.path)
+name = "twisted_ib"
+if name not in sys.modules:
+    from importlib.util import module_from_spec, spec_from_file_location
+    folder = {str(_ROOT / "twisted_ib")!r}
+    spec = spec_from_file_location(name, folder + "/__init__.py", submodule_search_locations=[folder])
+    sys.modules[name] = package = module_from_spec(spec)
+    spec.loader.exec_module(package)
+import twisted_ib.cabi.{library.folder}.library
+"""
+
+
+def _cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(home) / "twisted_ib" / "cabi"
+
+
+def _key() -> str:
+    digest = hashlib.sha256()
+    for text in (sys.executable, str(_ROOT), repr(sys.path), _cffiVersion(), sysconfig.get_platform()):
+        digest.update(text.encode() + b"\0")
+    digest.update(_INTERPRETER.read_bytes())
+    digest.update(Path(__file__).read_bytes())
+    for library in LIBRARIES:
+        digest.update(repr(attrs.astuple(library)).encode())
+    try:
+        release = version("twisted-ib")
+    except PackageNotFoundError:
+        release = "0"
+    return f"{release}-{sys.implementation.cache_tag}-{digest.hexdigest()[:16]}"
+
+
+def _cffiVersion() -> str:
+    try:
+        return version("cffi")
+    except PackageNotFoundError:
+        raise LibraryBuildError(
+            "cffi is not installed; it comes with the extra [c]: pip install 'twisted-ib[c]'"
+        ) from None
+
+
+def libraries() -> Path:
+    """
+    Build the shared objects, if they are not in the cache.
+
+    @return: the directory with them.
+    @raise LibraryBuildError: something that the build needs is missing; the message names it.
+    """
+    folder = _cache() / _key()
+    if folder.is_dir():
+        return folder
+    compiler = _checked()
+    try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix="build-", dir=folder.parent))
+    except OSError as error:
+        raise LibraryBuildError(f"no directory for the libraries: {error}; set XDG_CACHE_HOME") from error
+    try:
+        for library in LIBRARIES:
+            _build(library, temporary, compiler)
+        # Two processes may build at once: the first one's directory stays.
+        try:
+            temporary.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return folder
+
+
+def _checked() -> list[str]:
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
+    if shutil.which(compiler[0]) is None:
+        compiler = ["cc"] if shutil.which("cc") else compiler
+    if shutil.which(compiler[0]) is None:
+        raise LibraryBuildError(f"there is no C compiler {compiler[0]}: install one, as Debian's package gcc")
+    if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
+        raise LibraryBuildError(
+            f"{sys.executable} has no shared libpython: configure Python with --enable-shared, or use a "
+            "distribution's"
+        )
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        raise LibraryBuildError("Python.h is missing: install Python's headers (Debian's python3-dev)")
+    for library in LIBRARIES:
+        for header in library.headers:
+            found = subprocess.run(
+                [*compiler, "-E", "-x", "c", "-"],
+                input=f"#include <{header}>\n".encode(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                check=False,
+            )
+            if found.returncode:
+                raise LibraryBuildError(
+                    f"{header} is missing: install rdma-core's headers, as Debian's package {library.package}"
+                )
+    return compiler
+
+
+def _build(library: Library, folder: Path, compiler: Sequence[str]) -> None:
+    ffi = _declared(library)
+    source = folder / f"{library.module}.c"
+    script = folder / f"{library.folder}.map"
+    # It says on the standard output what it writes.
+    with redirect_stdout(StringIO()):
+        ffi.emit_c_code(str(source))
+    script.write_text(versionScript(library.table))
+    # Not through setuptools: two files and one command.
+    libraryFolder = sysconfig.get_config_var("LIBDIR")
+    python = f"python{sysconfig.get_config_var('LDVERSION')}"
+    command = [
+        *compiler,
+        *("-shared", "-fPIC", "-O2", "-w", "-pthread"),
+        "-DPy_InitializeEx=twisted_ib_initialize",
+        f'-DTWISTED_IB_EXECUTABLE="{sys.executable}"',
+        f'-DTWISTED_IB_SONAME="{library.soname}"',
+        f"-I{sysconfig.get_path('include')}",
+        *(str(source), str(_INTERPRETER)),
+        *("-o", str(folder / library.soname)),
+        f"-Wl,-soname,{library.soname}",
+        f"-Wl,--version-script={script}",
+        # The interpreter and its threads stay when a program calls dlclose(3).
+        *("-Wl,-z,nodelete", f"-L{libraryFolder}", f"-Wl,-rpath,{libraryFolder}", f"-l{python}"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = "\n".join(done.stderr.splitlines()[-_COMPILER_LINES:])
+        raise LibraryBuildError(f"{library.soname} does not compile:\n{last}")
+    source.unlink()
+    script.unlink()
+
+
+def _declared(library: Library) -> Any:
+    from cffi import FFI
+
+    ffi = FFI()
+    ffi.cdef(library.declarations)
+    # Not by embedding_api, which would export them.
+    ffi.cdef('extern "Python" {\n' + handlerDeclarations(library.table) + "}\n")
+    ffi.cdef(pointerDeclarations(library.table))
+    ffi.embedding_api("")
+    ffi.embedding_init_code(startCode(library))
+    forward = handlerDeclarations(library.table, "static ")
+    ffi.set_source(library.module, library.source + forward + exportedFunctions(library.table))
+    return ffi
+
+
+__all__ = ["LIBRARIES", "Library", "libraries"]

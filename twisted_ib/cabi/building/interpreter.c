@@ -1,0 +1,73 @@
+/*
+ * The start of Python in a process that is not Python, and the refusal of calls after fork(2).
+ *
+ * build.py compiles this into each library, with -DPy_InitializeEx=twisted_ib_initialize: cffi's start then
+ * calls the function below instead of Python's own, which would look at the program's environment.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static void check(PyStatus status)
+{
+    if (PyStatus_Exception(status)) {
+        dprintf(2, TWISTED_IB_SONAME ": Python cannot start: %s\n", status.err_msg ? status.err_msg : "it exits");
+        _exit(127);
+    }
+}
+
+void twisted_ib_initialize(int signals)
+{
+    PyPreConfig before;
+    PyConfig config;
+
+    (void)signals;
+    /* Isolated: PYTHONHOME and others in the environment are for the program and its children. */
+    PyPreConfig_InitIsolatedConfig(&before);
+    before.utf8_mode = 1;
+    check(Py_PreInitialize(&before));
+    PyConfig_InitIsolatedConfig(&config);
+    config.install_signal_handlers = 0;
+    /* The interpreter that built this library, and so its packages. */
+    check(PyConfig_SetBytesString(&config, &config.program_name, TWISTED_IB_EXECUTABLE));
+    check(PyConfig_SetBytesString(&config, &config.executable, TWISTED_IB_EXECUTABLE));
+    check(Py_InitializeFromConfig(&config));
+    PyConfig_Clear(&config);
+}
+
+static volatile int forked;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void in_child(void)
+{
+    forked = 1;
+}
+
+static void watch(void)
+{
+    pthread_atfork(NULL, NULL, in_child);
+}
+
+/*
+ * Whether this process is a fork of one that has called a function before: the thread that attends is not in
+ * it, and another may have held Python's lock.
+ */
+int twisted_ib_refused(const char *name)
+{
+    static int said;
+
+    if (!forked) {
+        pthread_once(&once, watch);
+        return 0;
+    }
+    if (!said) {
+        said = 1;
+        dprintf(2, TWISTED_IB_SONAME ": %s is refused: process %d was made by fork() after its parent had used "
+                "RDMA; fork first, or exec a program\n", name, (int)getpid());
+    }
+    errno = EOPNOTSUPP;
+    return 1;
+}

@@ -1,0 +1,72 @@
+"""
+The C code and the linker's version script of a table of functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from twisted_ib.cabi.functions import Failure, Row
+
+_RESULTS = {
+    Failure.ERRNO: "EOPNOTSUPP",
+    Failure.NEGATIVE_ERRNO: "-EOPNOTSUPP",
+    Failure.MINUS_ONE: "-1",
+    Failure.ZERO: "0",
+    Failure.NULL: "NULL",
+    Failure.NOTHING: "",
+}
+
+
+def handlerDeclarations(table: Sequence[Row], storage: str = "") -> str:
+    """
+    @param storage: what is before each, such as C{static}.
+    @return: declarations of the handlers; C{python_} is before each name.
+    """
+    return "".join(f"{storage}{row.result} python_{row.name}({row.parameters});\n" for row in table)
+
+
+def pointerDeclarations(table: Sequence[Row]) -> str:
+    """
+    @return: declarations of the functions that are called through pointers.
+    """
+    inner = [row for row in table if not row.version]
+    return "".join(f"{row.result} exported_{row.name}({row.parameters});\n" for row in inner)
+
+
+def exportedFunctions(table: Sequence[Row]) -> str:
+    """
+    @return: the functions in C that a program calls; each calls its handler, but not after fork(2).
+    """
+    functions = ["int twisted_ib_refused(const char *name);\n"]
+    for row in table:
+        # The name is given to the linker only: in C the header has it, at times as a macro or inline, and
+        # with types that changed with its version.
+        name = f"exported_{row.name}"
+        declaration = f"{row.result} {name}({row.parameters})"
+        if row.version:
+            functions.append(f'{declaration} __asm__("{row.name}") __attribute__((visibility("default")));\n')
+            functions.append(f"{declaration}\n{{\n")
+        else:
+            functions.append(f"static {declaration}\n{{\n")
+        functions.append(f'    if (twisted_ib_refused("{row.name}"))\n')
+        functions.append(f"        return {_RESULTS[row.failure]};\n")
+        back = "" if row.failure is Failure.NOTHING else "return "
+        functions.append(f"    {back}python_{row.name}({row.arguments});\n}}\n")
+    return "".join(functions)
+
+
+def versionScript(table: Sequence[Row]) -> str:
+    """
+    @return: the version script for the linker: nothing else is exported.
+    """
+    exported = sorted((row for row in table if row.version), key=lambda row: row.version)
+    nodes = [
+        f"{name} {{ global: {' '.join(f'{row.name};' for row in rows)} }};\n"
+        for name, rows in groupby(exported, key=lambda row: row.version)
+    ]
+    return "".join(nodes) + "TWISTED_IB_LOCAL { local: *; };\n"
+
+
+__all__ = ["exportedFunctions", "handlerDeclarations", "pointerDeclarations", "versionScript"]
