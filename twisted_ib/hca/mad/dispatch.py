@@ -17,7 +17,7 @@ that were not answered, C{management_dropped} responses for which the path has n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -98,7 +98,16 @@ class Agent:
     The methods of one version of a management class (Linux C{struct ib_mad_agent}).
     """
 
-    __slots__ = ("_agents", "hasRMPP", "managementClass", "methods", "received", "redirection", "version")
+    __slots__ = (
+        "_agents",
+        "hasRMPP",
+        "managementClass",
+        "methods",
+        "received",
+        "redirection",
+        "version",
+        "yields",
+    )
 
     def __init__(
         self,
@@ -108,8 +117,10 @@ class Agent:
         methods: frozenset[int],
         received: Received,
         hasRMPP: bool = False,
+        yields: bool = False,
     ) -> None:
         self._agents = agents
+        self.yields = yields
         self.managementClass = managementClass
         self.version = version
         self.methods = methods
@@ -164,6 +175,18 @@ class Agent:
         """
         self._agents.reply(request, mad)
 
+    def post(self, address: AddressVector, number: int, mad: Mad, queueKey: int = QUEUE_KEY) -> None:
+        """
+        Send a MAD with its own transaction id, for which no response is expected: an answer whose request is
+        no longer at hand, for example.  It may be lost.
+
+        @param number: the destination queue pair, and C{queueKey} its Q_Key.
+        @param mad: class and version become the agent's; its data may be long as in L{send}.
+        @raise QueuePairError: the address is not valid.
+        @raise WireError: a field does not fit, or the data is too long.
+        """
+        self._agents.post(self, address, number, mad, queueKey)
+
     def redirectTo(self, queuePair: Any, capabilities: int = 0) -> None:
         """
         Have peers send their requests to another queue pair of this device: they are answered with status
@@ -198,6 +221,8 @@ class Agents:
         self.device = device
         #: Class -> version -> method -> agent.
         self._classes: dict[int, dict[int, dict[int, Agent]]] = {}
+        #: Those that yield, by class, version and method.
+        self._yielding: dict[tuple[int, int, int], Agent] = {}
         self._requests: dict[tuple[int, int, int], Request] = {}
         #: Classes and versions that have agents with RMPP.
         self._segmented: set[tuple[int, int]] = set()
@@ -221,6 +246,7 @@ class Agents:
         methods: Iterable[int],
         received: Received,
         rmppVersion: int = 0,
+        yields: bool = False,
     ) -> Agent:
         """
         Take the MADs of a class.
@@ -230,24 +256,28 @@ class Agents:
         @param received: called with each L{ReceivedMAD}.
         @param rmppVersion: 1 for an agent that sends and takes data of many MADs (as C{rmpp_version} of
             Linux's C{ib_register_mad_agent}); it gets each transfer whole.  0 for one that gets the MADs.
-        @raise ServiceInUseError: another agent has one of these methods.
+        @param yields: whether another agent may take its methods; it has them again when that is closed.
+        @raise ServiceInUseError: another agent has one of these methods, and does not yield it.
         @raise ResourceLimitError: there are L{MAD_REGISTRATIONS}.
         @raise DeviceError: the class is on queue pair 0, which this device does not have.
         @raise ValueError: the class has no RMPP, or not of this version.
         """
         if rmppVersion and (rmppVersion != RMPP_VERSION or dataAt(managementClass) is None):
             raise ValueError(f"class {managementClass:#04x} has no version {rmppVersion} of RMPP")
-        agent = Agent(self, managementClass, version, frozenset(methods), received, bool(rmppVersion))
+        has = bool(rmppVersion)
+        agent = Agent(self, managementClass, version, frozenset(methods), received, has, yields)
         if not self.has(agent.number):
             raise DeviceError(f"class {managementClass:#04x} needs queue pair 0, which RoCE does not have")
         found = self._classes.get(managementClass, {}).get(version, {})
-        if not agent.methods.isdisjoint(found):
+        if any(method in found and not found[method].yields for method in agent.methods):
             raise ServiceInUseError(f"class {managementClass:#04x} version {version} has an agent already")
         count = sum(len(each) for versions in self._classes.values() for each in versions.values())
         if count + len(agent.methods) > MAD_REGISTRATIONS:
             raise ResourceLimitError(f"{MAD_REGISTRATIONS} methods have agents")
         table = self._classes.setdefault(managementClass, {}).setdefault(version, {})
         table.update(dict.fromkeys(agent.methods, agent))
+        if yields:
+            self._yielding.update(((managementClass, version, method), agent) for method in agent.methods)
         if agent.hasRMPP:
             self._segmented.add((managementClass, version))
         return agent
@@ -258,8 +288,14 @@ class Agents:
         """
         versions = self._classes.get(agent.managementClass, {})
         methods = versions.get(agent.version, {})
-        for method in [method for method, each in methods.items() if each is agent]:
-            del methods[method]
+        for method in agent.methods:
+            key = agent.managementClass, agent.version, method
+            if agent.yields:
+                self._yielding.pop(key, None)
+            if methods.get(method) is agent:
+                del methods[method]
+                if key in self._yielding:
+                    methods[method] = self._yielding[key]
         if not any(each.hasRMPP for each in methods.values()):
             self._segmented.discard((agent.managementClass, agent.version))
         if not methods:
@@ -375,18 +411,34 @@ class Agents:
         if mad.managementClass == SUBNET_DIRECTED:
             status |= DIRECTION
         mad = evolve(mad, method=method, transaction=request.transaction, status=status)
+        self._answer(self.addressOf(request.path), request.number, mad, partial(self.respond, request))
+
+    def post(self, agent: Agent, address: AddressVector, number: int, mad: Mad, queueKey: int) -> None:
+        """
+        See L{Agent.post}.
+        """
+        self.device.check()
+        if agent.managementClass != SUBNET_DIRECTED:
+            address.check(self._linkLayer)
+        mad = evolve(mad, managementClass=agent.managementClass, classVersion=agent.version)
+        header = self._header(agent.number, address, queueKey)
+        target = Target(address.key(self._linkLayer), UD_SEND_ONLY << 24 | number & QPN_MASK, header)
+        self._answer(target.key, agent.number, mad, partial(self._post, target))
+
+    def _post(self, target: Target, octets: bytes) -> None:
+        way = self.hold(target)
+        way.send(target.word, target.header + octets, b"", 0)
+        self.device.paths.release(way)
+
+    def _answer(self, address: int, number: int, mad: Mad, post: Callable[[bytes], object]) -> None:
         data = self._table(mad)
         if data is None:
-            self.respond(request, mad.pack())
+            post(mad.pack())
             return
         octets = evolve(mad, data=b"").pack()
-        key = (
-            *(self.addressOf(request.path), request.number, mad.managementClass, mad.classVersion),
-            *(mad.transaction, method),
-        )
+        key = address, number, mad.managementClass, mad.classVersion, mad.transaction, mad.method
         if self.transfers.repeated(key):
             return
-        post = partial(self.respond, request)
         try:
             self.transfers.send(key, octets[: dataAt(mad.managementClass)], data, post, isResponse=True)
         except ResourceLimitError:
@@ -484,9 +536,7 @@ class Agents:
         else:
             target = self._target(number, found)
         if answered is None and data is None:
-            way = self.hold(target)
-            way.send(target.word, target.header + octets, b"", 0)
-            device.paths.release(way)
+            self._post(target, octets)
             return None
         request = self._requests[key] = Request(self, key, to, target, answered)
         if data is None:

@@ -64,7 +64,8 @@ class PingAgent:
         @param device: has C{mads} and C{name}.
         """
         self._text = device.name.encode()
-        self.agent = device.mads.register(PING, VERSION, (GET,), self.received)
+        # To programs that answer by themselves, as C{ibping -S}.
+        self.agent = device.mads.register(PING, VERSION, (GET,), self.received, yields=True)
 
     def received(self, request: ReceivedMAD) -> None:
         """

@@ -38,16 +38,17 @@ from twisted_ib.hca.host.subnet import link as links
 from twisted_ib.hca.host.subnet import server as servers
 from twisted_ib.hca.host.subnet.messages import REFUSED, kindOf, packAttach
 from twisted_ib.hca.host.subnet.place import DEFAULT_SUBNET, VARIABLE, Place
+from twisted_ib.hca.mad.attributes.manager import SMInfo, SMState
 from twisted_ib.hca.mad.attributes.node import NodeInfo
-from twisted_ib.hca.mad.attributes.notice import BadKeyDetails
-from twisted_ib.hca.mad.attributes.port import PortInfo
+from twisted_ib.hca.mad.attributes.notice import BadKeyDetails, Notice
+from twisted_ib.hca.mad.attributes.port import Capability, PortInfo
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.sm import configuration
 from twisted_ib.hca.subnet.smi import Packet
 from twisted_ib.hca.wire.mad.classes import PERFORMANCE, SUBNET
-from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, SET, Mad
+from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, SET, TRAP, Mad
 
 MISSING = libc.available()
 OK = WCStatus.SUCCESS
@@ -514,6 +515,64 @@ class LinkTests(SynchronousTestCase):
         agent.send(vector, question, responses.append, timeout=0.01, retries=0)
         self.until(lambda: len(responses) == 2)
         self.assertEqual((responses[1], host.counters["smp_other_user"]), (None, 1))
+
+    def test_subnetManager(self) -> None:
+        """
+        A program at a device is the subnet manager: the host's own resigns, and the device gets what is for a
+        subnet manager and nothing else of subnet management; until it ends, or is gone.  Another user's is
+        none.
+        """
+        one, two = self.open("ib0"), self.open("ib1")
+        (host,) = hosts._hosts
+        assert host.subnet.manager is not None
+        came: list[Any] = []
+        one.mads.register(SUBNET, 1, (GET, TRAP), came.append)
+        agent = two.mads.register(SUBNET, 1, (), print)
+        vector = AddressVector(0, lid=one.port.lid, isGlobal=False)
+
+        def ask(attribute: int, method: int = GET) -> list[Any]:
+            responses: list[Any] = []
+            before = len(came)
+            agent.send(vector, Mad(SUBNET, 1, method, 0, attribute), responses.append, 0.05, 0)
+            self.until(lambda: responses or len(came) > before)
+            return responses
+
+        self.assertEqual(len(ask(SMInfo.ID)), 1)
+        client = next(each for each in host.server._clients if each.attached.guid == one.guid)
+        ours, client.credentials = client.credentials, evolve(client.credentials, uid=os.geteuid() + 1)
+        one.fabric.setSM(True)
+        self.until(lambda: host.counters["smp_other_user"])
+        self.assertEqual((client.attached.isSM, host.subnet.manager.manager.state), (False, SMState.MASTER))
+        client.credentials = ours
+        for isSM in (True, True, False):
+            one.fabric.setSM(isSM)
+            self.until(lambda isSM=isSM: bool(one.port.capMask & Capability.SM) is isSM)
+            state = SMState.NOT_ACTIVE if isSM else SMState.MASTER
+            self.until(lambda state=state: host.subnet.manager.manager.state is state)
+            self.assertEqual(len(ask(NodeInfo.ID)), 1)
+            ask(SMInfo.ID)
+            ask(Notice.ID, TRAP)
+            self.assertEqual([mad.attribute for mad in came], [SMInfo.ID, Notice.ID] if isSM else [])
+            came.clear()
+        one.fabric.setSM(True)
+        self.until(lambda: host.subnet.manager._external)
+        one.close()
+        self.until(lambda: not host.subnet.manager._external)
+
+    def test_subnetManagerReattached(self) -> None:
+        """
+        The host is killed: the next one knows that a program is the subnet manager.
+        """
+        host = running(self, "-c", OTHER)
+        assert host.stdout is not None
+        host.stdout.readline()
+        one = self.open()
+        one.fabric.setSM(True)
+        host.kill()
+        host.wait()
+        self.until(lambda: hosts._hosts)
+        (own,) = hosts._hosts
+        self.until(lambda: any(each.isSM for each in own.subnet.attached.values()))
 
     def test_silent(self) -> None:
         """

@@ -37,6 +37,7 @@ PARSERS: tuple[Callable[[bytes], object], ...] = (
         messages.parsePort,
         messages.parseMAD,
         messages.parseViolated,
+        messages.parseManages,
         Ways,
     ),
 )

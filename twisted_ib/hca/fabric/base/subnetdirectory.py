@@ -45,6 +45,13 @@ class ISubnetDirectory(IHostDirectory):
         @param violation: a L{KeyViolation<twisted_ib.hca.base.port.KeyViolation>}.
         """
 
+    def setSM(isSM):  # type: ignore[no-untyped-def]
+        """
+        A program is the subnet manager of the port from now on, or no longer: its agents get what is for one.
+
+        @raise DeviceError: the subnet's host does not read.
+        """
+
     def settings():  # type: ignore[no-untyped-def]
         """
         @return: the settings of the port, a L{PortChange<twisted_ib.hca.base.port.PortChange>}.

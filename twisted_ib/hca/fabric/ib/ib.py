@@ -314,6 +314,12 @@ class SubnetFabric:
         self._violations[violation.isQueueKey] = count + 1, violation
         self._wait()
 
+    def setSM(self, isSM: bool) -> None:
+        """
+        See L{ISubnetDirectory}.
+        """
+        self.port.setSM(isSM)
+
     # -- MADs
 
     @property

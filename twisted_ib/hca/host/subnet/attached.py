@@ -57,14 +57,16 @@ class AttachedPort:
 
     @ivar port: it.
     @ivar device: the device.
+    @ivar isSM: whether a program there is a subnet manager.
     """
 
-    __slots__ = ("_subnet", "device", "port")
+    __slots__ = ("_subnet", "device", "isSM", "port")
 
     def __init__(self, subnet: HostedSubnet, port: Port, device: IAttachedDevice) -> None:
         self._subnet = subnet
         self.port = port
         self.device = device
+        self.isSM = False
 
     @property
     def guid(self) -> int:
@@ -151,6 +153,18 @@ class AttachedPort:
         Send a MAD, which may be lost.
         """
         self._subnet.send(self.port, packet)
+
+    def setSM(self, isSM: bool, isGone: bool = False) -> None:
+        """
+        Set or clear PortInfo.CapabilityMask.IsSM: the device gets the SMPs that are for a subnet manager.
+        Idempotent.
+
+        @param isGone: whether its subnet manager has ended without a word, and may come back.
+        """
+        if isSM is not self.isSM:
+            self.isSM = isSM
+            self._subnet.setSM(self.port, isSM, isGone)
+            self.device.portChanged(self.settings())
 
     def violated(self, count: int, violation: KeyViolation) -> None:
         """

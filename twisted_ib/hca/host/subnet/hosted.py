@@ -17,7 +17,7 @@ from twisted_ib.hca.base.port import LARGEST_UNICAST_LID, KeyViolation, Physical
 from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.host.subnet.attached import AttachedPort, IAttachedDevice
 from twisted_ib.hca.host.subnet.descriptors import cancel
-from twisted_ib.hca.host.subnet.manager import HostedManager
+from twisted_ib.hca.host.subnet.manager import HostedManager, isForSM
 from twisted_ib.hca.mad.attributes.node import NodeInfo
 from twisted_ib.hca.mad.attributes.notice import Notice
 from twisted_ib.hca.mad.attributes.port import Capability, PKeyTable, PortInfo
@@ -321,6 +321,7 @@ class HostedSubnet:
         port = attached.port
         if self.attached.get(port.guid) is not attached:
             return
+        attached.setSM(False, isGone=True)
         del self.attached[port.guid]
         self._carrier.watched.pop(port, None)
         self._setClient(port, False)
@@ -354,9 +355,13 @@ class HostedSubnet:
     def _deliver(self, port: Port, packet: Packet) -> bool:
         octets = packet.octets
         found = self.attached.get(port.node.end(port).guid)
-        # Subnet management is that of the node, whatever its device does; its responses are the device's.
-        if found is None or (octets[CLASS_AT] in SUBNET_CLASSES and not octets[METHOD_AT] & RESPONSE):
+        if found is None:
             return False
+        # Subnet management is that of the node, whatever its device does; its responses are the device's.
+        if octets[CLASS_AT] in SUBNET_CLASSES and not octets[METHOD_AT] & RESPONSE:
+            attribute = int.from_bytes(octets[16:18], "big")
+            if not (found.isSM and isForSM(octets[METHOD_AT], attribute)):
+                return False
         found.device.received(packet)
         return True
 
@@ -471,6 +476,7 @@ class HostedSubnet:
             found = self.attached.pop(port.guid, None)
             self._carrier.watched.pop(port, None)
             if found is not None:
+                found.setSM(False)
                 found.device.portChanged(PortChange(state=PortState.DOWN))
         self._pmas.pop(node, None)
         self.counters.forget(node)

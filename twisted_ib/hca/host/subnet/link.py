@@ -37,6 +37,7 @@ from twisted_ib.hca.host.subnet.messages import (
     kindOf,
     packAttach,
     packMAD,
+    packManages,
     packViolated,
     parseAttached,
     parseMAD,
@@ -98,6 +99,7 @@ class SubnetLink:
         self._lid, self._late = 0, 0.0
         self._timer: Timer | None = None
         self._fabric: Any = None
+        self._isSM = False
         self.guid = guid
         self.generation = 0
         self._pair = self._attach(0)
@@ -284,6 +286,18 @@ class SubnetLink:
         with suppress(PathLostError):
             sendWithDescriptors(self._pair, packMAD(packet))
 
+    def setSM(self, isSM: bool) -> None:
+        """
+        See L{AttachedPort.setSM<twisted_ib.hca.host.subnet.attached.AttachedPort.setSM>}; a host that comes
+        after this one is told again.
+
+        @raise DeviceError: the host does not read.
+        """
+        self._isSM = isSM
+        with suppress(PathLostError):
+            if not sendWithDescriptors(self._pair, packManages(isSM)):
+                raise DeviceError(f"the host of subnet {self._name} does not read")
+
     def violated(self, count: int, violation: KeyViolation) -> None:
         """
         See L{AttachedPort.violated<twisted_ib.hca.host.subnet.attached.AttachedPort.violated>}.
@@ -345,6 +359,8 @@ class SubnetLink:
             self._isAsked = not self._answered(octets)
             if not self._isAsked:
                 self._stop()
+                if self._isSM:
+                    self.setSM(True)
         elif kind == PORT:
             self._settings = parsePort(octets)
             self._tell()

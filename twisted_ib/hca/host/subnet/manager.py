@@ -212,7 +212,14 @@ def _isForManager(octets: bytearray) -> bool:
         return False
     if method & RESPONSE:
         return bool(transaction >> _NUMBER_SHIFT == TRANSACTIONS >> _NUMBER_SHIFT)
+    return isForSM(method, attribute)
+
+
+def isForSM(method: int, attribute: int) -> bool:
+    """
+    @return: whether an SMP that is no response is for the subnet manager of a port, not for its agent.
+    """
     return attribute == SMInfo.ID or (method == TRAP and attribute == Notice.ID)
 
 
-__all__ = ["HostedManager", "IHost"]
+__all__ = ["HostedManager", "IHost", "isForSM"]

@@ -29,6 +29,8 @@ INTO: Final = 7
 OUT: Final = 8
 #: Packets that a device has dropped for their keys.
 VIOLATED: Final = 9
+#: A program at a device is a subnet manager from now on, or no longer.
+MANAGES: Final = 10
 #: Octets of the longest message, and of a description (IBTA vol. 1 14.2.5.2).
 MESSAGE_BYTES: Final = 8192
 DESCRIPTION_BYTES: Final = 64
@@ -197,6 +199,22 @@ def parseViolated(octets: bytes) -> tuple[int, KeyViolation]:
         raise WireError(f"no packet has queue pairs {sender:#x} and {receiver:#x} and level {level}")
     fromGID, toGID = (int.from_bytes(gid, "big") for gid in gids)
     return count, KeyViolation(isQueueKey, key, source, target, level, sender, receiver, fromGID, toGID)
+
+
+def packManages(isSM: bool) -> bytes:
+    """
+    @return: the message of a program that is a subnet manager from now on, or no longer.
+    """
+    return bytes((MANAGES, isSM))
+
+
+def parseManages(octets: bytes) -> bool:
+    """
+    @raise WireError: it is not valid.
+    """
+    if octets not in (packManages(False), packManages(True)):
+        raise WireError(f"a subnet manager does not begin or end by {octets[:8].hex()}")
+    return octets == packManages(True)
 
 
 class Reached(NamedTuple):

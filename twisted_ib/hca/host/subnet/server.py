@@ -27,6 +27,7 @@ from twisted_ib.hca.host.subnet.hosted import HostedSubnet
 from twisted_ib.hca.host.subnet.messages import (
     INTO,
     MAD,
+    MANAGES,
     MESSAGE_BYTES,
     OUT,
     VIOLATED,
@@ -39,6 +40,7 @@ from twisted_ib.hca.host.subnet.messages import (
     packWays,
     parseAttach,
     parseMAD,
+    parseManages,
     parseViolated,
     refusal,
 )
@@ -249,17 +251,25 @@ class SubnetServer:
             self._attach(client, octets)
         elif kindOf(octets) == VIOLATED:
             client.attached.violated(*parseViolated(octets))
+        elif kindOf(octets) == MANAGES:
+            isSM = parseManages(octets)
+            if self._mayManage(client):
+                client.attached.setSM(isSM)
         elif kindOf(octets) != MAD:
             raise WireError("a device sends no such message")
         else:
             packet, port = parseMAD(octets), client.attached.port
-            # Another user's process manages nothing here.
-            isManager = packet.octets[CLASS_AT] in SUBNET_CLASSES
-            if isManager and client.credentials.uid != os.geteuid():
-                self._count("smp_other_user")
+            if packet.octets[CLASS_AT] in SUBNET_CLASSES and not self._mayManage(client):
                 return
             packet.slid = packet.slid if port.hasLID(packet.slid) else port.lid
             client.attached.send(packet)
+
+    def _mayManage(self, client: _Client) -> bool:
+        # Another user's process manages nothing here.
+        isOurs = client.credentials.uid == os.geteuid()
+        if not isOurs:
+            self._count("smp_other_user")
+        return isOurs
 
     def _attach(self, client: _Client, octets: bytes) -> None:
         asked = parseAttach(octets)

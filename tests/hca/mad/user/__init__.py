@@ -1,0 +1,3 @@
+"""
+Programs at a port, by octets.
+"""
