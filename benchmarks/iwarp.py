@@ -21,7 +21,7 @@ from benchmarks.machine import describe, inWords
 from benchmarks.processes import PLACEMENTS, Pair, environmentFor
 from benchmarks.rows import Row
 from benchmarks.subjects import Subject, byName
-from benchmarks.switched import SWITCHED
+from twisted_ib.tools.compare.subjects import SWITCHED
 
 KIB = 1024
 #: Bytes of the round trips, and of the writes of the stream.

@@ -39,8 +39,8 @@ async def _runRow(reactor: Any, command: dict[str, Any]) -> dict[str, object]:
     Connect to the server and run one workload against it.
     """
     from benchmarks.bench import Bench
-    from benchmarks.switched import clientFrom
     from benchmarks.workloads import WORKLOADS
+    from twisted_ib.tools.compare.switched import clientFrom
 
     bench = Bench(
         reactor=reactor,
@@ -61,9 +61,8 @@ async def _serve(reactor: Any, endpoint: str, noDelay: bool) -> dict[str, object
     Listen for all services; the ports that they got.
     """
     from benchmarks.registered import Owner
-    from benchmarks.switched import servicesFor
 
-    endpoint, services = servicesFor(endpoint, {**SERVICES, "thread": ThreadEcho, "memory": Owner})
+    services = {**SERVICES, "thread": ThreadEcho, "memory": Owner}
     return await serve(reactor, endpoint.replace("{path}", "{folder}/{name}"), noDelay, services)
 
 

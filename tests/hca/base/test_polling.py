@@ -172,6 +172,15 @@ class AdaptivePollingTests(SynchronousTestCase):
             taken = self.world.seconds - before
             self.assertTrue(expected <= taken <= expected + 2 * YIELD, (most, taken))
 
+    def test_slowMediumYieldsFirst(self) -> None:
+        """
+        Over a slower medium, where a look is a system call, the CPU is given away before the first look: the
+        peer may share it.
+        """
+        answer = 2 * SPIN_SECONDS
+        self.assertTrue(self.polling.spin(self.world.afterLooks(1), answer, answer))
+        self.assertEqual((self.world.yields, self.world.looks), (1, 1))
+
     def test_lateHitIsAMiss(self) -> None:
         """
         A success after the time is over is returned, but counts as a miss: the process that yielded did not

@@ -267,12 +267,12 @@ class ProcessTests(SynchronousTestCase):
         """
         self.environment["TWISTED_IB_RUN_DIR"] = "/dev/null"
         picture = os.path.abspath(self.mktemp())
-        options = ["--subjects", "tcp-nodelay,asyncio,sdp", "--rounds", "1", "--seconds", "0.001"]
+        options = ["--subjects", "tcp-nodelay,switched,asyncio,sdp", "--rounds", "1", "--seconds", "0.001"]
         out, err = self.start(*options, "--json", "--plot", picture).communicate(timeout=HANG_SECONDS)
         self.assertTrue(err.startswith("ib-perf: sdp failed: "), err)
         self.assertEqual(err.count("\n"), 1)
         found = json.loads(out)
-        self.assertEqual(list(found["subjects"]), ["tcp-nodelay", "asyncio"])
+        self.assertEqual(list(found["subjects"]), ["tcp-nodelay", "switched", "asyncio"])
         self.assertEqual([row["measure"] for row in found["results"]], ["latency", "throughput"])
         for row in found["results"]:
             for figures in row["subjects"].values():

@@ -5,7 +5,8 @@ Sleeping costs a wake-up, tens of microseconds; a reply from another process tak
 for a while before it sleeps, but only as long as that pays: if both processes share a CPU, polling takes it
 from the one that is to answer.
 
-  - While polls without yielding succeed often (more than one in eight), do L{PURE_LOOKS} of them.
+  - While polls without yielding succeed often (more than one in eight), do L{PURE_LOOKS} of them.  Not over a
+    slower medium: there a poll is a system call, and so many take longer than an answer.
   - Then poll and yield in turns, for L{SPIN_SECONDS} at most; over a slower medium, for as long as an answer
     takes whose sender has slept.
   - A moving average of successes decides whether to poll at all; below a half only every L{RARE}th time.  A
@@ -103,7 +104,7 @@ class AdaptivePolling:
         if hits < 0.5 and turns & (RARE - 1):
             return False
         self.spins += 1
-        if pureHits > 0.125 or not turns & (_PURE_RARE - 1):
+        if answer <= SPIN_SECONDS and (pureHits > 0.125 or not turns & (_PURE_RARE - 1)):
             # repeat(None, n) makes no integers: this loop is a few tens of nanoseconds per poll.
             for _ in repeat(None, PURE_LOOKS):
                 if pending():

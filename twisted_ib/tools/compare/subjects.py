@@ -46,7 +46,7 @@ class Subject:
         """
         Whether it is this package's.
         """
-        return self.client.startswith(("sdp:", "ib:")) or self.reactor == AIO
+        return self.client.startswith(("sdp:", "ib:", SWITCHED)) or self.reactor == AIO
 
     def absence(self) -> str:
         """
@@ -57,10 +57,13 @@ class Subject:
 
 #: The event loop of C{twisted_ib.aio}.
 AIO = "aio"
+#: Begins the endpoint strings of TCP connections that switch to RDMA before they are measured.
+SWITCHED = "switched "
 
 _TCP = ("tcp:0:interface=127.0.0.1", "tcp:127.0.0.1:{port}")
 _SDP = ("sdp:0:interface=127.0.0.1", "sdp:127.0.0.1:{port}")
 _IB = ("ib:0:interface=127.0.0.1", "ib:127.0.0.1:{port}")
+_SWITCHED = (SWITCHED + _TCP[0], SWITCHED + _TCP[1])
 _UNIX = ("unix:{folder}/{name}", "unix:{folder}/{name}")
 
 #: All subjects, in the order of each row.
@@ -71,6 +74,7 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("sdp-epoll", "sdp:, epoll", "epoll", *_SDP),
     Subject("sdp-asyncio", "sdp:, ib-asyncio", "ib-asyncio", *_SDP),
     Subject("ib", "ib:", "ib", *_IB, most=limits.INLINE_MESSAGE),
+    Subject("switched", "TCP, switched", "epoll", *_SWITCHED, most=limits.INLINE_MESSAGE),
     Subject("unix", "UNIX", "epoll", *_UNIX),
     Subject("asyncio", "asyncio, TCP", "asyncio", "", "{port}", "loops"),
     Subject(AIO, "asyncio, SDP", AIO, "", "{port}", "loops"),
@@ -82,7 +86,8 @@ BASELINE = "tcp-nodelay"
 
 #: Completes the titles.
 LEGEND = (
-    "TCP and UNIX run on Twisted's epoll reactor, sdp: and ib: on the ib reactor where none is named,"
+    "TCP and UNIX run on Twisted's epoll reactor, as does TCP that switches to iWARP before it is measured;"
+    " sdp: and ib: on the ib reactor where none is named,"
     " asyncio and uvloop with BufferedProtocol and NODELAY; asyncio over SDP on twisted_ib.aio's event loop."
 )
 

@@ -17,13 +17,14 @@ from typing import Any
 
 from twisted.application.reactors import installReactor
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.endpoints import serverFromString
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.protocols.basic import LineReceiver
 from twisted.python.failure import Failure
 
 from twisted_ib.tools.compare.applications import Caller, Collector, Echo, Sink, Source
 from twisted_ib.tools.compare.measuring import CALLER, COLLECTOR, SOURCE, perform
+from twisted_ib.tools.compare.switched import clientFrom, servicesFor
 
 #: The longest command.
 _LINE_BYTES = 65536
@@ -93,7 +94,7 @@ async def measure(reactor: Any, clients: dict[str, Any], line: bytes) -> dict[st
     async def connect(kind: str) -> Any:
         if kind not in clients:
             service, protocol = _CLIENTS[kind]
-            endpoint = clientFromString(reactor, command["places"][service])
+            endpoint = clientFrom(reactor, command["places"][service])
             clients[kind] = client = await endpoint.connect(Factory.forProtocol(protocol))
             if command["noDelay"]:
                 client.transport.setTcpNoDelay(True)
@@ -111,7 +112,8 @@ async def serve(
     @return: the ports that they got.
     """
     places: dict[str, object] = {}
-    for name, protocol in services.items():
+    endpoint, made = servicesFor(endpoint, services)
+    for name, protocol in made.items():
         string = endpoint.replace("{folder}", os.getcwd())
         port: Any = await serverFromString(reactor, string.replace("{name}", name)).listen(
             Factory.forProtocol(protocol)

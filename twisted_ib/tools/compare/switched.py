@@ -1,5 +1,5 @@
 """
-Connections that switch to RDMA before they are measured, as both ends of L{benchmarks.worker} make them.
+TCP connections that switch to RDMA before they are measured, as both processes of a subject make them.
 
 An endpoint string of such a subject begins with L{SWITCHED}.
 """
@@ -16,9 +16,7 @@ from twisted.internet.protocol import Factory, Protocol
 from zope.interface import implementer
 
 from twisted_ib.rdma import switchToRDMA
-
-#: Begins the endpoint strings.
-SWITCHED = "switched "
+from twisted_ib.tools.compare.subjects import SWITCHED
 
 
 class Switching(Protocol):
