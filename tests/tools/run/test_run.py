@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import CommandTestCase, programOf, refusal
 from tests.support.waiting import HANG_SECONDS
-from twisted_ib.tools.run.program import Code, Module, StartError, find, interpreterOf
+from twisted_ib.tools.run.program import Code, Module, NotPython, StartError, find, interpreterOf
 from twisted_ib.tools.run.run import parseArguments
 
 #: Says all that a program sees of how it was started.
@@ -211,21 +212,31 @@ class RefusalTests(_RunTestCase):
 
     def test_files(self) -> None:
         """
-        What is not there, or not Python.
+        What is not there, or no program.
         """
-        shell, other, folder = self.folder / "shell", self.folder / "other", self.folder / "folder"
-        shell.write_text("#! /bin/sh -e\n")
-        other.write_text("#!/usr/bin/env -S perl -w\n")
+        folder = self.folder / "folder"
         folder.mkdir()
         with zipfile.ZipFile(self.folder / "empty.zip", "w") as archive:
             archive.writestr("x.py", "")
         self.refused(str(self.folder / "absent"), 127, "there is no such file")
         self.refused("surely-not-a-command", 127, "nor a command of that name")
-        self.refused(os.path.realpath(sys.executable), 126, "is a binary, not a Python program")
-        self.refused(str(shell), 126, "its first line names /bin/sh")
-        self.refused(str(other), 126, "perl")
         self.refused(str(folder), 126, "a folder without a __main__.py")
         self.refused(str(self.folder / "empty.zip"), 126, "an archive without a __main__.py")
+
+    def test_notPython(self) -> None:
+        """
+        Programs that are not Python, and what the kernel loads for them.
+        """
+        shell, other = self.folder / "shell", self.folder / "other"
+        shell.write_text("#! /bin/sh -e\n")
+        other.write_text("#!/usr/bin/env -S perl -w\n")
+        for path, binary in (
+            (os.path.realpath(sys.executable), os.path.realpath(sys.executable)),
+            (str(shell), "/bin/sh"),
+            (str(other), shutil.which("perl") or "perl"),
+        ):
+            found = self.assertRaises(NotPython, find, path)
+            self.assertEqual((found.path, found.binary), (path, binary))
 
     def test_modules(self) -> None:
         """

@@ -13,6 +13,7 @@ import sysconfig
 import tempfile
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, version
 from io import StringIO
 from pathlib import Path
@@ -36,6 +37,8 @@ _ROOT = Path(__file__).resolve().parents[3]
 _INTERPRETER = Path(__file__).with_name("interpreter.c")
 #: Lines of the compiler's output that an error has.
 _COMPILER_LINES = 20
+#: What this package imports of other projects below the reactor, optional ones too.
+_IMPORTED = ("_cffi_backend", "attr", "attrs", "google_crc32c", "isal", "zope")
 
 
 @attrs.frozen
@@ -78,13 +81,25 @@ def _library(folder: str, soname: str, table: tuple[Row, ...], declarations: Any
 LIBRARIES = (_library("verbs", "libibverbs.so.1", VERBS, verbs),)
 
 
+def packagePath() -> list[str]:
+    """
+    @return: the directories of C{sys.path} with what this package imports.  Not all of them: the first is the
+        program's own or the current one, and each process would have libraries of its own.
+    """
+
+    def hasImported(folder: str) -> bool:
+        return any(PathFinder.find_spec(name, [folder]) is not None for name in _IMPORTED)
+
+    return [each for each in dict.fromkeys(sys.path) if os.path.isdir(each) and hasImported(each)]
+
+
 def startCode(library: Library) -> str:
     """
     @return: the code that the interpreter runs when a function of the library is called first.
     """
     # A program that is Python has its own path: what is missing there comes behind it, and this package from
     # where the library was built.
-    behind = [each for each in sys.path if each and Path(each).is_dir()]
+    behind = packagePath()
     return f"""
 import sys
 sys.path.extend(each for each in {behind!r} if each not in sys.path)
@@ -106,10 +121,10 @@ def _cache() -> Path:
 
 def _key() -> str:
     digest = hashlib.sha256()
-    for text in (sys.executable, str(_ROOT), repr(sys.path), _cffiVersion(), sysconfig.get_platform()):
+    for text in (sys.executable, str(_ROOT), repr(packagePath()), _cffiVersion(), sysconfig.get_platform()):
         digest.update(text.encode() + b"\0")
-    digest.update(_INTERPRETER.read_bytes())
-    digest.update(Path(__file__).read_bytes())
+    for each in (_INTERPRETER, *sorted(_INTERPRETER.parent.glob("*.py"))):
+        digest.update(each.read_bytes())
     for library in LIBRARIES:
         digest.update(repr(attrs.astuple(library)).encode())
     try:
@@ -158,12 +173,21 @@ def libraries() -> Path:
     return folder
 
 
-def _checked() -> list[str]:
+def compilerCommand() -> list[str]:
+    """
+    @return: the C compiler of C{CC}, or that of Python, or C{cc}.
+    @raise LibraryBuildError: there is none.
+    """
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
     if shutil.which(compiler[0]) is None:
         compiler = ["cc"] if shutil.which("cc") else compiler
     if shutil.which(compiler[0]) is None:
         raise LibraryBuildError(f"there is no C compiler {compiler[0]}: install one, as Debian's package gcc")
+    return compiler
+
+
+def _checked() -> list[str]:
+    compiler = compilerCommand()
     if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
         raise LibraryBuildError(
             f"{sys.executable} has no shared libpython: configure Python with --enable-shared, or use a "
@@ -235,4 +259,4 @@ def _declared(library: Library) -> Any:
     return ffi
 
 
-__all__ = ["LIBRARIES", "Library", "libraries"]
+__all__ = ["LIBRARIES", "Library", "compilerCommand", "libraries"]

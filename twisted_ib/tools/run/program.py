@@ -225,11 +225,27 @@ def _begins(path: str, text: bytes) -> bool:
         return False
 
 
+class NotPython(Exception):
+    """
+    The program is none of Python.
+
+    @ivar path: where it is.
+    @ivar binary: the file that the kernel loads: the program, or its interpreter.
+    """
+
+    def __init__(self, path: str, binary: str) -> None:
+        super().__init__(path)
+        self.path = path
+        self.binary = binary
+
+
 def find(name: str) -> Script:
     """
     Find a program by its path, or by its name in C{PATH}.
 
-    @raise StartError: there is none, or it is none of Python.
+    @raise StartError: there is none.
+    @raise NotPython: it is none of Python.
+    @raise OtherInterpreter: it is one of another interpreter.
     """
     path = name if os.path.exists(name) else None if os.sep in name else shutil.which(name)
     if path is None:
@@ -241,9 +257,7 @@ def find(name: str) -> Script:
         except OSError as error:
             raise StartError(f"{path}: {error.strerror}", NOT_RUNNABLE) from None
         if beginning.startswith(_ELF):
-            raise StartError(
-                f"{path} is a binary, not a Python program: no loop of this package fits it", NOT_RUNNABLE
-            )
+            raise NotPython(path, path)
         _checkInterpreter(path, beginning)
     return Script(path, name)
 
@@ -273,7 +287,7 @@ def _checkInterpreter(path: str, beginning: bytes) -> None:
     if not words:
         return
     if not _PYTHON(os.path.basename(words[0])):
-        raise StartError(f"{path} is no Python program: its first line names {words[0]}", NOT_RUNNABLE)
+        raise NotPython(path, words[0])
     if not _isHere(words[0]):
         other = OtherInterpreter(words)
         # A wrapper of this one, as pyenv's.

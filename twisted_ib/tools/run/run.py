@@ -1,5 +1,6 @@
 """
-The command C{ib-run}: start an unchanged program on the loop that takes SDP where it can.
+The command C{ib-run}: start an unchanged program, one of Python on the loop that takes SDP where it can, and
+any other with the C libraries of RDMA.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from twisted_ib.configuration.file import VARIABLE
 from twisted_ib.errors import RulesError
 from twisted_ib.tools.program import ArgumentParser, complain, printable
 from twisted_ib.tools.run.choice import LOOPS, Unfit, choose
+from twisted_ib.tools.run.clibraries import become, chooseDevice, searchByPython
 from twisted_ib.tools.run.loops import install
 from twisted_ib.tools.run.program import (
     NOT_RUNNABLE,
     Code,
     Module,
+    NotPython,
     OtherInterpreter,
     Script,
     StartError,
@@ -26,7 +29,7 @@ from twisted_ib.tools.run.program import (
 
 PROGRAM = "ib-run"
 #: Options with a value, which may be the next word.
-_WITH_VALUE = ("--reactor", "--config")
+_WITH_VALUE = ("--reactor", "--config", "--device", "--address")
 
 
 def commandLine() -> ArgumentParser:
@@ -35,12 +38,16 @@ def commandLine() -> ArgumentParser:
     """
     parser = ArgumentParser(
         prog=PROGRAM,
-        usage="%(prog)s [--reactor NAME] [--config FILE] [-q] PROGRAM | -m MODULE | -c CODE [ARGUMENT ...]",
-        description="Start an unchanged Python program on a loop whose connections and ports go over SDP or "
-        "TCP, by the rules of the ib reactor.",
+        usage="%(prog)s [--reactor NAME] [--config FILE] [--device NAME [--address ADDRESS]] [-q] "
+        "PROGRAM | -m MODULE | -c CODE [ARGUMENT ...]",
+        description="Start an unchanged program. One of Python gets a loop whose connections and ports go "
+        "over SDP or TCP, by the rules of the ib reactor; any other finds libibverbs and others of "
+        "this package.",
     )
     parser.add_argument("--reactor", choices=LOOPS, help="the loop (default: by what the program imports)")
     parser.add_argument("--config", metavar="FILE", help="the rules (default: those of every program here)")
+    parser.add_argument("--device", metavar="NAME", help="the only device of the C libraries (default: all)")
+    parser.add_argument("--address", help="the device's own, one of this host")
     parser.add_argument("-q", "--quiet", action="store_true", help="do not say what was done")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("-m", metavar="MODULE", dest="module", help="the module to run as a program")
@@ -88,6 +95,8 @@ def parseArguments(arguments: Sequence[str]) -> tuple[Namespace, Code | Module |
         program = options.arguments[0]
     else:
         parser.error("there is no PROGRAM, -m MODULE or -c CODE")
+    if options.address is not None and options.device is None:
+        parser.error("--address is of a device: say --device, too")
     options.arguments = theirs
     return options, program
 
@@ -99,10 +108,12 @@ def start(options: Namespace, asked: Code | Module | str) -> Code | Module | Scr
     @return: the program, ready to run.
     @raise StartError: it cannot be started, or no loop fits.
     @raise OtherInterpreter: it is one of another interpreter.
+    @raise NotPython: it is no program of Python.
     @raise RulesError: the rules are wrong.
     @raise OSError: the rules cannot be read.
     """
     program = find(asked) if isinstance(asked, str) else asked
+    missing = searchByPython()
     program.prepare(options.arguments)
     if options.config is not None:
         os.environ[VARIABLE] = os.path.abspath(options.config)
@@ -117,11 +128,17 @@ def start(options: Namespace, asked: Code | Module | str) -> Code | Module | Scr
         policy = Configuration().read()
         rules = f"; rules: {policy.source or policy.default.reason}"
     what = install(choice)
+    libraries = missing and f"; {missing}"
+    _say(options, f"{program.name} {what}, {choice.reason}{rules}{libraries}")
+    return program
+
+
+def _say(options: Namespace, text: str) -> None:
+    if options.device is not None:
+        text += f"; device {options.device}" + (f" at {options.address}" if options.address else "")
     if not options.quiet:
         # Before the program: it may replace sys.stderr.
-        line = printable(f"{PROGRAM}: {program.name} {what}, {choice.reason}{rules}")
-        print(line, file=sys.stderr, flush=True)
-    return program
+        print(printable(f"{PROGRAM}: {text}"), file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -134,10 +151,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     options, asked = parseArguments(words)
     try:
+        if options.device is not None:
+            chooseDevice(options.device, options.address, os.environ)
         try:
             program = start(options, asked)
         except OtherInterpreter as other:
             other.become(words)
+            return NOT_RUNNABLE
+        except NotPython as other:
+            name = str(asked)
+            become(other, [name, *options.arguments], lambda text: _say(options, f"{name} {text}"))
             return NOT_RUNNABLE
     except RulesError as error:
         for line in error.errors:

@@ -1,0 +1,277 @@
+"""
+Tests for the C libraries of a program: the device that it is shown, where it finds them, and why it does not.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from twisted_ib.tools.run import clibraries
+from twisted_ib.tools.run.clibraries import become, chooseDevice, lacking, searchPath
+from twisted_ib.tools.run.program import NotPython, StartError
+
+if find_spec("elftools") is None or find_spec("cffi") is None:
+    _lacking = "the extra [c] is not installed"
+else:
+    _lacking = ""
+    from twisted_ib.cabi.building import build
+    from twisted_ib.cabi.building.symbols import Symbol
+    from twisted_ib.errors import LibraryBuildError
+    from twisted_ib.tools.run.native import binary
+    from twisted_ib.tools.run.native.elf import NotReadableError, read
+    from twisted_ib.tools.run.native.imports import Libraries
+
+#: System V gABI: e_machine of x86-64 and of SPARC, p_type of the interpreter's name.
+_X86_64, _SPARC, _INTERP = 62, 2, 3
+
+
+def program(loader: bytes, machine: int) -> bytes:
+    """
+    @param loader: that it asks for; empty for a static program.
+    @return: an ELF file for Linux of 64 bits without code.
+    """
+    ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
+    name = loader + b"\0"
+    count = 1 if loader else 0
+    header = ident + struct.pack("<HHIQQQIHHHHHH", 3, machine, 1, 0, 64, 0, 0, 64, 56, count, 64, 0, 0)
+    return header + struct.pack("<IIQQQQQQ", _INTERP, 4, 120, 0, 0, len(name), len(name), 1) + name
+
+
+class DeviceTests(SynchronousTestCase):
+    """
+    Tests for L{chooseDevice}.
+    """
+
+    def chosen(self, name: str, address: str | None = None, devices: str = "") -> tuple[str, str]:
+        """
+        @return: the two variables.
+        """
+        environment = {"TWISTED_IB_DEVICES": devices} if devices else {}
+        chooseDevice(name, address, environment)
+        return environment["TWISTED_IB_DEVICE"], environment["TWISTED_IB_DEVICES"]
+
+    def test_chosen(self) -> None:
+        """
+        One device is shown, with its own address if it has one; other devices stay.
+        """
+        self.assertEqual(self.chosen("shm0"), ("shm0", "shm0=shm"))
+        self.assertEqual(self.chosen("ib0"), ("ib0", "ib0=ib"))
+        self.assertEqual(self.chosen("roce0", "192.0.2.1"), ("roce0", "roce0=roce:192.0.2.1"))
+        self.assertEqual(self.chosen("iwarp1", "2001:db8::1"), ("iwarp1", "iwarp1=iwarp:2001:db8::1"))
+        self.assertEqual(
+            self.chosen("roce0", "192.0.2.1", " roce0=roce:192.0.2.9, a=shm"),
+            ("roce0", "roce0=roce:192.0.2.1, a=shm"),
+        )
+
+    def test_refused(self) -> None:
+        """
+        There is no such device, or it has no address, or none that it can have.
+        """
+        for name, address, words in (
+            ("surely0", None, "there is no device 'surely0'"),
+            ("roce7", None, "device roce7 has no address: say --address, too"),
+            ("shm0", "192.0.2.1", "has no address of its own"),
+            ("roce0", "0.0.0.0", "is not the address of an interface"),
+        ):
+            error = self.assertRaises(StartError, chooseDevice, name, address, {})
+            self.assertIn(words, str(error))
+            self.assertEqual(error.status, 126)
+
+
+class SearchTests(SynchronousTestCase):
+    """
+    Where the loader looks, and what is missing for it.
+    """
+
+    def test_path(self) -> None:
+        """
+        The libraries come first, and the caller's directories stay; no entry is empty.
+        """
+        self.assertEqual(searchPath(["/a", "/b"], {}), "/a:/b")
+        self.assertEqual(searchPath(["/a"], {"LD_LIBRARY_PATH": ""}), "/a")
+        self.assertEqual(searchPath(["/a"], {"LD_LIBRARY_PATH": "/c:/d"}), "/a:/c:/d")
+
+    def test_noExtra(self) -> None:
+        """
+        Without the extra C{[c]} nothing is started, and the line says what to install.
+        """
+        self.patch(clibraries, "find_spec", lambda name: None)
+        self.assertEqual(lacking(), ["cffi", "pyelftools"])
+        error = self.assertRaises(StartError, become, NotPython("/bin/x", "/bin/x"), ["x"], self.fail)
+        self.assertIn("need cffi and pyelftools", str(error))
+        self.assertIn("pip install 'twisted-ib[c]'", str(error))
+        self.assertEqual(clibraries.searchByPython(), "")
+
+
+class RefusalTests(SynchronousTestCase):
+    """
+    Programs that would not get the libraries, each said by name.
+    """
+
+    if _lacking:
+        skip = _lacking
+
+    def setUp(self) -> None:
+        """
+        No library is built.
+        """
+        self.path = Path(self.mktemp()).absolute()
+        self.patch(binary, "libraries", self.fail)
+        self.machine = struct.unpack_from("<H", Path("/proc/self/exe").read_bytes()[:64], 18)[0]
+
+    def refused(self, content: bytes, words: str) -> None:
+        """
+        Assert that a file is no program for the libraries.
+        """
+        self.path.write_bytes(content)
+        self.path.chmod(0o700)
+        error = self.assertRaises(binary.UnfitBinaryError, binary.begin, str(self.path), str(self.path))
+        self.assertTrue(str(error).startswith(str(self.path)), error)
+        self.assertIn(words, str(error))
+        self.assertNotIn("\n", str(error))
+
+    def test_kinds(self) -> None:
+        """
+        Static, of musl, for another machine, damaged, not there.
+        """
+        self.refused(program(b"", self.machine), "is static: it loads no libraries")
+        self.refused(program(b"/lib/ld-musl-x86_64.so.1", self.machine), "linked with musl")
+        self.refused(program(b"/lib/ld.so", _SPARC), "for ELFCLASS64 EM_SPARC, and ")
+        self.refused(b"\x7fELF", "is a damaged binary")
+        self.refused(program(b"/lib/ld.so", self.machine)[:70], "is a damaged binary")
+        self.path.unlink()
+        error = self.assertRaises(binary.UnfitBinaryError, binary.begin, "x", str(self.path))
+        self.assertIn("No such file", str(error))
+
+    def test_secure(self) -> None:
+        """
+        The loader ignores the caller's directories for programs that run as another.
+        """
+        content = program(b"/lib64/ld-linux.so.2", self.machine)
+        self.path.write_bytes(content)
+        for mode, words in ((0o4755, "is setuid"), (0o2755, "is setgid")):
+            self.path.chmod(mode)
+            self.patch(os, "getuid", lambda: 12345)
+            self.patch(os, "getgid", lambda: 12345)
+            error = self.assertRaises(binary.UnfitBinaryError, binary.begin, str(self.path), str(self.path))
+            self.assertIn(words, str(error))
+            self.assertIn("run a copy without", str(error))
+        self.path.chmod(0o755)
+        self.patch(os, "listxattr", lambda path: ["security.capability"])
+        error = self.assertRaises(binary.UnfitBinaryError, binary.begin, str(self.path), str(self.path))
+        self.assertIn("one with capabilities", str(error))
+
+    def test_notExecutable(self) -> None:
+        """
+        A program without the permission.
+        """
+        self.path.write_bytes(program(b"/lib64/ld-linux.so.2", self.machine))
+        self.patch(os, "access", lambda path, mode: False)
+        error = self.assertRaises(binary.UnfitBinaryError, binary.begin, str(self.path), str(self.path))
+        self.assertIn("is not executable", str(error))
+
+    def test_build(self) -> None:
+        """
+        What stands in the way of the libraries is one line.
+        """
+
+        def fail() -> None:
+            raise LibraryBuildError("it does not compile:\nfirst\nsecond")
+
+        self.patch(binary, "libraries", fail)
+        self.refused(program(b"/lib64/ld-linux.so.2", self.machine), "compile:; first; second")
+
+    def missing(self, words: str) -> None:
+        """
+        Assert that the libraries cannot be built, into an empty cache.
+        """
+        self.patch(os, "environ", {**os.environ, "XDG_CACHE_HOME": str(self.path)})
+        error = self.assertRaises(LibraryBuildError, build.libraries)
+        self.assertIn(words, str(error))
+        self.assertFalse(self.path.exists())
+
+    def test_noCompiler(self) -> None:
+        """
+        There is no compiler, with which all begins.
+        """
+        self.patch(build.shutil, "which", lambda name: None)
+        self.missing("there is no C compiler")
+
+    def test_noSharedPython(self) -> None:
+        """
+        The interpreter is not a shared libpython.
+        """
+        known: Any = build.sysconfig.get_config_var
+        self.patch(
+            build.sysconfig,
+            "get_config_var",
+            lambda name: 0 if name == "Py_ENABLE_SHARED" else known(name),
+        )
+        self.patch(build, "compilerCommand", lambda: ["cc"])
+        self.missing("has no shared libpython")
+
+    def test_noHeaders(self) -> None:
+        """
+        Python's headers are not installed.
+        """
+        self.patch(build, "compilerCommand", lambda: ["cc"])
+        self.patch(build.sysconfig, "get_path", lambda name: "/nowhere")
+        known: Any = build.sysconfig.get_config_var
+        self.patch(
+            build.sysconfig,
+            "get_config_var",
+            lambda name: 1 if name == "Py_ENABLE_SHARED" else known(name),
+        )
+        self.missing("Python.h is missing")
+
+
+class TextTests(SynchronousTestCase):
+    """
+    What a program gets, for the user.
+    """
+
+    if _lacking:
+        skip = _lacking
+
+    def test_described(self) -> None:
+        """
+        The libraries, and some names of what answers ENOSYS.
+        """
+        folder = (Path("/a"),)
+        self.assertIn("imports no RDMA library", binary.described(Libraries(folder, (), ())))
+        found = Libraries(folder, ("libibverbs.so.1", "librdmacm.so.1"), ())
+        self.assertEqual(binary.described(found), "runs with libibverbs.so.1, librdmacm.so.1 of twisted_ib")
+        stubs = tuple(Symbol("libibverbs.so.1", "V", f"f{number}") for number in range(4))
+        found = Libraries(folder, ("libibverbs.so.1",), stubs)
+        self.assertTrue(binary.described(found).endswith("; ENOSYS: 4 functions (f0, f1, f2, ...)"))
+        found = Libraries(folder, ("libibverbs.so.1",), stubs[:1])
+        self.assertTrue(binary.described(found).endswith("; ENOSYS: 1 functions (f0)"))
+
+
+class DamagedTests(SynchronousTestCase):
+    """
+    Files that begin as binaries do.
+    """
+
+    if _lacking:
+        skip = _lacking
+
+    def test_truncated(self) -> None:
+        """
+        Each shorter file of a binary is read or said to be damaged, without another error.
+        """
+        path = Path(self.mktemp())
+        whole = program(b"/lib64/ld-linux-x86-64.so.2", _X86_64)
+        for length in range(len(whole) + 1):
+            path.write_bytes(whole[:length])
+            try:
+                self.assertEqual(read(str(path), ()).kind, "ELFCLASS64 EM_X86_64")
+            except NotReadableError as error:
+                self.assertIn("is a damaged binary", str(error))
+                self.assertLess(length, len(whole))

@@ -1,0 +1,118 @@
+"""
+The C libraries of this package for a program: whether they are here, its environment, and its start.
+
+What reads binaries and builds libraries is imported on demand: most programs are Python, and need none of it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, MutableMapping
+from importlib.util import find_spec
+
+from twisted_ib.errors import DeviceError, LibraryBuildError, UnknownDeviceError
+from twisted_ib.hca.device.registry import VARIABLE as DEVICES
+from twisted_ib.hca.device.registry import addressOf, isPlacedByUser, kindOf, parseDevices
+from twisted_ib.tools.run.program import NOT_RUNNABLE, NotPython, StartError
+
+#: The variable that names the only device that the libraries show a program.
+DEVICE = "TWISTED_IB_DEVICE"
+#: The loader's variable (ld.so(8)): directories, with colons between.
+SEARCHED = "LD_LIBRARY_PATH"
+#: The modules of the extra [c], and the projects that have them.
+_EXTRA = {"cffi": "cffi", "elftools": "pyelftools"}
+
+
+def lacking() -> list[str]:
+    """
+    @return: the projects of the extra C{[c]} that are not installed.
+    """
+    return [project for module, project in _EXTRA.items() if find_spec(module) is None]
+
+
+def chooseDevice(name: str, address: str | None, environ: MutableMapping[str, str]) -> None:
+    """
+    Have the libraries show a program one device only, by its environment.
+
+    @param name: the device's.
+    @param address: its own, or L{None} if it has none, or one already.
+    @raise StartError: there is no such device, or it cannot have that address.
+    """
+    try:
+        kind = kindOf(name)
+        own = addressOf(name)
+        if address is None and isPlacedByUser(name):
+            raise DeviceError(f"device {name} has no address: say --address, too")
+        if kind.traits.hasAddress and address is None:
+            address = own
+        item = f"{name}={kind.name}" + (f":{address}" if address is not None else "")
+        # The same device in the variable gives way.
+        others = [each for each in environ.get(DEVICES, "").split(",") if _named(each) not in ("", name)]
+        text = ",".join([item, *others])
+        parseDevices(text)
+    except (DeviceError, UnknownDeviceError) as error:
+        raise StartError(str(error), NOT_RUNNABLE) from None
+    environ[DEVICES], environ[DEVICE] = text, name
+
+
+def _named(item: str) -> str:
+    return item.partition("=")[0].strip()
+
+
+def searchPath(folders: list[str], environ: Mapping[str, str]) -> str:
+    """
+    @return: the value of C{LD_LIBRARY_PATH}: these, and what it had.
+    """
+    # An empty entry would be the current directory.
+    return ":".join([*folders, *filter(None, [environ.get(SEARCHED, "")])])
+
+
+def become(program: NotPython, words: list[str], say: Callable[[str], None]) -> None:
+    """
+    Run a program that is no Python in place of this one.
+
+    @param words: its command line.
+    @param say: called with what it gets, before it starts.
+    @raise StartError: it would not get the libraries, or it cannot be started; the text says why.
+    """
+    missing = lacking()
+    if missing:
+        raise StartError(
+            f"{program.path} is no Python program, and the C libraries for it need {' and '.join(missing)}: "
+            f"{sys.executable} -m pip install 'twisted-ib[c]'",
+            NOT_RUNNABLE,
+        )
+    from twisted_ib.tools.run.native.binary import UnfitBinaryError, begin
+
+    try:
+        folders, text = begin(program.path, program.binary)
+    except UnfitBinaryError as error:
+        raise StartError(str(error), NOT_RUNNABLE) from None
+    environment = {**os.environ, SEARCHED: searchPath(folders, os.environ)}
+    say(text)
+    try:
+        os.execve(program.path, words, environment)
+    except OSError as error:
+        raise StartError(f"{program.path}: {error.strerror}", NOT_RUNNABLE) from None
+
+
+def searchByPython() -> str:
+    """
+    Have this process find the libraries, if the extra C{[c]} is installed: it starts again, as the loader
+    reads its variable only then.
+
+    @return: why they are not there, for the user; C{""} if they are, or nobody has asked for them.
+    """
+    if lacking():
+        return ""
+    from twisted_ib.cabi.building.build import libraries
+
+    try:
+        folder = str(libraries())
+    except LibraryBuildError as error:
+        return f"no C libraries: {error}"
+    if folder not in os.environ.get(SEARCHED, "").split(":"):
+        environment = {**os.environ, SEARCHED: searchPath([folder], os.environ)}
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+    return ""
