@@ -8,6 +8,7 @@ import ast
 from collections import Counter
 from pathlib import Path
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 import twisted_ib.cabi
@@ -51,6 +52,26 @@ class RowTests(SynchronousTestCase):
         self.assertIn("static int exported_poll_cq(", text)
         self.assertNotIn('__asm__("poll_cq")', text)
         self.assertEqual(handlerDeclarations([NONE], "static "), "static int python_rdma_get_count(void);\n")
+
+    def test_cancelled(self) -> None:
+        """
+        A thread cannot be cancelled in a handler whose row says what runs before it.
+        """
+        lines = exportedFunctions([attrs.evolve(NONE, before="wait();")]).splitlines()
+        self.assertEqual(
+            [line.strip() for line in lines[-6:]],
+            [
+                "wait();",
+                "pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling);",
+                "int result = python_rdma_get_count();",
+                "pthread_setcancelstate(cancelling, NULL);",
+                "return result;",
+                "}",
+            ],
+        )
+        text = exportedFunctions([attrs.evolve(NOTHING, before="")])
+        self.assertIn("    python_ibv_ack_cq_events(cq, n);", text)
+        self.assertNotIn("return result", text)
 
     def test_versions(self) -> None:
         """

@@ -43,12 +43,15 @@ class Row:
     @ivar prototype: its declaration in C, with the names of parameters, without a semicolon.
     @ivar failure: the result of a call that fails, as the function's man page says.  By default NULL if it
         returns a pointer, nothing if it returns nothing, and else the errno.
+    @ivar before: statements in C that run before the handler, without Python: they wait, and may return; or
+        none.  The thread can be cancelled there, and not in the handler; with L{None} it can be there too.
     """
 
     name: str
     version: str
     prototype: str
     failure: Failure = attrs.field()
+    before: str | None = None
 
     @failure.default
     def _failure(self) -> Failure:

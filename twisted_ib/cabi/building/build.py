@@ -28,6 +28,8 @@ from twisted_ib.cabi.building.source import (
     versionScript,
 )
 from twisted_ib.cabi.functions import Row
+from twisted_ib.cabi.umad import declarations as umad
+from twisted_ib.cabi.umad.table import TABLE as UMAD
 from twisted_ib.cabi.verbs import declarations as verbs
 from twisted_ib.cabi.verbs.table import TABLE as VERBS
 from twisted_ib.errors import LibraryBuildError
@@ -78,7 +80,10 @@ def _library(folder: str, soname: str, table: tuple[Row, ...], declarations: Any
 
 
 #: All of them.
-LIBRARIES = (_library("verbs", "libibverbs.so.1", VERBS, verbs),)
+LIBRARIES = (
+    _library("verbs", "libibverbs.so.1", VERBS, verbs),
+    _library("umad", "libibumad.so.3", UMAD, umad),
+)
 
 
 def packagePath() -> list[str]:

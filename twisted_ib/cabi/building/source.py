@@ -52,8 +52,17 @@ def exportedFunctions(table: Sequence[Row]) -> str:
             functions.append(f"static {declaration}\n{{\n")
         functions.append(f'    if (twisted_ib_refused("{row.name}"))\n')
         functions.append(f"        return {_RESULTS[row.failure]};\n")
+        call = f"python_{row.name}({row.arguments});"
         back = "" if row.failure is Failure.NOTHING else "return "
-        functions.append(f"    {back}python_{row.name}({row.arguments});\n}}\n")
+        if row.before is None:
+            functions.append(f"    {back}{call}\n}}\n")
+            continue
+        # pthread_cancel(3) would end a thread that waits for Python's lock, and leave that locked for ever.
+        assign = f"{row.result} result = " if back else ""
+        functions.append(f"    int cancelling;\n    {row.before}\n")
+        functions.append("    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling);\n")
+        functions.append(f"    {assign}{call}\n    pthread_setcancelstate(cancelling, NULL);\n")
+        functions.append("    return result;\n}\n" if back else "}\n")
     return "".join(functions)
 
 

@@ -5,12 +5,12 @@ Devices, contexts and ports.
 from __future__ import annotations
 
 import errno
-import os
 from typing import Any
 
 from _twisted_ib_verbs import ffi
 
 from twisted_ib.cabi import attend
+from twisted_ib.cabi.chosen import chosenAddress, chosenDevice
 from twisted_ib.cabi.errors import HandleError
 from twisted_ib.cabi.functions import handler
 from twisted_ib.cabi.handles import handles
@@ -18,9 +18,6 @@ from twisted_ib.cabi.verbs.structures import addressOf, copyFields, given, lasti
 from twisted_ib.errors import HCAError
 from twisted_ib.hca import verbs
 from twisted_ib.hca.verbs.objects.deviceattr import DeviceAttr, PortAttr
-
-#: The only device that programs are shown, and its address if it has one of its own; C{ib-run} sets them.
-DEVICE, ADDRESS = "TWISTED_IB_DEVICE", "TWISTED_IB_ADDRESS"
 
 #: Fields of C{struct ibv_device_attr} whose names differ in pyverbs.
 _RENAMED = {"fw_ver": "fw_version", "atomic_cap": "atomic_caps", "max_raw_ipv6_qp": "max_raw_ipv6_qps"}
@@ -81,21 +78,14 @@ def openContext(name: str, value: verbs.Context) -> Any:
     )
 
 
-def chosenAddress() -> str | None:
-    """
-    @return: the address that C{ib-run} was given for the device.
-    """
-    return os.environ.get(ADDRESS) or None
-
-
 @handler
 def ibv_get_device_list(num: Any) -> Any:
     """
     The devices; the list is to be freed.
     """
-    chosen = os.environ.get(DEVICE)
+    chosen = chosenDevice()
     names = [each.name.decode() for each in verbs.get_device_list()]
-    found = [deviceStructure(name) for name in names if chosen in (None, "", name)]
+    found = [deviceStructure(name) for name in names if chosen in (None, name)]
     made = ffi.new("struct ibv_device *[]", [*found, ffi.NULL])
     _lists[addressOf(made)] = made
     if num:

@@ -17,7 +17,7 @@ from attrs import evolve, frozen
 
 from twisted_ib.errors import HeaderError, LengthError, ResourceLimitError
 from twisted_ib.hca.base.operation import QPN_MASK
-from twisted_ib.hca.mad.dispatch import MAD_RETRIES, MAD_TIMEOUT_SECONDS
+from twisted_ib.hca.mad.dispatch import MAD_RETRIES, MAD_TIMEOUT_SECONDS, Agent
 from twisted_ib.hca.mad.rmpp.receiver import RMPP_TABLE_BYTES
 from twisted_ib.hca.mad.rmpp.segments import TABLE, dataAt, isSegment
 from twisted_ib.hca.services.address import AddressVector
@@ -37,7 +37,6 @@ from twisted_ib.hca.wire.mad.mad import (
 )
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.mad.dispatch import Agent
     from twisted_ib.hca.mad.requests import ReceivedMAD, Request
 
 #: Agents of one program at a port (Linux user_mad.c, IB_UMAD_MAX_AGENTS).
@@ -181,15 +180,14 @@ class UserPort:
         @param timeout: milliseconds that each attempt waits for a response, at most L{MAD_TIMEOUT_SECONDS};
             negative for as long as that, 0 if no response is expected.
         @param retries: how often it is repeated, at most L{MAD_RETRIES}.
-        @raise ValueError: there is no such agent, or the MAD is not of its class and version.
+        @raise ValueError: there is no such agent, or the class of the MAD is on another queue pair.
         @raise LengthError: it is too short or too long.
         @raise HeaderError: it has another base version.
         @raise ResourceLimitError: too many wait for their responses.
         @raise QueuePairError: the address is not valid.
         """
         found = self._agentOf(number)
-        agent = found.agent
-        assert agent is not None
+        agent = self._sender(found, octets)
         mad = self._parse(agent, octets)
         method = octets[METHOD_AT]
         # Linux mad.c ib_response_mad.
@@ -217,20 +215,26 @@ class UserPort:
             sent.append(request)
             found.requests.add(request)
 
-    def _parse(self, agent: Agent, octets: bytes) -> Mad:
+    def _sender(self, found: _UserAgent, octets: bytes) -> Agent:
         if not HEADER_BYTES <= len(octets) <= MAD_BYTES + RMPP_TABLE_BYTES:
             raise LengthError(f"a MAD has no {len(octets)} octets")
         if octets[0] != BASE_VERSION:
             raise HeaderError(f"a MAD has base version {octets[0]}, not {BASE_VERSION}")
         class_, version = octets[CLASS_AT:METHOD_AT]
-        if (class_, version) != (agent.managementClass, agent.version):
-            raise ValueError(
-                f"the agent is of class {agent.managementClass:#04x} version {agent.version}, and the MAD of "
-                f"{class_:#04x} version {version}"
-            )
+        agent = found.agent
+        assert agent is not None
+        if (class_, version) == (agent.managementClass, agent.version):
+            return agent
+        # OpenSM sends SMPs of both classes by one agent: Linux compares queue pairs only.
+        sender = Agent(self.device.mads, class_, version, frozenset(), found.received)
+        if sender.number != agent.number:
+            raise ValueError(f"class {class_:#04x} is not on queue pair {agent.number}, the agent's")
+        return sender
+
+    def _parse(self, agent: Agent, octets: bytes) -> Mad:
         first = octets[:MAD_BYTES].ljust(MAD_BYTES, b"\0")
         mad = decodeMAD(first)
-        at = dataAt(class_)
+        at = dataAt(agent.managementClass)
         if at is not None and agent.hasRMPP and isSegment(first):
             # Whole, and with an incomplete header, as Linux user_mad.c takes it from programs.
             assert isinstance(mad.header, TRANSFER_HEADERS)
