@@ -34,6 +34,13 @@ class HandleError(HCAError):
         self.number = number
 
 
+def unsupported() -> HandleError:
+    """
+    @return: EOPNOTSUPP, for an optional function that this HCA does not have.
+    """
+    return HandleError("This HCA does not support it", errno.EOPNOTSUPP)
+
+
 def numberOf(error: BaseException) -> int:
     """
     @return: the errno of an error.
@@ -83,4 +90,4 @@ def guarded(row: Row, function: Callable[..., Any], ffi: Any) -> Callable[..., A
     return call
 
 
-__all__ = ["DEBUG", "HandleError", "guarded", "numberOf"]
+__all__ = ["DEBUG", "HandleError", "guarded", "numberOf", "unsupported"]

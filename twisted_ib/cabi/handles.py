@@ -40,6 +40,8 @@ class Handles:
     def __init__(self) -> None:
         self.lock = RLock()
         self._entries: dict[int, _Entry] = {}
+        # By the objects' identities: the entries keep the objects.
+        self._addresses: dict[int, int] = {}
         self._freed: deque[Any] = deque(maxlen=FREED_STRUCTURES)
 
     def __len__(self) -> int:
@@ -62,6 +64,7 @@ class Handles:
             for each in used:
                 self._entries[each].users += 1
             self._entries[address] = _Entry(kind, value, structure, used)
+            self._addresses[id(value)] = address
 
     def get(self, address: int, *kinds: str) -> Any:
         """
@@ -90,6 +93,25 @@ class Handles:
         if entry is None:
             raise HandleError(f"There is no object at {address:#x}")
         return entry.structure
+
+    def addressOf(self, value: Any) -> int:
+        """
+        @param value: an object that was added.
+        @return: the address of its structure; 0 if it has none.
+        """
+        return self._addresses.get(id(value), 0)
+
+    def move(self, address: int, old: int, new: int) -> None:
+        """
+        Make an object a user of another in place of the one that it used.
+
+        @raise HandleError: there is no such object (EINVAL).
+        """
+        with self.lock:
+            self.use(new)
+            self.use(old, -1)
+            entry = self._entries[address]
+            entry.parents = tuple(new if each == old else each for each in entry.parents)
 
     def use(self, address: int, count: int = 1) -> None:
         """
@@ -154,6 +176,7 @@ class Handles:
                 if parent is not None:
                     parent.users -= 1
             self._freed.append(entry.structure)
+            self._addresses.pop(id(entry.value), None)
 
 
 #: The table of this process.

@@ -5,18 +5,29 @@ Devices, contexts and ports.
 from __future__ import annotations
 
 import errno
+import os
 from typing import Any
 
 from _twisted_ib_verbs import ffi
 
 from twisted_ib.cabi import attend
 from twisted_ib.cabi.chosen import chosenAddress, chosenDevice
-from twisted_ib.cabi.errors import HandleError
+from twisted_ib.cabi.errors import HandleError, unsupported
 from twisted_ib.cabi.functions import handler
 from twisted_ib.cabi.handles import handles
-from twisted_ib.cabi.verbs.structures import addressOf, copyFields, given, lasting, new, objectOf
+from twisted_ib.cabi.verbs.completion import isNonBlocking
+from twisted_ib.cabi.verbs.structures import (
+    addressOf,
+    copyFields,
+    copyPart,
+    given,
+    lasting,
+    objectOf,
+    pointers,
+)
 from twisted_ib.errors import HCAError
 from twisted_ib.hca import verbs
+from twisted_ib.hca.base import attributes
 from twisted_ib.hca.verbs.objects.deviceattr import DeviceAttr, PortAttr
 
 #: Fields of C{struct ibv_device_attr} whose names differ in pyverbs.
@@ -24,12 +35,18 @@ _RENAMED = {"fw_ver": "fw_version", "atomic_cap": "atomic_caps", "max_raw_ipv6_q
 _DEVICE_FIELDS = [
     name for name, _ in ffi.typeof("struct ibv_device_attr").fields if hasattr(DeviceAttr(), name)
 ]
+_PORT_FIELDS = [name for name, _ in ffi.typeof("struct ibv_port_attr").fields if hasattr(PortAttr(), name)]
 # The structure of old programs ends before it.
-_PORT_FIELDS = [
-    name
-    for name, _ in ffi.typeof("struct ibv_port_attr").fields
-    if hasattr(PortAttr(), name) and name != "port_cap_flags2"
-]
+_OLD_PORT_FIELDS = [name for name in _PORT_FIELDS if name != "port_cap_flags2"]
+#: The functions that inline ones of the headers call.
+_OPERATIONS = pointers(
+    *(name for name, field in ffi.typeof("struct ibv_context_ops").fields if field.type.kind == "function")
+)
+_EXTENDED = pointers(
+    *(name for name, field in ffi.typeof("struct verbs_context").fields if field.type.kind == "function")
+)
+#: The value of C{abi_compat} that says that C{struct verbs_context} is around it.
+_IS_EXTENDED = ffi.cast("void *", -1)
 
 #: The structures of devices by their names, for as long as the process is: programs keep the pointers after
 #: they have freed the list.
@@ -68,14 +85,17 @@ def openContext(name: str, value: verbs.Context) -> Any:
     @return: its C{struct ibv_context}.
     """
     attend.begin()
-    return new(
-        "ibv_context",
-        value,
-        device=deviceStructure(name),
-        cmd_fd=-1,
-        async_fd=-1,
-        num_comp_vectors=value.num_comp_vectors,
-    )
+    whole = ffi.new("struct verbs_context *", {**_EXTENDED, "sz": ffi.sizeof("struct verbs_context")})
+    structure = ffi.addressof(whole, "context")
+    structure.device = deviceStructure(name)
+    structure.ops = _OPERATIONS
+    structure.cmd_fd = -1
+    structure.async_fd = value.async_fd
+    os.set_blocking(structure.async_fd, True)
+    structure.num_comp_vectors = value.num_comp_vectors
+    structure.abi_compat = _IS_EXTENDED
+    handles.add(addressOf(structure), "ibv_context", value, whole)
+    return structure
 
 
 @handler
@@ -133,6 +153,14 @@ def ibv_get_device_index(device: Any) -> int:
 
 
 @handler
+def ibv_import_device(cmd_fd: int) -> Any:
+    """
+    Nothing: a context is in one process.
+    """
+    raise unsupported()
+
+
+@handler
 def ibv_open_device(device: Any) -> Any:
     """
     Open a device.
@@ -174,13 +202,45 @@ def ibv_query_device(context: Any, attr: Any) -> int:
 
 
 @handler
+def query_device_ex(context: Any, input: Any, attr: Any, size: int) -> int:
+    """
+    The attributes of a device, with the extended ones, as far as the program's structure has them.
+    """
+    found = objectOf(context, "ibv_context")
+    given(attr)
+    made = ffi.new("struct ibv_device_attr_ex *")
+    extended = found.query_device_ex()
+    fillDevice(extended.orig_attr, ffi.addressof(made, "orig_attr"))
+    moderation = extended.cq_mod_caps
+    made.cq_mod_caps.max_cq_count = moderation.max_cq_count
+    made.cq_mod_caps.max_cq_period = moderation.max_cq_period
+    made.device_cap_flags_ex = extended.device_cap_flags_ex
+    made.phys_port_cnt_ex = made.orig_attr.phys_port_cnt
+    copyPart(attr, made, size)
+    return 0
+
+
+@handler
 def ibv_query_port(context: Any, port: int, attr: Any) -> int:
     """
     The attributes of a port.
     """
     found = objectOf(context, "ibv_context")
     given(attr)
-    copyFields(found.query_port(port), ffi.cast("struct ibv_port_attr *", attr), _PORT_FIELDS)
+    copyFields(found.query_port(port), ffi.cast("struct ibv_port_attr *", attr), _OLD_PORT_FIELDS)
+    return 0
+
+
+@handler
+def query_port(context: Any, port: int, attr: Any, size: int) -> int:
+    """
+    The attributes of a port, as far as the program's structure has them.
+    """
+    found = objectOf(context, "ibv_context")
+    given(attr)
+    made = ffi.new("struct ibv_port_attr *")
+    copyFields(found.query_port(port), made, _PORT_FIELDS)
+    copyPart(attr, made, size)
     return 0
 
 
@@ -193,6 +253,40 @@ def ibv_query_gid(context: Any, port: int, index: int, gid: Any) -> int:
     given(gid)
     ffi.memmove(gid, found.query_gid(port, index).raw, 16)
     return 0
+
+
+def _fillEntry(made: verbs.GIDEntry, entry: Any) -> None:
+    entry.gid.raw = verbs.GID(made.gid_str()).raw
+    entry.gid_index, entry.port_num, entry.gid_type = made.gid_index, made.port_num, made.gid_type
+
+
+@handler
+def _ibv_query_gid_ex(context: Any, port: int, index: int, entry: Any, flags: int, size: int) -> int:
+    """
+    An entry of the GID table.
+    """
+    found = objectOf(context, "ibv_context")
+    given(entry)
+    made = ffi.new("struct ibv_gid_entry *")
+    _fillEntry(found.query_gid_ex(port, index, flags), made)
+    copyPart(entry, made, size)
+    return 0
+
+
+@handler
+def _ibv_query_gid_table(context: Any, entries: Any, most: int, flags: int, size: int) -> int:
+    """
+    All entries of the GID table.
+    """
+    found = objectOf(context, "ibv_context")
+    table = found.query_gid_table(most, flags)
+    given(entries)
+    made = ffi.new("struct ibv_gid_entry *")
+    at = ffi.cast("char *", entries)
+    for index, each in enumerate(table):
+        _fillEntry(each, made)
+        copyPart(at + index * size, made, size)
+    return len(table)
 
 
 @handler
@@ -226,6 +320,34 @@ def ibv_get_pkey_index(context: Any, port: int, pkey: int) -> int:
 
 
 @handler
+def ibv_get_async_event(context: Any, event: Any) -> int:
+    """
+    Wait for an asynchronous event.
+    """
+    found = objectOf(context, "ibv_context")
+    given(event)
+    if isNonBlocking(found.async_fd):
+        taken = found.next_async_event()
+        if taken is None:
+            raise HandleError("There is no event", errno.EAGAIN)
+    else:
+        taken = found.get_async_event()
+    event.event_type = taken.event_type
+    if taken.element is None:
+        event.element.port_num = attributes.PORT
+    else:
+        event.element.cq = ffi.cast("struct ibv_cq *", handles.addressOf(taken.element))
+    return 0
+
+
+@handler
+def ibv_ack_async_event(event: Any) -> None:
+    """
+    Nothing: destroying an object drops its events.
+    """
+
+
+@handler
 def ibv_get_sysfs_path() -> Any:
     """
     Where sysfs is.
@@ -256,3 +378,19 @@ def ibv_is_fork_initialized() -> int:
     That no preparation is needed.
     """
     return int(verbs.is_fork_initialized())
+
+
+@handler
+def ibv_dontfork_range(base: Any, size: int) -> int:
+    """
+    Nothing: no page is pinned.
+    """
+    return 0
+
+
+@handler
+def ibv_dofork_range(base: Any, size: int) -> int:
+    """
+    Nothing: no page is pinned.
+    """
+    return 0

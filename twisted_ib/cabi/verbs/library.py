@@ -7,10 +7,10 @@ from __future__ import annotations
 from _twisted_ib_verbs import ffi
 
 from twisted_ib.cabi.library import connect
-from twisted_ib.cabi.verbs import device
+from twisted_ib.cabi.verbs import address, completion, device, extended, memory, queues, text, work
 from twisted_ib.cabi.verbs.table import TABLE
 
 #: The modules with handlers.
-MODULES = (device,)
+MODULES = (address, completion, device, extended, memory, queues, text, work)
 
 connect(ffi, "verbs", TABLE)

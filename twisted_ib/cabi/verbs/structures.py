@@ -7,10 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from _twisted_ib_verbs import ffi
+from _twisted_ib_verbs import ffi, lib
 
 from twisted_ib.cabi.errors import HandleError
 from twisted_ib.cabi.handles import handles
+
+#: Octets by which a program's structure may be longer than this library's.
+LARGEST_STRUCTURE = 1 << 16
 
 
 def addressOf(pointer: Any) -> int:
@@ -68,6 +71,29 @@ def copyFields(source: Any, target: Any, names: Iterable[str]) -> None:
         setattr(target, name, getattr(source, name))
 
 
+def copyPart(target: Any, made: Any, size: int) -> None:
+    """
+    Copy a structure into a program's, which may have been compiled with an older or a newer header.
+
+    @param target: the program's.
+    @param made: the structure.
+    @param size: octets of the program's; those that this one does not have become 0.
+    """
+    here = ffi.buffer(made)[:size]
+    # A structure has some kilobytes at most: a larger size is a fault of the program.
+    if size - len(here) > LARGEST_STRUCTURE:
+        raise HandleError(f"A structure has no {size} octets")
+    ffi.memmove(target, here + bytes(size - len(here)), size)
+
+
+def pointers(*names: str) -> dict[str, Any]:
+    """
+    @param names: of functions of the table without a version, which are those of fields.
+    @return: pointers to them, for the fields of a structure.
+    """
+    return {name: ffi.addressof(lib, f"exported_{name}") for name in names}
+
+
 #: Texts that C programs hold for ever: one for each value of an enumeration.
 _texts: dict[str, Any] = {}
 
@@ -82,4 +108,15 @@ def lasting(text: str) -> Any:
     return _texts[text]
 
 
-__all__ = ["addressOf", "copyFields", "given", "lasting", "new", "objectOf", "optional"]
+__all__ = [
+    "LARGEST_STRUCTURE",
+    "addressOf",
+    "copyFields",
+    "copyPart",
+    "given",
+    "lasting",
+    "new",
+    "objectOf",
+    "optional",
+    "pointers",
+]

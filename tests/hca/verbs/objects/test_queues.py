@@ -116,7 +116,16 @@ class QueueTests(VerbsTestCase):
         A queue that is full loses completions: it raises an event, and its queue pair fails.
         """
         a = self.overflow()
-        self.assertEqual(a.ctx.get_async_event().event_type, enums.IBV_EVENT_CQ_ERR)
+        self.assertTrue(select.select([a.ctx.async_fd], [], [], 0)[0])
+        event = a.ctx.get_async_event()
+        self.assertEqual(event.event_type, enums.IBV_EVENT_CQ_ERR)
+        self.assertIs(event.element, a.cq)
+        # That of the queue pair follows.
+        event = a.ctx.next_async_event()
+        assert event is not None
+        self.assertIs(event.element, a.qp)
+        self.assertIs(a.ctx.next_async_event(), None)
+        self.assertEqual(select.select([a.ctx.async_fd], [], [], 0)[0], [])
         self.assertEqual(a.qp.qp_state, enums.IBV_QPS_ERR)
 
     def test_forgottenEvents(self) -> None:
@@ -183,6 +192,25 @@ class ChannelTests(VerbsTestCase):
         self.assertEqual(self.cq.num_events, 0)
         self.assertIs(self.cq.comp_channel, self.channel)
 
+    def test_nextEvent(self) -> None:
+        """
+        The event of any queue can be fetched, without waiting too; a descriptor is readable meanwhile only.
+        """
+
+        def isReadable() -> bool:
+            return bool(select.select([self.channel.event_fd], [], [], 0)[0])
+
+        CQ(self.far.ctx, 1, None, self.channel)
+        self.assertIs(self.channel.next_event(wait=False), None)
+        self.cq.req_notify()
+        self.assertFalse(isReadable())
+        self.send()
+        self.wait(self.cq)
+        self.assertTrue(isReadable())
+        self.assertIs(self.channel.next_event(wait=False), self.cq)
+        self.assertFalse(isReadable())
+        self.assertEqual(self.cq.num_events, 1)
+
     def test_waits(self) -> None:
         """
         A waiting thread is woken by a post of another thread.
@@ -245,7 +273,7 @@ class ChannelTests(VerbsTestCase):
         self.assertTrue(self.channel._notices.waiting)
         self.cq.close()
         self.assertFalse(self.channel._notices.waiting)
-        self.assertEqual(select.select([self.channel._notices.fd], [], [], 0)[0], [])
+        self.assertEqual(select.select([self.channel._notices.pipe.fd], [], [], 0)[0], [])
 
     def test_channelClosesQueues(self) -> None:
         """

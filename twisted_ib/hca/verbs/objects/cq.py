@@ -5,7 +5,6 @@ Completion channels and completion queues.  Source: rdma-core 65, C{pyverbs/cq.p
 from __future__ import annotations
 
 import errno
-import os
 import select
 from collections import deque
 from typing import Any
@@ -16,7 +15,7 @@ from twisted_ib.hca.base import attributes
 from twisted_ib.hca.queues.completion import CompletionQueue
 from twisted_ib.hca.verbs.base.base import checked, table
 from twisted_ib.hca.verbs.base.errors import PyverbsError, PyverbsRDMAError
-from twisted_ib.hca.verbs.base.hub import hub
+from twisted_ib.hca.verbs.base.hub import ReadablePipe, hub
 from twisted_ib.hca.verbs.base.verb import (
     VerbsObject,
     deferredCloses,
@@ -35,17 +34,12 @@ class _CQEvents:
     Completion queues with an event that the program has not fetched, and a pipe that is readable meanwhile.
 
     @ivar waiting: these queues, in the order of their events.
-    @ivar fd: readable while there are any, or after L{wake}.
+    @ivar pipe: readable while there are any, or after L{wake}.
     """
 
     def __init__(self) -> None:
         self.waiting: deque[CompletionQueue] = deque()
-        self.fd, self._write = os.pipe()
-        os.set_blocking(self.fd, False)
-        os.set_blocking(self._write, False)
-        # One octet in the pipe at most: it cannot fill up, and poll(2) needs no more.
-        self._readable = False
-        self._closed = False
+        self.pipe = ReadablePipe()
 
     def add(self, queue: CompletionQueue) -> None:
         self.waiting.append(queue)
@@ -54,10 +48,7 @@ class _CQEvents:
         hub.wake()
 
     def wake(self) -> None:
-        if not self._readable and not self._closed:
-            # First, so that a write that raises is not repeated for each completion.
-            self._readable = True
-            os.write(self._write, b"!")
+        self.pipe.set()
 
     def take(self) -> CompletionQueue | None:
         queue = self.waiting.popleft() if self.waiting else None
@@ -65,9 +56,8 @@ class _CQEvents:
         return queue
 
     def _settle(self) -> None:
-        if self._readable and not self.waiting:
-            self._readable = False
-            os.read(self.fd, 1)
+        if not self.waiting:
+            self.pipe.clear()
 
     def forget(self, queue: CompletionQueue) -> None:
         # Else get_cq_event would return a queue that is destroyed.
@@ -76,12 +66,9 @@ class _CQEvents:
             self._settle()
 
     def close(self) -> None:
-        self._closed = True
-        self._readable = False
         # Before the descriptors are closed: others may get their numbers at once.
         hub.watchers.discard(self)
-        os.close(self.fd)
-        os.close(self._write)
+        self.pipe.close()
 
 
 class CompChannel(VerbsObject):
@@ -137,12 +124,21 @@ class CompChannel(VerbsObject):
                 # single number for completions that are here and for doorbells that lead to some.  Made on
                 # demand, as most programs block in get_cq_event.
                 self._poller = poller = select.epoll()
-                poller.register(self._notices.fd, select.EPOLLIN)
+                poller.register(self._notices.pipe.fd, select.EPOLLIN)
                 poller.register(self._device.fabric.fileno(), select.EPOLLIN)
                 # From now on the hub arms the doorbells for this program, as for a thread in wait().
                 hub.watchers.add(self._notices)
             fd: int = self._poller.fileno()
             return fd
+
+    @property
+    def event_fd(self) -> int:
+        """
+        A descriptor that is readable while there is an event, and at no other time: for programs with a
+        thread that drives the devices.  Not in pyverbs.
+        """
+        self._check()
+        return self._notices.pipe.fd
 
     def get_cq_event(self, expected_cq: Any) -> None:
         """
@@ -152,19 +148,32 @@ class CompChannel(VerbsObject):
         @param expected_cq: the queue that the program thinks it is.
         @raise PyverbsRDMAError: it is another.
         """
+        # As pyverbs/cq.pyx: the event is consumed all the same.
+        if self.next_event() is not expected_cq:
+            raise PyverbsRDMAError("Received event on an unexpected CQ", errno.EINVAL)
+
+    def next_event(self, wait: bool = True) -> PolledQueue | None:
+        """
+        Fetch the oldest event, of any queue of the channel.  Not in pyverbs.
+
+        @param wait: wait for one, as L{get_cq_event}.
+        @return: its queue; None if there is no event and C{wait} is false.
+        """
         while True:
-            waitFor(self._noticeOrEnd, "Failed to get CQ event")
+            if wait:
+                waitFor(self._noticeOrEnd, "Failed to get CQ event")
             with hub:
+                if not wait:
+                    hub.drive()
                 self._check()
-                queue = self._notices.take()
-                if queue is None:
-                    # Another thread has fetched it.
-                    continue
-                # As pyverbs/cq.pyx: the event is consumed all the same.
-                if queue is not expected_cq._core:
-                    raise PyverbsRDMAError("Received event on an unexpected CQ", errno.EINVAL)
-                expected_cq.num_events += 1
-                return
+                core = self._notices.take()
+                # Another thread may have fetched it, and a queue may have been dropped with its event.
+                for queue in self._children if core is not None else ():
+                    if isinstance(queue, PolledQueue) and queue._core is core:
+                        queue.num_events += 1
+                        return queue
+                if not wait:
+                    return None
 
     def _noticeOrEnd(self) -> bool:
         # Closed by another thread: _check() then raises in the waiting one.

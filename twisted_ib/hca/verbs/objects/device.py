@@ -32,7 +32,7 @@ from twisted_ib.hca.verbs.base.devicetext import (
     translate_transport_type,
 )
 from twisted_ib.hca.verbs.base.errors import PyverbsRDMAError, PyverbsUserError
-from twisted_ib.hca.verbs.base.hub import hub, locked
+from twisted_ib.hca.verbs.base.hub import ReadablePipe, hub, locked
 from twisted_ib.hca.verbs.base.verb import VerbsObject, check, invalid, unsupported, verb, waitFor
 from twisted_ib.hca.verbs.enums.device import (
     ibv_gid_type,
@@ -118,10 +118,13 @@ class AsyncEvent(PyverbsObject):
     An asynchronous event (IBTA vol. 1 11.6.3).
 
     @ivar event_type: one of C{ibv_event_type}.
+    @ivar element: the completion queue, queue pair or shared receive queue that it is about; None for one of
+        the device or its port.  Not in pyverbs.
     """
 
-    def __init__(self, event_type: int = 0) -> None:
+    def __init__(self, event_type: int = 0, element: VerbsObject | None = None) -> None:
         self.event_type = event_type
+        self.element = element
 
     # man ibv_get_async_event(3): destroying an object waits for its events to be acknowledged.  Here it drops
     # them instead, so that this need not count.
@@ -140,7 +143,35 @@ _contexts: WeakKeyDictionary[device.Device, WeakSet[_Events]] = WeakKeyDictionar
 
 class _Events(AsyncEvents):
     # AsyncEvents has no slot for weak references; a WeakSet needs one.
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "pipe")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pipe: ReadablePipe | None = None
+
+    def add(self, kind: EventType, element: Any) -> None:
+        super().add(kind, element)
+        self.settle()
+
+    def take(self) -> tuple[EventType, Any] | None:
+        taken = super().take()
+        self.settle()
+        return taken
+
+    def forget(self, element: Any) -> None:
+        super().forget(element)
+        self.settle()
+
+    def settle(self) -> None:
+        if self.pipe is not None:
+            if len(self):
+                self.pipe.set()
+            else:
+                self.pipe.clear()
+
+    def close(self) -> None:
+        if self.pipe is not None:
+            self.pipe.close()
 
 
 def _deviceEvent(kind: EventType, element: Any) -> None:
@@ -198,8 +229,13 @@ class Context(VerbsObject):
         # Set again by each context of the device: it is a function without state.
         self._device.onEvent = _deviceEvent
         # A local name: the closer must not refer to the context.
-        opened = self._device
-        self._opened(lambda: hub.close(opened))
+        opened, events = self._device, self._events
+
+        def close() -> None:
+            hub.close(opened)
+            events.close()
+
+        self._opened(close)
 
     @property
     def context(self) -> int:
@@ -376,6 +412,19 @@ class Context(VerbsObject):
 
     # -- events
 
+    @property
+    def async_fd(self) -> int:
+        """
+        A descriptor that is readable while there is an event, for programs with a thread that drives the
+        devices.  Not in pyverbs.
+        """
+        with hub:
+            self._check()
+            if self._events.pipe is None:
+                self._events.pipe = ReadablePipe()
+                self._events.settle()
+            return self._events.pipe.fd
+
     def get_async_event(self) -> AsyncEvent:
         """
         Wait for an event of the device or of an object of this context; the devices are driven meanwhile.
@@ -384,12 +433,29 @@ class Context(VerbsObject):
         """
         while True:
             waitFor(self._eventOrEnd, "Failed to get async event")
-            with hub:
-                self._check()
-                # Another thread may have been faster: then wait again.
-                found = self._events.take()
-                if found is not None:
-                    return AsyncEvent(int(found[0]))
+            # Another thread may have been faster: then wait again.
+            found = self.next_async_event()
+            if found is not None:
+                return found
+
+    def next_async_event(self) -> AsyncEvent | None:
+        """
+        Fetch the oldest event, without waiting.  Not in pyverbs.
+
+        @return: the event; None if there is none.
+        """
+        with hub:
+            self._check()
+            found = self._events.take()
+            return None if found is None else AsyncEvent(int(found[0]), self._objectOf(found[1]))
+
+    def _objectOf(self, core: Any) -> VerbsObject | None:
+        # Queues are children of the context or of a domain.
+        for child in self._children:
+            for each in (child, *child._children):
+                if getattr(each, "_core", None) is core:
+                    return each
+        return None
 
     def _eventOrEnd(self) -> bool:
         # Closed by another thread: _check() then raises in the waiting one.

@@ -1,0 +1,213 @@
+"""
+Requests built one by one: C{ibv_wr_*}.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from _twisted_ib_verbs import ffi
+
+from twisted_ib import limits
+from twisted_ib.cabi.errors import HandleError, unsupported
+from twisted_ib.cabi.functions import handler
+from twisted_ib.cabi.verbs.memory import bindInfo
+from twisted_ib.cabi.verbs.structures import addressOf, given, objectOf
+from twisted_ib.cabi.verbs.work import elements
+from twisted_ib.hca import verbs
+from twisted_ib.hca.verbs.base.wr import storedImmediate
+
+
+def _queuePair(qp: Any) -> verbs.QPEx:
+    value = objectOf(qp, "ibv_qp")
+    if not isinstance(value, verbs.QPEx):
+        raise HandleError("The queue pair was created without IBV_QP_INIT_ATTR_SEND_OPS_FLAGS")
+    return value
+
+
+def _begun(qp: Any) -> verbs.QPEx:
+    value = _queuePair(qp)
+    # Programs set these fields before the call.
+    value.wr_id, value.wr_flags = qp.wr_id, qp.wr_flags
+    return value
+
+
+@handler
+def ibv_qp_to_qp_ex(qp: Any) -> Any:
+    """
+    The extended structure of a queue pair that was created with one.
+    """
+    value = objectOf(qp, "ibv_qp")
+    # Not an error: programs ask so whether it has one.
+    return ffi.cast("struct ibv_qp_ex *", qp) if isinstance(value, verbs.QPEx) else ffi.NULL
+
+
+@handler
+def wr_start(qp: Any) -> None:
+    """
+    Begin a batch.
+    """
+    _queuePair(qp).wr_start()
+
+
+@handler
+def wr_complete(qp: Any) -> int:
+    """
+    Post the batch.
+    """
+    _queuePair(qp).wr_complete()
+    return 0
+
+
+@handler
+def wr_abort(qp: Any) -> None:
+    """
+    Drop the batch.
+    """
+    _queuePair(qp).wr_abort()
+
+
+@handler
+def wr_send(qp: Any) -> None:
+    """
+    Begin a SEND.
+    """
+    _begun(qp).wr_send()
+
+
+@handler
+def wr_send_imm(qp: Any, data: int) -> None:
+    """
+    Begin a SEND with immediate data.
+    """
+    _begun(qp).wr_send_imm(storedImmediate(data))
+
+
+@handler
+def wr_send_inv(qp: Any, rkey: int) -> None:
+    """
+    Begin a SEND that invalidates a window.
+    """
+    _begun(qp).wr_send_inv(rkey)
+
+
+@handler
+def wr_send_tso(qp: Any, hdr: Any, size: int, mss: int) -> None:
+    """
+    Nothing: there are no segmented sends.
+    """
+    _begun(qp)
+    raise unsupported()
+
+
+@handler
+def wr_rdma_read(qp: Any, rkey: int, addr: int) -> None:
+    """
+    Begin a READ.
+    """
+    _begun(qp).wr_rdma_read(rkey, addr)
+
+
+@handler
+def wr_rdma_write(qp: Any, rkey: int, addr: int) -> None:
+    """
+    Begin a WRITE.
+    """
+    _begun(qp).wr_rdma_write(rkey, addr)
+
+
+@handler
+def wr_rdma_write_imm(qp: Any, rkey: int, addr: int, data: int) -> None:
+    """
+    Begin a WRITE with immediate data.
+    """
+    _begun(qp).wr_rdma_write_imm(rkey, addr, storedImmediate(data))
+
+
+@handler
+def wr_atomic_cmp_swp(qp: Any, rkey: int, addr: int, compare: int, swap: int) -> None:
+    """
+    Begin a compare-and-swap.
+    """
+    _begun(qp).wr_atomic_cmp_swp(rkey, addr, compare, swap)
+
+
+@handler
+def wr_atomic_fetch_add(qp: Any, rkey: int, addr: int, add: int) -> None:
+    """
+    Begin a fetch-and-add.
+    """
+    _begun(qp).wr_atomic_fetch_add(rkey, addr, add)
+
+
+@handler
+def wr_local_inv(qp: Any, rkey: int) -> None:
+    """
+    Begin a local invalidate.
+    """
+    _begun(qp).wr_local_inv(rkey)
+
+
+@handler
+def wr_bind_mw(qp: Any, mw: Any, rkey: int, info: Any) -> None:
+    """
+    Begin the bind of a type 2 window.
+    """
+    value = _begun(qp)
+    given(info)
+    value.wr_bind_mw(objectOf(mw, "ibv_mw"), rkey, bindInfo(info))
+
+
+@handler
+def wr_set_sge(qp: Any, lkey: int, addr: int, length: int) -> None:
+    """
+    Set the local buffer.
+    """
+    _queuePair(qp).wr_set_sge(verbs.SGE(addr, length, lkey))
+
+
+@handler
+def wr_set_sge_list(qp: Any, count: int, list: Any) -> None:
+    """
+    Set the local buffers.
+    """
+    _queuePair(qp).wr_set_sge_list(count, elements(list, count))
+
+
+@handler
+def wr_set_inline_data(qp: Any, addr: Any, length: int) -> None:
+    """
+    Set the inline data.
+    """
+    _queuePair(qp).wr_set_inline_data(addressOf(addr), length)
+
+
+@handler
+def wr_set_inline_data_list(qp: Any, count: int, list: Any) -> None:
+    """
+    Set the inline data, in pieces.
+    """
+    value = _queuePair(qp)
+    if count > limits.SCATTER_GATHER_ELEMENTS:
+        raise HandleError(f"A request has at most {limits.SCATTER_GATHER_ELEMENTS} pieces, not {count}")
+    if count:
+        given(list)
+    pieces = [verbs.DataBuffer(addressOf(each.addr), each.length) for each in list[0:count]] if count else []
+    value.wr_set_inline_data_list(count, pieces)
+
+
+@handler
+def wr_set_ud_addr(qp: Any, ah: Any, qpn: int, qkey: int) -> None:
+    """
+    Set the destination of a datagram.
+    """
+    _queuePair(qp).wr_set_ud_addr(objectOf(ah, "ibv_ah"), qpn, qkey)
+
+
+@handler
+def wr_set_xrc_srqn(qp: Any, srqn: int) -> None:
+    """
+    Nothing: there are no XRC queue pairs.
+    """
+    _queuePair(qp)
+    raise unsupported()
