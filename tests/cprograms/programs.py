@@ -1,0 +1,119 @@
+"""
+The programs: their command lines as server and as client, and what they say when all was right.
+"""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+#: Devices that they run on: two processes of a host over shared memory, and over RoCE with an address each.
+DEVICES = ("shm0", "roce0")
+
+
+@frozen
+class Program:
+    """
+    A program.  In its words C{{device}} is the device, C{{port}} a free port, C{{server}} and C{{client}} the
+    addresses of both sides, C{{group}} that of a multicast group.
+
+    @ivar name: of the test.
+    @ivar server: the server's command line.
+    @ivar client: the client's.
+    @ivar package: Debian's package.
+    @ivar said: what the client has to print; the exit statuses are 0 in any case.
+    @ivar ready: what the server prints when the client may start; C{""} if it listens on the TCP port, or
+        refuses connections until it is ready.
+    @ivar isOverTCP: whether the client connects to the server by TCP first.
+    """
+
+    name: str
+    server: str
+    client: str
+    package: str
+    said: str
+    ready: str = ""
+    isOverTCP: bool = False
+
+
+def _pingpong(kind: str, options: str, name: str = "") -> Program:
+    command = f"ibv_{kind}_pingpong -d {{device}} -g 0 -p {{port}} {options}"
+    return Program(
+        name or kind,
+        command,
+        f"{command} {{server}}",
+        "ibverbs-utils",
+        "iters in",
+        isOverTCP=True,
+    )
+
+
+def _cm(name: str, server: str, client: str, said: str, ready: str = "") -> Program:
+    return Program(name, server, client, "rdmacm-utils", said, ready)
+
+
+def _perftest(operation: str, figure: str, options: str) -> Program:
+    name = f"ib_{operation}_{figure}"
+    command = f"{name} -d {{device}} -x 0 -p {{port}} -F {options}"
+    return Program(name, command, f"{command} {{server}}", "perftest", "#bytes", isOverTCP=True)
+
+
+#: -c: the received data is checked.
+_PINGPONGS = (
+    _pingpong("rc", "-c -n 100 -s 3000"),
+    _pingpong("rc", "-c -n 100 -s 3000 -e", "rc_events"),
+    _pingpong("uc", "-c -n 100 -s 3000"),
+    _pingpong("uc", "-c -n 100 -s 3000 -e", "uc_events"),
+    _pingpong("ud", "-c -n 100 -s 1000"),
+    _pingpong("ud", "-c -n 100 -s 1000 -e", "ud_events"),
+    _pingpong("srq", "-c -n 20 -q 4 -s 1000"),
+    _pingpong("srq", "-c -n 20 -q 4 -s 1000 -e", "srq_events"),
+)
+
+_CM = (
+    _cm(
+        "rping",
+        "rping -s -a {server} -p {port} -C 20 -S 1000 -V",
+        "rping -c -a {server} -I {client} -p {port} -C 20 -S 1000 -V -v",
+        "rdma-ping-19:",
+    ),
+    _cm(
+        "ucmatose",
+        "ucmatose -b {server} -p {port} -c 3 -C 10 -S 1000",
+        "ucmatose -s {server} -b {client} -p {port} -c 3 -C 10 -S 1000",
+        "return status 0",
+    ),
+    _cm(
+        "udaddy",
+        "udaddy -b {server} -c 3 -C 10 -S 1000",
+        "udaddy -s {server} -b {client} -c 3 -C 10 -S 1000",
+        "return status 0",
+    ),
+    _cm(
+        "mckey",
+        "mckey -m {group} -b {server} -C 10 -S 1000",
+        "mckey -m {group} -b {client} -s -C 10 -S 1000",
+        "return status 0",
+        "joined dgid",
+    ),
+    _cm(
+        "rdma_client",
+        "rdma_server -s {server} -p {port}",
+        "rdma_client -s {server} -p {port}",
+        "rdma_client: end 0",
+    ),
+    _cm(
+        "rstream",
+        "rstream -b {server} -p {port} -S 4096 -C 20 -I 2 -T v",
+        "rstream -s {server} -b {client} -p {port} -S 4096 -C 20 -I 2 -T v",
+        "4k",
+    ),
+)
+
+_PERFTEST = tuple(
+    _perftest(operation, figure, f"-n 100 {options}")
+    for operation, options in (("send", "-s 64"), ("write", "-s 64"), ("read", "-s 64"), ("atomic", ""))
+    for figure in ("lat", "bw")
+)
+
+#: All of them.
+PROGRAMS = (*_PINGPONGS, *_CM, *_PERFTEST)

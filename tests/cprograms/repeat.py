@@ -1,0 +1,61 @@
+"""
+C{python -m tests.cprograms.repeat}: each program several times, and how often it passed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+from tests.cprograms.lab import SWITCH, Lab, LabError, Side, lacking, sides
+from tests.cprograms.programs import DEVICES, PROGRAMS
+
+
+def _side(text: str) -> Side:
+    # NAMESPACE:ADDRESS
+    name, _, address = text.partition(":")
+    return Side(address, ("ip", "netns", "exec", name))
+
+
+def main() -> int:
+    """
+    @return: the exit status: how many runs failed, at most 100.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("programs", nargs="*", help="names as of the tests (default: all)")
+    parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--device", choices=DEVICES, action="append")
+    parser.add_argument("--namespace", type=_side, nargs=2, metavar="NAME:ADDRESS", help="server's, client's")
+    options = parser.parse_args()
+    os.environ[SWITCH] = "1"
+    reason = lacking()
+    if reason is not None:
+        print(reason)
+        return 1
+    failures = 0
+    print(f"{'program':<16} {'device':<6} passed  seconds each", flush=True)
+    for program in PROGRAMS:
+        if options.programs and program.name not in options.programs:
+            continue
+        for device in options.device or DEVICES:
+            lab = Lab(device, *(options.namespace or sides()))
+            errors: list[str] = []
+            begun = time.monotonic()
+            for _ in range(options.times):
+                try:
+                    lab.run(program)
+                except LabError as error:
+                    errors.append(str(error))
+            seconds = (time.monotonic() - begun) / options.times
+            passed = options.times - len(errors)
+            print(f"{program.name:<16} {device:<6} {passed}/{options.times}  {seconds:.1f}", flush=True)
+            failures += len(errors)
+            if errors:
+                print(errors[0], file=sys.stderr, flush=True)
+    return min(failures, 100)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

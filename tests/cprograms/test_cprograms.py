@@ -1,0 +1,41 @@
+"""
+Each program once on each device.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from tests.cprograms.lab import PROGRAM_SECONDS, Lab, LabError, lacking, sides
+from tests.cprograms.programs import DEVICES, PROGRAMS, Program
+
+
+class ProgramTests(SynchronousTestCase):
+    """
+    Both processes end with status 0, and the client says that all was right.
+    """
+
+    timeout = 3 * PROGRAM_SECONDS
+    skip = lacking()
+
+
+def _test(program: Program, device: str) -> Callable[[ProgramTests], None]:
+    def test(self: ProgramTests) -> None:
+        name = program.server.split()[0]
+        if shutil.which(name) is None:
+            raise SkipTest(f"no {name}: it is in Debian's package {program.package}")
+        try:
+            Lab(device, *sides()).run(program)
+        except LabError as error:
+            self.fail(str(error))
+
+    test.__doc__ = f"{program.name} on {device}."
+    return test
+
+
+for _program in PROGRAMS:
+    for _device in DEVICES:
+        setattr(ProgramTests, f"test_{_program.name}_{_device}", _test(_program, _device))
