@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 import twisted_ib.cabi
 from twisted_ib.cabi.building import LIBRARIES
 from twisted_ib.cabi.building.source import exportedFunctions, handlerDeclarations, versionScript
-from twisted_ib.cabi.functions import Failure, Row
+from twisted_ib.cabi.functions import AGAIN, Failure, Row
 
 FOLDER = Path(twisted_ib.cabi.__file__).parent
 
@@ -47,15 +47,16 @@ class RowTests(SynchronousTestCase):
         """
         text = exportedFunctions([POINTER, NOTHING, INNER])
         self.assertIn('__asm__("ibv_alloc_pd")', text)
-        self.assertIn("return python_ibv_alloc_pd(context);", text)
-        self.assertIn("    python_ibv_ack_cq_events(cq, n);", text)
+        self.assertIn("struct ibv_pd * result = python_ibv_alloc_pd(context);", text)
+        self.assertIn("\npython_ibv_ack_cq_events(cq, n);", text)
         self.assertIn("static int exported_poll_cq(", text)
         self.assertNotIn('__asm__("poll_cq")', text)
         self.assertEqual(handlerDeclarations([NONE], "static "), "static int python_rdma_get_count(void);\n")
 
     def test_cancelled(self) -> None:
         """
-        A thread cannot be cancelled in a handler whose row says what runs before it.
+        A thread cannot be cancelled in a handler, but before it, and between two calls of one that is called
+        again.
         """
         lines = exportedFunctions([attrs.evolve(NONE, before="wait();")]).splitlines()
         self.assertEqual(
@@ -69,9 +70,11 @@ class RowTests(SynchronousTestCase):
                 "}",
             ],
         )
-        text = exportedFunctions([attrs.evolve(NOTHING, before="")])
-        self.assertIn("    python_ibv_ack_cq_events(cq, n);", text)
-        self.assertNotIn("return result", text)
+        self.assertNotIn("return result", exportedFunctions([NOTHING]))
+        lines = exportedFunctions([attrs.evolve(NONE, again=True)]).splitlines()
+        self.assertEqual(
+            lines[-5:], [f"if (result != ({AGAIN}))", "return result;", "pthread_testcancel();", "}", "}"]
+        )
 
     def test_versions(self) -> None:
         """

@@ -19,6 +19,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _PROTOTYPE = re.compile(r"(?P<result>.*?)(?P<name>\w+)\((?P<parameters>.*)\)", re.DOTALL)
 
 
+#: The result of a handler that is to be called again; no function has it.
+AGAIN = -(1 << 30)
+
+
 class Failure(Enum):
     """
     The result of a function that fails; C{errno} is set in each case.
@@ -44,7 +48,9 @@ class Row:
     @ivar failure: the result of a call that fails, as the function's man page says.  By default NULL if it
         returns a pointer, nothing if it returns nothing, and else the errno.
     @ivar before: statements in C that run before the handler, without Python: they wait, and may return; or
-        none.  The thread can be cancelled there, and not in the handler; with L{None} it can be there too.
+        none.  The thread can be cancelled there, and not in a handler.
+    @ivar again: whether the handler waits a moment only and then returns L{AGAIN}: it is called again, and in
+        between the thread can be cancelled.
     """
 
     name: str
@@ -52,6 +58,7 @@ class Row:
     prototype: str
     failure: Failure = attrs.field()
     before: str | None = None
+    again: bool = False
 
     @failure.default
     def _failure(self) -> Failure:
@@ -118,4 +125,4 @@ def handlersOf(library: str, table: Iterable[Row]) -> list[tuple[Row, Callable[.
     return [(row, own[row.name]) for row in rows]
 
 
-__all__ = ["Failure", "Row", "handler", "handlersOf"]
+__all__ = ["AGAIN", "Failure", "Row", "handler", "handlersOf"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from twisted_ib.cabi.functions import Failure, Row
+from twisted_ib.cabi.functions import AGAIN, Failure, Row
 
 _RESULTS = {
     Failure.ERRNO: "EOPNOTSUPP",
@@ -35,6 +35,30 @@ def pointerDeclarations(table: Sequence[Row]) -> str:
     return "".join(f"{row.result} exported_{row.name}({row.parameters});\n" for row in inner)
 
 
+def _body(row: Row) -> str:
+    call = f"python_{row.name}({row.arguments});"
+    assign = "" if row.failure is Failure.NOTHING else f"{row.result} result = "
+    # pthread_cancel(3) would end a thread that waits for Python's lock, and leave that locked for ever.
+    lines = [
+        "pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling);",
+        f"{assign}{call}",
+        "pthread_setcancelstate(cancelling, NULL);",
+    ]
+    if row.again:
+        loop = [
+            "for (;;) {",
+            *lines,
+            f"if (result != ({AGAIN}))",
+            "return result;",
+            "pthread_testcancel();",
+            "}",
+        ]
+        lines = loop
+    elif assign:
+        lines.append("return result;")
+    return "\n".join([*([row.before] if row.before else []), *lines, "}\n"])
+
+
 def exportedFunctions(table: Sequence[Row]) -> str:
     """
     @return: the functions in C that a program calls; each calls its handler, but not after fork(2).
@@ -50,19 +74,9 @@ def exportedFunctions(table: Sequence[Row]) -> str:
             functions.append(f"{declaration}\n{{\n")
         else:
             functions.append(f"static {declaration}\n{{\n")
-        functions.append(f'    if (twisted_ib_refused("{row.name}"))\n')
-        functions.append(f"        return {_RESULTS[row.failure]};\n")
-        call = f"python_{row.name}({row.arguments});"
-        back = "" if row.failure is Failure.NOTHING else "return "
-        if row.before is None:
-            functions.append(f"    {back}{call}\n}}\n")
-            continue
-        # pthread_cancel(3) would end a thread that waits for Python's lock, and leave that locked for ever.
-        assign = f"{row.result} result = " if back else ""
-        functions.append(f"    int cancelling;\n    {row.before}\n")
-        functions.append("    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling);\n")
-        functions.append(f"    {assign}{call}\n    pthread_setcancelstate(cancelling, NULL);\n")
-        functions.append("    return result;\n}\n" if back else "}\n")
+        functions.append(f'int cancelling;\nif (twisted_ib_refused("{row.name}"))\n')
+        functions.append(f"return {_RESULTS[row.failure]};\n")
+        functions.append(_body(row))
     return "".join(functions)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from _twisted_ib_verbs import ffi
 
 from twisted_ib.cabi.errors import HandleError
-from twisted_ib.cabi.functions import handler
+from twisted_ib.cabi.functions import AGAIN, handler
 from twisted_ib.cabi.handles import handles
 from twisted_ib.cabi.verbs.structures import addressOf, given, new, objectOf, optional, pointers
 from twisted_ib.hca import verbs
@@ -34,6 +34,9 @@ _READS = (
 _EXTENDED = pointers("start_poll", "next_poll", "end_poll", *_READS)
 _WITH_PD = int(ibv_cq_init_attr_mask.IBV_CQ_INIT_ATTR_MASK_PD)
 _MODERATE = int(ibv_cq_attr_mask.IBV_CQ_ATTR_MODERATE)
+
+#: A thread that waits for an event can be cancelled so often.
+WAIT_SECONDS = 0.1
 
 
 def isNonBlocking(fd: int) -> bool:
@@ -153,9 +156,12 @@ def ibv_get_cq_event(channel: Any, cq: Any, cq_context: Any) -> int:
     """
     value = objectOf(channel, "ibv_comp_channel")
     given(cq, cq_context)
-    queue = value.next_event(wait=not isNonBlocking(value.event_fd))
+    atOnce = isNonBlocking(value.event_fd)
+    queue = value.next_event(0 if atOnce else WAIT_SECONDS)
     if queue is None:
-        raise HandleError("There is no event", errno.EAGAIN)
+        if atOnce:
+            raise HandleError("There is no event", errno.EAGAIN)
+        return AGAIN
     found = ffi.cast("struct ibv_cq *", handles.addressOf(queue))
     cq[0], cq_context[0] = found, found.cq_context
     return 0

@@ -13,9 +13,9 @@ from _twisted_ib_verbs import ffi
 from twisted_ib.cabi import attend
 from twisted_ib.cabi.chosen import chosenAddress, chosenDevice
 from twisted_ib.cabi.errors import HandleError, unsupported
-from twisted_ib.cabi.functions import handler
+from twisted_ib.cabi.functions import AGAIN, handler
 from twisted_ib.cabi.handles import handles
-from twisted_ib.cabi.verbs.completion import isNonBlocking
+from twisted_ib.cabi.verbs.completion import WAIT_SECONDS, isNonBlocking
 from twisted_ib.cabi.verbs.structures import (
     addressOf,
     copyFields,
@@ -28,6 +28,8 @@ from twisted_ib.cabi.verbs.structures import (
 from twisted_ib.errors import HCAError
 from twisted_ib.hca import verbs
 from twisted_ib.hca.base import attributes
+from twisted_ib.hca.base.traits import Peers
+from twisted_ib.hca.device.registry import traitsOf
 from twisted_ib.hca.verbs.objects.deviceattr import DeviceAttr, PortAttr
 
 #: Fields of C{struct ibv_device_attr} whose names differ in pyverbs.
@@ -244,6 +246,17 @@ def query_port(context: Any, port: int, attr: Any, size: int) -> int:
     return 0
 
 
+def isUsable(context: verbs.Context, index: int) -> bool:
+    """
+    @param index: a slot of the GID table.
+    @return: whether queue pairs of other processes can be reached by the GID there.
+    """
+    # Programs such as perftest choose the GID of an IPv4 address if there is one.  Between processes of a
+    # host these are everybody's: queue pairs find each other by GID 0 only.
+    assert context.name is not None
+    return index == 0 or traitsOf(context.name).peers is not Peers.PROCESSES
+
+
 @handler
 def ibv_query_gid(context: Any, port: int, index: int, gid: Any) -> int:
     """
@@ -251,7 +264,8 @@ def ibv_query_gid(context: Any, port: int, index: int, gid: Any) -> int:
     """
     found = objectOf(context, "ibv_context")
     given(gid)
-    ffi.memmove(gid, found.query_gid(port, index).raw, 16)
+    made = found.query_gid(port, index).raw
+    ffi.memmove(gid, made if isUsable(found, index) else bytes(len(made)), len(made))
     return 0
 
 
@@ -269,6 +283,8 @@ def _ibv_query_gid_ex(context: Any, port: int, index: int, entry: Any, flags: in
     given(entry)
     made = ffi.new("struct ibv_gid_entry *")
     _fillEntry(found.query_gid_ex(port, index, flags), made)
+    if not isUsable(found, index):
+        raise HandleError(f"There is no GID {index}", errno.ENODATA)
     copyPart(entry, made, size)
     return 0
 
@@ -279,8 +295,12 @@ def _ibv_query_gid_table(context: Any, entries: Any, most: int, flags: int, size
     All entries of the GID table.
     """
     found = objectOf(context, "ibv_context")
-    table = found.query_gid_table(most, flags)
     given(entries)
+    # The errors of a table that is too small, and of flags, are those of the entries that are shown.
+    whole = found.query_gid_table(attributes.GIDS, flags)
+    table = [each for each in whole if isUsable(found, each.gid_index)]
+    if most < len(table):
+        raise HandleError(f"There are {len(table)} GIDs, not {most}")
     made = ffi.new("struct ibv_gid_entry *")
     at = ffi.cast("char *", entries)
     for index, each in enumerate(table):
@@ -326,12 +346,12 @@ def ibv_get_async_event(context: Any, event: Any) -> int:
     """
     found = objectOf(context, "ibv_context")
     given(event)
-    if isNonBlocking(found.async_fd):
-        taken = found.next_async_event()
-        if taken is None:
+    atOnce = isNonBlocking(found.async_fd)
+    taken = found.next_async_event(0 if atOnce else WAIT_SECONDS)
+    if taken is None:
+        if atOnce:
             raise HandleError("There is no event", errno.EAGAIN)
-    else:
-        taken = found.get_async_event()
+        return AGAIN
     event.event_type = taken.event_type
     if taken.element is None:
         event.element.port_num = attributes.PORT

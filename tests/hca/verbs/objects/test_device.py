@@ -269,7 +269,7 @@ class ContextTests(VerbsTestCase):
         A wait without a free descriptor is an error with an errno.
         """
         ctx = self.open()
-        self.patch(hub, "wait", lambda ready: os.open("/nowhere", os.O_RDONLY))
+        self.patch(hub, "wait", lambda ready, timeout: os.open("/nowhere", os.O_RDONLY))
         self.refused(errno.ENOENT, ctx.get_async_event)
         channel = CompChannel(ctx)
         self.refused(errno.ENOENT, channel.get_cq_event, CQ(ctx, 1, None, channel))

@@ -121,10 +121,10 @@ class QueueTests(VerbsTestCase):
         self.assertEqual(event.event_type, enums.IBV_EVENT_CQ_ERR)
         self.assertIs(event.element, a.cq)
         # That of the queue pair follows.
-        event = a.ctx.next_async_event()
+        event = a.ctx.next_async_event(0)
         assert event is not None
         self.assertIs(event.element, a.qp)
-        self.assertIs(a.ctx.next_async_event(), None)
+        self.assertIs(a.ctx.next_async_event(0), None)
         self.assertEqual(select.select([a.ctx.async_fd], [], [], 0)[0], [])
         self.assertEqual(a.qp.qp_state, enums.IBV_QPS_ERR)
 
@@ -201,13 +201,13 @@ class ChannelTests(VerbsTestCase):
             return bool(select.select([self.channel.event_fd], [], [], 0)[0])
 
         CQ(self.far.ctx, 1, None, self.channel)
-        self.assertIs(self.channel.next_event(wait=False), None)
+        self.assertIs(self.channel.next_event(0), None)
         self.cq.req_notify()
         self.assertFalse(isReadable())
         self.send()
         self.wait(self.cq)
         self.assertTrue(isReadable())
-        self.assertIs(self.channel.next_event(wait=False), self.cq)
+        self.assertIs(self.channel.next_event(0), self.cq)
         self.assertFalse(isReadable())
         self.assertEqual(self.cq.num_events, 1)
 

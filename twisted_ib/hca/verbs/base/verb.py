@@ -159,16 +159,18 @@ def verb(message: str = "") -> Callable[[Function], Function]:
     return decorate
 
 
-def waitFor(ready: Callable[[], bool], message: str) -> None:
+def waitFor(ready: Callable[[], bool], message: str, timeout: float | None = None) -> bool:
     """
     Drive the devices until C{ready} is true.  The lock must not be held.
 
     @param ready: called with the lock held.
     @param message: the verb that waits.
+    @param timeout: seconds; None waits for ever.
+    @return: whether C{ready} is true.
     @raise PyverbsRDMAError: no descriptor is free to sleep on (EMFILE), or C{ready} raised.
     """
     try:
-        hub.wait(ready)
+        return hub.wait(ready, timeout)
     except PyverbsError:
         raise
     except (HCAError, OSError) as error:

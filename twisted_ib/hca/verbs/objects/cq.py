@@ -152,19 +152,15 @@ class CompChannel(VerbsObject):
         if self.next_event() is not expected_cq:
             raise PyverbsRDMAError("Received event on an unexpected CQ", errno.EINVAL)
 
-    def next_event(self, wait: bool = True) -> PolledQueue | None:
+    def next_event(self, timeout: float | None = None) -> PolledQueue | None:
         """
         Fetch the oldest event, of any queue of the channel.  Not in pyverbs.
 
-        @param wait: wait for one, as L{get_cq_event}.
-        @return: its queue; None if there is no event and C{wait} is false.
+        @param timeout: seconds to wait for one; None waits for ever, as L{get_cq_event}.
+        @return: its queue; None if there is none in this time.
         """
-        while True:
-            if wait:
-                waitFor(self._noticeOrEnd, "Failed to get CQ event")
+        while waitFor(self._noticeOrEnd, "Failed to get CQ event", timeout):
             with hub:
-                if not wait:
-                    hub.drive()
                 self._check()
                 core = self._notices.take()
                 # Another thread may have fetched it, and a queue may have been dropped with its event.
@@ -172,8 +168,7 @@ class CompChannel(VerbsObject):
                     if isinstance(queue, PolledQueue) and queue._core is core:
                         queue.num_events += 1
                         return queue
-                if not wait:
-                    return None
+        return None
 
     def _noticeOrEnd(self) -> bool:
         # Closed by another thread: _check() then raises in the waiting one.

@@ -431,23 +431,25 @@ class Context(VerbsObject):
 
         @return: the oldest event.
         """
-        while True:
-            waitFor(self._eventOrEnd, "Failed to get async event")
-            # Another thread may have been faster: then wait again.
-            found = self.next_async_event()
-            if found is not None:
-                return found
+        event = self.next_async_event()
+        assert event is not None
+        return event
 
-    def next_async_event(self) -> AsyncEvent | None:
+    def next_async_event(self, timeout: float | None = None) -> AsyncEvent | None:
         """
-        Fetch the oldest event, without waiting.  Not in pyverbs.
+        Fetch the oldest event.  Not in pyverbs.
 
-        @return: the event; None if there is none.
+        @param timeout: seconds to wait for one; None waits for ever.
+        @return: the event; None if there is none in this time.
         """
-        with hub:
-            self._check()
-            found = self._events.take()
-            return None if found is None else AsyncEvent(int(found[0]), self._objectOf(found[1]))
+        while waitFor(self._eventOrEnd, "Failed to get async event", timeout):
+            with hub:
+                self._check()
+                # Another thread may have been faster: then wait again.
+                found = self._events.take()
+                if found is not None:
+                    return AsyncEvent(int(found[0]), self._objectOf(found[1]))
+        return None
 
     def _objectOf(self, core: Any) -> VerbsObject | None:
         # Queues are children of the context or of a domain.
