@@ -27,6 +27,8 @@ from twisted_ib.cabi.building.source import (
     pointerDeclarations,
     versionScript,
 )
+from twisted_ib.cabi.cm import declarations as cm
+from twisted_ib.cabi.cm.table import TABLE as CM
 from twisted_ib.cabi.functions import Row
 from twisted_ib.cabi.umad import declarations as umad
 from twisted_ib.cabi.umad.table import TABLE as UMAD
@@ -82,6 +84,7 @@ def _library(folder: str, soname: str, table: tuple[Row, ...], declarations: Any
 #: All of them.
 LIBRARIES = (
     _library("verbs", "libibverbs.so.1", VERBS, verbs),
+    _library("cm", "librdmacm.so.1", CM, cm),
     _library("umad", "libibumad.so.3", UMAD, umad),
 )
 

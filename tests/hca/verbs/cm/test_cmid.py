@@ -19,7 +19,7 @@ from twisted_ib.hca.cm.states import Input
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.verbs import CQ, MR, PD, AddrInfo, ConnParam, Context, enums
+from twisted_ib.hca.verbs import CQ, MR, PD, QP, AddrInfo, ConnParam, Context, enums
 from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.wire.cm import MRA
 
@@ -212,16 +212,18 @@ class ConnectionTests(CMTestCase):
         active.close()
         cq.close()
 
-    def test_ownDomain(self) -> None:
+    def test_ownQueuePair(self) -> None:
         """
-        A queue pair of a domain of the program; destroyed, another can be made.  Events name the identifier.
+        A queue pair that the program made, in its own domain, moves with the connection.  Destroyed, another
+        takes its place.  Events name the identifier.
         """
         listener = self.listening()
         active = self.routed(listener.local_addr[1])
         self.refused(errno.EINVAL, active.destroy_qp)
-        domain = PD(self.context)
-        active.create_qp(attributes(), domain)
-        region = MR(domain, 64, enums.IBV_ACCESS_LOCAL_WRITE)
+        domain, cq = PD(self.context), CQ(self.context, 10)
+        made = QP(domain, attributes(scq=cq, rcq=cq))
+        active.take_qp(made)
+        self.assertEqual((active.qp, made.qp_state), (made, enums.IBV_QPS_INIT))
         active.connect()
         event = self.event(self.far, Kind.RDMA_CM_EVENT_CONNECT_REQUEST)
         self.assertIs(event.identifier, listener.identifier)
@@ -232,18 +234,28 @@ class ConnectionTests(CMTestCase):
         passive.accept()
         event = self.event(self.near, Kind.RDMA_CM_EVENT_ESTABLISHED)
         self.assertIs(event.identifier, active.identifier)
-        sink = passive.reg_msgs(64)
+        source, sink = MR(domain, 64, enums.IBV_ACCESS_LOCAL_WRITE), passive.reg_msgs(64)
         passive.post_recv(sink)
-        active.post_send(region)
-        self.assertEqual(active.get_send_comp().status, enums.IBV_WC_SUCCESS)
-        self.refused(errno.EINVAL, active.create_qp, attributes(), domain)
+        active.post_send(source)
+        self.assertEqual(self.wait(cq)[0].status, enums.IBV_WC_SUCCESS)
+        self.refused(errno.EINVAL, active.take_qp, made)
         active.destroy_qp()
         self.assertIsNone(active.qp)
-        active.create_qp(attributes(), domain)
+        active.create_qp(attributes())
+
+    def test_unfitQueuePair(self) -> None:
+        """
+        A queue pair of another type, or of another device.
+        """
+        active = self.routed(1)
+        domain, cq = PD(self.context), CQ(self.context, 10)
+        made = QP(domain, attributes(UDP, scq=cq, rcq=cq))
+        self.refused(errno.EINVAL, active.take_qp, made)
         other = Context(name="lo0")
         self.addCleanup(other.close)
-        unlike = self.routed(listener.local_addr[1])
-        self.refused(errno.EINVAL, unlike.create_qp, attributes(), PD(other))
+        domain, cq = PD(other), CQ(other, 10)
+        made = QP(domain, attributes(scq=cq, rcq=cq))
+        self.refused(errno.EINVAL, active.take_qp, made)
 
 
 class IPv6Tests(ConnectionTests):

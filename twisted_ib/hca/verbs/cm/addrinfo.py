@@ -97,12 +97,12 @@ class _Found:
     destination: Address | None = None
 
 
-def _lookUp(node: Text, service: Text, portSpace: int, flags: int) -> _Found:
+def _lookUp(node: Text, service: Text, portSpace: int, flags: int, family: int) -> _Found:
     passive = bool(flags & RAI_PASSIVE)
     hints = (socket.AI_PASSIVE if passive else 0) | (socket.AI_NUMERICHOST if flags & RAI_NUMERICHOST else 0)
     kind, protocol = _PROTOCOLS.get(portSpace, (0, 0))
     try:
-        answers = socket.getaddrinfo(_text(node), _text(service), 0, kind, protocol, hints)
+        answers = socket.getaddrinfo(_text(node), _text(service), family, kind, protocol, hints)
     except socket.gaierror as error:
         raise PyverbsRDMAError(
             f"Failed to get Address Info: {error.strerror}",
@@ -131,7 +131,9 @@ def _lookUp(node: Text, service: Text, portSpace: int, flags: int) -> _Found:
     return found
 
 
-def resolve(source: Address | None, node: Text, service: Text, portSpace: int = 0, flags: int = 0) -> _Found:
+def resolve(
+    source: Address | None, node: Text, service: Text, portSpace: int = 0, flags: int = 0, family: int = 0
+) -> _Found:
     """
     Resolve one end, and combine it with a known source.
 
@@ -140,6 +142,7 @@ def resolve(source: Address | None, node: Text, service: Text, portSpace: int = 
     @param service: a port name or number.
     @param portSpace: one of C{rdma_port_space}, or 0.
     @param flags: C{RAI_*} bits.
+    @param family: C{AF_INET}, C{AF_INET6}, or 0 for any.
     @raise PyverbsRDMAError: there is no answer.
     """
     # A GID is no host name: never ask a name server for it.
@@ -148,7 +151,7 @@ def resolve(source: Address | None, node: Text, service: Text, portSpace: int = 
     if node is None and service is None:
         found = _Found(flags, int(portSpace), qpTypeOf(portSpace))
     else:
-        found = _lookUp(node, service, portSpace, flags)
+        found = _lookUp(node, service, portSpace, flags, family)
     if found.source is None:
         found.source = source
     return found

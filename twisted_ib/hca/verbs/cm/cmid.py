@@ -32,6 +32,7 @@ from twisted_ib.hca.verbs.enums.cm import (
 )
 from twisted_ib.hca.verbs.enums.queues import ibv_qp_type
 from twisted_ib.hca.verbs.objects.pd import PD
+from twisted_ib.hca.verbs.qp.qp import QP
 from twisted_ib.hca.verbs.qp.qpattr import QPAttr, QPInitAttr
 from twisted_ib.hca.verbs.qp.qplacks import ECE
 
@@ -407,24 +408,33 @@ class CMID(DataCalls):
     # -- queue pairs
 
     @verb("Failed to Create QP")
-    def create_qp(self, qp_init: QPInitAttr, pd: PD | None = None) -> None:
+    def create_qp(self, qp_init: QPInitAttr) -> None:
         """
         Make the identifier's queue pair, and completion queues if C{qp_init} has none.  The communication
         manager moves it through its states.
 
-        @param pd: the protection domain, of the identifier's device; by default the identifier's.  Not in
-            pyverbs, whose C{rdma_create_qp} has it.
         @raise PyverbsRDMAError: there is one already, a wrong type or bad attributes (EINVAL), or no
             resources (ENOMEM).
         """
         identifier = self._get()
-        identifier.createQP(checked(qp_init, QPInitAttr), None if pd is None else checked(pd, PD))
+        identifier.createQP(checked(qp_init, QPInitAttr), None)
+
+    @verb("Failed to Create QP")
+    def take_qp(self, qp: QP) -> None:
+        """
+        Let the communication manager move a queue pair of the program's through its states, as one of
+        L{create_qp}; it stays the program's to destroy.  Not in pyverbs; C{rdma_create_qp} takes a protection
+        domain, and C{rdma_create_qp_ex} more.
+
+        @raise PyverbsRDMAError: the identifier has one, or it is of another type or device (EINVAL).
+        """
+        self._get().takeQP(checked(qp, QP))
 
     @verb("Failed to destroy QP")
     def destroy_qp(self) -> None:
         """
-        Destroy the queue pair, and the completion queues that were made for it.  Not in pyverbs;
-        C{rdma_destroy_qp}.
+        Destroy the queue pair, and the completion queues that were made for it.  Another can be made then.
+        Not in pyverbs; C{rdma_destroy_qp}.
 
         @raise PyverbsRDMAError: there is no queue pair (EINVAL).
         """
@@ -480,6 +490,13 @@ class CMID(DataCalls):
         check(optlen == 1 and 0 <= optval <= _MOST_TIMEOUT, "Failed to set option")
         check(not identifier.isDatagram, "Failed to set option")
         identifier.timeout = int(optval)
+
+    @verb("Failed to set option")
+    def set_ipv6_only(self, only: bool) -> None:
+        """
+        Listen on C{::} without IPv4: C{RDMA_OPTION_ID_AFONLY}.  Not in pyverbs.
+        """
+        self._get().isIPv6Only = only
 
     @verb("Failed to migrate ID")
     def migrate_id(self, channel: CMEventChannel | None = None) -> None:

@@ -74,6 +74,8 @@ class Identifier:
         self.requestsWaiting = 0
         #: The device chosen by the program; None chooses by the addresses.
         self.deviceName: str | None = None
+        #: Whether a listener of C{::} leaves IPv4 to others.
+        self.isIPv6Only = False
         #: Of a listener: the attributes of its children's queue pairs, or None.
         self.initAttr: QPInitAttr | None = None
         self.transport: Connected | Datagrams = Datagrams(self) if self.isDatagram else Connected(self)
@@ -256,15 +258,11 @@ class Identifier:
 
         @raise PyverbsRDMAError: there is one already, or a wrong type or domain (EINVAL), or no resources.
         """
-        if self.qp is not None:
-            raise invalid("Failed to Create QP: the identifier has one")
-        binding = self.use()
+        binding = self._bindingOfQP(attr.qp_type)
         pd = pd or binding.pd
         # IBTA vol. 1 10.2.3: objects of one protection domain belong to one HCA.
         if pd.ctx is None or pd.ctx._device is not binding.device:
             raise invalid("Failed to Create QP: the domain is another device's")
-        if attr.qp_type != self.qpType:
-            raise invalid("Failed to Create QP: the identifier is for another type")
         sendCQ, recvCQ = attr.send_cq, attr.recv_cq
         try:
             if sendCQ is None and self.sendCQ is None:
@@ -280,13 +278,34 @@ class Identifier:
             self._destroyCQs()
             raise
         try:
-            # librdmacm/cma.c, rdma_create_qp_ex: the queue pair is returned in a state that accepts receives.
-            for state in self.transport.initialStates:
-                qp.modify(*self.transport.attributes(state))
+            self._prepare(qp)
         except BaseException:
             qp.close()
             self._destroyCQs()
             raise
+
+    def takeQP(self, qp: QP) -> None:
+        """
+        Take a queue pair that the program made.
+
+        @raise PyverbsRDMAError: there is one already, or it is of another type or device (EINVAL).
+        """
+        binding = self._bindingOfQP(qp.qp_type)
+        if qp._device is not binding.device:
+            raise invalid("Failed to Create QP: it is another device's")
+        self._prepare(qp)
+
+    def _bindingOfQP(self, kind: int) -> Binding:
+        if self.qp is not None:
+            raise invalid("Failed to Create QP: the identifier has one")
+        if kind != self.qpType:
+            raise invalid("Failed to Create QP: the identifier is for another type")
+        return self.use()
+
+    def _prepare(self, qp: QP) -> None:
+        # librdmacm/cma.c, rdma_create_qp_ex: the queue pair is returned in a state that accepts receives.
+        for state in self.transport.initialStates:
+            qp.modify(*self.transport.attributes(state))
         self.qp = qp
 
     def _createCQ(self, ctx: Context, depth: int) -> CQ:

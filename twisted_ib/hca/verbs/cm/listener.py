@@ -48,8 +48,8 @@ class Listener:
         self.port: int = self._services[0].port
 
     def _listen(self, source: Address) -> list[Any]:
-        # As for a TCP socket of Linux, :: listens on IPv6 and IPv4 (RFC 3493 section 5.3 with IPV6_V6ONLY
-        # off).
+        # As for a TCP socket of Linux, :: listens on IPv6 and IPv4 (RFC 3493 section 5.3), unless the program
+        # has said otherwise.
         space, listen = self._identifier.portSpace, self._device.listen
         host = source.host
         if self._device.traits.hasAddress:
@@ -62,7 +62,7 @@ class Listener:
             # address.
             host = "::"
         service = listen(space, host, source.port, self)
-        if host != "::":
+        if host != "::" or self._identifier.isIPv6Only:
             return [service]
         # A free port of IPv6 may be taken for IPv4: try others, but only if any port will do.
         for _ in range(limits.PORT_ATTEMPTS):

@@ -1,0 +1,97 @@
+"""
+The structures of C{rdma/rdma_cma.h} for cffi: the fields that handlers use; the header gives the offsets.
+"""
+
+from __future__ import annotations
+
+#: What the source includes, and Debian's package with it.
+HEADERS = ("rdma/rdma_cma.h",)
+PACKAGE = "librdmacm-dev"
+
+SOURCE = """
+#include <errno.h>
+#include <poll.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <rdma/rdma_cma.h>
+"""
+
+DECLARATIONS = """
+typedef uint32_t socklen_t;
+union ibv_gid { uint8_t raw[16]; ...; };
+struct ibv_context; struct ibv_pd; struct ibv_qp; struct ibv_cq; struct ibv_comp_channel; struct ibv_ece;
+struct ibv_srq; struct ibv_qp_attr; struct ibv_qp_init_attr_ex; struct ibv_srq_init_attr_ex;
+struct ibv_srq_init_attr;
+enum ibv_event_type { IBV_EVENT_COMM_EST, ... };
+enum rdma_port_space { RDMA_PS_TCP, ... };
+enum rdma_cm_event_type { RDMA_CM_EVENT_ADDR_RESOLVED, ... };
+struct ibv_qp_cap {
+    uint32_t max_send_wr; uint32_t max_recv_wr; uint32_t max_send_sge; uint32_t max_recv_sge; uint32_t
+    max_inline_data;
+};
+struct ibv_qp_init_attr {
+    void *qp_context; struct ibv_cq *send_cq; struct ibv_cq *recv_cq; struct ibv_srq *srq; struct
+    ibv_qp_cap cap;
+    int qp_type; int sq_sig_all;
+};
+struct ibv_global_route {
+    union ibv_gid dgid; uint32_t flow_label; uint8_t sgid_index; uint8_t hop_limit; uint8_t traffic_class;
+};
+struct ibv_ah_attr {
+    struct ibv_global_route grh; uint16_t dlid; uint8_t sl; uint8_t src_path_bits; uint8_t static_rate;
+    uint8_t is_global; uint8_t port_num;
+};
+struct ibv_sa_path_rec {
+    union ibv_gid dgid; union ibv_gid sgid; uint16_t dlid; uint16_t slid; int raw_traffic; uint32_t
+    flow_label;
+    uint8_t hop_limit; uint8_t traffic_class; int reversible; uint8_t numb_path; uint16_t pkey; uint8_t sl;
+    uint8_t mtu_selector; uint8_t mtu; uint8_t rate_selector; uint8_t rate; uint8_t packet_life_time_selector;
+    uint8_t packet_life_time; uint8_t preference;
+};
+struct sockaddr { uint16_t sa_family; ...; };
+struct sockaddr_storage { ...; };
+struct rdma_ib_addr { union ibv_gid sgid; union ibv_gid dgid; uint16_t pkey; };
+struct rdma_addr {
+    struct sockaddr_storage src_storage; struct sockaddr_storage dst_storage;
+    union { struct rdma_ib_addr ibaddr; } addr; ...;
+};
+struct rdma_route { struct rdma_addr addr; struct ibv_sa_path_rec *path_rec; int num_paths; };
+struct rdma_event_channel { int fd; };
+struct rdma_conn_param {
+    const void *private_data; uint8_t private_data_len; uint8_t responder_resources; uint8_t initiator_depth;
+    uint8_t flow_control; uint8_t retry_count; uint8_t rnr_retry_count; uint8_t srq; uint32_t qp_num;
+};
+struct rdma_ud_param {
+    const void *private_data; uint8_t private_data_len; struct ibv_ah_attr ah_attr; uint32_t qp_num;
+    uint32_t qkey;
+};
+struct rdma_cm_id;
+struct rdma_cm_event {
+    struct rdma_cm_id *id; struct rdma_cm_id *listen_id; enum rdma_cm_event_type event; int status;
+    union { struct rdma_conn_param conn; struct rdma_ud_param ud; } param;
+};
+struct rdma_cm_id {
+    struct ibv_context *verbs; struct rdma_event_channel *channel; void *context; struct ibv_qp *qp;
+    struct rdma_route route; enum rdma_port_space ps; uint8_t port_num; struct rdma_cm_event *event;
+    struct ibv_comp_channel *send_cq_channel; struct ibv_cq *send_cq; struct ibv_comp_channel
+    *recv_cq_channel;
+    struct ibv_cq *recv_cq; struct ibv_srq *srq; struct ibv_pd *pd; int qp_type;
+};
+struct rdma_addrinfo {
+    int ai_flags; int ai_family; int ai_qp_type; int ai_port_space; socklen_t ai_src_len; socklen_t
+    ai_dst_len;
+    struct sockaddr *ai_src_addr; struct sockaddr *ai_dst_addr; char *ai_src_canonname; char
+    *ai_dst_canonname;
+    size_t ai_route_len; void *ai_route; size_t ai_connect_len; void *ai_connect; struct rdma_addrinfo
+    *ai_next;
+};
+struct pollfd { int fd; short events; short revents; };
+struct iovec { void *iov_base; size_t iov_len; };
+struct msghdr { void *msg_name; socklen_t msg_namelen; struct iovec *msg_iov; size_t msg_iovlen; ...; };
+typedef struct { ...; } fd_set;
+struct timeval { long tv_sec; long tv_usec; };
+struct rdma_cm_join_mc_attr_ex { uint32_t comp_mask; uint32_t join_flags; struct sockaddr *addr; };
+"""
+
+__all__ = ["DECLARATIONS", "HEADERS", "PACKAGE", "SOURCE"]

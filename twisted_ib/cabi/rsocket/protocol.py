@@ -1,0 +1,340 @@
+"""
+The protocol of rsockets, without I/O: work requests out, completions in.
+
+Each side shows the other half of a receive buffer, by an entry of the other's I{target list}.  Data is
+written there by RDMA WRITE with immediate data; the immediate data is a I{message}, three bits of which say
+what it is.  A half that was read is shown again, by a write into the peer's target list.  Each message takes
+a receive of the peer's, so a sender also needs I{credits}.
+
+Source: rdma-core 44, C{librdmacm/docs/rsocket}; C{librdmacm/rsocket.c} for what that leaves open.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import IntEnum, IntFlag
+from struct import Struct
+
+import attrs
+
+from twisted_ib.errors import WireError
+
+#: Work requests of each direction, and octets of each buffer: the defaults of librdmacm.  Programs change the
+#: buffers by options.
+DEPTH = 384
+BUFFER_BYTES = 1 << 17
+#: Entries of a target list.
+TARGETS = 2
+#: Work requests that only control messages may take: credits must not wait for data.
+CONTROL_REQUESTS = 4
+#: Octets of one entry of a target list.
+TARGET_BYTES = 16
+#: Nothing is written while the send buffer has less room: small writes cost as much as large ones.
+LEAST_ROOM = 2048
+#: A write begins with this many octets and doubles, so that the peer reads while the rest is copied.
+FIRST_WRITE, MOST_WRITE = 2048, 1 << 16
+
+_VERSION = 1
+_SEQUENCE = 0xFFFF
+_HALF_SEQUENCE = 0x8000
+_DATA_BITS = 29
+_DATA_MASK = (1 << _DATA_BITS) - 1
+
+# Version, flags, credits; entries of the I/O map; address, key and length of the target list and of the first
+# half of the receive buffer.
+_GREETING = Struct("!BBH3xBQIIQII")
+#: Octets of the greeting in private data.
+GREETING_BYTES = _GREETING.size
+#: A flag of the greeting: the host is big endian, and so is what it writes into a target list.
+_BIG_ENDIAN = 1
+_LITTLE_TARGET, _BIG_TARGET = Struct("<QII"), Struct(">QII")
+
+
+class Operation(IntEnum):
+    """
+    The upper three bits of a message.
+    """
+
+    DATA = 0
+    CREDITS = 4
+    MAP = 6
+    CONTROL = 7
+
+
+class Control(IntEnum):
+    """
+    The rest of a control message.
+    """
+
+    DISCONNECT = 0
+    KEEPALIVE = 1
+    SHUTDOWN = 2
+
+
+class Way(IntFlag):
+    """
+    The directions that are open.
+    """
+
+    NONE = 0
+    READ = 1
+    WRITE = 2
+
+
+@attrs.frozen
+class Region:
+    """
+    Registered memory of this side.
+    """
+
+    address: int
+    key: int
+    length: int
+
+
+@attrs.frozen
+class Write:
+    """
+    A work request: an RDMA WRITE with immediate data.
+
+    @ivar message: the immediate data, which is the request's identifier, too.
+    @ivar pieces: parts of the send buffer, as offset and length.
+    @ivar content: of a target: what is written, if there are no pieces.
+    """
+
+    message: int
+    address: int = 0
+    key: int = 0
+    pieces: tuple[tuple[int, int], ...] = ()
+    content: bytes = b""
+
+
+def _message(operation: Operation, data: int) -> int:
+    return operation << _DATA_BITS | data & _DATA_MASK
+
+
+class RSocketError(WireError):
+    """
+    The peer does not keep to the protocol.
+    """
+
+
+class Stream:
+    """
+    One connection.
+
+    @ivar open: the directions that are open; both until a shutdown.
+    @ivar isOver: whether the peer has disconnected, or a request has failed.
+    """
+
+    def __init__(
+        self, receiving: Region, targets: Region, sendBytes: int = BUFFER_BYTES, depth: int = DEPTH
+    ) -> None:
+        """
+        @param receiving: the receive buffer, of an even length.
+        @param targets: the memory of L{TARGETS} entries that the peer writes.
+        @param sendBytes: the length of the send buffer.
+        @param depth: of each work queue.
+        """
+        self._receiving, self._targets, self._depth = receiving, targets, depth
+        self._half = receiving.length // 2
+        self.open = Way.READ | Way.WRITE
+        self.isOver = False
+        # What the peer may be shown, and where the next half begins: the greeting shows the first one.
+        self._unshown, self._next = self._half, self._half
+        # Messages with data that were not read, as their lengths, and where the first begins.
+        self._unread: deque[int] = deque()
+        self._at = 0
+        #: Octets that can be read.
+        self.waiting = 0
+        # Messages that were read, and the number of them that brings credits even if no half is free.
+        self._read, self._due = 0, depth // 2
+        # Messages that were sent, and those that the peer has receives for.
+        self._sent, self._credits = 0, 0
+        self._requests, self._controls = depth - CONTROL_REQUESTS, CONTROL_REQUESTS
+        self._sendBytes = self._room = sendBytes
+        self._sendAt = 0
+        self._target = 0
+        self._peerList = self._peerKey = self._peerLength = 0
+        self._peerTarget = 1
+        self._layout = _LITTLE_TARGET
+        self._isConnected = False
+
+    # -- connecting
+
+    def greeting(self) -> bytes:
+        """
+        @return: the private data of the request or its answer.
+        """
+        mine, first = self._targets, self._receiving
+        # Targets that the peer writes are in this host's order; the flag says which that is.
+        return _GREETING.pack(
+            _VERSION, 0, self._depth, 0, mine.address, mine.key, TARGETS, first.address, first.key, self._half
+        )
+
+    def connect(self, greeting: bytes, shown: memoryview) -> None:
+        """
+        Take the peer's greeting.
+
+        @param shown: the memory of C{targets}.
+        @raise RSocketError: it is none.
+        """
+        if len(greeting) < GREETING_BYTES:
+            raise RSocketError(f"{len(greeting)} octets are no greeting")
+        version, flags, credits, _, address, key, length, first, firstKey, firstLength = (
+            _GREETING.unpack_from(greeting)
+        )
+        if version != _VERSION or not length:
+            raise RSocketError(f"a greeting of version {version} with {length} targets")
+        self._layout = _BIG_TARGET if flags & _BIG_ENDIAN else _LITTLE_TARGET
+        self._peerList, self._peerKey, self._peerLength = address, key, length
+        self._peerTarget %= length
+        self._credits = credits
+        self._shown = shown
+        _LITTLE_TARGET.pack_into(shown, 0, first, firstKey, firstLength)
+        self._isConnected = True
+
+    # -- sending
+
+    def room(self) -> int:
+        """
+        @return: how many octets can be written now.
+        """
+        if not self._requests or self._room < min(LEAST_ROOM, self._sendBytes) or self._sent == self._credits:
+            return 0
+        return min(self._room, self._entry()[2])
+
+    def _entry(self) -> tuple[int, int, int]:
+        address, key, length = _LITTLE_TARGET.unpack_from(self._shown, self._target * TARGET_BYTES)
+        return address, key, length
+
+    def write(self, count: int) -> Write:
+        """
+        Send octets, which the caller copies into the pieces of the send buffer.
+
+        @param count: at most L{room}, and not 0.
+        """
+        address, key, length = self._entry()
+        assert 0 < count <= self.room()
+        _LITTLE_TARGET.pack_into(
+            self._shown, self._target * TARGET_BYTES, address + count, key, length - count
+        )
+        if length == count:
+            self._target = (self._target + 1) % TARGETS
+        self._sent = self._sent + 1 & _SEQUENCE
+        self._requests -= 1
+        self._room -= count
+        first = min(count, self._sendBytes - self._sendAt)
+        pieces = ((self._sendAt, first),) if first == count else ((self._sendAt, first), (0, count - first))
+        self._sendAt = (self._sendAt + count) % self._sendBytes
+        return Write(_message(Operation.DATA, count), address, key, pieces)
+
+    def completed(self, message: int, isGood: bool) -> None:
+        """
+        A write is complete.
+
+        @param message: its message.
+        """
+        if message >> _DATA_BITS == Operation.DATA:
+            self._requests += 1
+            self._room += message & _DATA_MASK
+        else:
+            self._controls += 1
+        if not isGood:
+            self.isOver = True
+
+    @property
+    def isFlushed(self) -> bool:
+        """
+        Whether all writes are complete.
+        """
+        return self._requests == self._depth - CONTROL_REQUESTS and self._controls == CONTROL_REQUESTS
+
+    # -- receiving
+
+    def received(self, message: int) -> None:
+        """
+        A message of the peer has come.
+
+        @raise RSocketError: there is no such message, or more data than the receive buffer has.
+        """
+        operation, data = message >> _DATA_BITS, message & _DATA_MASK
+        if operation == Operation.DATA:
+            if self.waiting + data > self._receiving.length or len(self._unread) >= self._depth:
+                raise RSocketError("the peer sends more than it may")
+            self._unread.append(data)
+            self.waiting += data
+        elif operation == Operation.CREDITS:
+            self._credits = data & _SEQUENCE
+        elif operation == Operation.CONTROL:
+            if data == Control.DISCONNECT:
+                self.isOver = True
+            elif data == Control.SHUTDOWN:
+                self.open &= ~Way.READ
+                self.isOver = self.isOver or not self.open
+        elif operation != Operation.MAP:
+            raise RSocketError(f"message {message:#x}")
+
+    def read(self, count: int, peek: bool = False) -> list[tuple[int, int]]:
+        """
+        Read octets.
+
+        @param peek: leave them.
+        @return: parts of the receive buffer, as offset and length.
+        """
+        count = min(count, self.waiting)
+        first = min(count, self._receiving.length - self._at)
+        parts = [part for part in ((self._at, first), (0, count - first)) if part[1]]
+        if not peek:
+            self._at = (self._at + count) % self._receiving.length
+            self._unshown += count
+            self.waiting -= count
+            while count:
+                taken = min(count, self._unread[0])
+                count -= taken
+                self._unread[0] -= taken
+                if not self._unread[0]:
+                    self._unread.popleft()
+                    self._read = self._read + 1 & _SEQUENCE
+        return parts
+
+    def updates(self) -> list[Write]:
+        """
+        @return: writes that let the peer send more.
+        """
+        writes = []
+        while self._isConnected and not self.isOver and self._controls and self._isDue():
+            self._controls -= 1
+            self._due = self._read + self._depth // 2 & _SEQUENCE
+            message = _message(Operation.CREDITS, self._read + self._depth)
+            if self._unshown < self._half:
+                writes.append(Write(message))
+                continue
+            content = self._layout.pack(self._receiving.address + self._next, self._receiving.key, self._half)
+            address = self._peerList + self._peerTarget * TARGET_BYTES
+            writes.append(Write(message, address, self._peerKey, content=content))
+            self._unshown -= self._half
+            self._next = (self._next + self._half) % (2 * self._half)
+            self._peerTarget = (self._peerTarget + 1) % self._peerLength
+        return writes
+
+    def _isDue(self) -> bool:
+        # Sequence numbers have 16 bits and wrap.
+        return self._unshown >= self._half or (self._read - self._due & _SEQUENCE) < _HALF_SEQUENCE
+
+    # -- the end
+
+    def shutdown(self, way: Way) -> list[Write]:
+        """
+        Close directions.
+
+        @return: the message that says so, unless there is nothing to say or no request for it.
+        """
+        before, self.open = self.open, self.open & ~way
+        if self.isOver or not self._isConnected or not before & way or not self._controls:
+            return []
+        if self.open == Way.WRITE:
+            return []
+        self._controls -= 1
+        control = Control.SHUTDOWN if self.open else Control.DISCONNECT
+        return [Write(_message(Operation.CONTROL, control))]
