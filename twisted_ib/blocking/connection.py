@@ -164,25 +164,50 @@ class Connection:
         """
         if size < 0:
             raise ValueError("negative buffersize in recv")
-        with self.loop:
+        loop = self.loop
+        with loop.lock:
+            if loop.owner != get_ident():
+                loop.own()
             if flags:
                 return self._receiveBy(size, flags, timeout)
-            if not self.inbox and not self._awaitBytes(timeout):
-                return b""
-            return self._take(size)
+            inbox = self.inbox
+            if not inbox:
+                if timeout is not None or self.ended or self.lost:
+                    if not self._awaitBytes(timeout):
+                        return b""
+                elif loop.drive(self.readable, None) and not inbox:
+                    return self._noBytes()
+            data = inbox[0]
+            if self._start or not len(data) == self.size <= size:
+                return self._take(size)
+            # All there is, as mostly.
+            inbox.popleft()
+            self.size = 0
+            stream = self.stream
+            if stream is not None and not stream.reading:
+                self._mayRead()
+            return data
 
     def _awaitBytes(self, timeout: float | None) -> bool:
-        if self.ended or self.lost:
+        loop = self.loop
+        if self.ended or self.lost or timeout == 0.0:
             # After shutdown(SHUT_RD) more may have arrived.
-            self.loop.poll()
-        else:
-            self._await(self.readable, timeout)
+            loop.poll()
+        elif not loop.drive(self.readable, None if timeout is None else monotonic() + timeout):
+            raise TimeoutError("timed out")
         if self.inbox:
             return True
+        if not (self.ended or self.lost):
+            raise failure(errno.EAGAIN)
+        self._noBytes()
+        return False
+
+    def _noBytes(self) -> bytes:
+        # The end of the stream, or what has broken it.
         if self.lost:
             number, self.lost = self.lost, 0
             raise failure(number)
-        return False
+        return b""
 
     def _receiveBy(self, size: int, flags: int, timeout: float | None) -> bytes:
         if flags & ~_RECEIVE_FLAGS:
@@ -288,6 +313,39 @@ class Connection:
                 stream.write(data)
             self.loop.flush(stream.channel.device)
             return len(data)
+
+    def sendDirect(self, data: Any, timeout: float | None) -> bool:
+        """
+        Send what the medium can have at once, as most messages.
+
+        @param timeout: As of L{receive}: the time to wait if the medium has no room after all; 0.0 not to.
+        @return: Whether that is done; if not, nothing is.
+        """
+        loop = self.loop
+        with loop.lock:
+            stream, turns = self.stream, loop.driven.turns
+            # The turns as in send().  A stream is not direct while anything of it waits.
+            if stream is None or not stream.direct or self._turns == turns or self._isShut or not data:
+                return False
+            if data.__class__ is not bytes or stream.written is not None or len(data) > SEND_BYTES:
+                return False
+            queuePair = stream.queuePair
+            if queuePair.pending is not None:
+                return False
+            if loop.owner != get_ident():
+                loop.own()
+            self._turns = turns
+            # Of a batch of its own: StreamSender.write and DeviceProgress.flush, without what they ask.
+            stream.written = data
+            stream.postWritten([stream])
+            device = stream.channel.device
+            if stream.corked or loop.sleeping:
+                loop.flush(device)
+            else:
+                device.fabric.ringBells()
+            if timeout != 0.0 and (queuePair.pending is not None or stream.corked):
+                self._await(self.writable, timeout)
+            return True
 
     def _broken(self) -> OSError:
         number, self.lost = self.lost, 0

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from math import ceil
 from threading import Lock, RLock, active_count, get_ident
 from time import monotonic
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.error import ConnectionDone
 from twisted.python import log
@@ -36,10 +36,16 @@ from twisted_ib.reactor.loop import progress
 GRACE_SECONDS: Final = 1e-3
 #: Seconds that the end of the process waits for peers that do not take what was sent to them.
 DRAIN_SECONDS: Final = 2.0
-#: Turns after which epoll is called however busy the devices are; a power of two.
+#: Turns after which delayed calls, deadlines and descriptors have theirs however busy the devices are; a
+#: power of two.
 EPOLL_EVERY: Final = 16
+#: Seconds of the sleeps between: the shortest of epoll_wait(2), and longer than the answers that come soon.
+BRIEF_SECONDS: Final = 1e-3
 #: Turns that a close takes: as over TCP it is no part of the turn that asks for it.
 CLOSING_TURNS: Final = 2
+
+if TYPE_CHECKING:
+    from twisted_ib.internet.channel import DeviceChannel
 
 
 class DrivenReactor(IBReactor):
@@ -62,12 +68,15 @@ class DrivenReactor(IBReactor):
         @param kernel: A C{select.poll} object whose descriptors end the sleep too, or L{None}.
         @return: How much the devices did.
         """
-        deviceLoop = self._loop
-        channels = self._channels
+        deviceLoop, channels = self._loop, self._channels
         deviceLoop.turns = turns = deviceLoop.turns + 1
-        worked = progress(channels)
-        if worked and turns & (EPOLL_EVERY - 1):
+        if limit != 0 and turns & (EPOLL_EVERY - 1) and channels:
+            worked = self._await(channels, limit, kernel)
+            if not worked:
+                # The next turn is one of those that ask for everything.
+                deviceLoop.turns |= EPOLL_EVERY - 1
             return worked
+        worked = progress(channels)
         calm = deviceLoop.calm(self)
         if calm == 0.0:
             self.runUntilCurrent()
@@ -75,13 +84,12 @@ class DrivenReactor(IBReactor):
             limit = 0.0
         elif calm is not None and (limit is None or calm < limit):
             limit = calm
-        if not worked and limit != 0 and channels:
-            deviceLoop.inThreads = self.blockingLoop.threadsBeside()
-            if deviceLoop.spin(self, channels, limit):
-                return progress(channels) or 1
+        deviceLoop.inThreads = self.blockingLoop.threadsBeside()
         if worked:
             limit = 0.0
         elif limit != 0:
+            if deviceLoop.spin(self, channels, limit):
+                return progress(channels) or 1
             limit = self._sooner(channels, limit) if self._arm(channels) else 0.0
         self._sleep(limit, kernel)
         expire = limit == 0 or self.seconds() >= self._deadline
@@ -90,6 +98,30 @@ class DrivenReactor(IBReactor):
                 worked += channel.device.progress()
             if expire:
                 channel.expire()
+        return worked
+
+    def _await(self, channels: tuple[DeviceChannel, ...], limit: float | None, kernel: Any) -> int:
+        """
+        Wait for a message that may come soon, which takes little: delayed calls and deadlines have their turn
+        afterwards.
+
+        @return: See L{turn}.
+        """
+        worked = 0
+        if self._loop.spin(self, channels, limit):
+            for channel in channels:
+                worked += channel.device.progress()
+            return worked or 1
+        armed = True
+        for channel in channels:
+            if not channel.device.arm():
+                armed = False
+        if armed:
+            self._sleep(BRIEF_SECONDS if limit is None or limit > BRIEF_SECONDS else limit, kernel)
+            channels = self._channels
+        for channel in channels:
+            if channel.device.fabric.look():
+                worked += channel.device.progress()
         return worked
 
     def _sleep(self, limit: float | None, kernel: Any) -> None:
@@ -109,7 +141,8 @@ class DrivenReactor(IBReactor):
             finally:
                 loop.lock.acquire()
                 loop.sleeping = False
-                loop.own()
+                if loop.owner != get_ident():
+                    loop.own()
             if events is None:
                 events = self._poller.poll(0, most)
         for descriptor, event in events:
@@ -180,13 +213,33 @@ class _Waiter:
         return bool(found)
 
 
+class _NoLock:
+    """
+    The lock in a forked child.
+    """
+
+    def acquire(self) -> None:
+        raise ForkedSocketError()
+
+    __enter__ = acquire
+
+    def release(self) -> None:
+        """
+        Do nothing: the fork happened while its thread had the lock.
+        """
+
+    def __exit__(self, *_: object) -> None:
+        raise AssertionError("never entered")
+
+
 class BlockingLoop:
     """
     The private reactor of this process, and the threads that wait for it.
 
     Methods but C{__enter__} are called with the lock: C{with loop:}.
 
-    @ivar lock: The lock.
+    @ivar lock: The lock; whoever takes it without C{with loop:} sees that the L{owner} is its thread.
+    @ivar owner: The thread that the devices belong to.
     @ivar reactor: The L{DrivenReactor}.
     @ivar driven: That counts the reactor's turns.
     @ivar sleeping: Whether the leader sleeps, without the lock.
@@ -195,12 +248,13 @@ class BlockingLoop:
     """
 
     def __init__(self) -> None:
-        self.lock = RLock()
+        self.lock: Any = RLock()
         self.reactor = DrivenReactor(self)
+        self.turn = self.reactor.turn
         self.driven = self.reactor._loop
         self.sleeping = self.forked = False
         self.orphans: deque[Any] = deque()
-        self._owner = get_ident()
+        self.owner = get_ident()
         self._leader = 0
         self._leaderReady: Callable[[], object] | None = None
         self._leaves = 0
@@ -208,10 +262,8 @@ class BlockingLoop:
         self._deputy: _Waiter | None = None
 
     def __enter__(self) -> None:
-        if self.forked:
-            raise ForkedSocketError()
         self.lock.acquire()
-        if self._owner != get_ident():
+        if self.owner != get_ident():
             self.own()
         if self.orphans:
             self._closeOrphans()
@@ -224,8 +276,8 @@ class BlockingLoop:
         The calling thread has the lock: the devices belong to it.
         """
         me = get_ident()
-        if self._owner != me:
-            self._owner = me
+        if self.owner != me:
+            self.owner = me
             for channel in channelsOf(self.reactor):
                 if not channel.device.closed:
                     channel.device.thread = me
@@ -283,7 +335,7 @@ class BlockingLoop:
         Serve what is to be served now, without waiting.
         """
         if not self._leader:
-            self.reactor.turn(0.0, None)
+            self.turn(0.0, None)
             self._dispatch()
         elif self.sleeping:
             # No more of a turn: epoll's edge-triggered events are for the leader.
@@ -306,66 +358,62 @@ class BlockingLoop:
         """
         if ready() or (kernel is not None and kernel.poll(0)):
             return True
+        return self.drive(ready, deadline, kernel)
+
+    def drive(self, ready: Callable[[], object], deadline: float | None, kernel: Any = None) -> bool:
+        """
+        L{wait} for a condition that does not hold now.
+        """
         waiter: _Waiter | None = None
         me = get_ident()
         while True:
-            if not self._leader:
-                over = self._takeLead(me, ready, deadline, kernel)
-            elif self._leader == me:
-                # A signal handler's wait, within the leader's.
-                over = self._lead(ready, deadline, kernel, False)
-            else:
-                over = None
-            if over is not None:
-                return over
+            before = self._leader
+            # Its own lead: within that a signal handler waits.
+            if not before or before == me:
+                readyBefore = self._leaderReady
+                self._leader, self._leaderReady = me, ready
+                over: bool | None = False
+                try:
+                    over = self._lead(ready, deadline, kernel, not before)
+                finally:
+                    self._leader, self._leaderReady = before, readyBefore
+                    if not before:
+                        self._leaves += 1
+                        # If it goes on to wait, it is the deputy itself.
+                        if self._followers and over is not None and self._deputy is None:
+                            self._appoint(self._followers[0])
+                if over is not None:
+                    return over
             if waiter is None:
                 waiter = _Waiter(ready)
             over = self._follow(waiter, deadline, kernel)
             if over is not None:
                 return over
 
-    def _takeLead(
-        self, me: int, ready: Callable[[], object], deadline: float | None, kernel: Any
-    ) -> bool | None:
-        self._leader, self._leaderReady = me, ready
-        if kernel is not None:
-            kernel.register(self.reactor.descriptor, select.POLLIN)
-        over: bool | None = False
-        try:
-            over = self._lead(ready, deadline, kernel, True)
-            return over
-        finally:
-            if kernel is not None:
-                kernel.unregister(self.reactor.descriptor)
-            self._leader, self._leaderReady = 0, None
-            self._leaves += 1
-            # If it goes on to wait, it is the deputy itself.
-            if over is not None and self._followers and self._deputy is None:
-                self._appoint(self._followers[0])
-
     def _lead(
         self, ready: Callable[[], object], deadline: float | None, kernel: Any, mayLeave: bool
     ) -> bool | None:
-        turn = self.reactor.turn
         limit: float | None = None
-        while True:
-            if deadline is not None:
-                limit = deadline - monotonic()
-                if limit < 0:
-                    limit = 0.0
-            turn(limit, kernel)
-            if self.orphans:
-                self._closeOrphans()
-            woken = self._serveFollowers() if self._followers else 0
-            if ready():
-                return True
-            if kernel is not None and self._isKernelReady(kernel):
-                return True
-            if limit == 0.0:
-                return False
-            # The traffic is that thread's: it leads when it waits again.
-            if woken and mayLeave:
-                return None
+        if kernel is not None:
+            kernel.register(self.reactor.descriptor, select.POLLIN)
+        try:
+            while True:
+                if deadline is not None:
+                    limit = max(0.0, deadline - monotonic())
+                self.turn(limit, kernel)
+                if self.orphans:
+                    self._closeOrphans()
+                woken = self._serveFollowers() if self._followers else 0
+                if ready() or (kernel is not None and self._isKernelReady(kernel)):
+                    return True
+                if limit == 0.0:
+                    return False
+                # The traffic is that thread's: it leads when it waits again.
+                if woken and mayLeave:
+                    return None
+        finally:
+            if kernel is not None:
+                kernel.unregister(self.reactor.descriptor)
 
     def _serveFollowers(self) -> int:
         woken = 0
@@ -447,7 +495,7 @@ class BlockingLoop:
             self._closeConnections()
             end = monotonic() + DRAIN_SECONDS
             while self._isUnsent() and monotonic() < end:
-                self.reactor.turn(end - monotonic(), None)
+                self.turn(end - monotonic(), None)
             self.reactor.fireSystemEvent("shutdown")
             self.reactor.dispose()
 
@@ -503,6 +551,7 @@ def _forked() -> None:
     _making = Lock()
     if _loop is not None:
         _loop.forked = True
+        _loop.lock = _NoLock()
         _loop = None
 
 

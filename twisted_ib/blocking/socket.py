@@ -330,9 +330,13 @@ class socket(_Plain, metaclass=_Sockets):
         """
         See C{socket.recv}.
         """
-        connection = self._carrying()
-        if connection is None:
-            return super().recv(bufsize, flags)
+        # This, send() and sendall() inline what _carrying() mostly does.
+        sdp = self._sdp
+        connection: Any = None if sdp is None else sdp.part
+        if connection.__class__ is not Connection:
+            connection = self._carrying()
+            if connection is None:
+                return super().recv(bufsize, flags)
         # As the standard library's, which calls nothing for no bytes.
         return connection.receive(bufsize, flags, self.gettimeout()) if bufsize else b""
 
@@ -412,20 +416,30 @@ class socket(_Plain, metaclass=_Sockets):
         """
         See C{socket.send}.
         """
-        connection = self._carrying()
-        if connection is None:
-            return super().send(data, flags)
+        sdp = self._sdp
+        connection: Any = None if sdp is None else sdp.part
+        if connection.__class__ is not Connection:
+            connection = self._carrying()
+            if connection is None:
+                return super().send(data, flags)
+        if not flags and connection.sendDirect(data, 0.0):
+            return len(data)
         return connection.send(data, flags, self.gettimeout())
 
     def sendall(self, data: Any, flags: int = 0, /) -> None:
         """
         See C{socket.sendall}.
         """
-        connection = self._carrying()
-        if connection is None:
-            super().sendall(data, flags)
-        else:
-            connection.sendAll(data, flags, self.gettimeout())
+        sdp = self._sdp
+        connection: Any = None if sdp is None else sdp.part
+        if connection.__class__ is not Connection:
+            connection = self._carrying()
+            if connection is None:
+                super().sendall(data, flags)
+                return
+        timeout = self.gettimeout()
+        if flags or not connection.sendDirect(data, timeout):
+            connection.sendAll(data, flags, timeout)
 
     def sendto(self, data: Any, *arguments: Any) -> int:
         """

@@ -17,6 +17,8 @@ from twisted_ib.hca.fabric.base.fabric import Fabric
 from twisted_ib.hca.fabric.base.path import RecordPath
 
 _fence: Final = threading.Lock()
+_acquire: Final = _fence.acquire
+_release: Final = _fence.release
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -124,8 +126,9 @@ class HotPaths(Fabric):
         self.bells = []
         # One fence for the whole batch.  Store TAIL, fence, load the peer's SLEEP here; store SLEEP, fence,
         # load TAIL in arm(): at least one side sees the other's store (Dekker's algorithm), so no wake-up
-        # is lost.
-        fence()
+        # is lost.  Inlines fence().
+        _acquire()
+        _release()
         path: HostPath
         for path in bells:
             if not path.alive:
@@ -196,7 +199,7 @@ class HotPaths(Fabric):
         return bool(self.hot)
 
 
-def fence(_acquire: Any = _fence.acquire, _release: Any = _fence.release) -> None:
+def fence() -> None:
     """
     Make every store of this thread visible before its later loads.
     """

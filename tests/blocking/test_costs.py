@@ -1,0 +1,137 @@
+"""
+The cost of a message of blocking sockets: functions of Python, turns of the reactor, calls of epoll.
+
+Counts and no times, as in L{tests.test_costs}: lower a number here when a change makes it lower, raise none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.blocking.case import BlockingTestCase
+from tests.support.calls import called, requireReplaceable
+from twisted_ib.blocking.loop import BRIEF_SECONDS, EPOLL_EVERY
+from twisted_ib.hca.base.polling import AdaptivePolling
+
+DATA = bytes(64)
+#: Messages that are counted: so many that each has its part of the turns that ask for everything.
+MESSAGES = 10 * EPOLL_EVERY
+
+
+class Sleeps:
+    """
+    In the place of a reactor's epoll object: something happens while the reactor sleeps.
+
+    @ivar timeouts: What was asked for, in seconds.
+    """
+
+    def __init__(self, poller: Any, happen: Callable[[], object]) -> None:
+        """
+        @param happen: Called within each sleep.
+        """
+        self._poller = poller
+        self._happen = happen
+        self.timeouts: list[float] = []
+
+    def __getattr__(self, name: str) -> Any:
+        """
+        The rest is the epoll object's.
+        """
+        return getattr(self._poller, name)
+
+    def poll(self, timeout: float, most: int) -> list[tuple[int, int]]:
+        """
+        See C{select.epoll.poll}.
+        """
+        self.timeouts.append(timeout)
+        if timeout:
+            self._happen()
+        return []
+
+
+class CostTests(BlockingTestCase):
+    """
+    Both ends in one process.
+    """
+
+    def blocking(self) -> tuple[Any, Any]:
+        """
+        @return: Two connected sockets without timeouts, which have exchanged some messages.
+        """
+        pair = self.pair()
+        for skt in pair:
+            skt.settimeout(None)
+        self.send(*pair)
+        return pair
+
+    def send(self, one: Any, other: Any) -> None:
+        """
+        Send and receive messages.
+        """
+        for _ in range(MESSAGES):
+            one.sendall(DATA)
+            other.recv(len(DATA))
+
+    def asleep(self, happen: Callable[[], object]) -> Sleeps:
+        """
+        From now on polling does not pay.
+
+        @return: The sleeps to come.
+        """
+        requireReplaceable(AdaptivePolling, "spin")
+        self.patch(AdaptivePolling, "spin", lambda *_: False)
+        reactor = self.loop.reactor
+        sleeps = Sleeps(reactor._poller, happen)
+        self.patch(reactor, "_poller", sleeps)
+        return sleeps
+
+    def test_functions(self) -> None:
+        """
+        The functions of Python of a message that is there when it is received, both ends together.
+        """
+        one, other = self.blocking()
+        turns = self.loop.driven.turns
+        self.assertLess(called(lambda: self.send(one, other)).total() / MESSAGES, 44)
+        # No turn but that which receives it.
+        self.assertEqual(self.loop.driven.turns - turns, MESSAGES)
+
+    def test_asleep(self) -> None:
+        """
+        A wait that does not poll is one sleep: epoll is called once, and deadlines and delayed calls are
+        looked at in one turn of sixteen.
+        """
+        one, other = self.blocking()
+        sleeps = self.asleep(lambda: one.sendall(DATA))
+        turns = self.loop.driven.turns
+        calls = called(lambda: [other.recv(len(DATA)) for _ in range(MESSAGES)])
+        self.assertEqual(self.loop.driven.turns - turns, MESSAGES)
+        self.assertEqual(len(sleeps.timeouts), MESSAGES)
+        self.assertEqual(sleeps.timeouts.count(BRIEF_SECONDS), MESSAGES - MESSAGES // EPOLL_EVERY)
+        self.assertEqual(calls["_sooner"], MESSAGES // EPOLL_EVERY)
+        self.assertLess(calls.total() / MESSAGES, 60)
+
+    def test_late(self) -> None:
+        """
+        What comes late is waited for without further brief sleeps: the turn after the first asks for the
+        next deadline, and sleeps until then.
+        """
+        one, other = self.blocking()
+        ends = [lambda: None, lambda: one.sendall(DATA)]
+        sleeps = self.asleep(lambda: ends.pop(0)())
+        self.loop.driven.turns = 0
+        self.assertEqual(other.recv(len(DATA)), DATA)
+        brief, long = sleeps.timeouts
+        self.assertEqual(brief, BRIEF_SECONDS)
+        self.assertTrue(long == -1 or long > BRIEF_SECONDS, long)
+
+    def test_withTimeout(self) -> None:
+        """
+        The brief sleep is no longer than the socket's timeout.
+        """
+        _, other = self.blocking()
+        sleeps = self.asleep(lambda: None)
+        self.loop.driven.turns = 0
+        other.settimeout(BRIEF_SECONDS / 4)
+        self.assertRaises(TimeoutError, other.recv, len(DATA))
+        self.assertLessEqual(sleeps.timeouts[0], BRIEF_SECONDS / 4)
