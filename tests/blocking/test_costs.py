@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.blocking.case import BlockingTestCase
 from tests.support.calls import called, requireReplaceable
+from twisted_ib.blocking import loop as module
 from twisted_ib.blocking.loop import BRIEF_SECONDS, EPOLL_EVERY
 from twisted_ib.hca.base.polling import AdaptivePolling
 
@@ -53,6 +54,8 @@ class Sleeps:
 class CostTests(BlockingTestCase):
     """
     Both ends in one process.
+
+    @ivar now: The time, in seconds.
     """
 
     def blocking(self) -> tuple[Any, Any]:
@@ -75,13 +78,16 @@ class CostTests(BlockingTestCase):
 
     def asleep(self, happen: Callable[[], object]) -> Sleeps:
         """
-        From now on polling does not pay.
+        From now on polling does not pay, and C{now} is the time.
 
         @return: The sleeps to come.
         """
         requireReplaceable(AdaptivePolling, "spin")
         self.patch(AdaptivePolling, "spin", lambda *_: False)
+        self.now = 0.0
+        self.patch(module, "monotonic", lambda: self.now)
         reactor = self.loop.reactor
+        reactor._askAt = BRIEF_SECONDS
         sleeps = Sleeps(reactor._poller, happen)
         self.patch(reactor, "_poller", sleeps)
         return sleeps
@@ -111,6 +117,23 @@ class CostTests(BlockingTestCase):
         self.assertEqual(calls["_sooner"], MESSAGES // EPOLL_EVERY)
         self.assertLess(calls.total() / MESSAGES, 60)
 
+    def test_slow(self) -> None:
+        """
+        Deadlines and delayed calls wait for no longer than a brief sleep, however seldom messages come.
+        """
+        one, other = self.blocking()
+
+        def answer() -> None:
+            """
+            Late, but within the sleep.
+            """
+            self.now += BRIEF_SECONDS
+            one.sendall(DATA)
+
+        self.asleep(answer)
+        calls = called(lambda: [other.recv(len(DATA)) for _ in range(MESSAGES)])
+        self.assertGreaterEqual(calls["_sooner"], MESSAGES // 2)
+
     def test_late(self) -> None:
         """
         What comes late is waited for without further brief sleeps: the turn after the first asks for the
@@ -125,13 +148,21 @@ class CostTests(BlockingTestCase):
         self.assertEqual(brief, BRIEF_SECONDS)
         self.assertTrue(long == -1 or long > BRIEF_SECONDS, long)
 
-    def test_withTimeout(self) -> None:
+    def test_deadline(self) -> None:
         """
-        The brief sleep is no longer than the socket's timeout.
+        The brief sleep ends at the deadline of the wait.
         """
-        _, other = self.blocking()
-        sleeps = self.asleep(lambda: None)
+        self.blocking()
+
+        def expire() -> None:
+            """
+            The time passes.
+            """
+            self.now += BRIEF_SECONDS
+
+        sleeps = self.asleep(expire)
         self.loop.driven.turns = 0
-        other.settimeout(BRIEF_SECONDS / 4)
-        self.assertRaises(TimeoutError, other.recv, len(DATA))
-        self.assertLessEqual(sleeps.timeouts[0], BRIEF_SECONDS / 4)
+        # As of the clock that is replaced.
+        with self.loop:
+            self.assertFalse(self.loop.wait(lambda: False, BRIEF_SECONDS / 4))
+        self.assertEqual(sleeps.timeouts[0], BRIEF_SECONDS / 4)

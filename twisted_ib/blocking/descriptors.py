@@ -5,6 +5,7 @@ The descriptors of sockets over SDP: what each of them carries, and how a duplic
 from __future__ import annotations
 
 import os
+import socket
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet, WeakValueDictionary
 
@@ -116,4 +117,14 @@ def close(it: Offloaded) -> Connection | Listening | None:
     return part
 
 
-__all__ = ["Offloaded", "close", "detach", "found", "offload", "offloaded"]
+def isReset(skt: Any) -> bool:
+    """
+    Return whether the close of a socket resets its connection: SO_LINGER with no time (socket(7)).
+
+    @param skt: The kernel's socket.
+    """
+    value: bytes = skt.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
+    return value[:4] != bytes(4) and value[4:] == bytes(4)
+
+
+__all__ = ["Offloaded", "close", "detach", "found", "isReset", "offload", "offloaded"]

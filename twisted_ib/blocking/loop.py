@@ -39,8 +39,9 @@ DRAIN_SECONDS: Final = 2.0
 #: Turns after which delayed calls, deadlines and descriptors have theirs however busy the devices are; a
 #: power of two.
 EPOLL_EVERY: Final = 16
-#: Seconds of the sleeps between: the shortest of epoll_wait(2), and longer than the answers that come soon.
-BRIEF_SECONDS: Final = 1e-3
+#: Seconds for which they are not asked for, if all sleeps between ended with messages.  Longer than a tick of
+#: most kernels (4 ms at 250 Hz): before each sleep that ends sooner than that they set the clock's interrupt.
+BRIEF_SECONDS: Final = 1e-2
 #: Turns that a close takes: as over TCP it is no part of the turn that asks for it.
 CLOSING_TURNS: Final = 2
 
@@ -57,6 +58,8 @@ class DrivenReactor(IBReactor):
     def __init__(self, loop: BlockingLoop) -> None:
         super().__init__()
         self.blockingLoop = loop
+        #: When all is asked for again at the latest.
+        self._askAt = 0.0
         # Calls of callWhenRunning() need no run() to wait for.
         self._started = True
 
@@ -70,12 +73,16 @@ class DrivenReactor(IBReactor):
         """
         deviceLoop, channels = self._loop, self._channels
         deviceLoop.turns = turns = deviceLoop.turns + 1
-        if limit != 0 and turns & (EPOLL_EVERY - 1) and channels:
-            worked = self._await(channels, limit, kernel)
-            if not worked:
-                # The next turn is one of those that ask for everything.
-                deviceLoop.turns |= EPOLL_EVERY - 1
-            return worked
+        # Between a message and its answer little is asked.
+        isPolled = limit != 0 and channels and turns & (EPOLL_EVERY - 1)
+        if isPolled:
+            if deviceLoop.spin(self, channels, limit):
+                worked = 0
+                for channel in channels:
+                    worked += channel.device.progress()
+                return worked or 1
+            if monotonic() < self._askAt:
+                return self._sleepBriefly(channels, limit, kernel)
         worked = progress(channels)
         calm = deviceLoop.calm(self)
         if calm == 0.0:
@@ -88,9 +95,10 @@ class DrivenReactor(IBReactor):
         if worked:
             limit = 0.0
         elif limit != 0:
-            if deviceLoop.spin(self, channels, limit):
+            if not isPolled and deviceLoop.spin(self, channels, limit):
                 return progress(channels) or 1
             limit = self._sooner(channels, limit) if self._arm(channels) else 0.0
+        self._askAt = monotonic() + BRIEF_SECONDS
         self._sleep(limit, kernel)
         expire = limit == 0 or self.seconds() >= self._deadline
         for channel in self._channels:
@@ -100,18 +108,12 @@ class DrivenReactor(IBReactor):
                 channel.expire()
         return worked
 
-    def _await(self, channels: tuple[DeviceChannel, ...], limit: float | None, kernel: Any) -> int:
+    def _sleepBriefly(self, channels: tuple[DeviceChannel, ...], limit: float | None, kernel: Any) -> int:
         """
-        Wait for a message that may come soon, which takes little: delayed calls and deadlines have their turn
-        afterwards.
+        Sleep until a message that may come soon: delayed calls and deadlines have their turn afterwards.
 
         @return: See L{turn}.
         """
-        worked = 0
-        if self._loop.spin(self, channels, limit):
-            for channel in channels:
-                worked += channel.device.progress()
-            return worked or 1
         armed = True
         for channel in channels:
             if not channel.device.arm():
@@ -119,9 +121,13 @@ class DrivenReactor(IBReactor):
         if armed:
             self._sleep(BRIEF_SECONDS if limit is None or limit > BRIEF_SECONDS else limit, kernel)
             channels = self._channels
+        worked = 0
         for channel in channels:
             if channel.device.fabric.look():
                 worked += channel.device.progress()
+        if not worked:
+            # The next turn is one of those that ask for everything.
+            self._loop.turns |= EPOLL_EVERY - 1
         return worked
 
     def _sleep(self, limit: float | None, kernel: Any) -> None:

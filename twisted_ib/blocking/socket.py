@@ -104,13 +104,11 @@ class socket(_Plain, metaclass=_Sockets):
         if self._connecting is not None:
             self.settle()
         sdp = self._sdp
-        if sdp is None:
-            return None
-        part = sdp.part
+        part = sdp and sdp.part
         return part if part.__class__ is Connection else None
 
     def _carrying(self) -> Connection | None:
-        # As _connection(), for calls with bytes.
+        # As _connection(), for calls with bytes; recv() and sendall() inline it for a connection.
         connection = self._connection()
         if connection is None and self._connecting is not None:
             # connect(2): it is in progress.
@@ -330,9 +328,8 @@ class socket(_Plain, metaclass=_Sockets):
         """
         See C{socket.recv}.
         """
-        # This, send() and sendall() inline what _carrying() mostly does.
         sdp = self._sdp
-        connection: Any = None if sdp is None else sdp.part
+        connection: Any = sdp and sdp.part
         if connection.__class__ is not Connection:
             connection = self._carrying()
             if connection is None:
@@ -416,12 +413,9 @@ class socket(_Plain, metaclass=_Sockets):
         """
         See C{socket.send}.
         """
-        sdp = self._sdp
-        connection: Any = None if sdp is None else sdp.part
-        if connection.__class__ is not Connection:
-            connection = self._carrying()
-            if connection is None:
-                return super().send(data, flags)
+        connection = self._carrying()
+        if connection is None:
+            return super().send(data, flags)
         if not flags and connection.sendDirect(data, 0.0):
             return len(data)
         return connection.send(data, flags, self.gettimeout())
@@ -431,15 +425,14 @@ class socket(_Plain, metaclass=_Sockets):
         See C{socket.sendall}.
         """
         sdp = self._sdp
-        connection: Any = None if sdp is None else sdp.part
+        connection: Any = sdp and sdp.part
         if connection.__class__ is not Connection:
             connection = self._carrying()
             if connection is None:
                 super().sendall(data, flags)
                 return
-        timeout = self.gettimeout()
-        if flags or not connection.sendDirect(data, timeout):
-            connection.sendAll(data, flags, timeout)
+        if flags or not connection.sendDirect(data, self.gettimeout()):
+            connection.sendAll(data, flags, self.gettimeout())
 
     def sendto(self, data: Any, *arguments: Any) -> int:
         """
@@ -564,14 +557,9 @@ class socket(_Plain, metaclass=_Sockets):
                     made.cancel()
         part = None if sdp is None else descriptors.close(sdp)
         if isinstance(part, Connection):
-            part.drop(self._isLingering())
+            part.drop(descriptors.isReset(super()))
         elif part is not None:
             part.drop()
-
-    def _isLingering(self) -> bool:
-        # SO_LINGER with no time: close() resets (socket(7)).
-        value: bytes = super().getsockopt(kernel.SOL_SOCKET, kernel.SO_LINGER, 8)
-        return value[:4] != bytes(4) and value[4:] == bytes(4)
 
     def _real_close(self) -> None:
         if self._sdp is not None or self._connecting is not None:
