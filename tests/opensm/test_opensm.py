@@ -14,7 +14,7 @@ from tests.support.optional import suiteUnless
 #: The modules that have them.
 MODULES = (
     *("master", "own", "settings", "commands", "attack", "redirection", "osmtest", "administration"),
-    *("processes.attached", "processes.interfaces"),
+    *("processes.attached", "processes.interfaces", "processes.library"),
 )
 
 
