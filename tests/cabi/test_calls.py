@@ -1,5 +1,5 @@
 """
-Tests of calls that are wrong, by programs in C: errno, and neither a crash nor a traceback.
+Tests of calls by programs in C: wrong ones give errno, and neither a crash nor a traceback; extended ones.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from twisted_ib.cabi.verbs.table import TABLE
 from twisted_ib.errors import LibraryBuildError
 
 ORDER = Path(__file__).with_name("order.c")
+EXTENDED = Path(__file__).with_name("extended.c")
 #: Functions that do not look at pointers, or for which null is right.
 HARMLESS = set(
     "ibv_get_device_list ibv_free_device_list ibv_ack_async_event ibv_get_sysfs_path ibv_fork_init"
@@ -159,3 +160,16 @@ class OrderTests(ProgramTestCase):
         A thread that waits can be cancelled.
         """
         self.assertEqual(self.story("cancel"), "")
+
+
+class ExtendedTests(ProgramTestCase):
+    """
+    The extended verbs.
+    """
+
+    def test_extended(self) -> None:
+        """
+        Requests built one by one and completions read field by field move the data; tables and events.
+        """
+        result = run(self.compiled(EXTENDED), TWISTED_IB_DEVICE="shm0")
+        self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))

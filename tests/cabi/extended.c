@@ -1,0 +1,262 @@
+/*
+ * The extended verbs between two queue pairs of one process: requests built one by one, completions read field
+ * by field; tables, and an asynchronous event.  One line for each check that fails.
+ */
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <arpa/inet.h>
+
+#define SIZE 4096
+
+static int failures;
+static struct ibv_context *context;
+static struct ibv_pd *pd;
+static struct ibv_mr *mr;
+static struct ibv_cq_ex *cq;
+static struct ibv_td *td;
+static struct ibv_pd *parent;
+static char memory[4 * SIZE] __attribute__((aligned(8)));
+
+#define IS(call, expected) is(#call, (long long)(call), (expected))
+#define MADE(pointer) made(#pointer, (pointer))
+
+static void is(const char *what, long long found, long long expected)
+{
+    if (found != expected) {
+        printf("%s: %lld, not %lld\n", what, found, expected);
+        failures++;
+    }
+}
+
+static void *made(const char *what, void *pointer)
+{
+    if (!pointer) {
+        printf("%s: %s\n", what, strerror(errno));
+        exit(1);
+    }
+    return pointer;
+}
+
+static void open_all(void)
+{
+    struct ibv_device **list = MADE(ibv_get_device_list(NULL));
+    struct ibv_td_init_attr thread = {0};
+    struct ibv_cq_init_attr_ex attr = {.cqe = 64, .wc_flags = IBV_WC_STANDARD_FLAGS, .cq_context = memory};
+
+    context = MADE(ibv_open_device(list[0]));
+    ibv_free_device_list(list);
+    pd = MADE(ibv_alloc_pd(context));
+    td = MADE(ibv_alloc_td(context, &thread));
+    struct ibv_parent_domain_init_attr domains = {.pd = pd, .td = td};
+    parent = MADE(ibv_alloc_parent_domain(context, &domains));
+    mr = MADE(ibv_reg_mr(parent, memory, sizeof memory,
+                         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                         IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_RELAXED_ORDERING));
+    cq = MADE(ibv_create_cq_ex(context, &attr));
+    IS(cq->cqe, 64);
+    IS(cq->cq_context == memory, 1);
+}
+
+static struct ibv_qp *queue_pair(void)
+{
+    struct ibv_qp_init_attr_ex attr = {
+        .send_cq = ibv_cq_ex_to_cq(cq), .recv_cq = ibv_cq_ex_to_cq(cq), .qp_type = IBV_QPT_RC, .pd = parent,
+        .cap = {16, 16, 2, 2, 64}, .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+        .send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_WRITE |
+                          IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ |
+                          IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP};
+
+    return MADE(ibv_create_qp_ex(context, &attr));
+}
+
+static void join(struct ibv_qp *qp, struct ibv_qp *peer)
+{
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1,
+                               .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                                                  IBV_ACCESS_REMOTE_ATOMIC};
+    struct ibv_qp_init_attr init;
+
+    IS(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
+    attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer->qp_num,
+                                .rq_psn = 7, .max_dest_rd_atomic = 2, .min_rnr_timer = 12,
+                                .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.hop_limit = 9}}};
+    IS(ibv_query_gid(context, 1, 0, &attr.ah_attr.grh.dgid), 0);
+    IS(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER), 0);
+    attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .sq_psn = 7, .timeout = 14, .retry_cnt = 7,
+                                .rnr_retry = 7, .max_rd_atomic = 2};
+    IS(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                     IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC), 0);
+    memset(&attr, 0xff, sizeof attr);
+    IS(ibv_query_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV, &init), 0);
+    IS(attr.qp_state, IBV_QPS_RTS);
+    IS(attr.dest_qp_num, peer->qp_num);
+    IS(attr.ah_attr.grh.hop_limit, 9);
+    IS(attr.rq_psn, 7);
+    IS(init.send_cq == ibv_cq_ex_to_cq(cq), 1);
+    IS(init.qp_type, IBV_QPT_RC);
+}
+
+static void receive(struct ibv_qp *qp, uint64_t id, char *at, uint32_t length)
+{
+    struct ibv_sge piece = {(uintptr_t)at, length, mr->lkey};
+    struct ibv_recv_wr wr = {.wr_id = id, .sg_list = &piece, .num_sge = 1}, *bad;
+
+    IS(ibv_post_recv(qp, &wr, &bad), 0);
+}
+
+/* Wait for completions; their identifiers are added, and the operations of the last one remembered. */
+static uint64_t completed(int count)
+{
+    struct ibv_poll_cq_attr attr = {0};
+    uint64_t sum = 0;
+
+    while (count) {
+        int rc = ibv_start_poll(cq, &attr);
+
+        if (rc == ENOENT)
+            continue;
+        IS(rc, 0);
+        do {
+            IS(cq->status, IBV_WC_SUCCESS);
+            sum += cq->wr_id;
+            if (ibv_wc_read_opcode(cq) == IBV_WC_RECV && ibv_wc_read_wc_flags(cq) & IBV_WC_WITH_IMM)
+                IS(ntohl(ibv_wc_read_imm_data(cq)), 0x01020304);
+            if (ibv_wc_read_opcode(cq) == IBV_WC_RECV && cq->wr_id == 2)
+                IS(ibv_wc_read_byte_len(cq), 300);
+            count--;
+        } while (count && !(rc = ibv_next_poll(cq)));
+        ibv_end_poll(cq);
+    }
+    return sum;
+}
+
+static void work(struct ibv_qp *near, struct ibv_qp *far)
+{
+    struct ibv_qp_ex *ex = MADE(ibv_qp_to_qp_ex(near));
+    struct ibv_sge two[2] = {{(uintptr_t)memory, 100, mr->lkey}, {(uintptr_t)memory + 1000, 200, mr->lkey}};
+    char *there = memory + 2 * SIZE;
+    uint64_t *counter = (uint64_t *)(memory + 3 * SIZE);
+
+    for (int i = 0; i < SIZE; i++)
+        memory[i] = i * 31;
+    *counter = 40;
+    receive(far, 2, there, SIZE);
+    receive(far, 4, there + 1024, SIZE - 1024);
+    ibv_wr_start(ex);
+    ex->wr_flags = IBV_SEND_SIGNALED;
+    ex->wr_id = 16;
+    ibv_wr_send(ex);
+    ibv_wr_set_sge_list(ex, 2, two);
+    ex->wr_id = 32;
+    ibv_wr_send_imm(ex, htonl(0x01020304));
+    ibv_wr_set_inline_data(ex, "inline", 6);
+    ex->wr_id = 64;
+    ibv_wr_rdma_write(ex, mr->rkey, (uintptr_t)there + 2048);
+    ibv_wr_set_sge(ex, mr->lkey, (uintptr_t)memory, 512);
+    ex->wr_id = 128;
+    ibv_wr_rdma_read(ex, mr->rkey, (uintptr_t)there + 2048);
+    ibv_wr_set_sge(ex, mr->lkey, (uintptr_t)memory + SIZE, 512);
+    ex->wr_id = 256;
+    ibv_wr_atomic_fetch_add(ex, mr->rkey, (uintptr_t)counter, 2);
+    ibv_wr_set_sge(ex, mr->lkey, (uintptr_t)memory + SIZE + 512, 8);
+    IS(ibv_wr_complete(ex), 0);
+    IS(completed(7), 2 + 4 + 16 + 32 + 64 + 128 + 256);
+    IS(memcmp(there, memory, 100), 0);
+    IS(memcmp(there + 100, memory + 1000, 200), 0);
+    IS(memcmp(there + 1024, "inline", 6), 0);
+    IS(memcmp(there + 2048, memory, 512), 0);
+    IS(memcmp(memory + SIZE, memory, 512), 0);
+    IS(*counter, 42);
+    IS(*(uint64_t *)(memory + SIZE + 512), 40);
+    /* A batch is dropped, or refused as a whole. */
+    ibv_wr_start(ex);
+    ibv_wr_send(ex);
+    ibv_wr_abort(ex);
+    ibv_wr_start(ex);
+    ibv_wr_send(ex);
+    ibv_wr_set_sge(ex, mr->lkey + 1, (uintptr_t)memory, 8);
+    ibv_wr_local_inv(ex, 1);
+    IS(ibv_wr_complete(ex), EINVAL);
+}
+
+static void tables(void)
+{
+    struct ibv_device_attr_ex device;
+    struct ibv_gid_entry entries[300], entry;
+    struct ibv_port_attr port;
+    union ibv_gid gid;
+
+    memset(&device, 0xff, sizeof device);
+    IS(ibv_query_device_ex(context, NULL, &device), 0);
+    IS(device.phys_port_cnt_ex, 1);
+    IS(device.orig_attr.max_qp_wr > 0, 1);
+    IS(device.tso_caps.max_tso, 0);
+    IS(ibv_query_gid(context, 1, 0, &gid), 0);
+    IS(ibv_query_gid_ex(context, 1, 0, &entry, 0), 0);
+    IS(memcmp(&entry.gid, &gid, sizeof gid), 0);
+    IS(ibv_query_gid_table(context, entries, 300, 0), 1);
+    IS(memcmp(&entries[0].gid, &gid, sizeof gid), 0);
+    IS(ibv_query_gid_table(context, entries, 0, 0), -EINVAL);
+    IS(ibv_query_port(context, 1, &port), 0);
+    IS(port.state, IBV_PORT_ACTIVE);
+    IS(ibv_query_port(context, 2, &port), EINVAL);
+}
+
+/* A shared receive queue that has fewer receives than its limit raises an event. */
+static void event(void)
+{
+    struct ibv_srq_init_attr wanted = {.attr = {4, 1, 0}};
+    struct ibv_srq *srq = MADE(ibv_create_srq(parent, &wanted));
+    struct ibv_srq_attr attr = {.srq_limit = 1};
+    struct ibv_qp_init_attr init = {.send_cq = ibv_cq_ex_to_cq(cq), .recv_cq = ibv_cq_ex_to_cq(cq), .srq = srq,
+                                    .qp_type = IBV_QPT_RC, .cap = {4, 4, 1, 1, 0}};
+    struct ibv_qp *far = MADE(ibv_create_qp(parent, &init)), *near = queue_pair();
+    struct ibv_sge piece = {(uintptr_t)memory, 64, mr->lkey};
+    struct ibv_recv_wr wr = {.wr_id = 1, .sg_list = &piece, .num_sge = 1}, *bad;
+    struct pollfd descriptor = {context->async_fd, POLLIN};
+    struct ibv_async_event found;
+
+    join(near, far);
+    join(far, near);
+    IS(ibv_post_srq_recv(srq, &wr, &bad), 0);
+    IS(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT), 0);
+    IS(poll(&descriptor, 1, 0), 0);
+    struct ibv_send_wr send = {.wr_id = 2, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}, *badSend;
+    IS(ibv_post_send(near, &send, &badSend), 0);
+    IS(completed(2), 3);
+    IS(poll(&descriptor, 1, -1), 1);
+    IS(ibv_get_async_event(context, &found), 0);
+    IS(found.event_type, IBV_EVENT_SRQ_LIMIT_REACHED);
+    IS(found.element.srq == srq, 1);
+    ibv_ack_async_event(&found);
+    IS(ibv_destroy_qp(near), 0);
+    IS(ibv_destroy_qp(far), 0);
+    IS(ibv_destroy_srq(srq), 0);
+}
+
+int main(void)
+{
+    open_all();
+    struct ibv_qp *near = queue_pair(), *far = queue_pair();
+
+    join(near, far);
+    join(far, near);
+    work(near, far);
+    tables();
+    event();
+    IS(ibv_destroy_qp(near), 0);
+    IS(ibv_destroy_qp(far), 0);
+    IS(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+    IS(ibv_dereg_mr(mr), 0);
+    IS(ibv_dealloc_pd(pd), EBUSY);
+    IS(ibv_dealloc_pd(parent), 0);
+    IS(ibv_dealloc_td(td), 0);
+    IS(ibv_dealloc_pd(pd), 0);
+    IS(ibv_close_device(context), 0);
+    return !!failures;
+}
