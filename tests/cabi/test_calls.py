@@ -45,8 +45,9 @@ class ProgramTestCase(SynchronousTestCase):
     C programs that are compiled here.
     """
 
-    def compiled(self, source: Path) -> str:
+    def compiled(self, source: Path, *libraries: str) -> str:
         """
+        @param libraries: besides libibverbs.
         @return: the program's path.
         """
         folder = built()
@@ -56,8 +57,9 @@ class ProgramTestCase(SynchronousTestCase):
         except LibraryBuildError as error:
             raise SkipTest(str(error)) from None
         # Against the library itself: what it does not export is an error of the linker.
+        objects = [str(folder / each) for each in (*libraries, "libibverbs.so.1")]
         made = subprocess.run(
-            [*compiler, "-w", "-pthread", str(source), "-o", str(path), str(folder / "libibverbs.so.1")],
+            [*compiler, "-w", "-pthread", str(source), "-o", str(path), *objects],
             env={"PATH": "/usr/bin:/bin", "LD_RUN_PATH": ""},
             capture_output=True,
             text=True,

@@ -1,5 +1,6 @@
 """
-The thread that always attends: a C program that sleeps in C{read(2)} must still answer its peers.
+The thread that always attends: a C program that sleeps in C{read(2)} must still answer its peers.  And the
+end of the process.
 """
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 import signal
 from threading import Lock
 
+from twisted_ib.hca.verbs.base.hub import END_SECONDS, hub
 from twisted_ib.hca.verbs.cm.attendant import attendance
 
 _lock = Lock()
@@ -33,4 +35,14 @@ def begin() -> None:
         _begun = True
 
 
-__all__ = ["begin"]
+def end() -> None:
+    """
+    Send what waits, tell the peers, and close everything: the process ends without Python's own end.
+    """
+    # A thread that was stopped may have the lock: a process must end.
+    if hub.lock.acquire(timeout=END_SECONDS):
+        hub.lock.release()
+        hub.end()
+
+
+__all__ = ["begin", "end"]

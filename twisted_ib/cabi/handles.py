@@ -77,6 +77,12 @@ class Handles:
             raise HandleError(f"There is no {' or '.join(kinds)} at {address:#x}")
         return entry.value
 
+    def has(self, address: int) -> bool:
+        """
+        @return: whether there is an object at an address.
+        """
+        return address in self._entries
+
     def optional(self, address: int, *kinds: str) -> Any:
         """
         @return: the object at an address; L{None} for a null pointer.

@@ -1,5 +1,5 @@
 /*
- * The start of Python in a process that is not Python, and the refusal of calls after fork(2).
+ * The start and the end of Python in a process that is not Python, and the refusal of calls after fork(2).
  *
  * build.py compiles this into each library, with -DPy_InitializeEx=twisted_ib_initialize: cffi's start then
  * calls the function below instead of Python's own, which would look at the program's environment.
@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 static void check(PyStatus status)
@@ -17,6 +18,21 @@ static void check(PyStatus status)
         dprintf(2, TWISTED_IB_SONAME ": Python cannot start: %s\n", status.err_msg ? status.err_msg : "it exits");
         _exit(127);
     }
+}
+
+static volatile int forked;
+
+/* The end of the process: Python's own, which would close what the program has left open, does not come. */
+static void finish(void)
+{
+    PyGILState_STATE state;
+
+    /* Not in a child; nor in a signal's handler that has interrupted Python in this thread. */
+    if (forked || !Py_IsInitialized() || PyGILState_Check())
+        return;
+    state = PyGILState_Ensure();
+    PyRun_SimpleString("from twisted_ib.cabi.attend import end\nend()\n");
+    PyGILState_Release(state);
 }
 
 void twisted_ib_initialize(int signals)
@@ -36,9 +52,9 @@ void twisted_ib_initialize(int signals)
     check(PyConfig_SetBytesString(&config, &config.executable, TWISTED_IB_EXECUTABLE));
     check(Py_InitializeFromConfig(&config));
     PyConfig_Clear(&config);
+    atexit(finish);
 }
 
-static volatile int forked;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void in_child(void)

@@ -5,9 +5,8 @@ Event channels and events.
 from __future__ import annotations
 
 import errno
-import fcntl
-import os
-from threading import Event
+import threading
+import time
 from typing import Any
 
 import attrs
@@ -17,13 +16,17 @@ from _twisted_ib_verbs import ffi as verbsFFI
 from twisted_ib.cabi import attend
 from twisted_ib.cabi.cm.structures import Channel, Endpoint, channelOf, endpoints
 from twisted_ib.cabi.errors import HandleError
-from twisted_ib.cabi.functions import handler
+from twisted_ib.cabi.functions import AGAIN, handler
 from twisted_ib.cabi.handles import handles
 from twisted_ib.cabi.verbs.address import writeAddress
+from twisted_ib.cabi.verbs.completion import WAIT_SECONDS, isNonBlocking
 from twisted_ib.cabi.verbs.structures import addressOf, given, lasting
-from twisted_ib.hca.verbs import CMID, CMEvent, ConnParam, PyverbsUserError, UDParam, enums
+from twisted_ib.hca.verbs import CMID, CMEvent, ConnParam, UDParam, enums
 
 _E = enums.rdma_cm_event_type
+#: C{waitsFor}: the address of the channel that the thread waits for an event of, in calls that follow each
+#: other.
+_thread = threading.local()
 #: Events of groups: their private data is the pointer that the program joined with (librdmacm cma.c,
 #: rdma_get_cm_event).
 _OF_GROUPS = (_E.RDMA_CM_EVENT_MULTICAST_JOIN, _E.RDMA_CM_EVENT_MULTICAST_ERROR)
@@ -52,23 +55,18 @@ class Taken:
 
 def takeEvent(channel: Channel) -> Any:
     """
-    Wait for an event.
+    Wait for an event, for a moment only, so that the thread can be cancelled.
 
-    @return: its C{struct rdma_cm_event}.
+    @return: its C{struct rdma_cm_event}; L{None} if there is none yet.
     @raise HandleError: there is none, and the program does not want to wait (EAGAIN).
     """
     while True:
-        blocking = not fcntl.fcntl(channel.structure.fd, fcntl.F_GETFL) & os.O_NONBLOCK
-        if not blocking and not channel.value.pending:
-            raise HandleError("There is no event", errno.EAGAIN)
-        try:
-            event = channel.value.get_cm_event()
-        except PyverbsUserError:
-            if not channel.isClosed:
-                raise
-            # On Linux, closing a descriptor does not end the calls that use it.  rping relies on that: its
-            # thread would end the program with status 255 when the main thread destroys the channel.
-            Event().wait()
+        atOnce = isNonBlocking(channel.structure.fd)
+        event = channel.value.next_event(0 if atOnce else WAIT_SECONDS)
+        if event is None:
+            if atOnce:
+                raise HandleError("There is no event", errno.EAGAIN)
+            return None
         endpoint = endpoints.eventTaken(event.identifier)
         if endpoint is None:
             # Its identifier has just been destroyed by another thread.
@@ -150,7 +148,9 @@ def complete(endpoint: Endpoint) -> int:
     if not endpoint.isSynchronous:
         return 0
     acknowledgeLast(endpoint)
-    event = endpoint.structure.event = takeEvent(endpoint.channel)
+    while (event := takeEvent(endpoint.channel)) is None:
+        pass
+    endpoint.structure.event = event
     status = event.status
     if status:
         # librdmacm cma.c, ucma_complete.
@@ -191,9 +191,20 @@ def rdma_get_cm_event(channel: Any, event: Any) -> int:
     """
     Wait for an event.
     """
+    address = addressOf(channel)
+    # On Linux, closing a descriptor does not end the calls that use it.  rping relies on that: its thread
+    # would end the program with status 255 when the main thread destroys the channel.
+    if getattr(_thread, "waitsFor", None) == address and not handles.has(address):
+        time.sleep(WAIT_SECONDS)
+        return AGAIN
+    _thread.waitsFor = None
     found = channelOf(channel)
     given(event)
-    event[0] = takeEvent(found)
+    taken = takeEvent(found)
+    if taken is None:
+        _thread.waitsFor = address
+        return AGAIN
+    event[0] = taken
     return 0
 
 

@@ -11,7 +11,7 @@ from twisted_ib.cabi.cm.channels import acknowledgeLast, complete, takeEvent
 from twisted_ib.cabi.cm.queues import copyAttributes, createQP
 from twisted_ib.cabi.cm.structures import Endpoint, endpointOf, octets, socketAddress
 from twisted_ib.cabi.errors import HandleError
-from twisted_ib.cabi.functions import handler
+from twisted_ib.cabi.functions import AGAIN, handler
 from twisted_ib.cabi.verbs.structures import given
 from twisted_ib.hca.verbs import AddrInfo, ConnParam, JoinMCAttrEx, enums
 
@@ -68,6 +68,8 @@ def rdma_get_request(listener: Any, id: Any) -> int:
         raise HandleError("The identifier is not synchronous")
     acknowledgeLast(endpoint)
     event = takeEvent(endpoint.channel)
+    if event is None:
+        return AGAIN
     try:
         if event.event == _E.RDMA_CM_EVENT_REJECTED:
             raise HandleError("The request is rejected", errno.ECONNREFUSED)

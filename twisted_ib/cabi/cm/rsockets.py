@@ -282,6 +282,7 @@ def rrecvmsg(socket: int, message: Any, flags: int) -> int:
     """
     Read octets into several buffers.
     """
+    descriptorOf(socket)
     given(message)
     return _receive(socket, _vector(message.msg_iov, message.msg_iovlen), flags)
 
@@ -315,6 +316,7 @@ def rsendto(socket: int, buffer: Any, length: int, flags: int, addr: Any, size: 
     """
     Write octets; a stream has its destination.
     """
+    descriptorOf(socket)
     if addr or size:
         raise HandleError("The socket is a stream", errno.EISCONN)
     return _send(socket, [_memory(buffer, length)], flags)
@@ -325,6 +327,7 @@ def rsendmsg(socket: int, message: Any, flags: int) -> int:
     """
     Write octets of several buffers.
     """
+    descriptorOf(socket)
     given(message)
     return _send(socket, _vector(message.msg_iov, message.msg_iovlen), flags)
 

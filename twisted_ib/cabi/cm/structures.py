@@ -39,14 +39,12 @@ class Channel:
     def __init__(self) -> None:
         self.value = CMEventChannel()
         self.structure = ffi.new("struct rdma_event_channel *", {"fd": self.value.fd})
-        self.isClosed = False
         handles.add(addressOf(self.structure), "rdma_event_channel", self, self.structure)
 
     def close(self) -> None:
         """
-        Close it; a thread that waits for an event of it waits for ever.
+        Close it.
         """
-        self.isClosed = True
         self.value.close()
 
     def destroy(self) -> None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 from twisted_ib.cabi.functions import Failure, Row
 
 
-def _row(version: str, prototype: str, failure: Failure = Failure.MINUS_ONE) -> Row:
+def _row(version: str, prototype: str, failure: Failure = Failure.MINUS_ONE, again: bool = False) -> Row:
     # rdma_cm(7): a function returns 0, or -1 with errno.
     name = prototype.partition("(")[0].split()[-1].lstrip("*")
-    return Row(name, version, prototype, failure)
+    return Row(name, version, prototype, failure, again=again)
 
 
 _CHANNELS = (
@@ -23,6 +23,7 @@ _CHANNELS = (
     _row(
         "RDMACM_1.0",
         "int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event)",
+        again=True,
     ),
     _row("RDMACM_1.0", "int rdma_ack_cm_event(struct rdma_cm_event *event)"),
     _row("RDMACM_1.0", "const char *rdma_event_str(enum rdma_cm_event_type event)", Failure.NULL),
@@ -70,7 +71,11 @@ _ADDRESSES = (
 
 _CONNECTIONS = (
     _row("RDMACM_1.0", "int rdma_listen(struct rdma_cm_id *id, int backlog)"),
-    _row("RDMACM_1.0", "int rdma_get_request(struct rdma_cm_id *listener, struct rdma_cm_id **id)"),
+    _row(
+        "RDMACM_1.0",
+        "int rdma_get_request(struct rdma_cm_id *listener, struct rdma_cm_id **id)",
+        again=True,
+    ),
     _row("RDMACM_1.0", "int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *param)"),
     _row("RDMACM_1.2", "int rdma_establish(struct rdma_cm_id *id)"),
     _row("RDMACM_1.0", "int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *param)"),
@@ -145,7 +150,7 @@ _RSOCKETS = tuple(
         "int rfcntl(int socket, int command, long argument)",
         "long riomap(int socket, void *buffer, size_t length, int protection, int flags, long offset)",
         "int riounmap(int socket, void *buffer, size_t length)",
-        "size_t riowrite(int socket, const void *buffer, size_t length, long offset, int flags)",
+        "ssize_t riowrite(int socket, const void *buffer, size_t length, long offset, int flags)",
     )
 )
 

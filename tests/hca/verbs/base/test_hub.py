@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -19,6 +20,7 @@ from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.errors import UnknownDeviceError, WrongThreadError
 from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.verbs.base import hub as hubModule
 from twisted_ib.hca.verbs.base.hub import _TAKEN, Hub, hub, locked
 
 
@@ -326,6 +328,22 @@ class HubTests(SynchronousTestCase):
         )
         self.assertEqual((ended.returncode, ended.stdout, ended.stderr), (7, b"", b""))
         self.assertEqual(os.listdir(os.environ["TWISTED_IB_RUN_DIR"]), ["lock"])
+
+    def test_endSends(self) -> None:
+        """
+        The end waits for datagrams whose path is looked for, but not for ever.
+        """
+        device = self.open(self.near)
+        paths = device.addressPaths
+        paths.waiting = 1
+        device.timers.start(0.01, lambda: setattr(paths, "waiting", 0))
+        self.near.end()
+        self.assertEqual((paths.waiting, device.closed), (0, True))
+        device = self.open(self.far)
+        device.addressPaths.waiting = 1
+        with mock.patch.object(hubModule, "END_SECONDS", 0.01):
+            self.far.end()
+        self.assertTrue(device.closed)
 
     def test_fork(self) -> None:
         """

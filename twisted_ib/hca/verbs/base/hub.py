@@ -35,6 +35,9 @@ _ATTENTION, _BUSY_ATTENTION = 50e-6, 250e-6
 #: Empty drives after which a polling program yields the CPU: the peer that is to answer may need it.
 _PATIENCE = 60
 
+#: Seconds that the end of a process waits for datagrams whose path is still looked for.
+END_SECONDS = 1.0
+
 #: Polls in a row that may take completions without a drive.
 _TAKEN = 16
 
@@ -453,6 +456,10 @@ class Hub:
         """
         Close what the program has left open, at interpreter exit, as a kernel would at process exit.
         """
+        # To the program a datagram is sent once its request is complete, also if its path is still looked
+        # for: a card would have sent it before the process ends.
+        with suppress(HCAError, OSError):
+            self.wait(self._hasSent, END_SECONDS)
         with self:
             # The kernel does so when a process's uverbs descriptor is closed; peers see a disconnect, not
             # silence.
@@ -461,6 +468,9 @@ class Hub:
                 with suppress(HCAError, OSError):
                     device.close()
             self._wakeSleepers()
+
+    def _hasSent(self) -> bool:
+        return not any(device.addressPaths.waiting for device in self.devices if not device.closed)
 
 
 #: The hub of this process.

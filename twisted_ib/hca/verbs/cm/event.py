@@ -175,6 +175,18 @@ class CMEventChannel(VerbsObject):
         """
         return CMEvent(self)
 
+    def next_event(self, timeout: float) -> CMEvent | None:
+        """
+        Wait for the oldest event for some time, and serve peers meanwhile.  Not in pyverbs.
+
+        @param timeout: seconds; with 0 the devices are driven once.
+        @return: L{None} if there is none.
+        @raise PyverbsUserError: the channel is closed.
+        """
+        self._check()
+        report = nextReport(self._reports, timeout)
+        return None if report is None else CMEvent.of(report)
+
     @property
     def pending(self) -> bool:
         """
@@ -250,6 +262,16 @@ class CMEvent(VerbsObject):
         if report is None:
             raise PyverbsUserError("The event channel is closed")
         self._take(report)
+
+    @classmethod
+    def of(cls, report: CMEventRecord) -> CMEvent:
+        """
+        Make the event of a record that was taken from a channel.  Not in pyverbs.
+        """
+        made = cls.__new__(cls)
+        VerbsObject.__init__(made)
+        made._take(report)
+        return made
 
     def _take(self, report: CMEventRecord) -> None:
         self._report: CMEventRecord | None = report
