@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -180,6 +181,23 @@ static void cancel(void)
     IS(ibv_close_device(context), 0);
 }
 
+/* Signals are for the threads of the program: here one that waits for them. */
+static void signals(void)
+{
+    struct ibv_context *context = opened();
+    sigset_t mask;
+    int found;
+
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGUSR1);
+    /* After the library has its thread, which would take the signal if it could: that ends the process. */
+    pthread_sigmask(SIG_BLOCK, &mask, NULL);
+    kill(getpid(), SIGUSR1);
+    IS(sigwait(&mask, &found), 0);
+    IS(found, SIGUSR1);
+    IS(ibv_close_device(context), 0);
+}
+
 int main(int count, char **words)
 {
     const char *story = count > 1 ? words[1] : "";
@@ -192,6 +210,8 @@ int main(int count, char **words)
         forks();
     else if (!strcmp(story, "cancel"))
         cancel();
+    else if (!strcmp(story, "signals"))
+        signals();
     else
         return 2;
     return !!failures;

@@ -163,6 +163,12 @@ class OrderTests(ProgramTestCase):
         """
         self.assertEqual(self.story("cancel"), "")
 
+    def test_signals(self) -> None:
+        """
+        The library's thread takes no signals.
+        """
+        self.assertEqual(self.story("signals"), "")
+
 
 class ExtendedTests(ProgramTestCase):
     """

@@ -58,9 +58,12 @@ class Handles:
         @param value: the Python object.
         @param structure: all that must live as long as it: cffi frees memory with the last reference.
         @param parents: the addresses of objects that it uses, which cannot be destroyed before it.
+        @raise HandleError: one of these has been destroyed meanwhile, by another thread (EINVAL).
         """
         used = tuple(each for each in parents if each)
         with self.lock:
+            for each in used:
+                self.structure(each)
             for each in used:
                 self._entries[each].users += 1
             self._entries[address] = _Entry(kind, value, structure, used)

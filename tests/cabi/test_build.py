@@ -1,0 +1,134 @@
+"""
+Tests of the build: what is missing is said by name, and one build serves all processes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from tests.cabi.library import built
+from twisted_ib.cabi.building import build, libraries
+from twisted_ib.errors import LibraryBuildError
+
+
+class MissingTests(SynchronousTestCase):
+    """
+    A build without something that it needs.
+    """
+
+    def setUp(self) -> None:
+        """
+        An empty cache.
+        """
+        self.cache = Path(self.mktemp()).resolve()
+        self.patch(build.os, "environ", {**build.os.environ, "XDG_CACHE_HOME": str(self.cache)})
+
+    def failing(self) -> str:
+        """
+        @return: the text of the error of a build.
+        """
+        try:
+            build._cffiVersion()
+        except LibraryBuildError as error:
+            raise SkipTest(str(error)) from None
+        error = self.assertRaises(LibraryBuildError, libraries)
+        self.assertEqual([*self.cache.rglob("*.so*")], [])
+        return str(error)
+
+    def configured(self, **values: Any) -> None:
+        """
+        Change variables of Python's configuration.
+        """
+        real = sysconfig.get_config_var
+        self.patch(build.sysconfig, "get_config_var", lambda name: values.get(name, real(name)))
+
+    def test_compiler(self) -> None:
+        """
+        Without a compiler.
+        """
+        self.patch(build.shutil, "which", lambda name: None)
+        self.assertIn("there is no C compiler", self.failing())
+
+    def test_sharedLibrary(self) -> None:
+        """
+        With a Python that is not shared.
+        """
+        self.patch(build, "compilerCommand", lambda: ["true"])
+        self.configured(Py_ENABLE_SHARED=0)
+        self.assertIn("has no shared libpython", self.failing())
+
+    def test_pythonHeaders(self) -> None:
+        """
+        Without Python's headers.
+        """
+        self.patch(build, "compilerCommand", lambda: ["true"])
+        self.configured(Py_ENABLE_SHARED=1)
+        self.patch(build.sysconfig, "get_path", lambda name: "/nowhere")
+        self.assertIn("Python.h is missing", self.failing())
+
+    def test_headers(self) -> None:
+        """
+        Without the headers of a library: a compiler that finds none.
+        """
+        self.patch(build, "compilerCommand", lambda: ["false"])
+        self.configured(Py_ENABLE_SHARED=1)
+        self.patch(build.sysconfig, "get_path", lambda name: self.pythonHeaders())
+        text = self.failing()
+        self.assertIn("infiniband/verbs.h is missing", text)
+        self.assertIn("libibverbs-dev", text)
+
+    def pythonHeaders(self) -> str:
+        """
+        @return: a directory with C{Python.h}.
+        """
+        folder = Path(self.mktemp())
+        folder.mkdir(parents=True)
+        (folder / "Python.h").touch()
+        return str(folder)
+
+    def test_directory(self) -> None:
+        """
+        Without a place for the libraries.
+        """
+        self.patch(build, "_checked", lambda: ["true"])
+        self.cache.touch()
+        self.assertIn("set XDG_CACHE_HOME", self.failing())
+
+
+class CacheTests(SynchronousTestCase):
+    """
+    The cache of built libraries.
+    """
+
+    def test_once(self) -> None:
+        """
+        A second build is the first one's directory, for the user alone.
+        """
+        folder = built()
+        self.patch(build, "_build", self.fail)
+        self.assertEqual(libraries(), folder)
+        self.assertEqual(stat.S_IMODE(folder.stat().st_mode), 0o700)
+        self.assertEqual({each.soname for each in build.LIBRARIES}, {each.name for each in folder.iterdir()})
+
+    def test_race(self) -> None:
+        """
+        Of two builds at once one stays, and the other uses it.
+        """
+        folder = built()
+        cache = Path(self.mktemp()).resolve()
+        self.patch(build.os, "environ", {**build.os.environ, "XDG_CACHE_HOME": str(cache)})
+        target = cache / "twisted_ib" / "cabi" / folder.name
+
+        def other(*arguments: Any) -> None:
+            if not target.exists():
+                shutil.copytree(folder, target)
+
+        self.patch(build, "_build", other)
+        self.assertEqual(libraries(), target)
+        self.assertEqual([each.name for each in target.parent.iterdir()], [folder.name])
