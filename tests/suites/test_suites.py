@@ -17,7 +17,7 @@ from twisted.python.reflect import namedAny
 from twisted.python.versions import Version
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from tests.suites import compare, exclusions, projects, synapse
+from tests.suites import aio, compare, crawl, exclusions, projects, synapse
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.device.registry import parseRules as parse
 from twisted_ib.reactor.rules.policy import Policy
@@ -327,6 +327,99 @@ class ProjectTests(SynchronousTestCase):
         suites = projects.Suites(environment, Path(), 1)
         suites.python = "/nonexistent/python"
         self.assertIn("/nonexistent/python", suites.install(["klein"]))
+
+
+class LoopSuitesTests(SynchronousTestCase):
+    """
+    The comparison of suites on asyncio and on this project's loops.
+    """
+
+    def test_read(self) -> None:
+        """
+        Of a test's parts a failure counts; one that runs again, and a line that is cut, do not.
+        """
+        path = Path(self.mktemp())
+        parts = [
+            ("CollectReport", "a.py", "passed", None),
+            ("CollectReport", "b.py", "failed", "no module"),
+            ("TestReport", "a.py::x", "passed", None),
+            ("TestReport", "a.py::x", "failed", {"reprcrash": {"message": "left behind\nmore"}}),
+            ("TestReport", "a.py::y", "rerun", None),
+            ("TestReport", "a.py::y", "passed", None),
+            ("TestReport", "a.py::z", "skipped", None),
+        ]
+        names = ("$report_type", "nodeid", "outcome", "longrepr")
+        lines = [json.dumps(dict(zip(names, part, strict=True))) for part in parts]
+        path.write_text("\n".join([*lines, '{"exitstatus": 0}', '{"nodeid": "a.py']))
+        found = aio.Outcome()
+        found.read(path)
+        results = {"b.py": "failed", "a.py::x": "failed", "a.py::y": "passed", "a.py::z": "skipped"}
+        self.assertEqual((found.results, found.count), (results, 4))
+        self.assertEqual(found.reasons, {"b.py": "no module", "a.py::x": "left behind"})
+
+    def settled(self, alone: dict[str, list[str]]) -> tuple[list[str], list[str], list[tuple[bool, str]]]:
+        """
+        Settle a test that fails on this project's loop alone.
+
+        @param alone: By C{a.py}, its file, and C{a.py::x}, what becomes of it when that runs again there.
+        """
+        ran = []
+
+        def run(name: str, isOurs: bool, tests: list[str]) -> aio.Outcome:
+            ran.append((isOurs, tests[0]))
+            return aio.Outcome(1, {"a.py::x": alone[tests[0]].pop(0) if isOurs else "passed"})
+
+        suites: Any = mock.Mock(run=run)
+        sides = (aio.Outcome(1, {"a.py::x": result}) for result in ("passed", "failed"))
+        return (*aio.settle(suites, "daphne", *sides), ran)
+
+    def test_settle(self) -> None:
+        """
+        A test is a difference if its file, and then it alone, differs each time.
+        """
+        failing = {"a.py": ["failed"], "a.py::x": ["failed"] * aio.ROUNDS}
+        steady, unsteady, ran = self.settled(failing)
+        self.assertEqual((steady, unsteady), (["a.py::x"], []))
+        both = [(False, "a.py::x"), (True, "a.py::x")]
+        self.assertEqual(ran, [(False, "a.py"), (True, "a.py"), *both * aio.ROUNDS])
+        steady, unsteady, ran = self.settled({"a.py": ["failed"], "a.py::x": ["passed"]})
+        self.assertEqual((steady, unsteady, len(ran)), ([], ["a.py::x"], 4))
+        steady, unsteady, ran = self.settled({"a.py": ["passed"]})
+        self.assertEqual((steady, unsteady, len(ran)), ([], ["a.py::x"], 2))
+
+    def test_many(self) -> None:
+        """
+        More than so many do not run alone: they are differences.
+        """
+        names = [f"a.py::{number}" for number in range(aio.MOST_ALONE + 1)]
+        suites: Any = mock.Mock()
+        suites.run.side_effect = [aio.Outcome(0, dict.fromkeys(names, "passed")), aio.Outcome()]
+        sides = (aio.Outcome(0, dict.fromkeys(names, each)) for each in ("passed", "failed"))
+        steady, unsteady = aio.settle(suites, "daphne", *sides)
+        self.assertEqual((len(steady), unsteady), (len(names), []))
+
+
+class CrawlTests(SynchronousTestCase):
+    """
+    The table of crawls.
+    """
+
+    def test_report(self) -> None:
+        """
+        It has the medians; C{ib-run} may take no more than C{tcp}.
+        """
+        costs = {
+            "tcp": [crawl.Cost(2.0, 1.0, 4.0, 2.0), crawl.Cost(4.0, 1.0, 6.0, 2.0)],
+            "sdp": [crawl.Cost(3.0, 1.0, 6.0, 1.0)],
+            "ib-run": [crawl.Cost(1.0, 1.0, 5.0, 2.0)],
+        }
+        with mock.patch("sys.stdout", StringIO()) as output:
+            self.assertEqual(crawl.report(costs), 0)
+        self.assertIn("tcp                3.00     1.00     4.00     7.00\n", output.getvalue())
+        self.assertIn("ib-run: 0.50 of the CPU time of tcp while it crawls, 1.00 in all\n", output.getvalue())
+        costs["ib-run"] = [crawl.Cost(1.0, 1.0, 5.0, 2.1)]
+        with mock.patch("sys.stdout", StringIO()):
+            self.assertEqual(crawl.report(costs), 1)
 
 
 class SynapseTests(SynchronousTestCase):

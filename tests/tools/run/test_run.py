@@ -43,6 +43,17 @@ if __name__ == "__main__":
     process.join()
     print(process.exitcode)
 """
+#: Prints which sides of the switch are imported, and whether the collector of garbage leaves them alone.
+_LOADED = """
+import gc, os, sys
+from twisted.internet import reactor
+if not os.fork():
+    sides = ("connecting", "listening")
+    loaded = [side for side in sides if "twisted_ib.reactor.switch." + side in sys.modules]
+    print(*loaded, gc.get_freeze_count() > 0, flush=True)
+    os._exit(0)
+os.wait()
+"""
 #: Prints the loop that each kind of program gets.
 _LOOPS = {
     "from twisted.internet import reactor; print(type(reactor).__name__)": "IBReactor",
@@ -168,6 +179,22 @@ class LoopTests(_RunTestCase):
             self.assertRegex(
                 complaints, r"^ib-run: -c on the [^\n]+, as the command line imports [^\n]+; rules: [^\n]+\n$"
             )
+
+    def test_forks(self) -> None:
+        """
+        Processes that a program of Twisted's forks need not import what carries its connections, unless the
+        rules leave them to TCP.
+        """
+        listening = "use tcp connect * *:*\n"
+        (self.folder / "listening.conf").write_text(listening)
+        (self.folder / "tcp.conf").write_text(f"{listening}use tcp listen * *:*\n")
+        expected = {"": "connecting listening True", "listening.conf": "listening True", "tcp.conf": "False"}
+        processes = {
+            rules: self.running(*(("--config", rules) if rules else ()), "-c", _LOADED) for rules in expected
+        }
+        for rules, process in processes.items():
+            said, complaints = process.communicate(timeout=HANG_SECONDS)
+            self.assertEqual(said, expected[rules] + "\n", complaints)
 
     def test_server(self) -> None:
         """

@@ -81,7 +81,8 @@ class Switch:
 
     # -- listenTCP and connectTCP
 
-    def load(self, role: str) -> None:
+    @staticmethod
+    def load(role: str) -> None:
         """
         Import the modules of a call.
 

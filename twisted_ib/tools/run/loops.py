@@ -4,8 +4,9 @@ Loops that unchanged programs get, in place of those of Twisted and of the stand
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -75,10 +76,24 @@ _TEXT = {
 }
 
 
-def install(choice: Choice) -> str:
+def _load(roles: Sequence[str]) -> None:
+    # Much to import.  Processes that the program forks, such as the workers of a server, get it with the
+    # fork; each would need several times as long for it as for the rest of its start.
+    from twisted_ib.reactor import socketreport  # noqa: F401
+    from twisted_ib.reactor.switch.switch import Switch
+
+    for role in roles:
+        Switch.load(role)
+    # Modules live as long as the process, and nothing of the program's is there yet: no collection of its
+    # garbage need look at them, nor copy their pages in a process that it forks.
+    gc.freeze()
+
+
+def install(choice: Choice, roles: Sequence[str] = ()) -> str:
     """
     Have the program that is imported next get a loop.
 
+    @param roles: those of C{listen} and C{connect} for which the rules do not leave everything to TCP.
     @return: what that is, for the user.
     """
     for name in choice.hidden:
@@ -86,4 +101,6 @@ def install(choice: Choice) -> str:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
     if choice.loop:
         _INSTALL[choice.loop]()
+    if roles and choice.loop in (IB, IB_ASYNCIO):
+        _load(roles)
     return _TEXT[choice.loop]

@@ -121,13 +121,17 @@ def start(options: Namespace, asked: Code | Module | str) -> Code | Module | Scr
     if isinstance(choice, Unfit):
         raise StartError(f"{program.name}: {choice.reason}", NOT_RUNNABLE)
     rules = ""
+    roles: list[str] = []
     if choice.loop:
         # Imported here: a program that runs as it is needs none.
+        from twisted_ib.configuration.syntax import ROLES
         from twisted_ib.reactor.rules.configuration import Configuration
 
-        policy = Configuration().read()
+        configuration = Configuration()
+        policy = configuration.read()
         rules = f"; rules: {policy.source or policy.default.reason}"
-    what = install(choice)
+        roles = [each for each in ROLES if not policy.tcpOnly(each, configuration.program)]
+    what = install(choice, roles)
     libraries = missing and f"; {missing}"
     _say(options, f"{program.name} {what}, {choice.reason}{rules}{libraries}")
     return program
