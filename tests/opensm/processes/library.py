@@ -23,7 +23,7 @@ from twisted_ib.hca.host.rundirectory import RUN_DIRECTORY
 #: Commands that print the same wherever they are.
 COMMANDS = (
     *("sminfo", "ibtracert 1 4", "smpquery nodeinfo 1", "smpquery portinfo 1 1", "smpquery sl2vl 1"),
-    *("perfquery -x 1 1", "ibportstate 1 1 query", "saquery -c", "saquery --src-to-dst 1:4"),
+    *("perfquery -x 1 1", "ibportstate 1 1 query", "saquery -c"),
 )
 #: The flows of osmtest: inventory, and multicast groups.  The others compare with an inventory, which has the
 #: port of another process.
