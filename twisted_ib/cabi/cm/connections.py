@@ -8,7 +8,7 @@ import errno
 from typing import Any
 
 from twisted_ib.cabi.cm.channels import acknowledgeLast, complete, takeEvent
-from twisted_ib.cabi.cm.queues import copyAttributes, createQP
+from twisted_ib.cabi.cm.queues import copyAttributes, createQP, followQP
 from twisted_ib.cabi.cm.structures import Endpoint, endpointOf, octets, socketAddress
 from twisted_ib.cabi.errors import HandleError
 from twisted_ib.cabi.functions import AGAIN, handler
@@ -21,6 +21,12 @@ _MASK = enums.rdma_cm_join_mc_attr_mask
 _RETRIES = 7
 #: C{rdma_conn_param} has one octet for the length.
 _MOST_DATA = 255
+
+
+def _ofQueuePair(endpoint: Endpoint, param: Any) -> tuple[int, int]:
+    # librdmacm cma.c, rdma_connect and rdma_accept: with a queue pair the program's values are not looked at.
+    qp = endpoint.cmid.qp
+    return (param.srq, param.qp_num) if qp is None else (0, qp.qp_num)
 
 
 def _parameters(endpoint: Endpoint, param: Any) -> ConnParam | None:
@@ -36,8 +42,7 @@ def _parameters(endpoint: Endpoint, param: Any) -> ConnParam | None:
             param.flow_control,
             param.retry_count,
             param.rnr_retry_count,
-            param.srq,
-            param.qp_num,
+            *_ofQueuePair(endpoint, param),
         )
         data += octets(param.private_data, param.private_data_len)
     made.data_len = min(len(data), _MOST_DATA)
@@ -93,6 +98,7 @@ def rdma_connect(id: Any, param: Any) -> int:
     Connect to the peer.
     """
     endpoint = endpointOf(id)
+    followQP(endpoint)
     endpoint.cmid.connect(_parameters(endpoint, param))
     endpoint.connectData = b""
     return complete(endpoint)
@@ -113,6 +119,7 @@ def rdma_accept(id: Any, param: Any) -> int:
     Accept a request.
     """
     endpoint = endpointOf(id)
+    followQP(endpoint)
     endpoint.cmid.accept(_parameters(endpoint, param))
     # A service of datagrams is answered, and that is all (librdmacm cma.c, rdma_accept).
     return 0 if endpoint.structure.qp_type == enums.IBV_QPT_UD else complete(endpoint)

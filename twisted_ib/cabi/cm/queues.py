@@ -13,7 +13,7 @@ from typing import Any
 from _twisted_ib_cm import ffi
 from _twisted_ib_verbs import ffi as verbsFFI
 
-from twisted_ib.cabi.cm.structures import Endpoint, endpointOf
+from twisted_ib.cabi.cm.structures import Endpoint, endpointOf, endpoints
 from twisted_ib.cabi.errors import HandleError
 from twisted_ib.cabi.functions import handler
 from twisted_ib.cabi.verbs.address import writeAddress
@@ -153,6 +153,20 @@ def _create(endpoint: Endpoint, attr: Any, make: Any) -> None:
         _destroyCQs(endpoint)
         raise
     own.qp, own.pd = _own("ibv_qp", made), _own("ibv_pd", made.pd)
+
+
+def followQP(endpoint: Endpoint) -> None:
+    """
+    Give an identifier the queue pair that its field C{qp} has: the uDAPL provider moves one so, from the
+    identifier that it was made on to the one that a request has come with.
+    """
+    own = endpoint.structure
+    qp = objectOf(_verbs("ibv_qp", own.qp), "ibv_qp") if own.qp else None
+    if qp is None or endpoint.cmid.qp is qp:
+        return
+    for other in endpoints.withQP(qp):
+        other.cmid.release_qp()
+    endpoint.cmid.take_qp(qp)
 
 
 @handler

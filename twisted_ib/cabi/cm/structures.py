@@ -90,6 +90,9 @@ class Endpoint:
         """
         Close the identifier.
         """
+        if self.cmid.qp is not None and not self.structure.qp:
+            # The program has moved it to another identifier, which takes it later.
+            self.cmid.release_qp()
         self.cmid.close()
 
     # -- what the program sees
@@ -157,6 +160,13 @@ class Endpoints:
         """
         with self._changed:
             self._endpoints[endpoint.cmid.identifier] = endpoint
+
+    def withQP(self, qp: Any) -> list[Endpoint]:
+        """
+        @return: those whose identifier has a queue pair.
+        """
+        with self._changed:
+            return [each for each in self._endpoints.values() if each.cmid.qp is qp]
 
     def eventTaken(self, identifier: object) -> Endpoint | None:
         """

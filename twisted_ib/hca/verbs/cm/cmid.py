@@ -430,6 +430,19 @@ class CMID(DataCalls):
         """
         self._get().takeQP(checked(qp, QP))
 
+    @verb("Failed to release QP")
+    def release_qp(self) -> QP:
+        """
+        Undo L{take_qp}: another identifier may take the queue pair.  Not in pyverbs; with librdmacm a program
+        clears the field C{qp}.
+
+        @return: the queue pair.
+        @raise PyverbsRDMAError: there is none (EINVAL).
+        """
+        found = self._queuePair()
+        self._get().qp = None
+        return found
+
     @verb("Failed to destroy QP")
     def destroy_qp(self) -> None:
         """

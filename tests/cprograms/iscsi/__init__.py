@@ -1,0 +1,3 @@
+"""
+The target tgtd and the initiator libiscsi, over iSER.
+"""

@@ -1,0 +1,49 @@
+"""
+uDAPL: C{dtest} of libdapl2, both roles.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from unittest import mock
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from tests.cprograms.lab import PROGRAM_SECONDS, Lab, LabError, Side, lacking
+from tests.cprograms.programs import Program
+
+#: Of dat.conf(5): the provider of librdmacm, at an address.
+ADAPTER = "ofa-v2-lo"
+ENTRY = f'{ADAPTER} u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 "127.0.0.1 0" ""\n'
+_COMMAND = f"dtest -P {ADAPTER} -B 10 -b 4096"
+PROGRAM = Program(
+    *("dtest", _COMMAND, f"{_COMMAND} -h {{server}}", "dapl2-utils"),
+    said="DAPL Test Complete. PASSED",
+    ready="Server is waiting",
+)
+
+
+class DAPLTests(SynchronousTestCase):
+    """
+    Two processes on C{shm0}.
+    """
+
+    timeout = 3 * PROGRAM_SECONDS
+    skip = lacking()
+
+    def test_dtest(self) -> None:
+        """
+        Messages, RDMA WRITEs and READs between endpoints.
+        """
+        if shutil.which("dtest") is None:
+            raise SkipTest("no dtest: it is in Debian's package dapl2-utils")
+        file = Path(self.mktemp()).resolve()
+        file.write_text(ENTRY)
+        side = Side("127.0.0.1")
+        with mock.patch.dict(os.environ, DAT_OVERRIDE=str(file)):
+            try:
+                Lab("shm0", side, side).run(PROGRAM)
+            except LabError as error:
+                self.fail(str(error))
