@@ -122,9 +122,9 @@ class AsyncEvent(PyverbsObject):
         the device or its port.  Not in pyverbs.
     """
 
-    def __init__(self, event_type: int = 0, element: VerbsObject | None = None) -> None:
+    def __init__(self, event_type: int = 0) -> None:
         self.event_type = event_type
-        self.element = element
+        self.element: VerbsObject | None = None
 
     # man ibv_get_async_event(3): destroying an object waits for its events to be acknowledged.  Here it drops
     # them instead, so that this need not count.
@@ -448,7 +448,9 @@ class Context(VerbsObject):
                 # Another thread may have been faster: then wait again.
                 found = self._events.take()
                 if found is not None:
-                    return AsyncEvent(int(found[0]), self._objectOf(found[1]))
+                    event = AsyncEvent(int(found[0]))
+                    event.element = self._objectOf(found[1])
+                    return event
         return None
 
     def _objectOf(self, core: Any) -> VerbsObject | None:
