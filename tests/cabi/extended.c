@@ -182,6 +182,18 @@ static void work(struct ibv_qp *near, struct ibv_qp *far)
     ibv_wr_set_sge(ex, mr->lkey + 1, (uintptr_t)memory, 8);
     ibv_wr_local_inv(ex, 1);
     IS(ibv_wr_complete(ex), EINVAL);
+    /* What a builder refuses is not posted without it. */
+    ibv_wr_start(ex);
+    ibv_wr_send(ex);
+    ibv_wr_set_sge_list(ex, 99, two);
+    IS(ibv_wr_complete(ex), EINVAL);
+    ibv_wr_start(ex);
+    ibv_wr_send(ex);
+    ibv_wr_set_inline_data(ex, memory, (size_t)1 << 40);
+    IS(ibv_wr_complete(ex), EINVAL);
+    ibv_wr_start(ex);
+    IS(ibv_wr_complete(ex), 0);
+    IS(ibv_start_poll(cq, &(struct ibv_poll_cq_attr){0}), ENOENT);
 }
 
 static void tables(void)

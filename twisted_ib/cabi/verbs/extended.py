@@ -4,7 +4,10 @@ Requests built one by one: C{ibv_wr_*}.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from _twisted_ib_verbs import ffi
 
@@ -16,6 +19,8 @@ from twisted_ib.cabi.verbs.structures import addressOf, given, objectOf
 from twisted_ib.cabi.verbs.work import elements
 from twisted_ib.hca import verbs
 from twisted_ib.hca.verbs.base.wr import storedImmediate
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _queuePair(qp: Any) -> verbs.QPEx:
@@ -30,6 +35,24 @@ def _begun(qp: Any) -> verbs.QPEx:
     # Programs set these fields before the call.
     value.wr_id, value.wr_flags = qp.wr_id, qp.wr_flags
     return value
+
+
+#: The first failure of each queue pair's batch.
+_failures: WeakKeyDictionary[verbs.QPEx, Exception] = WeakKeyDictionary()
+
+
+def _builder(function: Function) -> Function:
+    @wraps(function)
+    def call(qp: Any, *arguments: Any) -> None:
+        value = _queuePair(qp)
+        try:
+            function(qp, *arguments)
+        # man ibv_wr_post(3): these functions report nothing, and ibv_wr_complete what failed in any of them.
+        except Exception as error:
+            _failures.setdefault(value, error)
+            raise
+
+    return cast(Function, call)
 
 
 @handler
@@ -47,7 +70,9 @@ def wr_start(qp: Any) -> None:
     """
     Begin a batch.
     """
-    _queuePair(qp).wr_start()
+    value = _queuePair(qp)
+    _failures.pop(value, None)
+    value.wr_start()
 
 
 @handler
@@ -55,7 +80,12 @@ def wr_complete(qp: Any) -> int:
     """
     Post the batch.
     """
-    _queuePair(qp).wr_complete()
+    value = _queuePair(qp)
+    failed = _failures.pop(value, None)
+    if failed is not None:
+        value.wr_abort()
+        raise failed
+    value.wr_complete()
     return 0
 
 
@@ -64,10 +94,13 @@ def wr_abort(qp: Any) -> None:
     """
     Drop the batch.
     """
-    _queuePair(qp).wr_abort()
+    value = _queuePair(qp)
+    _failures.pop(value, None)
+    value.wr_abort()
 
 
 @handler
+@_builder
 def wr_send(qp: Any) -> None:
     """
     Begin a SEND.
@@ -76,6 +109,7 @@ def wr_send(qp: Any) -> None:
 
 
 @handler
+@_builder
 def wr_send_imm(qp: Any, data: int) -> None:
     """
     Begin a SEND with immediate data.
@@ -84,6 +118,7 @@ def wr_send_imm(qp: Any, data: int) -> None:
 
 
 @handler
+@_builder
 def wr_send_inv(qp: Any, rkey: int) -> None:
     """
     Begin a SEND that invalidates a window.
@@ -92,6 +127,7 @@ def wr_send_inv(qp: Any, rkey: int) -> None:
 
 
 @handler
+@_builder
 def wr_send_tso(qp: Any, hdr: Any, size: int, mss: int) -> None:
     """
     Nothing: there are no segmented sends.
@@ -101,6 +137,7 @@ def wr_send_tso(qp: Any, hdr: Any, size: int, mss: int) -> None:
 
 
 @handler
+@_builder
 def wr_rdma_read(qp: Any, rkey: int, addr: int) -> None:
     """
     Begin a READ.
@@ -109,6 +146,7 @@ def wr_rdma_read(qp: Any, rkey: int, addr: int) -> None:
 
 
 @handler
+@_builder
 def wr_rdma_write(qp: Any, rkey: int, addr: int) -> None:
     """
     Begin a WRITE.
@@ -117,6 +155,7 @@ def wr_rdma_write(qp: Any, rkey: int, addr: int) -> None:
 
 
 @handler
+@_builder
 def wr_rdma_write_imm(qp: Any, rkey: int, addr: int, data: int) -> None:
     """
     Begin a WRITE with immediate data.
@@ -125,6 +164,7 @@ def wr_rdma_write_imm(qp: Any, rkey: int, addr: int, data: int) -> None:
 
 
 @handler
+@_builder
 def wr_atomic_cmp_swp(qp: Any, rkey: int, addr: int, compare: int, swap: int) -> None:
     """
     Begin a compare-and-swap.
@@ -133,6 +173,7 @@ def wr_atomic_cmp_swp(qp: Any, rkey: int, addr: int, compare: int, swap: int) ->
 
 
 @handler
+@_builder
 def wr_atomic_fetch_add(qp: Any, rkey: int, addr: int, add: int) -> None:
     """
     Begin a fetch-and-add.
@@ -141,6 +182,7 @@ def wr_atomic_fetch_add(qp: Any, rkey: int, addr: int, add: int) -> None:
 
 
 @handler
+@_builder
 def wr_local_inv(qp: Any, rkey: int) -> None:
     """
     Begin a local invalidate.
@@ -149,6 +191,7 @@ def wr_local_inv(qp: Any, rkey: int) -> None:
 
 
 @handler
+@_builder
 def wr_bind_mw(qp: Any, mw: Any, rkey: int, info: Any) -> None:
     """
     Begin the bind of a type 2 window.
@@ -159,6 +202,7 @@ def wr_bind_mw(qp: Any, mw: Any, rkey: int, info: Any) -> None:
 
 
 @handler
+@_builder
 def wr_set_sge(qp: Any, lkey: int, addr: int, length: int) -> None:
     """
     Set the local buffer.
@@ -167,6 +211,7 @@ def wr_set_sge(qp: Any, lkey: int, addr: int, length: int) -> None:
 
 
 @handler
+@_builder
 def wr_set_sge_list(qp: Any, count: int, list: Any) -> None:
     """
     Set the local buffers.
@@ -175,6 +220,7 @@ def wr_set_sge_list(qp: Any, count: int, list: Any) -> None:
 
 
 @handler
+@_builder
 def wr_set_inline_data(qp: Any, addr: Any, length: int) -> None:
     """
     Set the inline data.
@@ -183,6 +229,7 @@ def wr_set_inline_data(qp: Any, addr: Any, length: int) -> None:
 
 
 @handler
+@_builder
 def wr_set_inline_data_list(qp: Any, count: int, list: Any) -> None:
     """
     Set the inline data, in pieces.
@@ -197,6 +244,7 @@ def wr_set_inline_data_list(qp: Any, count: int, list: Any) -> None:
 
 
 @handler
+@_builder
 def wr_set_ud_addr(qp: Any, ah: Any, qpn: int, qkey: int) -> None:
     """
     Set the destination of a datagram.
@@ -205,6 +253,7 @@ def wr_set_ud_addr(qp: Any, ah: Any, qpn: int, qkey: int) -> None:
 
 
 @handler
+@_builder
 def wr_set_xrc_srqn(qp: Any, srqn: int) -> None:
     """
     Nothing: there are no XRC queue pairs.
