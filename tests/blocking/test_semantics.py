@@ -13,10 +13,12 @@ from subprocess import PIPE, Popen
 from typing import Any
 
 from tests.blocking.case import LOOPBACK, BlockingTestCase, exactly
+from tests.support.calls import requireReplaceable
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import select as offloadingSelect
 from twisted_ib import socket as offloading
 from twisted_ib.blocking.connection import RECEIVE_BYTES, SEND_BYTES
+from twisted_ib.blocking.loop import BlockingLoop
 
 #: A program that sends and ends, without closing its socket; its arguments are the module and the port.
 _ENDS = """
@@ -162,7 +164,8 @@ class SemanticsTests(BlockingTestCase):
         with offloading.socket() as skt:
             skt.setblocking(False)
             skt.connect_ex(listener.getsockname())
-            self.patch(self.loop, "poll", lambda: None)
+            requireReplaceable(BlockingLoop, "poll")
+            self.patch(BlockingLoop, "poll", lambda loop: None)
             self.assertEqual(self.numberOf(skt.send, b"x"), errno.EAGAIN)
             self.assertEqual(self.numberOf(skt.recv, 1), errno.EAGAIN)
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from twisted.internet import error
 from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.python.failure import Failure
-from zope.interface import implementer
+from zope.interface import classImplements
 
 from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.reactor.switch.handle import pairOf
@@ -45,7 +45,6 @@ def failure(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
-@implementer(IHalfCloseableProtocol)
 class Connection:
     """
     The protocol of a transport over SDP, for a socket and its duplicates.
@@ -457,5 +456,8 @@ class Connection:
         """
         return 0 if self.stream is None else self.stream.unsent()
 
+
+# Not a decorator, with which mypyc would make no class of its own of it.
+classImplements(Connection, IHalfCloseableProtocol)
 
 __all__ = ["RECEIVE_BYTES", "SEND_BYTES", "Connection", "failure"]

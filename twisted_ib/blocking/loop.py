@@ -20,7 +20,7 @@ from collections.abc import Callable
 from math import ceil
 from threading import Lock, RLock, active_count, get_ident
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from twisted.internet.error import ConnectionDone
 from twisted.python import log
@@ -44,9 +44,6 @@ EPOLL_EVERY: Final = 16
 BRIEF_SECONDS: Final = 1e-2
 #: Turns that a close takes: as over TCP it is no part of the turn that asks for it.
 CLOSING_TURNS: Final = 2
-
-if TYPE_CHECKING:
-    from twisted_ib.internet.channel import DeviceChannel
 
 
 class DrivenReactor(IBReactor):
@@ -108,7 +105,7 @@ class DrivenReactor(IBReactor):
                 channel.expire()
         return worked
 
-    def _sleepBriefly(self, channels: tuple[DeviceChannel, ...], limit: float | None, kernel: Any) -> int:
+    def _sleepBriefly(self, channels: tuple[Any, ...], limit: float | None, kernel: Any) -> int:
         """
         Sleep until a message that may come soon: delayed calls and deadlines have their turn afterwards.
 
@@ -225,9 +222,15 @@ class _NoLock:
     """
 
     def acquire(self) -> None:
+        """
+        Refuse.
+
+        @raise ForkedSocketError: always.
+        """
         raise ForkedSocketError()
 
-    __enter__ = acquire
+    def __enter__(self) -> None:
+        self.acquire()
 
     def release(self) -> None:
         """
