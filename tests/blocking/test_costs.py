@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from attrs import evolve
+
 from tests.blocking.case import BlockingTestCase
 from tests.support.calls import called, requireReplaceable
 from twisted_ib.blocking import loop as module
@@ -133,6 +135,38 @@ class CostTests(BlockingTestCase):
         self.asleep(answer)
         calls = called(lambda: [other.recv(len(DATA)) for _ in range(MESSAGES)])
         self.assertGreaterEqual(calls["_sooner"], MESSAGES // 2)
+
+    def test_packets(self) -> None:
+        """
+        A device of packets, whose acknowledgements wait until nothing more comes, is served in vain before
+        it sleeps, briefly or not.
+        """
+        one, other = self.blocking()
+        device = one.sdp.stream.channel.device
+        self.patch(device, "traits", evolve(device.traits, packets=True))
+        found: list[int] = []
+        progress = device.progress
+
+        def counting() -> int:
+            """
+            Keep what was found.
+            """
+            found.append(progress())
+            return found[-1]
+
+        self.patch(device, "progress", counting)
+
+        def answer() -> None:
+            """
+            Nothing was found last.
+            """
+            self.assertEqual(found[-1], 0)
+            found.append(1)
+            one.sendall(DATA)
+
+        self.asleep(answer)
+        for _ in range(MESSAGES):
+            other.recv(len(DATA))
 
     def test_late(self) -> None:
         """

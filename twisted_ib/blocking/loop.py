@@ -112,13 +112,19 @@ class DrivenReactor(IBReactor):
         @return: See L{turn}.
         """
         armed = True
+        worked = 0
         for channel in channels:
-            if not channel.device.arm():
+            device = channel.device
+            if device.traits.packets:
+                # Acknowledgements of packets wait for the call that finds nothing.
+                worked += device.progress()
+            if not device.arm():
                 armed = False
+        if worked:
+            return worked
         if armed:
             self._sleep(BRIEF_SECONDS if limit is None or limit > BRIEF_SECONDS else limit, kernel)
             channels = self._channels
-        worked = 0
         for channel in channels:
             if channel.device.fabric.look():
                 worked += channel.device.progress()
