@@ -8,6 +8,8 @@ import sys
 from setuptools import setup
 
 MODULES = [
+    "twisted_ib/blocking/connection.py",
+    "twisted_ib/blocking/loop.py",
     "twisted_ib/hca/base/polling.py",
     "twisted_ib/hca/cm/admission.py",
     "twisted_ib/hca/cm/machine.py",

@@ -75,6 +75,10 @@ class Sender:
         "work",
     )
 
+    # Types that mypy, whose modules mypyc orders, may need before it has read __init__.
+    channel: DeviceChannel
+    thread: int
+
     def __init__(self, channel: DeviceChannel, maxMessageSize: int) -> None:
         """
         Create the queue pair.

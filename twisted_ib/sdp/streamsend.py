@@ -130,6 +130,10 @@ class StreamSender:
 
     protocol: Any
 
+    # Types that mypy, whose modules mypyc orders, may need before it has read __init__.
+    direct: bool
+    reading: bool
+
     def writing(self) -> bool:
         """
         Return whether the application waits to write more, or to close.
