@@ -21,6 +21,7 @@ from twisted_ib.cabi.handles import handles
 from twisted_ib.cabi.verbs.address import writeAddress
 from twisted_ib.cabi.verbs.completion import WAIT_SECONDS, isNonBlocking
 from twisted_ib.cabi.verbs.structures import addressOf, given, lasting
+from twisted_ib.errors import HCAError
 from twisted_ib.hca.verbs import CMID, CMEvent, ConnParam, UDParam, enums
 
 _E = enums.rdma_cm_event_type
@@ -197,13 +198,20 @@ def rdma_get_cm_event(channel: Any, event: Any) -> int:
     if getattr(_thread, "waitsFor", None) == address and not handles.has(address):
         time.sleep(WAIT_SECONDS)
         return AGAIN
-    _thread.waitsFor = None
     found = channelOf(channel)
     given(event)
-    taken = takeEvent(found)
+    _thread.waitsFor = address
+    try:
+        taken = takeEvent(found)
+    except (HCAError, OSError):
+        if not handles.has(address):
+            # It was destroyed in this moment.
+            return AGAIN
+        _thread.waitsFor = None
+        raise
     if taken is None:
-        _thread.waitsFor = address
         return AGAIN
+    _thread.waitsFor = None
     event[0] = taken
     return 0
 

@@ -11,7 +11,7 @@ import errno
 from collections import deque
 from enum import IntEnum
 
-from twisted_ib.cabi.errors import HandleError
+from twisted_ib.cabi.errors import HandleError, numberOf
 from twisted_ib.cabi.rsocket.protocol import (
     BUFFER_BYTES,
     CONTROL_REQUESTS,
@@ -27,6 +27,7 @@ from twisted_ib.cabi.rsocket.protocol import (
     Write,
 )
 from twisted_ib.errors import HCAError
+from twisted_ib.hca.base.traits import TransportType
 from twisted_ib.hca.verbs import (
     CMID,
     CQ,
@@ -173,7 +174,7 @@ class RSocket:
             elif kind != _E.RDMA_CM_EVENT_TIMEWAIT_EXIT:
                 self._fail(self._errno(event))
         except HCAError as error:
-            self._fail(getattr(error, "error_code", 0) or errno.EPROTO)
+            self._fail(numberOf(error))
 
     @staticmethod
     def _errno(event: CMEvent) -> int:
@@ -192,6 +193,9 @@ class RSocket:
     def _start(self) -> Stream:
         cmid = self.cmid
         assert cmid.context is not None
+        # On iWARP rsockets send messages in place of immediate data, which RFC 5040 has none of.
+        if cmid.device.traits.transport is TransportType.IWARP:
+            raise HandleError("There are no rsockets over iWARP", errno.EOPNOTSUPP)
         self._cq = cq = CQ(cmid.context, 2 * DEPTH)
         attr = QPInitAttr(
             enums.IBV_QPT_RC, scq=cq, rcq=cq, cap=QPCap(DEPTH, DEPTH, TARGETS, 1, 0), sq_sig_all=1
