@@ -280,10 +280,8 @@ def measure(options: argparse.Namespace, temporary: Path) -> int:
                 # The first round compiles what is imported.
                 if number:
                     costs[carrier].append(cost)
-                    print(
-                        f"{number} {carrier}: crawler {cost.crawler:.2f}, server {cost.server:.2f}",
-                        flush=True,
-                    )
+                    line = f"{number} {carrier}: crawler {cost.crawler:.2f}, server {cost.server:.2f}"
+                    print(f"{line}, all {cost.crawlerAll + cost.serverAll:.2f}", flush=True)
     except Failed as error:
         print(f"failed: {error}")
         return 1
