@@ -4,6 +4,7 @@ Tests of the build: what is missing is said by name, and one build serves all pr
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 import sysconfig
@@ -115,6 +116,26 @@ class CacheTests(SynchronousTestCase):
         self.assertEqual(libraries(), folder)
         self.assertEqual(stat.S_IMODE(folder.stat().st_mode), 0o700)
         self.assertEqual({each.soname for each in build.LIBRARIES}, {each.name for each in folder.iterdir()})
+
+    def test_others(self) -> None:
+        """
+        Libraries in a directory that another user owns or may write to are not used.
+        """
+        folder = built()
+        for mode in (0o700, 0o720, 0o702):
+            cache = Path(self.mktemp()).resolve()
+            self.patch(build.os, "environ", {**build.os.environ, "XDG_CACHE_HOME": str(cache)})
+            target = cache / "twisted_ib" / "cabi" / folder.name
+            shutil.copytree(folder, target)
+            target.parent.chmod(mode)
+            if mode == 0o700:
+                self.assertEqual(libraries(), target)
+                if os.geteuid() == 0:
+                    os.chown(target.parent, 65534, -1)
+                else:
+                    self.patch(build.os, "geteuid", lambda: 65534)
+            error = self.assertRaises(LibraryBuildError, libraries)
+            self.assertIn("other users may change", str(error))
 
     def test_race(self) -> None:
         """

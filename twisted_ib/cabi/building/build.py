@@ -156,14 +156,17 @@ def libraries() -> Path:
     Build the shared objects, if they are not in the cache.
 
     @return: the directory with them.
-    @raise LibraryBuildError: something that the build needs is missing; the message names it.
+    @raise LibraryBuildError: something that the build needs is missing, and the message names it; or other
+        users may change the cache.
     """
     folder = _cache() / _key()
     if folder.is_dir():
+        _checkOwner(folder.parent)
         return folder
     compiler = _checked()
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _checkOwner(folder.parent)
         temporary = Path(tempfile.mkdtemp(prefix="build-", dir=folder.parent))
     except OSError as error:
         raise LibraryBuildError(f"no directory for the libraries: {error}; set XDG_CACHE_HOME") from error
@@ -179,6 +182,13 @@ def libraries() -> Path:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return folder
+
+
+def _checkOwner(folder: Path) -> None:
+    # Programs run what is in it.
+    found = folder.stat()
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
+        raise LibraryBuildError(f"other users may change {folder}: set XDG_CACHE_HOME to one of yours")
 
 
 def compilerCommand() -> list[str]:
