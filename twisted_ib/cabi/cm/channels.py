@@ -25,8 +25,8 @@ from twisted_ib.errors import HCAError
 from twisted_ib.hca.verbs import CMID, CMEvent, ConnParam, UDParam, enums
 
 _E = enums.rdma_cm_event_type
-#: C{waitsFor}: the address of the channel that the thread waits for an event of, in calls that follow each
-#: other.
+#: C{waitsFor}: the address of the channel that the thread waits for events of, one call after the other,
+#: until it destroys that itself.
 _thread = threading.local()
 #: Events of groups: their private data is the pointer that the program joined with (librdmacm cma.c,
 #: rdma_get_cm_event).
@@ -185,6 +185,7 @@ def rdma_destroy_event_channel(channel: Any) -> None:
     Close an event channel.
     """
     channelOf(channel).destroy()
+    _thread.waitsFor = None
 
 
 @handler
@@ -207,11 +208,9 @@ def rdma_get_cm_event(channel: Any, event: Any) -> int:
         if not handles.has(address):
             # It was destroyed in this moment.
             return AGAIN
-        _thread.waitsFor = None
         raise
     if taken is None:
         return AGAIN
-    _thread.waitsFor = None
     event[0] = taken
     return 0
 
