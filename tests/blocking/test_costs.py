@@ -26,7 +26,7 @@ class Sleeps:
     """
     In the place of a reactor's epoll object: something happens while the reactor sleeps.
 
-    @ivar timeouts: What was asked for, in seconds.
+    @ivar timeouts: The times that were asked for, in seconds.
     """
 
     def __init__(self, poller: Any, happen: Callable[[], object]) -> None:
@@ -170,7 +170,7 @@ class CostTests(BlockingTestCase):
 
     def test_late(self) -> None:
         """
-        What comes late is waited for without further brief sleeps: the turn after the first asks for the
+        A late message is waited for without further brief sleeps: the turn after the first asks for the
         next deadline, and sleeps until then.
         """
         one, other = self.blocking()

@@ -139,13 +139,13 @@ class OrderTests(ProgramTestCase):
 
     def test_destroy(self) -> None:
         """
-        What is used is EBUSY, what was destroyed EINVAL.
+        An object that another uses is EBUSY, a destroyed one EINVAL.
         """
         self.assertEqual(self.story("destroy"), "")
 
     def test_states(self) -> None:
         """
-        What a state forbids is EINVAL.
+        A call that the state forbids is EINVAL.
         """
         self.assertEqual(self.story("states"), "")
 

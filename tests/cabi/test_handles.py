@@ -71,7 +71,7 @@ class HandlesTests(SynchronousTestCase):
 
     def test_order(self) -> None:
         """
-        What is used is EBUSY; what cannot be closed stays.
+        An object that another uses is EBUSY; one that cannot be closed stays.
         """
         self.refused(errno.EBUSY, self.handles.remove, 16, "ibv_pd")
         self.mr.error = ResourceBusyError("a window is bound")

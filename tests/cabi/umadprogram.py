@@ -75,7 +75,7 @@ def sent(port: int, agent: int, lid: int, number: int, octets: bytes, timeout: i
 
 def devices() -> None:
     """
-    What there is.
+    The devices and ports.
     """
     names = ((c_char * 20) * 4)()
     say("names", [names[index].value.decode() for index in range(library.umad_get_cas_names(names, 4))])

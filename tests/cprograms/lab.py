@@ -28,8 +28,8 @@ from tests.support.ownaddress import ownAddress, ownGroup
 SWITCH = "TWISTED_IB_CPROGRAMS"
 #: How long a program may take. It takes up to 10 where many share a core.
 PROGRAM_SECONDS = 60.0
-#: What a client says that is too early: the server has not called rdma_listen(3) yet. The error of datagrams
-#: is the status of a SIDR REP, 1 for a service that is not there (IBTA vol. 1 12.11.2.1).
+#: The words of a client that is too early: the server has not called rdma_listen(3) yet. The error of
+#: datagrams is the status of a SIDR REP, 1 for a service that is not there (IBTA vol. 1 12.11.2.1).
 _REFUSED = re.compile(r"RDMA_CM_EVENT_REJECTED|RDMA_CM_EVENT_UNREACHABLE, error: 1\b|Connection refused")
 _LISTEN = "0A"
 _LOOK_SECONDS = 0.02

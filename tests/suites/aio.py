@@ -51,7 +51,7 @@ INTERPRETER = (
 ON_LOOP = ("-m", "twisted_ib.tools.run", "-q")
 #: What most suites need.
 _COMMON = ("pytest", "pytest-mock", "pytest-reportlog", "pytest-timeout", "trustme", "anyio")
-#: What of an archive the tests need beside the installed package.
+#: The files of an archive that the tests need beside the installed package.
 _BESIDE = ("tests", "conftest.py", "pyproject.toml", "setup.cfg")
 #: How often a test runs alone on both before it is a difference.
 ROUNDS = 3
@@ -319,7 +319,7 @@ class Suites:
             while process.poll() is None and time.monotonic() < end:
                 time.sleep(0.2)
                 if results.exists() and b'"SessionFinish"' in results.read_bytes()[-400:]:
-                    # What a failed test has left running must not hold up the rest, nor load the machine.
+                    # Processes that a failed test leaves must not hold up the rest, nor load the machine.
                     end = min(end, time.monotonic() + EXIT_SECONDS)
         finally:
             with suppress(ProcessLookupError):

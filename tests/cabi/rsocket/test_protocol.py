@@ -177,7 +177,7 @@ class StreamTests(SynchronousTestCase):
 
     def test_peek(self) -> None:
         """
-        What is looked at stays.
+        Bytes that are only looked at stay.
         """
         one, other = pair()
         one.send(b"abc", other)

@@ -150,7 +150,7 @@ class RSocketTests(VerbsTestCase):
 
     def test_order(self) -> None:
         """
-        What is not bound cannot listen; what is not connected has no data.
+        A socket that is not bound cannot listen; one that is not connected has no data.
         """
         made = self.socket()
         with hub:

@@ -178,7 +178,7 @@ class RefusalTests(SynchronousTestCase):
 
     def test_build(self) -> None:
         """
-        What stands in the way of the libraries is one line.
+        One line says why there are no libraries.
         """
 
         def fail() -> None:
@@ -233,7 +233,7 @@ class RefusalTests(SynchronousTestCase):
 
 class TextTests(SynchronousTestCase):
     """
-    What a program gets, for the user.
+    The line for the user about what a program gets.
     """
 
     if _lacking:

@@ -239,7 +239,7 @@ class RefusalTests(_RunTestCase):
 
     def test_files(self) -> None:
         """
-        What is not there, or no program.
+        A file that is not there, or is no program.
         """
         folder = self.folder / "folder"
         folder.mkdir()

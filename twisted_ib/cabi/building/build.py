@@ -41,7 +41,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 _INTERPRETER = Path(__file__).with_name("interpreter.c")
 #: Lines of the compiler's output that an error has.
 _COMPILER_LINES = 20
-#: What this package imports of other projects below the reactor, optional ones too.
+#: Modules of other projects that this package imports below the reactor, optional ones too.
 _IMPORTED = ("_cffi_backend", "attr", "attrs", "google_crc32c", "isal", "zope")
 
 

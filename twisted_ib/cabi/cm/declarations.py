@@ -4,7 +4,7 @@ The structures of C{rdma/rdma_cma.h} for cffi: the fields that handlers use; the
 
 from __future__ import annotations
 
-#: What the source includes, and Debian's package with it.
+#: The headers of the source, and Debian's package with them.
 HEADERS = ("rdma/rdma_cma.h",)
 PACKAGE = "librdmacm-dev"
 

@@ -20,7 +20,7 @@ from twisted_ib.hca.host.addresses import normalise
 from twisted_ib.hca.verbs import AddrInfo, enums
 from twisted_ib.hca.verbs.cm.addrinfo import Address, resolve
 
-#: What each C{struct rdma_addrinfo} that is not freed consists of.
+#: The parts of each C{struct rdma_addrinfo} that is not freed.
 _results: dict[int, list[Any]] = {}
 
 

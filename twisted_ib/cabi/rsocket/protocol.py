@@ -140,7 +140,7 @@ class Stream:
         self._half = receiving.length // 2
         self.open = Way.READ | Way.WRITE
         self.isOver = False
-        # What the peer may be shown, and where the next half begins: the greeting shows the first one.
+        # The part for the peer to see, and where the next half begins: the greeting shows the first one.
         self._unshown, self._next = self._half, self._half
         # Messages with data that were not read, as their lengths, and where the first begins.
         self._unread: deque[int] = deque()

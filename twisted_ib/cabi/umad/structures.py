@@ -1,5 +1,5 @@
 """
-What programs are given and give back: memory of this library.
+Memory of this library that programs are given and give back.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The structures of C{infiniband/verbs.h} for cffi: the fields that handlers use; 
 
 from __future__ import annotations
 
-#: What the source includes, and Debian's package with it.
+#: The headers of the source, and Debian's package with them.
 HEADERS = ("infiniband/verbs.h",)
 PACKAGE = "libibverbs-dev"
 

@@ -1,7 +1,7 @@
 """
 The C libraries of this package for a program: whether they are here, its environment, and its start.
 
-What reads binaries and builds libraries is imported on demand: most programs are Python, and need none of it.
+Modules that read binaries or build libraries are imported on demand: most programs are Python.
 """
 
 from __future__ import annotations

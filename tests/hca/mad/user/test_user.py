@@ -187,7 +187,7 @@ class UserContract:
 
     def test_unread(self: Any) -> None:
         """
-        What a program does not read is bounded in number and octets; one that is longer than its room stays.
+        Unread MADs are bounded in number and octets; one that is longer than its room stays.
         """
         self.patch(user, "USER_MADS", 2)
         number = self.two.register(DEVICE_MANAGEMENT, 1, (TRAP_REPRESS | 8,))

@@ -1,5 +1,5 @@
 """
-What a program and its libraries import of RDMA's libraries, and the libraries for it.
+The symbols of RDMA's libraries that a program and its libraries import, and the libraries for it.
 """
 
 from __future__ import annotations
