@@ -23,11 +23,10 @@ from attrs import define, field, frozen
 from tests.cprograms.programs import Program
 from tests.support.commands import programOf
 from tests.support.ownaddress import ownAddress, ownGroup
+from tests.support.waiting import HANG_SECONDS
 
 #: Environment variable that lets these tests run.
 SWITCH = "TWISTED_IB_CPROGRAMS"
-#: How long a program may take. It takes up to 10 where many share a core.
-PROGRAM_SECONDS = 60.0
 #: The words of a client that is too early: the server has not called rdma_listen(3) yet. The error of
 #: datagrams is the status of a SIDR REP, 1 for a service that is not there (IBTA vol. 1 12.11.2.1).
 _REFUSED = re.compile(r"RDMA_CM_EVENT_REJECTED|RDMA_CM_EVENT_UNREACHABLE, error: 1\b|Connection refused")
@@ -94,12 +93,12 @@ class _Running:
         return self.output.read().decode(errors="replace")
 
     def ended(self) -> int:
-        left = self.begun + PROGRAM_SECONDS - time.monotonic()
+        left = self.begun + HANG_SECONDS - time.monotonic()
         try:
             return self.process.wait(max(left, 0.1))
         except subprocess.TimeoutExpired:
             said = self.said()
-            raise LabError(f"{self.name} has not ended in {PROGRAM_SECONDS:g} s: {said}") from None
+            raise LabError(f"{self.name} has not ended in {HANG_SECONDS:g} s: {said}") from None
 
     def stop(self) -> None:
         self.process.kill()
@@ -170,7 +169,7 @@ class Lab:
 
     def _waitFor(self, server: _Running, program: Program, port: int) -> None:
         # Nothing tells of another process's listening port or output but looking.
-        deadline = time.monotonic() + PROGRAM_SECONDS
+        deadline = time.monotonic() + HANG_SECONDS
         while time.monotonic() < deadline and server.process.poll() is None:
             if program.isOverTCP:
                 if _listens(server.process.pid, port):
@@ -181,7 +180,7 @@ class Lab:
         raise LabError(f"{server.name} is not ready: status {server.process.poll()}")
 
     def _client(self, command: Sequence[str], directory: str, server: _Running) -> tuple[int, str]:
-        deadline = time.monotonic() + PROGRAM_SECONDS
+        deadline = time.monotonic() + HANG_SECONDS
         while True:
             client = self._started(self.client, command, directory)
             try:

@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from tests.cprograms.lab import PROGRAM_SECONDS, Lab, LabError, lacking, sides
+from tests.cprograms.lab import Lab, LabError, lacking, sides
 from tests.cprograms.programs import DEVICES, PROGRAMS, Program
+from tests.support.waiting import HANG_SECONDS
 
 
 class ProgramTests(SynchronousTestCase):
@@ -18,7 +19,7 @@ class ProgramTests(SynchronousTestCase):
     Both processes end with status 0, and the client says that all was right.
     """
 
-    timeout = 3 * PROGRAM_SECONDS
+    timeout = 3 * HANG_SECONDS
     skip = lacking()
 
 

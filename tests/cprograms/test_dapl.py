@@ -11,8 +11,9 @@ from unittest import mock
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from tests.cprograms.lab import PROGRAM_SECONDS, Lab, LabError, Side, lacking
+from tests.cprograms.lab import Lab, LabError, Side, lacking
 from tests.cprograms.programs import Program
+from tests.support.waiting import HANG_SECONDS
 
 #: Of dat.conf(5): the provider of librdmacm, at an address.
 ADAPTER = "ofa-v2-lo"
@@ -30,7 +31,7 @@ class DAPLTests(SynchronousTestCase):
     Two processes on C{shm0}.
     """
 
-    timeout = 3 * PROGRAM_SECONDS
+    timeout = 3 * HANG_SECONDS
     skip = lacking()
 
     def test_dtest(self) -> None:

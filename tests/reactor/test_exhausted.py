@@ -84,7 +84,7 @@ class LaterTests(SwitchTestsBuilder):
         def unloadable(this: Any, role: str) -> None:
             if reasons:
                 raise reasons.pop()
-            load(this, role)
+            load(role)
 
         self.patch(Switch, "load", unloadable)
 

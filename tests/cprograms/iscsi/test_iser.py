@@ -19,9 +19,10 @@ from unittest import mock
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.cprograms.iscsi import initiator
-from tests.cprograms.lab import PROGRAM_SECONDS, lacking
+from tests.cprograms.lab import lacking
 from tests.support.commands import programOf, running
 from tests.support.rundirectory import ownRunDirectory
+from tests.support.waiting import HANG_SECONDS
 
 TARGET, INITIATOR = "iqn.2026-01.example:disk", "iqn.2026-01.example:initiator"
 #: Of iSER, in the run directory of the test.
@@ -36,7 +37,7 @@ class DiskTests(SynchronousTestCase):
     Two processes on C{shm0}.
     """
 
-    timeout = 3 * PROGRAM_SECONDS
+    timeout = 3 * HANG_SECONDS
     skip = lacking()
 
     def setUp(self) -> None:
@@ -82,7 +83,7 @@ class DiskTests(SynchronousTestCase):
         @return: the output of a program, which has to succeed.
         """
         process = self.started(*command)
-        output, _ = process.communicate(timeout=PROGRAM_SECONDS)
+        output, _ = process.communicate(timeout=HANG_SECONDS)
         self.assertEqual(process.returncode, 0, output)
         return output
 
@@ -91,13 +92,13 @@ class DiskTests(SynchronousTestCase):
         @return: the exit status of tgtadm.
         """
         command = "tgtadm", "--lld", "iser", *arguments
-        return subprocess.run(command, capture_output=True, check=False, timeout=PROGRAM_SECONDS).returncode
+        return subprocess.run(command, capture_output=True, check=False, timeout=HANG_SECONDS).returncode
 
     def until(self, *arguments: str) -> None:
         """
         Wait until tgtd answers: nothing tells of that but looking.
         """
-        deadline = time.monotonic() + PROGRAM_SECONDS
+        deadline = time.monotonic() + HANG_SECONDS
         while self.admin(*arguments):
             self.assertLess(time.monotonic(), deadline, "tgtd does not answer")
             select.select([], [], [], _LOOK_SECONDS)

@@ -81,8 +81,8 @@ class Switch:
 
     # -- listenTCP and connectTCP
 
-    @staticmethod
-    def load(role: str) -> None:
+    @classmethod
+    def load(cls, role: str) -> None:
         """
         Import the modules of a call.
 
