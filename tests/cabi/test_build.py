@@ -101,6 +101,15 @@ class MissingTests(SynchronousTestCase):
         self.cache.touch()
         self.assertIn("set XDG_CACHE_HOME", self.failing())
 
+    def test_unfindable(self) -> None:
+        """
+        The loader does not find a directory with a colon, and takes a relative one from the program's own:
+        that of the user's home is taken instead, if there is one.
+        """
+        for home, cache in (("/a:b", ""), ("/$ORIGIN", "relative"), ("/", "/a;b"), ("relative", "relative")):
+            self.patch(build.os, "environ", {**build.os.environ, "HOME": home, "XDG_CACHE_HOME": cache})
+            self.assertIn("the loader finds no libraries in ", self.failing())
+
 
 class CacheTests(SynchronousTestCase):
     """

@@ -23,12 +23,13 @@ else:
     from twisted_ib.cabi.building import build
     from twisted_ib.cabi.building.symbols import Symbol
     from twisted_ib.errors import LibraryBuildError
-    from twisted_ib.tools.run.native import binary
+    from twisted_ib.tools.run.native import binary, elf
     from twisted_ib.tools.run.native.elf import NotReadableError, read
     from twisted_ib.tools.run.native.imports import Libraries
 
-#: System V gABI: e_machine of x86-64 and of SPARC, p_type of the interpreter's name.
-_X86_64, _SPARC, _INTERP = 62, 2, 3
+#: System V gABI: e_machine of x86-64 and of SPARC, p_type of the interpreter's name; sh_type of names, and
+#: of versions that are wanted (Linux Standard Base 5, core, 10.7.1.1).
+_X86_64, _SPARC, _INTERP, _STRTAB, _VERNEED = 62, 2, 3, 3, 0x6FFFFFFE
 
 
 def program(loader: bytes, machine: int) -> bytes:
@@ -41,6 +42,17 @@ def program(loader: bytes, machine: int) -> bytes:
     count = 1 if loader else 0
     header = ident + struct.pack("<HHIQQQIHHHHHH", 3, machine, 1, 0, 64, 0, 0, 64, 56, count, 64, 0, 0)
     return header + struct.pack("<IIQQQQQQ", _INTERP, 4, 120, 0, 0, len(name), len(name), 1) + name
+
+
+def circular(machine: int) -> bytes:
+    """
+    @return: an ELF file that wants four thousand million versions, each of which is followed by itself.
+    """
+    ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
+    header = ident + struct.pack("<HHIQQQIHHHHHH", 3, machine, 1, 0, 0, 64, 0, 64, 56, 0, 64, 3, 1)
+    names = struct.pack("<IIQQQQIIQQ", 0, _STRTAB, 0, 0, 0, 1, 0, 0, 1, 0)
+    wants = struct.pack("<IIQQQQIIQQ", 0, _VERNEED, 0, 0, 256, 32, 1, 0xFFFFFFFF, 4, 0)
+    return header + bytes(64) + names + wants + struct.pack("<HHIII", 1, 1, 7, 16, 0) + bytes(16)
 
 
 class DeviceTests(SynchronousTestCase):
@@ -148,6 +160,13 @@ class RefusalTests(SynchronousTestCase):
         self.path.unlink()
         error = self.assertRaises(binary.UnfitBinaryError, binary.begin, "x", str(self.path))
         self.assertIn("No such file", str(error))
+
+    def test_endless(self) -> None:
+        """
+        A binary is read in a bounded number of steps, whatever it says of itself.
+        """
+        self.patch(elf, "READS", 1000)
+        self.refused(circular(self.machine), "is a damaged binary: it is not read in 1000 steps")
 
     def test_secure(self) -> None:
         """

@@ -41,6 +41,8 @@ _ROOT = Path(__file__).resolve().parents[3]
 _INTERPRETER = Path(__file__).with_name("interpreter.c")
 #: Lines of the compiler's output that an error has.
 _COMPILER_LINES = 20
+#: What a directory for the loader cannot have in its name.
+_SPECIAL = frozenset(":;$")
 #: Modules of other projects that this package imports below the reactor, optional ones too.
 _IMPORTED = ("_cffi_backend", "attr", "attrs", "google_crc32c", "isal", "zope")
 
@@ -123,7 +125,13 @@ import twisted_ib.cabi.{library.folder}.library
 
 
 def _cache() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    # XDG Base Directory Specification: a relative path is ignored.
+    if not os.path.isabs(home):
+        home = os.path.expanduser("~/.cache")
+    # ld.so(8), LD_LIBRARY_PATH: these separate directories, or begin what is replaced.
+    if not os.path.isabs(home) or not _SPECIAL.isdisjoint(home):
+        raise LibraryBuildError(f"the loader finds no libraries in {home}: set XDG_CACHE_HOME to a directory")
     return Path(home) / "twisted_ib" / "cabi"
 
 

@@ -5,6 +5,7 @@ Binaries: what the loader reads of them.  Needs pyelftools, which comes with the
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from io import BufferedReader, FileIO
 from typing import Any, TypeVar
 
 from attrs import frozen
@@ -15,8 +16,9 @@ from twisted_ib.cabi.building.symbols import Symbol
 
 Read = TypeVar("Read")
 
-#: Symbols of a binary that are looked at.  The largest libraries of C++ programs have 100,000.
-SYMBOLS = 1 << 20
+#: Reads of a file, which are no more than 64 octets each: pyelftools goes on for as long as the file's own
+#: counts say.  The largest libraries of C++ programs have 100,000 symbols of about 30 reads.
+READS = 1 << 22
 #: Linux Standard Base 5, core, 10.7.2: the bits of a version's index (the other one hides it); the indexes up
 #: to this one name none.
 _VERSION_BITS, _GLOBAL = 0x7FFF, 1
@@ -43,8 +45,20 @@ class Binary:
     wanted: tuple[Symbol, ...]
 
 
+class _File(BufferedReader):
+    def __init__(self, path: str) -> None:
+        super().__init__(FileIO(path))
+        self._left = READS
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._left -= 1
+        if self._left < 0:
+            raise ELFError(f"it is not read in {READS} steps")
+        return super().read(size)
+
+
 def _reading(path: str, read: Callable[[Any], Read]) -> Read:
-    with open(path, "rb") as file:
+    with _File(path) as file:
         try:
             return read(ELFFile(file))
         # pyelftools has errors of many classes for damaged files: its own, and Python's.
@@ -128,7 +142,7 @@ def _indexed(elf: Any) -> Iterator[tuple[int, Any]]:
     # The symbols that have a version, with its index.
     for versions in _sections(elf, "SHT_GNU_versym"):
         for symbols in _sections(elf, "SHT_DYNSYM"):
-            for number in range(min(symbols.num_symbols(), versions.num_symbols(), SYMBOLS)):
+            for number in range(min(symbols.num_symbols(), versions.num_symbols())):
                 index = versions.get_symbol(number)["ndx"]
                 # pyelftools has names for those that are none.
                 if isinstance(index, int) and index & _VERSION_BITS > _GLOBAL:
