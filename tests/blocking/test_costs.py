@@ -16,6 +16,7 @@ from tests.support.calls import called, requireReplaceable
 from twisted_ib.blocking import loop as module
 from twisted_ib.blocking.loop import BRIEF_SECONDS, EPOLL_EVERY
 from twisted_ib.hca.base.polling import AdaptivePolling
+from twisted_ib.reactor.loop import DeviceLoop
 
 DATA = bytes(64)
 #: Messages that are counted: so many that each has its part of the turns that ask for everything.
@@ -118,6 +119,27 @@ class CostTests(BlockingTestCase):
         self.assertEqual(sleeps.timeouts.count(BRIEF_SECONDS), MESSAGES - MESSAGES // EPOLL_EVERY)
         self.assertEqual(calls["_sooner"], MESSAGES // EPOLL_EVERY)
         self.assertLess(calls.total() / MESSAGES, 60)
+
+    def test_busy(self) -> None:
+        """
+        Descriptors and deadlines have one turn of sixteen however busy the devices are: while each poll finds
+        a message, too.
+        """
+        one, other = self.blocking()
+        sleeps = self.asleep(lambda: self.fail("it sleeps"))
+
+        def spin(*_: Any) -> bool:
+            """
+            A message comes.
+            """
+            one.sendall(DATA)
+            return True
+
+        requireReplaceable(DeviceLoop, "spin")
+        self.patch(DeviceLoop, "spin", spin)
+        calls = called(lambda: [other.recv(len(DATA)) for _ in range(MESSAGES)])
+        self.assertEqual(sleeps.timeouts, [0] * (MESSAGES // EPOLL_EVERY))
+        self.assertGreaterEqual(calls["expire"], MESSAGES // EPOLL_EVERY)
 
     def test_slow(self) -> None:
         """

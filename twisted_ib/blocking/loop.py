@@ -93,8 +93,10 @@ class DrivenReactor(IBReactor):
             limit = 0.0
         elif limit != 0:
             if not isPolled and deviceLoop.spin(self, channels, limit):
-                return progress(channels) or 1
-            limit = self._sooner(channels, limit) if self._arm(channels) else 0.0
+                worked = progress(channels) or 1
+                limit = 0.0
+            else:
+                limit = self._sooner(channels, limit) if self._arm(channels) else 0.0
         self._askAt = monotonic() + BRIEF_SECONDS
         self._sleep(limit, kernel)
         expire = limit == 0 or self.seconds() >= self._deadline
