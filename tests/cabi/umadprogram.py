@@ -144,6 +144,29 @@ def exchange(lid: int) -> None:
     )
     say("unregistered", [library.umad_unregister(port, agent), library.umad_unregister(port, agent)])
     say("closed", [library.umad_close_port(each) for each in (other, port, port)])
+    say("poll", library.umad_poll(port, 10))
+    abandoned(lid)
+
+
+def abandoned(lid: int) -> None:
+    """
+    A program reads a port's descriptor itself, and closes it; a pipe of that number gets nothing.
+    """
+    port = library.umad_open_port(b"ib0", 1)
+    agent = library.umad_register(port, 1, 1, 0, None)
+    sent(port, agent, lid, 0, mad(1, 1, NODE_DESCRIPTION, 3), 1000, 3)
+    library.umad_poll(port, 10_000)
+    os.read(port, 8)
+    say("emptied", [received(port, timeout=0)[0] == agent, received(port, timeout=0)[0]])
+    reader, writer = os.pipe()
+    os.dup2(writer, port)
+    sent(port, agent, lid, 0, mad(1, 1, NODE_DESCRIPTION, 4), 1000, 3)
+    poll = select.poll()
+    poll.register(reader, select.POLLIN)
+    say("foreign", len(poll.poll(300)))
+    os.close(port)
+    again = library.umad_open_port(b"ib0", 1)
+    say("again", [again == port, library.umad_close_port(again)])
 
 
 def nulls() -> None:

@@ -23,8 +23,10 @@ static int twisted_ib_umad_wait(int fd, int timeout_ms)
 
     if (n == 1 && !(readable.revents & POLLNVAL))
         return 0;
-    if (n >= 0)
-        errno = n ? EBADF : ETIMEDOUT;
+    /* umad_poll(3); errno is poll(2)'s. */
+    if (n < 0)
+        return -EIO;
+    errno = n ? EINVAL : ETIMEDOUT;
     return -errno;
 }
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from socket import htonl, htons, ntohl, ntohs
 from typing import Any, Final
 
@@ -38,8 +39,9 @@ _MASK_BYTES: Final = _METHODS // 8
 _USER_RMPP: Final = 1
 _OUI_BYTES: Final = 3
 
-#: By their descriptors.
-_ports: dict[int, UserPort] = {}
+#: By their descriptors; with each this library's own of the same counter: a program may close the other, and
+#: open a file of that number.
+_ports: dict[int, tuple[UserPort, int]] = {}
 
 
 def _readable(fd: int) -> Callable[[bool], None]:
@@ -47,7 +49,9 @@ def _readable(fd: int) -> Callable[[bool], None]:
         if isReadable:
             os.eventfd_write(fd, 1)
         else:
-            os.eventfd_read(fd)
+            # The program may have read it.
+            with suppress(BlockingIOError):
+                os.eventfd_read(fd)
 
     return tell
 
@@ -55,8 +59,8 @@ def _readable(fd: int) -> Callable[[bool], None]:
 def _portOf(portid: int) -> UserPort:
     found = _ports.get(portid)
     if found is None:
-        raise HandleError(f"{portid} is no open port", errno.EBADF)
-    return found
+        raise HandleError(f"{portid} is no open port")
+    return found[0]
 
 
 @handler
@@ -69,9 +73,23 @@ def umad_open_port(ca_name: Any, portnum: int) -> int:
         if len(_ports) >= OPEN_PORTS:
             raise HandleError(f"{OPEN_PORTS} ports are open", errno.EMFILE)
         fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        _ports[fd] = UserPort(device, _readable(fd))
+        try:
+            own = os.dup(fd)
+        except OSError:
+            os.close(fd)
+            raise
+        if fd in _ports:
+            # The program has closed that of another port.
+            _close(fd)
+        _ports[fd] = UserPort(device, _readable(own)), own
     debug(f"port {fd} is open at {device.name}")
     return fd
+
+
+def _close(portid: int) -> None:
+    port, own = _ports.pop(portid)
+    port.close()
+    os.close(own)
 
 
 @handler
@@ -80,8 +98,9 @@ def umad_close_port(portid: int) -> int:
     Close a port, with its agents.
     """
     with hub:
-        _portOf(portid).close()
-        del _ports[portid]
+        _portOf(portid)
+        _close(portid)
+    with suppress(OSError):
         os.close(portid)
     return 0
 
@@ -111,6 +130,15 @@ def _methods(mask: Any) -> list[int]:
     return [method for method in range(_METHODS) if bits >> method & 1]
 
 
+def _registered(*arguments: Any) -> int:
+    _portOf(arguments[0])
+    try:
+        return _register(*arguments)
+    except (HCAError, ValueError) as error:
+        # umad_register(3).
+        raise HandleError(str(error), errno.EPERM) from None
+
+
 def _register(portid: int, class_: int, version: int, rmpp: int, oui: int, mask: Any) -> int:
     with hub:
         number = _portOf(portid).register(class_ & 0xFF, version & 0xFF, _methods(mask), rmpp, oui)
@@ -125,7 +153,7 @@ def umad_register(
     """
     Register an agent.
     """
-    return _register(portid, mgmt_class, mgmt_version, rmpp_version, OPENIB, method_mask)
+    return _registered(portid, mgmt_class, mgmt_version, rmpp_version, OPENIB, method_mask)
 
 
 @handler
@@ -137,7 +165,7 @@ def umad_register_oui(portid: int, mgmt_class: int, rmpp_version: int, oui: Any,
         raise HandleError(f"Class {mgmt_class:#04x} has no OUI")
     given(oui)
     number = int.from_bytes(bytes(ffi.buffer(ffi.cast("char *", oui), _OUI_BYTES)), "big")
-    return _register(portid, mgmt_class, 1, rmpp_version, number, method_mask)
+    return _registered(portid, mgmt_class, 1, rmpp_version, number, method_mask)
 
 
 @handler
