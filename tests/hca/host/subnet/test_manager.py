@@ -5,6 +5,7 @@ Tests of L{twisted_ib.hca.host.subnet.manager}.
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -165,6 +166,24 @@ class HostedManagerTests(SynchronousTestCase):
         self.assertEqual(self.marked(), [])
         self.managed.load(star(3))
         self.assertEqual((self.state, self.marked()), (SMState.MASTER, ["Hca2"]))
+
+    def test_removed(self) -> None:
+        """
+        A device whose node is gone has no subnet manager any more, and does not get one: it is in no subnet.
+        """
+        device = Mock()
+        attached = self.subnet.attach(device, 0, "Hca2")
+        attached.setSM(True)
+        self.assertEqual((self.state, self.marked()), (SMState.NOT_ACTIVE, ["Hca2"]))
+        self.managed.load(without(parse(star(3), "star"), "Hca2"))
+        for isSM in (True, False, True):
+            self.assertEqual((self.state, self.marked()), (SMState.MASTER, ["Hca1"]))
+            attached.setSM(isSM)
+            self.managed.settle()
+        self.subnet.detach(attached)
+        self.managed.settle()
+        self.assertEqual((self.state, self.marked()), (SMState.MASTER, ["Hca1"]))
+        self.assertEqual(device.portChanged.call_args.args[0].state, PortState.DOWN)
 
     def test_gone(self) -> None:
         """

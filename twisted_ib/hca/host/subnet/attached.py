@@ -157,11 +157,11 @@ class AttachedPort:
     def setSM(self, isSM: bool, isGone: bool = False) -> None:
         """
         Set or clear PortInfo.CapabilityMask.IsSM: the device gets the SMPs that are for a subnet manager.
-        Idempotent.
+        Idempotent, and without effect once its node is gone.
 
         @param isGone: whether its subnet manager has ended without a word, and may come back.
         """
-        if isSM is not self.isSM:
+        if isSM is not self.isSM and (not isSM or self._subnet.attached.get(self.guid) is self):
             self.isSM = isSM
             self._subnet.setSM(self.port, isSM, isGone)
             self.device.portChanged(self.settings())
