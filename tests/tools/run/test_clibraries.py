@@ -4,6 +4,7 @@ Tests for the C libraries of a program: the device that it is shown, where it fi
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from importlib.util import find_spec
@@ -185,6 +186,19 @@ class RefusalTests(SynchronousTestCase):
         self.patch(os, "listxattr", lambda path: ["security.capability"])
         error = self.assertRaises(binary.UnfitBinaryError, binary.begin, str(self.path), str(self.path))
         self.assertIn("one with capabilities", str(error))
+
+    def test_noAttributes(self) -> None:
+        """
+        A file system without extended attributes, as some in userspace, has no programs with capabilities.
+        """
+
+        def unsupported(path: str) -> list[str]:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+        self.path.write_bytes(b"")
+        self.patch(os, "getuid", lambda: 12345)
+        self.patch(os, "listxattr", unsupported)
+        self.assertEqual(binary._secure(str(self.path)), "")
 
     def test_notExecutable(self) -> None:
         """

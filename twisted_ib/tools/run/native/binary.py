@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from stat import S_ISGID, S_ISUID
 
 from twisted_ib.cabi.building.build import LIBRARIES, compilerCommand, libraries
@@ -74,8 +75,10 @@ def _secure(path: str) -> str:
         return "setuid"
     if found.st_mode & S_ISGID and found.st_gid != os.getgid():
         return "setgid"
-    if os.getuid() and "security.capability" in os.listxattr(path):
-        return "one with capabilities"
+    # Not each file system has attributes (listxattr(2), ENOTSUP), and so capabilities.
+    with suppress(OSError):
+        if os.getuid() and "security.capability" in os.listxattr(path):
+            return "one with capabilities"
     return ""
 
 
