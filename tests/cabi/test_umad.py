@@ -79,6 +79,7 @@ class LibraryTests(SynchronousTestCase):
                 "emptied": [True, EAGAIN],
                 "foreign": 0,
                 "again": [True, 0],
+                "manager": [True, True, False],
                 "nulls": [row.name for row in TABLE],
                 "errno": errno.EINVAL,
             },

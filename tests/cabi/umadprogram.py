@@ -9,6 +9,7 @@ import json
 import os
 import select
 import struct
+import time
 from ctypes import (
     CDLL,
     byref,
@@ -101,6 +102,37 @@ def devices() -> None:
     say("texts", [each.decode() for each in (*texts, *states)])
 
 
+def isManager(expected: bool, seconds: float = 10.0) -> bool:
+    """
+    Wait until PortInfo's IsSM is so.
+
+    @return: whether it is set.
+    """
+    port = create_string_buffer(256)
+    end = time.monotonic() + seconds
+    while True:
+        library.umad_get_port(None, 0, port)
+        found = bool(port[55][0] & 2)
+        library.umad_release_port(port)
+        if found is expected or time.monotonic() > end:
+            return found
+        time.sleep(0.01)
+
+
+def manager() -> None:
+    """
+    A subnet manager that opens its file twice.
+    """
+    path = create_string_buffer(64)
+    library.umad_get_issm_path(None, 0, path, 64)
+    files = [os.open(path.value, os.O_RDWR) for _ in range(2)]
+    found = [isManager(True)]
+    os.close(files[0])
+    found.append(isManager(False, 0.2))
+    os.close(files[1])
+    say("manager", [*found, isManager(False)])
+
+
 def exchange(lid: int) -> None:
     """
     Requests to the port with a LID, and their responses.
@@ -186,6 +218,7 @@ def main() -> None:
     """
     devices()
     exchange(1)
+    manager()
     nulls()
     say("errno", errno.EINVAL)
 

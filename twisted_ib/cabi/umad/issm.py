@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
-from struct import Struct
 from threading import Thread
 from typing import Any, Final
 
@@ -20,10 +19,8 @@ from twisted_ib.errors import HCAError
 from twisted_ib.hca.base.traits import Peers
 from twisted_ib.hca.verbs.base.hub import hub
 
-#: inotify(7) C{struct inotify_event}: watch descriptor, mask, cookie, length of the name, of which files have
-#: none.
-_EVENT: Final = Struct("=iIII")
-_EVENTS: Final = 64 * _EVENT.size
+#: Octets of events that are read at once: inotify(7) C{struct inotify_event} without a name.
+_EVENTS: Final = 64 * 16
 
 #: By the device, and there is one thread for each.
 _paths: dict[Any, str] = {}
@@ -51,19 +48,30 @@ def issmPath(device: Any) -> str:
                 raise OSError(number, "inotify")
             before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             try:
-                Thread(target=_follow, args=(device, watch), name="issm", daemon=True).start()
+                Thread(target=_follow, args=(device, watch, file), name="issm", daemon=True).start()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
             _paths[device] = path
         return _paths[device]
 
 
-def _follow(device: Any, watch: int) -> None:
-    while True:
-        for _, mask, _, _ in _EVENT.iter_unpack(os.read(watch, _EVENTS)):
-            # A host that ends just now: the next one is told.
-            with hub, suppress(HCAError):
-                device.fabric.setSM(bool(mask & lib.IN_OPEN))
+def _follow(device: Any, watch: int, file: int) -> None:
+    while os.read(watch, _EVENTS):
+        isOpen = _isOpen(file)
+        # A host that ends just now: the next one is told.
+        with hub, suppress(HCAError):
+            device.fabric.setSM(isOpen)
+
+
+def _isOpen(file: int) -> bool:
+    # inotify(7): events that are the same may be one, so opens cannot be counted.
+    its = os.fstat(file)
+    for name in os.listdir("/proc/self/fd"):
+        # Closed meanwhile.
+        with suppress(OSError):
+            if int(name) != file and os.path.samestat(os.stat(int(name)), its):
+                return True
+    return False
 
 
 __all__ = ["issmPath"]
