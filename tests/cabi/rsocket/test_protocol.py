@@ -175,6 +175,28 @@ class StreamTests(SynchronousTestCase):
         for operation in (1, 2, 3, 5):
             self.assertRaises(RSocketError, one.stream.received, operation << 29)
 
+    def test_addresses(self) -> None:
+        """
+        Addresses of the peer at the end of 64 bits: they wrap, for its key to refuse.
+        """
+        one, other = Side(0x10000), Side(0x40000)
+        last = (1 << 64) - 1
+        greeting = other.stream.greeting()
+        greeting = greeting[:8] + pack(">Q", last) + greeting[16:24] + pack(">Q", last) + greeting[32:]
+        one.stream.connect(greeting, one.targets)
+        self.assertEqual([one.stream.write(2).address, one.stream.write(2).address], [last, 1])
+        one.stream.received(message(Operation.DATA, BUFFER // 2))
+        one.stream.read(BUFFER // 2)
+        self.assertEqual([each.address for each in one.stream.updates()], [TARGET_BYTES - 1, last])
+
+    def test_noGreeting(self) -> None:
+        """
+        Credits before a greeting: nothing can be written.
+        """
+        side = Side(0x10000)
+        side.stream.received(message(Operation.CREDITS, 1))
+        self.assertEqual((side.stream.isConnected, side.stream.room()), (False, 0))
+
     def test_peek(self) -> None:
         """
         Bytes that are only looked at stay.

@@ -10,8 +10,10 @@ from random import Random
 from tests.hca.verbs.pair import VerbsTestCase
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.cabi.errors import HandleError
+from twisted_ib.cabi.rsocket import stream
 from twisted_ib.cabi.rsocket.protocol import Way
 from twisted_ib.cabi.rsocket.stream import Phase, RSocket
+from twisted_ib.hca.verbs import CMID, AddrInfo, CMEventChannel, PyverbsRDMAError, QPCap, QPInitAttr, enums
 from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.verbs.cm.addrinfo import Address
 
@@ -40,14 +42,14 @@ class RSocketTests(VerbsTestCase):
         with hub:
             socket.close()
 
-    def listening(self) -> tuple[RSocket, Address]:
+    def listening(self, backlog: int = 1) -> tuple[RSocket, Address]:
         """
         A socket that listens, and where.
         """
         made = self.socket()
         with hub:
             made.bind(Address("127.0.0.1", 0))
-            made.listen(1)
+            made.listen(backlog)
         found = made.cmid.local_addr
         assert found is not None
         return made, Address(*found)
@@ -57,25 +59,78 @@ class RSocketTests(VerbsTestCase):
         Two sockets that are connected.
         """
         listener, address = self.listening()
-        active = self.socket()
-        with hub:
-            active.connect(None, address)
+        return self.connected(listener, address)
+
+    def connected(self, listener: RSocket, address: Address) -> tuple[RSocket, RSocket]:
+        """
+        A socket that is connected to a listener, and the one that the listener has for it.
+        """
+        active = self.connecting(address)
 
         def connected() -> bool:
-            for each in (listener, active, listener, active):
-                each.progress()
+            self.progress(listener, active)
             return listener.canAccept and active.phase is Phase.CONNECTED
 
         self.assertTrue(hub.wait(connected, HANG_SECONDS))
+        return active, self.accepted(listener)
+
+    @staticmethod
+    def progress(*sockets: RSocket) -> None:
+        """
+        Let each take all its steps: nobody wakes this thread for what it does itself.
+        """
+        for each in sockets * 4:
+            each.progress()
+            hub.drive()
+
+    def connecting(self, address: Address) -> RSocket:
+        """
+        A socket that begins to connect.
+        """
+        made = self.socket()
+        with hub:
+            made.connect(None, address)
+        return made
+
+    def accepted(self, listener: RSocket) -> RSocket:
+        """
+        The next connection of a listener.
+        """
         passive = listener.accept()
         self.addCleanup(self.close, passive)
-        return active, passive
+        return passive
 
     def test_data(self) -> None:
         """
         Octets both ways, many times the buffers; then the end.
         """
+        self.exchange(self.pair())
+
+    def test_smallerBuffers(self) -> None:
+        """
+        The sizes of buffers are those of the time of the connection: smaller ones come too late.
+        """
+        self.resized(BUFFER // 2)
+
+    def test_largerBuffers(self) -> None:
+        """
+        Larger ones come too late, too.
+        """
+        self.resized(2 * BUFFER)
+
+    def resized(self, size: int) -> None:
+        """
+        Set the sizes of the buffers of a connection, and use it.
+        """
         sides = self.pair()
+        for each in sides:
+            each.sendBytes = each.receiveBytes = size
+        self.exchange(sides)
+
+    def exchange(self, sides: tuple[RSocket, RSocket]) -> None:
+        """
+        Send data both ways, and end the connection.
+        """
         data = [Random(seed).randbytes(20 * BUFFER) for seed in (23, 24)]
         sent, received = [0, 0], [bytearray(), bytearray()]
         piece = memoryview(bytearray(3000))
@@ -114,6 +169,95 @@ class RSocketTests(VerbsTestCase):
             with self.assertRaises(HandleError) as caught:
                 sides[1].write(piece)
         self.assertEqual(caught.exception.number, errno.ECONNRESET)
+
+    def test_backlog(self) -> None:
+        """
+        A listener answers as many requests as its backlog has room for; the next once one is accepted.
+        """
+        listener, address = self.listening()
+        actives = [self.connecting(address) for _ in range(2)]
+        established: list[RSocket] = []
+
+        def progressed(count: int) -> bool:
+            self.progress(listener, *actives)
+            established[:] = [each for each in actives if each.phase is Phase.CONNECTED]
+            return len(established) >= count and (count < 2 or listener.canAccept)
+
+        self.assertTrue(hub.wait(lambda: progressed(1), HANG_SECONDS))
+        # The other request is there, too, or comes now.
+        hub.wait(lambda: progressed(2) or listener.channel.pending, HANG_SECONDS)
+        self.assertEqual(len(established), 1)
+        self.accepted(listener)
+        self.assertFalse(listener.canAccept)
+        self.assertTrue(hub.wait(lambda: progressed(2), HANG_SECONDS))
+        self.accepted(listener)
+
+    def test_noDescriptor(self) -> None:
+        """
+        A request that comes while no descriptor is free is rejected; the listener stays.
+        """
+        listener, address = self.listening()
+        active = self.connecting(address)
+
+        def full() -> CMEventChannel:
+            raise PyverbsRDMAError("Failed to create an event channel", errno.EMFILE)
+
+        def over() -> bool:
+            self.progress(listener, active)
+            return active.phase is Phase.OVER
+
+        patched = self.patch(stream, "CMEventChannel", full)
+        self.assertTrue(hub.wait(over, HANG_SECONDS))
+        self.assertEqual((active.error, listener.phase), (errno.ECONNREFUSED, Phase.LISTENING))
+        patched.restore()
+        self.connected(listener, address)
+
+    def test_noGreeting(self) -> None:
+        """
+        A peer that accepts without a greeting is no rsocket.
+        """
+        channel = CMEventChannel()
+        self.addCleanup(channel.close)
+        listener = CMID(channel, port_space=enums.RDMA_PS_TCP, device=self.device)
+        self.addCleanup(listener.close)
+        info = AddrInfo()
+        info.source = Address("127.0.0.1", 0)
+        listener.bind_addr(info)
+        listener.listen(1)
+        found = listener.local_addr
+        assert found is not None
+        active = self.connecting(Address(*found))
+
+        def over() -> bool:
+            active.progress()
+            if channel.pending:
+                with channel.get_cm_event() as event:
+                    if event.event_type == enums.rdma_cm_event_type.RDMA_CM_EVENT_CONNECT_REQUEST:
+                        self.answer(CMID(event, listen_id=listener))
+            return active.phase not in (Phase.NEW, Phase.CONNECTING)
+
+        self.assertTrue(hub.wait(over, HANG_SECONDS))
+        self.assertEqual(active.phase, Phase.OVER)
+        self.assertTrue(active.error)
+
+    def answer(self, child: CMID) -> None:
+        """
+        Accept a request without private data.
+        """
+        self.addCleanup(child.close)
+        child.create_qp(QPInitAttr(enums.IBV_QPT_RC, cap=QPCap(1, 1, 1, 1, 0)))
+        child.accept()
+
+    def test_closed(self) -> None:
+        """
+        A thread may still look at a socket that another has closed: it is at its end.
+        """
+        active, _ = self.pair()
+        self.close(active)
+        with hub:
+            active.progress()
+            self.assertTrue(active.canRead and active.canWrite)
+            self.assertEqual(active.read(memoryview(bytearray(1))), 0)
 
     def test_refused(self) -> None:
         """

@@ -30,7 +30,8 @@ def _events(number: int, events: int) -> int:
     if one is None:
         poller = select.poll()
         poller.register(number, events)
-        return poller.poll(0)[0][1] if poller.poll(0) else 0
+        ready = poller.poll(0)
+        return ready[0][1] if ready else 0
     socket = one.socket
     socket.progress()
     found = 0

@@ -39,6 +39,8 @@ _SEQUENCE = 0xFFFF
 _HALF_SEQUENCE = 0x8000
 _DATA_BITS = 29
 _DATA_MASK = (1 << _DATA_BITS) - 1
+#: Addresses are the peer's word: a sum that is beyond 64 bits wraps, and the peer's key refuses it.
+_ADDRESS_MASK = (1 << 64) - 1
 
 # Version, flags, credits; entries of the I/O map; address, key and length of the target list and of the first
 # half of the receive buffer.
@@ -124,6 +126,7 @@ class Stream:
     One connection.
 
     @ivar open: the directions that are open; both until a shutdown.
+    @ivar isConnected: whether the peer's greeting was taken.
     @ivar isOver: whether the peer has disconnected, or a request has failed.
     """
 
@@ -158,7 +161,7 @@ class Stream:
         self._peerList = self._peerKey = self._peerLength = 0
         self._peerTarget = 1
         self._layout = _LITTLE_TARGET
-        self._isConnected = False
+        self.isConnected = False
 
     # -- connecting
 
@@ -192,7 +195,7 @@ class Stream:
         self._credits = credits
         self._shown = shown
         _LITTLE_TARGET.pack_into(shown, 0, first, firstKey, firstLength)
-        self._isConnected = True
+        self.isConnected = True
 
     # -- sending
 
@@ -200,7 +203,9 @@ class Stream:
         """
         @return: how many octets can be written now.
         """
-        if not self._requests or self._room < min(LEAST_ROOM, self._sendBytes) or self._sent == self._credits:
+        if not self.isConnected or not self._requests or self._room < min(LEAST_ROOM, self._sendBytes):
+            return 0
+        if self._sent == self._credits:
             return 0
         return min(self._room, self._entry()[2])
 
@@ -217,7 +222,7 @@ class Stream:
         address, key, length = self._entry()
         assert 0 < count <= self.room()
         _LITTLE_TARGET.pack_into(
-            self._shown, self._target * TARGET_BYTES, address + count, key, length - count
+            self._shown, self._target * TARGET_BYTES, address + count & _ADDRESS_MASK, key, length - count
         )
         if length == count:
             self._target = (self._target + 1) % TARGETS
@@ -303,7 +308,7 @@ class Stream:
         @return: writes that let the peer send more.
         """
         writes = []
-        while self._isConnected and not self.isOver and self._controls and self._isDue():
+        while self.isConnected and not self.isOver and self._controls and self._isDue():
             self._controls -= 1
             self._due = self._read + self._depth // 2 & _SEQUENCE
             message = _message(Operation.CREDITS, self._read + self._depth)
@@ -311,7 +316,7 @@ class Stream:
                 writes.append(Write(message))
                 continue
             content = self._layout.pack(self._receiving.address + self._next, self._receiving.key, self._half)
-            address = self._peerList + self._peerTarget * TARGET_BYTES
+            address = self._peerList + self._peerTarget * TARGET_BYTES & _ADDRESS_MASK
             writes.append(Write(message, address, self._peerKey, content=content))
             self._unshown -= self._half
             self._next = (self._next + self._half) % (2 * self._half)
@@ -331,7 +336,7 @@ class Stream:
         @return: the message that says so, unless there is nothing to say or no request for it.
         """
         before, self.open = self.open, self.open & ~way
-        if self.isOver or not self._isConnected or not before & way or not self._controls:
+        if self.isOver or not self.isConnected or not before & way or not self._controls:
             return []
         if self.open == Way.WRITE:
             return []

@@ -11,6 +11,7 @@ import errno
 from collections import deque
 from enum import IntEnum
 
+from twisted_ib import limits
 from twisted_ib.cabi.errors import HandleError, numberOf
 from twisted_ib.cabi.rsocket.protocol import (
     BUFFER_BYTES,
@@ -107,7 +108,9 @@ class RSocket:
         self.phase = Phase.NEW
         self.error = 0
         self.sendBytes = self.receiveBytes = BUFFER_BYTES
+        # Connections of a listener that the program has not taken, and how many there may be.
         self._accepted: deque[RSocket] = deque()
+        self._backlog = 0
         self._stream: Stream | None = None
         self._controls = 0
 
@@ -128,7 +131,8 @@ class RSocket:
         """
         if self.phase is not Phase.BOUND:
             raise HandleError("The socket is not bound")
-        self.cmid.listen(max(backlog, 1))
+        self._backlog = min(max(backlog, 1), limits.LISTEN_BACKLOG)
+        self.cmid.listen(self._backlog)
         self.phase = Phase.LISTENING
 
     def connect(self, source: Address | None, destination: Address) -> None:
@@ -149,9 +153,13 @@ class RSocket:
         Take what has happened, and let the peer send more.
         """
         while self.phase is not Phase.OVER and self.channel.pending:
+            # Each connection has descriptors and buffers: further requests wait in the communication manager,
+            # which bounds them.
+            if self.phase is Phase.LISTENING and len(self._accepted) >= self._backlog:
+                return
             with self.channel.get_cm_event() as event:
                 self._happened(event)
-        if self._stream is not None:
+        if self._stream is not None and self.phase is not Phase.OVER:
             try:
                 self._poll(self._stream)
                 self._post(*self._stream.updates())
@@ -168,7 +176,8 @@ class RSocket:
             elif kind == _E.RDMA_CM_EVENT_CONNECT_REQUEST:
                 self._requested(event)
             elif kind == _E.RDMA_CM_EVENT_ESTABLISHED:
-                if event.private_data:
+                # Of the side that accepted, the request had it.
+                if self._stream is not None and not self._stream.isConnected:
                     self._greeted(event.private_data)
                 self.phase = Phase.CONNECTED
             elif kind != _E.RDMA_CM_EVENT_TIMEWAIT_EXIT:
@@ -226,14 +235,17 @@ class RSocket:
         return param
 
     def _requested(self, event: CMEvent) -> None:
-        made = RSocket(None, CMID(event, listen_id=self.cmid))
-        made.sendBytes, made.receiveBytes = self.sendBytes, self.receiveBytes
+        made = None
         try:
+            made = RSocket(None, CMID(event, listen_id=self.cmid))
+            made.sendBytes, made.receiveBytes = self.sendBytes, self.receiveBytes
             stream = made._start()
             made._greeted(event.private_data)
             made.cmid.accept(self._parameters(stream.greeting()))
-        except HCAError:
-            made.close()
+        # The request is rejected; for the next there may be a descriptor or memory.
+        except (HCAError, OSError, MemoryError):
+            if made is not None:
+                made.close()
             return
         made.phase = Phase.CONNECTED
         self._accepted.append(made)
@@ -257,6 +269,8 @@ class RSocket:
                 return
 
     def _post(self, *writes: Write) -> None:
+        if not writes:
+            return
         qp = self.cmid.qp
         assert qp is not None
         for each in writes:
@@ -264,7 +278,7 @@ class RSocket:
             pieces = [self._sending.part(*piece) for piece in each.pieces or ((0, 0),)]
             if each.content:
                 # Behind the data: as many parts as there are control requests, in turn.
-                at = self.sendBytes + self._controls * TARGET_BYTES
+                at = len(self._sending.view) - _CONTROL_BYTES + self._controls * TARGET_BYTES
                 self._controls = (self._controls + 1) % CONTROL_REQUESTS
                 self._sending.view[at : at + TARGET_BYTES] = each.content
                 pieces = [self._sending.part(at, TARGET_BYTES)]
@@ -369,6 +383,8 @@ class RSocket:
         while self._accepted:
             self._accepted.popleft().close()
         self.phase = Phase.OVER
+        if self._stream is not None:
+            self._stream.isOver = True
         try:
             self.cmid.close()
         finally:
