@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <rdma/rdma_cma.h>
+#include <rdma/rsocket.h>
 
 static int failures;
 static struct rdma_event_channel *channel;
@@ -162,6 +163,16 @@ static void acknowledged(void)
     WORKS(pthread_join(thread, NULL));
 }
 
+/* A stream socket that is not connected has nobody to write to. */
+static void unconnected(void)
+{
+    int stream = rsocket(AF_INET, SOCK_STREAM, 0);
+
+    FAILS(rsend(stream, "x", 1, 0), ENOTCONN);
+    FAILS(rrecv(stream, &failures, 1, 0), ENOTCONN);
+    WORKS(rclose(stream));
+}
+
 int main(void)
 {
     here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -172,6 +183,7 @@ int main(void)
     waits();
     nonblocking();
     stages();
+    unconnected();
     rdma_destroy_event_channel(channel);
     return failures != 0;
 }

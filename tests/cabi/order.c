@@ -125,6 +125,10 @@ static void states(void)
     IS(wc[0].wr_id, 1);
     IS(ibv_poll_cq(cq, 4, wc), 0);
     IS(ibv_poll_cq(cq, -1, wc) < 0, 1);
+    /* Each request is flushed at once: a list that is a circle must end all the same. */
+    first.next = &first;
+    IS(ibv_post_recv(qp, &first, &refused), ENOMEM);
+    IS(refused == &first, 1);
     IS(ibv_close_device(context), 0);
 }
 

@@ -202,6 +202,11 @@ def rclose(socket: int) -> int:
 # -- data
 
 
+def _checkConnected(one: Descriptor) -> None:
+    if one.socket.phase in (Phase.NEW, Phase.BOUND, Phase.LISTENING):
+        raise HandleError("The socket is not connected", errno.ENOTCONN)
+
+
 def _receive(number: int, parts: Iterable[memoryview], flags: int) -> int:
     one = descriptorOf(number)
     total = 0
@@ -211,8 +216,7 @@ def _receive(number: int, parts: Iterable[memoryview], flags: int) -> int:
             # The first octets are waited for, the rest only if the program says so.
             waits = not total or (flags & sockets.MSG_WAITALL and not flags & sockets.MSG_PEEK)
             with hub:
-                if one.socket.phase in (Phase.NEW, Phase.BOUND, Phase.LISTENING):
-                    raise HandleError("The socket is not connected", errno.ENOTCONN)
+                _checkConnected(one)
                 one.socket.progress()
                 ready = one.socket.canRead
             if not ready:
@@ -235,6 +239,8 @@ def _receive(number: int, parts: Iterable[memoryview], flags: int) -> int:
 
 def _send(number: int, parts: Iterable[memoryview], flags: int) -> int:
     one = descriptorOf(number)
+    # Else it would wait for ever.
+    _checkConnected(one)
     total = 0
     for part in parts:
         count = 0

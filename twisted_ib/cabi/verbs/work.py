@@ -4,6 +4,7 @@ Work requests: posting to send and receive queues.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any
 
@@ -69,12 +70,17 @@ def _post(wr: Any, bad: Any, post: Callable[[Any], object]) -> int:
     given(wr, bad)
     # One verb for the chain, so that the peer is woken once.
     with hub:
-        while wr:
+        for _ in range(limits.WORK_QUEUE_DEPTH):
             # man ibv_post_send(3): the first request that failed; those before it are posted.
             bad[0] = wr
             post(wr)
             wr = wr.next
-    return 0
+            if not wr:
+                return 0
+        # A queue in the error state takes any number, as each is flushed at once: a list that is a circle
+        # would have no end.
+        bad[0] = wr
+    raise HandleError("The list is longer than any queue", errno.ENOMEM)
 
 
 @handler
