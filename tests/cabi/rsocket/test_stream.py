@@ -170,6 +170,20 @@ class RSocketTests(VerbsTestCase):
                 sides[1].write(piece)
         self.assertEqual(caught.exception.number, errno.ECONNRESET)
 
+    def test_twice(self) -> None:
+        """
+        A second connect says whether the first is done, as connect(2).
+        """
+        listener, address = self.listening()
+        for made, number in (
+            (self.connecting(address), errno.EALREADY),
+            (self.connected(*self.listening())[0], errno.EISCONN),
+        ):
+            with hub, self.assertRaises(HandleError) as caught:
+                made.connect(None, address)
+            self.assertEqual(caught.exception.number, number)
+        self.assertEqual(listener.phase, Phase.LISTENING)
+
     def test_backlog(self) -> None:
         """
         A listener answers as many requests as its backlog has room for; the next once one is accepted.

@@ -139,7 +139,9 @@ class RSocket:
         """
         Begin to connect.
         """
-        if self.phase in (Phase.CONNECTED, Phase.CONNECTING):
+        if self.phase is Phase.CONNECTING:
+            raise HandleError("The socket is being connected", errno.EALREADY)
+        if self.phase is Phase.CONNECTED:
             raise HandleError("The socket is connected", errno.EISCONN)
         info = AddrInfo()
         info.source, info.destination = source, destination
