@@ -43,8 +43,9 @@ _INTERPRETER = Path(__file__).with_name("interpreter.c")
 _COMPILER_LINES = 20
 #: What a directory for the loader cannot have in its name.
 _SPECIAL = frozenset(":;$")
-#: Modules of other projects that this package imports below the reactor, optional ones too.
-_IMPORTED = ("_cffi_backend", "attr", "attrs", "google_crc32c", "isal", "zope")
+#: Modules of other projects that this package imports below the reactor, optional ones too, and the one that
+#: its compiled modules share.
+_IMPORTED = ("_cffi_backend", "attr", "attrs", "google_crc32c", "isal", "twisted_ib__mypyc", "zope")
 
 
 @attrs.frozen
