@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rsocket.h>
@@ -173,9 +174,28 @@ static void unconnected(void)
     WORKS(rclose(stream));
 }
 
-int main(void)
+/* A child is refused whichever library its parent has used. */
+static void forks(void)
 {
+    int status;
+    struct ibv_device **list = ibv_get_device_list(NULL);
+    pid_t child = fork();
+
+    if (!child)
+        _exit(rdma_create_event_channel() || errno != EOPNOTSUPP);
+    waitpid(child, &status, 0);
+    works("the child", status);
+    ibv_free_device_list(list);
+}
+
+int main(int count, char **arguments)
+{
+    (void)arguments;
     here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (count > 1) {
+        forks();
+        return failures != 0;
+    }
     channel = rdma_create_event_channel();
     if (!channel)
         return 2;

@@ -65,3 +65,12 @@ class OrderTests(ProgramTestCase):
         """
         result = run(self.compiled(ORDER, "librdmacm.so.1"), TWISTED_IB_DEVICE="shm0")
         self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))
+
+    def test_forks(self) -> None:
+        """
+        A child is refused, though its parent has used libibverbs alone.
+        """
+        program = self.compiled(ORDER, "librdmacm.so.1")
+        result = run(program, "forks", TWISTED_IB_DEVICE="shm0")
+        self.assertEqual((result.stdout, result.returncode), ("", 0), result.stderr)
+        self.assertIn("librdmacm.so.1: rdma_create_event_channel is refused", result.stderr)

@@ -55,20 +55,24 @@ void twisted_ib_initialize(int signals)
     atexit(finish);
 }
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+/*
+ * Whether a function of any of the libraries has been called: exported by each, and the loader takes one for all
+ * of them, as they share Python and its devices.
+ */
+__attribute__((visibility("default"))) volatile int twisted_ib_used;
 
 static void in_child(void)
 {
-    forked = 1;
+    forked = forked || twisted_ib_used;
 }
 
-static void watch(void)
+__attribute__((constructor)) static void watch(void)
 {
     pthread_atfork(NULL, NULL, in_child);
 }
 
 /*
- * Whether this process is a fork of one that has called a function before: the thread that attends is not in
+ * Whether this process is a fork of one that has called a function before, of any library: the thread that attends is not in
  * it, and another may have held Python's lock.
  */
 int twisted_ib_refused(const char *name)
@@ -76,7 +80,7 @@ int twisted_ib_refused(const char *name)
     static int said;
 
     if (!forked) {
-        pthread_once(&once, watch);
+        twisted_ib_used = 1;
         return 0;
     }
     if (!said) {

@@ -82,14 +82,14 @@ def exportedFunctions(table: Sequence[Row]) -> str:
 
 def versionScript(table: Sequence[Row]) -> str:
     """
-    @return: the version script for the linker: nothing else is exported.
+    @return: the version script for the linker: functions, what the libraries share, nothing else.
     """
     exported = sorted((row for row in table if row.version), key=lambda row: row.version)
     nodes = [
         f"{name} {{ global: {' '.join(f'{row.name};' for row in rows)} }};\n"
         for name, rows in groupby(exported, key=lambda row: row.version)
     ]
-    return "".join(nodes) + "TWISTED_IB_LOCAL { local: *; };\n"
+    return "".join(nodes) + "TWISTED_IB_LOCAL { global: twisted_ib_used; local: *; };\n"
 
 
 __all__ = ["exportedFunctions", "handlerDeclarations", "pointerDeclarations", "versionScript"]
