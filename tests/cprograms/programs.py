@@ -21,8 +21,7 @@ class Program:
     @ivar client: the client's.
     @ivar package: Debian's package.
     @ivar said: what the client has to print; the exit statuses are 0 in any case.
-    @ivar ready: what the server prints when the client may start; C{""} if it listens on the TCP port, or
-        refuses connections until it is ready.
+    @ivar ready: what the server prints when the client may start; C{""} if it listens.
     @ivar isOverTCP: whether the client connects to the server by TCP first.
     """
 
