@@ -188,9 +188,62 @@ static void forks(void)
     ibv_free_device_list(list);
 }
 
+/* A listener and a connection to it; a thread waits for the connection's end. */
+static volatile int ended;
+
+static void *talking(void *unused)
+{
+    struct rdma_cm_event *event;
+
+    (void)unused;
+    rdma_get_cm_event(channel, &event);
+    ended = 1;
+    return NULL;
+}
+
+static void connected(void)
+{
+    struct rdma_cm_id *listener = made(), *id = made(), *child;
+    struct ibv_qp_init_attr attr = {.qp_type = IBV_QPT_RC, .cap = {4, 4, 1, 1, 0}};
+    struct rdma_conn_param param = {.retry_count = 7};
+    pthread_t thread;
+    struct rdma_cm_event *event;
+
+    here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    here.sin_port = htons(7471);
+    WORKS(rdma_bind_addr(listener, (struct sockaddr *)&here));
+    WORKS(rdma_listen(listener, 1));
+    WORKS(rdma_resolve_addr(id, NULL, (struct sockaddr *)&here, 1000));
+    WORKS(rdma_ack_cm_event(expected(RDMA_CM_EVENT_ADDR_RESOLVED)));
+    WORKS(rdma_resolve_route(id, 1000));
+    WORKS(rdma_ack_cm_event(expected(RDMA_CM_EVENT_ROUTE_RESOLVED)));
+    WORKS(rdma_create_qp(id, NULL, &attr));
+    WORKS(rdma_connect(id, &param));
+    event = expected(RDMA_CM_EVENT_CONNECT_REQUEST);
+    child = event->id;
+    WORKS(rdma_ack_cm_event(event));
+    WORKS(rdma_create_qp(child, NULL, &attr));
+    WORKS(rdma_accept(child, &param));
+    WORKS(rdma_ack_cm_event(expected(RDMA_CM_EVENT_ESTABLISHED)));
+    WORKS(rdma_ack_cm_event(expected(RDMA_CM_EVENT_ESTABLISHED)));
+    WORKS(pthread_create(&thread, NULL, talking, NULL));
+    usleep(200000);
+}
+
+/* Registered before the library's, so that it comes after that. */
+static void last(void)
+{
+    usleep(100000);
+    if (ended) {
+        printf("a thread has an event while the process ends\n");
+        fflush(stdout);
+    }
+}
+
 int main(int count, char **arguments)
 {
     (void)arguments;
+    atexit(last);
     here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (count > 1) {
         forks();
@@ -205,5 +258,7 @@ int main(int count, char **arguments)
     stages();
     unconnected();
     rdma_destroy_event_channel(channel);
+    channel = rdma_create_event_channel();
+    connected();
     return failures != 0;
 }

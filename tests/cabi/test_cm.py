@@ -61,7 +61,8 @@ class OrderTests(ProgramTestCase):
     def test_stories(self) -> None:
         """
         Commands that their stage does not permit; a channel that does not wait, and can be watched; threads
-        that wait, and are cancelled; an identifier that is destroyed once its events are acknowledged.
+        that wait, and are cancelled; an identifier that is destroyed once its events are acknowledged; a
+        thread that waits still has no event when another ends the process.
         """
         result = run(self.compiled(ORDER, "librdmacm.so.1"), TWISTED_IB_DEVICE="shm0")
         self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))

@@ -6,13 +6,15 @@ end of the process.
 from __future__ import annotations
 
 import signal
-from threading import Lock
+from threading import Lock, get_ident
 
 from twisted_ib.hca.verbs.base.hub import END_SECONDS, hub
 from twisted_ib.hca.verbs.cm.attendant import attendance
 
 _lock = Lock()
 _begun = False
+#: The thread that ends the process.
+_ending: int | None = None
 
 
 def begin() -> None:
@@ -39,10 +41,19 @@ def end() -> None:
     """
     Send what waits, tell the peers, and close everything: the process ends without Python's own end.
     """
+    global _ending
+    _ending = get_ident()
     # A thread that was stopped may have the lock: a process must end.
     if hub.lock.acquire(timeout=END_SECONDS):
         hub.lock.release()
         hub.end()
 
 
-__all__ = ["begin", "end"]
+def isEnding() -> bool:
+    """
+    @return: whether another thread ends the process.
+    """
+    return _ending is not None and _ending != get_ident()
+
+
+__all__ = ["begin", "end", "isEnding"]

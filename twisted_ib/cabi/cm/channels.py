@@ -195,8 +195,9 @@ def rdma_get_cm_event(channel: Any, event: Any) -> int:
     """
     address = addressOf(channel)
     # On Linux, closing a descriptor does not end the calls that use it.  rping relies on that: its thread
-    # would end the program with status 255 when the main thread destroys the channel.
-    if getattr(_thread, "waitsFor", None) == address and not handles.has(address):
+    # would end the program with status 255 when the main thread destroys the channel.  And a process ends
+    # there before its connections do: libiscsi's thread would handle their event with memory that is freed.
+    if attend.isEnding() or (getattr(_thread, "waitsFor", None) == address and not handles.has(address)):
         time.sleep(WAIT_SECONDS)
         return AGAIN
     found = channelOf(channel)
@@ -205,11 +206,11 @@ def rdma_get_cm_event(channel: Any, event: Any) -> int:
     try:
         taken = takeEvent(found)
     except (HCAError, OSError):
-        if not handles.has(address):
+        if attend.isEnding() or not handles.has(address):
             # It was destroyed in this moment.
             return AGAIN
         raise
-    if taken is None:
+    if taken is None or attend.isEnding():
         return AGAIN
     event[0] = taken
     return 0
