@@ -302,6 +302,7 @@ class RefusalTests(_RunTestCase):
         (self.folder / "bin").mkdir()
         wrapper, other = self.folder / "python", self.folder / "bin/python3"
         wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        wrapper.chmod(0o700)
         # As the python of a virtual environment: another folder, and another path.
         other.symlink_to(os.path.realpath(sys.executable))
         cases = (
@@ -311,7 +312,6 @@ class RefusalTests(_RunTestCase):
         )
         processes = []
         for number, (python, path) in enumerate(cases):
-            python.chmod(0o700)
             script = self.folder / f"command{number}"
             script.write_text(f"#!{python} -u\nimport sys; print(sys.executable, sys.argv)\n")
             script.chmod(0o700)
