@@ -14,9 +14,9 @@ from attrs import evolve
 from tests.blocking.case import BlockingTestCase
 from tests.support.calls import called, requireReplaceable
 from twisted_ib.blocking import loop as module
-from twisted_ib.blocking.loop import BRIEF_SECONDS, EPOLL_EVERY
+from twisted_ib.blocking.loop import BRIEF_SECONDS
 from twisted_ib.hca.base.polling import AdaptivePolling
-from twisted_ib.reactor.loop import DeviceLoop
+from twisted_ib.reactor.loop import EPOLL_EVERY, DeviceLoop
 
 DATA = bytes(64)
 #: Messages that are counted: so many that each has its part of the turns that ask for everything.

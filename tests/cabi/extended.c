@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <arpa/inet.h>
+#include "checks.h"
 
 #define SIZE 4096
 
-static int failures;
 static struct ibv_context *context;
 static struct ibv_pd *pd;
 static struct ibv_mr *mr;
@@ -20,26 +20,6 @@ static struct ibv_cq_ex *cq;
 static struct ibv_td *td;
 static struct ibv_pd *parent;
 static char memory[4 * SIZE] __attribute__((aligned(8)));
-
-#define IS(call, expected) is(#call, (long long)(call), (expected))
-#define MADE(pointer) made(#pointer, (pointer))
-
-static void is(const char *what, long long found, long long expected)
-{
-    if (found != expected) {
-        printf("%s: %lld, not %lld\n", what, found, expected);
-        failures++;
-    }
-}
-
-static void *made(const char *what, void *pointer)
-{
-    if (!pointer) {
-        printf("%s: %s\n", what, strerror(errno));
-        exit(1);
-    }
-    return pointer;
-}
 
 static void open_all(void)
 {

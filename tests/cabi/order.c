@@ -11,28 +11,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static int failures;
-
-#define IS(call, expected) is(#call, (call), (expected))
-#define MADE(pointer) made(#pointer, (pointer))
-
-static void is(const char *what, int found, int expected)
-{
-    if (found != expected) {
-        printf("%s: %d, not %d\n", what, found, expected);
-        failures++;
-    }
-}
-
-static void *made(const char *what, void *pointer)
-{
-    if (!pointer) {
-        printf("%s: %s\n", what, strerror(errno));
-        exit(1);
-    }
-    return pointer;
-}
+#include "checks.h"
 
 static struct ibv_context *opened(void)
 {

@@ -29,18 +29,16 @@ from twisted.python.failure import Failure
 from twisted_ib.errors import ForkedSocketError
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.ibreactor import IBReactor
-from twisted_ib.reactor.loop import progress
+from twisted_ib.reactor.loop import EPOLL_EVERY, progress
 
 #: Seconds that the loop may be without a leader while threads wait: longer than a thread takes between a
 #: receive and the next, shorter than a person notices.
 GRACE_SECONDS: Final = 1e-3
 #: Seconds that the end of the process waits for peers that do not take what was sent to them.
 DRAIN_SECONDS: Final = 2.0
-#: Turns after which delayed calls, deadlines and descriptors have theirs however busy the devices are; a
-#: power of two.
-EPOLL_EVERY: Final = 16
-#: Seconds for which they are not asked for, if all sleeps between ended with messages.  Longer than a tick of
-#: most kernels (4 ms at 250 Hz): before each sleep that ends sooner than that they set the clock's interrupt.
+#: Seconds for which delayed calls, deadlines and descriptors have no turn, if all sleeps between ended with
+#: messages.  Longer than a tick of most kernels (4 ms at 250 Hz): before each sleep that ends sooner than
+#: that they set the clock's interrupt.
 BRIEF_SECONDS: Final = 1e-2
 #: Turns that a close takes: as over TCP it is no part of the turn that asks for it.
 CLOSING_TURNS: Final = 2

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import os
 
-#: The only device that programs are shown, and its address if it has one of its own.
-DEVICE, ADDRESS = "TWISTED_IB_DEVICE", "TWISTED_IB_ADDRESS"
+#: The variable that names the only device that programs are shown.
+DEVICE = "TWISTED_IB_DEVICE"
 
 
 def chosenDevice() -> str | None:
@@ -17,11 +17,4 @@ def chosenDevice() -> str | None:
     return os.environ.get(DEVICE) or None
 
 
-def chosenAddress() -> str | None:
-    """
-    @return: the address of the device.
-    """
-    return os.environ.get(ADDRESS) or None
-
-
-__all__ = ["ADDRESS", "DEVICE", "chosenAddress", "chosenDevice"]
+__all__ = ["DEVICE", "chosenDevice"]

@@ -11,7 +11,7 @@ from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.internet.waiting import threadsNeedInterpreter, yieldCPU
 
 #: Turns after which epoll is called however busy the devices are; a power of two.
-_EPOLL_EVERY: Final = 16
+EPOLL_EVERY: Final = 16
 
 
 class DeviceLoop:
@@ -66,7 +66,7 @@ class DeviceLoop:
                 self.threadsWait = self._threadsWait(reactor)
                 if self.threadsWait:
                     return False
-            if not turns & (_EPOLL_EVERY - 1):
+            if not turns & (EPOLL_EVERY - 1):
                 return False
             calm = self.calm(reactor)
             if channels is not reactor._channels or calm == 0:

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from importlib.machinery import PathFinder
@@ -21,6 +20,7 @@ from typing import Any
 
 import attrs
 
+from twisted_ib.cabi.building.cache import built, compileIn
 from twisted_ib.cabi.building.source import (
     exportedFunctions,
     handlerDeclarations,
@@ -39,9 +39,7 @@ from twisted_ib.errors import LibraryBuildError
 #: The directory of the package's own.
 _ROOT = Path(__file__).resolve().parents[3]
 _INTERPRETER = Path(__file__).with_name("interpreter.c")
-#: Lines of the compiler's output that an error has.
-_COMPILER_LINES = 20
-#: What a directory for the loader cannot have in its name.
+#: Characters that the name of a directory for the loader cannot have.
 _SPECIAL = frozenset(":;$")
 #: Modules of other projects that this package imports below the reactor, optional ones too, and the one that
 #: its compiled modules share.
@@ -176,20 +174,14 @@ def libraries() -> Path:
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _checkOwner(folder.parent)
-        temporary = Path(tempfile.mkdtemp(prefix="build-", dir=folder.parent))
     except OSError as error:
-        raise LibraryBuildError(f"no directory for the libraries: {error}; set XDG_CACHE_HOME") from error
-    try:
+        raise LibraryBuildError(f"no directory for libraries: {error}; set XDG_CACHE_HOME") from error
+
+    def fill(temporary: Path, made: Path) -> None:
         for library in LIBRARIES:
-            _build(library, temporary, compiler)
-        # Two processes may build at once: the first one's directory stays.
-        try:
-            temporary.rename(folder)
-        except OSError:
-            if not folder.is_dir():
-                raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            _build(library, temporary, made, compiler)
+
+    built(folder, fill)
     return folder
 
 
@@ -238,10 +230,10 @@ def _checked() -> list[str]:
     return compiler
 
 
-def _build(library: Library, folder: Path, compiler: Sequence[str]) -> None:
+def _build(library: Library, temporary: Path, made: Path, compiler: Sequence[str]) -> None:
     ffi = _declared(library)
-    source = folder / f"{library.module}.c"
-    script = folder / f"{library.folder}.map"
+    source = temporary / f"{library.module}.c"
+    script = temporary / f"{library.folder}.map"
     # It says on the standard output what it writes.
     with redirect_stdout(StringIO()):
         ffi.emit_c_code(str(source))
@@ -257,18 +249,13 @@ def _build(library: Library, folder: Path, compiler: Sequence[str]) -> None:
         f'-DTWISTED_IB_SONAME="{library.soname}"',
         f"-I{sysconfig.get_path('include')}",
         *(str(source), str(_INTERPRETER)),
-        *("-o", str(folder / library.soname)),
+        *("-o", str(made / library.soname)),
         f"-Wl,-soname,{library.soname}",
         f"-Wl,--version-script={script}",
         # The interpreter and its threads stay when a program calls dlclose(3).
         *("-Wl,-z,nodelete", f"-L{libraryFolder}", f"-Wl,-rpath,{libraryFolder}", f"-l{python}"),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = "\n".join(done.stderr.splitlines()[-_COMPILER_LINES:])
-        raise LibraryBuildError(f"{library.soname} does not compile:\n{last}")
-    source.unlink()
-    script.unlink()
+    compileIn(temporary, command, library.soname)
 
 
 def _declared(library: Library) -> Any:

@@ -11,22 +11,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from twisted_ib.cabi.building.cache import built, compileIn
 from twisted_ib.cabi.building.symbols import Symbol
 from twisted_ib.errors import LibraryBuildError
 
 #: Stubs of a program.  Debian's perftest needs the most, about 90, for the providers that it is linked with.
 STUBS = 4096
-#: Lines of the compiler's output that an error has.
-_COMPILER_LINES = 20
-#: The compiler has one file with one-line functions.
-_COMPILER_SECONDS = 60
-#: What C's linker and version scripts take as they are.
+#: The names that C's linker and version scripts take as they are.
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*").fullmatch
 #: Functions that return pointers, by rdma-core's headers: they answer NULL.
 _POINTERS = re.compile(
@@ -90,22 +84,15 @@ def inFront(
     own = folder.parent / f"stubs-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
     if own.is_dir():
         return own
-    try:
-        temporary = Path(tempfile.mkdtemp(prefix="build-", dir=folder.parent))
-    except OSError as error:
-        raise LibraryBuildError(f"no directory for stubs: {error}; set XDG_CACHE_HOME") from error
-    try:
+
+    def fill(temporary: Path, made: Path) -> None:
         for library, defined in ordered.items():
             stubs = sorted(each for each in missing if each.library == library)
-            _build(temporary, folder, library, (source(stubs), versionScript(defined)), compiler)
-        # Two processes may build at once: the first one's directory stays.
-        try:
-            (temporary / "made").rename(own)
-        except OSError:
-            if not own.is_dir():
-                raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            (temporary / "stubs.c").write_text(source(stubs))
+            (temporary / "stubs.map").write_text(versionScript(defined))
+            _build(temporary, made, folder.name, library, compiler)
+
+    built(own, fill)
     return own
 
 
@@ -118,36 +105,17 @@ def _check(missing: Collection[Symbol], versions: Mapping[str, Collection[str]])
             raise LibraryBuildError(f"the program imports {word!r}, which is no name")
 
 
-def _build(
-    temporary: Path, folder: Path, library: str, texts: tuple[str, str], compiler: Sequence[str]
-) -> None:
-    made = temporary / "made"
-    made.mkdir(mode=0o700, exist_ok=True)
-    (temporary / "stubs.c").write_text(texts[0])
-    (temporary / "stubs.map").write_text(texts[1])
+def _build(temporary: Path, made: Path, libraries: str, library: str, compiler: Sequence[str]) -> None:
     # The library itself has the same name, so the loader would take the one in front for it.  It is needed by
     # its path, from that of the one in front (ld.so(8), $ORIGIN): the linker writes the path that it was
     # given, if the file names no other.
-    itself = f"$ORIGIN/../{folder.name}/{library}"
+    itself = f"$ORIGIN/../{libraries}/{library}"
     (temporary / itself).parent.mkdir(parents=True, exist_ok=True)
     nothing = ("-shared", "-nostdlib", "-x", "c", "/dev/null", "-o", itself)
-    front = ("-shared", "-fPIC", "-O1", "-nostdlib", "stubs.c", "-o", f"made/{library}")
+    front = ("-shared", "-fPIC", "-O1", "-nostdlib", "stubs.c", "-o", str(made / library))
     options = (f"-Wl,-soname,{library}", "-Wl,--version-script=stubs.map", "-Wl,--no-as-needed")
     for arguments in (nothing, (*front, *options, itself, "-lc")):
-        try:
-            done = subprocess.run(
-                [*compiler, *arguments],
-                cwd=temporary,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=_COMPILER_SECONDS,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise LibraryBuildError(f"{compiler[0]}: {error}") from error
-        if done.returncode:
-            last = "\n".join(done.stderr.splitlines()[-_COMPILER_LINES:])
-            raise LibraryBuildError(f"the stubs of {library} do not compile:\n{last}")
+        compileIn(temporary, [*compiler, *arguments], f"the functions that {library} lacks")
 
 
 __all__ = ["STUBS", "inFront", "source", "versionScript"]

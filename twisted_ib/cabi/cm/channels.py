@@ -18,9 +18,9 @@ from twisted_ib.cabi.cm.structures import Channel, Endpoint, channelOf, endpoint
 from twisted_ib.cabi.errors import HandleError
 from twisted_ib.cabi.functions import AGAIN, handler
 from twisted_ib.cabi.handles import handles
+from twisted_ib.cabi.pointers import addressOf, given, lasting
 from twisted_ib.cabi.verbs.address import writeAddress
-from twisted_ib.cabi.verbs.completion import WAIT_SECONDS, isNonBlocking
-from twisted_ib.cabi.verbs.structures import addressOf, given, lasting
+from twisted_ib.cabi.waiting import WAIT_SECONDS, nextEvent
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.verbs import CMID, CMEvent, ConnParam, UDParam, enums
 
@@ -62,11 +62,8 @@ def takeEvent(channel: Channel) -> Any:
     @raise HandleError: there is none, and the program does not want to wait (EAGAIN).
     """
     while True:
-        atOnce = isNonBlocking(channel.structure.fd)
-        event = channel.value.next_event(0 if atOnce else WAIT_SECONDS)
+        event = nextEvent(channel.structure.fd, channel.value.next_event)
         if event is None:
-            if atOnce:
-                raise HandleError("There is no event", errno.EAGAIN)
             return None
         endpoint = endpoints.eventTaken(event.identifier)
         if endpoint is None:

@@ -12,7 +12,7 @@ from twisted_ib.cabi.cm.queues import copyAttributes, createQP, followQP
 from twisted_ib.cabi.cm.structures import Endpoint, endpointOf, octets, socketAddress
 from twisted_ib.cabi.errors import HandleError
 from twisted_ib.cabi.functions import AGAIN, handler
-from twisted_ib.cabi.verbs.structures import given
+from twisted_ib.cabi.pointers import given
 from twisted_ib.hca.verbs import AddrInfo, ConnParam, JoinMCAttrEx, enums
 
 _E = enums.rdma_cm_event_type

@@ -27,7 +27,7 @@ from twisted_ib.cabi.cm.structures import (
 from twisted_ib.cabi.errors import HandleError
 from twisted_ib.cabi.functions import handler
 from twisted_ib.cabi.handles import handles
-from twisted_ib.cabi.verbs.structures import addressOf, given
+from twisted_ib.cabi.pointers import addressOf, given
 from twisted_ib.hca.verbs import CMID, enums
 
 #: The octets of the options of C{RDMA_OPTION_ID} (rdma_cma.h).  The type of service and the reuse of

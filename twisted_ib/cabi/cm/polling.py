@@ -14,9 +14,9 @@ from _twisted_ib_cm import ffi
 from twisted_ib import limits
 from twisted_ib.cabi.errors import HandleError
 from twisted_ib.cabi.functions import handler
+from twisted_ib.cabi.pointers import given
 from twisted_ib.cabi.rsocket.descriptors import descriptors
 from twisted_ib.cabi.rsocket.stream import Phase
-from twisted_ib.cabi.verbs.structures import given
 from twisted_ib.hca.verbs.base.hub import hub
 
 _MILLISECONDS, _MICROSECONDS = 1000, 1_000_000

@@ -16,6 +16,7 @@ from _twisted_ib_verbs import ffi as verbsFFI
 from twisted_ib.cabi.cm.structures import Endpoint, endpointOf, endpoints
 from twisted_ib.cabi.errors import HandleError
 from twisted_ib.cabi.functions import handler
+from twisted_ib.cabi.pointers import addressOf, given
 from twisted_ib.cabi.verbs.address import writeAddress
 from twisted_ib.cabi.verbs.completion import (
     ibv_create_comp_channel,
@@ -31,7 +32,7 @@ from twisted_ib.cabi.verbs.queues import (
     ibv_destroy_qp,
     ibv_destroy_srq,
 )
-from twisted_ib.cabi.verbs.structures import addressOf, given, objectOf
+from twisted_ib.cabi.verbs.structures import objectOf
 from twisted_ib.hca.verbs import QPAttr, enums
 
 _M = enums.ibv_qp_attr_mask

@@ -10,13 +10,11 @@ from typing import Any
 from _twisted_ib_cm import ffi
 
 from twisted_ib.cabi import sockaddr
-from twisted_ib.cabi.chosen import chosenAddress
 from twisted_ib.cabi.cm.channels import complete
 from twisted_ib.cabi.cm.structures import Endpoint, endpointOf, octets, socketAddress
 from twisted_ib.cabi.errors import HandleError
 from twisted_ib.cabi.functions import handler
-from twisted_ib.cabi.verbs.structures import addressOf, given
-from twisted_ib.hca.host.addresses import normalise
+from twisted_ib.cabi.pointers import addressOf, given
 from twisted_ib.hca.verbs import AddrInfo, enums
 from twisted_ib.hca.verbs.cm.addrinfo import Address, resolve
 
@@ -24,23 +22,12 @@ from twisted_ib.hca.verbs.cm.addrinfo import Address, resolve
 _results: dict[int, list[Any]] = {}
 
 
-def sourceOf(source: Address) -> Address:
-    """
-    @return: the address to bind to: that of the chosen device, if it has one and the program names none.
-    """
-    chosen = chosenAddress()
-    if chosen is None or not source.isAny:
-        return source
-    found = Address(normalise(chosen), source.port)
-    return found if found.version == source.version else source
-
-
 def bind(endpoint: Endpoint, source: sockaddr.SocketAddress) -> None:
     """
     Bind an identifier to an address of this host.
     """
     info = AddrInfo()
-    info.source = sourceOf(source.address)
+    info.source = source.address
     endpoint.cmid.bind_addr(info)
     endpoint.isIB = source.family == sockaddr.AF_IB
     endpoint.showAddresses()
@@ -59,7 +46,7 @@ def resolveAddress(endpoint: Endpoint, source: sockaddr.SocketAddress | None, de
     info = AddrInfo()
     info.destination = target.address
     wildcard = Address("0.0.0.0" if target.address.version == 4 else "::", 0)
-    info.source = sourceOf(wildcard if source is None else source.address)
+    info.source = wildcard if source is None else source.address
     endpoint.isIB = target.family == sockaddr.AF_IB
     endpoint.cmid.resolve_addr(info)
     length = sockaddr.LENGTHS[target.family]
@@ -176,4 +163,4 @@ def rdma_freeaddrinfo(res: Any) -> None:
         raise HandleError("It is no result of rdma_getaddrinfo")
 
 
-__all__ = ["bind", "resolveAddress", "sourceOf"]
+__all__ = ["bind", "resolveAddress"]

@@ -17,14 +17,13 @@ from _twisted_ib_cm import ffi
 
 from twisted_ib.cabi import attend, sockaddr
 from twisted_ib.cabi.chosen import chosenDevice
-from twisted_ib.cabi.cm.resolution import sourceOf
 from twisted_ib.cabi.cm.structures import socketAddress
 from twisted_ib.cabi.errors import HandleError
 from twisted_ib.cabi.functions import handler
+from twisted_ib.cabi.pointers import given
 from twisted_ib.cabi.rsocket.descriptors import Descriptor, descriptorOf, descriptors, insert
 from twisted_ib.cabi.rsocket.protocol import Way
 from twisted_ib.cabi.rsocket.stream import Phase, RSocket
-from twisted_ib.cabi.verbs.structures import given
 from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.verbs.cm.addrinfo import Address
 
@@ -103,7 +102,7 @@ def rbind(socket: int, addr: Any, length: int) -> int:
     Bind a socket.
     """
     one = descriptorOf(socket)
-    address = sourceOf(socketAddress(addr).address)
+    address = socketAddress(addr).address
     with hub:
         one.socket.bind(address)
     return 0
@@ -149,7 +148,7 @@ def rconnect(socket: int, addr: Any, length: int) -> int:
     destination = socketAddress(addr).address
     wildcard = Address("0.0.0.0" if destination.version == 4 else "::", 0)
     with hub:
-        one.socket.connect(sourceOf(wildcard), destination)
+        one.socket.connect(wildcard, destination)
     _wait(one, lambda: one.socket.phase is not Phase.CONNECTING, again=errno.EINPROGRESS)
     if one.socket.error:
         raise HandleError("The connection failed", one.socket.error)

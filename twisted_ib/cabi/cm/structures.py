@@ -7,6 +7,7 @@ takes its event.  Source: rdma-core 44, C{librdmacm/cma.c}.
 
 from __future__ import annotations
 
+import os
 from threading import Condition
 from typing import Any
 
@@ -14,12 +15,12 @@ from _twisted_ib_cm import ffi
 from _twisted_ib_verbs import ffi as verbsFFI
 
 from twisted_ib.cabi import sockaddr
-from twisted_ib.cabi.chosen import chosenAddress, chosenDevice
+from twisted_ib.cabi.chosen import chosenDevice
 from twisted_ib.cabi.errors import HandleError
 from twisted_ib.cabi.handles import handles
+from twisted_ib.cabi.pointers import addressOf, given
 from twisted_ib.cabi.verbs.device import openContext
 from twisted_ib.cabi.verbs.memory import domainOf
-from twisted_ib.cabi.verbs.structures import addressOf, given
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.verbs import CMID, PD, CMEventChannel, Context, enums
 from twisted_ib.hca.verbs.cm.addrinfo import Address
@@ -38,7 +39,10 @@ class Channel:
 
     def __init__(self) -> None:
         self.value = CMEventChannel()
-        self.structure = ffi.new("struct rdma_event_channel *", {"fd": self.value.fd})
+        fd = self.value.fd
+        # The pipe's end is non-blocking for the device; for programs it is as they make it.
+        os.set_blocking(fd, True)
+        self.structure = ffi.new("struct rdma_event_channel *", {"fd": fd})
         handles.add(addressOf(self.structure), "rdma_event_channel", self, self.structure)
 
     def close(self) -> None:
@@ -228,7 +232,7 @@ def devices() -> list[Any]:
     with handles.lock:
         name = chosenDevice()
         if name is not None and not any(device.name == name for device in _devices):
-            value = Context(name=name, address=chosenAddress())
+            value = Context(name=name)
             _devices.setdefault(value._device, _opened(value))
         return [context for context, _ in _devices.values()]
 

@@ -13,12 +13,12 @@ from typing import Any
 from _twisted_ib_umad import ffi
 
 from twisted_ib.cabi.functions import handler
-from twisted_ib.cabi.umad.structures import given
+from twisted_ib.cabi.pointers import given
 
 #: Octets in front of the MAD.
 HEADER_BYTES = ffi.sizeof("struct ib_user_mad")
 
-#: What C{umad_debug} has set.
+#: The level that C{umad_debug} has set.
 _level = [0]
 
 

@@ -12,11 +12,12 @@ from typing import Any, Final
 from _twisted_ib_umad import ffi
 
 from twisted_ib.cabi import attend
-from twisted_ib.cabi.chosen import chosenAddress, chosenDevice
+from twisted_ib.cabi.chosen import chosenDevice
 from twisted_ib.cabi.errors import HandleError
 from twisted_ib.cabi.functions import handler
+from twisted_ib.cabi.pointers import given
 from twisted_ib.cabi.umad.issm import issmPath
-from twisted_ib.cabi.umad.structures import given, hold, isHeld, release, textOf
+from twisted_ib.cabi.umad.structures import hold, isHeld, release, textOf
 from twisted_ib.hca.base.attributes import PORT
 from twisted_ib.hca.base.traits import LinkLayer, TransportType
 from twisted_ib.hca.device.device import Device
@@ -52,7 +53,7 @@ def deviceOf(name: str) -> Device:
         raise HandleError(f"There is no channel adapter {name}", errno.ENODEV)
     with hub:
         if name not in _devices:
-            _devices[name] = hub.open(name, chosenAddress() if name == chosenDevice() else None)
+            _devices[name] = hub.open(name)
             attend.begin()
         return _devices[name]
 

@@ -8,7 +8,7 @@ from socket import ntohs
 from typing import Any, Final
 
 from twisted_ib.cabi.functions import handler
-from twisted_ib.cabi.umad.structures import lasting
+from twisted_ib.cabi.pointers import lasting
 from twisted_ib.hca.wire.mad.classes import (
     COMMUNICATION,
     ORGANIZATION_CLASSES,

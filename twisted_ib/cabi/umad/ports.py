@@ -17,9 +17,10 @@ from _twisted_ib_umad import ffi
 
 from twisted_ib.cabi.errors import HandleError
 from twisted_ib.cabi.functions import handler
+from twisted_ib.cabi.pointers import given
 from twisted_ib.cabi.umad.buffers import HEADER_BYTES, debug, mad
 from twisted_ib.cabi.umad.devices import portOf
-from twisted_ib.cabi.umad.structures import given, textOf
+from twisted_ib.cabi.umad.structures import textOf
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.mad.rmpp.receiver import RMPP_TABLE_BYTES
 from twisted_ib.hca.mad.user import UserMAD, UserPort

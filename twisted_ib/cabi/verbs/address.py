@@ -11,7 +11,8 @@ from _twisted_ib_verbs import ffi
 from twisted_ib.cabi.errors import unsupported
 from twisted_ib.cabi.functions import handler
 from twisted_ib.cabi.handles import handles
-from twisted_ib.cabi.verbs.structures import addressOf, given, new, objectOf
+from twisted_ib.cabi.pointers import addressOf, given
+from twisted_ib.cabi.verbs.structures import new, objectOf
 from twisted_ib.hca import verbs
 from twisted_ib.hca.verbs.enums.queues import ibv_wc_flags
 from twisted_ib.hca.verbs.objects.ah import addressOfSender, readGRH

@@ -4,8 +4,6 @@ Completion channels, completion queues and their events.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 from typing import Any
 
@@ -14,7 +12,9 @@ from _twisted_ib_verbs import ffi
 from twisted_ib.cabi.errors import HandleError
 from twisted_ib.cabi.functions import AGAIN, handler
 from twisted_ib.cabi.handles import handles
-from twisted_ib.cabi.verbs.structures import addressOf, given, new, objectOf, optional, pointers
+from twisted_ib.cabi.pointers import addressOf, given
+from twisted_ib.cabi.verbs.structures import new, objectOf, optional, pointers
+from twisted_ib.cabi.waiting import nextEvent
 from twisted_ib.hca import verbs
 from twisted_ib.hca.verbs.enums.queues import ibv_cq_attr_mask, ibv_cq_init_attr_mask
 
@@ -34,16 +34,6 @@ _READS = (
 _EXTENDED = pointers("start_poll", "next_poll", "end_poll", *_READS)
 _WITH_PD = int(ibv_cq_init_attr_mask.IBV_CQ_INIT_ATTR_MASK_PD)
 _MODERATE = int(ibv_cq_attr_mask.IBV_CQ_ATTR_MODERATE)
-
-#: A thread that waits for an event can be cancelled so often.
-WAIT_SECONDS = 0.1
-
-
-def isNonBlocking(fd: int) -> bool:
-    """
-    @return: whether the program has made a descriptor non-blocking: then it wants EAGAIN in place of waiting.
-    """
-    return bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK)
 
 
 @handler
@@ -156,13 +146,14 @@ def ibv_get_cq_event(channel: Any, cq: Any, cq_context: Any) -> int:
     """
     value = objectOf(channel, "ibv_comp_channel")
     given(cq, cq_context)
-    atOnce = isNonBlocking(value.event_fd)
-    queue = value.next_event(0 if atOnce else WAIT_SECONDS)
+    queue = nextEvent(value.event_fd, value.next_event)
     if queue is None:
-        if atOnce:
-            raise HandleError("There is no event", errno.EAGAIN)
         return AGAIN
-    found = ffi.cast("struct ibv_cq *", handles.addressOf(queue))
+    address = handles.addressOf(queue)
+    if not address:
+        # Another thread has destroyed it in this moment.
+        return AGAIN
+    found = ffi.cast("struct ibv_cq *", address)
     cq[0], cq_context[0] = found, found.cq_context
     return 0
 

@@ -11,20 +11,13 @@ from typing import Any
 from _twisted_ib_verbs import ffi
 
 from twisted_ib.cabi import attend
-from twisted_ib.cabi.chosen import chosenAddress, chosenDevice
+from twisted_ib.cabi.chosen import chosenDevice
 from twisted_ib.cabi.errors import HandleError, unsupported
 from twisted_ib.cabi.functions import AGAIN, handler
 from twisted_ib.cabi.handles import handles
-from twisted_ib.cabi.verbs.completion import WAIT_SECONDS, isNonBlocking
-from twisted_ib.cabi.verbs.structures import (
-    addressOf,
-    copyFields,
-    copyPart,
-    given,
-    lasting,
-    objectOf,
-    pointers,
-)
+from twisted_ib.cabi.pointers import addressOf, given, lasting
+from twisted_ib.cabi.verbs.structures import copyFields, copyPart, objectOf, pointers
+from twisted_ib.cabi.waiting import nextEvent
 from twisted_ib.errors import HCAError
 from twisted_ib.hca import verbs
 from twisted_ib.hca.base import attributes
@@ -140,7 +133,7 @@ def ibv_get_device_guid(device: Any) -> int:
     found = objectOf(device, "ibv_device")
     # The HCA gets its GUID when it is opened.
     try:
-        with verbs.Context(name=found.name.decode(), address=chosenAddress()) as context:
+        with verbs.Context(name=found.name.decode()) as context:
             return context.query_device().node_guid
     except HCAError:
         return 0
@@ -168,7 +161,7 @@ def ibv_open_device(device: Any) -> Any:
     Open a device.
     """
     name = objectOf(device, "ibv_device").name.decode()
-    return openContext(name, verbs.Context(name=name, address=chosenAddress()))
+    return openContext(name, verbs.Context(name=name))
 
 
 @handler
@@ -346,17 +339,17 @@ def ibv_get_async_event(context: Any, event: Any) -> int:
     """
     found = objectOf(context, "ibv_context")
     given(event)
-    atOnce = isNonBlocking(found.async_fd)
-    taken = found.next_async_event(0 if atOnce else WAIT_SECONDS)
+    taken = nextEvent(found.async_fd, found.next_async_event)
     if taken is None:
-        if atOnce:
-            raise HandleError("There is no event", errno.EAGAIN)
         return AGAIN
-    event.event_type = taken.event_type
     if taken.element is None:
         event.element.port_num = attributes.PORT
+    elif address := handles.addressOf(taken.element):
+        event.element.cq = ffi.cast("struct ibv_cq *", address)
     else:
-        event.element.cq = ffi.cast("struct ibv_cq *", handles.addressOf(taken.element))
+        # Another thread has destroyed it in this moment.
+        return AGAIN
+    event.event_type = taken.event_type
     return 0
 
 

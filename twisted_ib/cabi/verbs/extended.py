@@ -14,8 +14,9 @@ from _twisted_ib_verbs import ffi
 from twisted_ib import limits
 from twisted_ib.cabi.errors import HandleError, unsupported
 from twisted_ib.cabi.functions import handler
+from twisted_ib.cabi.pointers import addressOf, given
 from twisted_ib.cabi.verbs.memory import bindInfo
-from twisted_ib.cabi.verbs.structures import addressOf, given, objectOf
+from twisted_ib.cabi.verbs.structures import objectOf
 from twisted_ib.cabi.verbs.work import elements
 from twisted_ib.hca import verbs
 from twisted_ib.hca.verbs.base.wr import storedImmediate

@@ -9,7 +9,8 @@ from typing import Any
 from twisted_ib.cabi.errors import unsupported
 from twisted_ib.cabi.functions import handler
 from twisted_ib.cabi.handles import handles
-from twisted_ib.cabi.verbs.structures import addressOf, given, new, objectOf
+from twisted_ib.cabi.pointers import addressOf, given
+from twisted_ib.cabi.verbs.structures import new, objectOf
 from twisted_ib.hca import verbs
 from twisted_ib.hca.verbs.enums.device import IBV_ACCESS_OPTIONAL_RANGE, ibv_rereg_mr_flags
 

@@ -11,16 +11,9 @@ from _twisted_ib_verbs import ffi
 from twisted_ib.cabi.errors import unsupported
 from twisted_ib.cabi.functions import handler
 from twisted_ib.cabi.handles import handles
+from twisted_ib.cabi.pointers import addressOf, given
 from twisted_ib.cabi.verbs.address import gidOf, readAddress, writeAddress
-from twisted_ib.cabi.verbs.structures import (
-    addressOf,
-    copyFields,
-    given,
-    new,
-    objectOf,
-    optional,
-    pointers,
-)
+from twisted_ib.cabi.verbs.structures import copyFields, new, objectOf, optional, pointers
 from twisted_ib.hca import verbs
 from twisted_ib.hca.verbs.enums.queues import (
     ibv_qp_attr_mask,

@@ -11,25 +11,10 @@ from _twisted_ib_verbs import ffi, lib
 
 from twisted_ib.cabi.errors import HandleError
 from twisted_ib.cabi.handles import handles
+from twisted_ib.cabi.pointers import addressOf
 
 #: Octets by which a program's structure may be longer than this library's.
 LARGEST_STRUCTURE = 1 << 16
-
-
-def addressOf(pointer: Any) -> int:
-    """
-    @param pointer: a pointer of any of the libraries.
-    """
-    return int(ffi.cast("uintptr_t", pointer))
-
-
-def given(*pointers: Any) -> None:
-    """
-    @raise HandleError: one of the pointers is null (EINVAL).
-    """
-    for pointer in pointers:
-        if not pointer:
-            raise HandleError("A pointer is null")
 
 
 def new(kind: str, value: Any, parents: Iterable[Any] = (), **fields: Any) -> Any:
@@ -94,27 +79,10 @@ def pointers(*names: str) -> dict[str, Any]:
     return {name: ffi.addressof(lib, f"exported_{name}") for name in names}
 
 
-#: Texts that C programs hold for ever: one for each value of an enumeration.
-_texts: dict[str, Any] = {}
-
-
-def lasting(text: str) -> Any:
-    """
-    @param text: one of a fixed set.
-    @return: it as a string of C that stays.
-    """
-    if text not in _texts:
-        _texts[text] = ffi.new("char[]", text.encode())
-    return _texts[text]
-
-
 __all__ = [
     "LARGEST_STRUCTURE",
-    "addressOf",
     "copyFields",
     "copyPart",
-    "given",
-    "lasting",
     "new",
     "objectOf",
     "optional",

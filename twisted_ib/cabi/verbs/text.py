@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from twisted_ib.cabi.functions import handler
-from twisted_ib.cabi.verbs.structures import lasting
+from twisted_ib.cabi.pointers import lasting
 from twisted_ib.hca.base.events import EventType
 
 _NODES = {1: "channel adapter", 2: "switch", 3: "router", 4: "RNIC", 5: "usNIC", 6: "usNIC over UDP"}

@@ -11,8 +11,9 @@ from typing import Any
 from twisted_ib import limits
 from twisted_ib.cabi.errors import HandleError
 from twisted_ib.cabi.functions import handler
+from twisted_ib.cabi.pointers import given
 from twisted_ib.cabi.verbs.memory import bindInfo
-from twisted_ib.cabi.verbs.structures import given, objectOf
+from twisted_ib.cabi.verbs.structures import objectOf
 from twisted_ib.hca import verbs
 from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.verbs.base.wr import WindowBind

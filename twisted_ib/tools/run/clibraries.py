@@ -11,13 +11,12 @@ import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from importlib.util import find_spec
 
+from twisted_ib.cabi.chosen import DEVICE
 from twisted_ib.errors import DeviceError, LibraryBuildError, UnknownDeviceError
 from twisted_ib.hca.device.registry import VARIABLE as DEVICES
 from twisted_ib.hca.device.registry import addressOf, isPlacedByUser, kindOf, parseDevices
 from twisted_ib.tools.run.program import NOT_RUNNABLE, NotPython, StartError
 
-#: The variable that names the only device that the libraries show a program.
-DEVICE = "TWISTED_IB_DEVICE"
 #: The loader's variable (ld.so(8)): directories, with colons between.
 SEARCHED = "LD_LIBRARY_PATH"
 #: The modules of the extra [c], and the projects that have them.

@@ -9,14 +9,14 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
 from twisted_ib.hca.verbs.base.addr import AHAttr
 from twisted_ib.hca.verbs.base.base import PyverbsObject, checked
 from twisted_ib.hca.verbs.base.errors import PyverbsRDMAError, PyverbsUserError
-from twisted_ib.hca.verbs.base.hub import hub
+from twisted_ib.hca.verbs.base.hub import ReadablePipe, hub
 from twisted_ib.hca.verbs.base.verb import VerbsObject
 from twisted_ib.hca.verbs.cm.connparam import ConnParam
 from twisted_ib.hca.verbs.cm.negotiation import NegotiatedParameters, paramOf
@@ -78,14 +78,13 @@ class CMEventQueue:
 
     # The queue needs no bound of its own: an identifier has few events in its life, and each listener bounds
     # its waiting requests by its backlog.
-    __slots__ = ("_waiting", "closed", "signal")
+    __slots__ = ("_pipe", "_waiting", "closed")
 
     def __init__(self) -> None:
         self._waiting: deque[CMEventRecord] = deque()
         #: Whether events are discarded.
         self.closed = False
-        #: Called with True when the queue stops being empty, with False when it becomes empty.
-        self.signal: Any = None
+        self._pipe: ReadablePipe | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -101,10 +100,8 @@ class CMEventQueue:
         if report.child is not None:
             report.identifier.requestsWaiting += 1
         self._waiting.append(report)
-        # Only the change from empty to not empty is signalled, so that the pipe never holds more than one
-        # octet and os.write cannot block.
-        if self.signal is not None and len(self._waiting) == 1:
-            self.signal(True)
+        if self._pipe is not None:
+            self._pipe.set()
         hub.wake()
 
     def take(self) -> CMEventRecord | None:
@@ -116,8 +113,7 @@ class CMEventQueue:
         report = self._waiting.popleft()
         if report.child is not None:
             report.identifier.requestsWaiting -= 1
-        if self.signal is not None and not self._waiting:
-            self.signal(False)
+        self._emptied()
         return report
 
     def withdraw(self, identifier: Identifier) -> list[CMEventRecord]:
@@ -130,9 +126,20 @@ class CMEventQueue:
             identifier.requestsWaiting = 0
             left = [report for report in self._waiting if report.identifier is not identifier]
             self._waiting = deque(left)
-            if self.signal is not None and not left:
-                self.signal(False)
+            self._emptied()
         return own
+
+    def attach(self, pipe: ReadablePipe | None) -> None:
+        """
+        Keep a pipe readable while there are events.
+        """
+        self._pipe = pipe
+        if pipe is not None and self._waiting:
+            pipe.set()
+
+    def _emptied(self) -> None:
+        if self._pipe is not None and not self._waiting:
+            self._pipe.clear()
 
     def drop(self) -> None:
         """
@@ -152,7 +159,7 @@ class CMEventChannel(VerbsObject):
     def __init__(self) -> None:
         super().__init__()
         self._reports = reports = CMEventQueue()
-        self._pipe: tuple[int, int] | None = None
+        self._pipe: ReadablePipe | None = None
         # After a fork the pipe and the device are the parent's: a child that read here would take the
         # parent's wake-ups.
         self._process = os.getpid()
@@ -164,10 +171,10 @@ class CMEventChannel(VerbsObject):
             raise PyverbsUserError("The event channel belongs to another process")
 
     def _closed(self) -> None:
-        self._reports.signal = None
+        self._reports.attach(None)
         pipe, self._pipe = self._pipe, None
-        for fd in pipe or ():
-            os.close(fd)
+        if pipe is not None:
+            pipe.close()
 
     def get_cm_event(self) -> CMEvent:
         """
@@ -205,18 +212,9 @@ class CMEventChannel(VerbsObject):
             # The pipe is made on first use: most programs never poll, and two descriptors per channel would
             # count.
             if self._pipe is None:
-                self._pipe = os.pipe()
-                if len(self._reports):
-                    self._signal(True)
-                self._reports.signal = self._signal
-            return self._pipe[0]
-
-    def _signal(self, any: bool) -> None:
-        assert self._pipe is not None
-        if any:
-            os.write(self._pipe[1], b"!")
-        else:
-            os.read(self._pipe[0], 1)
+                self._pipe = ReadablePipe()
+                self._reports.attach(self._pipe)
+            return self._pipe.fd
 
     def __del__(self) -> None:
         if getattr(self, "_pipe", None) is not None:

@@ -1,0 +1,3 @@
+"""
+Tests of the build of the C libraries.
+"""
