@@ -102,11 +102,24 @@ class HandlesTests(SynchronousTestCase):
 
     def test_removeAll(self) -> None:
         """
-        An object goes with all that use it, those first, even if one cannot be closed.
+        An object goes with all that use it, those first.
         """
         self.handles.removeAll(16, "ibv_pd")
         self.assertEqual((self.pd.closed, self.mr.closed, len(self.handles)), (1, 1, 0))
         self.refused(errno.EINVAL, self.handles.removeAll, 16, "ibv_pd")
+
+    def test_removeAllRaises(self) -> None:
+        """
+        If one in the middle cannot be closed, those below and above it are, no structure is left, and the
+        error is raised.
+        """
+        window, other = Closable(), Closable()
+        self.handles.add(48, "ibv_mw", window, object(), (32,))
+        self.handles.add(64, "ibv_mr", other, object(), (16,))
+        self.mr.error = ResourceBusyError("a window is bound")
+        self.assertRaises(ResourceBusyError, self.handles.removeAll, 16, "ibv_pd")
+        self.assertEqual([each.closed for each in (window, other, self.mr, self.pd)], [1, 1, 0, 1])
+        self.assertEqual((len(self.handles), self.handles.addressOf(self.mr)), (0, 0))
 
     def test_freed(self) -> None:
         """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Iterable
+from contextlib import ExitStack
 from threading import RLock
 from typing import Any
 
@@ -158,10 +159,13 @@ class Handles:
 
     def removeAll(self, address: int, kind: str) -> None:
         """
-        Destroy an object with all that use it, as the kernel does when a context's descriptor is closed.
+        Destroy an object with all that use it, as the kernel does when a context's descriptor is closed.  If
+        one's C{close} raises, the others are closed all the same, and it is raised then.
 
         @raise HandleError: there is none (EINVAL).
         """
+        # It closes the last first, and all of them even if one raises.
+        closing = ExitStack()
         with self.lock:
             self.get(address, kind)
             order = [address]
@@ -171,12 +175,10 @@ class Handles:
                     for other, entry in self._entries.items()
                     if each in entry.parents and other not in order
                 ]
-            gone = [(each, self._entries.pop(each)) for each in reversed(order)]
-        for _, entry in gone:
-            try:
-                entry.value.close()
-            finally:
-                self._drop(entry)
+            for entry in map(self._entries.pop, order):
+                closing.callback(self._drop, entry)
+                closing.callback(entry.value.close)
+        closing.close()
 
     def _drop(self, entry: _Entry) -> None:
         with self.lock:
