@@ -6,12 +6,11 @@ end of the process.
 from __future__ import annotations
 
 import signal
-from threading import Lock, get_ident
+from threading import get_ident
 
 from twisted_ib.hca.verbs.base.hub import END_SECONDS, hub
 from twisted_ib.hca.verbs.cm.attendant import attendance
 
-_lock = Lock()
 _begun = False
 #: The thread that ends the process.
 _ending: int | None = None
@@ -24,7 +23,8 @@ def begin() -> None:
     @raise OSError: no descriptor is free.
     """
     global _begun
-    with _lock:
+    # The thread's users are counted with this lock held: identifiers are users, too.
+    with hub:
         if _begun:
             return
         # A new thread has its creator's mask.  Signals of the program are for the program's threads: one that
