@@ -195,6 +195,29 @@ class HubTests(SynchronousTestCase):
         thread.join(HANG_SECONDS / 2)  # At HANG_SECONDS it would look by itself.
         self.assertEqual((results, a.records), ([True], [b"answer"]))
 
+    def test_conditionThatDrives(self) -> None:
+        """
+        The condition itself drives, or makes an event: it is asked again before the thread sleeps.
+        """
+        a, b = self.joined(self.near, self.near)
+
+        def drive() -> None:
+            a.post(b"hello")
+            self.near.drive()
+
+        changes = [drive, self.near.wake]
+
+        def ready() -> bool:
+            if not changes:
+                return True
+            changes.pop()()
+            return False
+
+        self.patch(self.near, "_polling", mock.Mock(spin=lambda pending: False))
+        self.patch(self.near, "_sleep", lambda *arguments: self.fail("it sleeps"))
+        self.assertTrue(self.near.wait(ready, HANG_SECONDS))
+        self.assertEqual(b.records, [b"hello"])
+
     def test_timerOfAnotherThread(self) -> None:
         """
         A thread sleeps, another starts a timer and does not drive: it runs.

@@ -151,6 +151,8 @@ class Hub:
         self._sleepers: set[WakeupPipe] = set()
         self.watchers: set[Any] = set()
         self.drives = 0
+        # Events that drives handled, and changes that were told by wake().
+        self._changes = 0
         self._attended = 0.0
         # Polls since the last drive that found what they wanted.
         self._taken = 0
@@ -297,6 +299,7 @@ class Hub:
             self._attended = now
             total += self._attend()
         if total:
+            self._changes += total
             self._empty = 0
         else:
             self._empty += 1
@@ -332,6 +335,7 @@ class Hub:
         """
         Wake the threads in L{wait}: something changed without L{drive}.  The lock is held.
         """
+        self._changes += 1
         self._wakeSleepers()
 
     def _wakeSleepers(self) -> None:
@@ -345,7 +349,7 @@ class Hub:
         Drive the devices until a condition holds, sleeping in between.  The lock must not be held: other
         threads take it meanwhile.
 
-        @param ready: the condition; called with the lock held.
+        @param ready: the condition; called with the lock held.  It may call verbs.
         @param timeout: seconds; L{None} waits for ever.
         @return: whether the condition holds.
         @raise OSError: no descriptor is free to sleep on.
@@ -356,10 +360,15 @@ class Hub:
             while True:
                 with self:
                     self.drive()
+                    changes = self._changes
                     if ready():
                         return True
                     if end is not None and time.monotonic() >= end:
                         return False
+                    # A condition may drive, as one that polls a completion queue does.  Nothing wakes this
+                    # thread for an event that came so.
+                    if self._changes != changes:
+                        continue
                     # A reply from another process takes microseconds, waking up tens of them: poll for a
                     # while first.
                     if self._polling.spin(self._pending):
