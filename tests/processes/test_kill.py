@@ -216,14 +216,6 @@ class ServerDiesTests(RoleTests):
         self.assertWorks(self.survivor, other, self.endpoint)
 
 
-class EPollRoleTests(RoleTests):
-    """
-    The same on a reactor that knows nothing of HCAs.
-    """
-
-    reactor = "epoll"
-
-
 class ConnectTests(KillTestCase):
     """
     A server that does not get round to answering.

@@ -123,22 +123,6 @@ class RDMATests(ProcessTestCase):
         server.end(5)
 
 
-class EpollRDMATests(RDMATests):
-    """
-    The same on the reactor C{epoll}.
-    """
-
-    reactors = ("epoll", "epoll")
-
-
-class MixedRDMATests(RDMATests):
-    """
-    The same between different ones.
-    """
-
-    reactors = ("ib", "select")
-
-
 class StrangerTests(ProcessTestCase):
     """
     A program of verbs, with identifiers of the RDMA-CM, and one with Twisted.

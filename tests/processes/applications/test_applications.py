@@ -204,19 +204,3 @@ class OthersTests(ProcessTestCase):
         child, wire = self.busy()
         self.assertEqual(child.ask("forked", wire=wire), "DeviceClosedError")
         self.still(child, wire)
-
-
-class EPollWebTests(WebTests):
-    """
-    The same on a reactor that knows nothing of HCAs.
-    """
-
-    reactor = "epoll"
-
-
-class EPollOthersTests(OthersTests):
-    """
-    The same on a reactor that knows nothing of HCAs.
-    """
-
-    reactor = "epoll"

@@ -20,6 +20,9 @@ from twisted_ib.errors import NoRouteError, ServiceInUseError
 #: RFC 6335 section 6: dynamic ports, which are never assigned.
 _FIRST_EPHEMERAL_PORT = 49152
 _PORTS = 65536
+#: Ports are drawn so often before the free ones are listed: half of them may be taken and nearly all calls do
+#: not get there.
+_DRAWS = 16
 #: RFC 863.  Any port would do: connect(2) on a UDP socket sends nothing.
 _DISCARD_PORT = 9
 #: Linux connects a client of a wildcard to the loopback address (RFC 1122 section 3.2.1.3 allows no such
@@ -114,6 +117,11 @@ def freePort(taken: Container[int]) -> int:
     """
     # RFC 6056 section 3.3.1: at random, so that others can neither predict the port nor be mistaken for its
     # former owner.
+    # Section 3.3.2: a number that is taken is drawn again.
+    for _ in range(_DRAWS):
+        port = _FIRST_EPHEMERAL_PORT + secrets.randbelow(_PORTS - _FIRST_EPHEMERAL_PORT)
+        if port not in taken:
+            return port
     free = [port for port in range(_FIRST_EPHEMERAL_PORT, _PORTS) if port not in taken]
     if not free:
         raise ServiceInUseError(f"no port from {_FIRST_EPHEMERAL_PORT} up is free")

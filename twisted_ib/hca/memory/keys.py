@@ -29,6 +29,9 @@ _INDEX_MASK = (1 << INDEX_BITS) - 1
 _HALF_BITS = INDEX_BITS // 2
 _HALF_MASK = (1 << _HALF_BITS) - 1
 _ROUNDS = 4
+#: Octets of the table of a round, and the bits of its values that are used, both in the order of an array.
+_TABLE_BYTES = 2 << _HALF_BITS
+_TABLE_MASK = int.from_bytes(array("H", [_HALF_MASK]) * (1 << _HALF_BITS), "little")
 _SECRET_BITS = 128
 
 
@@ -116,13 +119,14 @@ class RandomIndices:
     def _makeTables(self) -> tuple[array[int], ...]:
         # All 4096 values of each round function at once: a draw then hashes nothing.
         self._tables = tuple(
-            array("H", [value & _HALF_MASK for value in memoryview(self._digest(turn)).cast("H")])
+            array("H", (self._digest(turn) & _TABLE_MASK).to_bytes(_TABLE_BYTES, "little"))
             for turn in range(_ROUNDS)
         )
         return self._tables
 
-    def _digest(self, turn: int) -> bytes:
-        return shake_128(bytes((turn,)) + self._secret).digest(2 << _HALF_BITS)
+    def _digest(self, turn: int) -> int:
+        # A table as one number, so that its values are masked in one step.
+        return int.from_bytes(shake_128(bytes((turn,)) + self._secret).digest(_TABLE_BYTES), "little")
 
 
 class MemoryKeys:
