@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from attrs import define, field, frozen
 
@@ -39,6 +39,13 @@ def lacking() -> str | None:
     """
     if not os.environ.get(SWITCH):
         return f"they run with {SWITCH}=1"
+    return unbuilt()
+
+
+def unbuilt() -> str | None:
+    """
+    @return: why L{Here} cannot run programs.
+    """
     if find_spec("elftools") is None or find_spec("cffi") is None:
         return "the extra [c] is not installed"
     if shutil.which("stdbuf") is None:
@@ -53,39 +60,154 @@ def lacking() -> str | None:
     return None
 
 
+def missing(program: Program) -> str | None:
+    """
+    @return: why L{Here} cannot run this one.
+    """
+    name = program.server.split()[0]
+    if shutil.which(name) is None:
+        return f"no {name}: it is in Debian's package {program.package}"
+    return None
+
+
 class LabError(Exception):
     """
     A program did not do what it should; the text has all that both said.
     """
 
 
-@frozen
-class Side:
+class Running(Protocol):
+    """
+    One of both processes.
+    """
+
+    def waitUntilReady(self, program: Program, port: int) -> None:
+        """
+        Wait until the client of this server may start.
+
+        @param port: which the server has.
+        @raise LabError: the server does not get so far.
+        """
+
+    def said(self) -> str:
+        """
+        @return: all that it has written so far.
+        """
+
+    def ended(self) -> int:
+        """
+        @return: the exit status, for which it waits.
+        @raise LabError: it does not end.
+        """
+
+    def stop(self) -> None:
+        """
+        It is killed, if it still runs.
+        """
+
+
+class Side(Protocol):
     """
     Where one of both processes runs.
+    """
 
-    @ivar address: its own.
+    @property
+    def words(self) -> dict[str, str]:
+        """
+        Of L{Program}'s words, those that this side decides for its own command: C{device} and C{gid}.
+        """
+
+    @property
+    def address(self) -> str:
+        """
+        The address that both commands know it by.
+        """
+
+    def start(self, command: Sequence[str], directory: str) -> Running:
+        """
+        @param directory: for files of this run.
+
+        @return: the process.
+        """
+
+
+@frozen
+class Here:
+    """
+    A process of C{ib-run} on this machine.
+
+    @ivar device: the name of its device.
+    @ivar address: the device's, and the process's own.
     @ivar prefix: words before its command, as of C{ip netns exec}.
     """
 
+    device: str
     address: str
     prefix: tuple[str, ...] = ()
 
+    @property
+    def words(self) -> dict[str, str]:
+        """
+        See L{Side.words}.
+        """
+        return {"device": self.device, "gid": "0"}
 
-def sides() -> tuple[Side, Side]:
+    def start(self, command: Sequence[str], directory: str) -> Running:
+        """
+        See L{Side.start}.
+        """
+        options = ["--device", self.device]
+        if self.device != "shm0":
+            options += ["--address", self.address]
+        # By line, so that what a program waits for can be seen.
+        words = ("stdbuf", "-oL", sys.executable, "-c", programOf("run.run"), *options, *command)
+        output = tempfile.TemporaryFile(dir=directory)
+        process = subprocess.Popen(
+            [*self.prefix, *words],
+            env={**os.environ, "TWISTED_IB_RUN_DIR": directory},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=directory,
+        )
+        return _Running(self.device, process, output, command[0], directory)
+
+
+def sides(device: str) -> tuple[Here, Here]:
     """
     @return: a server's and a client's, on the loopback interface.
     """
-    return Side(ownAddress(1)), Side(ownAddress(2))
+    return Here(device, ownAddress(1)), Here(device, ownAddress(2))
 
 
 @define
 class _Running:
     # A process whose output is collected.
+    device: str
     process: subprocess.Popen[bytes]
     output: IO[bytes]
     name: str
+    directory: str
     begun: float = field(factory=time.monotonic)
+
+    def waitUntilReady(self, program: Program, port: int) -> None:
+        # Nothing tells of another process's listening port or output but looking.
+        deadline = time.monotonic() + HANG_SECONDS
+        while time.monotonic() < deadline and self.process.poll() is None:
+            if self._isReady(program, port):
+                return
+            select.select([], [], [], _LOOK_SECONDS)
+        raise LabError(f"{self.name} is not ready: status {self.process.poll()}")
+
+    def _isReady(self, program: Program, port: int) -> bool:
+        if program.isOverTCP:
+            return _isBound(self.process.pid, "tcp", port, _LISTEN)
+        if program.ready:
+            return program.ready in self.said()
+        if self.device == "shm0":
+            return any(Path(self.directory).glob("svc-*"))
+        # The program binds its address and listens at once; the client has an interpreter to start.
+        return _isBound(self.process.pid, "udp", _ROCE)
 
     def said(self) -> str:
         self.output.seek(0)
@@ -108,14 +230,12 @@ class _Running:
 @define
 class Lab:
     """
-    Runs programs on a device.
+    Runs programs between two sides.
 
-    @ivar device: its name.
     @ivar server: where the server runs.
     @ivar client: where the client runs.
     """
 
-    device: str
     server: Side
     client: Side
 
@@ -127,17 +247,17 @@ class Lab:
         @raise LabError: it did not do what it should.
         """
         with tempfile.TemporaryDirectory() as directory:
+            port = _freePort()
             words = {
-                "device": self.device,
-                "port": str(_freePort()),
+                "port": str(port),
                 "server": self.server.address,
                 "client": self.client.address,
                 "group": ownGroup(1),
             }
-            server = self._started(self.server, program.server.format(**words).split(), directory)
+            server = self._started(self.server, program.server, words, directory)
             try:
-                self._waitFor(server, program, int(words["port"]), directory)
-                client, said = self._client(program.client.format(**words).split(), directory)
+                server.waitUntilReady(program, port)
+                client, said = self._client(program.client, words, directory)
                 if client or program.said not in said:
                     raise LabError(f"the client's status is {client}, {program.said!r} expected; {said}")
                 status = server.ended()
@@ -149,44 +269,11 @@ class Lab:
             finally:
                 server.stop()
 
-    def _started(self, side: Side, command: Sequence[str], directory: str) -> _Running:
-        options = ["--device", self.device]
-        if self.device != "shm0":
-            options += ["--address", side.address]
-        # By line, so that what a program waits for can be seen.
-        words = ("stdbuf", "-oL", sys.executable, "-c", programOf("run.run"), *options, *command)
-        output = tempfile.TemporaryFile(dir=directory)
-        process = subprocess.Popen(
-            [*side.prefix, *words],
-            env={**os.environ, "TWISTED_IB_RUN_DIR": directory},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=directory,
-        )
-        return _Running(process, output, command[0])
+    def _started(self, side: Side, command: str, words: dict[str, str], directory: str) -> Running:
+        return side.start(command.format(**words, **side.words).split(), directory)
 
-    def _waitFor(self, server: _Running, program: Program, port: int, directory: str) -> None:
-        # Nothing tells of another process's listening port or output but looking.
-        deadline = time.monotonic() + HANG_SECONDS
-        while time.monotonic() < deadline and server.process.poll() is None:
-            if self._isReady(server, program, port, directory):
-                return
-            select.select([], [], [], _LOOK_SECONDS)
-        raise LabError(f"{server.name} is not ready: status {server.process.poll()}")
-
-    def _isReady(self, server: _Running, program: Program, port: int, directory: str) -> bool:
-        if program.isOverTCP:
-            return _isBound(server.process.pid, "tcp", port, _LISTEN)
-        if program.ready:
-            return program.ready in server.said()
-        if self.device == "shm0":
-            return any(Path(directory).glob("svc-*"))
-        # The program binds its address and listens at once; the client has an interpreter to start.
-        return _isBound(server.process.pid, "udp", _ROCE)
-
-    def _client(self, command: Sequence[str], directory: str) -> tuple[int, str]:
-        client = self._started(self.client, command, directory)
+    def _client(self, command: str, words: dict[str, str], directory: str) -> tuple[int, str]:
+        client = self._started(self.client, command, words, directory)
         try:
             return client.ended(), client.said()
         finally:

@@ -13,8 +13,9 @@ DEVICES = ("shm0", "roce0")
 @frozen
 class Program:
     """
-    A program.  In its words C{{device}} is the device, C{{port}} a free port, C{{server}} and C{{client}} the
-    addresses of both sides, C{{group}} that of a multicast group.
+    A program.  In its words C{{device}} is the device, C{{gid}} the index of its address in the table of
+    GIDs, C{{port}} a free port, C{{server}} and C{{client}} the addresses of both sides, C{{group}} that of
+    a multicast group.
 
     @ivar name: of the test.
     @ivar server: the server's command line.
@@ -35,7 +36,7 @@ class Program:
 
 
 def _pingpong(kind: str, options: str, name: str = "") -> Program:
-    command = f"ibv_{kind}_pingpong -d {{device}} -g 0 -p {{port}} {options}"
+    command = f"ibv_{kind}_pingpong -d {{device}} -g {{gid}} -p {{port}} {options}"
     return Program(
         name or kind,
         command,
@@ -52,7 +53,7 @@ def _cm(name: str, server: str, client: str, said: str, ready: str = "") -> Prog
 
 def _perftest(operation: str, figure: str, options: str) -> Program:
     name = f"ib_{operation}_{figure}"
-    command = f"{name} -d {{device}} -x 0 -p {{port}} -F {options}"
+    command = f"{name} -d {{device}} -x {{gid}} -p {{port}} -F {options}"
     return Program(name, command, f"{command} {{server}}", "perftest", "#bytes", isOverTCP=True)
 
 

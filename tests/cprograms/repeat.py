@@ -9,14 +9,14 @@ import os
 import sys
 import time
 
-from tests.cprograms.lab import SWITCH, Lab, LabError, Side, lacking, sides
+from tests.cprograms.lab import SWITCH, Here, Lab, LabError, lacking, sides
 from tests.cprograms.programs import DEVICES, PROGRAMS
 
 
-def _side(text: str) -> Side:
+def _where(text: str) -> tuple[str, tuple[str, ...]]:
     # NAMESPACE:ADDRESS
     name, _, address = text.partition(":")
-    return Side(address, ("ip", "netns", "exec", name))
+    return address, ("ip", "netns", "exec", name)
 
 
 def main() -> int:
@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("programs", nargs="*", help="names as of the tests (default: all)")
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--device", choices=DEVICES, action="append")
-    parser.add_argument("--namespace", type=_side, nargs=2, metavar="NAME:ADDRESS", help="server's, client's")
+    parser.add_argument("--namespace", type=_where, nargs=2, metavar="NAME:ADDRESS", help="both sides'")
     options = parser.parse_args()
     os.environ[SWITCH] = "1"
     reason = lacking()
@@ -40,7 +40,8 @@ def main() -> int:
         if options.programs and program.name not in options.programs:
             continue
         for device in options.device or DEVICES:
-            lab = Lab(device, *(options.namespace or sides()))
+            named = options.namespace
+            lab = Lab(*(Here(device, *each) for each in named)) if named else Lab(*sides(device))
             errors: list[str] = []
             begun = time.monotonic()
             for _ in range(options.times):

@@ -4,12 +4,11 @@ Each program once on each device.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from tests.cprograms.lab import Lab, LabError, lacking, sides
+from tests.cprograms.lab import Lab, LabError, lacking, missing, sides
 from tests.cprograms.programs import DEVICES, PROGRAMS, Program
 from tests.support.waiting import HANG_SECONDS
 
@@ -25,11 +24,11 @@ class ProgramTests(SynchronousTestCase):
 
 def _test(program: Program, device: str) -> Callable[[ProgramTests], None]:
     def test(self: ProgramTests) -> None:
-        name = program.server.split()[0]
-        if shutil.which(name) is None:
-            raise SkipTest(f"no {name}: it is in Debian's package {program.package}")
+        reason = missing(program)
+        if reason is not None:
+            raise SkipTest(reason)
         try:
-            Lab(device, *sides()).run(program)
+            Lab(*sides(device)).run(program)
         except LabError as error:
             self.fail(str(error))
 

@@ -5,13 +5,12 @@ uDAPL: C{dtest} of libdapl2, both roles.
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from unittest import mock
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from tests.cprograms.lab import Lab, LabError, Side, lacking
+from tests.cprograms.lab import Here, Lab, LabError, lacking, missing
 from tests.cprograms.programs import Program
 from tests.support.waiting import HANG_SECONDS
 
@@ -38,13 +37,14 @@ class DAPLTests(SynchronousTestCase):
         """
         Messages, RDMA WRITEs and READs between endpoints.
         """
-        if shutil.which("dtest") is None:
-            raise SkipTest("no dtest: it is in Debian's package dapl2-utils")
+        reason = missing(PROGRAM)
+        if reason is not None:
+            raise SkipTest(reason)
         file = Path(self.mktemp()).resolve()
         file.write_text(ENTRY)
-        side = Side("127.0.0.1")
+        side = Here("shm0", "127.0.0.1")
         with mock.patch.dict(os.environ, DAT_OVERRIDE=str(file)):
             try:
-                Lab("shm0", side, side).run(PROGRAM)
+                Lab(side, side).run(PROGRAM)
             except LabError as error:
                 self.fail(str(error))

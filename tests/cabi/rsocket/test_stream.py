@@ -7,13 +7,25 @@ from __future__ import annotations
 import errno
 from random import Random
 
+from tests.hca.verbs.cm.case import param
 from tests.hca.verbs.pair import VerbsTestCase
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.cabi.errors import HandleError
 from twisted_ib.cabi.rsocket import stream
-from twisted_ib.cabi.rsocket.protocol import Way
+from twisted_ib.cabi.rsocket.protocol import Region, Stream, Way
 from twisted_ib.cabi.rsocket.stream import Phase, RSocket
-from twisted_ib.hca.verbs import CMID, AddrInfo, CMEventChannel, PyverbsRDMAError, QPCap, QPInitAttr, enums
+from twisted_ib.hca.verbs import (
+    CMID,
+    CQ,
+    QP,
+    AddrInfo,
+    CMEventChannel,
+    PyverbsRDMAError,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    enums,
+)
 from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.verbs.cm.addrinfo import Address
 
@@ -203,6 +215,74 @@ class RSocketTests(VerbsTestCase):
         self.assertFalse(listener.canAccept)
         self.assertTrue(hub.wait(lambda: progressed(2), HANG_SECONDS))
         self.accepted(listener)
+
+    def answered(self, listener: RSocket, address: Address) -> CMID:
+        """
+        A peer that has a listener's answer, and has not said that it is ready to receive: its queue pair is
+        its own.
+        """
+        channel = CMEventChannel()
+        self.addCleanup(channel.close)
+        info = AddrInfo()
+        info.destination = address
+        made = CMID(channel, port_space=enums.RDMA_PS_TCP, device=self.device)
+        self.addCleanup(made.close)
+        made.resolve_addr(info)
+        channel.get_cm_event().ack_cm_event()
+        made.resolve_route()
+        channel.get_cm_event().ack_cm_event()
+        cq = CQ(made.context, 1)
+        self.addCleanup(cq.close)
+        qp = QP(made.pd, QPInitAttr(enums.IBV_QPT_RC, None, cq, cq, None, QPCap(), 1), QPAttr())
+        self.addCleanup(qp.close)
+        made.connect(param(Stream(*[Region(0, 0, BUFFER)] * 2).greeting(), qp_num=qp.qp_num))
+
+        def answered() -> bool:
+            self.progress(listener)
+            return channel.pending
+
+        self.assertTrue(hub.wait(answered, HANG_SECONDS))
+        with channel.get_cm_event() as event:
+            self.assertEqual(event.event_type, enums.rdma_cm_event_type.RDMA_CM_EVENT_CONNECT_RESPONSE)
+        return made
+
+    def test_established(self) -> None:
+        """
+        A listener has a connection, and writes on it, when the peer has said that it is ready to receive
+        (IBTA vol. 1 12.9.7), not when the listener has answered.
+        """
+        listener, address = self.listening()
+        posted: list[object] = []
+        patched = self.patch(RSocket, "_post", lambda socket, *writes: posted.extend(writes))
+        active = self.answered(listener, address)
+        self.progress(listener)
+        self.assertEqual((listener.canAccept, posted), (False, []))
+        patched.restore()
+        active.establish()
+
+        def established() -> bool:
+            self.progress(listener)
+            return listener.canAccept
+
+        self.assertTrue(hub.wait(established, HANG_SECONDS))
+        self.assertIs(self.accepted(listener).phase, Phase.CONNECTED)
+
+    def test_neverEstablished(self) -> None:
+        """
+        A peer that gives up instead leaves its place in the backlog to the next.
+        """
+        listener, address = self.listening()
+        active = self.answered(listener, address)
+        active.close()
+        self.connected(listener, address)
+
+    def test_closedEarly(self) -> None:
+        """
+        A listener that is closed takes with it what is not established.
+        """
+        listener, address = self.listening()
+        self.answered(listener, address)
+        self.close(listener)
 
     def test_noDescriptor(self) -> None:
         """

@@ -18,6 +18,8 @@ from tests.interop.lab.images import Images, cacheDirectory
 from tests.interop.lab.machine import Machine
 from tests.interop.lab.network import Network
 
+#: Environment variable that lets these tests run.
+SWITCH = "TWISTED_IB_INTEROP"
 #: Devices of the guest, and where rxe counts.
 RXE, SIW = "rxe0", "siw0"
 COUNTERS = f"/sys/class/infiniband/{RXE}/ports/1/hw_counters"
@@ -57,8 +59,8 @@ def lacking() -> str | None:
     """
     @return: why there is no lab; L{None} if there can be one.
     """
-    if os.environ.get("TWISTED_IB_INTEROP") != "1":
-        return "peers are real kernels only with TWISTED_IB_INTEROP=1 (see tests/interop/__init__.py)"
+    if os.environ.get(SWITCH) != "1":
+        return f"peers are real kernels only with {SWITCH}=1 (see tests/interop/__init__.py)"
     reason = unfit()
     if reason is not None:
         return reason

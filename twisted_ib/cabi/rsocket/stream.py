@@ -108,7 +108,9 @@ class RSocket:
         self.phase = Phase.NEW
         self.error = 0
         self.sendBytes = self.receiveBytes = BUFFER_BYTES
-        # Connections of a listener that the program has not taken, and how many there may be.
+        # Connections of a listener: those not established yet, those that the program has not taken, and how
+        # many of both there may be.
+        self._accepting: list[RSocket] = []
         self._accepted: deque[RSocket] = deque()
         self._backlog = 0
         self._stream: Stream | None = None
@@ -154,19 +156,33 @@ class RSocket:
         """
         Take what has happened, and let the peer send more.
         """
+        self._settle()
         while self.phase is not Phase.OVER and self.channel.pending:
             # Each connection has descriptors and buffers: further requests wait in the communication manager,
             # which bounds them.
-            if self.phase is Phase.LISTENING and len(self._accepted) >= self._backlog:
+            if self.phase is Phase.LISTENING and len(self._accepting) + len(self._accepted) >= self._backlog:
                 return
             with self.channel.get_cm_event() as event:
                 self._happened(event)
         if self._stream is not None and self.phase is not Phase.OVER:
             try:
                 self._poll(self._stream)
-                self._post(*self._stream.updates())
+                # Before the RTU the peer's queue pair may not receive (IBTA vol. 1 12.9.7).
+                if self.phase is Phase.CONNECTED:
+                    self._post(*self._stream.updates())
             except HCAError:
                 self._fail(errno.EIO)
+
+    def _settle(self) -> None:
+        for each in tuple(self._accepting):
+            each.progress()
+            if each.phase is Phase.CONNECTING:
+                continue
+            self._accepting.remove(each)
+            if each.phase is Phase.CONNECTED:
+                self._accepted.append(each)
+            else:
+                each.close()
 
     def _happened(self, event: CMEvent) -> None:
         kind = event.event_type
@@ -249,8 +265,8 @@ class RSocket:
             if made is not None:
                 made.close()
             return
-        made.phase = Phase.CONNECTED
-        self._accepted.append(made)
+        made.phase = Phase.CONNECTING
+        self._accepting.append(made)
 
     def _poll(self, stream: Stream) -> None:
         while True:
@@ -382,6 +398,8 @@ class RSocket:
         """
         Close it, with what was not accepted.
         """
+        while self._accepting:
+            self._accepting.pop().close()
         while self._accepted:
             self._accepted.popleft().close()
         self.phase = Phase.OVER

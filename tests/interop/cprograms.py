@@ -1,0 +1,153 @@
+"""
+Programs of rdma-core and of perftest by C{ib-run} against the same programs on rxe, both roles: the table of
+L{tests.cprograms}.
+
+All of them take minutes: the suite has those of L{SHORT}.  C{python -m tests.interop.repeat} runs all, and
+each as often as it is told, C{trial tests.interop.cprograms.ProgramTests} each once.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from unittest import TestSuite
+
+from attrs import define, field, frozen
+from twisted.trial.unittest import SkipTest
+
+from tests.cprograms.lab import Here, Lab, LabError, Running, Side, missing, unbuilt
+from tests.cprograms.programs import PROGRAMS, Program
+from tests.interop.case import DEVICE, InteropTestCase
+from tests.interop.lab.lab import RXE
+from tests.interop.lab.machine import Machine
+from tests.support.waiting import HANG_SECONDS
+
+#: The index of rxe's IPv4 address; the first is the link-local one of IPv6.
+_GID = "1"
+#: Programs of the suite: the transports, both connection managers, multicast, rsockets, and events.
+SHORT = ("rc_events", "uc", "ud", "rping", "mckey", "rstream", "ib_write_bw", "ib_atomic_lat")
+#: This side's role, and whether it is the client.
+ROLES = {"client": True, "server": False}
+#: Datagrams that C{mckey} sends to its group, of which rxe gets one each from itself.
+_LOOPED = {("mckey", False): 10}
+#: How a program in the guest becomes ready: once with its port, or with its output so far.
+_LISTENS_TCP = "ss -ltnH | grep -q ':{port} '"
+_LISTENS = "rdma resource show cm_id | grep -q 'state LISTEN'"
+
+
+@frozen
+class There:
+    """
+    The guest: a L{Side}.
+    """
+
+    guest: Machine
+
+    @property
+    def address(self) -> str:
+        """
+        See L{Side.address}.
+        """
+        return self.guest.ipv4
+
+    @property
+    def words(self) -> dict[str, str]:
+        """
+        See L{Side.words}.
+        """
+        return {"device": RXE, "gid": _GID}
+
+    def start(self, command: Sequence[str], directory: str) -> Running:
+        """
+        See L{Side.start}.
+        """
+        return _Running(self.guest, command)
+
+
+@define
+class _Running:
+    # A process in the guest; a side has one at a time.
+    guest: Machine
+    command: Sequence[str]
+    output: str = "/tmp/cprogram"
+    _number: int = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._number = self.guest.start(f"exec stdbuf -oL {shlex.join(self.command)} >{self.output} 2>&1")
+
+    def waitUntilReady(self, program: Program, port: int) -> None:
+        if program.isOverTCP:
+            condition = _LISTENS_TCP.format(port=port)
+        elif program.ready:
+            condition = f"grep -q {shlex.quote(program.ready)} {self.output}"
+        else:
+            condition = _LISTENS
+        ended = self.guest.run(f"until {condition}; do sleep 0.1; done", HANG_SECONDS)
+        if ended.status:
+            raise LabError(f"{self.command[0]} is not ready in the guest")
+
+    def said(self) -> str:
+        return self.guest.must(f"cat {self.output}")
+
+    def ended(self) -> int:
+        status = self.guest.finish(self._number, HANG_SECONDS).status
+        if status == 124:
+            raise LabError(
+                f"{self.command[0]} has not ended in the guest in {HANG_SECONDS:g} s: {self.said()}"
+            )
+        return status
+
+    def stop(self) -> None:
+        self.guest.kill(self._number)
+
+
+class ProgramTests(InteropTestCase):
+    """
+    Both processes end with status 0, and the client says that all was right.
+    """
+
+    def setUp(self) -> None:
+        """
+        Have the libraries.
+        """
+        reason = unbuilt()
+        if reason is not None:
+            raise SkipTest(reason)
+        super().setUp()
+
+    def both(self, program: Program, isClient: bool) -> None:
+        """
+        Run a program.
+
+        @param isClient: this side is the client, else it is the server.
+        """
+        reason = missing(program)
+        if reason is not None:
+            raise SkipTest(reason)
+        self.looped = _LOOPED.get((program.name, isClient), 0)
+        places: list[Side] = [There(self.guest), Here(DEVICE, self.host, tuple(self.lab.network.within([])))]
+        server, client = places if isClient else reversed(places)
+        try:
+            Lab(server, client).run(program)
+        except LabError as error:
+            self.fail(str(error))
+
+
+def _test(program: Program, isClient: bool) -> Callable[[ProgramTests], None]:
+    def test(self: ProgramTests) -> None:
+        self.both(program, isClient)
+
+    test.__doc__ = f"{program.name} {'as client' if isClient else 'as server'}."
+    return test
+
+
+for _program in PROGRAMS:
+    for _role, _isClient in ROLES.items():
+        setattr(ProgramTests, f"test_{_program.name}_{_role}", _test(_program, _isClient))
+
+
+def testSuite() -> TestSuite:
+    """
+    @return: the tests of L{SHORT}.
+    """
+    return TestSuite(ProgramTests(f"test_{name}_{role}") for name in SHORT for role in ROLES)
