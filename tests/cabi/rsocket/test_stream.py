@@ -216,7 +216,7 @@ class RSocketTests(VerbsTestCase):
         self.assertTrue(hub.wait(lambda: progressed(2), HANG_SECONDS))
         self.accepted(listener)
 
-    def answered(self, listener: RSocket, address: Address) -> CMID:
+    def answered(self, listener: RSocket, address: Address) -> tuple[CMID, CMEventChannel]:
         """
         A peer that has a listener's answer, and has not said that it is ready to receive: its queue pair is
         its own.
@@ -244,7 +244,7 @@ class RSocketTests(VerbsTestCase):
         self.assertTrue(hub.wait(answered, HANG_SECONDS))
         with channel.get_cm_event() as event:
             self.assertEqual(event.event_type, enums.rdma_cm_event_type.RDMA_CM_EVENT_CONNECT_RESPONSE)
-        return made
+        return made, channel
 
     def test_established(self) -> None:
         """
@@ -254,7 +254,7 @@ class RSocketTests(VerbsTestCase):
         listener, address = self.listening()
         posted: list[object] = []
         patched = self.patch(RSocket, "_post", lambda socket, *writes: posted.extend(writes))
-        active = self.answered(listener, address)
+        active, _ = self.answered(listener, address)
         self.progress(listener)
         self.assertEqual((listener.canAccept, posted), (False, []))
         patched.restore()
@@ -272,17 +272,18 @@ class RSocketTests(VerbsTestCase):
         A peer that gives up instead leaves its place in the backlog to the next.
         """
         listener, address = self.listening()
-        active = self.answered(listener, address)
+        active, _ = self.answered(listener, address)
         active.close()
         self.connected(listener, address)
 
     def test_closedEarly(self) -> None:
         """
-        A listener that is closed takes with it what is not established.
+        The peer of a connection that is not established hears that its listener is closed.
         """
         listener, address = self.listening()
-        self.answered(listener, address)
+        _, channel = self.answered(listener, address)
         self.close(listener)
+        self.assertTrue(hub.wait(lambda: channel.pending, HANG_SECONDS))
 
     def test_noDescriptor(self) -> None:
         """
