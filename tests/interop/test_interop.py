@@ -12,7 +12,7 @@ from tests.interop.lab.lab import lacking
 from tests.support.optional import suiteUnless
 
 #: The modules that have them.
-MODULES = ("plain", "rping", "examples", "pingpong", "verbs", "rds", "siw", "cprograms")
+MODULES = ("plain", "rping", "examples", "pingpong", "verbs", "rds", "siw", "cprograms.rxe")
 
 
 class NoKernelTests(SynchronousTestCase):

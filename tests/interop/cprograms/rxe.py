@@ -1,9 +1,5 @@
 """
-Programs of rdma-core and of perftest by C{ib-run} against the same programs on rxe, both roles: the table of
-L{tests.cprograms}.
-
-All of them take minutes: the suite has those of L{SHORT}.  C{python -m tests.interop.repeat} runs all, and
-each as often as it is told, C{trial tests.interop.cprograms.ProgramTests} each once.
+Each program against itself on rxe, both roles.
 """
 
 from __future__ import annotations

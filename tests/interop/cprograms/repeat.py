@@ -1,6 +1,6 @@
 """
-C{python -m tests.interop.repeat}: programs by C{ib-run} against a real kernel several times, and how often
-each passed.  What the tests look at is looked at each time.
+C{python -m tests.interop.cprograms.repeat}: each program several times, and how often it passed.  What the
+tests look at is looked at each time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from twisted.trial.reporter import TestResult
 
 from tests.cprograms.programs import PROGRAMS
-from tests.interop.cprograms import ROLES, ProgramTests
+from tests.interop.cprograms.rxe import ROLES, ProgramTests
 from tests.interop.lab.lab import SWITCH, lacking
 
 
@@ -22,7 +22,7 @@ def main() -> int:
     """
     @return: the exit status: how many runs did not pass, at most 100.
     """
-    parser = argparse.ArgumentParser(prog="python -m tests.interop.repeat", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.interop.cprograms.repeat", description=__doc__)
     parser.add_argument("programs", nargs="*", help="names as of the tests (default: all)")
     parser.add_argument("--times", type=int, default=10)
     options = parser.parse_args()
