@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.hca.verbs.cm.case import UDP, CMTestCase, Kind, attributes
 from tests.support.waiting import HANG_SECONDS
+from twisted_ib.errors import PathLostError
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.verbs import (
     CMID,
@@ -194,6 +195,24 @@ class EndTests(CMTestCase):
             self.expect((self.far, self.near)[first], Kind.RDMA_CM_EVENT_DISCONNECTED)
             self.expect((self.far, self.near)[first], Kind.RDMA_CM_EVENT_TIMEWAIT_EXIT)
             ends[1 - first].close()
+            self.quiet(self.near, self.far)
+
+    def test_pathLost(self) -> None:
+        """
+        The path goes, as with a peer's process: both events come all the same, also if the connection is
+        being ended.  tgtd releases a connection with the second.
+        """
+        device = self.context._device
+        for isEnding in (False, True):
+            ends = self.pair()
+            with hub:
+                if isEnding:
+                    ends[0].disconnect()
+                for path in device.fabric.paths():
+                    device.pathLost(path, PathLostError("the peer's process ended"))
+            for kind in Kind.RDMA_CM_EVENT_DISCONNECTED, Kind.RDMA_CM_EVENT_TIMEWAIT_EXIT:
+                self.expect(self.near, kind)
+                self.expect(self.far, kind)
             self.quiet(self.near, self.far)
 
     def test_crossing(self) -> None:

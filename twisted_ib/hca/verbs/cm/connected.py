@@ -271,6 +271,9 @@ class Connected(Call):
         The connection is in timewait.
         """
         self._isEnding = False
+        self._disconnected(connection)
+
+    def _disconnected(self, connection: Any) -> None:
         # Linux cma.c leaves the queue pair alone on DISCONNECTED: the program may still want to poll its
         # completions before rdma_disconnect flushes the rest.
         self._identifier.stage = Stage.OVER
@@ -289,11 +292,10 @@ class Connected(Call):
         """
         stage = self._identifier.stage
         isEnding, self._isEnding = self._isEnding, False
-        # A live connection was cut; one still being made was never reached.  The queue pair is left alone, as
-        # by the DREQ that a kernel sends for a process that ended.
+        # A live connection was cut; one still being made was never reached.  The events are those of the DREQ
+        # that a kernel sends for a process that ended.
         if stage is Stage.UP or isEnding:
-            self._identifier.stage = Stage.OVER
-            self._identifier.report(_E.RDMA_CM_EVENT_DISCONNECTED)
+            self._disconnected(self._connection)
         elif stage is not Stage.OVER:
             self._over(_E.RDMA_CM_EVENT_UNREACHABLE, status=-errno.ETIMEDOUT)
 
