@@ -124,8 +124,8 @@ class AsPythonTests(_RunTestCase):
             archive.writestr("__main__.py", _PROGRAM)
         calls = (
             ("deep/script.py", "-x", "--reactor=aio"),
-            ("link",),
-            ("deep", "-m"),
+            ("./link",),
+            ("./deep", "-m"),
             ("archive.pyz", "a b"),
             ("-m", "module_", "-h"),
             ("-mdeep.script", "-c"),
@@ -249,6 +249,26 @@ class RefusalTests(_RunTestCase):
         self.refused("surely-not-a-command", 127, "nor a command of that name")
         self.refused(str(folder), 126, "a folder without a __main__.py")
         self.refused(str(self.folder / "empty.zip"), 126, "an archive without a __main__.py")
+
+    def test_names(self) -> None:
+        """
+        A name without a folder is a command of C{PATH}, or else a script of the current directory, and
+        nothing else there.
+        """
+        commands = self.folder / "commands"
+        commands.mkdir()
+        for folder in (self.folder, commands):
+            (folder / "command").write_text("#!/bin/sh\n")
+        (commands / "command").chmod(0o755)
+        for name in ("here", "here.py"):
+            (self.folder / name).write_text("")
+        self.patch(os, "environ", {**os.environ, "PATH": str(commands)})
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
+        for name, path in (("command", commands / "command"), ("./command", "./command")):
+            self.assertEqual(self.assertRaises(NotPython, find, name).path, str(path))
+        self.assertEqual(find("here.py").name, "here.py")
+        self.refused("here", 127, "the file here is ./here")
 
     def test_notPython(self) -> None:
         """

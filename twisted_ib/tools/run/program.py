@@ -20,6 +20,8 @@ from twisted_ib.tools.run.imports import Import, importsOf, sourceOf, specOf
 #: Exit statuses of what cannot be run and of what is not there, as of env(1) and shells (POSIX 2.8.2).
 NOT_RUNNABLE, NOT_FOUND = 126, 127
 _ELF = b"\x7fELF"
+#: Suffixes of files that Python runs whatever their first line is.
+_SCRIPTS = (".py", ".pyc", ".pyw", ".pyz")
 _PYTHON = re.compile(r"python[0-9.]*").fullmatch
 #: What pip writes where an interpreter has a long path, or one with spaces (distlib scripts.py).
 _LONG_PATH = re.compile(rb"'''exec' \"?([^\"\n]+?)\"? \"\$0\" \"\$@\"").match
@@ -147,10 +149,12 @@ class Script:
         See L{Code.prepare}.
         """
         # A script's folder is where it really lies (Modules/getpath.py), an archive is itself the entry.
-        real = (
-            os.path.abspath(self._path) if self._isArchive else os.path.dirname(os.path.realpath(self._path))
-        )
+        real = self._absolute() if self._isArchive else os.path.dirname(os.path.realpath(self._path))
         _prepare(self._path, arguments, real)
+
+    def _absolute(self) -> str:
+        # As Python has it, which leaves "./" and ".." there.
+        return os.path.join(os.getcwd(), self._path)
 
     def imports(self) -> list[Import]:
         """
@@ -182,7 +186,7 @@ class Script:
         if self._isArchive:
             _runAsMain("__main__", False)
             return
-        path = os.path.abspath(self._path)
+        path = self._absolute()
         main.__file__, main.__cached__ = path, None
         exec(_codeOf(main, path), vars(main))
 
@@ -241,14 +245,17 @@ class NotPython(Exception):
 
 def find(name: str) -> Script:
     """
-    Find a program by its path, or by its name in C{PATH}.
+    Find a program by its path; or by its name in C{PATH} as a shell does, and then, as C{python} does, a
+    script in the current directory.
 
     @raise StartError: there is none.
     @raise NotPython: it is none of Python.
     @raise OtherInterpreter: it is one of another interpreter.
     """
-    path = name if os.path.exists(name) else None if os.sep in name else shutil.which(name)
+    path = _path(name)
     if path is None:
+        if os.path.exists(name):
+            raise StartError(f"{name}: no command has that name; the file here is ./{name}", NOT_FOUND)
         raise StartError(f"{name}: there is no such file, nor a command of that name", NOT_FOUND)
     if not os.path.isdir(path):
         try:
@@ -260,6 +267,13 @@ def find(name: str) -> Script:
             raise NotPython(path, path)
         _checkInterpreter(path, beginning)
     return Script(path, name)
+
+
+def _path(name: str) -> str | None:
+    if os.sep in name:
+        return name if os.path.exists(name) else None
+    # Nothing but a script: what lies in the current directory must not pass for a command that is missing.
+    return shutil.which(name) or (name if name.endswith(_SCRIPTS) and os.path.exists(name) else None)
 
 
 def interpreterOf(beginning: bytes) -> list[str]:
@@ -283,7 +297,7 @@ def interpreterOf(beginning: bytes) -> list[str]:
 
 def _checkInterpreter(path: str, beginning: bytes) -> None:
     # `python FILE.py` does not look at the first line either.
-    words = [] if path.endswith((".py", ".pyc", ".pyw", ".pyz")) else interpreterOf(beginning)
+    words = [] if path.endswith(_SCRIPTS) else interpreterOf(beginning)
     if not words:
         return
     if not _PYTHON(os.path.basename(words[0])):
