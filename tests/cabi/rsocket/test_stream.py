@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 from random import Random
+from unittest import mock
 
 from tests.hca.verbs.cm.case import param
 from tests.hca.verbs.pair import VerbsTestCase
@@ -179,6 +180,17 @@ class RSocketTests(VerbsTestCase):
             with self.assertRaises(HandleError) as caught:
                 sides[1].write(piece)
         self.assertEqual(caught.exception.number, errno.ECONNRESET)
+
+    def test_finishIsBounded(self) -> None:
+        """
+        A peer has no receives posted, and so asks for another try for ever: a socket is closed all the same.
+        """
+        with mock.patch.object(RSocket, "_receive"):
+            active, passive = self.pair()
+        with mock.patch.object(stream, "LINGER_SECONDS", 0.05):
+            active.finish()
+        self.assertEqual(active.phase, Phase.OVER)
+        self.assertTrue(hub.wait(lambda: passive.channel.pending, HANG_SECONDS))
 
     def test_twice(self) -> None:
         """

@@ -168,16 +168,8 @@ def rshutdown(socket: int, how: int) -> int:
         raise HandleError("There is no such direction")
     with hub:
         one.socket.shutdown(_WAYS[how])
-    _flush(one)
+    one.socket.flush()
     return 0
-
-
-def _flush(one: Descriptor) -> None:
-    def flushed() -> bool:
-        one.socket.progress()
-        return one.socket.isFlushed
-
-    hub.wait(flushed)
 
 
 @handler
@@ -187,14 +179,7 @@ def rclose(socket: int) -> int:
     """
     one = descriptorOf(socket)
     del descriptors[socket]
-    try:
-        if one.socket.phase is Phase.CONNECTED:
-            with hub:
-                one.socket.shutdown(Way.READ | Way.WRITE)
-            _flush(one)
-    finally:
-        with hub:
-            one.socket.close()
+    one.socket.finish()
     return 0
 
 

@@ -1,7 +1,7 @@
 """
 A stream socket: L{Stream} over an identifier of the communication manager, its queue pair and memory.
 
-All methods but L{RSocket.wait} are called with the hub's lock held.
+All methods but L{RSocket.flush} and L{RSocket.finish} are called with the hub's lock held.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from twisted_ib.hca.verbs import (
     SendWR,
     enums,
 )
+from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.verbs.cm.addrinfo import Address
 
 _E = enums.rdma_cm_event_type
@@ -53,6 +54,10 @@ _COMPLETIONS = 64
 #: Octets of the parts of the send buffer that hold targets on their way.
 _CONTROL_BYTES = TARGET_BYTES * CONTROL_REQUESTS
 _RETRIES = 7
+#: Seconds that a socket which is closed waits for its peer to take what was written.  A peer that has no
+#: receives posted is asked for ever, since seven retries mean that; Linux keeps a TCP connection of this kind
+#: for 60 s (ip-sysctl, tcp_fin_timeout).
+LINGER_SECONDS = 60.0
 
 
 class Phase(IntEnum):
@@ -393,6 +398,33 @@ class RSocket:
         if self._stream is None:
             raise HandleError("The socket is not connected", errno.ENOTCONN)
         self._post(*self._stream.shutdown(way))
+
+    def flush(self, timeout: float | None = None) -> None:
+        """
+        Wait until all that was written has reached the peer, or never will.  The hub's lock must not be held.
+
+        @param timeout: seconds; L{None} waits for ever.
+        """
+
+        def flushed() -> bool:
+            self.progress()
+            return self.isFlushed
+
+        hub.wait(flushed, timeout)
+
+    def finish(self) -> None:
+        """
+        Close it once the peer has what was written, or does not take it in time.  The hub's lock must not be
+        held.
+        """
+        try:
+            if self.phase is Phase.CONNECTED:
+                with hub:
+                    self.shutdown(Way.READ | Way.WRITE)
+                self.flush(LINGER_SECONDS)
+        finally:
+            with hub:
+                self.close()
 
     def close(self) -> None:
         """
