@@ -361,14 +361,18 @@ _TEXTS = st.one_of(
 class AnyTextTests(SynchronousTestCase):
     """
     Whatever is in a file.
+
+    @cvar examples: how many.  L{tests.soak.test_configuration} has more.
     """
+
+    examples = 80
 
     def test_onlyRulesError(self) -> None:
         """
         A file is read, or RulesError says where it is wrong.
         """
 
-        @settings(max_examples=800, deadline=None)
+        @settings(max_examples=self.examples, deadline=None)
         @given(_TEXTS)
         def harmless(text: str) -> None:
             try:

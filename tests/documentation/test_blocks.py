@@ -19,9 +19,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.tap import Options
 
 from tests.documentation.pages import PAGES, ROOT, blocks, blocksOf, programs
-from tests.support.ownaddress import ownAddress
 from tests.support.rundirectory import ownRunDirectory
-from tests.support.waiting import HANG_SECONDS, waitUntil
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.device.registry import parseRules
 
 #: Blocks of commands that succeed by themselves.
@@ -48,7 +47,7 @@ NAMED = {"pip", "python3", "python", "ib-demo", "twistd", "install", "export", "
 NAMED |= {"shtab", "argparse-manpage", "apt-get", "opensm", "ibnetdiscover", "perfquery"}
 
 
-class ProgramTests(SynchronousTestCase):
+class ProgramTestCase(SynchronousTestCase):
     """
     Python programs.
     """
@@ -79,21 +78,11 @@ class ProgramTests(SynchronousTestCase):
         )
         return ended.stdout
 
-    def test_alone(self) -> None:
-        """
-        Each prints what stands after it, and nothing where nothing does; RDS over TCP has a port of its own
-        on an address of its own.
-        """
-        said = {
-            program.text: (program, text or "")
-            for program, text in programs()
-            if program.page != "quickstart.md"
-        }
-        self.assertGreater(len(said), 4)
-        for program, expected in said.values():
-            isOverTCP = 'device="tcp"' in program.text
-            text = program.text.replace("127.0.0.1", ownAddress(1)) if isOverTCP else program.text
-            self.assertEqual(self.run_(text), expected, str(program))
+
+class ProgramTests(ProgramTestCase):
+    """
+    The programs that a newcomer starts with; the others run in L{tests.soak.test_documentation}.
+    """
 
     def test_quickstart(self) -> None:
         """
@@ -119,7 +108,7 @@ class ProgramTests(SynchronousTestCase):
         self.assertEqual(self.run_(client), expected)
 
 
-class CommandTests(SynchronousTestCase):
+class CommandTestCase(SynchronousTestCase):
     """
     Command lines.
     """
@@ -162,30 +151,18 @@ class CommandTests(SynchronousTestCase):
         )
         self.assertEqual(ended.returncode, 0, f"{commands}\n{ended.stdout}")
 
+
+class CommandTests(CommandTestCase):
+    """
+    Those that need no server, and the names in all; the others run in L{tests.soak.test_documentation}.
+    """
+
     def test_alone(self) -> None:
         """
         Those that need nothing succeed.
         """
         lines = {line for block in ALONE for line in block.splitlines()}
         self.end("\n".join(sorted(lines)))
-
-    def test_pairs(self) -> None:
-        """
-        Each client has a server; C{ib-perf} measures for a moment only, and files stay out of C{/tmp}.
-        """
-        for server in PAIRS:
-            serving = subprocess.Popen(
-                ["sh", "-c", f"exec {server}"],
-                cwd=self.directory,
-                env=self.environment,
-                stdout=subprocess.DEVNULL,
-            )
-            self.addCleanup(serving.wait)
-            self.addCleanup(serving.kill)
-        directory = Path(self.environment["TWISTED_IB_RUN_DIR"])
-        waitUntil(lambda: len([*directory.glob("svc-*")]) == len(PAIRS))
-        clients = "".join(PAIRS.values())
-        self.end(clients.replace(" -a\n", " -a -D 0.001\n").replace("/tmp/", ""))
 
     def test_eachIsTried(self) -> None:
         """

@@ -1,0 +1,15 @@
+"""
+More of L{tests.configuration.test_parser}.
+"""
+
+from __future__ import annotations
+
+from tests.configuration import test_parser
+
+
+class AnyTextTests(test_parser.AnyTextTests):
+    """
+    Whatever is in a file.
+    """
+
+    examples = 800
