@@ -26,6 +26,10 @@ SHORT = ("rc_events", "uc", "ud", "rping", "mckey", "rstream", "ib_write_bw", "i
 ROLES = {"client": True, "server": False}
 #: Datagrams that C{mckey} sends to its group, of which rxe gets one each from itself.
 _LOOPED = {("mckey", False): 10}
+#: Programs whose last acknowledgments may find no queue pair any more: ibv_srq_pingpong ends once enough
+#: messages are complete over all of its own, and librdmacm's C{rshutdown} does not wait for what it has sent
+#: once the peer has closed the stream, too.
+_ENDS_EARLY = ("srq", "srq_events", "rstream")
 #: How a program in the guest becomes ready: once with its port, or with its output so far.
 _LISTENS_TCP = "ss -ltnH | grep -q ':{port} '"
 _LISTENS = "rdma resource show cm_id | grep -q 'state LISTEN'"
@@ -120,6 +124,7 @@ class ProgramTests(InteropTestCase):
         reason = missing(program)
         if reason is not None:
             raise SkipTest(reason)
+        self.lost = program.name in _ENDS_EARLY
         self.looped = _LOOPED.get((program.name, isClient), 0)
         places: list[Side] = [There(self.guest), Here(DEVICE, self.host, tuple(self.lab.network.within([])))]
         server, client = places if isClient else reversed(places)
