@@ -1,1 +1,8 @@
 """Tests of twisted_ib; run them with trial."""
+
+import signal
+
+# A shell's background jobs ignore it (POSIX, Shell Command Language, 2.11), and so would all processes that
+# the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

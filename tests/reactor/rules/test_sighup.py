@@ -244,6 +244,8 @@ class HangupProcessTests(SynchronousTestCase):
         def control() -> None:
             os.setsid()
             fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+            # nohup(1) ignores it for all its children.
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
         try:
             child = self.start(stdin=slave, preexec_fn=control)

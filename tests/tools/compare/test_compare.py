@@ -256,7 +256,7 @@ class ProcessTests(SynchronousTestCase):
         """
         Assert that no process and no file of the command is left.
         """
-        process.wait()
+        process.wait(HANG_SECONDS)
         self.assertRaises(ProcessLookupError, os.killpg, process.pid, 0)
         self.assertEqual(os.listdir(self.temporary), [])
 
