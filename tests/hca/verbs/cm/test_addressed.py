@@ -69,6 +69,23 @@ class ConnectionTests(OnAddress, test_cmid.ConnectionTests):
         found = [(attr.rq_psn, attr.sq_psn) for attr in (end.query_qp(-1)[0] for end in (active, passive))]
         self.assertEqual((found, drawn), ([(0xABCDE1, 0xABCDE2), (0xABCDE2, 0xABCDE1)], [24, 24]))
 
+    def test_eachFamily(self) -> None:
+        """
+        A program listens for IPv4 and for IPv6 alone, on one port, as tgtd does: of a device with an IPv4
+        address the first is the listener.
+        """
+        four = self.made(self.far, port_space=self.space)
+        four.bind_addr(AddrInfo("0.0.0.0", src_service="0", port_space=self.space, flags=1))
+        four.listen()
+        for port in four.local_addr[1], 0:
+            six = self.made(self.channel(), port_space=self.space)
+            six.set_ipv6_only(True)
+            six.bind_addr(AddrInfo("::", src_service=str(port), port_space=self.space, flags=1))
+            six.listen()
+            self.assertTrue(six.local_addr[1])
+        self.calling(four)
+        self.called(four).reject()
+
 
 class IPv6Tests(OnAddress, test_cmid.IPv6Tests):
     """

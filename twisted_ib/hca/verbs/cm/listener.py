@@ -16,6 +16,7 @@ from twisted_ib.errors import HCAError, NoRouteError, ServiceInUseError, WireErr
 from twisted_ib.hca.connection import ConnectRequest, LookupRequest, RejectReason, SIDRStatus
 from twisted_ib.hca.connection.interfaces import IServiceListener
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, RDMACMHeader, textOf
+from twisted_ib.hca.host.addresses import freePort
 from twisted_ib.hca.verbs.cm.addrinfo import Address
 from twisted_ib.hca.verbs.cm.connected import Connected
 from twisted_ib.hca.verbs.cm.datagram import Datagrams
@@ -45,7 +46,7 @@ class Listener:
         self._backlog = min(backlog, limits.LISTEN_BACKLOG) if backlog > 0 else limits.CM_BACKLOG
         self._services = self._listen(identifier.source)
         #: The bound port, also if any port was asked for.
-        self.port: int = self._services[0].port
+        self.port: int = self._services[0].port if self._services else identifier.source.port or freePort(())
 
     def _listen(self, source: Address) -> list[Any]:
         # As for a TCP socket of Linux, :: listens on IPv6 and IPv4 (RFC 3493 section 5.3), unless the program
@@ -53,6 +54,9 @@ class Listener:
         space, listen = self._identifier.portSpace, self._device.listen
         host = source.host
         if self._device.traits.hasAddress:
+            if host == "::" and self._identifier.isIPv6Only and ":" not in self._device.address:
+                # As on a host without IPv6: nobody can reach it, and another may listen for IPv4.
+                return []
             try:
                 host = self._device.listeningAddress(host)
             except ValueError as error:
