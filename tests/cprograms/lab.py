@@ -156,7 +156,7 @@ class Here:
         """
         See L{Side.start}.
         """
-        options = ["--device", self.device]
+        options = ["--quiet", "--device", self.device]
         if self.device != "shm0":
             options += ["--address", self.address]
         # By line, so that what a program waits for can be seen.

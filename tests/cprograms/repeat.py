@@ -8,9 +8,25 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 
+from tests.cprograms.dapl import runDAPL
+from tests.cprograms.iscsi.disk import runDisk
 from tests.cprograms.lab import SWITCH, Here, Lab, LabError, lacking, sides
-from tests.cprograms.programs import DEVICES, PROGRAMS
+from tests.cprograms.programs import DEVICES, PROGRAMS, Program
+
+
+def _run(program: Program, server: Here, client: Here) -> None:
+    Lab(server, client).run(program)
+
+
+#: What runs between two sides, by name.
+_RUNS: dict[str, Callable[[Here, Here], None]] = {
+    **{program.name: partial(_run, program) for program in PROGRAMS},
+    "dtest": runDAPL,
+    "iser": runDisk,
+}
 
 
 def _where(text: str) -> tuple[str, tuple[str, ...]]:
@@ -36,22 +52,22 @@ def main() -> int:
         return 1
     failures = 0
     print(f"{'program':<16} {'device':<6} passed  seconds each", flush=True)
-    for program in PROGRAMS:
-        if options.programs and program.name not in options.programs:
+    for name, run in _RUNS.items():
+        if options.programs and name not in options.programs:
             continue
         for device in options.device or DEVICES:
             named = options.namespace
-            lab = Lab(*(Here(device, *each) for each in named)) if named else Lab(*sides(device))
+            server, client = (Here(device, *each) for each in named) if named else sides(device)
             errors: list[str] = []
             begun = time.monotonic()
             for _ in range(options.times):
                 try:
-                    lab.run(program)
+                    run(server, client)
                 except LabError as error:
                     errors.append(str(error))
             seconds = (time.monotonic() - begun) / options.times
             passed = options.times - len(errors)
-            print(f"{program.name:<16} {device:<6} {passed}/{options.times}  {seconds:.1f}", flush=True)
+            print(f"{name:<16} {device:<6} {passed}/{options.times}  {seconds:.1f}", flush=True)
             failures += len(errors)
             if errors:
                 print(errors[0], file=sys.stderr, flush=True)
