@@ -199,7 +199,10 @@ async def serve() -> None:
         server = await loop.create_server(protocol, HOST, 0, backlog=1024, **_options)
         places[name] = server.sockets[0].getsockname()[1]
     print(json.dumps(places), flush=True)
-    await loop.run_in_executor(None, sys.stdin.read)
+    # Not in a thread: while one works, which may want the interpreter, a loop with devices does not poll.
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await reader.read()
 
 
 async def measure(clients: dict[str, Client], command: dict[str, Any]) -> Figures:
