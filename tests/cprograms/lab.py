@@ -134,7 +134,7 @@ class Side(Protocol):
 @frozen
 class Here:
     """
-    A process of C{ib-run} on this machine.
+    A process of C{ib-run} on this host.
 
     @ivar device: the name of its device.
     @ivar address: the device's, and the process's own.

@@ -21,7 +21,7 @@ def _run(program: Program, server: Here, client: Here) -> None:
     Lab(server, client).run(program)
 
 
-#: What runs between two sides, by name.
+#: The runs between two sides, by name.
 _RUNS: dict[str, Callable[[Here, Here], None]] = {
     **{program.name: partial(_run, program) for program in PROGRAMS},
     "dtest": runDAPL,

@@ -5,7 +5,6 @@ and over TCP itself.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from twisted.internet import error
@@ -27,6 +26,7 @@ from tests.internet.test_stream_suite import IB_REACTORS, OTHER_REACTORS
 from tests.rdma.pair import EVERYTHING, Told
 from tests.rdma.test_reactors import Talker
 from tests.sdp.test_contract_addressed import OnWire
+from tests.support.descriptors import descriptorsBefore
 from tests.support.waiting import Driven, becomes, runToEnd
 from twisted_ib.errors import (
     NotSwitchableError,
@@ -451,7 +451,7 @@ class SwitchingTestsMixin(Driven):
             await becomes(reactor, lambda: not any(channel.users for channel in channels))
             streams = [getattr(channel.device.fabric, "streams", ()) for channel in channels]
             await becomes(reactor, lambda: not any(streams))
-            return len(os.listdir("/proc/self/fd")), len(reactor.getReaders()), len(reactor.getWriters())
+            return descriptorsBefore(), len(reactor.getReaders()), len(reactor.getWriters())
 
         async def steps(reactor: Any) -> None:
             first = await once(reactor)

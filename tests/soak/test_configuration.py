@@ -9,7 +9,7 @@ from tests.configuration import test_parser
 
 class AnyTextTests(test_parser.AnyTextTests):
     """
-    Whatever is in a file.
+    Any text of a file.
     """
 
     examples = 800

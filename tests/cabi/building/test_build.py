@@ -146,6 +146,20 @@ class CacheTests(SynchronousTestCase):
             error = self.assertRaises(LibraryBuildError, libraries)
             self.assertIn("other users may change", str(error))
 
+    def test_link(self) -> None:
+        """
+        Nor are those behind a link, which others may turn elsewhere.
+        """
+        folder = built()
+        cache = Path(self.mktemp()).resolve()
+        self.patch(build.os, "environ", {**build.os.environ, "XDG_CACHE_HOME": str(cache)})
+        real = cache / "twisted_ib" / "real"
+        shutil.copytree(folder, real / folder.name)
+        real.chmod(0o700)
+        (cache / "twisted_ib" / "cabi").symlink_to(real)
+        error = self.assertRaises(LibraryBuildError, libraries)
+        self.assertIn("other users may change", str(error))
+
     def test_race(self) -> None:
         """
         Of two builds at once one stays, and the other uses it.

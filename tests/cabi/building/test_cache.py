@@ -4,13 +4,18 @@ Tests of the directories of built libraries.
 
 from __future__ import annotations
 
+import errno
 import os
+import select
+import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.cabi.building import cache
 from twisted_ib.errors import LibraryBuildError
 
@@ -52,6 +57,17 @@ class BuiltTests(SynchronousTestCase):
         self.assertRaises(LibraryBuildError, cache.built, self.folder, fill)
         self.assertEqual([*self.directory.iterdir()], [])
 
+    def test_full(self) -> None:
+        """
+        A disk that is full is an error by name.
+        """
+
+        def fill(temporary: Path, made: Path) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        error = self.assertRaises(LibraryBuildError, cache.built, self.folder, fill)
+        self.assertIn("No space left on device; set XDG_CACHE_HOME", str(error))
+
     def test_abandoned(self) -> None:
         """
         A build removes the directories of those that were killed, and of none that may still run.
@@ -87,10 +103,20 @@ class CompilerTests(SynchronousTestCase):
 
     def test_hangs(self) -> None:
         """
-        A compiler that does not end is killed.
+        A compiler that does not end is killed with its children.
         """
-        self.patch(cache, "COMPILER_SECONDS", 0.01)
-        self.assertIn("timed out after 0.01 s", self.failing("import time; time.sleep(60)"))
+        # The child has the pipe, too: its end is the pipe's.
+        reading, writing = os.pipe()
+        self.addCleanup(os.close, reading)
+        os.set_inheritable(writing, True)
+        self.patch(cache, "COMPILER_SECONDS", 0.5)
+        popen = partial(subprocess.Popen, close_fds=False)
+        self.patch(cache.subprocess, "Popen", popen)
+        code = "import os, time; os.fork(); time.sleep(3600)"
+        self.assertIn("timed out after 0.5 s", self.failing(code))
+        os.close(writing)
+        self.assertTrue(select.select([reading], [], [], HANG_SECONDS)[0])
+        self.assertEqual(os.read(reading, 1), b"")
 
     def test_none(self) -> None:
         """

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 from random import Random
+from threading import Thread
 from unittest import mock
 
 from tests.hca.verbs.cm.case import param
@@ -31,6 +32,7 @@ from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.verbs.cm.addrinfo import Address
 
 BUFFER = 1 << 13
+_E = enums.rdma_cm_event_type
 
 
 class RSocketTests(VerbsTestCase):
@@ -188,7 +190,10 @@ class RSocketTests(VerbsTestCase):
         with mock.patch.object(RSocket, "_receive"):
             active, passive = self.pair()
         with mock.patch.object(stream, "LINGER_SECONDS", 0.05):
-            active.finish()
+            finishing = Thread(target=active.finish, daemon=True)
+            finishing.start()
+            finishing.join(HANG_SECONDS)
+        self.assertFalse(finishing.is_alive())
         self.assertEqual(active.phase, Phase.OVER)
         self.assertTrue(hub.wait(lambda: passive.channel.pending, HANG_SECONDS))
 
@@ -288,6 +293,40 @@ class RSocketTests(VerbsTestCase):
         active.close()
         self.connected(listener, address)
 
+    def test_givesWay(self) -> None:
+        """
+        A peer that never says that it is ready leaves its place to the next, after a time, and hears of it.
+        """
+        listener, address = self.listening()
+        with mock.patch.object(stream, "ESTABLISH_SECONDS", 0.0):
+            _, channel = self.answered(listener, address)
+        self.connected(listener, address)
+        self.assertTrue(channel.pending)
+
+    def test_keepsPlace(self) -> None:
+        """
+        Until then it does not.
+        """
+        listener, address = self.listening()
+        peer, _ = self.answered(listener, address)
+        active = self.connecting(address)
+
+        def waits() -> bool:
+            self.progress(listener, active)
+            return listener.channel.pending
+
+        self.assertTrue(hub.wait(waits, HANG_SECONDS))
+        self.progress(listener, active)
+        self.assertEqual((listener.canAccept, active.phase), (False, Phase.CONNECTING))
+        peer.establish()
+
+        def established() -> bool:
+            self.progress(listener)
+            return listener.canAccept
+
+        self.assertTrue(hub.wait(established, HANG_SECONDS))
+        self.accepted(listener)
+
     def test_closedEarly(self) -> None:
         """
         The peer of a connection that is not established hears that its listener is closed.
@@ -296,6 +335,9 @@ class RSocketTests(VerbsTestCase):
         _, channel = self.answered(listener, address)
         self.close(listener)
         self.assertTrue(hub.wait(lambda: channel.pending, HANG_SECONDS))
+        event = channel.get_cm_event()
+        self.addCleanup(event.close)
+        self.assertIn(event.event_type, (_E.RDMA_CM_EVENT_REJECTED, _E.RDMA_CM_EVENT_DISCONNECTED))
 
     def test_noDescriptor(self) -> None:
         """

@@ -49,8 +49,10 @@ class DiskTests(SynchronousTestCase):
             raise SkipTest(reason)
         with tempfile.TemporaryDirectory() as directory:
             target = Target(*sides("shm0"), Path(directory))
-            self.addCleanup(target.stop)
-            for name in TESTS:
-                outcomes = compared(target, f"ALL.{name}")
-                self.assertIn("passed", outcomes["iser"], name)
-                self.assertEqual(outcomes["iser"], outcomes["iscsi"], name)
+            try:
+                for name in TESTS:
+                    outcomes = compared(target, f"ALL.{name}")
+                    self.assertIn("passed", outcomes["iser"], name)
+                    self.assertEqual(outcomes["iser"], outcomes["iscsi"], name)
+            finally:
+                target.stop()

@@ -1,6 +1,6 @@
 """
-C{python -m tests.interop.cprograms.repeat}: each program several times, and how often it passed.  What the
-tests look at is looked at each time.
+C{python -m tests.interop.cprograms.repeat}: each program several times, and how often it passed.  Each
+run makes all checks of the test.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> int:
         print(reason)
         return 1
     names = options.programs or [each.name for each in PROGRAMS]
-    # What tests write lies below the working directory.
+    # Tests write below the working directory.
     with tempfile.TemporaryDirectory(prefix="ib-") as directory:
         os.chdir(directory)
         try:

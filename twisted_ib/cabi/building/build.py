@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
+import stat
 import sys
 import sysconfig
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from typing import Any
 
 import attrs
 
-from twisted_ib.cabi.building.cache import built, compileIn
+from twisted_ib.cabi.building.cache import built, compileIn, compilerRun
 from twisted_ib.cabi.building.source import (
     exportedFunctions,
     handlerDeclarations,
@@ -167,13 +167,15 @@ def libraries() -> Path:
         users may change the cache.
     """
     folder = _cache() / _key()
+    own = (folder.parent.parent, folder.parent)
     if folder.is_dir():
-        _checkOwner(folder.parent)
+        _checkOwners(own)
         return folder
     compiler = _checked()
     try:
-        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _checkOwner(folder.parent)
+        for each in own:
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _checkOwners(own)
     except OSError as error:
         raise LibraryBuildError(f"no directory for libraries: {error}; set XDG_CACHE_HOME") from error
 
@@ -185,11 +187,12 @@ def libraries() -> Path:
     return folder
 
 
-def _checkOwner(folder: Path) -> None:
-    # Programs run what is in it.
-    found = folder.stat()
-    if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
-        raise LibraryBuildError(f"other users may change {folder}: set XDG_CACHE_HOME to one of yours")
+def _checkOwners(folders: Sequence[Path]) -> None:
+    # Programs run what is in them.  A link may be changed by others, whatever it points to.
+    for each in folders:
+        found = each.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
+            raise LibraryBuildError(f"other users may change {each}: set XDG_CACHE_HOME to one of yours")
 
 
 def compilerCommand() -> list[str]:
@@ -197,12 +200,12 @@ def compilerCommand() -> list[str]:
     @return: the C compiler of C{CC}, or that of Python, or C{cc}.
     @raise LibraryBuildError: there is none.
     """
-    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
-    if shutil.which(compiler[0]) is None:
-        compiler = ["cc"] if shutil.which("cc") else compiler
-    if shutil.which(compiler[0]) is None:
-        raise LibraryBuildError(f"there is no C compiler {compiler[0]}: install one, as Debian's package gcc")
-    return compiler
+    chosen = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
+    for name, *options in (chosen, ["cc"]):
+        found = shutil.which(name)
+        if found is not None:
+            return [os.path.abspath(found), *options]
+    raise LibraryBuildError(f"there is no C compiler {chosen[0]}: install one, as Debian's package gcc")
 
 
 def _checked() -> list[str]:
@@ -216,14 +219,8 @@ def _checked() -> list[str]:
         raise LibraryBuildError("Python.h is missing: install Python's headers (Debian's python3-dev)")
     for library in LIBRARIES:
         for header in library.headers:
-            found = subprocess.run(
-                [*compiler, "-E", "-x", "c", "-"],
-                input=f"#include <{header}>\n".encode(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                check=False,
-            )
-            if found.returncode:
+            status, _ = compilerRun([*compiler, "-E", "-include", header, "-x", "c", os.devnull])
+            if status:
                 raise LibraryBuildError(
                     f"{header} is missing: install rdma-core's headers, as Debian's package {library.package}"
                 )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -17,7 +18,7 @@ from twisted_ib.errors import LibraryBuildError
 
 #: Lines of the compiler's output that an error has.
 _COMPILER_LINES = 20
-#: One run of the compiler takes some seconds, on a busy machine too.
+#: One run of the compiler takes seconds; the limit guards against one that hangs.
 COMPILER_SECONDS = 300
 #: A build runs the compiler a few times: a temporary directory that is as old as this belongs to one that was
 #: killed.
@@ -31,7 +32,7 @@ def built(folder: Path, fill: Callable[[Path, Path], None]) -> None:
 
     @param folder: it; the directory above exists.
     @param fill: called with a temporary directory, and the directory in it that becomes C{folder}.
-    @raise LibraryBuildError: no directory can be made.
+    @raise LibraryBuildError: a directory or file cannot be made.
     """
     try:
         _removeAbandoned(folder.parent)
@@ -43,11 +44,11 @@ def built(folder: Path, fill: Callable[[Path, Path], None]) -> None:
     try:
         fill(temporary, made)
         # Two processes may build at once: the first one's directory stays.
-        try:
+        if not folder.is_dir():
             made.rename(folder)
-        except OSError as error:
-            if not folder.is_dir():
-                raise LibraryBuildError(f"no directory for libraries: {error}") from error
+    except OSError as error:
+        if not folder.is_dir():
+            raise LibraryBuildError(f"no place for libraries: {error}; set XDG_CACHE_HOME") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -61,7 +62,7 @@ def _removeAbandoned(cache: Path) -> None:
                 shutil.rmtree(each, ignore_errors=True)
 
 
-def compileIn(directory: Path, command: Sequence[str | os.PathLike[str]], subject: str) -> None:
+def compileIn(directory: Path, command: Sequence[str], subject: str) -> None:
     """
     Run the compiler.
 
@@ -69,20 +70,43 @@ def compileIn(directory: Path, command: Sequence[str | os.PathLike[str]], subjec
     @param subject: the words for what it compiles.
     @raise LibraryBuildError: it fails, cannot be run, or does not end in L{COMPILER_SECONDS}.
     """
-    try:
-        done = subprocess.run(
-            command,
-            cwd=directory,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=COMPILER_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise LibraryBuildError(f"{command[0]}: {error}") from error
-    if done.returncode:
-        last = "\n".join(done.stderr.splitlines()[-_COMPILER_LINES:])
+    status, said = compilerRun(command, directory)
+    if status:
+        last = "\n".join(said.splitlines()[-_COMPILER_LINES:])
         raise LibraryBuildError(f"{subject} cannot be compiled:\n{last}")
 
 
-__all__ = ["ABANDONED_SECONDS", "COMPILER_SECONDS", "built", "compileIn"]
+def compilerRun(command: Sequence[str], directory: Path | None = None) -> tuple[int, str]:
+    """
+    Run the compiler, whatever comes of it.
+
+    @return: its exit status, and what it wrote to the standard error.
+    @raise LibraryBuildError: it cannot be run, or does not end in L{COMPILER_SECONDS}.
+    """
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            # It has children of its own, which end with it.
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise LibraryBuildError(f"{command[0]}: {error}") from error
+    with process:
+        try:
+            _, said = process.communicate(timeout=COMPILER_SECONDS)
+        except BaseException as error:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise LibraryBuildError(f"{command[0]}: {error}") from error
+            raise
+    return process.returncode, said
+
+
+__all__ = ["ABANDONED_SECONDS", "COMPILER_SECONDS", "built", "compileIn", "compilerRun"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import time
 from collections import deque
 from enum import IntEnum
 
@@ -54,10 +55,12 @@ _COMPLETIONS = 64
 #: Octets of the parts of the send buffer that hold targets on their way.
 _CONTROL_BYTES = TARGET_BYTES * CONTROL_REQUESTS
 _RETRIES = 7
-#: Seconds that a socket which is closed waits for its peer to take what was written.  A peer that has no
-#: receives posted is asked for ever, since seven retries mean that; Linux keeps a TCP connection of this kind
-#: for 60 s (ip-sysctl, tcp_fin_timeout).
+#: Seconds that a socket which is closed or shut down waits for its peer to take what was written.  A peer
+#: that has no receives posted is asked for ever, since seven retries mean that.
 LINGER_SECONDS = 60.0
+#: Seconds that a peer keeps its place in a full backlog before it says that it is ready to receive.  It does
+#: so a round trip after the answer; the senders of forged requests never do, and would keep all others out.
+ESTABLISH_SECONDS = 2.0
 
 
 class Phase(IntEnum):
@@ -113,9 +116,9 @@ class RSocket:
         self.phase = Phase.NEW
         self.error = 0
         self.sendBytes = self.receiveBytes = BUFFER_BYTES
-        # Connections of a listener: those not established yet, those that the program has not taken, and how
-        # many of both there may be.
-        self._accepting: list[RSocket] = []
+        # Connections of a listener: those not established yet, each with the time until which it keeps its
+        # place, those that the program has not taken, and how many of both there may be.
+        self._accepting: dict[RSocket, float] = {}
         self._accepted: deque[RSocket] = deque()
         self._backlog = 0
         self._stream: Stream | None = None
@@ -161,11 +164,12 @@ class RSocket:
         """
         Take what has happened, and let the peer send more.
         """
-        self._settle()
+        if self._accepting:
+            self._settle()
         while self.phase is not Phase.OVER and self.channel.pending:
             # Each connection has descriptors and buffers: further requests wait in the communication manager,
             # which bounds them.
-            if self.phase is Phase.LISTENING and len(self._accepting) + len(self._accepted) >= self._backlog:
+            if self.phase is Phase.LISTENING and not self._makeRoom():
                 return
             with self.channel.get_cm_event() as event:
                 self._happened(event)
@@ -178,12 +182,26 @@ class RSocket:
             except HCAError:
                 self._fail(errno.EIO)
 
+    def _makeRoom(self) -> bool:
+        if len(self._accepting) + len(self._accepted) < self._backlog:
+            return True
+        for oldest, deadline in self._accepting.items():
+            if time.monotonic() < deadline:
+                break
+            del self._accepting[oldest]
+            oldest.close()
+            return True
+        return False
+
     def _settle(self) -> None:
         for each in tuple(self._accepting):
+            # Only an event changes its phase.
+            if not each.channel.pending:
+                continue
             each.progress()
             if each.phase is Phase.CONNECTING:
                 continue
-            self._accepting.remove(each)
+            del self._accepting[each]
             if each.phase is Phase.CONNECTED:
                 self._accepted.append(each)
             else:
@@ -271,7 +289,7 @@ class RSocket:
                 made.close()
             return
         made.phase = Phase.CONNECTING
-        self._accepting.append(made)
+        self._accepting[made] = time.monotonic() + ESTABLISH_SECONDS
 
     def _poll(self, stream: Stream) -> None:
         while True:
@@ -399,18 +417,17 @@ class RSocket:
             raise HandleError("The socket is not connected", errno.ENOTCONN)
         self._post(*self._stream.shutdown(way))
 
-    def flush(self, timeout: float | None = None) -> None:
+    def flush(self) -> None:
         """
-        Wait until all that was written has reached the peer, or never will.  The hub's lock must not be held.
-
-        @param timeout: seconds; L{None} waits for ever.
+        Wait until the peer has what was written, never will, or does not take it in time.  The hub's lock
+        must not be held.
         """
 
         def flushed() -> bool:
             self.progress()
             return self.isFlushed
 
-        hub.wait(flushed, timeout)
+        hub.wait(flushed, LINGER_SECONDS)
 
     def finish(self) -> None:
         """
@@ -421,7 +438,7 @@ class RSocket:
             if self.phase is Phase.CONNECTED:
                 with hub:
                     self.shutdown(Way.READ | Way.WRITE)
-                self.flush(LINGER_SECONDS)
+                self.flush()
         finally:
             with hub:
                 self.close()
@@ -431,7 +448,7 @@ class RSocket:
         Close it, with what was not accepted.
         """
         while self._accepting:
-            self._accepting.pop().close()
+            self._accepting.popitem()[0].close()
         while self._accepted:
             self._accepted.popleft().close()
         self.phase = Phase.OVER

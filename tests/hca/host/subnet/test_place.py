@@ -10,6 +10,7 @@ import stat
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.descriptors import descriptors, descriptorsBefore
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.errors import DeviceError, RunDirectoryError
 from twisted_ib.hca.host.entries import connect
@@ -111,10 +112,10 @@ class PlaceTests(SynchronousTestCase):
         """
         Where the socket cannot be made, nothing is left open and the lock is free.
         """
-        before = os.listdir("/proc/self/fd")
+        before = descriptorsBefore()
         os.mkdir(entryOf("x"), dir_fd=self.directory.fd)
         self.assertRaises(OSError, self.take)
-        self.assertEqual(os.listdir("/proc/self/fd"), before)
+        self.assertEqual(descriptors(), before)
         os.rmdir(entryOf("x"), dir_fd=self.directory.fd)
         self.taken().close()
 

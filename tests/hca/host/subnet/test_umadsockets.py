@@ -14,6 +14,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.subnet.test_umad import GET, NODE, PERF, Subnet, mad
+from tests.support.descriptors import descriptorsBefore
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.subnet.umadsockets import UmadSockets
 from twisted_ib.hca.subnet.umad import (
@@ -222,13 +223,13 @@ class SocketsTests(SynchronousTestCase):
         """
         client = self.attached()
         good = MESSAGE.pack(9, 0, 1, 1, 0, 256, mad(PERF, GET, NODE))
-        before = len(os.listdir("/proc/self/fd"))
+        before = descriptorsBefore()
         descriptors = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0]))]
         client.data.sendmsg([good + b"\0"], descriptors)
         client.control.sendmsg([CONTROL.pack(MAGIC, 0, GET_PORT, 0, b"") + b"\0"], descriptors)
         self.turn()
         self.assertEqual(self.lost, {"umad_malformed": 2})
-        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+        self.assertEqual(descriptorsBefore(), before)
 
     def test_nameless(self) -> None:
         """

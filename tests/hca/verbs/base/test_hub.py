@@ -16,6 +16,7 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.hcas import LISTENER, SDP, Taker, User
+from tests.support.descriptors import descriptors, descriptorsBefore
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.errors import UnknownDeviceError, WrongThreadError
@@ -411,9 +412,9 @@ class HubTests(SynchronousTestCase):
         """
         Waiting, and a device that came and went, leave no descriptor open.
         """
-        before = len(os.listdir("/proc/self/fd"))
+        before = descriptorsBefore()
         device = self.near.open("shm0")
         self.near.wait(lambda: False, 0.01)
         self.near.close(device)
         self.near.close(device)
-        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+        self.assertEqual(descriptors(), before)

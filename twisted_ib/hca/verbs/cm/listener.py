@@ -32,7 +32,8 @@ _REQUEST = rdma_cm_event_type.RDMA_CM_EVENT_CONNECT_REQUEST
 @implementer(IServiceListener)
 class Listener:
     """
-    The listener that the device calls for incoming requests.
+    The listener that the device calls for incoming requests.  For IPv6 alone on a device with an IPv4 address
+    it has no service, and never conflicts with another.
     """
 
     def __init__(self, identifier: Identifier, backlog: int) -> None:
@@ -55,7 +56,8 @@ class Listener:
         host = source.host
         if self._device.traits.hasAddress:
             if host == "::" and self._identifier.isIPv6Only and ":" not in self._device.address:
-                # As on a host without IPv6: nobody can reach it, and another may listen for IPv4.
+                # The device has no IPv6 address: no peer can reach the listener.  tgtd listens for IPv4 on
+                # the same port.
                 return []
             try:
                 host = self._device.listeningAddress(host)
