@@ -299,6 +299,8 @@ class CallerTests(HostileTestCase):
             self.refused(errno.ECONNRESET, passive.accept, ConnParam(qp_num=1))
         for passive in made:
             passive.disconnect()
+        for _ in range(2):
+            self.expect(self.far, Kind.RDMA_CM_EVENT_TIMEWAIT_EXIT)
         self.quiet(self.far)
 
     def next(self) -> str:
@@ -519,6 +521,7 @@ class CalledTests(HostileTestCase):
             self.peer.close()
             active.disconnect()
         self.expect(self.near, Kind.RDMA_CM_EVENT_DISCONNECTED)
+        self.expect(self.near, Kind.RDMA_CM_EVENT_TIMEWAIT_EXIT)
         self.quiet(self.near)
 
     def test_silent(self) -> None:
