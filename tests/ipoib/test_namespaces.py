@@ -12,6 +12,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.descriptors import descriptorsBefore
 from twisted_ib.errors import TunError
 from twisted_ib.ipoib import namespaces
 from twisted_ib.ipoib.namespaces import FAILED, NOT_FOUND, Command, named
@@ -233,7 +234,7 @@ class NamedTests(SynchronousTestCase):
         """
         It is entered, and left whatever happens.
         """
-        before = len(os.listdir("/proc/self/fd"))
+        before = descriptorsBefore()
 
         def fails() -> None:
             with named("blue"):
@@ -241,7 +242,7 @@ class NamedTests(SynchronousTestCase):
 
         self.assertRaises(TunError, fails)
         self.assertEqual([name for name, *_ in self.calls], ["setns", "setns"])
-        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+        self.assertEqual(descriptorsBefore(), before)
 
     def test_refused(self) -> None:
         """
