@@ -260,8 +260,20 @@ class RSocketTests(VerbsTestCase):
 
         self.assertTrue(hub.wait(answered, HANG_SECONDS))
         with channel.get_cm_event() as event:
-            self.assertEqual(event.event_type, enums.rdma_cm_event_type.RDMA_CM_EVENT_CONNECT_RESPONSE)
+            self.assertEqual(event.event_type, _E.RDMA_CM_EVENT_CONNECT_RESPONSE)
         return made, channel
+
+    def established(self, listener: RSocket) -> RSocket:
+        """
+        The connection of a listener whose peer has said that it is ready to receive.
+        """
+
+        def established() -> bool:
+            self.progress(listener)
+            return listener.canAccept
+
+        self.assertTrue(hub.wait(established, HANG_SECONDS))
+        return self.accepted(listener)
 
     def test_established(self) -> None:
         """
@@ -276,13 +288,7 @@ class RSocketTests(VerbsTestCase):
         self.assertEqual((listener.canAccept, posted), (False, []))
         patched.restore()
         active.establish()
-
-        def established() -> bool:
-            self.progress(listener)
-            return listener.canAccept
-
-        self.assertTrue(hub.wait(established, HANG_SECONDS))
-        self.assertIs(self.accepted(listener).phase, Phase.CONNECTED)
+        self.assertIs(self.established(listener).phase, Phase.CONNECTED)
 
     def test_neverEstablished(self) -> None:
         """
@@ -319,13 +325,7 @@ class RSocketTests(VerbsTestCase):
         self.progress(listener, active)
         self.assertEqual((listener.canAccept, active.phase), (False, Phase.CONNECTING))
         peer.establish()
-
-        def established() -> bool:
-            self.progress(listener)
-            return listener.canAccept
-
-        self.assertTrue(hub.wait(established, HANG_SECONDS))
-        self.accepted(listener)
+        self.established(listener)
 
     def test_closedEarly(self) -> None:
         """

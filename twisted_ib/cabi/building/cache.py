@@ -43,10 +43,9 @@ def built(folder: Path, fill: Callable[[Path, Path], None]) -> None:
         raise LibraryBuildError(f"no directory for libraries: {error}; set XDG_CACHE_HOME") from error
     try:
         fill(temporary, made)
-        # Two processes may build at once: the first one's directory stays.
-        if not folder.is_dir():
-            made.rename(folder)
+        made.rename(folder)
     except OSError as error:
+        # Two processes may build at once: the first one's directory stays.
         if not folder.is_dir():
             raise LibraryBuildError(f"no place for libraries: {error}; set XDG_CACHE_HOME") from error
     finally:

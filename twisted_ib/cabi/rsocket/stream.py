@@ -185,20 +185,18 @@ class RSocket:
     def _makeRoom(self) -> bool:
         if len(self._accepting) + len(self._accepted) < self._backlog:
             return True
-        for oldest, deadline in self._accepting.items():
-            if time.monotonic() < deadline:
-                break
-            del self._accepting[oldest]
-            oldest.close()
-            return True
-        return False
+        oldest = next(iter(self._accepting), None)
+        if oldest is None or time.monotonic() < self._accepting[oldest]:
+            return False
+        del self._accepting[oldest]
+        oldest.close()
+        return True
 
     def _settle(self) -> None:
         for each in tuple(self._accepting):
             # Only an event changes its phase.
-            if not each.channel.pending:
-                continue
-            each.progress()
+            if each.channel.pending:
+                each.progress()
             if each.phase is Phase.CONNECTING:
                 continue
             del self._accepting[each]
