@@ -1,5 +1,6 @@
 """
-Segments that count the stores made to them, to kill a process at the Nth, or the bytes that are copied.
+Segments that count the stores made to them, to kill a process at the Nth, or the bytes that are copied; and
+how much memory a call takes.
 
 Stores are C{segment.map[a:b] = x} and C{segment.cells[i] = x}.  Writes of
 C{struct.pack_into} into the map are not; a reader cannot see them before the next
@@ -8,9 +9,11 @@ counted store, so a kill there makes no difference.
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 import signal
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -162,3 +165,18 @@ class CopyCountingSegment(Segment):
     __slots__ = ()
 
     mapType = CopyCountingMap
+
+
+def traced(call: Callable[[], object]) -> tuple[int, int]:
+    """
+    Call something.
+
+    @return: the bytes that it has left, and the most that there were at a time.
+    """
+    tracemalloc.start()
+    try:
+        call()
+        gc.collect()
+        return tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()

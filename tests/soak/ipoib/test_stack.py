@@ -4,10 +4,8 @@ The stack in user space gets packets that are almost right.
 
 from __future__ import annotations
 
-import gc
-import tracemalloc
-
 from tests.ipoib.userspace import test_userspace
+from tests.support.counting import traced
 
 COUNT = 30_000
 #: Bytes that all of it may leave: among them the fragments of packets that wait for the rest.
@@ -25,8 +23,4 @@ class MutatedTests(test_userspace.MutatedTests):
         """
         Nothing is raised, and little is kept.  Seed 20.
         """
-        tracemalloc.start()
-        self.addCleanup(tracemalloc.stop)
-        super().test_mutated()
-        gc.collect()
-        self.assertLess(tracemalloc.get_traced_memory()[0], MOST)
+        self.assertLess(traced(super().test_mutated)[0], MOST)

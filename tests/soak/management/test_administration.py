@@ -5,11 +5,9 @@ identifiers.
 
 from __future__ import annotations
 
-import gc
-import tracemalloc
-
 from tests.hca.sm.sa import test_mutated
 from tests.hca.verbs.cm import test_subnet
+from tests.support.counting import traced
 
 COUNT = 30_000
 #: Bytes that all of it may leave.
@@ -27,11 +25,7 @@ class MutatedTests(test_mutated.MutatedTests):
         """
         Nothing is raised, and little is kept.  Seed 19.
         """
-        tracemalloc.start()
-        self.addCleanup(tracemalloc.stop)
-        super().test_mutated()
-        gc.collect()
-        self.assertLess(tracemalloc.get_traced_memory()[0], MOST)
+        self.assertLess(traced(super().test_mutated)[0], MOST)
 
 
 class GroupTests(test_subnet.SubnetGroupTests):

@@ -4,15 +4,15 @@ The hostile tests of C{tests.hca.mad} with the large number.
 
 from __future__ import annotations
 
-import gc
 import random
-import tracemalloc
+from functools import partial
 from typing import Any
 
 from tests.hca.mad.cases import MADTestCase, OnPackets, OnRings, OnSockets
 from tests.hca.mad.sa import test_client
 from tests.hca.mad.test_agents import AgentContract
 from tests.hca.mad.test_mutated import MutationContract
+from tests.support.counting import traced
 
 COUNT = 30_000
 #: Bytes that all that hostile datagrams leave may take.
@@ -30,11 +30,7 @@ class Hostile:
         """
         Nothing is raised, and little is kept.  Seed 30.
         """
-        tracemalloc.start()
-        self.addCleanup(tracemalloc.stop)
-        self.hostile(COUNT, random.Random(30))
-        gc.collect()
-        self.assertLess(tracemalloc.get_traced_memory()[0], MOST)
+        self.assertLess(traced(lambda: self.hostile(COUNT, random.Random(30)))[0], MOST)
 
 
 class LoopbackTests(Hostile, MADTestCase):
@@ -72,11 +68,7 @@ class Mutated(MutationContract):
         """
         Little is kept, while they come and after it.
         """
-        tracemalloc.start()
-        self.addCleanup(tracemalloc.stop)
-        super().attack(count)
-        gc.collect()
-        self.assertLess(tracemalloc.get_traced_memory()[1], MOST)
+        self.assertLess(traced(partial(super().attack, count))[1], MOST)
 
 
 class MutatedRingTests(OnRings, Mutated, MADTestCase):
