@@ -28,8 +28,11 @@ from twisted_ib.hca.wire.packet import Packet
 from twisted_ib.hca.wire.rocev2 import ETHERNET, UDPDatagram
 
 TSHARK = shutil.which("tshark")
+# Linux writes the checksum 0 as 0xFFFF, which is the same in ones' complement, where it computes one that a
+# device would have computed (skb_checksum_help()): one segment in 65,536.  tshark wants 0, by RFC 1624.
+_BAD_CHECKSUM = "(tcp.checksum.status == Bad && !(tcp.checksum == 0xffff && tcp.checksum_calculated == 0))"
 #: A display filter: FPDUs that tshark finds wrong.
-IWARP_WRONG = "_ws.malformed || iwarp_mpa.bad_length || tcp.checksum.status == Bad"
+IWARP_WRONG = f"_ws.malformed || iwarp_mpa.bad_length || {_BAD_CHECKSUM}"
 #: Protocols that take for themselves what they do not know.
 _NOT_GUESSED = ["--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct"]
 

@@ -320,3 +320,39 @@ class AnalysedTests(StreamTestCase):
         self.streams[0].sendmsg([octets[:-1] + bytes([octets[-1] ^ 1])])
         self.capture.close()
         self.assertEqual(crcsOf(self.file), {"Bad": 1})
+
+
+class ChecksumTests(SynchronousTestCase):
+    """
+    TCP's checksums, as tshark is asked about them.
+    """
+
+    def found(self, checksum: str) -> int:
+        """
+        @param checksum: of a segment for which 0 is right.
+        @return: in how many segments tshark finds something wrong.
+        """
+        if TSHARK is None:
+            raise SkipTest("tshark is not installed")
+        frame = bytes.fromhex(
+            "525400770002 525400770001 0800"
+            "4500002a 00004000 4006b6ca c0000201 c0000202"
+            f"c0001c06 00000001 00000001 50180053 {checksum} 0000"
+            "4f6b"
+        )
+        file = Path(self.mktemp())
+        header = pack("<IHHIIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1)
+        file.write_bytes(header + pack("<IIII", 0, 0, len(frame), len(frame)) + frame)
+        return len(tshark(file, IWARP_WRONG))
+
+    def test_zero(self) -> None:
+        """
+        It may be written as 0xFFFF, which Linux does.
+        """
+        self.assertEqual([self.found(each) for each in ("0000", "ffff")], [0, 0])
+
+    def test_wrong(self) -> None:
+        """
+        Any other is wrong.
+        """
+        self.assertEqual([self.found(each) for each in ("0001", "fffe", "b094")], [1, 1, 1])
