@@ -14,8 +14,10 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from configparser import ConfigParser
+from functools import cache
 from pathlib import Path
 
+from attrs import frozen
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.waiting import HANG_SECONDS
@@ -101,17 +103,41 @@ def nameOf(root: Path, path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
+@frozen
+class Facts:
     """
-    @return: The imports of a module, those in functions and for annotations included.
+    What the rules ask about a module.
+
+    @ivar docstring: Whether it begins with one.
+    @ivar imported: Its imports, those in functions and for annotations included.
+    @ivar attributes: The attributes that it names, each with the last name of what it is asked of.
     """
+
+    docstring: bool
+    imported: tuple[str, ...]
+    attributes: tuple[tuple[str, str], ...]
+
+
+# Copies of the tree differ from it in a module or two.
+@cache
+def facts(text: str) -> Facts:
+    """
+    @param text: A module's.
+    """
+    tree = ast.parse(text)
+    names: list[str] = []
+    attributes: list[tuple[str, str]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
-            for each in node.names:
-                yield f"{node.module}.{each.name}"
+            names.extend(f"{node.module}.{each.name}" for each in node.names)
         elif isinstance(node, ast.Import):
-            for each in node.names:
-                yield each.name
+            names.extend(each.name for each in node.names)
+        elif isinstance(node, ast.Attribute):
+            value = node.value
+            owner = value.attr if isinstance(value, ast.Attribute) else getattr(value, "id", "")
+            if owner != "path" or ast.unparse(value) != "os.path":
+                attributes.append((owner, node.attr))
+    return Facts(ast.get_docstring(tree) is not None, tuple(names), tuple(attributes))
 
 
 def folderEdges(root: Path) -> set[tuple[str, str]]:
@@ -124,7 +150,7 @@ def folderEdges(root: Path) -> set[tuple[str, str]]:
     for name, path in modules.items():
         if path.name == "__init__.py":
             continue
-        for target in imported(ast.parse(path.read_text())):
+        for target in facts(path.read_text()).imported:
             found = target if target in modules else target.rpartition(".")[0]
             if found not in modules or modules[found].name == "__init__.py":
                 continue
@@ -193,9 +219,9 @@ def managers(root: Path, protected: list[str], allowed: list[str]) -> set[str]:
     for path in sources(root):
         if isIn(nameOf(root, path), protected + allowed):
             continue
-        tree = ast.parse(path.read_text())
-        attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        if "cm" in attributes or any(isIn(name, protected) for name in imported(tree)):
+        known = facts(path.read_text())
+        isAsked = any(name == "cm" for _, name in known.attributes)
+        if isAsked or any(isIn(name, protected) for name in known.imported):
             found.add(str(path.relative_to(root)))
     return found
 
@@ -215,11 +241,9 @@ def unnamed(root: Path) -> list[str]:
     found = []
     for kind, (folders, names) in SEAM.items():
         for path in sources(root, *(f"twisted_ib/{each}" for each in folders.split())):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Attribute) and node.attr not in names:
-                    value = ast.unparse(node.value)
-                    if value != "os.path" and value.rpartition(".")[2].strip("_") == kind:
-                        found.append(f"{path.relative_to(root)}: {kind}.{node.attr}")
+            for owner, name in facts(path.read_text()).attributes:
+                if owner.strip("_") == kind and name not in names:
+                    found.append(f"{path.relative_to(root)}: {kind}.{name}")
     return found
 
 
@@ -464,8 +488,6 @@ class FolderTests(TreeTestCase):
         Every module of the package begins with a docstring.
         """
         bare = [
-            str(path.relative_to(ROOT))
-            for path in sources(ROOT)
-            if ast.get_docstring(ast.parse(path.read_text())) is None
+            str(path.relative_to(ROOT)) for path in sources(ROOT) if not facts(path.read_text()).docstring
         ]
         self.assertEqual(bare, [])

@@ -188,16 +188,8 @@ class PackagingTests(SynchronousTestCase):
 
     def test_sdist(self) -> None:
         """
-        A wheel built from an sdist is as one built from the checkout.
-        """
-        source = self.unpackSdist()
-        site, names = self.unpackWheel(backend("build_wheel", source, self.directory / "wheel"))
-        self.assertEqual(names, self.modules)
-        self.assertFound(site, site)
-
-    def test_sdistIsWhole(self) -> None:
-        """
-        An sdist has all that the checkout has: from it the tests run, the examples and C{.ci/run}.
+        An sdist has all that the checkout has: from it the tests run, the examples and C{.ci/run}.  A wheel
+        built from it is as one built from the checkout.
         """
         source = self.unpackSdist()
         there = {str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
@@ -205,6 +197,9 @@ class PackagingTests(SynchronousTestCase):
         generated = {name for name in there | kept if ".egg-info/" in name} | {"PKG-INFO"}
         self.assertEqual(kept - there - generated, {"twisted/plugins/dropin.cache"})
         self.assertEqual(there - kept - generated, set())
+        site, names = self.unpackWheel(backend("build_wheel", source, self.directory / "wheel"))
+        self.assertEqual(names, self.modules)
+        self.assertFound(site, site)
 
     def test_checkoutIsWhole(self) -> None:
         """

@@ -11,12 +11,14 @@ import sys
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.commands import PATH
 from tests.support.waiting import HANG_SECONDS
 
 _LIST = "import json, sys; print(json.dumps(sorted(sys.modules)))"
 _BASE = "from twisted.internet import epollreactor as e; e.install()"
 _OURS = "from twisted_ib.reactor import ibreactor as e; e.install()"
 _RUN = "from twisted.internet import reactor as r; r.callWhenRunning(r.stop); r.run()"
+_NO_BYTE_CODE = "PYTHONDONTWRITEBYTECODE"
 
 #: All that the reactor may import before somebody uses a device or a switch.
 REACTOR = {
@@ -90,6 +92,21 @@ class StartupTests(SynchronousTestCase):
         self.assertNotIn("twisted.internet.reactor", found)
         own = {name for name in found if name.startswith("twisted_ib")}
         self.assertEqual(own, {"twisted_ib", "twisted_ib.internet", "twisted_ib.internet.strings"})
+
+    def test_byteCode(self) -> None:
+        """
+        Processes that tests start write byte code, whatever the environment says.
+        """
+        program = f"{PATH}import os, tests; print({_NO_BYTE_CODE!r} in os.environ)"
+        environment = {**os.environ, _NO_BYTE_CODE: "1"}
+        said = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            check=True,
+            timeout=HANG_SECONDS,
+            env=environment,
+        )
+        self.assertEqual(said.stdout, b"False\n")
 
 
 __all__ = ["StartupTests"]

@@ -75,12 +75,12 @@ def fixedLimits(source: str) -> list[int]:
         limit = None
         if isinstance(node, ast.ClassDef):
             for each in node.body:
-                if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "timeout":
+                if isinstance(each, ast.Assign) and getattr(each.targets[0], "id", "") == "timeout":
                     limit = each.value
         elif isinstance(node, ast.Call):
             limit = _limit(node)
-        elif isinstance(node, ast.BinOp) and ast.unparse(node.left) == "time.monotonic()":
-            limit = node.right if isinstance(node.op, ast.Add) else None
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and isinstance(node.left, ast.Call):
+            limit = node.right if ast.unparse(node.left) == "time.monotonic()" else None
         number = _number(limit, constants)
         if number is not None and number >= 1:
             assert limit is not None

@@ -197,7 +197,7 @@ class TreeTests(SynchronousTestCase):
         A test of the unchanged tree that fails once is forgiven.
         """
         test = self.module.with_name("test_clamped.py")
-        test.write_text(TOY_TEST.replace(", 9)\n", ", 8)\n"))
+        test.write_text(TOY_TEST.replace(", 9)\n", ", 80)\n"))
         tree = Tree(self.module.parent.parent)
         run = Tree._run
 

@@ -164,6 +164,8 @@ class Tree:
         shutil.copy2(target, kept)
         try:
             target.write_text(mutation.applied(target.read_text()))
+            # What was compiled is told by a second and a size, which may be those of both.
+            os.utime(target, (0, 0))
             # What is compiled of the changed module is not kept.
             return self._run(tests, limit, {"PYTHONDONTWRITEBYTECODE": "1"})
         finally:

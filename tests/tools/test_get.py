@@ -24,6 +24,8 @@ from twisted.web.static import File
 from tests.support.commands import programOf
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.internet.readers import channelsOf
+from twisted_ib.tools.get import parseEndpoint, parseURL
+from twisted_ib.tools.program import ProgramError
 
 COMMAND = ["-c", programOf("get")]
 
@@ -273,27 +275,42 @@ class GetTests(TestCase):
         """
         An error in the command line is one line too.
         """
+        url, endpoint = "http://127.0.0.1/", "sdp:127.0.0.1:http"
+        said = f"ib-get: endpoint {endpoint}: port 'http' is not a number (1 to 65535)\n"
+        # The endpoint stands there once.
+        await self.fails([url, "--endpoint", endpoint, "-o", str(self.output)], said)
+        await self.fails(["http://127.0.0.1:port/", "-o", str(self.output)])
+        await self.fails([], "URL")
+
+    def test_badEndpoints(self) -> None:
+        """
+        The error of an endpoint says what is wrong.
+        """
+        uri = parseURL("http://127.0.0.1/")
         for endpoint, word in (
-            ("sdp:127.0.0.1:http", "port 'http' is not a number (1 to 65535)"),
             ("sdp:127.0.0.1:70000", "port 70000 is out of range (1 to 65535)"),
             ("sdp:127.0.0.1:7000:colour=red", "got an unexpected keyword argument 'colour'"),
             ("sdp:127.0.0.1", "missing a required argument: 'port'"),
             ("nosuch:127.0.0.1:7000", "Unknown endpoint type: 'nosuch'"),
             ("sdpp:127.0.0.1:7000", "Unknown endpoint type: 'sdpp'; did you mean sdp:?"),
         ):
-            # The endpoint stands there once.
-            said = f"ib-get: endpoint {endpoint}: {word}\n"
-            await self.fails(["http://127.0.0.1/", "--endpoint", endpoint, "-o", str(self.output)], said)
+            error = self.assertRaises(ProgramError, parseEndpoint, reactor, endpoint, uri)
+            self.assertIn(f"endpoint {endpoint}: ", str(error))
+            self.assertIn(word, str(error))
+
+    def test_badURLs(self) -> None:
+        """
+        What is no URL is an error of one line.
+        """
         for url in (
             "ftp://127.0.0.1/",
             "nonsense",
-            "http://127.0.0.1:port/",
             "http:///path",
             "http://a/b c",
             "http://\u00e9/",
+            "http://a/\n",
         ):
-            await self.fails([url, "-o", str(self.output)])
-        await self.fails([], "URL")
+            self.assertNotIn("\n", str(self.assertRaises(ProgramError, parseURL, url)))
 
     async def test_badOutput(self) -> None:
         """

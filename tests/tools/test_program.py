@@ -4,11 +4,13 @@ Tests for L{twisted_ib.tools.program}: what all commands have.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
 import sys
 from configparser import ConfigParser
+from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -67,16 +69,29 @@ class CommandsTests(CommandTestCase):
         )
         return ended.returncode, ended.stderr
 
+    def version(self, command: str) -> str:
+        """
+        @return: what it prints for C{--version}, after which it ends with status 0.
+        """
+        said = io.StringIO()
+        with redirect_stdout(said):
+            ended = self.assertRaises(
+                SystemExit, import_module(f"twisted_ib.tools.{command}").main, ["--version"]
+            )
+        self.assertEqual(ended.code, 0)
+        return said.getvalue()
+
     def test_version(self) -> None:
         """
         C{--version} is one line with the version of the package.
         """
+        line = [sys.executable, "-c", programOf("policy"), "--version"]
+        ended = subprocess.run(line, capture_output=True, text=True, timeout=HANG_SECONDS)
+        self.assertEqual((ended.returncode, ended.stdout, ended.stderr), (0, self.version("policy"), ""))
         for command in COMMANDS:
-            line = [sys.executable, "-c", programOf(command), "--version"]
-            said = subprocess.run(line, capture_output=True, text=True, timeout=HANG_SECONDS)
-            name, number = said.stdout.split()
+            name, number = self.version(command).split()
             self.assertTrue(name.startswith("ib-"))
-            self.assertEqual((said.returncode, number, said.stderr), (0, version("twisted-ib"), ""))
+            self.assertEqual(number, version("twisted-ib"))
 
     def test_closed(self) -> None:
         """
