@@ -212,14 +212,76 @@ class StreamTests(BlockingTestCase):
         """
         A socket that nobody closed closes its connection when it is collected.
         """
-        one, other = self.pair()
-        self.doCleanupsOf(one)
-        number = one.fileno()
-        del one
+        held, other = self.lonely()
+        number = held[0].fileno()
+        turn, left = self.loop.turn, []
+
+        def counted(limit: float | None, poll: Any) -> int:
+            left.append(len(self.loop.orphans))
+            return turn(limit, poll)
+
+        self.patch(self.loop, "turn", counted)
+        held.clear()
         gc.collect()
-        self.flushWarnings()
         self.assertNotIn(number, descriptors.offloaded)
         self.assertEqual(other.recv(1), b"")
+        # No turn sleeps before.
+        self.assertEqual(set(left), {0})
+
+    def test_garbageOfThread(self) -> None:
+        """
+        The thread that sleeps for all is woken for what another's garbage has left.
+        """
+        held, other = self.lonely()
+        waiting = self.inThread(other.recv, 1)
+        waitUntil(lambda: self.loop.sleeping)
+        woken: list[int] = []
+        wakeUp = self.loop.reactor.wakeUp
+        self.patch(self.loop.reactor, "wakeUp", lambda: (woken.append(1), wakeUp()))
+        held.clear()
+        gc.collect()
+        self.assertEqual(woken, [1])
+        self.assertEqual(waiting.result(HANG_SECONDS), b"")
+
+    def test_garbageOfTurn(self) -> None:
+        """
+        A turn in which garbage is collected does not sleep.
+        """
+        held, other = self.lonely()
+        loop, poller, limits = self.loop, self.loop.reactor._poller, []
+
+        class Poller:
+            """
+            An epoll object that says how long it sleeps where something is left to do.
+            """
+
+            def poll(self, limit: float, most: int) -> Any:
+                """
+                Sleep.
+                """
+                if loop.orphans:
+                    limits.append(limit)
+                return poller.poll(limit, most)
+
+        def beside() -> int:
+            held.clear()
+            gc.collect()
+            return 0
+
+        self.patch(self.loop.reactor, "_poller", Poller())
+        self.patch(self.loop, "threadsBeside", beside)
+        self.assertEqual(other.recv(1), b"")
+        self.assertEqual(limits, [0])
+
+    def lonely(self) -> tuple[list[Any], Any]:
+        """
+        Return two ends of a connection, the first in a list, where its only reference is.
+        """
+        self.addCleanup(self.flushWarnings)
+        held = list(self.pair())
+        other = held.pop()
+        self.doCleanupsOf(held[0])
+        return held, other
 
     def doCleanupsOf(self, skt: Any) -> None:
         """

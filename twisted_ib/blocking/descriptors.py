@@ -34,10 +34,9 @@ class Offloaded:
         self.others: WeakSet[Any] | None = None
 
     def __del__(self) -> None:
-        # Garbage may be collected within the reactor: the next turn closes it.
         part = self.part
-        if part is not None and not part.loop.forked:
-            part.loop.orphans.append(part)
+        if part is not None:
+            part.loop.abandon(part)
 
 
 #: The sockets that have a part over SDP, or attempts to have one, by descriptor.

@@ -149,8 +149,8 @@ class _Bound:
 
     def __del__(self) -> None:
         # As of a connection whose socket was never closed.
-        if self.port is not None and not self.loop.forked:
-            self.loop.orphans.append(self)
+        if self.port is not None:
+            self.loop.abandon(self)
 
 
 class _Nobody(ClientFactory):

@@ -140,6 +140,9 @@ class DrivenReactor(IBReactor):
         else:
             loop = self.blockingLoop
             loop.sleeping = True
+            if loop.orphans:
+                # Abandoned since the turn began: there is no wake-up for it.
+                limit = 0.0
             loop.lock.release()
             try:
                 if kernel is None:
@@ -251,7 +254,7 @@ class BlockingLoop:
     """
     The private reactor of this process, and the threads that wait for it.
 
-    Methods but C{__enter__} are called with the lock: C{with loop:}.
+    Methods but C{__enter__} and C{abandon} are called with the lock: C{with loop:}.
 
     @ivar lock: The lock; whoever takes it without C{with loop:} sees that the L{owner} is its thread.
     @ivar owner: The thread that the devices belong to.
@@ -296,6 +299,16 @@ class BlockingLoop:
             for channel in channelsOf(self.reactor):
                 if not channel.device.closed:
                     channel.device.thread = me
+
+    def abandon(self, part: Any) -> None:
+        """
+        Close what a collected socket has left, in the next turn: garbage may be collected within the reactor.
+        Called by any thread, without the lock.
+        """
+        if not self.forked:
+            self.orphans.append(part)
+            if self.sleeping:
+                self.reactor.wakeUp()
 
     def _closeOrphans(self) -> None:
         while self.orphans:
@@ -415,9 +428,9 @@ class BlockingLoop:
             while True:
                 if deadline is not None:
                     limit = max(0.0, deadline - monotonic())
-                self.turn(limit, kernel)
                 if self.orphans:
                     self._closeOrphans()
+                self.turn(limit, kernel)
                 woken = self._serveFollowers() if self._followers else 0
                 if ready() or (kernel is not None and self._isKernelReady(kernel)):
                     return True
