@@ -13,6 +13,8 @@
 #include <unistd.h>
 #include "checks.h"
 
+#define ROUNDS 300
+
 static struct ibv_context *opened(void)
 {
     struct ibv_device **list = MADE(ibv_get_device_list(NULL));
@@ -164,6 +166,53 @@ static void cancel(void)
     IS(ibv_close_device(context), 0);
 }
 
+static void *acknowledge(void *channel)
+{
+    struct ibv_cq *cq;
+    void *own;
+
+    while (!ibv_get_cq_event(channel, &cq, &own)) {
+        IS(own == channel, 1);
+        ibv_ack_cq_events(cq, 1);
+    }
+    return NULL;
+}
+
+/* Queues whose events a thread waits for are destroyed at any moment: it goes on with those of others. */
+static void events(void)
+{
+    struct ibv_context *context = opened();
+    struct ibv_pd *pd = MADE(ibv_alloc_pd(context));
+    struct ibv_comp_channel *channel = MADE(ibv_create_comp_channel(context));
+    struct ibv_qp_attr attr = {.port_num = 1};
+    struct ibv_recv_wr request = {.wr_id = 1}, *refused = NULL;
+    pthread_t thread;
+    void *result;
+
+    pthread_create(&thread, NULL, acknowledge, channel);
+    for (int round = 0; round < ROUNDS; round++) {
+        struct ibv_cq *cq = MADE(ibv_create_cq(context, 8, channel, channel, 0));
+        struct ibv_qp *qp = MADE(queue_pair(pd, cq, NULL));
+
+        attr.qp_state = IBV_QPS_INIT;
+        IS(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
+        IS(ibv_req_notify_cq(cq, 0), 0);
+        IS(ibv_post_recv(qp, &request, &refused), 0);
+        attr.qp_state = IBV_QPS_ERR;
+        IS(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
+        /* Some of the events are fetched, others not. */
+        if (round % 4)
+            usleep(round % 4 * 100);
+        IS(ibv_destroy_qp(qp), 0);
+        IS(ibv_destroy_cq(cq), 0);
+    }
+    pthread_cancel(thread);
+    pthread_join(thread, &result);
+    IS(result == PTHREAD_CANCELED, 1);
+    IS(ibv_destroy_comp_channel(channel), 0);
+    IS(ibv_close_device(context), 0);
+}
+
 /* Signals are for the threads of the program: here one that waits for them. */
 static void signals(void)
 {
@@ -193,6 +242,8 @@ int main(int count, char **words)
         forks();
     else if (!strcmp(story, "cancel"))
         cancel();
+    else if (!strcmp(story, "events"))
+        events();
     else if (!strcmp(story, "signals"))
         signals();
     else

@@ -163,6 +163,12 @@ class OrderTests(ProgramTestCase):
         """
         self.assertEqual(self.story("cancel"), "")
 
+    def test_events(self) -> None:
+        """
+        A thread waits for events of queues that another destroys.
+        """
+        self.assertEqual(self.story("events"), "")
+
     def test_signals(self) -> None:
         """
         The library's thread takes no signals.
