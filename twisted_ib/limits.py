@@ -190,9 +190,9 @@ INLINE_DATA = 1024
 ASYNC_EVENTS = 1024
 #: The path MTU of a device of operations, and so its longest datagram (IBTA vol. 1 9.8.3).
 DATAGRAM_BYTES = 4096
-#: Datagrams for one HCA that wait for address resolution; more are lost, as on a wire (ARP:
-#: RFC 1122 section 2.3.2.2).
-DATAGRAMS_UNRESOLVED = 64
+#: Datagrams for one HCA that wait for the path to it, or for room there: at most 4 MiB; more are lost, as in
+#: the queue of a network interface (Linux has C{txqueuelen} 1000).
+DATAGRAMS_QUEUED = 1024
 #: Receives of one shared receive queue (Linux rxe: 2^20).
 SHARED_RECEIVE_DEPTH = 32768
 #: The most completions, and microseconds, that one event of a completion queue waits for: 16 bits in verbs.

@@ -277,7 +277,7 @@ class GroupContract:
         """
         A member that takes nothing holds up neither the sender nor the other members.
         """
-        self.patch(limits, "DATAGRAMS_UNRESOLVED", 4)
+        self.patch(limits, "DATAGRAMS_QUEUED", 4)
         a, b, c = (self.device() for _ in range(3))
         one = DatagramSide(a)
         two, three = DatagramSide(b), DatagramSide(c, 1)

@@ -137,7 +137,8 @@ class RepliesTests(TransferTestCase):
         """
         Many, and more than can wait for their way.
         """
-        self.both("-c", "4", "-C", str(2 * limits.DATAGRAMS_UNRESOLVED), "-S", "1000")
+        self.patch(limits, "DATAGRAMS_QUEUED", 64)
+        self.both("-c", "4", "-C", str(2 * limits.DATAGRAMS_QUEUED), "-S", "1000")
         self.both("-S", str(limits.DATAGRAM_BYTES))
         self.both("-C", "0")
 

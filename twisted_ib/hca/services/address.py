@@ -283,7 +283,7 @@ class AddressPaths:
         Whether one more datagram may wait where C{count} wait already.
         """
         # Two bounds: one address must not use up the device's share, nor many dead ones together.
-        return count < limits.DATAGRAMS_UNRESOLVED and self.waiting < DATAGRAMS_WAITING
+        return count < limits.DATAGRAMS_QUEUED and self.waiting < DATAGRAMS_WAITING
 
     def lose(self, count: int) -> None:
         """

@@ -112,7 +112,7 @@ class DatagramConnection(PingConnection):
             request.set_wr_ud(self._way, self._number, self._key)
             self.post(request)
             # Until the path is resolved the device keeps this many and drops the rest, as a wire would.
-            self._settle(limits.DATAGRAMS_UNRESOLVED - 1)
+            self._settle(limits.DATAGRAMS_QUEUED - 1)
         self._settle(0)
 
     def _settle(self, most: int) -> None:

@@ -302,11 +302,11 @@ class DepartureTests(AddressTestCase):
         """
         Only so many wait for one address; the first stay.
         """
-        for i in range(limits.DATAGRAMS_UNRESOLVED + 3):
+        for i in range(limits.DATAGRAMS_QUEUED + 3):
             self.send(f"{i}")
         self.assertEqual(self.lost, 3)
         self.device.asked[0][1].pathReady(self.path)
-        self.assertEqual(self.arrived(), [f"{i}" for i in range(limits.DATAGRAMS_UNRESOLVED)])
+        self.assertEqual(self.arrived(), [f"{i}" for i in range(limits.DATAGRAMS_QUEUED)])
 
     def test_waitingBound(self) -> None:
         """
@@ -342,7 +342,7 @@ class DepartureTests(AddressTestCase):
         """
         self.device.path = self.path
         self.path.room = 1
-        for i in range(limits.DATAGRAMS_UNRESOLVED + 2):
+        for i in range(limits.DATAGRAMS_QUEUED + 2):
             self.send(f"{i}")
         self.assertEqual(self.lost, 1)
         self.path.drain(2)
@@ -350,7 +350,7 @@ class DepartureTests(AddressTestCase):
         self.path.room = 1
         self.send("last")  # Does not overtake.
         self.path.drain(1 << 30)
-        expected = [f"{i}" for i in range(3, limits.DATAGRAMS_UNRESOLVED + 1)]
+        expected = [f"{i}" for i in range(3, limits.DATAGRAMS_QUEUED + 1)]
         self.assertEqual(self.arrived(), [*expected, "last"])
         self.assertEqual(self.path.waiting, [])
 
