@@ -1,21 +1,19 @@
 """
-Tests for C{ib-policy}, run as a user runs it: as a process.
+Tests for C{ib-policy}.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
-import subprocess
-import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.commands import programOf
-from tests.support.waiting import HANG_SECONDS
-
-RUN = programOf("policy")
+from twisted_ib.tools.policy import main
 
 RULES = """\
 use tcp server ttcp* *:22-25
@@ -50,14 +48,21 @@ class PolicyTests(SynchronousTestCase):
 
         @return: the exit status, standard output and standard error.
         """
-        ended = subprocess.run(
-            [sys.executable, "-c", RUN, *arguments],
-            cwd=self.folder,
-            env=dict(self.environment, **environment),
-            capture_output=True,
-            timeout=HANG_SECONDS,
-        )
-        return ended.returncode, ended.stdout.decode(), ended.stderr.decode()
+        said, errors = io.StringIO(), io.StringIO()
+        before = os.getcwd()
+        os.chdir(self.folder)
+        try:
+            with (
+                mock.patch.dict(os.environ, {**self.environment, **environment}, clear=True),
+                redirect_stdout(said),
+                redirect_stderr(errors),
+            ):
+                status = main(arguments)
+        except SystemExit as end:
+            status = int(end.code or 0)
+        finally:
+            os.chdir(before)
+        return status, said.getvalue(), errors.getvalue()
 
     def verdict(self, *arguments: str, **environment: str) -> str:
         """
