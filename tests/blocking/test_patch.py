@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import connection
 from typing import Any
 
 from tests.blocking.case import LOOPBACK, BlockingTestCase, exactly
@@ -68,6 +69,24 @@ class PatchTests(BlockingTestCase):
         self.assertFalse(hasattr(socketserver.ForkingMixIn, "server_activate"))
         self.assertRaises(RuntimeError, unpatch)
         self.flushWarnings()
+
+    def test_multiprocessing(self) -> None:
+        """
+        Connections of C{multiprocessing} are descriptors of TCP connections; C{wait} takes sockets over SDP
+        beside them.
+        """
+        with patched():
+            with connection.Listener((LOOPBACK, 0), authkey=b"key") as listener:
+                calling = self.inThread(connection.Client, listener.address, None, b"key")
+                with listener.accept() as accepted, calling.result(HANG_SECONDS) as called:
+                    called.send([1])
+                    self.assertTrue(accepted.poll(HANG_SECONDS))
+                    self.assertEqual(accepted.recv(), [1])
+                    one, other = self.pair()
+                    self.assertEqual(connection.wait([accepted, other], 0), [])
+                    one.send(b"x")
+                    self.assertEqual(connection.wait([accepted, other], HANG_SECONDS), [other])
+        self.assertIs(connection.socket, socket)
 
     def test_http(self) -> None:
         """

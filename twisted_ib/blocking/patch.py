@@ -17,6 +17,8 @@ import socketserver
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import connection
+from types import ModuleType
 from typing import Any
 
 from twisted_ib.blocking import select as ourSelect
@@ -31,6 +33,10 @@ def _activateForking(server: Any) -> None:
     super(socketserver.ForkingMixIn, server).server_activate()
 
 
+# Its connections are descriptors, with os.read and os.write: they stay TCP.
+_kernelSockets = ModuleType(socket.__name__, socket.__doc__)
+vars(_kernelSockets).update(vars(socket))
+
 #: What is replaced: the module or class, the name, and its replacement.
 _NAMES: tuple[tuple[Any, str, Any], ...] = (
     (socket, "socket", ourSocket.socket),
@@ -44,6 +50,8 @@ _NAMES: tuple[tuple[Any, str, Any], ...] = (
     (socketserver, "_ServerSelector", ourSelect.PollSelector),
     (ssl.SSLContext, "wrap_socket", wrap_socket),
     (socketserver.ForkingMixIn, "server_activate", _activateForking),
+    (connection, "socket", _kernelSockets),
+    (connection, "_WaitSelector", ourSelect.PollSelector),
 )
 
 #: How many L{patched} contexts are open, and what the names stood for before.
