@@ -4,16 +4,23 @@ Tests for L{twisted_ib.blocking.loop}: who drives it.
 
 from __future__ import annotations
 
+import atexit
+import errno
 import os
+import signal
 import sys
+from collections.abc import Callable
 from subprocess import PIPE, Popen, run
-from time import monotonic
+from threading import get_ident
+from time import monotonic, sleep
+from types import SimpleNamespace
+from typing import Any
 
 from twisted.python import threadable
 
 from tests.blocking.case import LOOPBACK, BlockingTestCase, exactly
 from tests.support.waiting import HANG_SECONDS, waitUntil
-from twisted_ib import socket
+from twisted_ib import select, socket
 from twisted_ib.blocking import loop as module
 
 #: A program that writes more than the medium holds, and ends; its argument is the port.
@@ -137,6 +144,159 @@ class LoopTests(BlockingTestCase):
                 self.assertEqual(skt.recv(1), b"x")
         idle.shutdown(2)
         leader.result(HANG_SECONDS)
+
+    def signalled(self, call: Callable[[], object]) -> Callable[[], None]:
+        """
+        Return what has the main thread call something, in a signal's handler, as soon as it sleeps.
+        """
+        begun: list[bool] = []
+
+        def handler(*_: object) -> None:
+            if not begun:
+                begun.append(True)
+                call()
+
+        def kill() -> None:
+            # While it has not the loop's lock.  A handler waits for the end of a sleep that began with it.
+            with self.loop:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            sleep(0.001)
+
+        former = signal.signal(signal.SIGUSR1, handler)
+        self.addCleanup(signal.signal, signal.SIGUSR1, former)
+        return lambda: waitUntil(lambda: begun, kill)
+
+    def test_signal(self) -> None:
+        """
+        A wait within a signal's handler, in the sleep of the leader, may take what the leader waits for: the
+        leader is woken, and sleeps as before for other threads.
+        """
+        one, other = self.pair()
+        third, fourth = self.pair()
+        seen: list[Any] = []
+        woken: list[bool] = []
+        wakeUp = self.loop.reactor.wakeUp
+        outer = one._connection().readable
+
+        def send() -> None:
+            inner = third._connection().readable
+            waitUntil(lambda: self.loop.sleeping and self.loop._leaderReady == inner)
+            fourth.sendall(b"inner")
+
+        def handler() -> None:
+            other.sendall(b"outer")
+            sending = self.inThread(send)
+            seen.append(exactly(third, 5))
+            seen.append(self.loop.sleeping)
+            seen.append(any(woken))
+            sending.result(HANG_SECONDS)
+
+        def counted() -> None:
+            # By the leader itself, after its inner wait.
+            woken.append(get_ident() == self.loop._leader and self.loop._leaderReady == outer)
+            wakeUp()
+
+        kill = self.signalled(handler)
+
+        def begin() -> None:
+            waitUntil(lambda: self.loop.sleeping)
+            kill()
+
+        self.patch(self.loop.reactor, "wakeUp", counted)
+        killing = self.inThread(begin)
+        self.assertEqual(one.recv(5), b"outer")
+        killing.result(HANG_SECONDS)
+        self.assertEqual(seen, [b"inner", True, True])
+
+    def test_signalOfDeputy(self) -> None:
+        """
+        The same in a follower: the inner wait is the deputy, as its thread does not look at the outer one.
+        """
+        inner, giving = self.pair()
+        main = get_ident()
+        for isDeputy in False, True:
+            one, other = self.pair()
+            led, ending = self.pair()
+            leader = self.inThread(led.recv, 1)
+            waitUntil(lambda: self.loop.sleeping)
+            kill = self.signalled(lambda: self.assertEqual(inner.recv(1), b"i"))
+
+            def rest(isDeputy: bool, ending: Any, other: Any, kill: Callable[[], None]) -> None:
+                waitUntil(lambda: self.loop._followers)
+                if isDeputy:
+                    # As a leader does that leaves, before another one comes.
+                    with self.loop:
+                        (self.loop._deputy,) = self.loop._followers
+                kill()
+                waitUntil(lambda: len(self.loop._followers) == 2)
+                ending.sendall(b"l")
+                try:
+                    waitUntil(lambda: self.loop._leader == main)
+                finally:
+                    giving.sendall(b"i")
+                    other.sendall(b"o")
+
+            going = self.inThread(rest, isDeputy, ending, other, kill)
+            self.assertEqual(one.recv(1), b"o")
+            self.assertEqual(leader.result(HANG_SECONDS), b"l")
+            going.result(HANG_SECONDS)
+
+    def test_noDescriptor(self) -> None:
+        """
+        A follower that gets no descriptor to wait with is none.
+        """
+        one, other = self.pair()
+        idle, _ = self.pair()
+        leader = self.inThread(one.recv, 1)
+        waitUntil(lambda: self.loop.sleeping)
+
+        def full(*_: object) -> int:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        self.patch(os, "eventfd", full)
+        raised = self.assertRaises(OSError, select.select, [idle], [], [])
+        self.assertEqual(raised.errno, errno.EMFILE)
+        self.assertEqual(self.loop._followers, [])
+        other.sendall(b"x")
+        self.assertEqual(leader.result(HANG_SECONDS), b"x")
+        self.assertIsNone(self.loop._deputy)
+
+    def test_notEntered(self) -> None:
+        """
+        An exception on the way in, as a signal's handler raises it, leaves the lock to others.
+        """
+
+        def close() -> None:
+            raise KeyboardInterrupt
+
+        self.loop.abandon(SimpleNamespace(close=close))
+        self.assertRaises(KeyboardInterrupt, self.loop.__enter__)
+
+        def isFree() -> bool:
+            if self.loop.lock.acquire(False):
+                self.loop.lock.release()
+                return True
+            return False
+
+        found = self.inThread(isFree).result(HANG_SECONDS)
+        if not found:
+            self.loop.lock.release()
+        self.assertTrue(found)
+
+    def test_daemons(self) -> None:
+        """
+        After the end of the process no daemon thread takes the lock: the interpreter ends it, and the lock
+        would be its own for good.
+        """
+        registered: list[Any] = []
+        self.patch(atexit, "register", lambda *call: registered.append(call))
+        self.patch(module, "_loop", None)
+        lock = module.theLoop().lock
+        ((end, *arguments),) = registered
+        end(*arguments)
+        self.assertFalse(self.inThread(lock.acquire, False).result(HANG_SECONDS))
+        lock.release()
+        self.assertTrue(self.inThread(lock.acquire, False).result(HANG_SECONDS))
 
     def test_end(self) -> None:
         """

@@ -9,8 +9,9 @@ import socket as kernel
 from typing import Any
 
 from tests.blocking.case import BlockingTestCase, exactly
-from tests.support.waiting import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import select, selectors
+from twisted_ib import socket as offloading
 from twisted_ib.blocking.descriptors import offloaded
 
 
@@ -130,6 +131,75 @@ class SelectTests(BlockingTestCase):
             self.assertNotIn(number, offloaded)
             self.assertEqual(poll.poll(0), [])
         self.assertTrue(poll.closed)
+
+    def test_onlyReads(self) -> None:
+        """
+        Who waits for bytes alone, not for the connection, gets those of SDP and of the kernel's attempt.
+        """
+        for made in offloading, kernel:
+            listener = self.server(made)
+            connection = offloading.socket()
+            self.addCleanup(connection.close)
+            connection.setblocking(False)
+            connection.connect_ex(listener.getsockname())
+            waiting = self.inThread(select.select, [connection], [], [])
+            accepted, _ = listener.accept()
+            self.addCleanup(accepted.close)
+            accepted.sendall(b"hello")
+            self.assertEqual(waiting.result(HANG_SECONDS)[0], [connection])
+            self.assertEqual(connection.recv(9), b"hello")
+
+    def test_shutListener(self) -> None:
+        """
+        A wait for a listener of SDP alone ends when another thread shuts it down, as the kernel's does.
+        """
+        self.loop.close()
+        self.rules("use sdp listen * *:*\n")
+        self.loop.__init__()  # type: ignore[misc]
+        found = []
+        for made in kernel, offloading:
+            listener = self.server(made)
+            self.assertEqual(bool(getattr(listener, "sdp", None)), made is offloading)
+            poller = select.poll()
+            poller.register(listener, kernelSelect.POLLIN)
+            waiting = self.inThread(poller.poll)
+            if made is offloading:
+                waitUntil(lambda: self.loop.sleeping)
+            listener.shutdown(kernel.SHUT_RDWR)
+            found.append([events for _, events in waiting.result(HANG_SECONDS)])
+        self.assertEqual(found[0], found[1])
+
+    def test_epollOfThreads(self) -> None:
+        """
+        A wait takes part in what another thread registers, modifies and unregisters meanwhile, whether it
+        waits for the kernel alone or for SDP too.
+        """
+        (one, other), (tcp, _), _ = self.pairs
+        third, fourth = self.pair()
+        asked = kernelSelect.EPOLLIN
+        epoll = select.epoll()
+        self.addCleanup(epoll.close)
+        epoll.register(tcp, asked)
+        other.sendall(b"x")
+        fourth.sendall(b"y")
+        waiting = self.inThread(epoll.poll)
+        epoll.register(one, asked)
+        self.assertEqual(waiting.result(HANG_SECONDS), [(one.fileno(), asked)])
+        epoll.modify(one, 0)
+        self.assertEqual(epoll.poll(0), [])
+        for change in epoll.modify, epoll.register:
+            skt = one if change == epoll.modify else third
+            waiting = self.inThread(epoll.poll)
+            waitUntil(lambda: self.loop.sleeping)
+            change(skt, asked)
+            self.assertEqual(waiting.result(HANG_SECONDS), [(skt.fileno(), asked)])
+            skt.recv(1)
+        waiting = self.inThread(epoll.poll)
+        waitUntil(lambda: self.loop.sleeping)
+        epoll.unregister(one)
+        other.sendall(b"x")
+        fourth.sendall(b"y")
+        self.assertEqual(waiting.result(HANG_SECONDS), [(third.fileno(), asked)])
 
     def test_selectors(self) -> None:
         """

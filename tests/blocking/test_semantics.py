@@ -89,6 +89,24 @@ class SemanticsTests(BlockingTestCase):
             one.shutdown(kernel.SHUT_WR)
             self.assertEqual(other.recv(5, kernel.MSG_WAITALL), b"last")
 
+    def test_peekAll(self) -> None:
+        """
+        MSG_WAITALL with MSG_PEEK has the peer go on that was stopped, and some of whose bytes were received.
+        """
+        data = bytes(range(256)) * (RECEIVE_BYTES // 64)
+        one, other = self.pair()
+        other.settimeout(None)
+        sent = self.inThread(one.sendall, data)
+        connection = other._connection()
+        self.assertEqual(len(other.recv(RECEIVE_BYTES, kernel.MSG_WAITALL | kernel.MSG_PEEK)), RECEIVE_BYTES)
+        self.assertFalse(connection.stream.reading)
+        begun = exactly(other, RECEIVE_BYTES // 4)
+        self.assertFalse(connection.stream.reading)
+        peeked = self.inThread(other.recv, RECEIVE_BYTES, kernel.MSG_WAITALL | kernel.MSG_PEEK)
+        self.assertEqual(len(peeked.result(HANG_SECONDS)), RECEIVE_BYTES)
+        self.assertEqual(begun + exactly(other, len(data) - len(begun)), data)
+        sent.result(HANG_SECONDS)
+
     def test_shutReading(self) -> None:
         """
         After C{shutdown(SHUT_RD)} nothing is waited for; the bytes that arrive are received all the same.

@@ -218,6 +218,7 @@ class Connection:
         if flags & _PEEK:
             if isAll:
                 wanted = min(size, RECEIVE_BYTES)
+                self._mayRead(wanted)
                 self._await(lambda: self.size >= wanted or self.ended or self.lost, None)
             elif not self.inbox:
                 self._awaitBytes(timeout)
@@ -264,9 +265,9 @@ class Connection:
     def _peek(self, size: int) -> bytes:
         return b"".join(self.inbox)[self._start : self._start + size]
 
-    def _mayRead(self) -> None:
+    def _mayRead(self, below: int = RECEIVE_BYTES // 2) -> None:
         stream = self.stream
-        if stream is not None and not stream.reading and self.size < RECEIVE_BYTES // 2:
+        if stream is not None and not stream.reading and self.size < below:
             stream.startReading()
             self.loop.flush(stream.channel.device)
 

@@ -111,8 +111,7 @@ class DrivenReactor(IBReactor):
 
         @return: See L{turn}.
         """
-        armed = True
-        worked = 0
+        armed, worked = True, 0
         for channel in channels:
             device = channel.device
             if device.traits.packets:
@@ -181,8 +180,7 @@ class DrivenReactor(IBReactor):
         """
         The epoll object's, which is readable when a turn has something to do.
         """
-        descriptor: int = self._poller.fileno()
-        return descriptor
+        return int(self._poller.fileno())
 
 
 class _Waiter:
@@ -193,15 +191,17 @@ class _Waiter:
     @ivar bell: An event counter, if it waits for descriptors of the kernel too, else -1.
     @ivar done: Whether its condition held.
     @ivar leaves: How often leaders had left when the deputy last looked.
+    @ivar thread: The thread.
     """
 
-    __slots__ = ("bell", "done", "leaves", "lock", "ready")
+    __slots__ = ("bell", "done", "leaves", "lock", "ready", "thread")
 
     def __init__(self, ready: Callable[[], object]) -> None:
         self.ready = ready
         self.bell = -1
         self.done = False
         self.leaves = 0
+        self.thread = get_ident()
         self.lock = Lock()
         self.lock.acquire()
 
@@ -281,10 +281,15 @@ class BlockingLoop:
 
     def __enter__(self) -> None:
         self.lock.acquire()
-        if self.owner != get_ident():
-            self.own()
-        if self.orphans:
-            self._closeOrphans()
+        try:
+            if self.owner != get_ident():
+                self.own()
+            if self.orphans:
+                self._closeOrphans()
+        except BaseException:
+            # A signal's handler may raise here: nobody leaves what was not entered.
+            self.lock.release()
+            raise
 
     def __exit__(self, *_: object) -> None:
         self.lock.release()
@@ -395,7 +400,7 @@ class BlockingLoop:
         waiter: _Waiter | None = None
         me = get_ident()
         while True:
-            before = self._leader
+            before, asleep = self._leader, self.sleeping
             # Its own lead: within that a signal handler waits.
             if not before or before == me:
                 readyBefore = self._leaderReady
@@ -409,7 +414,11 @@ class BlockingLoop:
                         self._leaves += 1
                         # If it goes on to wait, it is the deputy itself.
                         if self._followers and over is not None and self._deputy is None:
-                            self._appoint(self._followers[0])
+                            self._appoint(self._followers[-1])
+                    elif asleep:
+                        # That lead goes on to sleep, and what it sleeps for may have come meanwhile.
+                        self.sleeping = True
+                        self.reactor.wakeUp()
                 if over is not None:
                     return over
             if waiter is None:
@@ -421,13 +430,11 @@ class BlockingLoop:
     def _lead(
         self, ready: Callable[[], object], deadline: float | None, kernel: Any, mayLeave: bool
     ) -> bool | None:
-        limit: float | None = None
         if kernel is not None:
             kernel.register(self.reactor.descriptor, select.POLLIN)
         try:
             while True:
-                if deadline is not None:
-                    limit = max(0.0, deadline - monotonic())
+                limit = None if deadline is None else max(0.0, deadline - monotonic())
                 if self.orphans:
                     self._closeOrphans()
                 self.turn(limit, kernel)
@@ -453,20 +460,22 @@ class BlockingLoop:
         return woken
 
     def _appoint(self, waiter: _Waiter) -> None:
+        # The last: a thread that waits within a signal handler does not look at its earlier wait.
         self._deputy = waiter
         waiter.leaves = self._leaves
         waiter.wake()
 
     def _follow(self, waiter: _Waiter, deadline: float | None, kernel: Any) -> bool | None:
-        if not self._leader and self._deputy is None:
+        self._followers.append(waiter)
+        deputy = self._deputy
+        if deputy.thread == waiter.thread if deputy else not self._leader:
             # It led, and woke another thread, which has more to do with what comes next.
             self._deputy = waiter
             waiter.leaves = self._leaves
-        self._followers.append(waiter)
-        if kernel is not None:
-            waiter.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            kernel.register(waiter.bell, select.POLLIN)
         try:
+            if kernel is not None:
+                waiter.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+                kernel.register(waiter.bell, select.POLLIN)
             return self._followOn(waiter, deadline, kernel)
         finally:
             self._followers.remove(waiter)
@@ -478,7 +487,7 @@ class BlockingLoop:
             if self._deputy is waiter:
                 self._deputy = None
                 if not self._leader and self._followers:
-                    self._appoint(self._followers[0])
+                    self._appoint(self._followers[-1])
 
     def _followOn(self, waiter: _Waiter, deadline: float | None, kernel: Any) -> bool | None:
         while True:
@@ -512,9 +521,11 @@ class BlockingLoop:
 
     # -- the end
 
-    def close(self) -> None:
+    def close(self, forGood: bool = False) -> None:
         """
         The process ends: close its connections, send what was written, close the devices.
+
+        @param forGood: Keep the lock: a daemon thread that the interpreter ends must not have it.
         """
         if self.forked:
             return
@@ -526,6 +537,8 @@ class BlockingLoop:
                 self.turn(end - monotonic(), None)
             self.reactor.fireSystemEvent("shutdown")
             self.reactor.dispose()
+            if forGood:
+                self.lock.acquire()
 
     def _closeConnections(self) -> None:
         # As a kernel closes the sockets of a process: their peers get an end of stream, no reset.
@@ -536,13 +549,12 @@ class BlockingLoop:
                     connection.close()
 
     def _isUnsent(self) -> bool:
-        for channel in channelsOf(self.reactor):
-            if not channel.device.closed and any(
-                getattr(user, "buffer", None) is not None or getattr(user, "ending", False)
-                for user in channel.users
-            ):
-                return True
-        return False
+        return any(
+            getattr(user, "buffer", None) is not None or getattr(user, "ending", False)
+            for channel in channelsOf(self.reactor)
+            if not channel.device.closed
+            for user in channel.users
+        )
 
 
 _loop: BlockingLoop | None = None
@@ -569,7 +581,7 @@ def _make() -> BlockingLoop:
     with _making:
         if _loop is None:
             _loop = BlockingLoop()
-            atexit.register(_loop.close)
+            atexit.register(_loop.close, True)
         return _loop
 
 

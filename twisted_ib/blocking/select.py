@@ -41,11 +41,12 @@ def eventsOf(skt: socket, mask: int) -> int:
             return 0
         if made.connection is None and made.error is not None:
             return (mask & (_IN | _OUT)) | _ERR | _HUP
-        # The kernel's attempt is another descriptor to wait for: the caller looks again.
-        return _OUT & mask
+        # Whatever is asked for, the caller looks again: at the connection, or at the kernel's attempt.
+        return _OUT
     part: Any = skt.sdp
     if part is None:
-        return 0
+        # Another thread has shut the listeners down, or gone on with an attempt: the caller looks again.
+        return 0 if skt._closed else _HUP  # type: ignore[attr-defined]
     if part.loop.forked:
         # The call that it is ready for says so.
         return (mask & (_IN | _OUT)) | _ERR
@@ -97,7 +98,7 @@ class _Watch:
 
     def ready(self) -> bool:
         """
-        Return whether one has an event.
+        Return whether one has an event, or is to be looked at again.
         """
         return any(eventsOf(skt, mask) for _, skt, mask in self.sockets)
 
@@ -107,14 +108,19 @@ class _Watch:
         """
         found = {}
         for descriptor, skt, mask in self.sockets:
-            events = eventsOf(skt, mask) if skt.attempt is None or skt.attempt.error else 0
+            made = skt.attempt
+            isKnown = skt.sdp is not None if made is None else made.error is not None
+            events = eventsOf(skt, mask) if isKnown else 0
             if events:
                 found[descriptor] = events
         return found
 
 
 def wait(
-    wanted: Callable[[], Iterable[tuple[int, int]]], register: Callable[[Any], object], seconds: float | None
+    wanted: Callable[[], Iterable[tuple[int, int]]],
+    register: Callable[[Any], object],
+    seconds: float | None,
+    isStale: Callable[[], bool] | None = None,
 ) -> tuple[dict[int, int], list[tuple[int, int]]]:
     """
     Wait until descriptors are ready.
@@ -122,6 +128,7 @@ def wait(
     @param wanted: Returns the descriptors of SDP, and the events of each.
     @param register: Registers the kernel's descriptors with a C{poll} object.
     @param seconds: How long at most; L{None} for any time.
+    @param isStale: Returns whether another thread has changed what is wanted; L{None} if none can.
     @return: The events of SDP's descriptors; what the C{poll} object returned.
     """
     deadline = None if seconds is None else monotonic() + seconds
@@ -134,7 +141,8 @@ def wait(
             register(poller)
             for descriptor, mask in watch.shared:
                 poller.register(descriptor, mask)
-            inTime = loop.wait(watch.ready, deadline, poller)
+            ready = watch.ready if isStale is None else lambda: watch.ready() or isStale()  # noqa: B023
+            inTime = loop.wait(ready, deadline, poller)
             found, others = watch.events(), poller.poll(0)
             if found or others or not inTime:
                 return found, others
@@ -274,6 +282,8 @@ class epoll:
         self._kernel = _epoll(sizehint, flags) if _kernel is None else _kernel
         self._masks: dict[int, int] = {}
         self._moved: set[int] = set()
+        #: The threads that wait for SDP; how often others have changed what they wait for.
+        self._waiting = self._changes = 0
 
     @classmethod
     def fromfd(cls, fd: int, /) -> epoll:
@@ -318,6 +328,7 @@ class epoll:
         descriptor = _descriptor(fd)
         self._masks[descriptor] = eventmask
         self._moved.discard(descriptor)
+        self._changed()
 
     def modify(self, fd: Any, eventmask: int) -> None:
         """
@@ -327,6 +338,15 @@ class epoll:
         if descriptor not in self._moved:
             self._kernel.modify(fd, eventmask)
         self._masks[descriptor] = eventmask
+        self._changed()
+
+    def _changed(self) -> None:
+        # epoll_wait(2): what one thread registers or modifies, another that waits already waits for.
+        if self._waiting:
+            self._changes += 1
+            loop = theLoop()
+            with loop:
+                loop.disturb()
 
     def unregister(self, fd: Any) -> None:
         """
@@ -338,6 +358,7 @@ class epoll:
             self._moved.discard(descriptor)
         else:
             self._kernel.unregister(fd)
+        self._changed()
 
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
         """
@@ -349,36 +370,70 @@ class epoll:
             # Closed, and perhaps opened again: as the kernel forgets a closed file.
             moved.discard(descriptor)
             masks.pop(descriptor, None)
-        if not ours:
-            return self._kernel.poll(timeout, maxevents)
-        if not maxevents:
-            raise ValueError("maxevents must be greater than 0, got 0")
-        if timeout is not None and timeout < 0:
-            timeout = None
+        deadline = None if timeout is None or timeout < 0 else monotonic() + timeout
+        if ours:
+            if not maxevents:
+                raise ValueError("maxevents must be greater than 0, got 0")
+            result, isOver = self._wait(deadline, maxevents)
+        else:
+            result = self._kernel.poll(timeout, maxevents)
+            isOver = not result
+            if offloaded:
+                # Another thread has registered those: the kernel's sockets say nothing of SDP.
+                result = [each for each in result if each[0] not in offloaded]
+        if result or isOver:
+            return result
+        return self.poll(None if deadline is None else max(0.0, deadline - monotonic()), maxevents)
+
+    def _wait(self, deadline: float | None, maxevents: int) -> tuple[list[tuple[int, int]], bool]:
+        """
+        Wait for SDP too.
+
+        @return: The events; whether the time is over.
+        """
+        masks = self._masks
+        seen = 0
 
         def wanted() -> Iterable[tuple[int, int]]:
+            nonlocal seen
+            seen = self._changes
+            ours = masks.keys() & offloaded.keys()
             for descriptor in ours:
-                skt = offloaded.get(descriptor)
-                part = None if skt is None else skt.sdp
-                isKernels = skt is None or (isinstance(part, Listening) and not part.alone)
-                self._move(descriptor, not isKernels)
+                self._move(descriptor, not self._isKernels(descriptor))
             return [(each, masks[each] & 0xFFFF) for each in ours if each in masks]
 
         def register(poller: Any) -> None:
             poller.register(self._kernel.fileno(), kernel.POLLIN)
 
-        found, more = wait(wanted, register, timeout)
+        seconds = None if deadline is None else max(0.0, deadline - monotonic())
+        self._waiting += 1
+        try:
+            found, more = wait(wanted, register, seconds, lambda: self._changes != seen)
+        finally:
+            self._waiting -= 1
         mine = self._kernel.fileno()
         for descriptor, events in more:
             if descriptor != mine and descriptor not in found:
                 found[descriptor] = events
-        for descriptor in found:
-            if masks[descriptor] & kernel.EPOLLONESHOT:
-                self.modify(descriptor, masks[descriptor] & ~0xFFFF)
+        isOver = not (found or more)
+        for descriptor in list(found):
+            mask = masks.get(descriptor)
+            if mask is None:
+                # Another thread has unregistered it.
+                del found[descriptor]
+            elif mask & kernel.EPOLLONESHOT:
+                self.modify(descriptor, mask & ~0xFFFF)
         result = list(found.items())
         if any(descriptor == mine for descriptor, _ in more):
-            result += [each for each in self._kernel.poll(0, maxevents) if each[0] not in found]
-        return result if maxevents < 0 else result[:maxevents]
+            others = self._kernel.poll(0, maxevents)
+            result += [each for each in others if each[0] not in found and self._isKernels(each[0])]
+        return (result if maxevents < 0 else result[:maxevents]), isOver
+
+    @staticmethod
+    def _isKernels(descriptor: int) -> bool:
+        skt = offloaded.get(descriptor)
+        part = None if skt is None else skt.sdp
+        return skt is None or (isinstance(part, Listening) and not part.alone)
 
     def _move(self, descriptor: int, isSDP: bool) -> None:
         # The kernel's socket of what is SDP's alone is not connected, which epoll calls EPOLLHUP.
