@@ -16,6 +16,7 @@ from time import monotonic, sleep
 from types import SimpleNamespace
 from typing import Any
 
+from attrs import evolve
 from twisted.python import threadable
 
 from tests.blocking.case import LOOPBACK, BlockingTestCase, exactly
@@ -240,6 +241,28 @@ class LoopTests(BlockingTestCase):
             self.assertEqual(one.recv(1), b"o")
             self.assertEqual(leader.result(HANG_SECONDS), b"l")
             going.result(HANG_SECONDS)
+
+    def test_timerBesideSleep(self) -> None:
+        """
+        A timer that begins when one thread sends, while the leader sleeps for longer, has its turn in time.
+        """
+        one, other = self.pair()
+        leader = self.inThread(one.recv, 1)
+        waitUntil(lambda: self.loop.sleeping)
+        woken: list[bool] = []
+        wakeUp = self.loop.reactor.wakeUp
+        device = other.sdp.stream.channel.device
+        with self.loop:
+            self.patch(self.loop.reactor, "wakeUp", lambda: (woken.append(True), wakeUp()))
+            self.loop.flush(device)
+            self.assertEqual(woken, [])
+            device.timers.start(0.0, lambda: None)
+            # Where messages go through memory none begins.
+            self.patch(device, "traits", evolve(device.traits, packets=True))
+            self.loop.flush(device)
+            self.assertEqual(woken, [True])
+        other.sendall(b"x")
+        self.assertEqual(leader.result(HANG_SECONDS), b"x")
 
     def test_noDescriptor(self) -> None:
         """

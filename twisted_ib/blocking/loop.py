@@ -198,9 +198,7 @@ class _Waiter:
 
     def __init__(self, ready: Callable[[], object]) -> None:
         self.ready = ready
-        self.bell = -1
-        self.done = False
-        self.leaves = 0
+        self.bell, self.leaves, self.done = -1, 0, False
         self.thread = get_ident()
         self.lock = Lock()
         self.lock.acquire()
@@ -332,9 +330,13 @@ class BlockingLoop:
         Send what was written.
         """
         device.flush()
-        # A path that is used is polled again, and the leader, if it sleeps, polls nothing.
-        if self.sleeping and not device.arm():
-            self.reactor.wakeUp()
+        if self.sleeping:
+            due, reactor = device.deadline() if device.traits.packets else None, self.reactor
+            # A path that is used is polled again, and the leader, that sleeps, polls nothing.  Nor does it
+            # know of a timer that has begun since, as that of a packet's retransmission.
+            isSooner = due is not None and due - device.clock() < reactor._deadline - reactor.seconds()
+            if not device.arm() or isSooner:
+                reactor.wakeUp()
 
     def _dispatch(self) -> None:
         # Another thread's condition may hold now: the leader's, too.
@@ -516,8 +518,7 @@ class BlockingLoop:
             waiter.leaves = self._leaves
 
     def _isKernelReady(self, kernel: Any, bell: int = -1) -> bool:
-        own = self.reactor.descriptor
-        return any(descriptor not in (own, bell) for descriptor, _ in kernel.poll(0))
+        return any(descriptor not in (self.reactor.descriptor, bell) for descriptor, _ in kernel.poll(0))
 
     # -- the end
 
@@ -544,8 +545,7 @@ class BlockingLoop:
         # As a kernel closes the sockets of a process: their peers get an end of stream, no reset.
         for channel in channelsOf(self.reactor):
             for user in tuple(channel.users):
-                connection = getattr(user, "protocol", None)
-                if connection is not None:
+                if (connection := getattr(user, "protocol", None)) is not None:
                     connection.close()
 
     def _isUnsent(self) -> bool:
