@@ -4,6 +4,7 @@ Tests for L{twisted_ib.blocking.select}.
 
 from __future__ import annotations
 
+import os
 import select as kernelSelect
 import socket as kernel
 from typing import Any
@@ -200,6 +201,19 @@ class SelectTests(BlockingTestCase):
         other.sendall(b"x")
         fourth.sendall(b"y")
         self.assertEqual(waiting.result(HANG_SECONDS), [(third.fileno(), asked)])
+
+    def test_epollOfKernel(self) -> None:
+        """
+        An epoll object of a descriptor has the kernel's events of what was registered before.
+        """
+        listener = self.server()
+        made = kernelSelect.epoll()
+        self.addCleanup(made.close)
+        made.register(listener, kernelSelect.EPOLLIN)
+        with kernel.create_connection(listener.getsockname()):
+            epoll = select.epoll.fromfd(os.dup(made.fileno()))
+            self.addCleanup(epoll.close)
+            self.assertEqual(epoll.poll(HANG_SECONDS), [(listener.fileno(), kernelSelect.EPOLLIN)])
 
     def test_selectors(self) -> None:
         """

@@ -12,6 +12,7 @@ import select as kernel
 import selectors
 from collections.abc import Callable, Iterable
 from math import ceil
+from threading import RLock
 from time import monotonic
 from typing import Any, Final
 
@@ -282,6 +283,8 @@ class epoll:
         self._kernel = _epoll(sizehint, flags) if _kernel is None else _kernel
         self._masks: dict[int, int] = {}
         self._moved: set[int] = set()
+        #: Of both, and of what the kernel has registered.  The loop's may be held when it is taken.
+        self._lock = RLock()
         #: The threads that wait for SDP; how often others have changed what they wait for.
         self._waiting = self._changes = 0
 
@@ -324,10 +327,11 @@ class epoll:
         """
         See C{select.epoll.register}.
         """
-        self._kernel.register(fd, eventmask)
-        descriptor = _descriptor(fd)
-        self._masks[descriptor] = eventmask
-        self._moved.discard(descriptor)
+        with self._lock:
+            self._kernel.register(fd, eventmask)
+            descriptor = _descriptor(fd)
+            self._masks[descriptor] = eventmask
+            self._moved.discard(descriptor)
         self._changed()
 
     def modify(self, fd: Any, eventmask: int) -> None:
@@ -335,9 +339,10 @@ class epoll:
         See C{select.epoll.modify}.
         """
         descriptor = _descriptor(fd)
-        if descriptor not in self._moved:
-            self._kernel.modify(fd, eventmask)
-        self._masks[descriptor] = eventmask
+        with self._lock:
+            if descriptor not in self._moved:
+                self._kernel.modify(fd, eventmask)
+            self._masks[descriptor] = eventmask
         self._changed()
 
     def _changed(self) -> None:
@@ -353,11 +358,12 @@ class epoll:
         See C{select.epoll.unregister}.
         """
         descriptor = _descriptor(fd)
-        self._masks.pop(descriptor, None)
-        if descriptor in self._moved:
-            self._moved.discard(descriptor)
-        else:
-            self._kernel.unregister(fd)
+        with self._lock:
+            self._masks.pop(descriptor, None)
+            if descriptor in self._moved:
+                self._moved.discard(descriptor)
+            else:
+                self._kernel.unregister(fd)
         self._changed()
 
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
@@ -365,25 +371,29 @@ class epoll:
         See C{select.epoll.poll}.
         """
         masks, moved = self._masks, self._moved
-        ours = masks.keys() & offloaded.keys() if offloaded else ()
-        for descriptor in moved - set(ours):
-            # Closed, and perhaps opened again: as the kernel forgets a closed file.
-            moved.discard(descriptor)
-            masks.pop(descriptor, None)
         deadline = None if timeout is None or timeout < 0 else monotonic() + timeout
-        if ours:
-            if not maxevents:
-                raise ValueError("maxevents must be greater than 0, got 0")
-            result, isOver = self._wait(deadline, maxevents)
-        else:
-            result = self._kernel.poll(timeout, maxevents)
-            isOver = not result
-            if offloaded:
-                # Another thread has registered those: the kernel's sockets say nothing of SDP.
-                result = [each for each in result if each[0] not in offloaded]
-        if result or isOver:
-            return result
-        return self.poll(None if deadline is None else max(0.0, deadline - monotonic()), maxevents)
+        while True:
+            # A thread that registers has the lock until both know of it.
+            with self._lock:
+                ours = self._offloaded()
+                for descriptor in moved - ours:
+                    # Closed, and perhaps opened again: as the kernel forgets a closed file.
+                    moved.discard(descriptor)
+                    masks.pop(descriptor, None)
+            if ours:
+                if not maxevents:
+                    raise ValueError("maxevents must be greater than 0, got 0")
+                result, isOver = self._wait(deadline, maxevents)
+            else:
+                result = self._kernel.poll(timeout, maxevents)
+                isOver = not result
+                if offloaded:
+                    # Another thread has registered those of SDP, of which the kernel knows nothing.
+                    with self._lock:
+                        result = [each for each in result if each[0] not in masks or self._isKernels(each[0])]
+            if result or isOver:
+                return result
+            timeout = None if deadline is None else max(0.0, deadline - monotonic())
 
     def _wait(self, deadline: float | None, maxevents: int) -> tuple[list[tuple[int, int]], bool]:
         """
@@ -397,20 +407,23 @@ class epoll:
         def wanted() -> Iterable[tuple[int, int]]:
             nonlocal seen
             seen = self._changes
-            ours = masks.keys() & offloaded.keys()
-            for descriptor in ours:
-                self._move(descriptor, not self._isKernels(descriptor))
-            return [(each, masks[each] & 0xFFFF) for each in ours if each in masks]
+            with self._lock:
+                ours = self._offloaded()
+                for descriptor in ours:
+                    self._move(descriptor, not self._isKernels(descriptor))
+                return [(each, masks[each] & 0xFFFF) for each in ours if each in masks]
 
         def register(poller: Any) -> None:
             poller.register(self._kernel.fileno(), kernel.POLLIN)
 
         seconds = None if deadline is None else max(0.0, deadline - monotonic())
-        self._waiting += 1
+        with self._lock:
+            self._waiting += 1
         try:
             found, more = wait(wanted, register, seconds, lambda: self._changes != seen)
         finally:
-            self._waiting -= 1
+            with self._lock:
+                self._waiting -= 1
         mine = self._kernel.fileno()
         for descriptor, events in more:
             if descriptor != mine and descriptor not in found:
@@ -428,6 +441,9 @@ class epoll:
             others = self._kernel.poll(0, maxevents)
             result += [each for each in others if each[0] not in found and self._isKernels(each[0])]
         return (result if maxevents < 0 else result[:maxevents]), isOver
+
+    def _offloaded(self) -> set[int]:
+        return {each for each in self._masks if each in offloaded} if offloaded else set()
 
     @staticmethod
     def _isKernels(descriptor: int) -> bool:
