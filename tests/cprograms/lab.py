@@ -31,6 +31,10 @@ _LISTEN = "0A"
 #: The UDP port of RoCEv2 (IBTA vol. 1 annex A17).
 _ROCE = 4791
 _LOOK_SECONDS = 0.02
+#: So often in a row a server sleeps that waits for clients.
+_LOOKS = 10
+#: More processor time than it takes from the address to that.
+_BUSY_SECONDS = 0.5
 
 
 def lacking() -> str | None:
@@ -189,6 +193,8 @@ class _Running:
     name: str
     directory: str
     begun: float = field(factory=time.monotonic)
+    bound: float = -1.0
+    asleep: int = 0
 
     def waitUntilReady(self, program: Program, port: int) -> None:
         # Nothing tells of another process's listening port or output but looking.
@@ -206,8 +212,14 @@ class _Running:
             return program.ready in self.said()
         if self.device == "shm0":
             return any(Path(self.directory).glob("svc-*"))
-        # The program binds its address and listens at once; the client has an interpreter to start.
-        return _isBound(self.process.pid, "udp", _ROCE)
+        # The program binds its address and listens at once, and nothing shows that: then it sleeps, or polls.
+        if not _isBound(self.process.pid, "udp", _ROCE):
+            return False
+        state, seconds = _activity(self.process.pid)
+        if self.bound < 0:
+            self.bound = seconds
+        self.asleep = self.asleep + 1 if state == "S" else 0
+        return self.asleep >= _LOOKS or seconds - self.bound >= _BUSY_SECONDS
 
     def said(self) -> str:
         self.output.seek(0)
@@ -285,6 +297,12 @@ def _freePort() -> int:
         probe.bind(("", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def _activity(pid: int) -> tuple[str, float]:
+    # proc(5): behind the name, the state of the main thread, and the processor time of all.
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return words[0], (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _isBound(pid: int, protocol: str, port: int, wanted: str = "") -> bool:
