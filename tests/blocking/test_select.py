@@ -16,6 +16,30 @@ from twisted_ib import socket as offloading
 from twisted_ib.blocking.descriptors import offloaded
 
 
+class ListenerTests(BlockingTestCase):
+    """
+    Listeners over SDP alone.
+    """
+
+    def test_shut(self) -> None:
+        """
+        A wait for a listener of SDP alone ends when another thread shuts it down, as the kernel's does.
+        """
+        self.rules("use sdp listen * *:*\n")
+        found = []
+        for made in kernel, offloading:
+            listener = self.server(made)
+            self.assertEqual(bool(getattr(listener, "sdp", None)), made is offloading)
+            poller = select.poll()
+            poller.register(listener, kernelSelect.POLLIN)
+            waiting = self.inThread(poller.poll)
+            if made is offloading:
+                waitUntil(lambda: self.loop.sleeping)
+            listener.shutdown(kernel.SHUT_RDWR)
+            found.append([events for _, events in waiting.result(HANG_SECONDS)])
+        self.assertEqual(found[0], found[1])
+
+
 class SelectTests(BlockingTestCase):
     """
     Readiness of sockets of SDP, TCP and UNIX in one wait.
@@ -149,26 +173,6 @@ class SelectTests(BlockingTestCase):
             accepted.sendall(b"hello")
             self.assertEqual(waiting.result(HANG_SECONDS)[0], [connection])
             self.assertEqual(connection.recv(9), b"hello")
-
-    def test_shutListener(self) -> None:
-        """
-        A wait for a listener of SDP alone ends when another thread shuts it down, as the kernel's does.
-        """
-        self.loop.close()
-        self.rules("use sdp listen * *:*\n")
-        self.loop.__init__()  # type: ignore[misc]
-        found = []
-        for made in kernel, offloading:
-            listener = self.server(made)
-            self.assertEqual(bool(getattr(listener, "sdp", None)), made is offloading)
-            poller = select.poll()
-            poller.register(listener, kernelSelect.POLLIN)
-            waiting = self.inThread(poller.poll)
-            if made is offloading:
-                waitUntil(lambda: self.loop.sleeping)
-            listener.shutdown(kernel.SHUT_RDWR)
-            found.append([events for _, events in waiting.result(HANG_SECONDS)])
-        self.assertEqual(found[0], found[1])
 
     def test_epollOfThreads(self) -> None:
         """

@@ -17,11 +17,13 @@ from threading import Barrier
 from typing import Any
 
 from tests.blocking.case import LOOPBACK, BlockingTestCase, echo, exactly
+from tests.support.calls import requireReplaceable
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import socket as offloading
 from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.connection import RECEIVE_BYTES, Connection
 from twisted_ib.blocking.listening import Listening
+from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.errors import ForkedSocketError
 
 
@@ -268,6 +270,7 @@ class StreamTests(BlockingTestCase):
             gc.collect()
             return 0
 
+        requireReplaceable(BlockingLoop, "threadsBeside")
         self.patch(self.loop.reactor, "_poller", Poller())
         self.patch(self.loop, "threadsBeside", beside)
         self.assertEqual(other.recv(1), b"")
