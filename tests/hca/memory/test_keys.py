@@ -9,6 +9,7 @@ import random
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.errors import ResourceLimitError
+from twisted_ib.hca.memory import keys
 from twisted_ib.hca.memory.keys import DrawnAhead, MemoryKeys, RandomIndices
 
 
@@ -89,6 +90,7 @@ class RandomIndicesTests(SynchronousTestCase):
         When everything is in use the error says so.
         """
         self.patch(RandomIndices, "_permute", lambda self, number: number)
+        self.patch(keys, "_INDEX_MASK", 0xFFF)
         indices = RandomIndices(random.Random(7).getrandbits)
         self.assertRaises(ResourceLimitError, indices.draw, _All())
 
