@@ -27,7 +27,8 @@ from twisted_ib.tools.ping import ping, transfers
 from twisted_ib.tools.ping import server as pingserver
 from twisted_ib.tools.ping import station as pingstation
 from twisted_ib.tools.ping.device import addressOf, chosen
-from twisted_ib.tools.ping.rounds import text
+from twisted_ib.tools.ping.line import PeerGone
+from twisted_ib.tools.ping.rounds import Server, text
 from twisted_ib.tools.ping.station import Listener, VerbsSession
 from twisted_ib.tools.program import ProgramError
 
@@ -194,6 +195,44 @@ class TextTests(SynchronousTestCase):
                 data = text(number, size)
                 self.assertEqual((len(data), data.index(b"\0")), (size, size - 1))
         self.assertEqual(text((1 << 31) - 1, 23), b"rdma-ping-2147483647: \0")
+
+
+class GoneTests(SynchronousTestCase):
+    """
+    A server whose client does not answer a probe.
+    """
+
+    def serve(self, done: int, isWithin: bool, count: int) -> None:
+        """
+        @param done: the rounds that were done.
+        @param isWithin: whether another one has begun.
+        @param count: those that it was told of.
+        """
+
+        def rounds(*_: object) -> Any:
+            raise PeerGone("it does not answer any more")
+            yield
+
+        self.patch(Server, "__init__", lambda *_: None)
+        self.patch(Server, "accept", lambda *_: None)
+        self.patch(Server, "up", lambda *_: iter(()))
+        self.patch(Server, "_rounds", rounds)
+        server: Any = Server()  # type: ignore[call-arg]
+        server.count, server.isWithin = done, isWithin
+        list(server.serve(False, False, count))
+
+    def test_done(self) -> None:
+        """
+        After all rounds that is no error: the DREQ may be lost.
+        """
+        self.serve(20, False, 20)
+
+    def test_notDone(self) -> None:
+        """
+        Before that, or where it knows no number, it is one.
+        """
+        for done, isWithin, count in ((19, False, 20), (20, True, 20), (20, False, 0)):
+            self.assertRaises(PeerGone, self.serve, done, isWithin, count)
 
 
 class DeviceTests(SynchronousTestCase):

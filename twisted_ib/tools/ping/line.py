@@ -57,6 +57,12 @@ class PeerEnded(ProgramError):
     """
 
 
+class PeerGone(ProgramError):
+    """
+    The peer's device does not answer a probe; what was sent before has arrived.
+    """
+
+
 class PingConnection:
     """
     A connection identifier with a queue pair, and its events and completions.
@@ -258,7 +264,7 @@ class PingConnection:
             if text is None:
                 name = _WC(wc.status).name.removeprefix("IBV_WC_").replace("_", " ").lower()
                 text = f"has a request fail: {name}"
-            raise ProgramError(f"{self.peer} {text}")
+            raise (PeerGone if wc.wr_id == _PROBE else ProgramError)(f"{self.peer} {text}")
         self.station.say(f"{enums.ibv_wc_opcode(wc.opcode).name.removeprefix('IBV_WC_').lower()} completion")
         return wc
 

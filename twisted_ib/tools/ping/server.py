@@ -61,7 +61,7 @@ class PingSessions:
             complain(PROGRAM, ProgramError(reason(error)))
             cmid.close()
             return
-        self._sessions[line] = line.serve(options.verbose, options.validate)
+        self._sessions[line] = line.serve(options.verbose, options.validate, options.count)
         self._go(line)
 
     def look(self) -> bool:
@@ -138,7 +138,7 @@ def serve(station: VerbsSession, options: Namespace) -> int:
             persist(station, options, listener)
         line = Server(station, listener.wait(), options.size)
         try:
-            station.finish(line, line.serve(options.verbose, options.validate))
+            station.finish(line, line.serve(options.verbose, options.validate, options.count))
             served(line, options.count)
         finally:
             line.disconnect()
