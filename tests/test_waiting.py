@@ -22,8 +22,8 @@ LIMITED = {"communicate": 1, "run": None, "runReactor": 1, "addTimeout": 0, "set
 
 #: A module without these has no limit: most have none, and need not be parsed.
 MENTIONS = re.compile(
-    r"communicate\([^)]|runReactor\(|addTimeout|settimeout|alarm\(|\.crash\b|monotonic\(\) \+"
-    r"|(thread|process|child|server|client)\.(join|wait)\(|timeout *= *(?!HANG_SECONDS)[\dA-Z_]"
+    r"communicate\([^)]|runReactor\(|addTimeout|settimeout|alarm\(|\.crash\b|monotonic\(\)\s*\+"
+    r"|(thread|process|child|server|client)\.(join|wait)\(|timeout *= *(?!HANG_SECONDS\b)\S"
 )
 
 
@@ -127,6 +127,7 @@ class WaitingTests(SynchronousTestCase):
             "class A:\n    timeout = 20",
             "process.communicate(timeout=60)",
             "LONG = 20\nprocess.communicate(timeout=LONG)",
+            "long = 20\nsubprocess.run(command, timeout=long)",
             "subprocess.run(command, timeout=60)",
             "self.runReactor(reactor, timeout=10)",
             "await lost.addTimeout(10, reactor)",

@@ -191,7 +191,6 @@ class _Waiter:
     @ivar bell: An event counter, if it waits for descriptors of the kernel too, else -1.
     @ivar done: Whether its condition held.
     @ivar leaves: How often leaders had left when the deputy last looked.
-    @ivar thread: The thread.
     """
 
     __slots__ = ("bell", "done", "leaves", "lock", "ready", "thread")
@@ -331,9 +330,9 @@ class BlockingLoop:
         """
         device.flush()
         if self.sleeping:
-            due, reactor = device.deadline() if device.traits.packets else None, self.reactor
-            # A path that is used is polled again, and the leader, that sleeps, polls nothing.  Nor does it
-            # know of a timer that has begun since, as that of a packet's retransmission.
+            reactor = self.reactor
+            due = device.deadline() if device.traits.packets else None
+            # The leader polls no path while it sleeps, nor knows of a packet's timer that began since.
             isSooner = due is not None and due - device.clock() < reactor._deadline - reactor.seconds()
             if not device.arm() or isSooner:
                 reactor.wakeUp()
@@ -518,7 +517,8 @@ class BlockingLoop:
             waiter.leaves = self._leaves
 
     def _isKernelReady(self, kernel: Any, bell: int = -1) -> bool:
-        return any(descriptor not in (self.reactor.descriptor, bell) for descriptor, _ in kernel.poll(0))
+        own = self.reactor.descriptor
+        return any(descriptor not in (own, bell) for descriptor, _ in kernel.poll(0))
 
     # -- the end
 

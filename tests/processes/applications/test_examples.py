@@ -296,9 +296,12 @@ class KeyValueTests(ExampleTestCase):
             ("get colour", "None"),
             ("put colour blue", "None"),
             ("get colour", "b'blue'"),
+            ("get colour", "b'blue'"),
+            ("stats", "2"),
             ("delete colour", "True"),
             ("delete colour", "False"),
-            ("stats", "4"),
+            ("get colour", "None"),
+            ("stats", "5"),
         ):
             what, *more = words.split()
             self.assertEqual(self.ask(what, endpoint, *more), answer, words)
