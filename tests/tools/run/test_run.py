@@ -201,10 +201,11 @@ class LoopTests(_RunTestCase):
         C{ib-run -m http.server} serves over SDP and over TCP.
         """
         (self.folder / "page").write_text("hello")
+        # It does not flush the line with its port.
+        self.environment["PYTHONUNBUFFERED"] = "1"
         server = self.running("-m", "http.server", "--bind", "127.0.0.1", "0")
         assert server.stdout is not None and server.stderr is not None
         self.assertIn("http.server on the sockets of twisted_ib.blocking, so named", server.stderr.readline())
-        self.environment.pop("PYTHONUNBUFFERED", None)
         found = re.search(r"port (\d+)", server.stdout.readline())
         assert found is not None
         rules = self.folder / "sdp.conf"
