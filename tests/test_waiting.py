@@ -18,11 +18,19 @@ TESTS = Path(__file__).resolve().parent
 OTHERS = {"interop", "suites"}
 
 #: Calls that end by a limit of time: where their arguments have it.
-LIMITED = {"communicate": 1, "run": None, "runReactor": 1, "addTimeout": 0, "settimeout": 0, "alarm": 0}
+LIMITED = {
+    "communicate": 1,
+    "run": None,
+    "runReactor": 1,
+    "addTimeout": 0,
+    "settimeout": 0,
+    "alarm": 0,
+    "Timer": 0,
+}
 
 #: A module without these has no limit: most have none, and need not be parsed.
 MENTIONS = re.compile(
-    r"communicate\([^)]|runReactor\(|addTimeout|settimeout|alarm\(|\.crash\b|monotonic\(\)\s*\+"
+    r"communicate\([^)]|runReactor\(|addTimeout|settimeout|alarm\(|Timer\(|\.crash\b|monotonic\(\)\s*\+"
     r"|(thread|process|child|server|client)\.(join|wait)\(|timeout *= *(?!HANG_SECONDS\b)\S"
 )
 
@@ -136,6 +144,7 @@ class WaitingTests(SynchronousTestCase):
             "end = time.monotonic() + 20",
             "thread.join(10)",
             "server.wait(60)",
+            "threading.Timer(30, child.kill)",
         ):
             self.assertEqual(len(fixedLimits(line)), 1, line)
         for line in (
@@ -145,6 +154,7 @@ class WaitingTests(SynchronousTestCase):
             "one.join(two)",
             "client.join(7, said)",
             "time.monotonic() - began",
+            "threading.Timer(0.02, device.wake)",
             "reactor.callLater(10, reactor.call)",
         ):
             self.assertEqual(fixedLimits(line), [], line)

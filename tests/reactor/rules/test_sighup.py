@@ -137,7 +137,7 @@ class HangupTests(SynchronousTestCase):
 
 
 # A program without a handler of its own, which prints a line when the rules were read again.
-CHILD = """
+CHILD = f"""
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from twisted.internet import epollreactor
@@ -147,7 +147,7 @@ reactor = epollreactor.EPollReactor()
 rules = Configuration(os.environ, "p")
 rules.onChange(lambda old, new: print("reloaded", new.decide("listen", "p", "", 1).verdict, flush=True))
 print("first", rules.policy.decide("listen", "p", "", 1).verdict, flush=True)
-reactor.callLater(30, reactor.stop)
+reactor.callLater({HANG_SECONDS}, reactor.stop)
 reactor.startRunning()
 with reloadingOnHangup(rules.reload, reactor):
     print("ready", flush=True)
@@ -162,15 +162,17 @@ from twisted.scripts.twistd import run
 run()
 """
 
+# Its handler writes by itself: within a write that a signal interrupts Python's buffers take nothing, and the
+# parent sends the signal as soon as it has the line before.
 APPLICATION = """
-import signal
+import os, signal
 from twisted.application import internet, service
 from twisted.internet import reactor
 from twisted.internet.protocol import Factory
 
 class Told(service.Service):
     def startService(self):
-        signal.signal(signal.SIGHUP, lambda *_: print("application told", flush=True))
+        signal.signal(signal.SIGHUP, lambda *_: os.write(1, b"application told\\n"))
         reactor.callWhenRunning(lambda: reactor.callLater(0, print, "ready", flush=True))
 
 application = service.Application("told")
@@ -208,7 +210,7 @@ class HangupProcessTests(SynchronousTestCase):
         """
         Have a process end after the test, or if it says nothing for long.
         """
-        timer = threading.Timer(30, child.kill)
+        timer = threading.Timer(HANG_SECONDS, child.kill)
         timer.start()
         self.addCleanup(child.communicate)
         self.addCleanup(child.kill)

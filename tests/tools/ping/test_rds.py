@@ -16,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import PATH, CommandTestCase, programOf
 from tests.support.ownaddress import ownAddress
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.errors import SendBudgetError
 from twisted_ib.tools.ping import ping, rds, rdsoptions
 from twisted_ib.tools.program import ProgramError
@@ -29,7 +30,7 @@ SERVER = PATH + (
     "from twisted_ib.rds import listenRDS;"
     "listenRDS(reactor, 4000, protocol.DatagramProtocol(), sys.argv[2], device=sys.argv[1]);"
     "print('ready', flush=True);"
-    "reactor.callLater(30, reactor.stop); reactor.run()"
+    f"reactor.callLater({HANG_SECONDS}, reactor.stop); reactor.run()"
 )
 
 
