@@ -131,6 +131,7 @@ class CacheTests(SynchronousTestCase):
         Libraries in a directory that another user owns or may write to are not used.
         """
         folder = built()
+        other = os.geteuid() + 1
         for mode in (0o700, 0o720, 0o702):
             cache = Path(self.mktemp()).resolve()
             self.patch(build.os, "environ", {**build.os.environ, "XDG_CACHE_HOME": str(cache)})
@@ -140,9 +141,9 @@ class CacheTests(SynchronousTestCase):
             if mode == 0o700:
                 self.assertEqual(libraries(), target)
                 if os.geteuid() == 0:
-                    os.chown(target.parent, 65534, -1)
+                    os.chown(target.parent, other, -1)
                 else:
-                    self.patch(build.os, "geteuid", lambda: 65534)
+                    self.patch(build.os, "geteuid", lambda: other)
             error = self.assertRaises(LibraryBuildError, libraries)
             self.assertIn("other users may change", str(error))
 
