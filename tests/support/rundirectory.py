@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -19,9 +20,16 @@ def ownRunDirectory(test: SynchronousTestCase) -> str:
     @return: its path; the first user creates it.
     """
     directory = tempfile.mkdtemp()
-    test.addCleanup(shutil.rmtree, directory)
+    test.addCleanup(_remove, directory)
     path = os.path.join(directory, "run")
     environment = mock.patch.dict(os.environ, TWISTED_IB_RUN_DIR=path)
     environment.start()
     test.addCleanup(environment.stop)
     return path
+
+
+def _remove(directory: str) -> None:
+    # A thread or a process that ends removes its own meanwhile, as the host of a subnet its socket.
+    while os.path.exists(directory):
+        with suppress(FileNotFoundError):
+            shutil.rmtree(directory)

@@ -195,7 +195,7 @@ class AskSocketsTests(AskingTestCase):
         began = time.monotonic()
         told = self.told([None], 0.05)
         self.assertEqual((told.pages, told.complete, told.dead), ([], False, False))
-        told = self.told([page([[1]], True), None], 0.05)
+        told = self.told([page([[1]], True), None], 1.0)
         self.assertEqual((self.rows(told), told.complete, told.dead), ([[1]], False, False))
         told = askSockets(self.search, self.entry, 0.05)
         self.assertEqual((told.pages, told.complete), ([], False))

@@ -271,7 +271,7 @@ class ForgeryTests(ProcessesTestCase):
             del device.queuePairs[side.qp.number]
             side.qp.number = 0x1234
             device.queuePairs[0x1234] = side.qp
-            side.to(QPState.RTS, two.qp.number)
+            side.to(QPState.RTS, two.qp.number, timeout=18)
             side.box = side.inbox(5)
             exchange(side)
             serve(device, lambda: False)

@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 from tests.hca.hcas import LISTENER, SDP, HCATestCase
-from tests.support.commands import running
+from tests.support.commands import PATH, running
 from twisted_ib.errors import RunDirectoryError, ServiceInUseError
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.shm import discovery
@@ -23,7 +23,7 @@ from twisted_ib.hca.host.rendezvous import Rendezvous
 SERVICE = SDP << 16 | 7001
 
 # Another process, which makes the directory anew and wants the port; it says what it got.
-OTHER = f"""
+OTHER = f"""{PATH}
 from twisted_ib.hca.host.rendezvous import Rendezvous
 from twisted_ib.errors import ServiceInUseError
 other = Rendezvous(77)

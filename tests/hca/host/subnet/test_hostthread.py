@@ -28,6 +28,32 @@ if os.fork():
 print(os.getpid(), flush=True)
 sys.stdin.read()
 """
+#: Forks while a call of its host, or of its server, is slow; the child ends with its standard input.
+AMIDST = f"""{PATH}
+import os, threading
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.host.subnet.hostthread import HostThread
+from twisted_ib.hca.host.subnet.server import SubnetServer
+name = sys.argv[1]
+owner = dict(__init__=HostThread, close=SubnetServer)[name]
+call = getattr(owner, name)
+amidst, forked = threading.Event(), threading.Event()
+def slowly(*arguments):
+    amidst.set()
+    forked.wait(0.1)  # Longer than a fork takes that does not wait for this.
+    call(*arguments)
+setattr(owner, name, slowly)
+opening = threading.Thread(target=lambda: Device("ib0").close())
+opening.start()
+amidst.wait()
+if not os.fork():
+    sys.stdin.read()
+    os._exit(0)
+forked.set()
+opening.join()
+print("forked", flush=True)
+sys.stdin.read()
+"""
 
 
 class LoopTests(SynchronousTestCase):
@@ -97,3 +123,22 @@ class ForkTests(SynchronousTestCase):
             place = Place.take(directory, DEFAULT_SUBNET)
             assert place is not None
             place.close()
+
+    def test_amidst(self) -> None:
+        """
+        A child that is forked while a host begins or ends does not keep its place.
+        """
+        ownRunDirectory(self)
+        for name in ("__init__", "close"):
+            read, write = os.pipe()
+            self.addCleanup(os.close, write)
+            with open(read) as standardInput:
+                parent = running(self, "-c", AMIDST, name, stdin=standardInput)
+            assert parent.stdout is not None
+            self.assertEqual(parent.stdout.readline(), "forked\n")
+            parent.kill()
+            parent.wait()
+            with runDirectories(os.environ) as (directory,):
+                place = Place.take(directory, DEFAULT_SUBNET)
+                assert place is not None, name
+                place.close()

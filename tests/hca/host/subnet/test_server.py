@@ -124,8 +124,9 @@ class ServerTests(SynchronousTestCase):
         """
         before = self.subnet.summary()
         pair = self.call(packAttach(GUID, 9, "x"))
-        self.assertEqual([kindOf(each) for each in self.heard(pair)], [ATTACHED])
-        told: list[bytes] = []
+        # On a busy machine more than L{COLLECT_SECONDS} may have passed in a turn.
+        attached, *told = self.heard(pair)
+        self.assertEqual(kindOf(attached), ATTACHED)
 
         def listen() -> None:
             self.turn()

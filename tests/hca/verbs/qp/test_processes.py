@@ -52,9 +52,11 @@ class Side(End):
     One end, whose completions tell a channel.
     """
 
-    def __init__(self, test: ProcessTests, wire: socket.socket) -> None:
+    def __init__(self, test: ProcessTests, wire: socket.socket, timeout: int = PATIENT) -> None:
         """
         Create everything, and connect with the data that a socket carries.
+
+        @param timeout: the queue pair's.
         """
         super().__init__(test)
         self.wire = wire
@@ -74,7 +76,7 @@ class Side(End):
         self.remote = Remote(self.hear())
         ready = self.attr(self)
         ready.ah_attr, ready.dest_qp_num = self.remote.attr, self.remote.number
-        ready.timeout = test.patience
+        ready.timeout = timeout
         self.qp.to_init(ready)
         self.cq.req_notify()
         for i in range(ROUNDS):
@@ -99,15 +101,15 @@ class Side(End):
 class ProcessTests(VerbsTestCase):
     """
     This process, and a child that was forked from it.
-
-    @ivar patience: the timeout of the queue pairs.
     """
 
-    patience = PATIENT
-
-    def together(self, child: Callable[[Side], None], here: Callable[[Side], None]) -> int:
+    def together(
+        self, child: Callable[[Side], None], here: Callable[[Side], None], timeout: int = PATIENT
+    ) -> int:
         """
         Run each side in a process.
+
+        @param timeout: of the queue pair here.
 
         @return: the child's status.
         """
@@ -125,7 +127,7 @@ class ProcessTests(VerbsTestCase):
                 os._exit(code)
         theirs.close()
         try:
-            here(Side(self, ours))
+            here(Side(self, ours, timeout))
         finally:
             ours.close()
             status = os.waitpid(pid, 0)[1]
@@ -221,7 +223,6 @@ class ProcessTests(VerbsTestCase):
         nothing is flushed.  A send to it completes with an error when its retries are over, and then the
         receives are flushed.
         """
-        self.patience = 12
 
         def child(side: Side) -> None:
             self.send(side, "hello")
@@ -243,4 +244,4 @@ class ProcessTests(VerbsTestCase):
             self.assertEqual({wc.status for wc in found[1:]}, {enums.IBV_WC_WR_FLUSH_ERR})
             self.assertEqual(side.qp.qp_state, enums.IBV_QPS_ERR)
 
-        self.assertEqual(self.together(child, here), 7)
+        self.assertEqual(self.together(child, here, 12), 7)

@@ -27,6 +27,9 @@ from twisted_ib.hca.subnet.topology import parse
 
 #: Seconds that a host without devices stays.
 LINGER_SECONDS = 1.0
+#: Held while a place is taken or left, and while this process forks: a child forgets the places of its parent's
+#: hosts, and would keep the lock of one that begins or ends.
+noFork: Final = threading.RLock()
 #: A switch, and the adapter of the subnet manager.  Devices bring theirs, and there are more switches when it
 #: is full: a sweep asks each port, so that with all ports from the start the first device waits for it.
 TOPOLOGY: Final = """\
@@ -189,10 +192,11 @@ class HostThread:
             self._close()
 
     def _close(self) -> None:
-        self.subnet.close()
-        _hosts.discard(self)
-        self.server.close()
-        self._loop.close()
+        with noFork:
+            self.subnet.close()
+            _hosts.discard(self)
+            self.server.close()
+            self._loop.close()
 
     def _attended(self, isAttended: bool) -> None:
         if not isAttended:
@@ -226,12 +230,13 @@ _hosts: set[HostThread] = set()
 
 
 def _afterFork() -> None:
+    noFork.release()
     for host in list(_hosts):
         host.forked()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_afterFork)
+    os.register_at_fork(before=noFork.acquire, after_in_parent=noFork.release, after_in_child=_afterFork)
 
 
-__all__ = ["HostThread", "Loop"]
+__all__ = ["HostThread", "Loop", "noFork"]

@@ -21,7 +21,7 @@ from twisted_ib.hca.host.entries import connect
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
 from twisted_ib.hca.host.liveness import checkPeer
 from twisted_ib.hca.host.rundirectory import RunDirectory, allowedUids
-from twisted_ib.hca.host.subnet.hostthread import HostThread
+from twisted_ib.hca.host.subnet.hostthread import HostThread, noFork
 from twisted_ib.hca.host.subnet.messages import (
     ATTACHED,
     INTO,
@@ -192,13 +192,14 @@ class SubnetLink:
         """
         place = None
         try:
-            place = Place.take(directory, self._name)
-            if place is None:
-                return False
-            host = HostThread(place, allows)
-            # It closes the place from here on.
-            place = None
-            host.start()
+            with noFork:
+                place = Place.take(directory, self._name)
+                if place is None:
+                    return False
+                host = HostThread(place, allows)
+                # It closes the place from here on.
+                place = None
+                host.start()
         except PermissionError:
             # The lock is another user's.
             return False
