@@ -174,7 +174,7 @@ class Here:
             stderr=subprocess.STDOUT,
             cwd=directory,
         )
-        return _Running(self.device, process, output, command[0], directory)
+        return _Running(self.device, self.address, process, output, command[0], directory)
 
 
 def sides(device: str) -> tuple[Here, Here]:
@@ -188,6 +188,7 @@ def sides(device: str) -> tuple[Here, Here]:
 class _Running:
     # A process whose output is collected.
     device: str
+    address: str
     process: subprocess.Popen[bytes]
     output: IO[bytes]
     name: str
@@ -213,7 +214,7 @@ class _Running:
         if self.device == "shm0":
             return any(Path(self.directory).glob("svc-*"))
         # The program binds its address and listens at once, and nothing shows that: then it sleeps, or polls.
-        if not _isBound(self.process.pid, "udp", _ROCE):
+        if not _isBound(self.process.pid, "udp", _ROCE, address=self.address):
             return False
         state, seconds = _activity(self.process.pid)
         if self.bound < 0:
@@ -305,11 +306,14 @@ def _activity(pid: int) -> tuple[str, float]:
     return words[0], (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _isBound(pid: int, protocol: str, port: int, wanted: str = "") -> bool:
-    # proc(5), in the process's network namespace: local address, remote address, state.
+def _isBound(pid: int, protocol: str, port: int, wanted: str = "", address: str = "") -> bool:
+    # proc(5), in the process's network namespace: local address, remote address, state.  An IPv4 address is a
+    # number there, in the host's order of bytes.
+    own = f"{int.from_bytes(socket.inet_aton(address), sys.byteorder):08X}" if address else ""
     for name in (protocol, f"{protocol}6"):
         for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
             local, _, state = line.split()[1:4]
-            if wanted in ("", state) and int(local.rpartition(":")[2], 16) == port:
+            there, number = local.split(":")
+            if wanted in ("", state) and int(number, 16) == port and there.endswith(own):
                 return True
     return False

@@ -125,9 +125,16 @@ class CommandTests(SynchronousTestCase):
         """
         What the child lacks is the parent's error; no child is left.
         """
+        fork, children = os.fork, []
+
+        def forked() -> int:
+            children.append(fork())
+            return children[-1]
+
+        self.patch(os, "fork", forked)
         error = self.assertRaises(TunError, Command, ["true"], "ib0", "/missing")
         self.assertEqual(str(error), "/missing does not exist")
-        self.assertRaises(ChildProcessError, os.waitpid, -1, os.WNOHANG)
+        self.assertRaises(ChildProcessError, os.waitpid, children[0], os.WNOHANG)
 
     def test_ended(self) -> None:
         """

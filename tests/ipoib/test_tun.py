@@ -15,6 +15,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.descriptors import descriptors, descriptorsBefore
 from twisted_ib.errors import TunError
 from twisted_ib.ipoib import tun
 from twisted_ib.ipoib.tun import Tun
@@ -120,7 +121,7 @@ class OpenTests(TunTestCase):
         """
         The kernel refuses: the right, the name, what it is.
         """
-        before = len(os.listdir("/proc/self/fd"))
+        before = descriptorsBefore()
         for number, words in (
             (errno.EPERM, "CAP_NET_ADMIN"),
             (errno.EBUSY, "already"),
@@ -130,7 +131,7 @@ class OpenTests(TunTestCase):
             self.errors[0x400454CA] = number
             error = self.assertRaises(TunError, Tun.open, "ib0", str(self.node))
             self.assertIn(words, str(error))
-        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+        self.assertEqual(descriptors(), before)
 
     def test_addressMode(self) -> None:
         """

@@ -9,8 +9,8 @@ from tests.tun.lab import Host, TunTestCase
 COUNT = 200
 GROUPS = ("239.1.2.3", "ff15::1234")
 
-#: Joins a group, says so, and counts datagrams until the last: how many there were, and how many different
-#: ones.
+#: Joins a group, says when its datagrams arrive, and counts them until the last: how many there were, and how
+#: many different ones.
 _RECEIVER = """
 import socket, struct, sys
 group, port = sys.argv[1], 5555
@@ -23,24 +23,25 @@ if v6:
 else:
     s.setsockopt(0, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(group) + bytes(4))
 s.settimeout(float(sys.argv[3]))
-open(sys.argv[4], "w").close()
 seen = []
 try:
     while True:
         data = s.recv(2000)
         if data == b"end":
             break
-        if data != b"probe":
+        if data == b"probe":
+            open(sys.argv[4], "w").close()
+        else:
             seen.append(data)
 except socket.timeout:
     pass
 print(len(seen), len(set(seen)))
 """
-#: Sends numbered datagrams, behind some that only try whether the group is there, and counts those that come
-#: back to this host.
+#: Sends numbered datagrams, once all receivers have had some that only try whether the group is there, and
+#: counts those that come back to this host.
 _SENDER = """
-import socket, struct, sys, time
-group, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+import os, socket, struct, sys, time
+group, name, count, *joined = sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:]
 v6 = ":" in group
 s, own = (socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
 own.bind(("", 5555))
@@ -53,7 +54,7 @@ else:
     own.setsockopt(0, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(group) + bytes(4))
     s.setsockopt(0, socket.IP_MULTICAST_LOOP, 0)
 to = (group, 5555)
-for _ in range(5):
+while not all(map(os.path.exists, joined)):
     s.sendto(b"probe", to)
     time.sleep(0.2)
 for number in range(count):
@@ -91,9 +92,8 @@ class MulticastTests(TunTestCase):
         sender.do("rm -f joined*")
         for each, host in enumerate(receivers):
             host.begin(f"{self.python} receive.py {common} 60 joined{each}")
-        waiting = " ".join(f"joined{each}" for each in range(len(receivers)))
-        sender.do(f"for f in {waiting}; do while [ ! -e $f ]; do sleep 0.05; done; done; sleep 0.5")
-        self.assertEqual(sender.do(f"{self.python} send.py {common} {COUNT}"), "nothing\n")
+        joined = " ".join(f"joined{each}" for each in range(len(receivers)))
+        self.assertEqual(sender.do(f"{self.python} send.py {common} {COUNT} {joined}"), "nothing\n")
         for host in receivers:
             self.assertEqual(host.outcome(), (0, f"{COUNT} {COUNT}\n"))
 

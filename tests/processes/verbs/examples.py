@@ -31,7 +31,8 @@ def freePort() -> int:
     """
     @return: a TCP port that nobody listens on.
     """
-    with socket.create_server(("127.0.0.1", 0)) as found:
+    # On all addresses, as the examples listen.
+    with socket.create_server(("", 0)) as found:
         port: int = found.getsockname()[1]
         return port
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.waiting import waitUntil
 from twisted_ib.reactor.switch import sockdiag
 from twisted_ib.reactor.switch.sockdiag import TCPListener, Unreadable, listeners, reached
 
@@ -166,6 +167,21 @@ class HostTests(SynchronousTestCase):
         """
         return {each.inode: (each.address, each.isV6, each.uid) for each in listeners(port)}
 
+    def untilFound(self, port: int, *inodes: int) -> dict[int, tuple[str, bool, int]]:
+        """
+        @return: the same, of a reading of the kernel's tables that has these: one may leave out a socket
+            while others come and go.
+        """
+        found: dict[int, tuple[str, bool, int]] = {}
+
+        def isWhole() -> bool:
+            found.clear()
+            found.update(self.found(port))
+            return found.keys() >= set(inodes)
+
+        waitUntil(isWhole)
+        return found
+
     def test_both(self) -> None:
         """
         Netlink and the kernel's tables show the same.
@@ -184,8 +200,8 @@ class HostTests(SynchronousTestCase):
         self.assertEqual(self.found(port), expected)
         self.assertEqual([each.v6only for each in listeners(port) if each.inode == three], [True])
         self.refuse()
-        self.assertEqual(self.found(port), expected)
-        self.assertEqual([each.v6only for each in listeners(port) if each.inode == three], [None])
+        self.assertEqual(self.untilFound(port, *expected), expected)
+        waitUntil(lambda: [each.v6only for each in listeners(port) if each.inode == three] == [None])
         self.assertEqual({each.interface for each in listeners(port)}, {None})
 
     def refuse(self) -> None:
@@ -204,7 +220,7 @@ class HostTests(SynchronousTestCase):
         """
         port, inode = self.listen("127.0.0.1")
         self.patch(sockdiag, "_BY_FAMILY", 99)
-        self.assertEqual(list(self.found(port)), [inode])
+        self.assertEqual(list(self.untilFound(port, inode)), [inode])
 
     def test_nobody(self) -> None:
         """
@@ -240,7 +256,7 @@ class HostTests(SynchronousTestCase):
         tables: Any = dict(sockdiag._TABLES)
         tables[socket.AF_INET6] = "/proc/none"
         self.patch(sockdiag, "_TABLES", tables)
-        self.assertEqual(list(self.found(port)), [inode])
+        self.assertEqual(list(self.untilFound(port, inode)), [inode])
         tables[socket.AF_INET] = "/proc/none"
         self.assertRaises(Unreadable, listeners, port)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.waiting import waitUntil
 from twisted_ib.hca.base.socketrows import COLUMNS
 from twisted_ib.tools.show import processes
 from twisted_ib.tools.show.processes import UNKNOWN, programOf, tcpRows
@@ -35,12 +36,20 @@ class TCPTests(SynchronousTestCase):
         self.addCleanup(far.close)
         return listening, near, far
 
-    def rows(self, reasons: Any, *ports: int) -> list[dict[str, Any]]:
+    def rows(self, count: int, reasons: Any, *ports: int) -> list[dict[str, Any]]:
         """
-        @return: the rows of sockets with one of these local ports.
+        @return: the rows of sockets with one of these local ports, of a reading that has so many: while other
+            sockets come and go, /proc/net/tcp may leave one out.
         """
-        found = [dict(zip(COLUMNS, row, strict=True)) for row in tcpRows(os.getpid(), reasons) or ()]
-        return [row for row in found if int(str(row["local"]).rpartition(":")[2]) in ports]
+        rows: list[dict[str, Any]] = []
+
+        def isWhole() -> bool:
+            found = [dict(zip(COLUMNS, row, strict=True)) for row in tcpRows(os.getpid(), reasons) or ()]
+            rows[:] = [row for row in found if int(str(row["local"]).rpartition(":")[2]) in ports]
+            return len(rows) >= count
+
+        waitUntil(isWhole)
+        return rows
 
     def test_sockets(self) -> None:
         """
@@ -52,9 +61,8 @@ class TCPTests(SynchronousTestCase):
         ):
             listening, near, _far = self.pair(host, family)
             here, there = listening.getsockname()[1], near.getsockname()[1]
-            found = {
-                (row["kind"], row["local"], row["remote"], row["state"]) for row in self.rows([], here, there)
-            }
+            rows = self.rows(3, [], here, there)
+            found = {(row["kind"], row["local"], row["remote"], row["state"]) for row in rows}
             self.assertEqual(
                 found,
                 {
@@ -63,7 +71,7 @@ class TCPTests(SynchronousTestCase):
                     ("connection", f"{text}:{there}", f"{text}:{here}", "ESTABLISHED"),
                 },
             )
-            self.assertEqual({row["rule"] for row in self.rows([], here)}, {UNKNOWN})
+            self.assertEqual({row["rule"] for row in self.rows(2, [], here)}, {UNKNOWN})
 
     def test_reasons(self) -> None:
         """
@@ -79,7 +87,7 @@ class TCPTests(SynchronousTestCase):
         ]
         rule = {
             (row["kind"], row["local"]): (row["rule"], row["asked"])
-            for row in self.rows(reasons, here, there)
+            for row in self.rows(3, reasons, here, there)
         }
         self.assertEqual(
             rule,
@@ -92,7 +100,9 @@ class TCPTests(SynchronousTestCase):
         reasons.append(
             {**NONE, "kind": "connection", "local": client, "remote": port, "rule": "/a:2", "asked": 2.0}
         )
-        self.assertEqual([(row["rule"], row["asked"]) for row in self.rows(reasons, there)], [("/a:2", 2.0)])
+        self.assertEqual(
+            [(row["rule"], row["asked"]) for row in self.rows(1, reasons, there)], [("/a:2", 2.0)]
+        )
 
     def test_gone(self) -> None:
         """

@@ -27,8 +27,8 @@ from twisted_ib.hca.subnet.topology import parse
 
 #: Seconds that a host without devices stays.
 LINGER_SECONDS = 1.0
-#: Held while a place is taken or left, and while this process forks: a child forgets the places of its parent's
-#: hosts, and would keep the lock of one that begins or ends.
+#: Held while a place is taken or left, and while this process forks: a child forgets the places of the hosts
+#: that there are, and would keep the lock of one that begins or ends.
 noFork: Final = threading.RLock()
 #: A switch, and the adapter of the subnet manager.  Devices bring theirs, and there are more switches when it
 #: is full: a sweep asks each port, so that with all ports from the start the first device waits for it.
