@@ -21,8 +21,9 @@ from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, send
 from twisted_ib.hca.host.liveness import checkPeer
 from twisted_ib.hca.host.search import Search
 
-#: How long a command waits for the answer of one HCA, in seconds.
-QUERY_SECONDS = 0.2
+#: How long a command waits for the answer of one HCA, in seconds: on a busy machine a process may get no CPU
+#: for some tenths.
+QUERY_SECONDS = 1.0
 #: How long one page may take to arrive, and all pages of one process, in seconds.
 SOCKETS_PAGE_SECONDS = 1.0
 SOCKETS_SECONDS = 20.0
