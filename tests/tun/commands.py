@@ -61,6 +61,8 @@ class RunTests(TunTestCase):
         """
         SIGTERM goes to the command; SIGINT, which a terminal sends to both, is the command's alone.
         """
+        # nohup(1) ignores it for all its children, and then no shell traps it.
+        self.addCleanup(signal.signal, signal.SIGHUP, signal.signal(signal.SIGHUP, signal.SIG_DFL))
         arguments = ("run", "shm0", "10.9.0.1/24", f"--tun={self.node}", "--")
         for number, script in (
             (signal.SIGTERM, "trap 'echo term; exit 3' TERM; echo up; while :; do sleep 0.1; done"),
