@@ -120,7 +120,7 @@ class Host:
 
         @return: its output.
         """
-        return self.do(f"for i in $(seq 100); do {command} && break; sleep 0.1; done", seconds)
+        return self.do(f"until {command}; do sleep 0.1; done", seconds)
 
     def end(self) -> int:
         """
