@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.processes.subnet.fabrics import FabricTestCase
+from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.hca.host.subnet.place import VARIABLE
 
 #: Two leaves, of which each has an adapter, and a spine.
@@ -59,5 +60,7 @@ class FabricTests(FabricTestCase):
         host.kill()
         for end in ends * 5:
             self.assertEqual(end.ask("send"), "SUCCESS")
+        # Its lock is free when it has ended, and then one of the two takes it.
+        host.wait(HANG_SECONDS)
+        waitUntil(lambda: self.hostOf("lab") in [end.pid for end in ends])
         self.assertEqual([end.ask("active")["lid"] for end in ends], lids)
-        self.assertIn(self.hostOf("lab"), [end.pid for end in ends])

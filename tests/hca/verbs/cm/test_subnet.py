@@ -252,8 +252,10 @@ class SubnetGroupTests(SubnetCase):
             made = self.member()
             self.where()
             (registration,) = self.sa.registrations._table.values()
-            for handle in list(registration.users):
-                handle.tell(outcome or evolve(registration.record, mlid=0xC123))
+            # As from within a drive: other threads attend to the device too.
+            with hub:
+                for handle in list(registration.users):
+                    handle.tell(outcome or evolve(registration.record, mlid=0xC123))
             self.expect(self.near, Kind.RDMA_CM_EVENT_MULTICAST_ERROR, -errno.ENETRESET)
             self.refused(errno.EADDRNOTAVAIL, made.leave_multicast, AddrInfo(src=GROUP))
             self.until(lambda: not len(self.sa.registrations))
