@@ -69,7 +69,7 @@ class PacketTests(InteropTestCase):
         """
         A kernel's request for a connection is read, and says what the program there has asked for.
         """
-        self.guest.run(f"timeout 20 rping -c -a {self.there[:-1]}1 -C 1")
+        self.guest.run(f"timeout 4 rping -c -a {self.there[:-1]}1 -C 1")
         requests = [messageOf(decodeMAD(each.packet.payload)) for each in self.packets() if not each.ours]
         request = next(each for each in requests if isinstance(each, REQ))
         # IBTA annex A11: the TCP port space, rping's port.

@@ -10,7 +10,7 @@ from typing import TypeVar
 from tests.interop.case import TROUBLE, GuestTestCase, InteropTestCase, Program
 from tests.interop.lab.machine import Ended
 from tests.interop.wire import Seen
-from tests.support.waiting import HANG_SECONDS, PATIENCE
+from tests.support.waiting import HANG_SECONDS
 
 #: Octets of a round; the first and the last are rping's limits.
 SIZES = (23, 64, 1000, 5000, 65535)
@@ -20,7 +20,7 @@ NOBODY = "7999"
 #: How long a round of tests may take: a guest that is emulated is slow.
 SECONDS = 2 * HANG_SECONDS
 #: How soon a refused connect has to end, and how soon a process whose peer is gone.
-REFUSED_SECONDS, GONE_SECONDS = 8 * PATIENCE, HANG_SECONDS
+REFUSED_SECONDS, GONE_SECONDS = 8, HANG_SECONDS
 #: Sizes that fit Ethernet's usual frames, and its largest.
 USUAL, LARGE = (1500, 1024), (9000, 4096)
 
@@ -57,6 +57,13 @@ class RPingPrograms(GuestTestCase):
         @return: a client in the guest.
         """
         return self.start(f"rping -c -a {self.host} {' '.join(options)}")
+
+    def oneSentence(self, ended: Ended) -> None:
+        """
+        Check that a process of this side has said why it failed, in one sentence.
+        """
+        said = [line for line in ended.errors.splitlines() if "waits for clients" not in line]
+        self.assertEqual(len(said), 1, ended.errors)
 
     def done(self, number: int) -> None:
         """
@@ -319,8 +326,7 @@ class GoneTests(RPingTestCase):
         Check that a process of this side has failed, with one sentence.
         """
         self.assertNotIn(ended.status, (0, -1), ended.text)
-        said = [line for line in ended.errors.splitlines() if "waits for clients" not in line]
-        self.assertEqual(len(said), 1, ended.errors)
+        self.oneSentence(ended)
 
     def test_remoteServer(self) -> None:
         """

@@ -10,14 +10,13 @@ from pathlib import Path
 from tests.opensm.lab import Programs
 from tests.opensm.topologies import TOPOLOGIES
 from tests.processes.ipoib.test_interfaces import HOSTS, InterfaceTestCase
-from tests.support.waiting import PATIENCE
 
 #: Where the tools are attached.
 HOST = "Hca3"
 #: How often OpenSM is restarted, and how often one of the two processes.
 MANAGERS, PROCESSES = 5, 20
 #: The longest time, in seconds, until a process that was restarted is reached.
-HEALS = 3.0 * PATIENCE
+HEALS = 3.0
 #: The Q_Key of OpenSM's broadcast group here, which is not the one that it has by default.
 QUEUE_KEY = 0x5EED
 MGID = "ff12:401b:ffff::ffff:ffff"

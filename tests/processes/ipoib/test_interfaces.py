@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 
 from tests.processes.subnet.fabrics import FabricTestCase
-from tests.support.waiting import PATIENCE
 
 #: Addresses, without and with a prefix.
 HOSTS = ("10.9.0.1", "10.9.0.2")
@@ -64,6 +63,6 @@ class InterfaceTests(InterfaceTestCase):
         self.assertEqual(values[0], values[1])
         self.exchange(one, 65520)
         two, seconds = self.restarted(one, two, "ib0")
-        self.assertLess(seconds, 3.0 * PATIENCE)
+        self.assertLess(seconds, 3.0)
         for end in (one, two):
             end.ask("close")
