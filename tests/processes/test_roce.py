@@ -14,7 +14,7 @@ from tests.processes import test_rdma
 from tests.processes.processes import ROOT, Child, ChildError, ProcessTestCase
 from tests.support.commands import running
 from tests.support.ownaddress import ownAddress
-from tests.support.waiting import HANG_SECONDS, waitUntil
+from tests.support.waiting import HANG_SECONDS, readUntil
 from twisted_ib.hca.host.addresses import isLocalAddress
 
 BYTES = 2_000_000
@@ -117,14 +117,11 @@ class StreamTests(AddressedTestCase):
         """
         server, client = (self.spawn(reactor) for reactor in self.reactors)
         self.haul(server, client, self.server("sdp"), self.client("sdp", 0).replace(":0:", ":PORT:"))
-        found: list[Any] = []
-
-        def isKnown() -> bool:
-            found[:] = self.tool("show.devinfo", "-d", "roce0")
-            return all(each["in_use"] for each in found)
-
         # On a busy machine one may not answer in C{QUERY_SECONDS}.
-        waitUntil(isKnown)
+        found = readUntil(
+            lambda: self.tool("show.devinfo", "-d", "roce0"),
+            lambda found: all(each["in_use"] for each in found),
+        )
         self.assertEqual(sorted(each["pid"] for each in found), sorted((server.pid, client.pid)))
         gids = sorted(str(each["ports"][0]["GID"][0]) for each in found)
         for gid, address in zip(gids, (self.here, self.there), strict=True):

@@ -8,13 +8,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 from twisted_ib.internet.readers import channelsOf
+
+_Reading = TypeVar("_Reading")
 
 
 def patience(environment: Mapping[str, str]) -> float:
@@ -47,6 +49,30 @@ def waitUntil(holds: Callable[[], object], turn: Callable[[], object] = lambda: 
     while not holds():
         assert time.monotonic() < end, "it does not happen"
         turn()
+
+
+def readUntil(
+    read: Callable[[], _Reading], holds: Callable[[_Reading], object], seconds: float = 0.001
+) -> _Reading:
+    """
+    Read something until it is as it should be.
+
+    @param holds: Whether a reading is so.
+    @param seconds: How long it sleeps between two readings.
+
+    @return: The reading that is so.
+
+    @raise AssertionError: None has been in L{HANG_SECONDS}.
+    """
+    found = read()
+
+    def again() -> None:
+        nonlocal found
+        time.sleep(seconds)
+        found = read()
+
+    waitUntil(lambda: holds(found), again)
+    return found
 
 
 async def becomes(reactor: Any, holds: Callable[[], object]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.waiting import waitUntil
+from tests.support.waiting import readUntil
 from twisted_ib.reactor.switch import sockdiag
 from twisted_ib.reactor.switch.sockdiag import TCPListener, Unreadable, listeners, reached
 
@@ -172,15 +172,7 @@ class HostTests(SynchronousTestCase):
         @return: the same, of a reading of the kernel's tables that has these: one may leave out a socket
             while others come and go.
         """
-        found: dict[int, tuple[str, bool, int]] = {}
-
-        def isWhole() -> bool:
-            found.clear()
-            found.update(self.found(port))
-            return found.keys() >= set(inodes)
-
-        waitUntil(isWhole)
-        return found
+        return readUntil(lambda: self.found(port), lambda found: found.keys() >= set(inodes))
 
     def test_both(self) -> None:
         """
@@ -201,8 +193,9 @@ class HostTests(SynchronousTestCase):
         self.assertEqual([each.v6only for each in listeners(port) if each.inode == three], [True])
         self.refuse()
         self.assertEqual(self.untilFound(port, *expected), expected)
-        waitUntil(lambda: [each.v6only for each in listeners(port) if each.inode == three] == [None])
-        self.assertEqual({each.interface for each in listeners(port)}, {None})
+        whole = readUntil(lambda: listeners(port), lambda found: len(found) >= len(expected))
+        self.assertEqual([each.v6only for each in whole if each.inode == three], [None])
+        self.assertEqual({each.interface for each in whole}, {None})
 
     def refuse(self) -> None:
         """

@@ -12,7 +12,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import PATH, CommandTestCase, programOf
-from tests.support.waiting import HANG_SECONDS, waitUntil
+from tests.support.waiting import HANG_SECONDS, readUntil
 from twisted_ib.hca.base.attributes import deviceAttributes, extendedAttributes, portAttributes
 from twisted_ib.hca.base.port import Port
 from twisted_ib.hca.device.counters import RXE_COUNTERS
@@ -66,23 +66,16 @@ class DevinfoTests(CommandTestCase):
         it is not.
         """
         servers = [self.serve(), self.serve()]
-        found: list[dict[str, Any]] = []
-        ups: list[str] = []
 
-        def isKnown() -> bool:
-            found[:] = self.list()
-            return all(entry["in_use"] for entry in found)
-
-        def areUp() -> bool:
+        def up() -> list[str]:
             lines = self.said("--prometheus").splitlines()
-            ups[:] = [line for line in lines if line.startswith("twisted_ib_up{")]
-            return all(line.endswith(" 1") for line in ups)
+            return [line for line in lines if line.startswith("twisted_ib_up{")]
 
         # On a busy machine one may not answer in C{QUERY_SECONDS}.
-        waitUntil(isKnown)
+        found = readUntil(self.list, lambda found: all(entry["in_use"] for entry in found))
         self.assertEqual({entry["pid"] for entry in found}, {server.pid for server in servers})
         self.assertEqual(len(self.said("-l").splitlines()), 3)
-        waitUntil(areUp)
+        ups = readUntil(up, lambda lines: all(line.endswith(" 1") for line in lines))
         self.assertEqual(len(ups), 2)
         for server in servers:
             self.assertEqual(sum(f'pid="{server.pid}"' in line for line in ups), 1)

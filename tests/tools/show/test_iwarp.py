@@ -11,7 +11,7 @@ from typing import Any
 from tests.hca.fabric.iwarp.ends import ONE, IWARPTestCase
 from tests.support.commands import PATH, CommandTestCase, programOf
 from tests.support.ownaddress import ownAddress
-from tests.support.waiting import waitUntil
+from tests.support.waiting import readUntil
 from twisted_ib.tools.show.devicetext import heading, present
 from twisted_ib.tools.show.stat import commandLine, text
 
@@ -100,15 +100,11 @@ class SocketsTests(CommandTestCase):
         process = self.start(PROGRAM, address)
         assert process.stdout is not None
         port, source = (f"{address}:{process.stdout.readline().strip()}" for _ in range(2))
-        rows: list[dict[str, Any]] = []
-
-        def answered() -> bool:
-            result = self.ended("--json")
-            rows[:] = json.loads(result.stdout or "[]")
-            # While other sockets come and go, /proc/net/tcp may leave one out.
-            return {"sdp", "tcp"} <= {row["provider"] for row in rows if row["kind"] == "listener"}
-
-        waitUntil(answered)
+        # While other sockets come and go, /proc/net/tcp may leave one out.
+        rows: list[dict[str, Any]] = readUntil(
+            lambda: json.loads(self.ended("--json").stdout or "[]"),
+            lambda rows: {"sdp", "tcp"} <= {row["provider"] for row in rows if row["kind"] == "listener"},
+        )
         found = [
             (row["kind"], row["device"], row["state"], row["local"], row["remote"])
             for row in rows

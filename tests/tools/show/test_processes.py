@@ -11,7 +11,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.waiting import waitUntil
+from tests.support.waiting import readUntil
 from twisted_ib.hca.base.socketrows import COLUMNS
 from twisted_ib.tools.show import processes
 from twisted_ib.tools.show.processes import UNKNOWN, programOf, tcpRows
@@ -41,15 +41,12 @@ class TCPTests(SynchronousTestCase):
         @return: the rows of sockets with one of these local ports, of a reading that has so many: while other
             sockets come and go, /proc/net/tcp may leave one out.
         """
-        rows: list[dict[str, Any]] = []
 
-        def isWhole() -> bool:
+        def read() -> list[dict[str, Any]]:
             found = [dict(zip(COLUMNS, row, strict=True)) for row in tcpRows(os.getpid(), reasons) or ()]
-            rows[:] = [row for row in found if int(str(row["local"]).rpartition(":")[2]) in ports]
-            return len(rows) >= count
+            return [row for row in found if int(str(row["local"]).rpartition(":")[2]) in ports]
 
-        waitUntil(isWhole)
-        return rows
+        return readUntil(read, lambda rows: len(rows) >= count)
 
     def test_sockets(self) -> None:
         """

@@ -15,7 +15,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import PATH, CommandTestCase, begun, programOf
-from tests.support.waiting import HANG_SECONDS, waitUntil
+from tests.support.waiting import HANG_SECONDS, readUntil, waitUntil
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, ResourceLimitError, RunDirectoryError
 from twisted_ib.hca.base.socketrows import COLUMNS
@@ -572,14 +572,11 @@ class ProcessTests(CommandTestCase):
 
         @return: them.
         """
-        found: list[dict[str, Any]] = []
 
-        def all_() -> bool:
-            found[:] = [entry for entry in self.list() if entry["pid"] == pid]
-            return len(found) == count
+        def read() -> list[dict[str, Any]]:
+            return [entry for entry in self.list() if entry["pid"] == pid]
 
-        waitUntil(all_, lambda: time.sleep(0.1))
-        return found
+        return readUntil(read, lambda found: len(found) == count, 0.1)
 
     def test_processes(self) -> None:
         """

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 from unittest import skipIf
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -105,24 +106,40 @@ class ForkTests(SynchronousTestCase):
     A process that hosts, and its child.
     """
 
+    def forking(self, said: str, program: str, *arguments: str) -> subprocess.Popen[str]:
+        """
+        @param said: a pattern of its first line.
+
+        @return: the parent; it has forked by now, and its child ends with the test.
+        """
+        read, write = os.pipe()
+        self.addCleanup(os.close, write)
+        with open(read) as standardInput:
+            parent = running(self, "-c", program, *arguments, stdin=standardInput)
+        assert parent.stdout is not None
+        self.assertRegex(parent.stdout.readline(), said)
+        return parent
+
+    def assertLeaves(self, parent: subprocess.Popen[str]) -> None:
+        """
+        Kill the parent, and assert that its child does not keep its place.
+        """
+        parent.kill()
+        parent.wait()
+        with runDirectories(os.environ) as (directory,):
+            place = Place.take(directory, DEFAULT_SUBNET)
+            assert place is not None, parent.args[3:]
+            place.close()
+
     def test_lock(self) -> None:
         """
         The child does not keep the place of its parent, which is killed.
         """
         ownRunDirectory(self)
-        read, write = os.pipe()
-        self.addCleanup(os.close, write)
-        with open(read) as standardInput:
-            host = running(self, "-c", FORKING, stdin=standardInput)
-        assert host.stdout is not None
-        host.stdout.readline()
+        host = self.forking(r"^\d+\n$", FORKING)
         with runDirectories(os.environ) as (directory,):
             self.assertEqual(hostOf(directory, DEFAULT_SUBNET), host.pid)
-            host.kill()
-            host.wait()
-            place = Place.take(directory, DEFAULT_SUBNET)
-            assert place is not None
-            place.close()
+        self.assertLeaves(host)
 
     def test_amidst(self) -> None:
         """
@@ -130,15 +147,4 @@ class ForkTests(SynchronousTestCase):
         """
         ownRunDirectory(self)
         for name in ("__init__", "close"):
-            read, write = os.pipe()
-            self.addCleanup(os.close, write)
-            with open(read) as standardInput:
-                parent = running(self, "-c", AMIDST, name, stdin=standardInput)
-            assert parent.stdout is not None
-            self.assertEqual(parent.stdout.readline(), "forked\n")
-            parent.kill()
-            parent.wait()
-            with runDirectories(os.environ) as (directory,):
-                place = Place.take(directory, DEFAULT_SUBNET)
-                assert place is not None, name
-                place.close()
+            self.assertLeaves(self.forking("^forked\n$", AMIDST, name))
