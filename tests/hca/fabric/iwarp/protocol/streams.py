@@ -113,5 +113,13 @@ def _remade(ulpdu: bytes) -> bytes:
         assert len(rest) == READ_REQUEST.size
         rest = ReadRequestHeader.parse(ulpdu, first, len(ulpdu)).pack()
     elif header.opcode == Opcode.TERMINATE:
-        rest = TerminateMessage.parse(ulpdu, first, len(ulpdu)).pack()
+        made = TerminateMessage.parse(ulpdu, first, len(ulpdu)).pack()
+        rest = made if made == rest else _inLinuxOrder(made)
     return header.pack() + rest
+
+
+def _inLinuxOrder(terminate: bytes) -> bytes:
+    # Linux siw fills the layer, the type and the flags M, D and R from the low end of their octets.
+    first, code, flags, _ = terminate[:4]
+    flags = flags >> 7 | flags >> 5 & 2 | flags >> 3 & 4
+    return bytes((first >> 4 | (first & 0xF) << 4, code, flags, 0)) + terminate[4:]

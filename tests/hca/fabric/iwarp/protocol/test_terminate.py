@@ -146,6 +146,25 @@ class RowTests(SynchronousTestCase):
         message = TerminateMessage.parse(b"\x11\0\x40\0\0\0" + WRITE, 0, 20)
         self.assertEqual(message.pack(), b"\x11\0\x40\0\0\0" + WRITE[:14])
 
+    def test_linuxOrder(self) -> None:
+        """
+        Linux siw's own order of the bits is understood: this one came from Linux 6.1, whose program was killed
+        with a Send on the way.  Where no flag tells the order, the table of errors does.
+        """
+        octets = bytes.fromhex("010003000010414300000000000000000000005b00000000")
+        message = TerminateMessage.parse(octets, 0, len(octets))
+        self.assertEqual(message, TerminateMessage(terminate.DDP_CATASTROPHIC, 16, octets[6:]))
+        for first, code, expected in (
+            (0x02, 2, terminate.CRC_ERROR),
+            (0x20, 2, terminate.CRC_ERROR),
+            (0x20, 7, terminate.NO_MATCHING_RTR),
+            (0x10, 0, terminate.DDP_CATASTROPHIC),
+            (0x01, 0, terminate.PROTECTION_INVALID_STAG),
+            (0x93, 0, Termination(9, 3, 0)),
+        ):
+            message = TerminateMessage.parse(bytes((first, code, 0, 0)), 0, 4)
+            self.assertEqual(message, TerminateMessage(expected))
+
 
 class SyndromeTests(SynchronousTestCase):
     """

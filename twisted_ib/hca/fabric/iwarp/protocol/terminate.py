@@ -40,6 +40,9 @@ _LONGEST: Final = 0xFFFF
 _HAS_LENGTH: Final = 0x8000
 _HAS_HEADER: Final = 0x4000
 _HAS_REQUEST: Final = 0x2000
+#: The same as Linux siw sends them: the bit fields of its iwarp.h begin at the low end of each octet on
+#: processors of that order, the layer's and the type's too.
+_LINUX_FLAGS: Final = ((0x0100, _HAS_LENGTH), (0x0200, _HAS_HEADER), (0x0400, _HAS_REQUEST))
 
 _LAYERS = ("RDMAP", "DDP", "LLP")
 _TYPES = {
@@ -244,6 +247,11 @@ class TerminateMessage:
             raise TerminationError(CATASTROPHIC_STREAM, f"a Terminate of {stop - start} octets")
         first, code, flags = _CONTROL.unpack_from(buffer, start)
         error = Termination(first >> 4, first & 0xF, code)
+        # RFC 5040 section 4.8: reserved bits are zeros.  Without flags only the table tells Linux's order.
+        turned = Termination(first & 0xF, first >> 4, code)
+        if flags & 0x1FFF or (not flags and error not in TERMINATIONS and turned in TERMINATIONS):
+            error = turned
+            flags = sum(flag for bit, flag in _LINUX_FLAGS if flags & bit)
         start += _CONTROL.size
         if not flags & _HAS_HEADER or stop - start < _LENGTH.size + TAGGED.size:
             return cls(error)
