@@ -4,7 +4,7 @@ Tests of L{twisted_ib.ipoib.protocol.ip}.
 
 from __future__ import annotations
 
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_interface
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -280,6 +280,21 @@ class ErrorTests(SynchronousTestCase):
             self.assertTrue(mayReport(each), each.hex())
         for each in bad:
             self.assertFalse(mayReport(each), each.hex())
+
+    def test_forMany(self) -> None:
+        """
+        There is no error about a multicast or a broadcast, but that an IPv6 packet is too big.
+        """
+        errors = ICMPErrors(lambda: 5.0, [].append)
+        routes = Routes((ip_interface("10.9.0.1/24"), ip_interface("fe80::1/64")), ())
+        for destination in ("224.0.0.251", "239.1.2.3", "255.255.255.255", "10.9.0.255"):
+            packet = IPV4[:16] + packed(destination) + IPV4[20:]
+            for mtu in (0, 1280):
+                self.assertIsNone(errors.about(packet, routes, False, mtu), destination)
+        packet = IPV6[:24] + packed("ff02::fb") + IPV6[40:]
+        self.assertIsNone(errors.about(packet, routes, False, 0))
+        self.assertIsNotNone(errors.about(packet, routes, False, 1280))
+        self.assertIsNotNone(errors.about(IPV4, routes, False, 0))
 
     def test_rate(self) -> None:
         """

@@ -324,8 +324,14 @@ class ICMPErrors:
         @param mtu: the longest packet that could be sent; 0 if none can.
         @return: an IP packet; L{None} if none is to be made.
         """
-        reporter = routes.reporterFor(destinationOf(packet, 0))
+        destination = destinationOf(packet, 0)
+        reporter = routes.reporterFor(destination)
         if reporter is None or not mayReport(packet):
+            return None
+        # RFC 1122 section 3.2.2: never about what is sent to many; for IPv6 RFC 4443 section 2.4 (e.3) has an
+        # exception.
+        isForMany = isMulticast(destination) or destination in routes.broadcasts
+        if isForMany and not (mtu and packet[0] >> 4 == 6):
             return None
         if not self._rate.take():
             self._count("icmp_suppressed")

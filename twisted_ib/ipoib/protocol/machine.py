@@ -165,7 +165,7 @@ class Machine:
     def _sendTo(self, neighbour: Neighbour, frame: Buffer) -> None:
         neighbour.used = self._now
         if neighbour.peer is None:
-            self._wait(neighbour.waiting, frame, "neighbour_waiting")
+            self._queue(neighbour.waiting, frame)
         else:
             self.neighbours.input(neighbour, Input.SEND)
             self._transmit(neighbour.peer, frame)
@@ -176,7 +176,7 @@ class Machine:
             self._report("neighbour_failed", frame)
             return
         if port.path is None:
-            self._wait(peer.waiting, frame, "neighbour_waiting")
+            self._queue(peer.waiting, frame)
             return
         self._connections.want(peer)
         size = len(frame)
@@ -187,7 +187,7 @@ class Machine:
         elif size <= self._datagramBytes:
             self._post(port.path, peer.qpn, frame)
         elif not isConnected and self._connections.isPossible(peer):
-            self._wait(peer.waiting, frame, "neighbour_waiting")
+            self._queue(peer.waiting, frame)
         else:
             limit = peer.mtu if isConnected else self._datagramBytes - ENCAPSULATION_BYTES
             self._sendLong(frame, limit, partial(self._transmit, peer))
@@ -204,6 +204,13 @@ class Machine:
             waiting.append(bytes(frame))
         else:
             self.count(counter)
+
+    def _queue(self, waiting: list[bytes], frame: Buffer) -> None:
+        waiting.append(bytes(frame))
+        size = sum(max(len(each), limits.IPOIB_WAITING_LEAST) for each in waiting)
+        while size > limits.IPOIB_WAITING_BYTES:
+            size -= max(len(waiting.pop(0)), limits.IPOIB_WAITING_LEAST)
+            self.count("neighbour_waiting")
 
     def _report(self, counter: str, frame: Buffer, mtu: int = 0) -> None:
         # A packet is dropped, and its sender is told by ICMP.
