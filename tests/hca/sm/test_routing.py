@@ -168,9 +168,14 @@ class MulticastTests(RoutingCase):
         switches, ends = built(4, 1, [(0, 1), (1, 2), (2, 3)])
         routing = Routing(switches + ends)
         self.assertEqual(routing.multicast([], 0xC000), {})
+        self.assertEqual(routing.multicast([], 0xC000, ports(ends[1:2])), {})
         self.assertEqual(routing.multicast(ports(ends[1:2]), 0xC000), {switches[1]: 2})
         masks = routing.multicast(ports((ends[0], ends[2])), 0xC000)
         self.assertEqual(set(masks), set(switches[:3]))
+        # From the port of one that only sends the way leads there, and none leads to it.
+        masks = routing.multicast(ports(ends[:1]), 0xC000, ports(ends[2:3]))
+        self.assertEqual(self.reached(masks, ends[2]), [port.lid for port in ports(ends[:1])])
+        self.assertEqual(self.reached(masks, ends[0]), [])
 
     def test_spread(self) -> None:
         """

@@ -24,13 +24,14 @@ class IManager(Protocol):
     model: Model
     key: int
 
-    def setGroup(self, mlid: int, members: Iterable[int]) -> None:
+    def setGroup(self, mlid: int, members: Iterable[int], senders: Iterable[int] = ()) -> None:
         """
         A multicast group has other members: the forwarding tables of switches are made so.
 
         @param mlid: its multicast LID.
-        @param members: port GUIDs; those that are not in the subnet are ignored until they are.  None: the
-            group is no more.
+        @param members: GUIDs of ports that receive; those that are not in the subnet are ignored until they
+            are.
+        @param senders: the same of ports that only send.  Neither: the group is no more.
         """
 
     def send(self, packet: Packet) -> None:

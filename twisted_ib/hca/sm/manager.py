@@ -131,7 +131,8 @@ class Manager:
         #: Port GUIDs of those that reported a change of their own.
         self._reporters: set[int] = set()
         #: Multicast LID -> port GUIDs; those that have changed.
-        self._groups: dict[int, frozenset[int]] = {}
+        #: By multicast LID: the GUIDs of the members' ports, and whether each receives.
+        self._groups: dict[int, dict[int, bool]] = {}
         self._dirty: set[int] = set()
         self._routing: Routing | None = None
 
@@ -538,17 +539,17 @@ class Manager:
 
     # -- multicast groups
 
-    def setGroup(self, mlid: int, members: Iterable[int]) -> None:
+    def setGroup(self, mlid: int, members: Iterable[int], senders: Iterable[int] = ()) -> None:
         """
         See L{IManager<twisted_ib.hca.sm.interfaces.IManager>}.
         """
-        present = frozenset(members)
+        present = {**dict.fromkeys(senders, False), **dict.fromkeys(members, True)}
         if mlid not in _MULTICAST_LIDS:
             raise ValueError(f"{mlid:#x} is no multicast LID")
         if present and mlid not in self._groups and len(self._groups) >= limits.SM_GROUPS:
             self._count("sm_too_many_groups")
             return
-        if present != self._groups.get(mlid, frozenset()):
+        if present != self._groups.get(mlid, {}):
             self._dirty.add(mlid)
             self._groups[mlid] = present
         if not present:
@@ -565,8 +566,11 @@ class Manager:
             return
         guids = self.model.guids
         for mlid in mlids:
-            members = [guids[guid] for guid in self._groups.get(mlid, ()) if guid in guids]
-            masks = routing.multicast(members, mlid)
+            ports: dict[bool, list[Port]] = {True: [], False: []}
+            for guid, receives in self._groups.get(mlid, {}).items():
+                if guid in guids:
+                    ports[receives].append(guids[guid])
+            masks = routing.multicast(ports[True], mlid, ports[False])
             for node in self.model.switches():
                 switch = node.switch
                 if switch is not None and masks.get(node):

@@ -85,12 +85,15 @@ class Routing:
                     tables[node][end.lid] = chosen
         return {node: bytes(table) for node, table in tables.items()}
 
-    def multicast(self, members: Iterable[Port], mlid: int) -> dict[Node, int]:
+    def multicast(
+        self, members: Iterable[Port], mlid: int, senders: Iterable[Port] = ()
+    ) -> dict[Node, int]:
         """
         The tree of a multicast group.
 
-        @param members: end ports.
+        @param members: end ports that receive.
         @param mlid: groups with other multicast LIDs use other links between the same switches.
+        @param senders: end ports from which messages come, and to which none go.
         @return: the egress ports of each switch on it, bit I{n} is port I{n}.
         """
         masks: dict[Node, int] = {}
@@ -100,6 +103,9 @@ class Routing:
                 masks[home.node] = masks.get(home.node, 0) | 1 << home.number
         if not masks:
             return masks
+        for home in map(_exit, senders):
+            if home is not None:
+                masks.setdefault(home.node, 0)
         homes = list(masks)
         # From the switch that is nearest to all each way leads to a member.
         root = min(

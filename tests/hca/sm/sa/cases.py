@@ -96,7 +96,7 @@ class StandIn:
     In the place of the subnet manager.
 
     @ivar sent: the packets that it was given.
-    @ivar groups: the members of each multicast LID.
+    @ivar groups: the receiving members of each multicast LID; C{senders} those that only send.
     """
 
     def __init__(self) -> None:
@@ -104,11 +104,13 @@ class StandIn:
         self.key = KEY
         self.sent: list[Packet] = []
         self.groups: dict[int, frozenset[int]] = {}
+        self.senders: dict[int, frozenset[int]] = {}
 
-    def setGroup(self, mlid: int, members: Iterable[int]) -> None:
+    def setGroup(self, mlid: int, members: Iterable[int], senders: Iterable[int] = ()) -> None:
         """
         Remember the members.
         """
+        self.senders[mlid] = frozenset(senders)
         self.groups[mlid] = frozenset(members)
         if not self.groups[mlid]:
             del self.groups[mlid]

@@ -188,6 +188,20 @@ class JoinTests(GroupsTestCase):
         self.assertEqual((len(self.groups), self.manager.groups), (1, {}))
         self.assertEqual([trap for trap, _, _ in self.happened], [Trap.GROUP_CREATED, Trap.GROUP_DELETED])
 
+    def test_sendOnly(self) -> None:
+        """
+        Who only sends to a group receives nothing of it, until it joins as more and when it is less again.
+        """
+        mlid = self.join(joinState=FULL_MEMBER).mlid
+        full, other = guidOf(2), guidOf(3)
+        for joins, receives in ((SEND_ONLY, False), (SEND_ONLY_FULL, False), (NON_MEMBER, True)):
+            self.join(*JOIN, lid=3, joinState=joins)
+            members = {full, other} if receives else {full}
+            self.assertEqual(self.manager.groups[mlid], members)
+            self.assertEqual(self.manager.senders[mlid], {full, other} - members)
+        self.leave(lid=3, joinState=NON_MEMBER)
+        self.assertEqual((self.manager.groups[mlid], self.manager.senders[mlid]), ({full}, {other}))
+
     def test_sendOnlyFull(self) -> None:
         """
         A send-only full member makes a group too.
@@ -207,6 +221,8 @@ class JoinTests(GroupsTestCase):
             (MTU, selecting("mtu", Selector.GREATER, 1), (4, 3)),
             (MTU, selecting("mtu", Selector.EXACTLY, 3), (3, 3)),
             (MTU, selecting("mtu", Selector.BEST, 1), (4, 3)),
+            (MTU, selecting("mtu", Selector.BEST, 0), (4, 3)),
+            (RATE, selecting("rate", Selector.BEST, 0), (4, 3)),
         ):
             with self.subTest(changes=changes):
                 found = self.join(*CREATE, *names, mgid=0, **changes)

@@ -41,6 +41,7 @@ _CREATES: Final = ("qKey", "tClass", "pKey", "flowLabel", "sl")
 _COMPARED: Final = ("qKey", "tClass", "sl", "flowLabel", "hopLimit")
 _CHOSEN: Final = ("mtu", "rate")
 #: Members for whose sake a group is there.
+_RECEIVES: Final = JoinState.FULL_MEMBER | JoinState.NON_MEMBER
 _FULL: Final = JoinState.FULL_MEMBER | JoinState.SEND_ONLY_FULL_MEMBER
 _PREFIX_SHIFT: Final = 64
 _GUID: Final = (1 << _PREFIX_SHIFT) - 1
@@ -88,6 +89,13 @@ class Member:
     isProxied: bool
     owner: int
     record: int = 0
+
+    @property
+    def receives(self) -> bool:
+        """
+        Whether it does not only send.
+        """
+        return bool(self.state & _RECEIVES)
 
 
 @define(eq=False)
@@ -193,7 +201,6 @@ class Groups:
         if port.guid not in group.members:
             group.members[port.guid] = member
             self._owned[member.owner] += 1
-            self._replicate(group)
         return self._update(group, member, member.state | asked.joinState)
 
     def leave(self, request: Request) -> MCMemberRecord:
@@ -236,7 +243,10 @@ class Groups:
             raise Refusal(SAStatus.INSUFFICIENT_COMPONENTS)
         for name in _CHOSEN:
             isGiven = request.has(MCMemberRecord, name, f"{name}Selector")
-            if isGiven and getattr(asked, name) not in RANKS[name]:
+            value = getattr(asked, name)
+            # The best may be asked for without a value.
+            isBest = not value and getattr(asked, f"{name}Selector") == Selector.BEST
+            if isGiven and value not in RANKS[name] and not isBest:
                 raise Refusal(SAStatus.REQUEST_INVALID)
         # A client may know no other prefix than the default one.
         if asked.portGID >> _PREFIX_SHIFT not in (self._model.prefix, DEFAULT_PREFIX):
@@ -326,7 +336,10 @@ class Groups:
             del self._owned[member.owner]
 
     def _update(self, group: Group, member: Member, state: int) -> MCMemberRecord:
+        before, received = member.state, member.receives
         member.state = state
+        if state and (member.receives is not received or not before):
+            self._replicate(group)
         record = group.record(member.gid, state, member.isProxied)
         member.record = _number(record)
         return record
@@ -347,7 +360,8 @@ class Groups:
         self._happened(Trap.GROUP_DELETED, group.base.mgid, group.base.pKey)
 
     def _replicate(self, group: Group) -> None:
-        self._manager.setGroup(group.base.mlid, tuple(group.members))
+        receivers = [guid for guid, member in group.members.items() if member.receives]
+        self._manager.setGroup(group.base.mlid, receivers, group.members.keys() - receivers)
 
 
 def _configured(group: Configured, lid: int, key: int) -> MCMemberRecord:
