@@ -13,6 +13,11 @@ from twisted_ib.hca.memory.memory import ProtectionDomain
 from twisted_ib.hca.queues.requests import SGE
 from twisted_ib.hca.wire import headers
 
+#: A copy of no more octets is in order as it is: its last store is its last octets' (memcpy(3) of glibc).
+AT_ONCE = 64
+#: By the last bits of the address behind it: the octets of the aligned word there.
+_TAILS = (8, 1, 2, 1, 4, 1, 2, 1)
+
 
 def total(pieces: Sequence[SGE]) -> int:
     """
@@ -71,15 +76,39 @@ def locate(
     return found
 
 
-def scatter(target: Sequence[memoryview], source: bytes | memoryview) -> None:
+def store(view: Any, offset: int, source: bytes | memoryview, end: int) -> None:
+    """
+    Copy more than L{AT_ONCE} bytes so that what lies at the end, an aligned word of up to 8 octets, comes
+    last.
+
+    Programs poll the last octet of a WRITE, as with adapters (perftest, MPI), and memcpy(3) stores in any
+    order. Another process sees the stores in their order where the processor keeps it (x86).
+
+    @param end: the program's address behind the last.
+    """
+    if source.__class__ is bytes:
+        source = memoryview(source)
+    size = len(source) - _TAILS[end & 7]
+    last = offset + size
+    view[offset:last] = source[:size]
+    view[last : offset + len(source)] = source[size:]
+
+
+def scatter(target: Sequence[memoryview], source: bytes | memoryview, end: int = 0) -> None:
     """
     Copy bytes into what L{locate} found.
+
+    @param end: the program's address behind the last, if it is known.
     """
-    at = 0
+    at, left = 0, len(source)
     for view in target:
-        end = at + len(view)
-        view[:] = source[at:end]
-        at = end
+        size = len(view)
+        left -= size
+        if left or size <= AT_ONCE:
+            view[:] = source[at : at + size]
+        else:
+            store(view, 0, source[at : at + size], end)
+        at += size
 
 
 def payload(path: Any, opcode: int, buffer: Any, start: int, stop: int) -> memoryview | None:

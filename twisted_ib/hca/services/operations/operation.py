@@ -237,7 +237,9 @@ class RespondedOperation(Operation):
             # The program's own list became invalid; the response is thrown away and the request
             # fails, as in Linux rxe_comp.c do_read().
             return WCStatus.LOC_PROT_ERR
-        scatter(target, source)
+        # Right for what ends the response, which is what a program may wait for.
+        last = self.request.pieces[-1] if target else None
+        scatter(target, source, last.address + last.length if last else 0)
         return WCStatus.SUCCESS
 
     def take(

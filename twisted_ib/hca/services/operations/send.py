@@ -27,7 +27,7 @@ from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
 from twisted_ib.hca.queues.reassembly import Reassembly
 from twisted_ib.hca.queues.receives import Receives
 from twisted_ib.hca.queues.requests import ReceiveRequest, SendFlags, SendOpcode
-from twisted_ib.hca.queues.scatter import locate, scatter
+from twisted_ib.hca.queues.scatter import AT_ONCE, locate, scatter, store
 from twisted_ib.hca.services.operations.message import IncomingMessage, MessageOperation
 from twisted_ib.hca.services.operations.operation import RELIABLE, Operation, Refused, WorkContext
 from twisted_ib.hca.wire.headers import IMMEDIATE, INVALIDATE
@@ -91,7 +91,10 @@ class IncomingSend(IncomingMessage):
                     # Nearly all receives: what locate() and scatter() would do.
                     [piece] = pieces
                     view, offset = pd.memory.check(piece.key, piece.address + done, count, LOCAL_WRITE, pd)
-                    view[offset : offset + count] = source
+                    if count <= AT_ONCE:
+                        view[offset : offset + count] = source
+                    else:
+                        store(view, offset, source, piece.address + done + count)
                 else:
                     scatter(locate(pd, pieces, done, count, LOCAL_WRITE), source)
             except MemoryAccessError:

@@ -18,6 +18,7 @@ from twisted_ib.hca.memory.memory import REMOTE_WRITE
 from twisted_ib.hca.queues.completion import WCOpcode
 from twisted_ib.hca.queues.receives import Receives
 from twisted_ib.hca.queues.requests import SendOpcode
+from twisted_ib.hca.queues.scatter import AT_ONCE, store
 from twisted_ib.hca.services.operations.message import IncomingMessage, MessageOperation
 from twisted_ib.hca.services.operations.operation import Refused, WorkContext, checkRemote
 from twisted_ib.hca.wire.headers import IMMEDIATE, RETH
@@ -64,7 +65,10 @@ class IncomingWrite(IncomingMessage):
                 )
             except MemoryAccessError:
                 raise Refused(NAK_REMOTE_ACCESS) from None
-            view[offset : offset + count] = source
+            if count <= AT_ONCE:
+                view[offset : offset + count] = source
+            else:
+                store(view, offset, source, self.address + done + count)
         self.done = done + count
 
     def hand(self, queuePair: Any, extra: Struct | None, value: int) -> None:
