@@ -134,6 +134,7 @@ class FakeConnection:
         @param user: The object to notify.
         """
         self.destination = destination
+        self.localID = 7
         self.user = user
         self.done: list[str] = []
         self.reply: ConnectReply | None = None

@@ -28,6 +28,7 @@ from twisted_ib.errors import (
     ResourceLimitError,
     UnknownDeviceError,
 )
+from twisted_ib.hca.base.traits import ROUTED
 from twisted_ib.hca.connection import ConnectReply, Rejection, RejectReason
 from twisted_ib.internet import connector as connectorModule
 from twisted_ib.sdp.handshake import SDP_HANDSHAKE as handshake
@@ -369,6 +370,15 @@ class FailureTests(ConnectorTestCase):
         connection.user.rejected(connection, Rejection(reason=RejectReason.NO_RESOURCES))
         self.assertIn("no resources (3)", self.failure(error.ConnectionRefusedError))
 
+    def test_silent(self) -> None:
+        """
+        A reject that says that the peer was silent for too long is no refusal.
+        """
+        self.request()
+        connection = self.device.requests[0][1]
+        connection.user.rejected(connection, Rejection(reason=RejectReason.TIMEOUT))
+        self.assertIn("did not answer", self.failure(error.TCPTimedOutError))
+
     def test_badAnswer(self) -> None:
         """
         A REP without a proper HelloAck is refused with reason 28.
@@ -521,6 +531,7 @@ class FailureTests(ConnectorTestCase):
         """
         Silence is asked again, as long as TCP would, and then fails.
         """
+        self.device.traits = ROUTED
         self.request(timeout=None)
         for number in range(connectorModule.CONNECT_ROUNDS):
             self.assertEqual(len(self.device.requests), number + 1)
@@ -528,6 +539,10 @@ class FailureTests(ConnectorTestCase):
             connection.user.unreachable(connection)
         self.assertIn("127.0.0.1:5001 did not answer", self.failure(error.TCPTimedOutError))
         self.assertEqual(len(self.device.requests), connectorModule.CONNECT_ROUNDS)
+        # All rounds are one request to a peer that was away and reads them late.
+        first = self.device.requests[0][0]
+        self.assertTrue(all(request is first for request, _ in self.device.requests))
+        self.assertEqual(first.communicationID, 7)
 
     def test_late(self) -> None:
         """

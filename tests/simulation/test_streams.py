@@ -6,12 +6,13 @@ L{tests.simulation.streams}.
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
 from random import Random
 
 from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.simulation.streams import Client, Streams
+from tests.simulation.streams import Client, Receiver, Sender, Streams
 from twisted_ib.hca.fabric.base import faults
 
 MIB = 1 << 20
@@ -86,6 +87,36 @@ class TransferTests(StreamTestCase):
         750 ms one way: the timeouts of the connection manager and of queue pairs do for that.
         """
         self.transfers(lambda dice: [faults.Delay(dice, 0.75)])
+
+    def test_away(self) -> None:
+        """
+        A server that is stopped for a while as clients connect, and then reads all that came meanwhile: each
+        connection works at both ends.
+        """
+        for seconds in (1.0, 10.0, 17.0, 20.0, 45.0, 60.0):
+            streams = self.streams(lambda dice: [])
+
+            def stopped(datagram: bytes, now: float, end: float = seconds) -> faults.Deliveries:
+                return [(max(0.0, end - now), datagram)]
+
+            streams.links[0].faults.append(stopped)
+            receivers: list[Receiver] = []
+
+            def receiver(made: list[Receiver] = receivers) -> Receiver:
+                made.append(Receiver(1000))
+                return made[-1]
+
+            streams.listen(Factory.forProtocol(receiver))  # type: ignore[arg-type]
+            senders = [Sender(bytes(1000)) for _ in range(20)]
+            for sender in senders:
+                streams.connect(sender)
+
+            def finished(senders: list[Sender] = senders) -> bool:
+                return all(sender.reason is not None for sender in senders)
+
+            streams.world.run(finished, 120.0)
+            got = [sender.got == sha256(bytes(1000)).digest() for sender in senders]
+            self.assertEqual((got, len(receivers)), ([True] * 20, 20), seconds)
 
     def test_blackOuts(self) -> None:
         """

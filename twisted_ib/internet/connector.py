@@ -48,6 +48,7 @@ class Attempt:
     @ivar _route: The address resolution in progress.
     @ivar _path: The path, once resolved.
     @ivar _transport: The transport to be, once a path is searched for.
+    @ivar _request: The REQ, where packets may be lost; each round sends the same.
     @ivar _connection: The CM's connection, once a REQ was sent.
     @ivar _numbers: How many of our port numbers the peer has refused as taken.
     @ivar _over: Whether the attempt has succeeded or failed.
@@ -65,6 +66,7 @@ class Attempt:
     _route: Any = None
     _path: Any = None
     _transport: Any = None
+    _request: Any = None
     _connection: Any = None
     _rounds = _numbers = 0
     _over = False
@@ -245,9 +247,13 @@ class Attempt:
         channel, transport, connector = self._channel, self._transport, self._connector
         assert channel is not None and transport is not None
         try:
-            request = connector.handshake.request(
+            request = self._request or connector.handshake.request(
                 transport, self._local, sharedAddress(self._peer, connector.port)
             )
+            if channel.device.traits.packets:
+                # Only there is silence the rule.  Elsewhere 10,000 connects at once would lie apart in memory
+                # for what they keep meanwhile, and be slower for their whole life.
+                self._request = request
             self._connection = channel.device.sendRequest(self._path, request, self, channel.now())
         except HCAError as e:
             self._failed(e)
@@ -295,6 +301,8 @@ class Attempt:
         # listener; programs see ConnectionRefusedError either way, as with TCP.
         elif rejection.reason == RejectReason.INVALID_SERVICE_ID:
             self._failed(failures.refused(where))
+        elif rejection.reason == RejectReason.TIMEOUT:
+            self._failed(failures.noAnswer(where))
         else:
             self._failed(failures.rejected(where, rejection.reason))
 
@@ -313,6 +321,10 @@ class Attempt:
         # A full backlog drops REQs without an answer, as TCP drops SYNs, so silence does not prove that
         # nobody is there.
         if self._rounds < CONNECT_ROUNDS:
+            # To a peer that was away and reads all of them late, they are one request, whose answer is good
+            # for each.
+            if self._request is not None:
+                self._request.communicationID = connection.localID
             self._ask()
         else:
             self._failed(failures.noAnswer(self._connector.where(self._peer)))
@@ -340,7 +352,7 @@ class Attempt:
         if self._over:
             return
         self._over = True
-        self._connection = self._path = self._transport = None
+        self._connection = self._request = self._path = self._transport = None
         connector.transport = transport
         # The connector has its transport before connectionMade(), as with TCP.
         transport.attach(protocol)
@@ -350,7 +362,7 @@ class Attempt:
         route, self._route = self._route, None
         if route is not None:
             route.cancel()
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._request = self._connection, None, None
         if connection is not None:
             assert self._channel is not None
             # IBTA vol. 1 12.6.7.2, reason 4 (timeout): a REJ tells a peer that is about to accept; Linux cm.c

@@ -16,6 +16,7 @@ from tests.hca.cm.net import SERVICE, Net, answers, ask, send
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.cm import table as cmTable
+from twisted_ib.hca.cm.admission import EVICTION_CHECKS
 from twisted_ib.hca.cm.machine import Connection, Event, State
 from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.wire import cm
@@ -80,9 +81,25 @@ class HostileTests(SynchronousTestCase):
             send(net.b, DREQ(1, passive.localID, 0x1001), "a"), [DREP(passive.localID, 1, bytes(224))]
         )
         self.assertEqual(send(net.b, DREQ(3, 4, 5), "x"), [DREP(4, 3, bytes(224))])
-        for unknown in (REP(3, 4), RTU(3, 4), MRA(3, 4), REJ(3, 4), DREP(3, 4), LAP(3, 4)):
+        for unknown in (RTU(3, 4), MRA(3, 4), REJ(3, 4), DREP(3, 4), LAP(3, 4)):
             self.assertEqual(send(net.b, unknown, "a"), [])
         self.assertEqual(passive.state, State.ESTABLISHED)
+
+    def test_nobodysID(self) -> None:
+        """
+        Who accepts what nobody has here is told so, once for each REP: reason 6, invalid communication ID.
+        Not of one that was open and has just ended, whose peer knows.
+        """
+        net = Net()
+        (reject,) = send(net.b, REP(3, 4), "a")
+        assert isinstance(reject, REJ)
+        told = reject.localCommunicationID, reject.remoteCommunicationID
+        self.assertEqual((told, reject.messageRejected, reject.reason), ((4, 3), 1, 6))
+        active, passive = net.open()
+        mine, yours = active.localID, passive.localID
+        active.disconnect(net.now)
+        net.pump()
+        self.assertEqual((send(net.a, REP(yours, mine), "b"), send(net.b, RTU(mine, yours), "a")), ([], []))
 
     def test_repeatedID(self) -> None:
         """
@@ -265,25 +282,25 @@ class LimitTests(SynchronousTestCase):
         makes room.
         """
         table = self.table(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
-        self.flood(table, "x", 70)
-        self.assertEqual((len(table), table.counters["halfOpenExceeded"]), (64, 6))
+        self.flood(table, "x", 1030)
+        self.assertEqual((len(table), table.counters["halfOpenExceeded"]), (1024, 6))
         self.flood(table, "y", 1)
-        self.assertEqual(len(table), 65)
+        self.assertEqual(len(table), 1025)
         first, second = list(table._connections.values())[:2]
         first.reject(28, b"", 0.0)
         second.accept(REP(), 0.0)
         second.established(0.0)
-        self.flood(table, "x", 3, 100)
-        self.assertEqual((len(table), table.counters["halfOpenExceeded"]), (66, 7))
+        self.flood(table, "x", 3, 2000)
+        self.assertEqual((len(table), table.counters["halfOpenExceeded"]), (1026, 7))
 
     def test_halfOpenInAll(self) -> None:
         """
         All sources together have a bound.
         """
         table = self.table(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
-        for number in range(65):
-            self.flood(table, f"source {number}", 64)
-        self.assertEqual((len(table), table.counters["halfOpenExceeded"]), (4096, 64))
+        for number in range(5):
+            self.flood(table, f"source {number}", 1000)
+        self.assertEqual((len(table), table.counters["halfOpenExceeded"]), (4096, 904))
 
     def test_strangers(self) -> None:
         """
@@ -297,19 +314,16 @@ class LimitTests(SynchronousTestCase):
         left = [(c.destination, c.remoteID) for c in table._connections.values()]
         self.assertEqual(left, [("x", 3), ("x", 4), ("x", 5)])
         self.flood(table, "y", 1)
-        first, second = list(table._connections.values())[:2]
-        first.accept(REP(), 0.0)
+        second = list(table._connections.values())[1]
         second.accept(REP(), 0.0)
-        first.established(0.0)
         table.events.clear()
         for number in range(4):
             self.flood(table, f"z{number}", 1)
-        # The open one stays.  Those that gave way are of x, the second and the third.
-        self.assertEqual((len(table), table.counters["halfOpenReplaced"]), (6, 4))
-        self.assertEqual(first.state, State.ESTABLISHED)
+        # Those that gave way are the three of x.
+        self.assertEqual((len(table), table.counters["halfOpenReplaced"]), (5, 5))
         told = [event[1] for event in table.events if event[0] == Event.UNREACHABLE]
-        self.assertIs(told[0], second)
-        self.assertEqual([c.destination for c in told], ["x", "x"])  # type: ignore[union-attr]
+        self.assertIs(told[1], second)
+        self.assertEqual([c.destination for c in told], ["x"] * 3)  # type: ignore[union-attr]
         self.assertIsNone(second.deadline)
         self.assertIsNone(table.deadline(False))
         self.assertEqual(len(table._halfOpenLimit.oldest or ()), table._halfOpenLimit.halfOpen)
@@ -317,13 +331,71 @@ class LimitTests(SynchronousTestCase):
             table.pathLost(source)
         self.assertEqual((len(table), table._halfOpenLimit.halfOpen, table._halfOpenLimit.oldest), (0, 0, {}))
 
+    def test_shown(self) -> None:
+        """
+        A source with a connection that came up keeps what it asks for: what comes over the limit is dropped
+        and may be repeated. After the time that a living peer needs it gives way as all others do.
+        """
+        for bounds in ((3, 100), (100, 3)):
+            table = self.table()
+            table.limitHalfOpen(*bounds)
+            self.flood(table, "x", 1)
+            (first,) = table._connections.values()
+            first.accept(REP(), 0.0)
+            first.established(0.0)
+            self.flood(table, "x", 5, 2)
+            self.assertEqual([c.remoteID for c in table._connections.values()], [1, 2, 3, 4])
+            self.assertEqual((table.counters["halfOpenExceeded"], table.counters["halfOpenReplaced"]), (2, 0))
+            late = limits.CM_HALF_OPEN_SECONDS
+            send(table, ask(7, localCommunicationID=7, localCAGUID=0xA), "x", late)
+            left = [c.remoteID for c in table._connections.values()]
+            self.assertEqual((len(left), left[0], left[-1]), (4, 1, 7))
+            self.assertEqual(first.state, State.ESTABLISHED)
+
+    def test_shownAmongForged(self) -> None:
+        """
+        Forged sources evict each other, and none of a source that has shown itself; one REQ looks at few.
+        """
+        table = self.table()
+        table.limitHalfOpen(limits.CM_HALF_OPEN_PER_ADDRESS, 40)
+        self.flood(table, "x", 1)
+        (first,) = table._connections.values()
+        first.accept(REP(), 0.0)
+        first.established(0.0)
+        self.flood(table, "x", 20, 2)
+        for number in range(200):
+            self.flood(table, f"z{number}", 1)
+        mine = [c for c in table._connections.values() if c.destination == "x"]
+        self.assertEqual((len(mine), table._halfOpenLimit.halfOpen), (21, 40))
+        # Where all of them stand together, each time round, so many REQs found nothing else.
+        turns = 1 + 200 // (40 - 21)
+        self.assertLessEqual(table.counters["halfOpenExceeded"], turns * (21 // EVICTION_CHECKS))
+
+    def test_hundredAtOnce(self) -> None:
+        """
+        A hundred connects at once from one address come up, each.
+        """
+        net = Net()
+        net.b.limitHalfOpen(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
+        active = [net.a.connect("b", ask(number + 1), None, net.now) for number in range(100)]
+        net.pump()
+        for number, (_, passive, _) in enumerate(net.events["b"]):
+            passive.accept(REP(localQPN=number + 1), net.now)
+        net.pump()
+        for connection in active:
+            connection.ready(net.now)
+        net.pump()
+        for table in (net.a, net.b):
+            self.assertEqual({c.state for c in table._connections.values()}, {State.ESTABLISHED})
+        self.assertEqual((len(net.b), net.b.counters["halfOpenReplaced"]), (100, 0))
+
     def test_strangersCost(self) -> None:
         """
         A source at its limit is answered as fast however many others there are.
         """
         looked = 0
 
-        class Counting(dict[Connection, None]):
+        class Counting(dict[Connection, float]):
             """
             Counts who is looked at.
             """

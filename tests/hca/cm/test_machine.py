@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from operator import methodcaller
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -34,6 +35,7 @@ class FakeTable:
 
     caGUID = GUID
     sourcesForgeable = lossless = False
+    pack = staticmethod(methodcaller("pack"))
 
     def __init__(self) -> None:
         """

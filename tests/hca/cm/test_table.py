@@ -11,7 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.cm.net import PERIOD, SERVICE, TIMEWAIT, Net, ask, send
 from twisted_ib.errors import ServiceInUseError
 from twisted_ib.hca.cm.machine import Event, State
-from twisted_ib.hca.cm.table import COUNTERS, ConnectionTable
+from twisted_ib.hca.cm.states import COUNTERS
+from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REJ, REP, REQ, RTU
 from twisted_ib.hca.wire.cm.codes import MessageKind

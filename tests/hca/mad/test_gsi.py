@@ -4,12 +4,58 @@ Connection management as an agent: the queue of unsolicited requests.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from tests.hca.mad.cases import MADTestCase, OnPackets
+from tests.sdp.fakes import FakePath
 from twisted_ib.hca.mad import gsi
 from twisted_ib.hca.wire.cm import REQ, RTU
 from twisted_ib.hca.wire.mad import cm
+
+
+class Answering:
+    """
+    A device that notes what gets through.
+
+    @ivar dirty: how often it was told that there is more.
+    """
+
+    def __init__(self) -> None:
+        """
+        Three peers.
+        """
+        self.paths = [FakePath(name) for name in "abc"]
+        self.came: list[int] = []
+        self.dirty = self.dropped = 0
+        self.cm = SimpleNamespace(transactions=None)
+        self.mads = SimpleNamespace(register=lambda *arguments: None)
+
+    def markDirty(self, agent: object) -> None:
+        """
+        There is more.
+        """
+        self.dirty += 1
+
+    def count(self, name: str) -> None:
+        """
+        One was dropped.
+        """
+        self.dropped += 1
+
+    def managementReceived(self, path: object, attribute: int, data: bytes, start: int, stop: int) -> None:
+        """
+        One gets through.
+        """
+        self.came.append(REQ.parse(data, start, stop).localCommunicationID)
+
+
+def requestFrom(path: object, number: int) -> Any:
+    """
+    A REQ as the agent receives it.
+    """
+    data = cm.wrap(REQ.attribute, REQ(number).pack(), 5).pack()
+    return SimpleNamespace(path=path, attribute=REQ.attribute, data=data)
 
 
 class CMAgentTests(OnPackets, MADTestCase):
@@ -45,12 +91,12 @@ class CMAgentTests(OnPackets, MADTestCase):
 
     def test_order(self) -> None:
         """
-        Unsolicited requests wait for the rest of a batch; when there are more than one turn answers, the
-        latest comes first, and beyond a bound the oldest is dropped.
+        Unsolicited requests wait for the rest of a batch. Those of one source are answered in their order,
+        and beyond a bound its oldest is dropped.
         """
         self.flood(6)
         self.b.progress()
-        requests = [(0x10, number) for number in (5, 4, 2, 3)]
+        requests = [(0x10, number) for number in (2, 3, 4, 5)]
         self.assertEqual(self.came, [(0x14, 99), *requests[:2]])
         self.assertTrue(self.b.busy())
         self.b.progress()
@@ -58,6 +104,21 @@ class CMAgentTests(OnPackets, MADTestCase):
         self.assertEqual(self.b.counters["management_dropped"], 2)
         self.settle()
         self.assertFalse(self.b.busy())
+
+    def test_sources(self) -> None:
+        """
+        Of several sources, when there are more requests than one turn answers, that which asked last is the
+        first; beyond the bound the one that has been silent for longest loses its oldest.
+        """
+        agent = gsi.CMAgent(device := Answering())
+        for path, number in ((0, 1), (1, 2), (0, 3), (1, 4), (2, 5)):
+            agent.received(requestFrom(device.paths[path], number))
+        self.assertEqual((agent.requests, device.dropped), (4, 1))
+        agent.endOfBatch()
+        self.assertEqual((device.came, device.dirty), ([5, 2], 2))
+        # Two are left, which one turn answers: who asked first comes first.
+        agent.endOfBatch()
+        self.assertEqual((device.came, device.dirty, agent.requests), ([5, 2, 3, 4], 2, 0))
 
     def test_exception(self) -> None:
         """

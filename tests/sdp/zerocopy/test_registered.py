@@ -827,9 +827,9 @@ class CopyTests(RegisteredTestCase):
         copied: list[int] = []
         original = operation.scatter
 
-        def scatter(target: Any, source: Any) -> None:
+        def scatter(target: Any, source: Any, end: int) -> None:
             copied.append(len(source))
-            original(target, source)
+            original(target, source, end)
 
         self.patch(operation, "scatter", scatter)
         self.settle()

@@ -91,6 +91,7 @@ class PrivateBytes:
 
     @ivar request: of a request to connect; C{reply} of its reply, C{rejection} of its refusal.
     @ivar lookup: of the request for a datagram service; C{lookupReply} of its answer.
+    @ivar isExact: whether the peer is told how many there are; else zeros follow to the full number.
     """
 
     request: int
@@ -98,6 +99,7 @@ class PrivateBytes:
     rejection: int
     lookup: int
     lookupReply: int
+    isExact: bool = False
 
 
 #: Those of REQ, REP, REJ, SIDR_REQ and SIDR_REP (IBTA vol. 1 12.6 and 12.11).
@@ -173,6 +175,8 @@ STREAM = Traits(
     transport=TransportType.IWARP,
     services=frozenset((QPType.RC,)),
     operations=_OF_RFC_5040,
+    # RFC 5044 section 7.1.1: PD_Length.
+    privateBytes=evolve(IB_PRIVATE_BYTES, isExact=True),
     completion=Completion.SENT,
     joinsWildcards=False,
 )

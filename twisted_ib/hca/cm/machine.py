@@ -10,6 +10,7 @@ came too late.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from zope.interface import classImplements
@@ -37,11 +38,13 @@ class ConnectionContext(Protocol):
 
     @ivar sourcesForgeable: whether a REQ proves nothing about its source.
     @ivar lossless: whether no message is lost while the peer lives.
+    @ivar pack: serializes a REQ, REP, REJ or DREQ for the medium.
     """
 
     caGUID: int
     sourcesForgeable: bool
     lossless: bool
+    pack: Callable[[Any], bytes]
 
     def send(self, output: Output) -> None:
         """

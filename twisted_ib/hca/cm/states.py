@@ -95,3 +95,23 @@ class Event(IntEnum):
     LOOKUP = 7
     #: Active: the answer to a lookup; L{SIDR_REP}.
     FOUND = 8
+
+
+#: The anomalies that a table counts.
+COUNTERS = (
+    *("malformed", "unknownAttribute", "invalidID", "unknownID", "foreignSource", "wrongQPN", "unexpected"),
+    "noListener",
+    "repeatedREQ",
+    "stale",
+    "halfOpenExceeded",
+    "halfOpenReplaced",
+    "tableFull",
+    "connectionsExceeded",
+    "eventsFull",
+    "outputsDropped",
+    "timewaitDropped",
+    "retransmitted",
+    "unreachable",
+    "repeatedSIDR",
+    "lookupsExceeded",
+)

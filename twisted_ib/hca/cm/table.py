@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
+from operator import methodcaller
 from typing import Any
 
 from twisted_ib import limits
@@ -26,8 +27,8 @@ from twisted_ib.hca.cm.admission import HalfOpenLimit
 from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.peer import Peer
 from twisted_ib.hca.cm.sidr import Lookup, Lookups
-from twisted_ib.hca.cm.states import Event, Input, State
-from twisted_ib.hca.cm.timers import Deadlines, Timewait
+from twisted_ib.hca.cm.states import COUNTERS, Event, Input, State
+from twisted_ib.hca.cm.timers import Deadlines, Timewait, answerSeconds
 from twisted_ib.hca.cm.transitions import HALF_OPEN, askAgain
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.wire.cm import (
@@ -67,31 +68,6 @@ _IDLE, _REP_SENT, _TIMEWAIT = State.IDLE, State.REP_SENT, State.TIMEWAIT
 _CONNECT, _REQ, _REP, _RTU = Input.CONNECT, Input.REQ, Input.REP, Input.RTU
 _DREQ, _DREP, _TIMEWAIT_EXIT = Input.DREQ, Input.DREP, Event.TIMEWAIT_EXIT
 
-COUNTERS = (
-    *("malformed", "unknownAttribute", "invalidID", "unknownID", "foreignSource", "wrongQPN", "unexpected"),
-    "noListener",
-    "repeatedREQ",
-    "stale",
-    "halfOpenExceeded",
-    "halfOpenReplaced",
-    "tableFull",
-    "connectionsExceeded",
-    "eventsFull",
-    "outputsDropped",
-    "timewaitDropped",
-    "retransmitted",
-    "unreachable",
-    "repeatedSIDR",
-    "lookupsExceeded",
-)
-
-
-@lru_cache(maxsize=1024)  # 32 times 32; connections keep what it gives.
-def _answerSeconds(ackTimeout: int, responseTimeout: int) -> float:
-    # The ACK timeout code is the packet lifetime's plus one, and there are two directions (Linux cm.c
-    # ib_send_cm_req: twice the packet lifetime plus the remote CM response timeout).
-    return 2 * timeoutSeconds(max(ackTimeout - 1, 0)) + timeoutSeconds(responseTimeout)
-
 
 class ConnectionTable:
     """
@@ -100,6 +76,7 @@ class ConnectionTable:
     @ivar counters: anomalies by name, see L{COUNTERS}.
     @ivar lossless: whether no message is lost while the peer lives: then one is repeated only if an MRA, or a
         SIDR_REP's NO_QP, says so.
+    @ivar pack: serializes a message with private data of a program.
     @ivar draw: draws a communication id; where no stranger can send it is the number of a queue pair.
     @ivar lookups: SIDR exchanges.
     @ivar accepted: connections whose REP was sent and whose RTU is awaited, by their queue pair number.
@@ -121,6 +98,7 @@ class ConnectionTable:
         """
         self.caGUID = caGUID
         self.sourcesForgeable = self.lossless = False
+        self.pack: Callable[[Any], bytes] = methodcaller("pack")
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.outputs: deque[Output] = deque()
         self.events: deque[CMEvent] = deque()
@@ -154,10 +132,22 @@ class ConnectionTable:
     def __len__(self) -> int:
         return len(self._connections)
 
+    def keepLengths(self) -> None:
+        """
+        From now on messages end with their private data, and so do those that are received: the medium
+        carries its length.
+        """
+        self.pack = methodcaller("packExact")
+        self._receivers = {
+            message.attribute: (message.parseExact, self._receivers[message.attribute][1])
+            for message in byAttribute.values()
+        }
+
     def limitHalfOpen(self, halfOpenPerSource: int, halfOpenInAll: int) -> None:
         """
         From now on source addresses can be forged: a REQ over a limit evicts the oldest half-open
-        connection, and a source that has not answered is sent no more than twice what came from it.
+        connection, but for those of sources that have shown themselves, and a source that has not answered
+        is sent no more than twice what came from it.
 
         @param halfOpenPerSource: half-open connections of one source.
         @param halfOpenInAll: the same of all sources.
@@ -206,7 +196,7 @@ class ConnectionTable:
         connection = Connection(self, peer, destination, localID, request)
         connection.user = user
         connection.localQPN = request.localQPN
-        connection.period = _answerSeconds(
+        connection.period = answerSeconds(
             request.primaryPath.localACKTimeout, request.remoteCMResponseTimeout
         )
         self._connections[localID] = connection
@@ -334,7 +324,7 @@ class ConnectionTable:
         state = connection.state
         halfOpen = HALF_OPEN[state]
         if halfOpen is not HALF_OPEN[old]:
-            self._halfOpenLimit.changed(connection, halfOpen)
+            self._halfOpenLimit.changed(connection, halfOpen, now)
             self.accepted.pop(connection.localQPN, None)
         elif state is _REP_SENT:
             self.accepted[connection.localQPN] = connection
@@ -364,7 +354,7 @@ class ConnectionTable:
             # IBTA vol. 1 12.6.7.2 reason 8: nobody listens. RDMA-CM applications see ECONNREFUSED.
             self._refuse(source, message, MessageKind.REQ, RejectReason.INVALID_SERVICE_ID)
             return
-        victim = self._halfOpenLimit.victim(peer) if self.sourcesForgeable else None
+        victim = self._halfOpenLimit.victim(peer, now) if self.sourcesForgeable else None
         if victim is not None:
             self.counters["halfOpenReplaced"] += 1
             victim.feed(Input.EXHAUSTED, None, now)
@@ -419,9 +409,10 @@ class ConnectionTable:
     def _takeREP(self, source: Any, message: REP, now: float) -> None:
         connection = self._find(source, message)
         if connection is None:
-            if self.lossless and message.remoteCommunicationID not in self._connections:
-                # Linux cm.c cm_rep_handler does so too.  A passive side that awaits no RTU has no other way
-                # to learn that we gave up before its REP came.
+            number = message.remoteCommunicationID
+            if number not in self._connections and number not in self._timewait.ids:
+                # Linux cm.c cm_rep_handler does so too.  A passive side that was away cannot learn otherwise
+                # that we gave up before its REP came; an id in TIMEWAIT was known to both ends.
                 self._refuse(source, message, MessageKind.REP, RejectReason.INVALID_COMMUNICATION_ID)
             return
         # A repeated REP: the state machine repeats the RTU or MRA.
@@ -481,6 +472,7 @@ class ConnectionTable:
 
     def _takeRTU(self, source: Any, message: RTU, now: float) -> None:
         connection = self._find(source, message)
+        # One for an id that nobody has is no sign: a DREQ may have overtaken it.
         if connection is None or connection.feed(_RTU, message, now):
             return
         if connection.state is not State.ESTABLISHED:  # Repeated there, see CM_READY_REPEATS.

@@ -4,8 +4,11 @@ Retransmission deadlines, and connections in TIMEWAIT.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, Protocol, TypeVar
+
+from twisted_ib.hca.wire.cm import timeoutSeconds
 
 #: Cancelled deadlines that the heap may hold beyond as many as are valid.
 CM_IDLE_DEADLINES = 64
@@ -168,3 +171,15 @@ class Timewait:
         self.heap = [ended for ended in self.heap if ended[2] is not peer]
         heapify(self.heap)
         self.ids = {ended[1] for ended in self.heap}
+
+
+@lru_cache(maxsize=1024)  # 32 times 32; connections keep what it gives.
+def answerSeconds(ackTimeout: int, responseTimeout: int) -> float:
+    """
+    @param ackTimeout: the path's code.
+    @param responseTimeout: the peer's code.
+    @return: how long the answer to a message of connection management may take.
+    """
+    # The ACK timeout code is the packet lifetime's plus one, and there are two directions (Linux cm.c
+    # ib_send_cm_req: twice the packet lifetime plus the remote CM response timeout).
+    return 2 * timeoutSeconds(max(ackTimeout - 1, 0)) + timeoutSeconds(responseTimeout)

@@ -47,7 +47,7 @@ _ESTABLISHED, _DISCONNECTED = Event.ESTABLISHED, Event.DISCONNECTED
 
 def _sendRequest(connection: Connection, message: REQ | REP | DREQ, now: float) -> None:
     table = connection.table
-    output = connection.output = (connection.destination, message.attribute, message.pack())
+    output = connection.output = (connection.destination, message.attribute, table.pack(message))
     connection.retriesLeft = connection.maxRetries
     table.send(output)
     _awaitAnswer(connection, now)
@@ -81,7 +81,7 @@ def _sendFinal(connection: Connection, message: MRA | REJ | RTU | DREP | APR) ->
     # MRA, REJ, RTU, DREP and APR need no answer: nothing is kept and no timer runs.
     message.localCommunicationID = connection.localID
     message.remoteCommunicationID = connection.remoteID
-    connection.table.send((connection.destination, message.attribute, message.pack()))
+    connection.table.send((connection.destination, message.attribute, connection.table.pack(message)))
 
 
 def _request(connection: Connection, request: REQ, now: float) -> None:
@@ -217,7 +217,7 @@ def _rejectRequest(connection: Connection, message: REJ, now: float) -> None:
         message.localCommunicationID = connection.localID
     message.remoteCommunicationID = connection.remoteID
     connection.output = None
-    connection.table.send((connection.destination, REJ.attribute, message.pack()))
+    connection.table.send((connection.destination, REJ.attribute, connection.table.pack(message)))
 
 
 def _rejectReply(connection: Connection, message: REJ, now: float) -> None:

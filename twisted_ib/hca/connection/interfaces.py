@@ -40,6 +40,7 @@ class IConnection(Interface):
 
     user = Attribute("The L{IConnectionUser} that its events go to, or L{None}; the user's to set.")
     destination = Attribute("The path that the request took.")
+    localID = Attribute("Active: its number in messages about it, see C{ConnectRequest.communicationID}.")
     disconnectData = Attribute("The private data by which the peer ended the connection, or empty.")
     ackSeconds = Attribute("For how long packets of a connection that has ended may be on their way.")
     isDelayed = Attribute("Active: whether the peer has asked for time (MRA), which is not over.")

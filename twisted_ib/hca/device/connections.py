@@ -245,7 +245,10 @@ class Services:
         device = self._device
         message.partitionKey = device.partitions.key(0) if queuePair is None else queuePair.partition
         localID = 0
-        if self.cm.lossless and device.newest == request.localQPN:
+        if not self.cm.lossless:
+            # To a peer that was away all REQs of an attempt are one, whichever it reads first.
+            localID = request.communicationID
+        elif device.newest == request.localQPN:
             # One integer for both numbers.  Only once: messages about an earlier connection of this queue
             # pair may be on their way.
             localID, device.newest = request.localQPN, 0

@@ -216,6 +216,8 @@ class Device(DeviceProgress, Identity):
         # the kernel has identified.
         if traits.proof is Proof.ANSWER:
             self.cm.limitHalfOpen(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
+        if traits.privateBytes.isExact:
+            self.cm.keepLengths()
         self.cm.lossless = traits.proof is not Proof.ANSWER
         if self.cm.lossless:
             self.cm.draw = self._draw

@@ -4,7 +4,7 @@ The general services interface, queue pair 1: connection management as an agent.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Any, Final
 
 from twisted_ib.hca.mad.dispatch import ReceivedMAD
@@ -28,10 +28,13 @@ class CMAgent:
     Processes of one host send its messages without a MAD header, straight to the communication manager.
 
     Anybody can send REQs and SIDR_REQs, so they are queued until the end of a batch: a flood of them does not
-    delay established connections.  Under overload the newest is answered first.
+    delay established connections.  Under overload the source that asked last is answered first, each source
+    in the order in which it asked: a REQ must not come after what its sender did when it had no answer.
+
+    @ivar requests: how many are queued.
     """
 
-    __slots__ = ("_device", "requests")
+    __slots__ = ("_device", "_queues", "requests")
 
     def __init__(self, device: Any) -> None:
         """
@@ -39,8 +42,9 @@ class CMAgent:
             C{markDirty}.
         """
         self._device = device
-        #: The queued requests.
-        self.requests: deque[ReceivedMAD] = deque(maxlen=CM_REQUESTS)
+        self.requests = 0
+        #: The queued requests by path; the path that asked last is the last.
+        self._queues: OrderedDict[Any, deque[ReceivedMAD]] = OrderedDict()
         device.mads.register(COMMUNICATION, CM_VERSION, (SEND,), self.received)
 
     def received(self, mad: ReceivedMAD) -> None:
@@ -50,33 +54,47 @@ class CMAgent:
         if mad.attribute not in _UNSOLICITED:
             self._deliver(mad)
             return
-        requests, device = self.requests, self._device
-        # deque(maxlen) drops from the other end when full: the oldest, by now given up or about to be
-        # repeated.
-        if len(requests) == requests.maxlen:
+        queues, device = self._queues, self._device
+        if self.requests >= CM_REQUESTS:
+            # Of the source that has been silent for longest: its requests are by now given up or about to be
+            # repeated.
             device.count("management_dropped")
-        elif not requests:
+            self._take(next(iter(queues)))
+        elif not self.requests:
             device.markDirty(self)
-        requests.append(mad)
+        queue = queues.get(mad.path)
+        if queue is None:
+            queue = queues[mad.path] = deque()
+        else:
+            queues.move_to_end(mad.path)
+        queue.append(mad)
+        self.requests += 1
+
+    def _take(self, path: Any) -> ReceivedMAD:
+        queue = self._queues[path]
+        mad = queue.popleft()
+        self.requests -= 1
+        if not queue:
+            del self._queues[path]
+        return mad
 
     def endOfBatch(self) -> None:
         """
         Process some of the queued requests.
         """
-        requests = self.requests
-        left = len(requests)
-        count = min(left, CM_REQUESTS_PER_BATCH)
+        queues = self._queues
+        isAll = self.requests <= CM_REQUESTS_PER_BATCH
         try:
-            for _ in range(count):
-                # In order if all can be answered; else last in, first out: the senders of the oldest have
-                # timed out or will retransmit, and their answers would be wasted.
-                mad = requests.popleft() if count == left else requests.pop()
+            for _ in range(min(self.requests, CM_REQUESTS_PER_BATCH)):
+                # One turn answers all in their order, or the source that asked last: the others have timed
+                # out or will retransmit, and their answers would be wasted.
+                mad = self._take(next(iter(queues) if isAll else reversed(queues)))
                 # The path of a process may be lost by now.
                 if mad.path.alive:
                     self._deliver(mad)
         finally:
             # Also if a listener raised: the rest must not wait for another request.
-            if requests:
+            if queues:
                 self._device.markDirty(self)
 
     def _deliver(self, mad: ReceivedMAD) -> None:

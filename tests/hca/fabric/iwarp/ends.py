@@ -120,7 +120,7 @@ class End:
         self.connection.user = self
         queuePair.connect(self.connection.destination, request.localQPN, request)
         reply = ConnectReply(
-            localQPN=queuePair.number, responderResources=4, initiatorDepth=4, privateData=b"welcome"
+            localQPN=queuePair.number, responderResources=4, initiatorDepth=4, privateData=b"welcome\0"
         )
         self.connection.accept(reply, self.device.clock())
 
@@ -204,7 +204,7 @@ class IWARPTestCase(SynchronousTestCase):
         one, two = End(self.device(here)), End(self.device(there))
         port = two.device.listen(SPACE, there, 0, two).port
         one.device.connect(SPACE, there, port, one)
-        one.call(one.path, b"hello", SPACE << 16 | port)
+        one.call(one.path, b"hello\0\0", SPACE << 16 | port)
         self.until(lambda: "replied" in one.events and "established" in two.events)
         return one, two
 

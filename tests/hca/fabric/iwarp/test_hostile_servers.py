@@ -15,6 +15,7 @@ from twisted_ib.hca.connection import ConnectRequest
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader
 from twisted_ib.hca.fabric.iwarp import iwarp
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import Depths, StartupFrame, crc32c, hasCRC32C
+from twisted_ib.hca.fabric.iwarp.protocol.startup import REPLY_SECONDS
 from twisted_ib.hca.fabric.iwarp.streampath import RECEIVE_BYTES
 
 SERVER = "127.0.0.4"
@@ -106,11 +107,11 @@ class ReplyTests(AttackTestCase):
                 made = self.dial()
                 made.sendall(octets)
                 if end is None:
-                    self.pass_(11)
+                    self.pass_(REPLY_SECONDS + 1)
                 else:
                     end(made)
                 self.until(lambda: self.victim.log)
-                self.assertEqual(self.victim.log, REFUSED)
+                self.assertEqual(self.victim.log, ["rejected 4"] if end is None else REFUSED)
                 made.close()
                 self.over()
 

@@ -40,8 +40,8 @@ class ConnectionTests(IWARPTestCase):
         Private data, and messages of all sizes, go both ways.
         """
         one, two = self.pair()
-        self.assertEqual(two.privateData[HEADER_BYTES:].rstrip(b"\0"), b"hello")
-        self.assertEqual(one.privateData.rstrip(b"\0"), b"welcome")
+        self.assertEqual(two.privateData[HEADER_BYTES:], b"hello\0\0")
+        self.assertEqual(one.privateData, b"welcome\0")
         sizes = (0, 1, 2, 3, 1000, 8192, 8193, 65000, 65536)
         for end, other in ((one, two), (two, one)):
             data = [bytes([size % 251]) * size for size in sizes]
@@ -120,10 +120,10 @@ class ConnectionTests(IWARPTestCase):
         one.device.connect(SPACE, TWO, port, one)
         one.call(one.path, b"", SPACE << 16 | port)
         self.until(lambda: "requested" in two.events)
-        two.connection.reject(RejectReason.CONSUMER_DEFINED, b"no", self.clock.seconds())
+        two.connection.reject(RejectReason.CONSUMER_DEFINED, b"no\0\0", self.clock.seconds())
         self.until(lambda: one.events == ["rejected"])
         self.assertEqual(one.reason.reason, RejectReason.CONSUMER_DEFINED)
-        self.assertEqual(one.reason.privateData.rstrip(b"\0"), b"no")
+        self.assertEqual(one.reason.privateData, b"no\0\0")
         self.until(lambda: not one.device.fabric.streams and not two.device.fabric.streams)
 
     def test_givenUp(self) -> None:

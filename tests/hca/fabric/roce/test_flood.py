@@ -49,7 +49,7 @@ class FloodTests(FloodTestCase):
         """
         self.stranger = lambda: "10.1.2.3"  # type: ignore[method-assign]
         self.honest = 0
-        self.arrive(200, self.forged)
+        self.arrive(limits.CM_HALF_OPEN_PER_ADDRESS + 100, self.forged)
         self.assertEqual(self.device.cm._halfOpenLimit.halfOpen, limits.CM_HALF_OPEN_PER_ADDRESS)
 
     def test_reflection(self) -> None:

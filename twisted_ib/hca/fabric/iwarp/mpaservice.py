@@ -117,7 +117,7 @@ class MPAService:
             receiver(way, body)
 
     def _takeREQ(self, way: PeerPath, body: bytes) -> None:
-        request = REQ.parse(body, 0, len(body))
+        request = REQ.parseExact(body, 0, len(body))
         fabric, space = self._fabric, request.serviceID >> 16
         privateData, port = request.privateData, 0
         if space == _TCP:
@@ -141,7 +141,7 @@ class MPAService:
         stream = self._stream(way, made, request.serviceID)
         stream.localID, stream.localQPN = request.localCommunicationID, request.localQPN
         setup = stream.startup
-        setup.privateData = privateData.rstrip(b"\0") if space == _TCP else privateData
+        setup.privateData = privateData
         setup.leftover = leftover
         setup.depths = request.responderResources, request.initiatorDepth
         if code == errno.EINPROGRESS:
@@ -209,7 +209,7 @@ class MPAService:
         stream.watchFrames(leftover)
 
     def _takeREP(self, way: PeerPath, body: bytes) -> None:
-        reply = REP.parse(body, 0, len(body))
+        reply = REP.parseExact(body, 0, len(body))
         fabric = self._fabric
         stream = fabric.streams.get(reply.remoteCommunicationID)
         if stream is None or stream.startup is None:
@@ -217,10 +217,8 @@ class MPAService:
             return
         stream.localID, stream.localQPN = reply.localCommunicationID, reply.localQPN
         machine = stream.startup.machine
-        privateData = reply.privateData
-        if stream.startup.serviceID >> 16 == _TCP:
-            privateData = privateData.rstrip(b"\0")
-        frame = machine.accept(privateData, reply.responderResources, reply.initiatorDepth, fabric.clock())
+        resources, depth = reply.responderResources, reply.initiatorDepth
+        frame = machine.accept(reply.privateData, resources, depth, fabric.clock())
         if not frame:
             return
         stream.sendFrame(frame)
@@ -240,17 +238,14 @@ class MPAService:
             stream.startTimer(HOLD_SECONDS, lambda: self._quiet(stream, machine, isQuiet))
 
     def _takeREJ(self, way: PeerPath, body: bytes) -> None:
-        reject = REJ.parse(body, 0, len(body))
+        reject = REJ.parseExact(body, 0, len(body))
         stream = self._of(way, reject.remoteCommunicationID, reject.localCommunicationID)
         if stream is None:
             return
         setup = stream.startup
         stream.localID = 0
         if setup is not None and isinstance(setup.machine, Responder):
-            privateData = reject.privateData
-            if setup.serviceID >> 16 == _TCP:
-                privateData = privateData.rstrip(b"\0")
-            stream.sendFrame(setup.machine.reject(privateData))
+            stream.sendFrame(setup.machine.reject(reject.privateData))
             stream.finish()
         elif setup is not None:
             stream.close()
@@ -260,7 +255,7 @@ class MPAService:
 
     def _takeMRA(self, way: PeerPath, body: bytes) -> None:
         # Only the one that asks for the REQ again is sent unasked.
-        message = MRA.parse(body, 0, len(body))
+        message = MRA.parseExact(body, 0, len(body))
         stream = self._fabric.streams.get(message.remoteCommunicationID)
         if stream is None or stream.startup is None or not stream.startup.request:
             return
@@ -275,7 +270,7 @@ class MPAService:
             )
 
     def _takeDREQ(self, way: PeerPath, body: bytes) -> None:
-        message = DREQ.parse(body, 0, len(body))
+        message = DREQ.parseExact(body, 0, len(body))
         fabric = self._fabric
         stream = fabric.streams.get(message.remoteCommunicationID)
         if stream is not None:
@@ -283,12 +278,12 @@ class MPAService:
             stream.finish()
         # FIN has no answer of its own: the peer's FIN follows when its program is done.
         answer = DREP(message.remoteCommunicationID, message.localCommunicationID)
-        fabric.manage(way, DREP.attribute, answer.pack())
+        fabric.manage(way, DREP.attribute, answer.packExact())
 
     def _takeSIDR(self, way: PeerPath, body: bytes) -> None:
-        request = SIDR_REQ.parse(body, 0, len(body))
+        request = SIDR_REQ.parseExact(body, 0, len(body))
         answer = SIDR_REP(requestID=request.requestID, status=SIDRStatus.SERVICE_ID_UNSUPPORTED)
-        self._fabric.manage(way, SIDR_REP.attribute, answer.pack())
+        self._fabric.manage(way, SIDR_REP.attribute, answer.packExact())
 
     def _of(self, way: PeerPath, number: int, localID: int) -> StreamPath | None:
         if number:
@@ -305,7 +300,7 @@ class MPAService:
         self, way: PeerPath, localID: int, number: int, reason: RejectReason, privateData: bytes = b""
     ) -> None:
         message = REJ(number, localID, MessageKind.REQ, reason=reason, privateData=privateData)
-        self._fabric.manage(way, REJ.attribute, message.pack())
+        self._fabric.manage(way, REJ.attribute, message.packExact())
 
     def _requested(self, stream: StreamPath, frame: Any) -> None:
         setup, fabric = stream.startup, self._fabric
@@ -342,7 +337,7 @@ class MPAService:
             pathMTU=_MTU_CODE,
             primaryPath=path,
             privateData=privateData,
-        ).pack()
+        ).packExact()
         fabric.manage(stream.way, REQ.attribute, setup.request)
 
     def _replied(self, stream: StreamPath, frame: Any) -> None:
@@ -357,7 +352,7 @@ class MPAService:
             rnrRetryCount=_RETRIES,
             privateData=frame.privateData[: REP.privateDataBytes],
         )
-        self._fabric.manage(stream.way, REP.attribute, message.pack())
+        self._fabric.manage(stream.way, REP.attribute, message.packExact())
 
     def established(self, stream: StreamPath) -> None:
         """
@@ -449,7 +444,8 @@ class MPAService:
         if event.code is not None:
             machine = stream.startup.machine
             stream.terminateStartup(machine, Termination(2, 0, int(MPAErrorCode(event.code))))
-        self.gone(stream)
+        # A peer that is there, and silent, is no port without a listener.
+        self.gone(stream, RejectReason.TIMEOUT if event.isLate else RejectReason.INVALID_SERVICE_ID)
         stream.finish()
 
     def _agreed(self, stream: StreamPath, machine: Any) -> None:
@@ -511,9 +507,11 @@ class MPAService:
         self._fabric.doom(stream, reason)
         stream.finish()
 
-    def gone(self, stream: StreamPath) -> None:
+    def gone(self, stream: StreamPath, reason: RejectReason = RejectReason.INVALID_SERVICE_ID) -> None:
         """
         A connection has ended: tell connection management, if it knows it.
+
+        @param reason: why, where this side awaits an answer to its Request.
         """
         localID, stream.localID = stream.localID, 0
         setup = stream.startup
@@ -524,15 +522,15 @@ class MPAService:
                     message = REJ(
                         *(stream.number, 0, MessageKind.OTHER, len(guid), RejectReason.TIMEOUT, guid)
                     )
-                    self._fabric.manage(stream.way, REJ.attribute, message.pack())
+                    self._fabric.manage(stream.way, REJ.attribute, message.packExact())
             elif localID:
-                self._reject(stream.way, localID, 0, RejectReason.INVALID_SERVICE_ID)
+                self._reject(stream.way, localID, 0, reason)
         elif localID and stream.isPassive and not stream.isEstablished:
             message = REJ(stream.number, localID, MessageKind.REP, reason=RejectReason.CONSUMER_DEFINED)
-            self._fabric.manage(stream.way, REJ.attribute, message.pack())
+            self._fabric.manage(stream.way, REJ.attribute, message.packExact())
         elif localID:
             end = DREQ(stream.number, localID, stream.localQPN)
-            self._fabric.manage(stream.way, DREQ.attribute, end.pack())
+            self._fabric.manage(stream.way, DREQ.attribute, end.packExact())
 
     def closed(self, stream: StreamPath) -> None:
         """

@@ -58,6 +58,7 @@ class CMMessage:
     # REQ, REP, RTU, DREQ and DREP do in pack and parse themselves what packFields and unpackFields do for
     # the others: each connection needs them, and calls are most of their cost.
     __slots__ = ()
+    privateData: bytes
     attribute: ClassVar[int] = 0
     privateDataBytes: ClassVar[int] = 0
     _layout: ClassVar[Struct]
@@ -84,6 +85,30 @@ class CMMessage:
         @raise WireError: it has another length.
         """
         raise NotImplementedError
+
+    def packExact(self) -> bytes:
+        """
+        Serialize the message for a medium that carries the length of private data, as MPA does (RFC 5044
+        section 7.1.1).
+
+        @return: its octets up to the end of the private data, which it has behind all else.
+        @raise ValueError: a field does not fit.
+        """
+        return self.pack()[: BODY_BYTES - self.privateDataBytes + len(self.privateData)]
+
+    @classmethod
+    def parseExact(cls, buffer: Buffer, start: int, stop: int) -> Any:
+        """
+        Parse what L{packExact} gives.
+
+        @raise WireError: it ends before the private data, or is too long.
+        """
+        head = BODY_BYTES - cls.privateDataBytes
+        if not head <= stop - start <= BODY_BYTES:
+            raise notWhole(start, stop)
+        message: Any = cls.parse(bytes(buffer[start:stop]).ljust(BODY_BYTES, b"\0"), 0, BODY_BYTES)
+        message.privateData = message.privateData[: stop - start - head]
+        return message
 
     @classmethod
     def unpackFields(cls, buffer: Buffer, start: int, stop: int) -> tuple[int, tuple[Any, ...]]:

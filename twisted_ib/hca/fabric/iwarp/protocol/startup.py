@@ -28,9 +28,10 @@ from twisted_ib.hca.fabric.iwarp.protocol.mpa import (
     hasCRC32C,
 )
 
-#: An initiator waits so long for the Reply, a responder for the Request (Linux siw_cm.h MPAREQ_TIMEOUT,
-#: MPAREP_TIMEOUT).
-REPLY_SECONDS: Final = 10.0
+#: An initiator waits so long for the Reply, as TCP for the answer to a SYN (tcp(7), tcp_syn_retries): a
+#: program that is busy meanwhile answers late, and the user's own timeout is shorter.
+REPLY_SECONDS: Final = 127.0
+#: A responder for the Request (Linux siw_cm.h MPAREP_TIMEOUT).
 REQUEST_SECONDS: Final = 5.0
 #: A responder's first FPDU waits so long after TCP has acknowledged the Reply: the initiator's kernel has it,
 #: and siw has read it.
@@ -146,11 +147,13 @@ class Failed:
     @ivar reason: a text.
     @ivar output: octets to send before.
     @ivar code: the Terminate message to send before; L{None} for none.
+    @ivar isLate: whether the peer has been silent for too long.
     """
 
     reason: str
     output: bytes = b""
     code: MPAErrorCode | None = None
+    isLate: bool = False
 
 
 _Event = Requested | Replied | Rejected | Failed | None
@@ -242,7 +245,8 @@ class Startup:
         self.event = None
         if self.deadline is not None and now >= self.deadline:
             frame, seconds = ("Reply", REPLY_SECONDS) if self._awaitsReply else ("Request", REQUEST_SECONDS)
-            self._feed(Input.EXPIRED, Failed(f"the peer has sent no MPA {frame} within {seconds:g} seconds"))
+            reason = f"the peer has sent no MPA {frame} within {seconds:g} seconds"
+            self._feed(Input.EXPIRED, Failed(reason, isLate=True))
 
     def _feed(self, given: Input, event: _Event = None) -> None:
         following = TRANSITIONS.get((self.state, given))
