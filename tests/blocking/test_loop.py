@@ -20,6 +20,7 @@ from attrs import evolve
 from twisted.python import threadable
 
 from tests.blocking.case import LOOPBACK, BlockingTestCase, exactly
+from tests.support.calls import requireReplaceable
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import select, socket
 from twisted_ib.blocking import loop as module
@@ -110,8 +111,8 @@ class LoopTests(BlockingTestCase):
         first = self.inThread(idle.recv, 1)
         waitUntil(lambda: self.loop.sleeping)
         woken = []
-        wake = module._Waiter.wake
-        self.patch(module._Waiter, "wake", lambda waiter: (woken.append(waiter), wake(waiter)))
+        wake = module.Waiter.wake
+        self.patch(module.Waiter, "wake", lambda waiter: (woken.append(waiter), wake(waiter)))
         began = monotonic()
         for _ in range(200):
             one.sendall(b"x")
@@ -121,6 +122,50 @@ class LoopTests(BlockingTestCase):
         self.assertLess(len(woken), 150)
         idle.shutdown(2)
         first.result(HANG_SECONDS)
+
+    def test_noSleepBeforeCall(self) -> None:
+        """
+        In a connect and a first answer no sleep begins with a delayed call that nobody has looked at: it may
+        be the next step of what a thread waits for.
+        """
+        requireReplaceable(module.DrivenReactor, "_sleep")
+        reactor, slept = self.loop.reactor, []
+        sleep = reactor._sleep
+
+        def watched(limit: float | None, kernel: Any) -> None:
+            slept.append(limit != 0 and bool(reactor._newTimedCalls))
+            sleep(limit, kernel)
+
+        self.patch(reactor, "_sleep", watched)
+        for _ in range(20):
+            one, other = self.pair()
+            one.sendall(b"x")
+            self.assertEqual(other.recv(1), b"x")
+        self.assertIn(False, slept)
+        self.assertEqual(slept.count(True), 0)
+
+    def test_callAmidBriefSleeps(self) -> None:
+        """
+        A delayed call has its turn before the next sleep, however recently all was asked for.
+        """
+        requireReplaceable(module.DrivenReactor, "_sleep")
+        one, other = self.pair()
+        reactor, order = self.loop.reactor, []
+        sleep = reactor._sleep
+
+        def slept(limit: float | None, kernel: Any) -> None:
+            order.append("sleep" if limit != 0 else "look")
+            if limit != 0:
+                one.sendall(b"x")
+            sleep(limit, kernel)
+
+        self.patch(reactor, "_sleep", slept)
+        with self.loop:
+            reactor._askAt = monotonic() + HANG_SECONDS
+            reactor._loop.turns = 0
+            reactor.callLater(0, order.append, "call")
+        other.recv(1)
+        self.assertEqual(order[0], "call")
 
     def test_besideSleep(self) -> None:
         """

@@ -4,16 +4,19 @@ Tests for L{twisted_ib.blocking.patch} and L{twisted_ib.blocking.tls}.
 
 from __future__ import annotations
 
+import os
 import select
 import selectors
 import socket
 import socketserver
 import ssl
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from multiprocessing import connection
+from multiprocessing import connection, get_context
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from tests.blocking.case import LOOPBACK, BlockingTestCase, exactly
@@ -47,6 +50,16 @@ class _Handler(BaseHTTPRequestHandler):
         """
 
 
+def answer(skt: Any) -> None:
+    """
+    Answer one connection, in a process of its own.
+    """
+    skt.listen()
+    made, _ = skt.accept()
+    made.sendall(b"x")
+    made.close()
+
+
 class PatchTests(BlockingTestCase):
     """
     Names of the standard library.
@@ -69,6 +82,97 @@ class PatchTests(BlockingTestCase):
         self.assertFalse(hasattr(socketserver.ForkingMixIn, "server_activate"))
         self.assertRaises(RuntimeError, unpatch)
         self.flushWarnings()
+
+    def test_descriptors(self) -> None:
+        """
+        Bytes go through the descriptor of a socket over SDP as through that of one over TCP, and through
+        others as ever.
+        """
+        pairs = self.pair(), self.pair(socket, socket)
+        with patched():
+            found = [self.byDescriptor(*pair) for pair in pairs]
+            self.assertEqual(*found)
+            with tempfile.TemporaryFile() as file:
+                self.assertEqual(os.write(file.fileno(), b"file"), 4)
+                os.lseek(file.fileno(), 0, os.SEEK_SET)
+                self.assertEqual(os.read(file.fileno(), 10), b"file")
+
+    def byDescriptor(self, one: Any, other: Any) -> list[Any]:
+        """
+        @return: what calls by descriptor have come to.
+        """
+        said: list[Any] = []
+
+        def say(call: Any, *arguments: Any) -> None:
+            try:
+                said.append(call(*arguments))
+            except OSError as error:
+                said.append(error.errno)
+
+        for skt in (one, other):
+            skt.settimeout(None)
+        here, there = one.fileno(), other.fileno()
+        say(os.write, here, b"written")
+        said.append(exactly(other, 7))
+        say(os.writev, here, [b"in ", bytearray(b"parts")])
+        say(os.read, there, 100)
+        one.sendall(b"0123456789")
+        rooms = [bytearray(4), bytearray(10)]
+        say(os.readv, there, rooms)
+        said.append(rooms)
+        with tempfile.TemporaryFile() as file:
+            file.write(b"0123456789")
+            file.flush()
+            file.seek(3)
+            say(os.sendfile, here, file.fileno(), 8, 100)
+            said.append(os.lseek(file.fileno(), 0, os.SEEK_CUR))
+            say(os.sendfile, here, file.fileno(), None, 5)
+            said.append(os.lseek(file.fileno(), 0, os.SEEK_CUR))
+            say(os.sendfile, here, file.fileno(), 10, 5)
+        said.append(exactly(other, 7))
+        one.setblocking(False)
+        say(os.read, here, 10)
+        one.setblocking(True)
+        copy = os.dup(here)
+        say(os.write, copy, b"copy")
+        os.close(copy)
+        said.append(exactly(other, 4))
+        with os.fdopen(os.dup(here), "wb") as writing, os.fdopen(other.detach(), "r") as reading:
+            writing.write(b"a line\n")
+            writing.flush()
+            said.append(reading.readline())
+        one.settimeout(HANG_SECONDS)
+        said.append(one.recv(10))
+        say(os.read, -1, 10)
+        say(os.write, there, b"closed")
+        return said
+
+    def test_spawned(self) -> None:
+        """
+        A bound socket is given to a process that is spawned, and is TCP's in both; a connection is not.
+        """
+        with patched():
+            bound = socket.socket()
+            self.addCleanup(bound.close)
+            bound.bind((LOOPBACK, 0))
+            answering = get_context("spawn").Process(target=answer, args=(bound,))
+            answering.start()
+            self.addCleanup(answering.join)
+            waitUntil(lambda: self.answers(bound.getsockname()))
+            one, _ = self.pair()
+            self.assertRaises(TypeError, ForkingPickler.dumps, one)
+
+    def answers(self, address: Any) -> bool:
+        """
+        @return: whether somebody answers at an address.
+        """
+        try:
+            with _Plain() as skt:
+                skt.settimeout(HANG_SECONDS)
+                skt.connect(address)
+                return skt.recv(1) == b"x"
+        except ConnectionRefusedError:
+            return False
 
     def test_multiprocessing(self) -> None:
         """

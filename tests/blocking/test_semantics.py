@@ -5,16 +5,18 @@ Sockets over SDP do as the kernel's: each test runs with both.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import select as kernelSelect
 import socket as kernel
 import sys
+import tempfile
 from subprocess import PIPE, Popen
 from typing import Any
 
 from tests.blocking.case import LOOPBACK, BlockingTestCase, exactly
 from tests.support.calls import requireReplaceable
-from tests.support.waiting import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import select as offloadingSelect
 from twisted_ib import socket as offloading
 from twisted_ib.blocking.connection import RECEIVE_BYTES, SEND_BYTES
@@ -88,6 +90,107 @@ class SemanticsTests(BlockingTestCase):
             one.sendall(b"last")
             one.shutdown(kernel.SHUT_WR)
             self.assertEqual(other.recv(5, kernel.MSG_WAITALL), b"last")
+
+    def test_checks(self) -> None:
+        """
+        Arguments are checked, and flags that TCP ignores are ignored.
+        """
+        for one, other in self.both():
+            for size in (None, "x", 1.0, [1]):
+                self.assertRaises(TypeError, one.recv, size)
+            for address in (None, "name"):
+                self.assertRaises(TypeError, one.sendto, b"x", address)
+                self.assertRaises(TypeError, one.sendto, b"x", 0, address)
+            for flag in (kernel.MSG_EOR, kernel.MSG_CONFIRM, kernel.MSG_DONTROUTE, 1 << 20):
+                self.assertEqual(one.send(b"x", flag), 1)
+            self.assertEqual(exactly(other, 3), b"xxx")
+            self.assertEqual(other.recv(1, kernel.MSG_EOR), b"x")
+
+    def test_states(self) -> None:
+        """
+        C{shutdown} again is no error until both ends have, and TCP_INFO says the state.
+        """
+
+        def state(skt: Any) -> int:
+            return int(skt.getsockopt(kernel.IPPROTO_TCP, kernel.TCP_INFO, 104)[0])
+
+        for one, other in self.both():
+            self.assertEqual((state(one), state(other)), (1, 1))
+            one.shutdown(kernel.SHUT_WR)
+            one.shutdown(kernel.SHUT_RDWR)
+            self.assertEqual(other.recv(1), b"")
+            waitUntil(lambda one=one: state(one) == 5)
+            self.assertEqual(state(other), 8)
+            other.shutdown(kernel.SHUT_WR)
+            waitUntil(lambda one=one: state(one) == 7)
+            self.assertEqual(self.numberOf(one.shutdown, kernel.SHUT_WR), errno.ENOTCONN)
+
+    def test_waitWithin(self) -> None:
+        """
+        A wait in a signal's handler, which has interrupted a call that had the lock, lets other threads work.
+        """
+        one, other = self.pair()
+        one.settimeout(HANG_SECONDS)
+        answered = self.inThread(lambda: other.sendall(other.recv(10).upper()))
+        with self.loop, self.loop:
+            one.sendall(b"asked")
+            self.assertEqual(one.recv(10), b"ASKED")
+        answered.result(HANG_SECONDS)
+
+    def test_closeUnread(self) -> None:
+        """
+        Close is a reset if there are unread bytes, which nobody has looked for yet, and an orderly
+        end if there are none.
+        """
+        for one, other in self.both():
+            one.sendall(b"unread")
+            other.close()
+            self.assertRaises(ConnectionResetError, one.recv, 10)
+        for one, other in self.both():
+            one.sendall(b"read")
+            self.assertEqual(exactly(other, 4), b"read")
+            other.close()
+            self.assertEqual(one.recv(10), b"")
+
+    def test_peek(self) -> None:
+        """
+        As much as MSG_PEEK has shown is there, however it was sent.
+        """
+        one, other = self.pair()
+        other.settimeout(None)
+        for size in (3, 5, 7):
+            one.sendall(bytes(size))
+            self.loop.poll()
+        peeked = other.recv(10, kernel.MSG_PEEK)
+        self.assertEqual((len(peeked), len(other.recv(len(peeked)))), (10, 10))
+        self.assertEqual(other.recv(2), bytes(2))
+        one.sendall(bytes(6))
+        self.loop.poll()
+        self.assertEqual(len(other.recv(100)), 9)
+
+    def test_sendFile(self) -> None:
+        """
+        C{sendfile} reads at its offset, wherever the file stands, and moves it.
+        """
+        for one, other in self.both():
+            with tempfile.TemporaryFile() as file:
+                file.write(b"0123456789")
+                file.flush()
+                for arguments, tell in (((), 10), ((7,), 10), ((2, 3), 5), ((0, 1), 1), ((9, 5), 10)):
+                    file.seek(0, os.SEEK_END)
+                    sent = one.sendfile(file, *arguments)
+                    self.assertEqual((sent, file.tell()), (tell - (arguments or (0,))[0], tell))
+                self.assertEqual(exactly(other, 18), b"012345678978923409")
+                for count, error in ((0, ValueError), (-1, ValueError), (1.5, TypeError)):
+                    self.assertRaises(error, one.sendfile, file, 0, count)
+                self.assertEqual(one.sendfile(file, 20), 0)
+                one.settimeout(0)
+                self.assertRaises(ValueError, one.sendfile, file)
+            one.settimeout(None)
+            with tempfile.TemporaryFile("w+") as text:
+                self.assertRaises(ValueError, one.sendfile, text)
+            self.assertEqual(one.sendfile(io.BytesIO(b"xyz"), 1), 2)
+            self.assertEqual(exactly(other, 2), b"yz")
 
     def test_peekAll(self) -> None:
         """

@@ -81,6 +81,7 @@ class StreamTests(BlockingTestCase):
         one.sendall(bytearray(b"gh"))
         with tempfile.TemporaryFile() as file:
             file.write(b"__ijklmn")
+            file.flush()
             self.assertEqual(one.sendfile(file, 2, 4), 4)
             self.assertEqual(file.tell(), 6)
         self.assertEqual(exactly(other, 12), b"abcdefghijkl")

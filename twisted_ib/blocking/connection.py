@@ -8,6 +8,7 @@ while some thread drives it.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import socket as kernel
 from collections import deque
@@ -27,15 +28,15 @@ from twisted_ib.reactor.switch.handle import pairOf
 RECEIVE_BYTES: Final = 1 << 20
 #: Bytes that one C{send} of a non-blocking socket takes, and a blocking one writes at a time: SO_SNDBUF.
 SEND_BYTES: Final = 256 * 1024
-#: MSG_NOSIGNAL and such change nothing: a send never raises SIGPIPE here, and nothing is delayed.
-_IGNORED_FLAGS: Final = int(
-    kernel.MSG_NOSIGNAL | getattr(kernel, "MSG_MORE", 0) | getattr(kernel, "MSG_CMSG_CLOEXEC", 0)
-)
 _DONTWAIT: Final = int(kernel.MSG_DONTWAIT)
 _PEEK: Final = int(kernel.MSG_PEEK)
 _OOB: Final = int(kernel.MSG_OOB)
-_RECEIVE_FLAGS: Final = int(_PEEK | kernel.MSG_WAITALL | _DONTWAIT | _IGNORED_FLAGS)
-_SEND_FLAGS: Final = int(_DONTWAIT | _OOB | _IGNORED_FLAGS)
+#: Flags that ask for another call.  A stream ignores the others, as TCP does (MSG_EOR, MSG_CONFIRM).
+_NO_RECEIVE_FLAGS: Final = int(kernel.MSG_TRUNC | getattr(kernel, "MSG_ERRQUEUE", 0))
+#: MSG_ZEROCOPY and MSG_FASTOPEN of Linux.
+_NO_SEND_FLAGS: Final = 0x4000000 | 0x20000000
+#: linux/tcp_states.h
+_ESTABLISHED, _FIN_WAIT2, _CLOSE, _CLOSE_WAIT = 1, 5, 7, 8
 
 
 def failure(number: int) -> OSError:
@@ -43,6 +44,35 @@ def failure(number: int) -> OSError:
     Return the error of a number, as a system call raises it.
     """
     return OSError(number, os.strerror(number))
+
+
+def sendFile(skt: Any, file: Any, offset: int, count: int | None) -> int:
+    """
+    See C{socket.sendfile}: as sendfile(2) does, read at an offset, wherever the file stands.
+
+    @raise socket._GiveupOnSendfile: the standard library is to read the file by its methods.
+    """
+    if skt.gettimeout() == 0:
+        raise ValueError("non-blocking sockets are not supported")
+    sent = 0
+    try:
+        try:
+            descriptor = file.fileno()
+            data = os.pread(descriptor, min(count or SEND_BYTES, SEND_BYTES), offset)
+        except (AttributeError, io.UnsupportedOperation, OSError) as e:
+            raise kernel._GiveupOnSendfile(e) from None  # type: ignore[attr-defined]
+        while data:
+            left = memoryview(data)
+            while left:
+                number = skt.send(left)
+                sent += number
+                left = left[number:]
+            size = SEND_BYTES if count is None else min(count - sent, SEND_BYTES)
+            data = os.pread(descriptor, size, offset + sent)
+        return sent
+    finally:
+        if sent and hasattr(file, "seek"):
+            file.seek(offset + sent)
 
 
 class Connection:
@@ -54,7 +84,7 @@ class Connection:
     @ivar sockets: How many sockets have it; none once it is closed.
     @ivar inbox: What has arrived and was not received.
     @ivar size: Its bytes, but those of the first piece before C{start}.
-    @ivar ended: Whether nothing more will arrive.
+    @ivar ended: Whether nothing more will arrive; C{peerEnded}: as the peer sends no more.
     @ivar lost: The number of the error that ended it, until a call has reported it; else 0.
     @ivar over: Whether the connection has ended in both directions.
     @ivar local: The address of this end, as C{getsockname} returns it; C{peer} likewise.
@@ -66,7 +96,7 @@ class Connection:
         self.sockets = 1
         self.inbox: deque[bytes] = deque()
         self.size = self._start = 0
-        self.ended = self.over = self._isShut = False
+        self.ended = self.peerEnded = self.over = self._isShut = False
         self.lost = 0
         #: The loop's turns at the last C{send}.
         self._turns = 0
@@ -104,7 +134,7 @@ class Connection:
         """
         The peer sends no more.
         """
-        self.ended = True
+        self.ended = self.peerEnded = True
 
     def writeConnectionLost(self) -> None:
         """
@@ -161,7 +191,8 @@ class Connection:
 
         @param timeout: The socket's, seconds; L{None} to block, 0.0 never to.
         """
-        if size < 0:
+        # Also refuses what is no integer.
+        if size | 0 < 0:
             raise ValueError("negative buffersize in recv")
         loop = self.loop
         with loop.lock:
@@ -209,8 +240,10 @@ class Connection:
         return b""
 
     def _receiveBy(self, size: int, flags: int, timeout: float | None) -> bytes:
-        if flags & ~_RECEIVE_FLAGS:
-            raise failure(errno.EINVAL if flags & _OOB else errno.EOPNOTSUPP)
+        if flags & _OOB:
+            raise failure(errno.EINVAL)
+        if flags & _NO_RECEIVE_FLAGS:
+            raise failure(errno.EOPNOTSUPP)
         if flags & _DONTWAIT:
             timeout = 0.0
         # recv(2): a descriptor that does not block, as that of a socket with a timeout, waits for no more.
@@ -257,6 +290,10 @@ class Connection:
                 piece = inbox.popleft()
                 pieces.append(piece)
                 left -= len(piece)
+            if inbox and left:
+                # As tcp(7): all there is, and so as many octets as MSG_PEEK has shown.
+                pieces.append(inbox[0][:left])
+                self._start = left
             data = b"".join(pieces)
         self.size -= len(data)
         self._mayRead()
@@ -284,7 +321,7 @@ class Connection:
         loop = self.loop
         with loop:
             if flags:
-                if flags & ~_SEND_FLAGS:
+                if flags & _NO_SEND_FLAGS:
                     raise failure(errno.EOPNOTSUPP)
                 if flags & _DONTWAIT:
                     timeout = 0.0
@@ -393,7 +430,7 @@ class Connection:
         with self.loop:
             self.loop.poll()
             stream = self.stream
-            if stream is None:
+            if stream is None or (self.peerEnded and self._isShut):
                 raise failure(errno.ENOTCONN)
             if how != kernel.SHUT_WR:
                 self.ended = True
@@ -413,14 +450,18 @@ class Connection:
         if self.loop.forked:
             return
         with self.loop:
-            self.sockets -= 1
-            if self.sockets == 0:
+            if self.sockets > 1:
+                self.sockets -= 1
+            else:
                 self.close(isAborted)
 
     def close(self, isAborted: bool = False) -> None:
         """
         Close the connection, under the loop's lock.
         """
+        if self.stream is not None and not (self.size or isAborted or self.ended):
+            # The device may hold unread bytes that nobody has taken from it.
+            self.loop.poll()
         stream = self.stream
         unread = self.size > 0
         self.sockets = 0
@@ -450,6 +491,15 @@ class Connection:
         """
         with self.loop:
             self.loop.poll()
+
+    def state(self) -> int:
+        """
+        Return the state, as TCP names it (tcpi_state of TCP_INFO).
+        """
+        self.look()
+        if self.stream is None or (self.peerEnded and self._isShut):
+            return _CLOSE
+        return _CLOSE_WAIT if self.peerEnded else _FIN_WAIT2 if self._isShut else _ESTABLISHED
 
     def unsent(self) -> int:
         """

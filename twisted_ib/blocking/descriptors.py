@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import socket
+from stat import S_ISSOCK
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet, WeakValueDictionary
 
@@ -21,15 +22,16 @@ class Offloaded:
     """
     The part of a descriptor that is SDP's.
 
-    @ivar descriptor: The descriptor.
+    @ivar descriptor: The descriptor; C{inode} that of the kernel's socket.
     @ivar part: The connection or the listeners, which duplicates share; L{None} after the close.
     @ivar others: Sockets of the same descriptor beside the first (C{socket(fileno=...)}), or L{None}.
     """
 
-    __slots__ = ("__weakref__", "descriptor", "others", "part")
+    __slots__ = ("__weakref__", "descriptor", "inode", "others", "part")
 
     def __init__(self, descriptor: int, part: Connection | Listening) -> None:
         self.descriptor = descriptor
+        self.inode = os.fstat(descriptor).st_ino
         self.part: Connection | Listening | None = part
         self.others: WeakSet[Any] | None = None
 
@@ -52,9 +54,29 @@ def offload(skt: Any, part: Connection | Listening) -> Offloaded:
     Return the part of a socket, from now on found by its descriptor.
     """
     descriptor = skt.fileno()
-    made = _byDescriptor[descriptor] = _byInode[os.fstat(descriptor).st_ino] = Offloaded(descriptor, part)
+    made = _byDescriptor[descriptor] = Offloaded(descriptor, part)
+    _byInode[made.inode] = made
     offloaded[descriptor] = skt
     return made
+
+
+def partOf(descriptor: Any) -> Connection | Listening | None:
+    """
+    Return what a descriptor, or the one that it duplicates, carries over SDP, if it does.
+    """
+    if not _byInode or not isinstance(descriptor, int):
+        return None
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    if not S_ISSOCK(status.st_mode):
+        return None
+    it = _byDescriptor.get(descriptor)
+    if it is None or it.inode != status.st_ino:
+        # Another socket has a number that was closed behind our back.
+        it = _byInode.get(status.st_ino)
+    return None if it is None else it.part
 
 
 def found(skt: Any, descriptor: int) -> Offloaded | None:
@@ -126,4 +148,4 @@ def isReset(skt: Any) -> bool:
     return value[:4] != bytes(4) and value[4:] == bytes(4)
 
 
-__all__ = ["Offloaded", "close", "detach", "found", "isReset", "offload", "offloaded"]
+__all__ = ["Offloaded", "close", "detach", "found", "isReset", "offload", "offloaded", "partOf"]

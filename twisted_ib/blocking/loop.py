@@ -26,7 +26,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.python import log
 from twisted.python.failure import Failure
 
-from twisted_ib.errors import ForkedSocketError
+from twisted_ib.blocking.waiter import NoLock, Waiter
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.reactor.loop import EPOLL_EVERY, progress
@@ -37,8 +37,7 @@ GRACE_SECONDS: Final = 1e-3
 #: Seconds that the end of the process waits for peers that do not take what was sent to them.
 DRAIN_SECONDS: Final = 2.0
 #: Seconds for which delayed calls, deadlines and descriptors have no turn, if all sleeps between ended with
-#: messages.  Longer than a tick of most kernels (4 ms at 250 Hz): before each sleep that ends sooner than
-#: that they set the clock's interrupt.
+#: messages.  Longer than a kernel's tick (4 ms at 250 Hz): for a shorter sleep it sets the clock's interrupt.
 BRIEF_SECONDS: Final = 1e-2
 #: Turns that a close takes: as over TCP it is no part of the turn that asks for it.
 CLOSING_TURNS: Final = 2
@@ -76,7 +75,8 @@ class DrivenReactor(IBReactor):
                 for channel in channels:
                     worked += channel.device.progress()
                 return worked or 1
-            if monotonic() < self._askAt:
+            # A call that was made since may be the next step of what a thread waits for.
+            if not (self._newTimedCalls or self.threadCallQueue) and monotonic() < self._askAt:
                 return self._sleepBriefly(channels, limit, kernel)
         worked = progress(channels)
         calm = deviceLoop.calm(self)
@@ -95,7 +95,7 @@ class DrivenReactor(IBReactor):
                 limit = 0.0
             else:
                 limit = self._sooner(channels, limit) if self._arm(channels) else 0.0
-        self._askAt = monotonic() + BRIEF_SECONDS
+        self._askAt = monotonic() + (BRIEF_SECONDS if calm is None else min(calm, BRIEF_SECONDS))
         self._sleep(limit, kernel)
         expire = limit == 0 or self.seconds() >= self._deadline
         for channel in self._channels:
@@ -142,7 +142,7 @@ class DrivenReactor(IBReactor):
             if loop.orphans:
                 # Abandoned since the turn began: there is no wake-up for it.
                 limit = 0.0
-            loop.lock.release()
+            held = loop.lock._release_save()
             try:
                 if kernel is None:
                     events = self._poller.poll(-1 if limit is None else limit, most)
@@ -150,7 +150,7 @@ class DrivenReactor(IBReactor):
                     kernel.poll(None if limit is None else ceil(limit * 1e3))
                     events = None
             finally:
-                loop.lock.acquire()
+                loop.lock._acquire_restore(held)
                 loop.sleeping = False
                 if loop.owner != get_ident():
                     loop.own()
@@ -183,77 +183,14 @@ class DrivenReactor(IBReactor):
         return int(self._poller.fileno())
 
 
-class _Waiter:
-    """
-    A thread that follows.
-
-    @ivar ready: Whether its condition holds, asked under the loop's lock by any thread.
-    @ivar bell: An event counter, if it waits for descriptors of the kernel too, else -1.
-    @ivar done: Whether its condition held.
-    @ivar leaves: How often leaders had left when the deputy last looked.
-    """
-
-    __slots__ = ("bell", "done", "leaves", "lock", "ready", "thread")
-
-    def __init__(self, ready: Callable[[], object]) -> None:
-        self.ready = ready
-        self.bell, self.leaves, self.done = -1, 0, False
-        self.thread = get_ident()
-        self.lock = Lock()
-        self.lock.acquire()
-
-    def wake(self) -> None:
-        if self.bell >= 0:
-            os.eventfd_write(self.bell, 1)
-        elif self.lock.locked():
-            self.lock.release()
-
-    def sleep(self, seconds: float | None, kernel: Any) -> bool:
-        """
-        Wait to be woken.
-
-        @return: False when the time is over.
-        """
-        if kernel is None:
-            return self.lock.acquire(True, -1 if seconds is None else seconds)
-        found = kernel.poll(None if seconds is None else ceil(seconds * 1e3))
-        if any(descriptor == self.bell for descriptor, _ in found):
-            os.eventfd_read(self.bell)
-        return bool(found)
-
-
-class _NoLock:
-    """
-    The lock in a forked child.
-    """
-
-    def acquire(self) -> None:
-        """
-        Refuse.
-
-        @raise ForkedSocketError: always.
-        """
-        raise ForkedSocketError()
-
-    def __enter__(self) -> None:
-        self.acquire()
-
-    def release(self) -> None:
-        """
-        Do nothing: the fork happened while its thread had the lock.
-        """
-
-    def __exit__(self, *_: object) -> None:
-        raise AssertionError("never entered")
-
-
 class BlockingLoop:
     """
     The private reactor of this process, and the threads that wait for it.
 
     Methods but C{__enter__} and C{abandon} are called with the lock: C{with loop:}.
 
-    @ivar lock: The lock; whoever takes it without C{with loop:} sees that the L{owner} is its thread.
+    @ivar lock: The lock; whoever takes it without C{with loop:} sees that the L{owner} is its thread. A
+        thread that sleeps gives it back as often as it has it: a signal's handler waits within other calls.
     @ivar owner: The thread that the devices belong to.
     @ivar reactor: The L{DrivenReactor}.
     @ivar driven: That counts the reactor's turns.
@@ -273,8 +210,8 @@ class BlockingLoop:
         self._leader = 0
         self._leaderReady: Callable[[], object] | None = None
         self._leaves = 0
-        self._followers: list[_Waiter] = []
-        self._deputy: _Waiter | None = None
+        self._followers: list[Waiter] = []
+        self._deputy: Waiter | None = None
 
     def __enter__(self) -> None:
         self.lock.acquire()
@@ -398,7 +335,7 @@ class BlockingLoop:
         """
         L{wait} for a condition that does not hold now.
         """
-        waiter: _Waiter | None = None
+        waiter: Waiter | None = None
         me = get_ident()
         while True:
             before, asleep = self._leader, self.sleeping
@@ -423,7 +360,7 @@ class BlockingLoop:
                 if over is not None:
                     return over
             if waiter is None:
-                waiter = _Waiter(ready)
+                waiter = Waiter(ready)
             over = self._follow(waiter, deadline, kernel)
             if over is not None:
                 return over
@@ -460,13 +397,13 @@ class BlockingLoop:
                 woken += 1
         return woken
 
-    def _appoint(self, waiter: _Waiter) -> None:
+    def _appoint(self, waiter: Waiter) -> None:
         # The last: a thread that waits within a signal handler does not look at its earlier wait.
         self._deputy = waiter
         waiter.leaves = self._leaves
         waiter.wake()
 
-    def _follow(self, waiter: _Waiter, deadline: float | None, kernel: Any) -> bool | None:
+    def _follow(self, waiter: Waiter, deadline: float | None, kernel: Any) -> bool | None:
         self._followers.append(waiter)
         deputy = self._deputy
         if deputy.thread == waiter.thread if deputy else not self._leader:
@@ -490,17 +427,17 @@ class BlockingLoop:
                 if not self._leader and self._followers:
                     self._appoint(self._followers[-1])
 
-    def _followOn(self, waiter: _Waiter, deadline: float | None, kernel: Any) -> bool | None:
+    def _followOn(self, waiter: Waiter, deadline: float | None, kernel: Any) -> bool | None:
         while True:
             seconds = None if deadline is None else max(0.0, deadline - monotonic())
             isDeputy = self._deputy is waiter
             if isDeputy and (seconds is None or seconds > GRACE_SECONDS):
                 seconds = GRACE_SECONDS
-            self.lock.release()
+            held = self.lock._release_save()
             try:
                 woken = waiter.sleep(seconds, kernel)
             finally:
-                self.lock.acquire()
+                self.lock._acquire_restore(held)
                 self.own()
             if waiter.ready() or (kernel is not None and self._isKernelReady(kernel, waiter.bell)):
                 return True
@@ -591,7 +528,7 @@ def _forked() -> None:
     _making = Lock()
     if _loop is not None:
         _loop.forked = True
-        _loop.lock = _NoLock()
+        _loop.lock = NoLock()
         _loop = None
 
 

@@ -10,6 +10,7 @@ L{patch} replaces them for good, before a program is imported; L{patched} for a 
 
 from __future__ import annotations
 
+import os
 import select
 import selectors
 import socket
@@ -17,10 +18,11 @@ import socketserver
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import connection
+from multiprocessing import connection, reduction
 from types import ModuleType
 from typing import Any
 
+from twisted_ib.blocking import files
 from twisted_ib.blocking import select as ourSelect
 from twisted_ib.blocking import socket as ourSocket
 from twisted_ib.blocking.tls import wrap_socket
@@ -32,6 +34,18 @@ def _activateForking(server: Any) -> None:
         server.socket.useTCP()
     super(socketserver.ForkingMixIn, server).server_activate()
 
+
+def _reduce(skt: Any) -> Any:
+    # For a process that is spawned, which gets the descriptor: what listens in both goes over TCP.
+    if skt.sdp is not None:
+        raise TypeError(
+            f"{skt!r} is SDP's, and this process's alone: call useTCP() before connect() or listen()"
+        )
+    skt.useTCP()
+    return reduction._reduce_socket(skt)  # type: ignore[attr-defined]
+
+
+reduction.ForkingPickler.register(ourSocket.socket, _reduce)
 
 # Its connections are descriptors, with os.read and os.write: they stay TCP.
 _kernelSockets = ModuleType(socket.__name__, socket.__doc__)
@@ -52,6 +66,7 @@ _NAMES: tuple[tuple[Any, str, Any], ...] = (
     (socketserver.ForkingMixIn, "server_activate", _activateForking),
     (connection, "socket", _kernelSockets),
     (connection, "_WaitSelector", ourSelect.PollSelector),
+    *((os, name, call) for name, call in files.CALLS),
 )
 
 #: How many L{patched} contexts are open, and what the names stood for before.

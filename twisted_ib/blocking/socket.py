@@ -10,7 +10,6 @@ L{twisted_ib.select} knows it. The rules are those of the C{ib} reactor (L{twist
 from __future__ import annotations
 
 import errno
-import io
 import os
 import select
 import socket as kernel
@@ -23,7 +22,7 @@ from typing import Any, Final
 
 from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.connecting import Connecting, connecting, target
-from twisted_ib.blocking.connection import Connection, failure
+from twisted_ib.blocking.connection import Connection, failure, sendFile
 from twisted_ib.blocking.descriptors import Offloaded, offloaded
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
@@ -335,7 +334,7 @@ class socket(_Plain, metaclass=_Sockets):
             if connection is None:
                 return super().recv(bufsize, flags)
         # As the standard library's, which calls nothing for no bytes.
-        return connection.receive(bufsize, flags, self.gettimeout()) if bufsize else b""
+        return connection.receive(bufsize, flags, self.gettimeout()) if bufsize else bytes(index(bufsize))
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         """
@@ -443,6 +442,8 @@ class socket(_Plain, metaclass=_Sockets):
             return super().sendto(data, *arguments)
         if len(arguments) not in (1, 2):
             raise TypeError("sendto() takes 2 or 3 arguments")
+        if not isinstance(arguments[-1], tuple):
+            raise TypeError(f"sendto(): the address must be a tuple, not {type(arguments[-1]).__name__}")
         return connection.send(data, arguments[0] if len(arguments) > 1 else 0, self.gettimeout())
 
     def sendmsg(
@@ -472,12 +473,8 @@ class socket(_Plain, metaclass=_Sockets):
         # The part of C{socket.sendfile} that gives the descriptor to the kernel.
         if self._carrying() is None:
             return super()._sendfile_use_sendfile(file, offset, count)  # type: ignore[misc]
-        try:
-            file.fileno()
-        except (AttributeError, io.UnsupportedOperation) as e:
-            # The standard library's way to say that C{sendfile} reads the file itself.
-            raise kernel._GiveupOnSendfile(e) from None  # type: ignore[attr-defined]
-        return self._sendfile_use_send(file, offset, count)  # type: ignore[attr-defined]
+        self._check_sendfile_params(file, offset, count)  # type: ignore[attr-defined]
+        return sendFile(self, file, offset, count)
 
     # -- names and options
 
@@ -527,7 +524,10 @@ class socket(_Plain, metaclass=_Sockets):
         if (level, optname) == (kernel.SOL_SOCKET, kernel.SO_ACCEPTCONN) and not buflen:
             if isinstance(self.sdp, Listening):
                 return 1
-        return super().getsockopt(level, optname, *buflen)
+        found: Any = super().getsockopt(level, optname, *buflen)
+        isInfo = (level, optname) == (kernel.IPPROTO_TCP, kernel.TCP_INFO) and buflen
+        connection = self._connection() if isInfo else None
+        return found if connection is None else bytes((connection.state(),)) + found[1:]
 
     # -- the end
 

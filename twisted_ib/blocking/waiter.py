@@ -1,0 +1,89 @@
+"""
+Threads that wait for the loop, and the lock that a forked child finds in its place.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from math import ceil
+from threading import Lock, get_ident
+from typing import Any
+
+from twisted_ib.errors import ForkedSocketError
+
+
+class Waiter:
+    """
+    A thread that follows.
+
+    @ivar ready: Whether its condition holds, asked under the loop's lock by any thread.
+    @ivar bell: An event counter, if it waits for descriptors of the kernel too, else -1.
+    @ivar done: Whether its condition held.
+    @ivar leaves: How often leaders had left when the deputy last looked.
+    """
+
+    __slots__ = ("bell", "done", "leaves", "lock", "ready", "thread")
+
+    def __init__(self, ready: Callable[[], object]) -> None:
+        """
+        @param ready: See the class.
+        """
+        self.ready = ready
+        self.bell, self.leaves, self.done = -1, 0, False
+        self.thread = get_ident()
+        self.lock = Lock()
+        self.lock.acquire()
+
+    def wake(self) -> None:
+        """
+        End its sleep.
+        """
+        if self.bell >= 0:
+            os.eventfd_write(self.bell, 1)
+        elif self.lock.locked():
+            self.lock.release()
+
+    def sleep(self, seconds: float | None, kernel: Any) -> bool:
+        """
+        Wait to be woken.
+
+        @return: False when the time is over.
+        """
+        if kernel is None:
+            return self.lock.acquire(True, -1 if seconds is None else seconds)
+        found = kernel.poll(None if seconds is None else ceil(seconds * 1e3))
+        if any(descriptor == self.bell for descriptor, _ in found):
+            os.eventfd_read(self.bell)
+        return bool(found)
+
+
+class NoLock:
+    """
+    The lock in a forked child.
+    """
+
+    def acquire(self) -> None:
+        """
+        Refuse.
+
+        @raise ForkedSocketError: always.
+        """
+        raise ForkedSocketError()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def _acquire_restore(self, held: object) -> None:
+        self.acquire()
+
+    def release(self) -> None:
+        """
+        Do nothing: the fork happened while its thread had the lock.
+        """
+
+    def __exit__(self, *_: object) -> None:
+        raise AssertionError("never entered")
+
+
+__all__ = ["NoLock", "Waiter"]
