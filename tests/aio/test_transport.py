@@ -5,10 +5,14 @@ The contract of asyncio's transports, over SDP and, to see that the tests ask fo
 from __future__ import annotations
 
 import asyncio
+import asyncio.log
+import contextlib
 import contextvars
+import io
 import os
 import socket
 import sys
+import time
 from collections import Counter
 from typing import Any
 
@@ -22,6 +26,15 @@ from twisted_ib.hca.device.form import compiledModules
 #: without polling, whose calls depend on the time.
 CALLS_PER_MESSAGE = 15
 POLLING = {"spin", "pending", "_pending", "<lambda>", "time"}
+
+
+def abort(transport: Any) -> None:
+    """
+    Abort, whatever the transport has come to.
+    """
+    # asyncio's own raises this where a close has waited for its buffer.
+    with contextlib.suppress(AttributeError):
+        transport.abort()
 
 
 class TransportContract:
@@ -49,12 +62,25 @@ class TransportContract:
         self.server = await self.loop.create_server(Accepted, HOST, 0, **options)
         self.port = self.server.sockets[0].getsockname()[1]
         transport, client = await self.loop.create_connection(Recorder, HOST, self.port)
-        self.addCleanup(transport.abort)
+        self.addCleanup(abort, transport)
         self.assertIs(client.transport, transport)
         self.assertEqual(transport.get_extra_info("why").provider, self.provider)
         server = await made
-        self.addCleanup(server.transport.abort)
+        self.addCleanup(abort, server.transport)
         return client, server
+
+    async def connected(self: Any, serving: Any) -> tuple[Any, Recorder]:
+        """
+        @param serving: makes the server's protocol.
+        @return: the client's transport and protocol.
+        """
+        server = await self.loop.create_server(serving, HOST, 0)
+        self.addCleanup(server.close)
+        transport, client = await self.loop.create_connection(
+            Recorder, HOST, server.sockets[0].getsockname()[1]
+        )
+        self.addCleanup(transport.abort)
+        return transport, client
 
     def test_data(self: Any) -> None:
         """
@@ -352,6 +378,216 @@ class TransportContract:
                 self.assertEqual(await self.loop.sendfile(client.transport, file), len(data))
             client.transport.write(b"end")
             self.assertEqual(await server.has(len(data) + 3), data + b"end")
+
+        self.play(scenario())
+
+    def test_window(self: Any) -> None:
+        """
+        A BufferedProtocol that pauses when its room is full gets the rest when it goes on, and the end behind
+        it; what is left when it closes is unread, and the end a reset.
+        """
+
+        class Window(asyncio.BufferedProtocol):
+            def __init__(self) -> None:
+                self.room, self.have, self.got, self.most = bytearray(100), 0, b"", 1000
+                self.ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+            def connection_made(self, transport: Any) -> None:
+                self.transport = transport
+
+            def get_buffer(self, sizehint: int) -> memoryview:
+                return memoryview(self.room)[self.have :]
+
+            def buffer_updated(self, nbytes: int) -> None:
+                self.have += nbytes
+                if self.have == len(self.room):
+                    self.transport.pause_reading()
+                    asyncio.get_running_loop().call_soon(self.empty)
+
+            def empty(self) -> None:
+                self.got += bytes(self.room[: self.have])
+                self.have = 0
+                if len(self.got) >= self.most:
+                    self.transport.close()
+                else:
+                    self.transport.resume_reading()
+
+            def eof_received(self) -> None:
+                self.got += bytes(self.room[: self.have])
+
+            def connection_lost(self, exc: BaseException | None) -> None:
+                self.ended.set_result(exc)
+
+        async def scenario() -> None:
+            made: list[Window] = []
+
+            def make() -> Window:
+                made.append(Window())
+                return made[-1]
+
+            data = os.urandom(350)
+            for most in (1000, 200):
+                transport, client = await self.connected(make)
+                transport.pause_reading()
+                transport.write(data)
+                if most == 1000:
+                    transport.write_eof()
+                while not made:
+                    await asyncio.sleep(0)
+                window = made.pop()
+                window.most = most
+                self.assertIsNone(await window.ended)
+                self.assertEqual(window.got, data if most == 1000 else data[:200])
+                transport.resume_reading()
+                await client.called("lost")
+                reason = client.log[-1][1]
+                self.assertEqual(isinstance(reason, ConnectionResetError), most == 200, client.log)
+
+        self.play(scenario())
+
+    def test_changedWithin(self: Any) -> None:
+        """
+        A BufferedProtocol that hands over to another protocol: what it did not take is the other's.
+        """
+
+        class First(asyncio.BufferedProtocol):
+            def connection_made(self, transport: Any) -> None:
+                self.transport = transport
+
+            def get_buffer(self, sizehint: int) -> bytearray:
+                return bytearray(5)
+
+            def buffer_updated(self, nbytes: int) -> None:
+                second.connection_made(self.transport)
+                self.transport.set_protocol(second)
+
+        async def scenario() -> None:
+            nonlocal second
+            second = Recorder()
+            transport, _ = await self.connected(First)
+            transport.write(b"firstsecond")
+            self.assertEqual(await second.has(6), b"second")
+            second.transport.abort()
+
+        second: Any = None
+        self.play(scenario())
+
+    def test_socketShutdown(self: Any) -> None:
+        """
+        C{shutdown} of the socket behind a transport: the peer hears the end, and a write fails.
+        """
+
+        async def scenario() -> None:
+            for how in (socket.SHUT_WR, socket.SHUT_RDWR):
+                client, server = await self.pair()
+                server.keepOpen = True
+                client.transport.get_extra_info("socket").shutdown(how)
+                await server.called("eof")
+                if how == socket.SHUT_RDWR:
+                    await client.called("eof")
+                else:
+                    server.transport.write(b"still")
+                    self.assertEqual(await client.has(5), b"still")
+                    client.transport.write(b"lost")
+                await client.called("lost")
+
+        self.play(scenario())
+
+    def test_lowWater(self: Any) -> None:
+        """
+        C{resume_writing} comes at the low-water mark, also while a close waits; then the end.
+        """
+
+        async def scenario() -> None:
+            for closes in (False, True):
+                client, server = await self.pair()
+                server.transport.pause_reading()
+                seen: list[int] = []
+                client.resume_writing = lambda client=client, seen=seen: (
+                    seen.append(client.transport.get_write_buffer_size()),
+                    client._note("resume"),
+                )
+                client.transport.set_write_buffer_limits(high=4 << 20, low=2 << 20)
+                client.transport.write(bytes(16))
+                client.transport.write(bytes(24 << 20))
+                await client.called("pause")
+                if closes:
+                    client.transport.close()
+                server.transport.resume_reading()
+                await client.called("resume")
+                self.assertLessEqual(seen[0], 2 << 20)
+                if closes:
+                    await client.called("lost")
+                    self.assertEqual([each for each in client.log if each != "made"][-1], ("lost", None))
+                else:
+                    self.assertGreater(seen[0], 0)
+                await server.has((24 << 20) + 16)
+
+        self.play(scenario())
+
+    def test_closedType(self: Any) -> None:
+        """
+        A closed transport drops bytes, and takes no text.
+        """
+
+        async def scenario() -> None:
+            client, _ = await self.pair()
+            client.transport.close()
+            client.transport.write(b"dropped")
+            self.assertRaises(TypeError, client.transport.write, "text")
+
+        self.play(scenario())
+
+    def test_slow(self: Any) -> None:
+        """
+        A slow C{data_received} is reported in debug mode.
+        """
+
+        class Slow(asyncio.Protocol):
+            def data_received(self, data: bytes) -> None:
+                time.sleep(0.02)
+                done.set()
+
+        async def scenario() -> None:
+            nonlocal done
+            done = asyncio.Event()
+            self.loop.set_debug(True)
+            self.loop.slow_callback_duration = 0.01
+            transport, _ = await self.connected(Slow)
+            transport.write(b"x")
+            await done.wait()
+            await asyncio.sleep(0)
+            self.loop.set_debug(False)
+
+        done: Any = None
+        said: list[str] = []
+        self.patch(asyncio.log.logger, "warning", lambda text, *values: said.append(text % values))
+        self.play(scenario())
+        self.assertTrue(any("took 0.0" in each for each in said), said)
+
+    def test_sendfilePart(self: Any) -> None:
+        """
+        It reads at the offset, wherever the file stands, and takes what it takes over TCP.
+        """
+        path = os.path.join(self.folder, "file")
+        with open(path, "wb") as file:
+            file.write(b"0123456789")
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            send = self.loop.sendfile
+            with open(path, "rb") as file:
+                for arguments, tell in (((), 10), ((7,), 10), ((2, 3), 5), ((0, 1), 1), ((9, 5), 10)):
+                    file.seek(0, os.SEEK_END)
+                    sent = await send(client.transport, file, *arguments, fallback=False)
+                    self.assertEqual((sent, file.tell()), (tell - (arguments or (0,))[0], tell))
+                for arguments, error in (((-1,), ValueError), ((0, 0), ValueError), (("1",), TypeError)):
+                    with self.assertRaises(error):
+                        await send(client.transport, file, *arguments)
+            with open(path) as text, self.assertRaises(ValueError):
+                await send(client.transport, text)
+            self.assertEqual(await send(client.transport, io.BytesIO(b"xyz"), 1), 2)
+            self.assertEqual(await server.has(20), b"012345678978923409yz")
 
         self.play(scenario())
 

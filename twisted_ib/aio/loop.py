@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
+import os
 import socket
 from asyncio import sslproto
 from contextvars import ContextVar
@@ -187,6 +189,21 @@ class EventLoop(asyncio.SelectorEventLoop):
         )
         StreamTransport(self, rawsock, secure, None, extra, server)
         return secure._app_transport
+
+    async def _sendfile_native(self, transp: Any, file: Any, offset: int, count: int | None) -> Any:
+        # The part of C{sendfile} that gives the descriptor to the kernel, which reads at the offset.
+        if not isinstance(transp, StreamTransport):
+            return await super()._sendfile_native(transp, file, offset, count)  # type: ignore[misc]
+        sock = transp.get_extra_info("socket")
+        self._check_sendfile_params(sock, file, offset, count)  # type: ignore[attr-defined]
+        try:
+            isEmpty = not os.fstat(file.fileno()).st_size
+        except (AttributeError, io.UnsupportedOperation, OSError) as error:
+            raise asyncio.SendfileNotAvailableError(str(error)) from None
+        if isEmpty:
+            return 0
+        file.seek(offset)
+        return await self._sendfile_fallback(transp, file, offset, count)  # type: ignore[attr-defined]
 
     def _explained(self, sock: socket.socket, extra: Any, server: Any) -> Any:
         whyOf = getattr(server, "whyOf", None)

@@ -65,6 +65,7 @@ class AsyncioStream:
     channel: Any
     protocol: Any
     thread: int
+    disconnecting: int
     _aborting: bool
     #: Whether one direction can end before the other.
     halfCloses = True
@@ -90,10 +91,23 @@ class AsyncioStream:
         """
         Everything written has been sent.
         """
+        protocol = self.protocol
+        if protocol is not None and self.disconnecting:
+            # Told before the end.
+            protocol.sent()
         super().drained()  # type: ignore[misc]
         protocol = self.protocol
         if protocol is not None:
             protocol.drained()
+
+    def flush(self) -> None:
+        """
+        Send what is queued, as far as that goes now.
+        """
+        super().flush()  # type: ignore[misc]
+        protocol = self.protocol
+        if protocol is not None:
+            protocol.sent()
 
     def endOfStream(self) -> None:
         """
@@ -168,6 +182,11 @@ class StreamSocket(ConnectionHandle):
         Do nothing, likewise.
         """
 
+    def sent(self) -> None:
+        """
+        Do nothing, likewise.
+        """
+
     def raised(self) -> None:
         """
         C{connected} has raised.
@@ -182,9 +201,17 @@ class StreamSocket(ConnectionHandle):
 
     def shutdown(self, how: int) -> None:
         """
-        End the stream in order, whichever part is meant.
+        See C{socket.shutdown}; without a transport the stream ends in order, whichever part is meant.
+
+        @raise OSError: C{ENOTCONN}: it has ended.
         """
-        self.close()
+        protocol = self.stream.protocol
+        if not self.taken:
+            self.close()
+        elif protocol is None:
+            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+        else:
+            protocol.shut(how)
 
     def close(self) -> None:
         """

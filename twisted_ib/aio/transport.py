@@ -4,8 +4,12 @@ The asyncio transport over SDP, with the behaviour of asyncio's own over TCP soc
 
 from __future__ import annotations
 
+import errno
+import os
+import socket
 import sys
 from asyncio import constants, futures, protocols, transports
+from asyncio.log import logger
 from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.python.failure import Failure
 
-from twisted_ib.aio.streamsocket import osError
+from twisted_ib.aio.streamsocket import bytesOf, osError
 from twisted_ib.reactor.switch.reason import EXPLICIT, Reason
 
 if TYPE_CHECKING:
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
         _extra: dict[str, Any]
         _loop: Any
         _high_water: int
+        _low_water: int
         _protocol_paused: bool
 
         def __init__(self, extra: Any, loop: Any) -> None: ...
@@ -51,7 +56,7 @@ class StreamTransport(_FlowControl):
 
     # As of asyncio's own: loop.start_tls() and loop.sendfile() ask for these.
     _start_tls_compatible = True
-    _sendfile_compatible = constants._SendfileMode.FALLBACK
+    _sendfile_compatible = constants._SendfileMode.TRY_NATIVE
 
     def __init__(
         self, loop: Any, sock: StreamSocket, protocol: Any, waiter: Any, extra: Any, server: Any
@@ -65,7 +70,7 @@ class StreamTransport(_FlowControl):
         super().__init__(extra, loop)
         self._stream = stream = sock.stream
         sock.taken = True
-        self._closing = self._paused = self._eof = self._over = self._drops = False
+        self._closing = self._paused = self._eof = self._over = self._drops = self._shut = False
         self._error: BaseException | None = None
         self._describe(sock)
         # As with asyncio's readers all calls have one copy of the context.
@@ -114,11 +119,38 @@ class StreamTransport(_FlowControl):
         See C{asyncio.BaseTransport}.
         """
         self._protocol = protocol
-        if isinstance(protocol, protocols.BufferedProtocol):
-            feed: Any = partial(protocols._feed_data_to_buffered_proto, protocol)  # type: ignore[attr-defined]
-        else:
-            feed = protocol.data_received
-        self.dataReceived = partial(self._context.run, feed)
+        isBuffered = isinstance(protocol, protocols.BufferedProtocol)
+        feed: Any = self._fill if isBuffered else protocol.data_received
+        if self._loop.get_debug():
+            feed = partial(self._timed, feed)
+        self._feed = feed
+        self.dataReceived: Any = partial(self._context.run, feed)
+
+    def _fill(self, data: bytes) -> None:
+        # The stream keeps, in order, the bytes that the protocol cannot take yet.
+        protocol, left = self._protocol, memoryview(data)
+        while left:
+            if not self.is_reading():
+                self._stream.holdAgain(bytes(left))
+                return
+            if protocol is not self._protocol:
+                self._feed(bytes(left))
+                return
+            room = protocol.get_buffer(len(left))
+            size = min(len(room), len(left))
+            if not size:
+                raise RuntimeError("get_buffer() returned an empty buffer")
+            room[:size] = left[:size]
+            protocol.buffer_updated(size)
+            left = left[size:]
+
+    def _timed(self, feed: Any, data: bytes) -> None:
+        loop = self._loop
+        begin = loop.time()
+        feed(data)
+        seconds = loop.time() - begin
+        if seconds >= loop.slow_callback_duration:
+            logger.warning("Executing %r of %r took %.3f seconds", feed, self, seconds)
 
     def get_protocol(self) -> Any:
         """
@@ -154,9 +186,13 @@ class StreamTransport(_FlowControl):
         """
         See C{asyncio.WriteTransport}; this one is called after a half-close or close only.
         """
+        data = bytesOf(data)
         if self._eof:
             raise RuntimeError("Cannot call write() after write_eof()")
-        if not self._drops:
+        if self._shut and not self._closing:
+            # As send(2) after shutdown(SHUT_WR).
+            self._fatal(BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)), "write")
+        elif not self._drops:
             self._stream.write(data)
 
     def _limit(self) -> None:
@@ -181,6 +217,24 @@ class StreamTransport(_FlowControl):
         See C{asyncio.WriteTransport}.
         """
         return bool(self._stream.halfCloses)
+
+    def shut(self, how: int) -> None:
+        """
+        C{shutdown} of the socket behind the transport's back.
+
+        @param how: As of C{socket.shutdown}.
+        """
+        if how != socket.SHUT_RD and not (self._eof or self._shut):
+            self._shut = True
+            vars(self).pop("write", None)
+            self._stream.loseWriteConnection()
+        if how != socket.SHUT_WR:
+            self._stream.stopReading()
+            self._loop.call_soon(self._endRead)
+
+    def _endRead(self) -> None:
+        if not self._closing:
+            self.endReceived()
 
     def write_eof(self) -> None:
         """
@@ -267,6 +321,14 @@ class StreamTransport(_FlowControl):
         More than the high-water mark waits.
         """
         self._maybe_pause_protocol()
+
+    def sent(self) -> None:
+        """
+        Some of what was written has been sent.
+        """
+        if self._protocol_paused and self.get_write_buffer_size() <= self._low_water:
+            # Not amidst the stream's own work.
+            self._loop.call_soon(self._maybe_resume_protocol, context=self._context)
 
     def drained(self) -> None:
         """
