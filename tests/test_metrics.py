@@ -46,6 +46,14 @@ class FormatTests(SynchronousTestCase):
             'twisted_ib_up{device="shm0"} 1\n',
         )
 
+    def test_rates(self) -> None:
+        """
+        What is no count, and may fall, is a gauge.
+        """
+        [rate, up] = families([({}, {"in_use": {}, "counters": {"polling_hits_permille": 250}})])
+        self.assertEqual((rate.name, rate.kind), ("twisted_ib_polling_hits_permille", "gauge"))
+        self.assertEqual(up.kind, "gauge")
+
     def test_unprintable(self) -> None:
         """
         Text of another process does not command a terminal, and can be encoded.

@@ -63,8 +63,12 @@ LOCAL_ADDRESSES = 256
 CM_HALF_OPEN_PER_PATH = 4096
 #: The same for all paths together.
 CM_HALF_OPEN_PATHS = 65536
-#: The same for an IP address as source, which anyone can forge.
-CM_HALF_OPEN_PER_ADDRESS = 64
+#: The same for an IP address as source, which anyone can forge: as many as one program connects at once
+#: (ucmatose -c 1000).
+CM_HALF_OPEN_PER_ADDRESS = 1024
+#: Seconds for which an address that has shown itself keeps each of its half-open connections: longer than a
+#: peer that lives takes from our REP to its RTU.
+CM_HALF_OPEN_SECONDS = 2.0
 #: The same for all addresses together.
 CM_HALF_OPEN_ADDRESSES = 4096
 #: Connections in one table, in any state.
@@ -262,8 +266,13 @@ RDS_REGIONS = 4096
 
 #: Neighbours of one interface; the one that was confirmed longest ago is forgotten for another.
 IPOIB_NEIGHBOURS = 4096
-#: Packets that wait for one neighbour, or for one group (Linux C{ipoib.h}: IPOIB_MAX_PATH_REC_QUEUE).
+#: Packets that wait for one group, or requests for the path to one neighbour (Linux C{ipoib.h}:
+#: IPOIB_MAX_PATH_REC_QUEUE).
 IPOIB_WAITING = 3
+#: Octets of packets that wait for one neighbour (Linux C{unres_qlen_bytes}); over it the oldest gives way.
+IPOIB_WAITING_BYTES = 212_992
+#: A packet counts so many octets at least, about the memory of a small one in Linux.
+IPOIB_WAITING_LEAST = 768
 #: Addresses that users wait for at one neighbour.
 IPOIB_LOOKUPS = 1024
 #: Multicast groups of one interface; one that was only sent to, and not for so many seconds, is left for

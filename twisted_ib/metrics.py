@@ -77,7 +77,9 @@ def families(descriptions: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]]
                 add(f"{PREFIX}_{begin.rstrip('_')}", "counter", "Decisions of the switch.", more, value)
             elif _NAME.match(str(name)):
                 text = f"The counter {name} of ib-devinfo."
-                add(f"{PREFIX}_{name}", "counter", text, labels, value)
+                # A rate falls, too.
+                kind = "gauge" if str(name).endswith("_permille") else "counter"
+                add(f"{PREFIX}_{name}", kind, text, labels, value)
     return [found[name] for name in sorted(found)]
 
 

@@ -174,7 +174,9 @@ class ViewTests(test_ibreactor.ViewTests):
         reactor, running = events.run_until_complete(make())
         self.addCleanup(closeReactor, reactor)
         self.assertIs(reactor._asyncioEventloop, running)
-        self.addCleanup(asyncio.set_event_loop, None)
+        # A policy in which no loop was ever set: with set_event_loop(None) other tests would find no loop.
+        self.addCleanup(asyncio.set_event_loop_policy, asyncio.get_event_loop_policy())
+        asyncio.set_event_loop_policy(asyncio.DefaultEventLoopPolicy())
         other = IBAsyncioReactor()
         self.addCleanup(closeReactor, other)
         self.assertIsNot(other._asyncioEventloop, running)

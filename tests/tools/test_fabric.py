@@ -113,6 +113,17 @@ class FabricTests(SynchronousTestCase):
         self.assertEqual((output, errors, process.returncode), ("umad_refused 2\n", "", 130))
         self.assertEqual(os.listdir(self.runDirectory), ["subnet-default.lock"])
 
+    def test_terminated(self) -> None:
+        """
+        SIGTERM ends it with that signal's status.
+        """
+        process = self.begin("--topology", str(self.file))
+        self.assertEqual(process.stdout.readline(), "nodes: 2, links: 1\n")
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=HANG_SECONDS)
+        self.assertEqual((errors, process.returncode), ("", 128 + signal.SIGTERM))
+        self.assertEqual(os.listdir(self.runDirectory), ["subnet-default.lock"])
+
     def test_alone(self) -> None:
         """
         Without a file it has two CAs at one switch; a second one of either of its names is refused, and takes

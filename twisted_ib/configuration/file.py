@@ -75,6 +75,18 @@ def candidates(environ: Mapping[str, str], systemFolder: str = SYSTEM_FOLDER) ->
     return [os.path.join(folder, _NAME) for folder in folders if os.path.isabs(folder)]
 
 
+def isConfigured(environ: Mapping[str, str], folder: str | None = None) -> bool:
+    """
+    Return whether a file is named, or there is one.
+
+    @param folder: As of L{readFirst}.
+    """
+    if any(variable in environ for variable in SIMPLE_VARIABLES):
+        return False
+    names = candidates(environ)
+    return bool(environ.get(VARIABLE)) or any(os.path.lexists(os.path.join(folder or "", n)) for n in names)
+
+
 def readFirst(
     environ: Mapping[str, str], systemFolder: str = SYSTEM_FOLDER, folder: str | None = None
 ) -> tuple[str, str] | None:
@@ -107,4 +119,4 @@ def readFirst(
     return None
 
 
-__all__ = ["SIMPLE_VARIABLES", "VARIABLE", "candidates", "readFirst", "readRules"]
+__all__ = ["SIMPLE_VARIABLES", "VARIABLE", "candidates", "isConfigured", "readFirst", "readRules"]

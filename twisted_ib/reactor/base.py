@@ -8,6 +8,7 @@ used.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
@@ -125,8 +126,15 @@ class IBReactorBase(_Reactor):
             # Only ib-ss misses something.
             pass
         # Not in startRunning(): a handler that a startup trigger installed is to be called as well.
-        with reloadingOnHangup(self._reload, self, self._installSignalHandlers):
+        with reloadingOnHangup(self._reload, self, self._installSignalHandlers, self._hasRules):
             yield
+
+    def _hasRules(self) -> bool:
+        try:
+            from twisted_ib.configuration.file import isConfigured
+        except (ImportError, *_EXHAUSTED):
+            return True
+        return isConfigured(os.environ, self._folder)
 
     def _reload(self) -> None:
         if not self._switchless:

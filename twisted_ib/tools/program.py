@@ -222,6 +222,11 @@ def runProgram(program: str, start: Callable[[Any], Deferred[int]]) -> int:
         nonlocal stopping
         stopping = True
 
+    def hangUp(*_: object) -> None:
+        nonlocal status
+        status = 128 + signal.SIGHUP
+        reactor.callFromThread(reactor.stop)
+
     def ended(result: int | Failure) -> None:
         nonlocal status
         if stopping:
@@ -240,11 +245,13 @@ def runProgram(program: str, start: Callable[[Any], Deferred[int]]) -> int:
         # ReactorBase installs handlers for SIGINT, SIGTERM and SIGBREAK only.  A closed terminal must clean
         # up too.
         if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-            signal.signal(signal.SIGHUP, lambda *_: reactor.callFromThread(reactor.stop))
+            signal.signal(signal.SIGHUP, hangUp)
         maybeDeferred(start, reactor).addBoth(ended)
 
     # Before shutdown: the connections that fail by it must find this set.
     reactor.addSystemEventTrigger("before", "shutdown", stop)
     reactor.callWhenRunning(begin)
     reactor.run()
-    return status
+    # The signal that has ended it, if one has, by which twistd ends, too.
+    number = getattr(reactor, "_exitSignal", None)
+    return 128 + number if number and status == INTERRUPTED else status

@@ -154,6 +154,16 @@ with reloadingOnHangup(rules.reload, reactor):
     reactor.mainLoop()
 """
 
+RUNNING = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from twisted_ib.reactor import {0}
+{0}.install()
+from twisted.internet import reactor
+reactor.callWhenRunning(print, "ready", flush=True)
+reactor.run()
+"""
+
 TWISTD = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
@@ -233,6 +243,27 @@ class HangupProcessTests(SynchronousTestCase):
             child.send_signal(signal.SIGHUP)
             self.assertEqual(self.line(child), f"reloaded {verdict}")
         child.terminate()
+
+    def test_noFile(self) -> None:
+        """
+        Where no file is named and none is there SIGHUP ends the program, as on other reactors.
+        """
+        for reactor in ("ibreactor", "asyncioreactor"):
+            home = Path(self.mktemp()).resolve()
+            home.mkdir()
+            environment = {**os.environ, "XDG_CONFIG_HOME": str(home)}
+            environment.pop("TWISTED_IB_CONFIG", None)
+            child = subprocess.Popen(
+                [sys.executable, "-c", RUNNING.format(reactor), str(ROOT)],
+                env=environment,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+            self.end(child)
+            self.assertEqual(self.line(child), "ready")
+            child.send_signal(signal.SIGHUP)
+            self.assertEqual(child.wait(HANG_SECONDS), -signal.SIGHUP)
 
     def test_terminalLost(self) -> None:
         """

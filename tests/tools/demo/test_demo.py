@@ -131,7 +131,7 @@ class DemoTests(SynchronousTestCase):
                 break
         process.send_signal(number)
         _, err = process.communicate(timeout=HANG_SECONDS)
-        self.assertEqual((process.returncode, err), (130, ""))
+        self.assertEqual((process.returncode, err), (128 + number, ""))
         self.leavesNothing(process)
 
     def test_interrupt(self) -> None:

@@ -7,11 +7,14 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import sys
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
+from subprocess import PIPE, run
 from typing import Any
 
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from twisted_ib.tools.run import clibraries
 from twisted_ib.tools.run.clibraries import become, chooseDevice, lacking, searchPath
@@ -308,3 +311,34 @@ class DamagedTests(SynchronousTestCase):
             except NotReadableError as error:
                 self.assertIn("is a damaged binary", str(error))
                 self.assertLess(length, len(whole))
+
+
+#: A program takes the place of this one, which says what signals it ignores.
+_BECOMES = """
+import sys
+from types import ModuleType, SimpleNamespace
+binary = ModuleType("binary")
+binary.UnfitBinaryError, binary.begin = ValueError, lambda path, file: ([], "")
+sys.modules["twisted_ib.tools.run.native.binary"] = binary
+from twisted_ib.tools.run import clibraries
+clibraries.lacking = list
+words = ["grep", "^SigIgn", "/proc/self/status"]
+clibraries.become(SimpleNamespace(path=sys.argv[1], binary=None), words, lambda text: None)
+"""
+
+
+class BecomingTests(SynchronousTestCase):
+    """
+    What a program inherits.
+    """
+
+    def test_signals(self) -> None:
+        """
+        It ignores no signal that it would not ignore without C{ib-run}.
+        """
+        grep = which("grep")
+        if grep is None:
+            raise SkipTest("no grep: it is in Debian's package grep")
+        without = run([grep, "^SigIgn", "/proc/self/status"], stdout=PIPE, check=True)
+        found = run([sys.executable, "-c", _BECOMES, grep], stdout=PIPE, check=True)
+        self.assertEqual(found.stdout, without.stdout)

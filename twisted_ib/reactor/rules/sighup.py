@@ -34,14 +34,21 @@ def startFolder() -> str | None:
 
 
 @contextmanager
-def reloadingOnHangup(reload: Callable[[], object], reactor: Any, wanted: bool = True) -> Iterator[None]:
+def reloadingOnHangup(
+    reload: Callable[[], object],
+    reactor: Any,
+    wanted: bool = True,
+    hasFile: Callable[[], bool] = lambda: True,
+) -> Iterator[None]:
     """
     Reload a configuration at each SIGHUP while a reactor runs.
 
-    A handler that was there before is called as well.  A program without one still ends with its terminal.
+    A handler that was there before is called as well.  A program without one still ends with its terminal,
+    and where it has no file to read again.
 
     @param reload: Called by the reactor in a turn of its own.
     @param wanted: Whether the reactor may have signal handlers.
+    @param hasFile: Returns whether there is something to reload.
     """
     number = getattr(signal, "SIGHUP", None)
     # Python sets signal handlers in the main thread only; other threads get a ValueError.
@@ -60,12 +67,14 @@ def reloadingOnHangup(reload: Callable[[], object], reactor: Any, wanted: bool =
 
     def hungUp(signum: int, frame: FrameType | None) -> None:
         if active:
-            if previous is signal.SIG_DFL and terminal and not _hasTerminal():
+            reads = hasFile()
+            if previous is signal.SIG_DFL and (not reads or (terminal and not _hasTerminal())):
                 signal.signal(signum, signal.SIG_DFL)
                 os.kill(os.getpid(), signum)
                 return
             # Not here: a signal handler runs between any two instructions of the application.
-            reactor.callFromThread(reload)
+            if reads:
+                reactor.callFromThread(reload)
         if callable(previous):
             previous(signum, frame)
 

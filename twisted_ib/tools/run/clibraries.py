@@ -7,8 +7,10 @@ Modules that read binaries or build libraries are imported on demand: most progr
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 from twisted_ib.cabi.chosen import DEVICE
@@ -67,6 +69,18 @@ def searchPath(folders: list[str], environ: Mapping[str, str]) -> str:
     return ":".join([*folders, *filter(None, [environ.get(SEARCHED, "")])])
 
 
+@contextmanager
+def _asStarted() -> Iterator[None]:
+    # Python ignores these at its start, and a program that takes its place would inherit that.
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
+    try:
+        yield
+    finally:
+        # It was not started.
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def become(program: NotPython, words: list[str], say: Callable[[str], None]) -> None:
     """
     Run a program that is no Python in place of this one.
@@ -91,7 +105,8 @@ def become(program: NotPython, words: list[str], say: Callable[[str], None]) -> 
     environment = {**os.environ, SEARCHED: searchPath(folders, os.environ)}
     say(text)
     try:
-        os.execve(program.path, words, environment)
+        with _asStarted():
+            os.execve(program.path, words, environment)
     except OSError as error:
         raise StartError(f"{program.path}: {error.strerror}", NOT_RUNNABLE) from None
 
