@@ -22,20 +22,27 @@ from ctypes import (
     c_void_p,
     create_string_buffer,
 )
+from functools import cache
 from typing import Any
-
-library = CDLL("libibumad.so.3", use_errno=True)
-for name in ("umad_get_mad", "umad_get_mad_addr", "umad_get_ca_device_list"):
-    getattr(library, name).restype = c_void_p
-for name in ("class", "method", "attribute", "common_mad_status", "sa_mad_status"):
-    getattr(library, f"umad_{name}_str").restype = c_char_p
-library.umad_free_ca_device_list.argtypes = [c_void_p]
-library.umad_size.restype = c_size_t
 
 #: C{struct ib_user_mad}: agent, status, length; then QPN, Q_Key, LID.
 AGENT, STATUS, LENGTH, ADDRESS = 0, 4, 16, 20
 SM_INFO, NODE_DESCRIPTION, PING = 0x20, 0x10, 0x32
-SIZE = library.umad_size()
+
+
+@cache
+def library() -> CDLL:
+    """
+    @return: the library, which those who only look at this module need not have.
+    """
+    loaded = CDLL("libibumad.so.3", use_errno=True)
+    for name in ("umad_get_mad", "umad_get_mad_addr", "umad_get_ca_device_list"):
+        getattr(loaded, name).restype = c_void_p
+    for name in ("class", "method", "attribute", "common_mad_status", "sa_mad_status"):
+        getattr(loaded, f"umad_{name}_str").restype = c_char_p
+    loaded.umad_free_ca_device_list.argtypes = [c_void_p]
+    loaded.umad_size.restype = c_size_t
+    return loaded
 
 
 def say(name: str, value: Any) -> None:
@@ -58,19 +65,21 @@ def received(port: int, room: int = 256, timeout: int = 10_000) -> tuple[int, in
     """
     @return: result, errno, length, status, octets.
     """
-    buffer, length = create_string_buffer(SIZE + room), c_int(room)
-    found = library.umad_recv(port, buffer, byref(length), timeout)
+    head: int = library().umad_size()
+    buffer, length = create_string_buffer(head + room), c_int(room)
+    found = library().umad_recv(port, buffer, byref(length), timeout)
     status = struct.unpack_from("=I", buffer, STATUS)[0]
-    return found, 0 if found >= 0 else -found, length.value, status, buffer.raw[SIZE : SIZE + length.value]
+    return found, 0 if found >= 0 else -found, length.value, status, buffer.raw[head : head + length.value]
 
 
 def sent(port: int, agent: int, lid: int, number: int, octets: bytes, timeout: int, retries: int = 0) -> int:
     """
     @return: the result.
     """
-    buffer = create_string_buffer(bytes(SIZE) + octets, SIZE + len(octets))
-    library.umad_set_addr(buffer, lid, number, 0, 0x80010000 if number else 0)
-    found: int = library.umad_send(port, agent, buffer, len(octets), timeout, retries)
+    head = library().umad_size()
+    buffer = create_string_buffer(bytes(head) + octets, head + len(octets))
+    library().umad_set_addr(buffer, lid, number, 0, 0x80010000 if number else 0)
+    found: int = library().umad_send(port, agent, buffer, len(octets), timeout, retries)
     return found
 
 
@@ -79,26 +88,30 @@ def devices() -> None:
     The devices and ports.
     """
     names = ((c_char * 20) * 4)()
-    say("names", [names[index].value.decode() for index in range(library.umad_get_cas_names(names, 4))])
+    say("names", [names[index].value.decode() for index in range(library().umad_get_cas_names(names, 4))])
     guids = (c_ulong * 2)()
-    say("guids", [library.umad_get_ca_portguids(None, guids, 2), guids[0], guids[1] > 0])
-    say("few", library.umad_get_ca_portguids(None, guids, 1))
+    say("guids", [library().umad_get_ca_portguids(None, guids, 2), guids[0], guids[1] > 0])
+    say("few", library().umad_get_ca_portguids(None, guids, 1))
     adapter, port = create_string_buffer(512), create_string_buffer(256)
-    say("adapter", [library.umad_get_ca(b"ib0", adapter), adapter.value.decode()])
-    say("released", [library.umad_release_ca(adapter), library.umad_release_ca(adapter)])
-    say("port", library.umad_get_port(None, 0, port))
+    say("adapter", [library().umad_get_ca(b"ib0", adapter), adapter.value.decode()])
+    say("released", [library().umad_release_ca(adapter), library().umad_release_ca(adapter)])
+    say("port", library().umad_get_port(None, 0, port))
     number, lid, _, sm, _, state, physical = struct.unpack_from("=iIIIIII", port, 20)
     say("settings", [port.value.decode(), number, lid, sm, state, physical])
-    say("portReleased", [library.umad_release_port(port), library.umad_release_port(port)])
-    say("absent", [library.umad_get_port(b"ib0", 2, port), library.umad_open_port(b"nothing", 0)])
-    head = c_void_p(library.umad_get_ca_device_list())
-    say("sorted", [library.umad_sort_ca_device_list(byref(head), size) for size in (0, 1, 2)])
-    library.umad_free_ca_device_list(head)
-    library.umad_free_ca_device_list(head)
+    say("portReleased", [library().umad_release_port(port), library().umad_release_port(port)])
+    say("absent", [library().umad_get_port(b"ib0", 2, port), library().umad_open_port(b"nothing", 0)])
+    head = c_void_p(library().umad_get_ca_device_list())
+    say("sorted", [library().umad_sort_ca_device_list(byref(head), size) for size in (0, 1, 2)])
+    library().umad_free_ca_device_list(head)
+    library().umad_free_ca_device_list(head)
     path = create_string_buffer(64)
-    say("path", [library.umad_get_issm_path(None, 0, path, each) for each in (5, 64)])
-    texts = library.umad_class_str(3), library.umad_method_str(3, 0x12), library.umad_attribute_str(1, 0x1100)
-    states = library.umad_common_mad_status_str(0x0C00), library.umad_sa_mad_status_str(3)
+    say("path", [library().umad_get_issm_path(None, 0, path, each) for each in (5, 64)])
+    texts = (
+        library().umad_class_str(3),
+        library().umad_method_str(3, 0x12),
+        library().umad_attribute_str(1, 0x1100),
+    )
+    states = library().umad_common_mad_status_str(0x0C00), library().umad_sa_mad_status_str(3)
     say("texts", [each.decode() for each in (*texts, *states)])
 
 
@@ -111,9 +124,9 @@ def isManager(expected: bool, seconds: float = 10.0) -> bool:
     port = create_string_buffer(256)
     end = time.monotonic() + seconds
     while True:
-        library.umad_get_port(None, 0, port)
+        library().umad_get_port(None, 0, port)
         found = bool(port[55][0] & 2)
-        library.umad_release_port(port)
+        library().umad_release_port(port)
         if found is expected or time.monotonic() > end:
             return found
         time.sleep(0.01)
@@ -124,7 +137,7 @@ def manager() -> None:
     A subnet manager that opens its file twice.
     """
     path = create_string_buffer(64)
-    library.umad_get_issm_path(None, 0, path, 64)
+    library().umad_get_issm_path(None, 0, path, 64)
     files = [os.open(path.value, os.O_RDWR) for _ in range(2)]
     found = [isManager(True)]
     os.close(files[0])
@@ -137,14 +150,14 @@ def exchange(lid: int) -> None:
     """
     Requests to the port with a LID, and their responses.
     """
-    port = library.umad_open_port(b"ib0", 1)
-    say("open", [port >= 0, library.umad_get_fd(port) == port])
-    agent = library.umad_register(port, 1, 1, 0, None)
+    port = library().umad_open_port(b"ib0", 1)
+    say("open", [port >= 0, library().umad_get_fd(port) == port])
+    agent = library().umad_register(port, 1, 1, 0, None)
     poll = select.poll()
     poll.register(port, select.POLLIN)
-    say("early", [len(poll.poll(0)), library.umad_poll(port, 10), received(port, timeout=0)[:2]])
+    say("early", [len(poll.poll(0)), library().umad_poll(port, 10), received(port, timeout=0)[:2]])
     say("sent", sent(port, agent, lid, 0, mad(1, 1, NODE_DESCRIPTION, 0xABCDEF0123456789), 1000, 3))
-    say("ready", [len(poll.poll(10_000)), library.umad_poll(port, 10_000)])
+    say("ready", [len(poll.poll(10_000)), library().umad_poll(port, 10_000)])
     say("small", received(port, 100)[:3])
     found, _, length, status, octets = received(port)
     say("response", [found == agent, length, status, octets[3], octets[8:16].hex()])
@@ -152,31 +165,31 @@ def exchange(lid: int) -> None:
     say("lost", sent(port, agent, 0x3FF, 0, mad(1, 1, NODE_DESCRIPTION, 7), 20, 1))
     found, _, length, status, octets = received(port)
     say("timeout", [found == agent, length, status, octets[8:16].hex()])
-    table = library.umad_register(port, 3, 2, 1, None)
+    table = library().umad_register(port, 3, 2, 1, None)
     say("asked", sent(port, table, lid, 1, mad(3, 0x12, 0x11, 9, 2), 1000, 3))
-    library.umad_poll(port, 10_000)
+    library().umad_poll(port, 10_000)
     found, _, length, _, _ = received(port)
     say("table", [found, length > 256])
     found, _, length, _, octets = received(port, length)
     say("records", [found == table, len(octets) == length, octets[16:18].hex()])
-    other = library.umad_open_port(None, 0)
+    other = library().umad_open_port(None, 0)
     mask = (c_ulong * 2)(1 << 1)
-    pinged = library.umad_register_oui(other, PING, 0, b"\x00\x14\x05", mask)
-    say("second", [other not in (port, -1), pinged, library.umad_register(port, PING, 1, 0, mask)])
+    pinged = library().umad_register_oui(other, PING, 0, b"\x00\x14\x05", mask)
+    say("second", [other not in (port, -1), pinged, library().umad_register(port, PING, 1, 0, mask)])
     attributes = create_string_buffer(64)
     struct.pack_into("=BBxxI2QIB", attributes, 0, 1, 1, 1 << 5, 0, 0, 0, 0)
     number = c_uint32()
-    say("flags", [library.umad_register2(port, attributes, byref(number)), attributes[4] == b"\1"])
+    say("flags", [library().umad_register2(port, attributes, byref(number)), attributes[4] == b"\1"])
     struct.pack_into("=BBxxI", attributes, 0, 1, 1, 0)
-    say("register2", [library.umad_register2(port, attributes, byref(number)), number.value > agent])
+    say("register2", [library().umad_register2(port, attributes, byref(number)), number.value > agent])
     asked = mad(1, 1, NODE_DESCRIPTION, 1), mad(4, 1, NODE_DESCRIPTION, 1)
     say(
         "wrong",
         [sent(port, each, lid, 0, octets, 10) for each, octets in zip((31, agent), asked, strict=True)],
     )
-    say("unregistered", [library.umad_unregister(port, agent), library.umad_unregister(port, agent)])
-    say("closed", [library.umad_close_port(each) for each in (other, port, port)])
-    say("poll", library.umad_poll(port, 10))
+    say("unregistered", [library().umad_unregister(port, agent), library().umad_unregister(port, agent)])
+    say("closed", [library().umad_close_port(each) for each in (other, port, port)])
+    say("poll", library().umad_poll(port, 10))
     abandoned(lid)
 
 
@@ -184,10 +197,10 @@ def abandoned(lid: int) -> None:
     """
     A program reads a port's descriptor itself, and closes it; a pipe of that number gets nothing.
     """
-    port = library.umad_open_port(b"ib0", 1)
-    agent = library.umad_register(port, 1, 1, 0, None)
+    port = library().umad_open_port(b"ib0", 1)
+    agent = library().umad_register(port, 1, 1, 0, None)
     sent(port, agent, lid, 0, mad(1, 1, NODE_DESCRIPTION, 3), 1000, 3)
-    library.umad_poll(port, 10_000)
+    library().umad_poll(port, 10_000)
     os.read(port, 8)
     say("emptied", [received(port, timeout=0)[0] == agent, received(port, timeout=0)[0]])
     reader, writer = os.pipe()
@@ -197,8 +210,8 @@ def abandoned(lid: int) -> None:
     poll.register(reader, select.POLLIN)
     say("foreign", len(poll.poll(300)))
     os.close(port)
-    again = library.umad_open_port(b"ib0", 1)
-    say("again", [again == port, library.umad_close_port(again)])
+    again = library().umad_open_port(b"ib0", 1)
+    say("again", [again == port, library().umad_close_port(again)])
 
 
 def nulls() -> None:
@@ -207,7 +220,7 @@ def nulls() -> None:
     """
     ended = []
     for name in json.loads(os.environ["NAMES"]):
-        getattr(library, name)(*[None] * 6)
+        getattr(library(), name)(*[None] * 6)
         ended.append(name)
     say("nulls", ended)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
-from tests.support.waiting import waitUntil
+from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.hca.host.subnet.hosted import HostedSubnet
 from twisted_ib.hca.host.subnet.umadsockets import UmadSockets
 from twisted_ib.hca.subnet.topology import parse
@@ -152,8 +152,19 @@ class Programs:
         End all programs.  They say goodbye to the simulator, the first of them last.
         """
         for process in reversed(self._running):
-            process.terminate()
-            self.until(lambda ended=process: ended.poll() is not None)  # type: ignore[misc]
+            self.end(process)
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """
+        End a program, which is told to, and is killed where that is not enough.
+        """
+        process.terminate()
+        deadline = time.monotonic() + HANG_SECONDS / 4
+        self.until(lambda: process.poll() is not None or time.monotonic() > deadline)
+        # OpenSM cancels its thread in umad_recv(), which keeps the mutex of libumad2sim locked; if that
+        # library's own thread waits for it with a MAD, the process never ends (1 of 1,000).
+        process.kill()
+        process.wait()
 
 
 class Lab(Programs):

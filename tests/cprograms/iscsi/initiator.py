@@ -38,10 +38,12 @@ class Vector(Structure):
     _fields_ = (("base", c_void_p), ("size", c_size_t))
 
 
-library = CDLL("libiscsi.so.7")
-for name in ("iscsi_create_context", "iscsi_read10_iov_sync", "iscsi_write10_sync"):
-    getattr(library, name).restype = c_void_p
-library.iscsi_get_error.restype = c_char_p
+if __name__ == "__main__":
+    # Who only looks at this module need not have it.
+    library = CDLL("libiscsi.so.7")
+    for name in ("iscsi_create_context", "iscsi_read10_iov_sync", "iscsi_write10_sync"):
+        getattr(library, name).restype = c_void_p
+    library.iscsi_get_error.restype = c_char_p
 
 
 def check(context: c_void_p, task: int | None, what: str) -> None:
