@@ -290,7 +290,7 @@ def _words(step: Step) -> str:
 
 
 def _ended(status: int | None, seconds: float) -> str:
-    return f"hung: ended after {seconds:.0f} s" if status is None else f"status {status}"
+    return f"hung: ended after {seconds:g} s" if status is None else f"status {status}"
 
 
 def _listed(title: str, troubles: Sequence[Trouble], room: int) -> list[str]:

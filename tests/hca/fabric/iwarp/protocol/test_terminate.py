@@ -148,8 +148,8 @@ class RowTests(SynchronousTestCase):
 
     def test_linuxOrder(self) -> None:
         """
-        Linux siw's own order of the bits is understood: this one came from Linux 6.1, whose program was killed
-        with a Send on the way.  Where no flag tells the order, the table of errors does.
+        Linux siw's own order of the bits is understood: the first one came from Linux 6.1, whose program was
+        killed with a Send on the way.  Where no flag tells the order, the table of errors does.
         """
         octets = bytes.fromhex("010003000010414300000000000000000000005b00000000")
         message = TerminateMessage.parse(octets, 0, len(octets))
