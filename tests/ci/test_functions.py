@@ -273,7 +273,7 @@ class ParseTests(SynchronousTestCase):
 
     def test_report(self) -> None:
         """
-        Tests, tracebacks with empty lines, reasons and counts are found; of a test's several errors the first.
+        Tests, tracebacks with empty lines, reasons and counts are found; of several errors the first.
         """
         outcome = functions().parse(REPORT)
         self.assertTrue(outcome.ended)

@@ -2,7 +2,7 @@
 The tests of C{tests.processes} with the large numbers.
 
 This folder is no package, so that C{trial tests} leaves it out;
-C{.ci/run} runs it as files.
+C{.ci/long soak} runs it as files.
 """
 
 from __future__ import annotations
