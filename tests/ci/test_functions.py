@@ -15,7 +15,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.ci import functions
+from tests.ci.checkout import functions
 from tests.support.waiting import HANG_SECONDS, waitUntil
 
 #: What trial says: two tests with one reason, one that fails twice, a module that does not import.

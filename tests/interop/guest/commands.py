@@ -90,6 +90,14 @@ def serve(device: str) -> None:
                 rest = rest[os.write(port, rest) :]
 
 
-for name in sorted(Path("/sys/class/virtio-ports").glob("*/name")):
-    if name.read_text().startswith("interop."):
-        serve(f"/dev/{name.parent.name}")
+def main() -> None:
+    """
+    Serve the port that is meant for it.
+    """
+    for name in sorted(Path("/sys/class/virtio-ports").glob("*/name")):
+        if name.read_text().startswith("interop."):
+            serve(f"/dev/{name.parent.name}")
+
+
+if __name__ == "__main__":
+    main()

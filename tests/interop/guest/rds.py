@@ -24,7 +24,6 @@ import sys
 import time
 from pathlib import Path
 
-_libc = ctypes.CDLL(None, use_errno=True)
 _FAMILY = 21
 _SOL_RDS, _SO_RDS_TRANSPORT = 276, 8
 _TRANSPORTS = {"ib": 0, "tcp": 2}
@@ -75,24 +74,25 @@ class Socket:
         """
         Bind it.
         """
-        self._descriptor = _checked(_libc.socket(_FAMILY, socket.SOCK_SEQPACKET, 0))
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._descriptor = _checked(self._libc.socket(_FAMILY, socket.SOCK_SEQPACKET, 0))
         self._set(_SOL_RDS, _SO_RDS_TRANSPORT, _TRANSPORTS[transport])
         self._set(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _BUFFER_BYTES)
         packed = _packed(address, port)
-        _checked(_libc.bind(self._descriptor, packed, len(packed)))
+        _checked(self._libc.bind(self._descriptor, packed, len(packed)))
 
     def _set(self, level: int, option: int, value: int) -> None:
         """
         Set an option.
         """
-        _checked(_libc.setsockopt(self._descriptor, level, option, ctypes.byref(ctypes.c_int(value)), 4))
+        _checked(self._libc.setsockopt(self._descriptor, level, option, ctypes.byref(ctypes.c_int(value)), 4))
 
     def send(self, data: bytes, peer: tuple[str, int]) -> None:
         """
         Send a message; blocks while the peer is congested.
         """
         packed = _packed(*peer)
-        _checked(_libc.sendto(self._descriptor, data, len(data), 0, packed, len(packed)))
+        _checked(self._libc.sendto(self._descriptor, data, len(data), 0, packed, len(packed)))
 
     def receive(self) -> tuple[bytes, tuple[str, int]]:
         """
@@ -103,7 +103,7 @@ class Socket:
             raise TimeoutError("nothing comes")
         data, address = ctypes.create_string_buffer(_MOST), ctypes.create_string_buffer(64)
         size = ctypes.c_int(64)
-        found = _libc.recvfrom(self._descriptor, data, _MOST, 0, address, ctypes.byref(size))
+        found = self._libc.recvfrom(self._descriptor, data, _MOST, 0, address, ctypes.byref(size))
         return data.raw[: _checked(found)], _unpacked(address.raw)
 
 
