@@ -18,7 +18,7 @@ from tests.interop.lab.anew import LIMIT_SECONDS, limit, runWithRepetition
 from tests.interop.lab.lab import Lab, Peer, theLab
 from tests.interop.lab.machine import Ended
 from tests.interop.lab.network import HOST4, HOST6
-from tests.interop.wire import Seen, packetsOf, wrongOf
+from tests.interop.lab.wire import Seen, packetsOf, wrongOf
 from tests.support.commands import programOf
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.base.operation import GSI_QPN

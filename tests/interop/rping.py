@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from tests.interop.case import TROUBLE, GuestTestCase, InteropTestCase, Program
 from tests.interop.lab.machine import Ended
-from tests.interop.wire import Seen
+from tests.interop.lab.wire import Seen
 from tests.support.waiting import HANG_SECONDS
 
 #: Octets of a round; the first and the last are rping's limits.

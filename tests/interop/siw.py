@@ -17,8 +17,8 @@ from tests.interop.examples import Messages
 from tests.interop.lab.images import Images, cacheDirectory
 from tests.interop.lab.lab import SIW, Peer
 from tests.interop.lab.machine import Ended
+from tests.interop.lab.wire import malformedOf
 from tests.interop.rping import GONE_SECONDS, NOBODY, ROUNDS, SECONDS, Rounds, RPingPrograms, addSizes
-from tests.interop.wire import malformedOf
 from tests.support.captures import TSHARK, crcsOf
 from tests.support.commands import PATH, programOf
 from tests.support.waiting import PATIENCE

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SkipTest
 from tests.interop.case import DEVICE, InteropTestCase, Program
 from tests.interop.lab.images import OWN
 from tests.interop.lab.lab import RXE
-from tests.interop.wire import Seen
+from tests.interop.lab.wire import Seen
 from tests.support.commands import PATH
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.base.operation import GSI_QPN

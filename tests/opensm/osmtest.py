@@ -10,7 +10,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.opensm.commands import masked
+from tests.opensm.diagnostics.commands import masked
 from tests.opensm.lab import Lab, lab
 from tests.opensm.master import active
 from tests.opensm.topologies import TOPOLOGIES

@@ -9,7 +9,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.opensm import dumps, master
-from tests.opensm.commands import COMMANDS, HOST, masked
+from tests.opensm.diagnostics.commands import COMMANDS, HOST, masked
 from tests.opensm.lab import Lab, lab
 from tests.opensm.topologies import TOPOLOGIES, unlinked
 from twisted_ib.hca.mad.attributes.manager import SMState

@@ -13,7 +13,8 @@ from tests.support.optional import suiteUnless
 
 #: The modules that have them.
 MODULES = (
-    *("master", "own", "settings", "commands", "attack", "redirection", "osmtest", "administration"),
+    *("master", "own", "settings", "attack", "osmtest", "administration"),
+    *("diagnostics.commands", "diagnostics.redirection"),
     *("processes.attached", "processes.interfaces", "processes.library"),
 )
 

@@ -12,17 +12,25 @@ from twisted.trial.runner import TestLoader
 from twisted.trial.unittest import SynchronousTestCase
 
 
+def suiteOf(package: str, names: Iterable[str]) -> TestSuite:
+    """
+    @param names: of modules in the package, or of classes or methods in them: C{module.Class.test_method}.
+    @return: the suite of exactly these tests.
+    """
+    return TestLoader().loadByNames([f"{package}.{name}" for name in names])
+
+
 def suiteUnless(
-    lacking: str | None, instead: type[SynchronousTestCase], package: str, modules: Iterable[str]
+    lacking: str | None, instead: type[SynchronousTestCase], package: str, names: Iterable[str]
 ) -> TestSuite:
     """
     @param lacking: the reason why the tests cannot run; L{None} if they can.
     @param instead: the test that is skipped for this reason.
     @param package: the package of the modules with the tests.
+    @param names: see L{suiteOf}.
     @return: the suite that trial is to run.
     """
-    loader = TestLoader()
     if lacking is not None:
         instead.skip = lacking
-        return loader.loadClass(instead)
-    return loader.loadByNames([f"{package}.{name}" for name in modules])
+        return TestLoader().loadClass(instead)
+    return suiteOf(package, names)

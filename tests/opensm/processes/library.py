@@ -13,7 +13,7 @@ from subprocess import Popen
 
 from tests.cabi.library import built
 from tests.opensm import dumps
-from tests.opensm.commands import HOST, masked
+from tests.opensm.diagnostics.commands import HOST, masked
 from tests.opensm.lab import Programs
 from tests.opensm.topologies import TOPOLOGIES, star
 from tests.processes.subnet.fabrics import FabricTestCase

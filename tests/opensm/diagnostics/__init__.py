@@ -1,0 +1,3 @@
+"""
+infiniband-diags on a subnet of this package.
+"""
