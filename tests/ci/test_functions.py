@@ -339,6 +339,7 @@ class ShortTests(RunTestCase):
         self.addCleanup(process.kill)
         self.addCleanup(process.stdout.close)
         folder = process.stdout.readline().strip()
+        self.addCleanup(self.module.endAll, folder)
         waitUntil(lambda: len(self.module.marked(folder)) == 3)
         return process, folder
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from unittest import TestSuite
 
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.opensm.lab import lacking
 from tests.support.optional import suiteUnless
@@ -28,6 +28,7 @@ class NoOpenSMTests(SynchronousTestCase):
         """
         There is no OpenSM.
         """
+        raise SkipTest(lacking() or "there is now")
 
 
 def testSuite() -> TestSuite:

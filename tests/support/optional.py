@@ -25,12 +25,9 @@ def suiteUnless(
 ) -> TestSuite:
     """
     @param lacking: the reason why the tests cannot run; L{None} if they can.
-    @param instead: the test that is skipped for this reason.
+    @param instead: a test that skips itself for this reason, also in a process that loads it by its name.
     @param package: the package of the modules with the tests.
     @param names: see L{suiteOf}.
     @return: the suite that trial is to run.
     """
-    if lacking is not None:
-        instead.skip = lacking
-        return TestLoader().loadClass(instead)
-    return suiteOf(package, names)
+    return suiteOf(package, names) if lacking is None else TestLoader().loadClass(instead)

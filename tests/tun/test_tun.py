@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from unittest import TestSuite
 
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.support.optional import suiteUnless
 from tests.tun.lab import lacking
@@ -24,6 +24,7 @@ class NoTunTests(SynchronousTestCase):
         """
         There are no TUN devices.
         """
+        raise SkipTest(lacking() or "there is now")
 
 
 def testSuite() -> TestSuite:

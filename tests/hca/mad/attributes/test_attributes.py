@@ -5,6 +5,8 @@ the values that infiniband-diags 44.0 printed for them.
 
 from __future__ import annotations
 
+from gc import collect
+
 from attrs import evolve
 from hypothesis import strategies as st
 
@@ -455,6 +457,8 @@ class AttributeTests(AttributeTestCase):
         """
         Every trap that this package sends has one class of details.
         """
+        # Classes with slots are made twice, and attrs of before 23.1 leaves the first ones to be collected.
+        collect()
         numbers = [trap for kind in Details.__subclasses__() for trap in kind.TRAPS]
         self.assertEqual(len(numbers), len(set(numbers)))
         details = evolve(Notice(), details=LinkStateDetails(lid=7).pack()).details
