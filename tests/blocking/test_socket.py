@@ -14,6 +14,7 @@ import struct
 import tempfile
 from hashlib import sha256
 from threading import Barrier
+from types import SimpleNamespace
 from typing import Any
 
 from tests.blocking.case import LOOPBACK, BlockingTestCase, echo, exactly
@@ -142,6 +143,31 @@ class StreamTests(BlockingTestCase):
         one.setblocking(False)
         self.assertEqual(self.assertRaises(BlockingIOError, one.recv, 1).errno, errno.EAGAIN)
         self.assertRaises(BlockingIOError, one.recv, 1, kernel.MSG_DONTWAIT)
+
+    def test_closeInterrupted(self) -> None:
+        """
+        A signal's handler that raises amid a close keeps it from nothing: the peer has its end.
+        """
+        requireReplaceable(BlockingLoop, "poll")
+        one, other = self.pair()
+
+        def interrupted(loop: BlockingLoop) -> None:
+            patched.restore()
+            raise KeyboardInterrupt
+
+        patched = self.patch(BlockingLoop, "poll", interrupted)
+        self.assertRaises(KeyboardInterrupt, one.close)
+        self.assertEqual(other.recv(1), b"")
+
+    def test_closedWhileConnecting(self) -> None:
+        """
+        A connection whose descriptor was closed before it was there is given up, and not forgotten.
+        """
+        left: list[Any] = []
+        part: Any = SimpleNamespace(loop=SimpleNamespace(abandon=left.append))
+        self.assertRaises(OSError, descriptors.Offloaded, -1, part)
+        gc.collect()
+        self.assertEqual(left, [part])
 
     def test_reset(self) -> None:
         """

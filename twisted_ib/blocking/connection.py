@@ -459,9 +459,15 @@ class Connection:
         """
         Close the connection, under the loop's lock.
         """
-        if self.stream is not None and not (self.size or isAborted or self.ended):
-            # The device may hold unread bytes that nobody has taken from it.
-            self.loop.poll()
+        try:
+            if self.stream is not None and not (self.size or isAborted or self.ended):
+                # The device may hold unread bytes that nobody has taken from it.
+                self.loop.poll()
+        finally:
+            # Also if the handler of a signal has raised.
+            self._end(isAborted)
+
+    def _end(self, isAborted: bool) -> None:
         stream = self.stream
         unread = self.size > 0
         self.sockets = 0

@@ -31,9 +31,10 @@ class Offloaded:
 
     def __init__(self, descriptor: int, part: Connection | Listening) -> None:
         self.descriptor = descriptor
-        self.inode = os.fstat(descriptor).st_ino
+        # First: it is given up if the descriptor is no more.
         self.part: Connection | Listening | None = part
         self.others: WeakSet[Any] | None = None
+        self.inode = os.fstat(descriptor).st_ino
 
     def __del__(self) -> None:
         part = self.part

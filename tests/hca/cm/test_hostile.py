@@ -333,24 +333,39 @@ class LimitTests(SynchronousTestCase):
 
     def test_shown(self) -> None:
         """
-        A source with a connection that came up keeps what it asks for: what comes over the limit is dropped
-        and may be repeated. After the time that a living peer needs it gives way as all others do.
+        A source with a connection that came up keeps what it asks for: what comes over the limit of all is
+        dropped and may be repeated. After the time that a living peer needs it gives way as all others do.
         """
-        for bounds in ((3, 100), (100, 3)):
-            table = self.table()
-            table.limitHalfOpen(*bounds)
-            self.flood(table, "x", 1)
-            (first,) = table._connections.values()
-            first.accept(REP(), 0.0)
-            first.established(0.0)
-            self.flood(table, "x", 5, 2)
-            self.assertEqual([c.remoteID for c in table._connections.values()], [1, 2, 3, 4])
-            self.assertEqual((table.counters["halfOpenExceeded"], table.counters["halfOpenReplaced"]), (2, 0))
-            late = limits.CM_HALF_OPEN_SECONDS
-            send(table, ask(7, localCommunicationID=7, localCAGUID=0xA), "x", late)
-            left = [c.remoteID for c in table._connections.values()]
-            self.assertEqual((len(left), left[0], left[-1]), (4, 1, 7))
-            self.assertEqual(first.state, State.ESTABLISHED)
+        table = self.shown(100, 3)
+        self.assertEqual([c.remoteID for c in table._connections.values()], [1, 2, 3, 4])
+        self.assertEqual((table.counters["halfOpenExceeded"], table.counters["halfOpenReplaced"]), (2, 0))
+        late = limits.CM_HALF_OPEN_SECONDS
+        send(table, ask(7, localCommunicationID=7, localCAGUID=0xA), "x", late)
+        left = [c.remoteID for c in table._connections.values()]
+        self.assertEqual((len(left), left[0], left[-1]), (4, 1, 7))
+
+    def test_forgedAsShown(self) -> None:
+        """
+        Who forges the address of a source with a connection cannot lock it out: over the source's own limit
+        its newest REQ takes the place of its oldest, and the connection stays.
+        """
+        table = self.shown(3, 100)
+        self.assertEqual([c.remoteID for c in table._connections.values()], [1, 4, 5, 6])
+        self.assertEqual((table.counters["halfOpenExceeded"], table.counters["halfOpenReplaced"]), (0, 2))
+
+    def shown(self, *bounds: int) -> ConnectionTable:
+        """
+        @return: a table with a connection that came up, after which five REQs came from its address.
+        """
+        table = self.table()
+        table.limitHalfOpen(*bounds)
+        self.flood(table, "x", 1)
+        (first,) = table._connections.values()
+        first.accept(REP(), 0.0)
+        first.established(0.0)
+        self.flood(table, "x", 5, 2)
+        self.assertEqual(first.state, State.ESTABLISHED)
+        return table
 
     def test_shownAmongForged(self) -> None:
         """

@@ -108,7 +108,7 @@ class CMAgentTests(OnPackets, MADTestCase):
     def test_sources(self) -> None:
         """
         Of several sources, when there are more requests than one turn answers, that which asked last is the
-        first; beyond the bound the one that has been silent for longest loses its oldest.
+        first, then the others in turn; beyond the bound the one with most loses its oldest.
         """
         agent = gsi.CMAgent(device := Answering())
         for path, number in ((0, 1), (1, 2), (0, 3), (1, 4), (2, 5)):
@@ -116,9 +116,22 @@ class CMAgentTests(OnPackets, MADTestCase):
         self.assertEqual((agent.requests, device.dropped), (4, 1))
         agent.endOfBatch()
         self.assertEqual((device.came, device.dirty), ([5, 2], 2))
-        # Two are left, which one turn answers: who asked first comes first.
+        # Two are left, which one turn answers.
         agent.endOfBatch()
-        self.assertEqual((device.came, device.dirty, agent.requests), ([5, 2, 3, 4], 2, 0))
+        self.assertEqual((device.came, device.dirty, agent.requests), ([5, 2, 4, 3], 2, 0))
+
+    def test_flooder(self) -> None:
+        """
+        A source that sends more than a turn answers, without end, takes no other's turn and no other's place.
+        """
+        agent = gsi.CMAgent(device := Answering())
+        for turn in range(20):
+            agent.received(requestFrom(device.paths[1], 1000 + turn))
+            for number in range(8):
+                agent.received(requestFrom(device.paths[0], number))
+            agent.endOfBatch()
+            self.assertIn(1000 + turn, device.came)
+        self.assertEqual(len(device.came), 40)
 
     def test_exception(self) -> None:
         """

@@ -71,10 +71,9 @@ class HalfOpenLimit:
         if self.oldest is None:
             return None
         # A peer over its own limit evicts one of its own, so that it cannot displace the connections of
-        # others.
+        # others; and of any age, so that nobody who forges its address can lock it out.
         if peer is not None and len(peer.halfOpen) >= self._perSource:
-            first = next(iter(peer.halfOpen.values()))
-            return first if self._mayGo(first, now) else None
+            return next(iter(peer.halfOpen.values()))
         if self.halfOpen < self._inAll:
             return None
         for _ in range(EVICTION_CHECKS):

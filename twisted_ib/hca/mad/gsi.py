@@ -5,6 +5,7 @@ The general services interface, queue pair 1: connection management as an agent.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from itertools import islice
 from typing import Any, Final
 
 from twisted_ib.hca.mad.dispatch import ReceivedMAD
@@ -16,6 +17,8 @@ from twisted_ib.hca.wire.mad.mad import CM_VERSION, HEADER_BYTES, MAD_BYTES, SEN
 #: processed at the end of a batch.
 CM_REQUESTS = 512
 CM_REQUESTS_PER_BATCH = 16
+#: Of how many sources the one with most requests is looked for, when there are too many.
+CM_QUEUES_LOOKED_AT = 8
 
 #: CM messages that a source without a connection may send.
 _UNSOLICITED: Final = frozenset((REQ.attribute, SIDR_REQ.attribute))
@@ -28,8 +31,9 @@ class CMAgent:
     Processes of one host send its messages without a MAD header, straight to the communication manager.
 
     Anybody can send REQs and SIDR_REQs, so they are queued until the end of a batch: a flood of them does not
-    delay established connections.  Under overload the source that asked last is answered first, each source
-    in the order in which it asked: a REQ must not come after what its sender did when it had no answer.
+    delay established connections.  Under overload the source that asked last is answered first, then the
+    others in turn, and each source in the order in which it asked: a REQ must not come after what its sender
+    did when it had no answer.
 
     @ivar requests: how many are queued.
     """
@@ -56,10 +60,12 @@ class CMAgent:
             return
         queues, device = self._queues, self._device
         if self.requests >= CM_REQUESTS:
-            # Of the source that has been silent for longest: its requests are by now given up or about to be
-            # repeated.
+            # Of who has most, the sender or one of those that have been silent for longest: their requests
+            # are by now given up or about to be repeated.
             device.count("management_dropped")
-            self._take(next(iter(queues)))
+            sender = (mad.path,) if mad.path in queues else ()
+            some = (*islice(queues, CM_QUEUES_LOOKED_AT), *sender)
+            self._take(max(some, key=lambda path: len(queues[path])))
         elif not self.requests:
             device.markDirty(self)
         queue = queues.get(mad.path)
@@ -74,7 +80,10 @@ class CMAgent:
         queue = self._queues[path]
         mad = queue.popleft()
         self.requests -= 1
-        if not queue:
+        if queue:
+            # Its turn comes again after the others'.
+            self._queues.move_to_end(path, last=False)
+        else:
             del self._queues[path]
         return mad
 
@@ -86,8 +95,8 @@ class CMAgent:
         isAll = self.requests <= CM_REQUESTS_PER_BATCH
         try:
             for _ in range(min(self.requests, CM_REQUESTS_PER_BATCH)):
-                # One turn answers all in their order, or the source that asked last: the others have timed
-                # out or will retransmit, and their answers would be wasted.
+                # One turn answers all; or the sources that asked last, as the others have timed out or will
+                # retransmit, and their answers would be wasted.
                 mad = self._take(next(iter(queues) if isAll else reversed(queues)))
                 # The path of a process may be lost by now.
                 if mad.path.alive:

@@ -75,6 +75,27 @@ class EndTests(AttackTestCase):
         self.assertEqual((self.victim.log, len(self.device.cm)), ([], 0))
         self.assertNothingLeft()
 
+    def test_shortPrivateData(self) -> None:
+        """
+        Private data that is too short for the addresses of its port space: nothing is raised, nothing stays.
+        """
+        other = End(self.device)
+        listener = self.device.listen(int(PortSpace.SDP), ADDRESS, 0, other)
+        self.addCleanup(listener.close)
+        for size in (0, 17, 20, 63):
+            with socket.create_connection((ADDRESS, listener.port)) as made:
+                made.sendall(StartupFrame(False, bytes(size), depths=Depths(4, 4)).pack())
+                made.settimeout(0)
+
+                def answered(made: socket.socket = made) -> bool:
+                    with contextlib.suppress(BlockingIOError):
+                        return bool(made.recv(1))
+                    return False
+
+                self.until(answered)
+            self.until(lambda: not len(self.device.cm))
+        self.assertEqual(other.events, [])
+
     def test_withoutReply(self) -> None:
         """
         An end, or octets, before the Reply: the request is withdrawn.
