@@ -32,7 +32,7 @@ _DONTWAIT: Final = int(kernel.MSG_DONTWAIT)
 _PEEK: Final = int(kernel.MSG_PEEK)
 _OOB: Final = int(kernel.MSG_OOB)
 #: Flags that ask for another call.  A stream ignores the others, as TCP does (MSG_EOR, MSG_CONFIRM).
-_NO_RECEIVE_FLAGS: Final = int(kernel.MSG_TRUNC | getattr(kernel, "MSG_ERRQUEUE", 0))
+_ERRQUEUE: Final = int(getattr(kernel, "MSG_ERRQUEUE", 0))
 #: MSG_ZEROCOPY and MSG_FASTOPEN of Linux.
 _NO_SEND_FLAGS: Final = 0x4000000 | 0x20000000
 #: linux/tcp_states.h
@@ -44,6 +44,20 @@ def failure(number: int) -> OSError:
     Return the error of a number, as a system call raises it.
     """
     return OSError(number, os.strerror(number))
+
+
+def octetsOf(buffer: Any, isWritten: bool = False) -> memoryview:
+    """
+    Return the octets of a buffer, which is refused as the standard library refuses it, before any is taken.
+
+    @param isWritten: Whether it is written to.
+    """
+    view = memoryview(buffer)
+    if not view.c_contiguous:
+        raise BufferError("memoryview: underlying buffer is not C-contiguous")
+    if isWritten and view.readonly:
+        raise TypeError(f"a buffer that can be written to is needed, not {type(buffer).__name__}")
+    return view.cast("B")
 
 
 def sendFile(skt: Any, file: Any, offset: int, count: int | None) -> int:
@@ -86,6 +100,7 @@ class Connection:
     @ivar size: Its bytes, but those of the first piece before C{start}.
     @ivar ended: Whether nothing more will arrive; C{peerEnded}: as the peer sends no more.
     @ivar lost: The number of the error that ended it, until a call has reported it; else 0.
+    @ivar isNew: Whether C{connect} has not said yet that an attempt that did not block has succeeded.
     @ivar over: Whether the connection has ended in both directions.
     @ivar local: The address of this end, as C{getsockname} returns it; C{peer} likewise.
     """
@@ -96,7 +111,7 @@ class Connection:
         self.sockets = 1
         self.inbox: deque[bytes] = deque()
         self.size = self._start = 0
-        self.ended = self.peerEnded = self.over = self._isShut = False
+        self.ended = self.peerEnded = self.over = self._isShut = self.isNew = False
         self.lost = 0
         #: The loop's turns at the last C{send}.
         self._turns = 0
@@ -135,6 +150,9 @@ class Connection:
         The peer sends no more.
         """
         self.ended = self.peerEnded = True
+        # Nothing more can be held back: as tcp(7), a reset that follows is told at once.
+        if self.stream is not None:
+            self.stream.startReading()
 
     def writeConnectionLost(self) -> None:
         """
@@ -146,8 +164,12 @@ class Connection:
         The connection has ended.
         """
         # Behind an end of stream there is nothing that could be lost; a send is EPIPE then, as over TCP.
-        if not self.ended and not isinstance(reason.value, error.ConnectionDone | error.ConnectionAborted):
-            self.lost = errno.ECONNRESET
+        if not isinstance(reason.value, error.ConnectionDone | error.ConnectionAborted):
+            if not self.ended:
+                self.lost = errno.ECONNRESET
+            elif self.peerEnded and not self._isShut:
+                # Linux's tcp_reset() in CLOSE_WAIT.
+                self.lost = errno.EPIPE
         self.ended = self.over = True
         self.stream = None
 
@@ -173,6 +195,21 @@ class Connection:
         Return whether both directions have ended (POLLHUP, as of Linux's C{tcp_poll}).
         """
         return self.over or (self.ended and self._isShut)
+
+    def connectAgain(self) -> int:
+        """
+        Return the number of C{connect}'s error, which is 0 once behind a connect that did not block.
+        """
+        if not self.isNew:
+            return errno.EISCONN
+        self.isNew = False
+        return 0
+
+    def closed(self) -> bool:
+        """
+        Return whether nothing is left of the connection: TCP would be in CLOSE.
+        """
+        return self.over or (self.peerEnded and self._isShut)
 
     def _await(self, ready: Any, timeout: float | None) -> None:
         loop = self.loop
@@ -233,8 +270,8 @@ class Connection:
         return False
 
     def _noBytes(self) -> bytes:
-        # The end of the stream, or what has broken it.
-        if self.lost:
+        # The end of the stream, or what has broken it: an error that came behind the end is for who sends.
+        if self.lost and not self.peerEnded:
             number, self.lost = self.lost, 0
             raise failure(number)
         return b""
@@ -242,7 +279,10 @@ class Connection:
     def _receiveBy(self, size: int, flags: int, timeout: float | None) -> bytes:
         if flags & _OOB:
             raise failure(errno.EINVAL)
-        if flags & _NO_RECEIVE_FLAGS:
+        if flags & _ERRQUEUE:
+            # recvmsg(2) does not block for the queue of errors, which is empty.
+            raise failure(errno.EAGAIN)
+        if flags & kernel.MSG_TRUNC:
             raise failure(errno.EOPNOTSUPP)
         if flags & _DONTWAIT:
             timeout = 0.0
@@ -255,6 +295,9 @@ class Connection:
                 self._await(lambda: self.size >= wanted or self.ended or self.lost, None)
             elif not self.inbox:
                 self._awaitBytes(timeout)
+            elif self.size < size:
+                # A program may look until all of a header is there.
+                self.loop.poll()
             return self._peek(size)
         if not self.inbox and not self._awaitBytes(timeout):
             return b""
@@ -338,7 +381,7 @@ class Connection:
                 if stream is None or self._isShut:
                     raise self._broken()
             if data.__class__ is not bytes:
-                with memoryview(data) as view, view.cast("B") as octets:
+                with octetsOf(data) as octets:
                     data = bytes(octets[:SEND_BYTES])
             elif len(data) > SEND_BYTES:
                 data = data[:SEND_BYTES]
@@ -405,7 +448,7 @@ class Connection:
 
     def _sendPieces(self, data: Any, flags: int, timeout: float | None) -> int:
         deadline = monotonic() + timeout if timeout else None
-        with memoryview(data) as view, view.cast("B") as octets:
+        with octetsOf(data) as octets:
             sent, count = 0, len(octets)
             while sent < count:
                 sent += self.send(octets[sent : sent + SEND_BYTES], flags, timeout)
@@ -430,7 +473,7 @@ class Connection:
         with self.loop:
             self.loop.poll()
             stream = self.stream
-            if stream is None or (self.peerEnded and self._isShut):
+            if stream is None or self.closed():
                 raise failure(errno.ENOTCONN)
             if how != kernel.SHUT_WR:
                 self.ended = True
@@ -503,7 +546,7 @@ class Connection:
         Return the state, as TCP names it (tcpi_state of TCP_INFO).
         """
         self.look()
-        if self.stream is None or (self.peerEnded and self._isShut):
+        if self.stream is None or self.closed():
             return _CLOSE
         return _CLOSE_WAIT if self.peerEnded else _FIN_WAIT2 if self._isShut else _ESTABLISHED
 
@@ -517,4 +560,4 @@ class Connection:
 # Not a decorator, with which mypyc would make no class of its own of it.
 classImplements(Connection, IHalfCloseableProtocol)
 
-__all__ = ["RECEIVE_BYTES", "SEND_BYTES", "Connection", "failure"]
+__all__ = ["RECEIVE_BYTES", "SEND_BYTES", "Connection", "failure", "octetsOf"]

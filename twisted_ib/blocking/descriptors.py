@@ -136,6 +136,11 @@ def close(it: Offloaded) -> Connection | Listening | None:
     offloaded.pop(it.descriptor, None)
     _byDescriptor.pop(it.descriptor, None)
     _detached.pop(it.descriptor, None)
+    if part is not None and part.sockets > 1 and _byInode.get(it.inode) is it:
+        # What is made of the duplicates' descriptors finds the part by one that is left.
+        left = next((each for each in _byDescriptor.values() if each.part is part), None)
+        if left is not None:
+            _byInode[it.inode] = left
     return part
 
 
