@@ -79,7 +79,7 @@ class DeviceChannel:
         self.reactor = reactor
         self.device = device
         self.now = device.clock
-        self.localPorts = LocalPorts()
+        self.localPorts = LocalPorts(isFree=device.fabric.isPortFree)
         self.batchedCalls = batchedCallsOf(reactor)
         self.users: dict[Any, int | None] = {}
         self.attempts: dict[Any, None] = {}

@@ -140,8 +140,8 @@ class Stream(StreamSender):
         if self.direct:
             return
         if self.corked:
-            # The callback has returned, so a whole message may leave amid the batch: the peer copies it while it
-            # is in the cache, and while the next one is taken here.
+            # The callback has returned, so a whole message may leave amid the batch: the peer copies it while
+            # it is in the cache, and while the next one is taken here.
             if self.room >= 0 and self.buffer is not None and self.buffer.limit - self.room >= _MESSAGE:
                 self.flush()
             return

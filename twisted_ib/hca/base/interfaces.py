@@ -121,6 +121,11 @@ class IDirectory(Interface):
         Undo C{publish} or C{publishAny}.
         """
 
+    def isPortFree(port):  # type: ignore[no-untyped-def]
+        """
+        Return whether an active side may have a port number: nothing else of this host has it.
+        """
+
     # In place of the path record query to a subnet administrator, which RoCE does not have
     # (IBTA vol. 1 annex A17).
     def resolve(serviceID, address, user):  # type: ignore[no-untyped-def]
@@ -473,8 +478,7 @@ class IFabricOwner(Interface):
     """
 
     wanted = Attribute(
-        "L{None}, or called without arguments when something was published and"
-        " nothing may follow that ends the batch."
+        "L{None}, or called when something was published and nothing may follow that ends the batch."
     )
     queuePairs = Attribute("The queue pairs, by number.")
     partitions = Attribute("The L{PartitionTable<twisted_ib.hca.base.partition.PartitionTable>}.")
@@ -582,8 +586,7 @@ class IDatagramConsumer(Interface):
         A datagram arrived.
 
         @param source: the L{DatagramSource<twisted_ib.hca.services.datagramconsumer.DatagramSource>}.
-        @param buffer: bytes, with the payload from C{start} to C{stop}; the headers are before it, the
-            immediate if there is one directly.
+        @param buffer: bytes, the payload from C{start} to C{stop} behind the headers, the immediate the last.
         """
 
     def failed(reason):  # type: ignore[no-untyped-def]

@@ -23,7 +23,8 @@ from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES
 from twisted_ib.hca.device.registry import kindOf, traitsOf
-from twisted_ib.hca.fabric.iwarp.iwarp import IWARP_ACCEPT_PAUSE_SECONDS, IWARP_HALF_OPEN_PER_ADDRESS
+from twisted_ib.hca.fabric.iwarp.iwarp import IWARP_HALF_OPEN_PER_ADDRESS
+from twisted_ib.hca.fabric.iwarp.listener import IWARP_ACCEPT_PAUSE_SECONDS
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import StartupFrame
 from twisted_ib.hca.fabric.iwarp.protocol.startup import REQUEST_SECONDS
 from twisted_ib.hca.fabric.iwarp.streampath import IWARP_NO_RECEIVE_SECONDS, RECEIVE_BYTES
@@ -256,6 +257,22 @@ class ListenerTests(IWARPTestCase):
         self.assertIn(f"TCP port {port} of {ONE}", str(caught.exception))
         listener.close()
         device.listen(SPACE, ONE, port, End(device)).close()
+
+    def test_isPortFree(self) -> None:
+        """
+        A number that another program's socket has, whether it listens or not, is not an active side's; that
+        of a connection of our own may be shared.
+        """
+        fabric = self.device(ONE).fabric
+        with socket.create_server((ONE, 0)) as listener, socket.socket() as client:
+            client.connect(listener.getsockname())
+            for taken in (listener, client):
+                self.assertFalse(fabric.isPortFree(taken.getsockname()[1]))
+            with socket.socket() as own:
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                own.bind((ONE, 0))
+                own.connect(listener.getsockname())
+                self.assertTrue(fabric.isPortFree(own.getsockname()[1]))
 
     def test_portSpaces(self) -> None:
         """
