@@ -338,6 +338,43 @@ class RefusalTests(CMTestCase):
         self.refused(errno.ECONNRESET, passive.accept)
         self.quiet(self.near, self.far)
 
+    def test_bound(self) -> None:
+        """
+        Port 0 is bound to a port at once, which nobody else gets; nobody is answered there before it listens.
+        """
+        bound = self.made(self.far, port_space=self.space)
+        bound.bind_addr(AddrInfo(self.host, src_service="0", port_space=self.space, flags=1))
+        port = bound.local_addr[1]
+        self.assertGreaterEqual(port, 49152)
+        other = self.made(self.channel(), port_space=self.space)
+        other.bind_addr(AddrInfo(self.host, src_service=str(port), port_space=self.space, flags=1))
+        self.refused(errno.EADDRINUSE, other.listen)
+        self.calling(bound)
+        self.expect(self.near, Kind.RDMA_CM_EVENT_REJECTED, RejectReason.INVALID_SERVICE_ID)
+        self.quiet(self.far)
+        bound.listen()
+        self.assertEqual(bound.local_addr[1], port)
+        self.calling(bound)
+        self.called(bound).reject()
+        bound.close()
+        other.listen()
+
+    def test_boundClient(self) -> None:
+        """
+        An identifier that connects keeps its number and leaves the service to others.
+        """
+        listener = self.listening()
+        bound = self.made(self.near, port_space=self.space)
+        bound.bind_addr(AddrInfo(self.host, src_service="0", port_space=self.space, flags=1))
+        port = bound.local_addr[1]
+        where = AddrInfo(dst=self.host, dst_service=str(listener.local_addr[1]), port_space=self.space)
+        bound.resolve_addr(where)
+        self.expect(self.near, Kind.RDMA_CM_EVENT_ADDR_RESOLVED)
+        self.assertEqual(bound.local_addr[1], port)
+        other = self.made(self.channel(), port_space=self.space)
+        other.bind_addr(AddrInfo(self.host, src_service=str(port), port_space=self.space, flags=1))
+        other.listen()
+
     def test_nobody(self) -> None:
         """
         Nobody listens.
