@@ -19,7 +19,7 @@ from twisted_ib.hca.cm.states import Input
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.verbs import CQ, MR, PD, QP, AddrInfo, ConnParam, Context, enums
+from twisted_ib.hca.verbs import CQ, MR, PD, QP, SGE, AddrInfo, ConnParam, Context, SendWR, enums
 from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.wire.cm import MRA
 
@@ -242,6 +242,23 @@ class ConnectionTests(CMTestCase):
         active.destroy_qp()
         self.assertIsNone(active.qp)
         active.create_qp(attributes())
+
+    def test_unaskedInline(self) -> None:
+        """
+        A queue pair that asked for no inline data has as much as its elements would take, as on Linux's rxe.
+        """
+        active, passive = self.pair()
+        self.assertEqual(active.query_qp(enums.IBV_QP_CAP)[1].cap.max_inline_data, 16)
+        source, sink = active.reg_msgs(32), passive.reg_msgs(32)
+        source.write(b"sixteen octets..", 16)
+        passive.post_recv(sink)
+        flags = enums.IBV_SEND_INLINE | enums.IBV_SEND_SIGNALED
+        sent = [SGE(source.buf, 16, 0)]
+        active.qp.post_send(SendWR(num_sge=1, sg=sent, send_flags=flags))
+        self.assertEqual(passive.get_recv_comp().byte_len, 16)
+        self.assertEqual(sink.read(16, 0), b"sixteen octets..")
+        longer = SendWR(num_sge=1, sg=[SGE(source.buf, 17, source.lkey)], send_flags=flags)
+        self.refused(errno.EINVAL, active.qp.post_send, longer)
 
     def test_unfitQueuePair(self) -> None:
         """
