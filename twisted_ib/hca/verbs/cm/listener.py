@@ -67,9 +67,13 @@ class Listener:
         space, listen = self._identifier.portSpace, self._device.listen
         host = source.host
         if self._device.traits.hasAddress:
-            if host == "::" and self._identifier.isIPv6Only and ":" not in self._device.address:
-                # The device has no IPv6 address: no peer can reach the listener.  tgtd listens for IPv4 on
-                # the same port.
+            isIPv6 = ":" in self._device.address
+            if (host == "0.0.0.0" and isIPv6) or (
+                host == "::" and self._identifier.isIPv6Only and not isIPv6
+            ):
+                # No peer can reach the listener: the device has no address of its IP version.  On Linux a
+                # wildcard listens on every device (cma.c, cma_listen_on_all), whatever addresses that has.
+                # tgtd listens for IPv4 and for IPv6 on the same port.
                 return []
             try:
                 host = self._device.listeningAddress(host)
