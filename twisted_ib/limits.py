@@ -476,3 +476,8 @@ IPOIB_LEAVE_SECONDS = 2.0
 
 #: Packets read from a TUN in one turn of the reactor.
 TUN_PACKETS_PER_TURN = 64
+
+# -- C libraries
+
+#: Different reasons why devices cannot be opened that those of one process say.
+SAID_REASONS = 16

@@ -2,7 +2,8 @@
  * The start and the end of Python in a process that is not Python, and the refusal of calls after fork(2).
  *
  * build.py compiles this into each library, with -DPy_InitializeEx=twisted_ib_initialize: cffi's start then
- * calls the function below instead of Python's own, which would look at the program's environment.
+ * calls the function below instead of Python's own, which would look at the program's environment.  And with
+ * -DPyImport_ImportModule=twisted_ib_import, by which cffi's start imports its backend.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -53,6 +54,22 @@ void twisted_ib_initialize(int signals)
     check(Py_InitializeFromConfig(&config));
     PyConfig_Clear(&config);
     atexit(finish);
+}
+
+/*
+ * A program that is Python has its own path: what is missing there, perhaps cffi's backend, comes behind it from
+ * where the library was built.
+ */
+PyObject *twisted_ib_import(const char *name)
+{
+    PyObject *text, *found;
+
+    if (PyRun_SimpleString(TWISTED_IB_PATH))
+        return NULL;
+    text = PyUnicode_FromString(name);
+    found = text ? PyImport_Import(text) : NULL;
+    Py_XDECREF(text);
+    return found;
 }
 
 /*
