@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <infiniband/verbs.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,6 +93,33 @@ static void handlers(void)
     IS(ibv_close_device(context), 0);
 }
 
+static void *leave(void *channel)
+{
+    (void)channel;
+    usleep(1000);
+    exit(7);
+}
+
+/* One thread ends the process while another waits: that one hears nothing of it. */
+static void leaving(int kind)
+{
+    struct ibv_comp_channel *channel;
+    struct ibv_async_event event;
+    pthread_t thread;
+    void *own;
+    int result;
+
+    opened();
+    channel = MADE(ibv_create_comp_channel(context));
+    pthread_create(&thread, NULL, leave, NULL);
+    if (kind)
+        result = ibv_get_async_event(context, &event);
+    else
+        result = ibv_get_cq_event(channel, &cq, &own);
+    fprintf(stderr, "%d: %s\n", result, strerror(errno));
+    pause();
+}
+
 int main(int count, char **words)
 {
     const char *story = count > 1 ? words[1] : "";
@@ -106,6 +134,8 @@ int main(int count, char **words)
         printf("it lives\n");
     } else if (!strcmp(story, "handlers"))
         handlers();
+    else if (!strcmp(story, "leaving"))
+        leaving(count > 2);
     else
         return 2;
     return !!failures;

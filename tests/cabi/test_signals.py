@@ -50,3 +50,12 @@ class SignalTests(ProgramTestCase):
         """
         result = run(self.compiled(SOURCE), "handlers", TWISTED_IB_DEVICE="shm0")
         self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))
+
+    def test_leaving(self) -> None:
+        """
+        A thread that waits hears nothing of the devices' end while another ends the process.
+        """
+        program = self.compiled(SOURCE)
+        for kind in ((), ("asynchronous",)):
+            result = run(program, "leaving", *kind, TWISTED_IB_DEVICE="shm0")
+            self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 7), kind)
