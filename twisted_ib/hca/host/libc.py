@@ -36,6 +36,8 @@ MADV_DONTFORK = 10
 # Linux include/uapi/linux/inotify.h; IN_UNMOUNT and IN_IGNORED are reported unasked.
 IN_ATTRIB = 0x4
 IN_MOVE_SELF = 0x800
+# Linux include/uapi/linux/prctl.h.
+PR_SET_PDEATHSIG = 1
 
 # syscalls(2): numbers differ by architecture; those of calls added since 2019, like pidfd_open, do not.
 _SYSTEM_CALLS = {
@@ -132,6 +134,20 @@ def getSeals(fd: int) -> int:
     return fcntl.fcntl(fd, F_GET_SEALS)
 
 
+def endWithParent(parent: int, number: int) -> None:
+    """
+    Have the kernel send this process a signal when its parent ends, however that ends (prctl(2),
+    PR_SET_PDEATHSIG).  Where it cannot, nothing changes.
+
+    @param parent: the parent's process number: if it has ended already, the signal comes at once.
+    @param number: the signal.
+    """
+    if ctypes is not None and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(number))
+        if os.getppid() != parent:
+            os.kill(os.getpid(), number)
+
+
 def isNonBlocking(fd: int) -> bool:
     """
     Whether the open file behind a descriptor has O_NONBLOCK at this moment; every holder can change it.
@@ -211,6 +227,7 @@ __all__ = [
     "IN_MOVE_SELF",
     "addSeals",
     "available",
+    "endWithParent",
     "eventfd",
     "getSeals",
     "immortal",
