@@ -22,6 +22,7 @@ except ImportError:  # pragma: no cover - a Python built without libffi
 
 if sys.platform != "win32":
     import fcntl
+    import resource
 
 # Linux include/uapi/linux/fcntl.h, memfd.h and include/uapi/asm-generic/mman-common.h.
 F_ADD_SEALS = 1033
@@ -200,10 +201,11 @@ def _probe() -> None:
 
 
 @cache
-def available() -> tuple[str, ...]:
+def available(size: int = mmap.PAGESIZE) -> tuple[str, ...]:
     """
     Report what this machine lacks for shared-memory rings, one clause each.
 
+    @param size: of one segment, in bytes.
     @return: empty if nothing is missing; else the fabric carries its records over sockets.
     """
     if sys.platform != "linux":
@@ -215,6 +217,10 @@ def available() -> tuple[str, ...]:
         missing.append("an x86-64 processor")
     if sys.byteorder != "little" or sys.maxsize < 1 << 32:
         missing.append("a 64-bit Python")
+    # Asked, not tried: in a program that is not Python SIGXFSZ would end the process.
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if most != resource.RLIM_INFINITY and most < size:
+        missing.append(f"files of {size} bytes (ulimit -f)")
     try:
         _probe()
     except (OSError, ValueError, AttributeError) as error:
