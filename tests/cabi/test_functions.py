@@ -68,11 +68,13 @@ class RowTests(SynchronousTestCase):
         """
         lines = exportedFunctions([attrs.evolve(NONE, before="wait();")]).splitlines()
         self.assertEqual(
-            [line.strip() for line in lines[-6:]],
+            [line.strip() for line in lines[-8:]],
             [
                 "wait();",
                 "pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling);",
+                "twisted_ib_inside++;",
                 "int result = python_rdma_get_count();",
+                "twisted_ib_inside--;",
                 "pthread_setcancelstate(cancelling, NULL);",
                 "return result;",
                 "}",
@@ -92,7 +94,8 @@ class RowTests(SynchronousTestCase):
             versionScript([POINTER, INNER, NONE, NOTHING]),
             "IBVERBS_1.1 { global: ibv_alloc_pd; ibv_ack_cq_events; };\n"
             "RDMACM_1.0 { global: rdma_get_count; };\n"
-            "TWISTED_IB_LOCAL { global: twisted_ib_used; local: *; };\n",
+            "TWISTED_IB_LOCAL { global: twisted_ib_used; twisted_ib_in_python; twisted_ib_inside; "
+            "local: *; };\n",
         )
 
 

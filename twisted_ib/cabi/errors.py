@@ -7,11 +7,13 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 from twisted_ib import limits
+from twisted_ib.cabi import attend
 from twisted_ib.cabi.functions import Failure, Row
 from twisted_ib.errors import DeviceClosedError, DeviceError, ForkedSocketError, HCAError, UnknownDeviceError
 from twisted_ib.hca.verbs import PyverbsError
@@ -24,6 +26,8 @@ DEBUG = "TWISTED_IB_CABI_DEBUG"
 _PLAIN = (UnknownDeviceError, DeviceClosedError, ForkedSocketError)
 #: Reasons that were said.
 _said: set[str] = set()
+#: A thread that another's exit(3) has overtaken sleeps so long at a time.
+ENDING_SECONDS = 0.1
 
 _FIXED = {Failure.MINUS_ONE: -1, Failure.ZERO: 0, Failure.NOTHING: None}
 
@@ -96,6 +100,10 @@ def guarded(row: Row, function: Callable[..., Any], ffi: Any) -> Callable[..., A
             return function(*arguments)
         # No exception has a way through C.
         except BaseException as error:
+            # The process ends before its devices do: this thread hears nothing of that, or it might return
+            # from main() while the other is in exit(3).
+            while attend.isEnding():
+                time.sleep(ENDING_SECONDS)
             if loud:
                 print(f"{row.name}:", file=sys.stderr)
                 traceback.print_exc()

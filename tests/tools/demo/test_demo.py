@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import programOf
 from tests.support.waiting import HANG_SECONDS
+from twisted_ib.hca.host import libc
 from twisted_ib.tools.demo.demo import webArguments
 
 COMMAND = [sys.executable, "-c", programOf("demo.demo")]
@@ -151,3 +153,26 @@ class DemoTests(SynchronousTestCase):
         A closed terminal leaves nothing behind.
         """
         self.interrupted(signal.SIGHUP)
+
+    def test_killed(self) -> None:
+        """
+        The servers of one that is killed end by themselves.
+        """
+        process = self.start()
+        assert process.stdout is not None
+        for line in process.stdout:
+            # Both servers run.
+            if line.startswith("Round trips"):
+                break
+        with open(f"/proc/{process.pid}/task/{process.pid}/children") as children:
+            servers = [libc.pidfdOpen(int(each)) for each in children.read().split()]
+        poller = select.poll()
+        for each in servers:
+            self.addCleanup(os.close, each)
+            poller.register(each, select.POLLIN)
+        self.assertEqual(len(servers), 2)
+        process.kill()
+        for _ in servers:
+            [(ended, _), *_] = poller.poll(HANG_SECONDS * 1000) or [(-1, 0)]
+            self.assertIn(ended, servers)
+            poller.unregister(ended)

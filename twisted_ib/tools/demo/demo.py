@@ -34,8 +34,8 @@ from twisted_ib.tools.demo.server import READY
 from twisted_ib.tools.program import (
     ArgumentParser,
     ProgramError,
+    childProgram,
     complain,
-    pythonProgram,
     runProgram,
     sentence,
     write,
@@ -122,7 +122,7 @@ def serverCommand(path: str, port: int, promptPort: int, filePort: int, register
         ("registered", registeredPort, ("sdp",)),
     ):
         arguments += [f"{kind}={scheme}:{number}:interface={HOST}" for scheme in schemes]
-    return pythonProgram("import twisted_ib.tools.demo.server as it; sys.exit(it.main())", arguments)
+    return childProgram("import twisted_ib.tools.demo.server as it; sys.exit(it.main())", arguments)
 
 
 async def checkSDP(reactor: Any) -> int:
@@ -201,7 +201,7 @@ class Demonstration:
         arguments = webArguments(port, self._directory)
         write(f"Starting: {shlex.join(['twistd', *arguments])}")
         web = Child("twistd", f"starting on {port}", 2)
-        twistd = pythonProgram("from twisted.scripts.twistd import run; run()", arguments)
+        twistd = childProgram("from twisted.scripts.twistd import run; run()", arguments)
         await self._children.start(web, twistd)
         # Found after the first server has bound its port, so that they differ from it.
         ports = freePorts(4)

@@ -25,7 +25,7 @@ from twisted_ib.hca.wire.mad.mad import MAD_BYTES, Mad
 from twisted_ib.hca.wire.packet import Packet
 from twisted_ib.ipoib.protocol.wire import ARP_HEADER, ENCAPSULATION_BYTES, ARPOperation, ARPPacket
 from twisted_ib.tools.demo.children import Child, Children
-from twisted_ib.tools.program import ProgramError, printable, pythonProgram, sentence, write
+from twisted_ib.tools.program import ProgramError, childProgram, printable, sentence, write
 
 DEVICE = "ib0"
 FIRST, SECOND = "10.9.0.1", "10.9.0.2"
@@ -169,7 +169,7 @@ class Demonstration:
     def _host(self, address: str, script: str) -> list[str]:
         arguments = ["run", DEVICE, f"{address}/24", f"--tun={self._node}", "--", "sh", "-c", script]
         write(f"Starting: ib-ipoib run {DEVICE} {address}/24 -- sh")
-        return pythonProgram("from twisted_ib.tools.ipoib import main; sys.exit(main())", arguments)
+        return childProgram("from twisted_ib.tools.ipoib import main; sys.exit(main())", arguments)
 
     def _serving(self) -> str:
         servers = ["sleep 3600"]
