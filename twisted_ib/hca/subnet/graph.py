@@ -292,15 +292,22 @@ class Port:
         self.linkSpeedExtEnabled = extendedSpeed
         self.linkSpeedExtSupported = extendedSpeed | _EXTENDED_SPEEDS if extendedSpeed else 0
 
+    def maySetState(self, state: int) -> bool:
+        """
+        @return: whether a PortState that a subnet manager sets can follow on what it is.
+        """
+        given = _SETTINGS.get(state)  # type: ignore[call-overload]
+        return given is not None and not self.isManagement and (self.state, given) in TRANSITIONS
+
     def setState(self, state: int) -> list[Change] | None:
         """
         A subnet manager sets PortState.
 
         @return: the changes; L{None} if the state cannot follow on what it is.
         """
-        given = _SETTINGS.get(state)  # type: ignore[call-overload]
-        if given is None or self.isManagement or (self.state, given) not in TRANSITIONS:
+        if not self.maySetState(state):
             return None
+        given = _SETTINGS[PortState(state)]
         if given is LinkInput.DOWN:
             return self.setPhysicalState(self.downDefault)
         changes: list[Change] = []
