@@ -309,7 +309,7 @@ class Port:
             return None
         given = _SETTINGS[PortState(state)]
         if given is LinkInput.DOWN:
-            return self.setPhysicalState(self.downDefault)
+            return self._takeDown(self.downDefault, False)
         changes: list[Change] = []
         self._enter(TRANSITIONS[self.state, given], self.physicalState, False, changes)
         return changes
@@ -319,8 +319,12 @@ class Port:
         A subnet manager sets PortPhysicalState to Sleep, Polling or Disabled: the link goes down, and is
         trained again if both ends may.
         """
+        # IBTA vol. 1 14.2.5.4: what was set is not PortState, which follows by itself if it changes.
+        return self._takeDown(state, self.state is not PortState.DOWN)
+
+    def _takeDown(self, state: PhysicalState, byLink: bool) -> list[Change]:
         changes: list[Change] = []
-        self._enter(TRANSITIONS[self.state, LinkInput.DOWN], state, False, changes)
+        self._enter(TRANSITIONS[self.state, LinkInput.DOWN], state, byLink, changes)
         if self.peer is not None:
             self.peer.lose(changes)
         self.train(changes)
