@@ -67,9 +67,11 @@ CM_HALF_OPEN_PATHS = 65536
 #: (ucmatose -c 1000).
 CM_HALF_OPEN_PER_ADDRESS = 1024
 #: Seconds for which an address that has shown itself keeps each of its half-open connections: longer than a
-#: peer that lives takes from our REP to its RTU.
-CM_HALF_OPEN_SECONDS = 2.0
-#: The same for all addresses together.
+#: peer that lives usually takes from our REP to its RTU, and so short that ten thousand forged REQs a second
+#: find CM_HALF_OPEN_PER_ADDRESS places, with the owner's among them.
+CM_HALF_OPEN_SECONDS = 0.1
+#: The same for all addresses together.  Those that have shown themselves are sure of half, and so are those
+#: that have not.
 CM_HALF_OPEN_ADDRESSES = 4096
 #: Connections in one table, in any state.
 CM_CONNECTIONS = 1 << 18
@@ -381,7 +383,7 @@ SM_RETRIES = 3
 #: Light sweeps come this often (OpenSM's C{sweep_interval}), and no sweep begins sooner after another,
 #: whatever traps say.
 SM_SWEEP_SECONDS = 10.0
-SM_SWEEP_GAP_SECONDS = 0.1
+SM_SWEEP_GAP_SECONDS = 2.0
 #: A standby asks the master this often, and takes its place when so many have not been answered (OpenSM's
 #: C{sminfo_polling_timeout} and C{polling_retry_number}).
 SM_POLL_SECONDS = 10.0
