@@ -383,7 +383,7 @@ SM_RETRIES = 3
 #: Light sweeps come this often (OpenSM's C{sweep_interval}), and no sweep begins sooner after another,
 #: whatever traps say.
 SM_SWEEP_SECONDS = 10.0
-SM_SWEEP_GAP_SECONDS = 2.0
+SM_SWEEP_GAP_SECONDS = 0.1
 #: A standby asks the master this often, and takes its place when so many have not been answered (OpenSM's
 #: C{sminfo_polling_timeout} and C{polling_retry_number}).
 SM_POLL_SECONDS = 10.0
