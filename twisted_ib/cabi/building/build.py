@@ -124,9 +124,9 @@ def pathCode() -> str:
     """
     @return: the code that extends the path, before the backend of cffi is imported.
     """
+    code = f"import sys; sys.path.extend([each for each in {packagePath()!r} if each not in sys.path])"
     # It leaves no name in the program's module __main__.
-    missing = f"[each for each in {packagePath()!r} if each not in path]"
-    return f"(lambda path: path.extend({missing}))(__import__('sys').path)"
+    return f"exec({code!r}, {{}})"
 
 
 def _literal(text: str) -> str:
