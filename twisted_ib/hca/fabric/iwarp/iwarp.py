@@ -36,9 +36,8 @@ from twisted_ib.hca.fabric.iwarp.protocol.startup import StartupOptions
 from twisted_ib.hca.fabric.iwarp.streampath import RECEIVE_BYTES, StreamPath
 from twisted_ib.hca.host.addresses import interfaceOf
 
-#: TCP connections without a complete Request, of one address and of all. A SYN flood is the kernel's matter;
-#: these have completed the handshake, so their addresses are real.
-IWARP_HALF_OPEN_PER_ADDRESS = 64
+#: TCP connections without a complete Request, of all addresses. A SYN flood is the kernel's matter; these
+#: have completed the handshake, so their addresses are real.
 IWARP_HALF_OPEN = 4096
 #: Connections that wait in the kernel; it has a bound of its own (net.core.somaxconn).
 IWARP_BACKLOG = 4096
@@ -226,7 +225,7 @@ class IWARPFabric(AddressDirectory):
         @param address: the peer's, without a scope.
         """
         halfOpen = self.halfOpen
-        if halfOpen[address] >= IWARP_HALF_OPEN_PER_ADDRESS or halfOpen.total() >= IWARP_HALF_OPEN:
+        if halfOpen[address] >= limits.CM_HALF_OPEN_PER_ADDRESS or halfOpen.total() >= IWARP_HALF_OPEN:
             self.count("iwarp_half_open_exceeded")
             made.close()
             return
