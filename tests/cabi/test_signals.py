@@ -59,3 +59,10 @@ class SignalTests(ProgramTestCase):
         for kind in ((), ("asynchronous",)):
             result = run(program, "leaving", *kind, TWISTED_IB_DEVICE="shm0")
             self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 7), kind)
+
+    def test_unmapped(self) -> None:
+        """
+        Memory that is unmapped while it is registered brings no SIGSEGV: requests fail.
+        """
+        result = run(self.compiled(SOURCE.with_name("unmapped.c")), TWISTED_IB_DEVICE="shm0")
+        self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))
