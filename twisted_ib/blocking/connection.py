@@ -11,6 +11,7 @@ import errno
 import io
 import os
 import socket as kernel
+import sys
 from collections import deque
 from threading import get_ident
 from time import monotonic
@@ -87,11 +88,19 @@ class Connection:
     @ivar ended: Whether nothing more will arrive; C{peerEnded}: as the peer sends no more.
     @ivar lost: The number of the error that ended it, until a call has reported it; else 0.
     @ivar over: Whether the connection has ended in both directions.
+    @ivar held: What tells whether a descriptor is still open, if no socket has the connection any more.
+    @ivar descriptor: A descriptor of it, and the C{inode} of its socket; C{isTrapped}: whether it is seen if
+        others use that.
     @ivar local: The address of this end, as C{getsockname} returns it; C{peer} likewise.
     """
 
+    listens: Final = False
+
     def __init__(self, loop: BlockingLoop) -> None:
         self.loop = loop
+        self.held: Any = None
+        self.isTrapped = False
+        self.descriptor, self.inode = -1, 0
         self.stream: Any = None
         self.sockets = 1
         self.inbox: deque[bytes] = deque()
@@ -253,6 +262,8 @@ class Connection:
                 wanted = min(size, RECEIVE_BYTES)
                 self._mayRead(wanted)
                 self._await(lambda: self.size >= wanted or self.ended or self.lost, None)
+                if not self.inbox:
+                    return self._noBytes()
             elif not self.inbox:
                 self._awaitBytes(timeout)
             return self._peek(size)
@@ -350,6 +361,19 @@ class Connection:
                 stream.write(data)
             self.loop.flush(stream.channel.device)
             return len(data)
+
+    def awaitRoom(self, timeout: float | None) -> None:
+        """
+        Wait until C{send} does not block.
+
+        @raise OSError: It would fail, or there is no room yet.
+        """
+        with self.loop:
+            self.loop.poll()
+            if not self.writable():
+                self._await(self.writable, timeout)
+            if self.stream is None or self._isShut:
+                raise self._broken()
 
     def sendDirect(self, data: Any, timeout: float | None) -> bool:
         """
@@ -506,6 +530,32 @@ class Connection:
         if self.stream is None or (self.peerEnded and self._isShut):
             return _CLOSE
         return _CLOSE_WAIT if self.peerEnded else _FIN_WAIT2 if self._isShut else _ESTABLISHED
+
+    @staticmethod
+    def option(value: int, length: int = 0) -> Any:
+        """
+        Return the value of an option as C{getsockopt} does: an integer, or octets if there is a length.
+        """
+        return value.to_bytes(4, sys.byteorder)[:length] if length else value
+
+    def info(self, found: Any) -> Any:
+        """
+        Return what the kernel says of its socket (TCP_INFO), with the state of this connection, which is the
+        first octet.
+
+        @param found: Octets, or an integer of the first four, as C{getsockopt} returns it without a length.
+        """
+        isNumber = isinstance(found, int)
+        octets = found.to_bytes(4, sys.byteorder, signed=True) if isNumber else found
+        octets = bytes((self.state(),)) + octets[1:]
+        return int.from_bytes(octets, sys.byteorder, signed=True) if isNumber else octets
+
+    def waiting(self) -> int:
+        """
+        Return the bytes that wait for C{recv} (FIONREAD).
+        """
+        self.look()
+        return self.size
 
     def unsent(self) -> int:
         """
