@@ -184,6 +184,39 @@ class CallTests(Case):
             said.append(self.saying(fcntl.ioctl, other, termios.FIONREAD, 0))
         self.assertSame(said)
 
+    def test_blocking(self) -> None:
+        """
+        A socket whose descriptor was made not to block, by C{fcntl}, C{ioctl} or C{os.set_blocking}, does not,
+        until it is made to again.
+        """
+        said: list[Any] = []
+        for one, other in self.both():
+            here = one.fileno()
+            flags = fcntl.fcntl(here, fcntl.F_GETFL)
+            for turn in (
+                lambda isOn: fcntl.fcntl(here, fcntl.F_SETFL, flags | isOn * os.O_NONBLOCK),  # noqa: B023
+                lambda isOn: fcntl.ioctl(here, termios.FIONBIO, array.array("i", [isOn])),  # noqa: B023
+                lambda isOn: os.set_blocking(here, not isOn),  # noqa: B023
+            ):
+                turn(1)
+                said += [self.saying(one.recv, 1), self.saying(os.read, here, 1)]
+                said.append(one.send(b"small"))
+                self.assertLess(one.send(bytes(1 << 26)), 1 << 26)
+                self.assertRaises(BlockingIOError, one.sendall, bytes(1 << 26))
+                turn(0)
+                sent = self.inThread(other.sendall, b"x")
+                said.append(one.recv(1))
+                sent.result(HANG_SECONDS)
+                while self.arrives(other):
+                    other.recv(1 << 20)
+        self.assertSame(said)
+
+    def arrives(self, skt: Any) -> bool:
+        """
+        Return whether bytes wait.
+        """
+        return fcntl.ioctl(skt.fileno(), termios.FIONREAD, bytes(4)) != bytes(4)
+
     def test_splice(self) -> None:
         """
         C{os.splice} moves bytes from a pipe and into one.

@@ -13,6 +13,7 @@ import os
 import socket as kernel
 import sys
 from collections import deque
+from contextlib import suppress
 from threading import get_ident
 from time import monotonic
 from typing import Any, Final
@@ -90,7 +91,8 @@ class Connection:
     @ivar over: Whether the connection has ended in both directions.
     @ivar held: What tells whether a descriptor is still open, if no socket has the connection any more.
     @ivar descriptor: A descriptor of it, and the C{inode} of its socket; C{isTrapped}: whether it is seen if
-        others use that.
+        others use that; C{isMarked}: whether a program has said there whether it blocks, behind its socket's
+        timeout.
     @ivar local: The address of this end, as C{getsockname} returns it; C{peer} likewise.
     """
 
@@ -99,7 +101,7 @@ class Connection:
     def __init__(self, loop: BlockingLoop) -> None:
         self.loop = loop
         self.held: Any = None
-        self.isTrapped = False
+        self.isTrapped = self.isMarked = False
         self.descriptor, self.inode = -1, 0
         self.stream: Any = None
         self.sockets = 1
@@ -192,6 +194,12 @@ class Connection:
         elif not loop.wait(ready, None if timeout is None else monotonic() + timeout):
             raise TimeoutError("timed out")
 
+    def _timeoutNow(self, timeout: float | None) -> float | None:
+        # O_NONBLOCK by fcntl(2): a socket without a timeout does as its descriptor.
+        with suppress(OSError):
+            return timeout if timeout is not None or os.get_blocking(self.descriptor) else 0.0
+        return timeout
+
     # -- receiving
 
     def receive(self, size: int, flags: int, timeout: float | None) -> bytes:
@@ -203,6 +211,8 @@ class Connection:
         # Also refuses what is no integer.
         if size | 0 < 0:
             raise ValueError("negative buffersize in recv")
+        if self.isMarked:
+            timeout = self._timeoutNow(timeout)
         loop = self.loop
         with loop.lock:
             if loop.owner != get_ident():
@@ -325,6 +335,8 @@ class Connection:
         """
         See C{socket.send}.
         """
+        if self.isMarked:
+            timeout = self._timeoutNow(timeout)
         if timeout is None and not flags & _DONTWAIT:
             # send(2): one that blocks takes all.
             if (len(data) if data.__class__ is bytes else memoryview(data).nbytes) > SEND_BYTES:
@@ -390,6 +402,8 @@ class Connection:
                 return False
             if data.__class__ is not bytes or stream.written is not None or len(data) > SEND_BYTES:
                 return False
+            if self.isMarked:
+                return False
             queuePair = stream.queuePair
             if queuePair.pending is not None:
                 return False
@@ -416,6 +430,8 @@ class Connection:
         """
         See C{socket.sendall}: it returns when the medium has all of it.
         """
+        if self.isMarked:
+            timeout = self._timeoutNow(timeout)
         if data.__class__ is bytes and len(data) <= SEND_BYTES:
             self.send(data, flags, timeout)
             # Without the lock: another thread's write is its own to wait for.

@@ -27,6 +27,7 @@ from twisted_ib.blocking.descriptors import keep, leaving, partOf
 
 _read, _write, _readv, _writev = os.read, os.write, os.readv, os.writev
 _sendfile, _close, _splice = os.sendfile, os.close, getattr(os, "splice", None)
+_setBlocking, _fcntl = os.set_blocking, fcntl.fcntl
 _open, _ioctl, _execute = io.open, fcntl.ioctl, subprocess.Popen._execute_child  # type: ignore[attr-defined]
 #: What one C{splice} moves at most: the size of a pipe (pipe(7)).
 _SPLICE_BYTES: Final = 65536
@@ -148,11 +149,37 @@ def splice(src: int, dst: int, count: int, *more: Any, **options: Any) -> int:
         _close(into)
 
 
+def _mark(fd: Any) -> None:
+    connection = _connectionOf(fd if isinstance(fd, int) else fd.fileno())
+    if connection is not None:
+        connection.isMarked = True
+
+
+def setBlocking(fd: int, blocking: bool, /) -> None:
+    """
+    See C{os.set_blocking}.
+    """
+    _setBlocking(fd, blocking)
+    _mark(fd)
+
+
+def control(fd: Any, cmd: int, arg: Any = 0, /) -> Any:
+    """
+    See C{fcntl.fcntl}.
+    """
+    found = _fcntl(fd, cmd, arg)
+    if cmd == fcntl.F_SETFL:
+        _mark(fd)
+    return found
+
+
 def ioctl(fd: Any, request: int, arg: Any = 0, mutate_flag: bool = True, /) -> Any:
     """
     See C{fcntl.ioctl}: FIONREAD and SIOCOUTQ count the bytes of SDP.
     """
     found = _ioctl(fd, request, arg, mutate_flag)
+    if request == termios.FIONBIO:
+        _mark(fd)
     if request not in (termios.FIONREAD, termios.TIOCOUTQ):
         return found
     connection = _connectionOf(fd if isinstance(fd, int) else fd.fileno())
@@ -280,6 +307,8 @@ CALLS: tuple[tuple[Any, str, Any], ...] = (
     (os, "close", close),
     (io, "open", open),
     (builtins, "open", open),
+    (os, "set_blocking", setBlocking),
+    (fcntl, "fcntl", control),
     (fcntl, "ioctl", ioctl),
     (subprocess.Popen, "_execute_child", execute),
 )
