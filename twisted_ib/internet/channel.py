@@ -79,7 +79,8 @@ class DeviceChannel:
         self.reactor = reactor
         self.device = device
         self.now = device.clock
-        self.localPorts = LocalPorts(isFree=device.fabric.isPortFree)
+        # Only connections that are TCP's have a number that the kernel gives; elsewhere it is one of messages.
+        self.localPorts = LocalPorts(isFree=getattr(device.fabric, "isPortFree", None))
         self.batchedCalls = batchedCallsOf(reactor)
         self.users: dict[Any, int | None] = {}
         self.attempts: dict[Any, None] = {}

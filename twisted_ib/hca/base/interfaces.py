@@ -121,11 +121,6 @@ class IDirectory(Interface):
         Undo C{publish} or C{publishAny}.
         """
 
-    def isPortFree(port):  # type: ignore[no-untyped-def]
-        """
-        Return whether an active side may have a port number: nothing else of this host has it.
-        """
-
     # In place of the path record query to a subnet administrator, which RoCE does not have
     # (IBTA vol. 1 annex A17).
     def resolve(serviceID, address, user):  # type: ignore[no-untyped-def]

@@ -83,12 +83,6 @@ class Fabric:
         """
         return bool(self.delayed)
 
-    def isPortFree(self, port: int) -> bool:
-        """
-        Return whether an active side may have a port number: always, where it is a number of messages alone.
-        """
-        return True
-
     def allocate(self, size: int) -> Any:
         """
         @return: L{None}: no peer maps memory here.

@@ -219,12 +219,6 @@ class SubnetFabric:
         checked.isAsking = False
         return search
 
-    def isPortFree(self, port: int) -> bool:
-        """
-        See L{IDirectory<twisted_ib.hca.base.interfaces.IDirectory>}.
-        """
-        return bool(self._records.isPortFree(port))
-
     def _isOwn(self, address: str) -> bool:
         return gidNumber(address) in self.owner.port.gids
 
