@@ -319,8 +319,9 @@ def story(device: str, kind: str, seconds: float, connects: int, start: Any) -> 
     common = ["--device", device, "--kind", kind, "--seconds", str(seconds), "--connects", str(connects)]
     # Before the server: on C{ib0} the first process hosts the subnet, and that is not the one that is away.
     client = start([*common, "--role", "client", "--addresses", server, source], second)
+    said = client.stdout.readline()
     listener = start([*common, "--role", "server", "--addresses", server, source], first)
-    said, told = client.stdout.readline(), listener.stdout.readline().split()
+    told = listener.stdout.readline().split()
     assert (said, told[:1]) == ("ready\n", ["listening"]), (said, told)
     listener.send_signal(signal.SIGSTOP)
     client.stdin.write(f"{told[1]}\n")
