@@ -186,8 +186,8 @@ class CallTests(Case):
 
     def test_blocking(self) -> None:
         """
-        A socket whose descriptor was made not to block, by C{fcntl}, C{ioctl} or C{os.set_blocking}, does not,
-        until it is made to again.
+        A socket whose descriptor was made not to block, by C{fcntl}, C{ioctl} or C{os.set_blocking}, does
+        not, until it is made to again.
         """
         said: list[Any] = []
         for one, other in self.both():

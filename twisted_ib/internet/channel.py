@@ -79,7 +79,7 @@ class DeviceChannel:
         self.reactor = reactor
         self.device = device
         self.now = device.clock
-        # Only connections that are TCP's have a number that the kernel gives; elsewhere it is one of messages.
+        # Only the number of a connection that is TCP's is the kernel's; elsewhere it is in messages alone.
         self.localPorts = LocalPorts(isFree=getattr(device.fabric, "isPortFree", None))
         self.batchedCalls = batchedCallsOf(reactor)
         self.users: dict[Any, int | None] = {}
