@@ -28,6 +28,7 @@ from twisted.internet.error import CannotListenError
 from twisted.python.failure import Failure
 
 from tests.support.ownaddress import ownAddress
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca import verbs
 from twisted_ib.hca.verbs import enums
 from twisted_ib.internet.readers import channelsOf
@@ -38,8 +39,6 @@ PORT, SIZE = 4000, 64
 #: How long a connect, or what follows it, may go on when the server is back, in seconds: longer than the
 #: default timeout of every kind.
 AFTER = 120.0
-#: How long the server may take to learn that a connect has failed at the client, in seconds.
-LATER = 60.0
 
 
 class Result:
@@ -330,7 +329,7 @@ def story(device: str, kind: str, seconds: float, connects: int, start: Any) -> 
     listener.send_signal(signal.SIGCONT)
     found: dict[str, Any] = json.loads(client.stdout.readline())
     # What has failed at the client, or has just been answered, the server learns of a little later.
-    end = time.monotonic() + LATER
+    end = time.monotonic() + HANG_SECONDS
     while time.monotonic() < end:
         listener.stdin.write("\n")
         listener.stdin.flush()
