@@ -9,16 +9,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe
 from benchmarks.processes import (
     PLACEMENTS,
+    ROOT,
     Neighbours,
     Pair,
     environmentFor,
@@ -67,7 +69,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--subjects", type=_listOf, help=",".join(subjectByName))
     add("--placements", type=_listOf, help=",".join(PLACEMENTS))
     add("--all", action="store_true", help="every row in every placement")
-    add("--before", type=Path, metavar="DIR", help="a checkout of another commit, run in the same rounds")
+    add("--before", metavar="COMMIT", help="another commit, or a checkout of it, run in the same rounds")
     add("--compiled", type=Path, metavar="DIR", help="the compiled form, run in the same rounds")
     add("--json", type=Path, metavar="FILE", help="write everything measured")
     add("--markdown", type=Path, metavar="FILE", help="write the tables")
@@ -85,14 +87,38 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
+def _checkout(commit: str, folder: str) -> Path:
+    """
+    @param folder: An empty one, for the files of a commit.
+
+    @return: The folder that has them, or C{commit} itself where that is one.
+
+    @raise SystemExit: There is no such commit, or no git.
+    """
+    if os.path.isdir(commit):
+        return Path(commit)
+    try:
+        packed = subprocess.run(["git", "-C", ROOT, "archive", commit], capture_output=True)
+    except OSError as error:
+        raise SystemExit(f"--before {commit}: git: {error.strerror}") from None
+    if packed.returncode:
+        raise SystemExit(
+            f"--before {commit}: neither a folder nor a commit: {packed.stderr.decode().strip()}"
+        )
+    subprocess.run(["tar", "-x", "-C", folder], input=packed.stdout, check=True)
+    return Path(folder)
+
+
 class Comparison:
     """
     One run of the program.
     """
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, before: Path | None = None) -> None:
         """
         Choose what to run.
+
+        @param before: The folder of the other commit.
         """
         wanted = set(options.subjects or subjectByName) | set(BASELINES.values())
         absent = {each.name: each.absence() for each in SUBJECTS if each.name in wanted and each.absence()}
@@ -100,7 +126,7 @@ class Comparison:
         for each in SUBJECTS:
             if each.name in wanted and each.name not in absent:
                 self._subjects.append(each)
-                for mark, tree in ((BEFORE, options.before), (COMPILED, options.compiled)):
+                for mark, tree in ((BEFORE, before), (COMPILED, options.compiled)):
                     if tree and each.isOurs:
                         self._subjects.append(each.ofTree(mark, str(tree.resolve())))
         self._placements = options.placements or list(PLACEMENTS)
@@ -153,6 +179,26 @@ class Comparison:
                     file=sys.stderr,
                 )
         self.results.settings["load average after"] = round(os.getloadavg()[0], 2)
+        self.results.leftOut = list(self._leftOut())
+
+    def _leftOut(self) -> Iterator[tuple[str, str, str]]:
+        """
+        What all rows, placements and subjects of ours would have compared with the commit before, and these
+        options did not.
+        """
+        for placement in PLACEMENTS:
+            for row in ROWS:
+                if placement not in row.placements:
+                    continue
+                cells = self.results.table.get((placement, row.name), {})
+                for subject in SUBJECTS:
+                    if not (subject.isOurs and self._runs(subject, row)):
+                        continue
+                    pairs = zip(
+                        cells.get(subject.name, ()), cells.get(subject.name + BEFORE, ()), strict=False
+                    )
+                    if not any(mine and other for mine, other in pairs):
+                        yield placement, row.title, subject.name
 
     def _runRound(self, number: int) -> None:
         """
@@ -276,8 +322,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     @return: 0 only if every run worked.
     """
     options = _parse(arguments)
-    comparison = Comparison(options)
-    comparison.run()
+    with tempfile.TemporaryDirectory(prefix="before-") as folder:
+        comparison = Comparison(options, _checkout(options.before, folder) if options.before else None)
+        comparison.run()
     text = comparison.results.asMarkdown()
     print(text)
     if options.markdown:

@@ -24,6 +24,7 @@ def describe() -> dict[str, object]:
     return {
         "CPU": ofFile("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
         "CPUs": len(os.sched_getaffinity(0)),
+        "caches": _caches(),
         "memory": ofFile("/proc/meminfo", "MemTotal"),
         "kernel": f"{platform.system()} {platform.release()}",
         "virtual": "hypervisor" in ofFile("/proc/cpuinfo", "flags").split(),
@@ -40,12 +41,31 @@ def inWords(machine: dict[str, object]) -> str:
     One line of what L{describe} has found.
     """
     virtual = ", virtual" if machine["virtual"] else ""
+    caches = f", {machine['caches']}" if machine["caches"] else ""
     packages = "".join(f", {name} {machine[name]}" for name in _PACKAGES if machine[name])
     return (
-        f"{machine['CPU']}, {machine['CPUs']} CPUs{virtual}, {machine['memory']}; {machine['kernel']};"
+        f"{machine['CPU']}, {machine['CPUs']} CPUs{virtual}{caches}, {machine['memory']};"
+        f" {machine['kernel']};"
         f" {machine['python']}{packages}; commit {machine['commit'] or 'unknown'}; {machine['time']};"
         f" load average {machine['load average']} before"
     )
+
+
+def _caches() -> str:
+    """
+    The sizes of a CPU's second and third level: they decide whether two copies of a message are one read of
+    memory or two.
+    """
+    found = []
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            level, size = ((index / name).read_text().strip() for name in ("level", "size"))
+        except OSError:
+            # Some virtual machines have the folder without them.
+            continue
+        if level in ("2", "3"):
+            found.append(f"L{level} {size}")
+    return ", ".join(found)
 
 
 def _commit() -> str:

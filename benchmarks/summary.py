@@ -21,6 +21,9 @@ _HEADINGS = {
     COMPILED: "The compiled form against the pure one, in the same rounds (above 1 is better)",
 }
 
+#: A figure of which this commit has less than this of the one before stands first.
+FALLEN = 0.95
+
 #: (placement, row) -> subject -> one dictionary of figures per round, None
 #: where the run failed.
 Table = dict[tuple[str, str], dict[str, list["dict[str, float] | None"]]]
@@ -88,6 +91,8 @@ class Results:
     @ivar absent: Subjects that this machine has not, and why.
     @ivar titles: Headings of subjects, by name.
     @ivar failures: One line per run that did not work.
+    @ivar leftOut: Placement, title of the row and subject of what was to be compared with the commit before,
+        and was not run, or failed in every round.
     """
 
     machine: dict[str, object]
@@ -96,6 +101,7 @@ class Results:
     titles: dict[str, str] = field(factory=dict)
     table: Table = field(factory=dict)
     failures: list[str] = field(factory=list)
+    leftOut: list[tuple[str, str, str]] = field(factory=list)
 
     def add(self, placement: str, row: str, subject: str, figures: dict[str, float] | None) -> None:
         """
@@ -226,6 +232,7 @@ class Results:
                 ]
                 for mark in _HEADINGS
             },
+            "left out": self.leftOut,
             "failures": self.failures,
             "raw": raw,
         }
@@ -234,7 +241,7 @@ class Results:
         """
         One table per placement and family, and one of the targets.
         """
-        parts = [self._preface()]
+        parts = [self._preface(), *self._lossTable()]
         for placement in dict.fromkeys(key[0] for key in self.table):
             parts.append(f"\n## {placement}")
             for family in BASELINES:
@@ -324,15 +331,42 @@ class Results:
                 if found:
                     yield key[0], _label(row, metric, unit), subject, found
 
+    def _lossTable(self) -> Iterator[str]:
+        """
+        What is less than at the commit before, the greatest loss first, and what nobody knows of.
+        """
+        found = list(self.changes(BEFORE))
+        if not found:
+            return
+        fallen = sorted(
+            (each for each in found if _median(each[3]) < FALLEN), key=lambda each: _median(each[3])
+        )
+        yield f"\n## Below {FALLEN} of the commit before: {len(fallen)} of {len(found)} figures"
+        if fallen:
+            yield from self._changeTable(fallen)
+        yield f"\n## Not measured: {len(self.leftOut)}"
+        if self.leftOut:
+            yield "\n| row | placement | subjects |"
+            yield "|---" * 3 + "|"
+            for placement, title in dict.fromkeys(each[:2] for each in self.leftOut):
+                names = [each[2] for each in self.leftOut if each[:2] == (placement, title)]
+                yield f"| {title} | {placement} | {', '.join(names)} |"
+
     def _treeTable(self, mark: str) -> Iterator[str]:
         """
         This tree and another one.
         """
         found = list(self.changes(mark))
-        if not found:
-            return
-        yield f"\n## {_HEADINGS[mark]}\n"
-        yield "| | placement | subject | median | lowest-highest |"
+        if found:
+            yield f"\n## {_HEADINGS[mark]}"
+            yield from self._changeTable(found)
+
+    @staticmethod
+    def _changeTable(found: list[tuple[str, str, str, list[float]]]) -> Iterator[str]:
+        """
+        The lines of L{changes}.
+        """
+        yield "\n| | placement | subject | median | lowest-highest |"
         yield "|---" * 5 + "|"
         for placement, label, subject, ratios in found:
             middle, low, high = (_short(each) for each in (_median(ratios), min(ratios), max(ratios)))

@@ -14,10 +14,13 @@ from pathlib import Path
 
 from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
+from sphinx.errors import SphinxError
 
 ROOT = Path(__file__).resolve().parent.parent
 # pydoctor imports docs.reference, and reads pyproject.toml of the current directory.
 sys.path.insert(0, str(ROOT))
+
+from docs.deadlinks import deadLinks  # noqa: E402
 
 _setup = ConfigParser()
 _setup.read(ROOT / "setup.cfg")
@@ -54,10 +57,22 @@ def addUnreleased(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] += made.stdout.partition("\n")[2]
 
 
+def checkLinks(app: Sphinx, error: Exception | None) -> None:
+    """
+    Refuse a site, reference included, with links that lead nowhere.
+    """
+    if error is None and app.builder.format == "html":
+        dead = list(deadLinks(Path(app.outdir)))
+        if dead:
+            raise SphinxError("dead links:\n" + "\n".join(dead))
+
+
 def setup(app: Sphinx) -> None:
     """
-    Languages of code blocks that Pygments does not know, and the news.
+    Languages of code blocks that Pygments does not know, the news, and the links.
     """
     for language in ("endpoint", "rules"):
         app.add_lexer(language, TextLexer)
     app.connect("source-read", addUnreleased)
+    # After pydoctor's extension, which builds the reference then.
+    app.connect("build-finished", checkLinks, priority=900)

@@ -8,11 +8,12 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from benchmarks import compare, footprint, machine, subjects
 from benchmarks.measuring import COLD_BUFFERS, chunksOf, latencies
@@ -181,6 +182,61 @@ class VerdictTests(SynchronousTestCase):
         self.assertEqual(len({each.server for each in (mine, *others)}), 3)
         self.assertEqual(len({each.client for each in (mine, *others)}), 3)
         self.assertFalse(subjectByName["tcp"].isOurs)
+
+    def test_fallen(self):
+        """
+        What is below 0.95 of the commit before stands first, the greatest loss at the top; what one of the
+        two has no figure of is named.
+        """
+        results = self.results(
+            "rt64",
+            sdp_ib=[{"p50": 5.0, "p99": 10.0, "p99.9": 4.0}] * 3,
+            **{"sdp_ib@before": [{"p50": 4.0, "p99": 9.6, "p99.9": 1.0}] * 3},
+        )
+        results.leftOut = [("same", "A", "sdp-ib"), ("same", "A", "ib"), ("free", "A", "ib")]
+        text = results.asMarkdown()
+        [lines] = re.findall(
+            r"\n## Below 0.95 of the commit before: 2 of 3 figures\n(.*?)\n## Not", text, re.S
+        )
+        self.assertEqual(
+            re.findall(r"round trip, (\S+) .*\| (\S+) \|", lines),
+            [("p99.9", "0.25-0.25"), ("p50", "0.8-0.8")],
+        )
+        self.assertLess(text.index("## Below"), text.index("## split"))
+        self.assertIn("\n## Not measured: 3\n", text)
+        self.assertIn("\n| A | same | sdp-ib, ib |\n| A | free | ib |\n", text)
+        self.assertNotIn("## Not measured", self.results("rt64", sdp_ib=[{"p50": 5.0}]).asMarkdown())
+
+    def test_leftOut(self):
+        """
+        All rows are compared unless they are left out; one that failed in each round is not.
+        """
+        options = compare._parse(["--rows", "rt64", "--placements", "split", "--subjects", "sdp-ib"])
+        comparison = compare.Comparison(options, ROOT)
+        add = comparison.results.add
+        every = set(comparison._leftOut())
+        self.assertIn(("split", rowByName["rt1m"].title, "sdp-ib"), every)
+        self.assertNotIn("tcp", {subject for _, _, subject in every})
+        for figures in (None, {"p50": 1.0}):
+            add("split", "rt64", "sdp-ib", {"p50": 1.0})
+            add("split", "rt64", "sdp-ib@before", figures)
+            gone = every - set(comparison._leftOut())
+            self.assertEqual(gone, {("split", rowByName["rt64"].title, "sdp-ib")} if figures else set())
+
+    def test_checkout(self):
+        """
+        A commit's files are unpacked; a folder is taken as it is; what is neither is said.
+        """
+        folder = self.mktemp()
+        os.mkdir(folder)
+        self.assertEqual(compare._checkout(str(ROOT), folder), ROOT)
+        with self.assertRaises(SystemExit) as caught:
+            compare._checkout("no-such-commit", folder)
+        self.assertIn("neither a folder nor a commit", str(caught.exception))
+        if not (ROOT / ".git").exists() or not shutil.which("git"):
+            raise SkipTest("not a checkout")
+        compare._checkout("HEAD", folder)
+        self.assertTrue(os.path.exists(os.path.join(folder, "twisted_ib", "__init__.py")))
 
     def test_compiled(self):
         """

@@ -67,9 +67,11 @@ CM_HALF_OPEN_PATHS = 65536
 #: (ucmatose -c 1000).
 CM_HALF_OPEN_PER_ADDRESS = 1024
 #: Seconds for which an address that has shown itself keeps each of its half-open connections: longer than a
-#: peer that lives takes from our REP to its RTU.
-CM_HALF_OPEN_SECONDS = 2.0
-#: The same for all addresses together.
+#: peer that lives usually takes from our REP to its RTU, and so short that ten thousand forged REQs a second
+#: find CM_HALF_OPEN_PER_ADDRESS places, with the owner's among them.
+CM_HALF_OPEN_SECONDS = 0.1
+#: The same for all addresses together.  Those that have shown themselves are sure of half, and so are those
+#: that have not.
 CM_HALF_OPEN_ADDRESSES = 4096
 #: Connections in one table, in any state.
 CM_CONNECTIONS = 1 << 18
@@ -476,3 +478,8 @@ IPOIB_LEAVE_SECONDS = 2.0
 
 #: Packets read from a TUN in one turn of the reactor.
 TUN_PACKETS_PER_TURN = 64
+
+# -- C libraries
+
+#: Different reasons why devices cannot be opened that those of one process say.
+SAID_REASONS = 16

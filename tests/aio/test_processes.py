@@ -17,6 +17,41 @@ from tests.support.commands import programOf, running
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS
 
+#: Leaves an event loop with a connection of each side to the interpreter's end.
+DROPPED = """
+import asyncio
+from twisted_ib.aio import new_event_loop
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        self.transport.write(data)
+
+class Client(Echo):
+    def connection_made(self, transport):
+        self.answered = asyncio.Event()
+        self.provider = transport.get_extra_info("why").provider
+        transport.write(b"hello")
+
+    def data_received(self, data):
+        self.answered.set()
+
+async def main():
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(Echo, "127.0.0.1", 0)
+    _, client = await loop.create_connection(Client, *server.sockets[0].getsockname())
+    await client.answered.wait()
+    print(client.provider)
+
+def run():
+    loop = new_event_loop()
+    loop.run_until_complete(main())
+
+run()
+"""
+
 
 class ProcessTests(SynchronousTestCase):
     """
@@ -75,6 +110,20 @@ class ProcessTests(SynchronousTestCase):
         seen = sorted((row["pid"], row["provider"]) for row in rows)
         over = [(server.pid, "sdp"), (server.pid, "tcp"), (clients[0].pid, "sdp")]
         self.assertEqual(seen, sorted(over))
+
+    def test_dropped(self) -> None:
+        """
+        A program that never closes its event loop ends in silence.
+        """
+        ended = subprocess.run(
+            [sys.executable, "-c", DROPPED],
+            env=self.environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=HANG_SECONDS,
+        )
+        self.assertEqual((ended.stdout, ended.stderr, ended.returncode), ("sdp\n", "", 0))
 
     def test_plainServer(self) -> None:
         """

@@ -237,6 +237,26 @@ class TransportContract:
 
         self.play(scenario())
 
+    def test_firstWriteFills(self: Any) -> None:
+        """
+        A first write that the peer does not take at once pauses the writer before it returns.
+        """
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            server.transport.pause_reading()
+            client.transport.write(b"few")
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            self.assertEqual(client.log, ["made"])
+            client.transport.write(bytes(20_000_000))
+            self.assertEqual(client.log, ["made", "pause"])
+            server.transport.resume_reading()
+            await client.called("resume")
+            await server.has(20_000_003)
+
+        self.play(scenario())
+
     def test_extraInfo(self: Any) -> None:
         """
         Both sides know the addresses of both, and have a socket with options.

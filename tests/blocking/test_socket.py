@@ -164,7 +164,7 @@ class StreamTests(BlockingTestCase):
         A connection whose descriptor was closed before it was there is given up, and not forgotten.
         """
         left: list[Any] = []
-        part: Any = SimpleNamespace(loop=SimpleNamespace(abandon=left.append))
+        part: Any = SimpleNamespace(loop=SimpleNamespace(abandon=left.append), sockets=1)
         self.assertRaises(OSError, descriptors.Offloaded, -1, part)
         gc.collect()
         self.assertEqual(left, [part])

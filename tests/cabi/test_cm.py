@@ -12,7 +12,9 @@ from tests.cabi.test_calls import ProgramTestCase
 from twisted_ib.cabi.cm.table import TABLE
 from twisted_ib.cabi.functions import Failure
 
-CALLS, ORDER = (Path(__file__).with_name(name) for name in ("cm_calls.c", "cm_order.c"))
+CALLS, ORDER, ADDRESSES = (
+    Path(__file__).with_name(name) for name in ("cm_calls.c", "cm_order.c", "cm_addresses.c")
+)
 #: Functions for which null, or any number, is right.
 HARMLESS = {
     "rdma_create_event_channel",
@@ -75,3 +77,16 @@ class OrderTests(ProgramTestCase):
         result = run(program, "forks", TWISTED_IB_DEVICE="shm0")
         self.assertEqual((result.stdout, result.returncode), ("", 0), result.stderr)
         self.assertIn("librdmacm.so.1: rdma_create_event_channel is refused", result.stderr)
+
+
+class AddressTests(ProgramTestCase):
+    """
+    C{cm_addresses.c}.
+    """
+
+    def test_addresses(self) -> None:
+        """
+        The family of the hints counts without RAI_FAMILY; a bound identifier has its port.
+        """
+        result = run(self.compiled(ADDRESSES, "librdmacm.so.1"), TWISTED_IB_DEVICE="shm0")
+        self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))

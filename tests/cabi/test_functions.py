@@ -5,16 +5,24 @@ Tests of the tables of functions, and of what is made from them.
 from __future__ import annotations
 
 import ast
+import errno
+import sys
 from collections import Counter
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 import twisted_ib.cabi
+from twisted_ib import limits
+from twisted_ib.cabi import errors
 from twisted_ib.cabi.building import LIBRARIES
 from twisted_ib.cabi.building.source import exportedFunctions, handlerDeclarations, versionScript
 from twisted_ib.cabi.functions import AGAIN, Failure, Row
+from twisted_ib.errors import DeviceError, HCAError, QueuePairError, UnknownDeviceError
+from twisted_ib.hca.verbs import PyverbsRDMAError
 
 FOLDER = Path(twisted_ib.cabi.__file__).parent
 
@@ -60,11 +68,13 @@ class RowTests(SynchronousTestCase):
         """
         lines = exportedFunctions([attrs.evolve(NONE, before="wait();")]).splitlines()
         self.assertEqual(
-            [line.strip() for line in lines[-6:]],
+            [line.strip() for line in lines[-8:]],
             [
                 "wait();",
                 "pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling);",
+                "twisted_ib_inside++;",
                 "int result = python_rdma_get_count();",
+                "twisted_ib_inside--;",
                 "pthread_setcancelstate(cancelling, NULL);",
                 "return result;",
                 "}",
@@ -84,8 +94,48 @@ class RowTests(SynchronousTestCase):
             versionScript([POINTER, INNER, NONE, NOTHING]),
             "IBVERBS_1.1 { global: ibv_alloc_pd; ibv_ack_cq_events; };\n"
             "RDMACM_1.0 { global: rdma_get_count; };\n"
-            "TWISTED_IB_LOCAL { global: twisted_ib_used; local: *; };\n",
+            "TWISTED_IB_LOCAL { global: twisted_ib_used; twisted_ib_in_python; twisted_ib_inside; "
+            "local: *; };\n",
         )
+
+
+class GuardedTests(SynchronousTestCase):
+    """
+    Errors of handlers.
+    """
+
+    def said(self, *reasons: HCAError) -> tuple[list[int], str]:
+        """
+        @param reasons: what calls fail with, below an error of verbs.
+        @return: what each call returns, and the standard error.
+        """
+        self.patch(errors, "_said", set())
+        output = StringIO()
+        self.patch(sys, "stderr", output)
+        left = iter(reasons)
+
+        def fails() -> None:
+            raise PyverbsRDMAError("Failed", errno.EIO) from next(left)
+
+        call = errors.guarded(NONE, fails, SimpleNamespace(NULL=None, errno=0))
+        return [call() for _ in reasons], output.getvalue()
+
+    def test_device(self) -> None:
+        """
+        The reason why a device cannot be opened is said, once.
+        """
+        text = "UDP port 4791 of 192.0.2.1 is taken: another process has it"
+        self.assertEqual(
+            self.said(DeviceError(text), DeviceError(text), UnknownDeviceError("no"), QueuePairError("no")),
+            ([-1] * 4, f"rdma_get_count: {text}\n"),
+        )
+
+    def test_many(self) -> None:
+        """
+        Different reasons are said up to a bound.
+        """
+        _, output = self.said(*(DeviceError(str(each)) for each in range(limits.SAID_REASONS + 2)))
+        self.assertEqual(len(output.splitlines()), limits.SAID_REASONS)
 
 
 class TableTests(SynchronousTestCase):

@@ -275,6 +275,16 @@ class LocalPortTests(SynchronousTestCase):
         self.assertIsNone(ports.take(self.here, 1234, self.other))
         self.assertEqual(ports.take("127.0.0.2", 1234, self.peer), 1234)
 
+    def test_fabric(self) -> None:
+        """
+        A number that something else of the host has is neither given nor to be had.
+        """
+        numbers = iter([0, 0, 1])
+        ports = LocalPorts(lambda below: next(numbers), lambda port: port not in (49152, 1234))
+        self.assertEqual(ports.take(self.here, 0, self.peer), 49153)
+        self.assertIsNone(ports.take(self.here, 1234, self.peer))
+        self.assertEqual(ports.take(self.here, 1235, self.peer), 1235)
+
     def test_noneLeft(self) -> None:
         """
         The search for a free number has an end.

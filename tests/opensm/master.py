@@ -194,6 +194,23 @@ class LinkTests(SynchronousTestCase):
         """
         self.rounds(ROUNDS, unlinked)
 
+    def test_disabled(self) -> None:
+        """
+        A port of a switch that C{ibportstate} disables and enables: OpenSM, which does not sweep by itself,
+        learns both.
+        """
+        with lab(TOPOLOGIES["fatTree"], Path(self.mktemp()).resolve()) as made:
+            made.opensm("Hca1", *TRAPS_ONLY)
+            made.until((made.directory / "opensm-subnet.lst").exists)
+            made.until(lambda: self.settled(made))
+            far = made.subnet.find("Hca2").peer
+            lid, whole = str(far.node.ports[0].lid), len(dumps.subnet(made.directory))
+            for what in ("disable", "enable") * 3:
+                self.assertEqual(made.run("Hca1", "ibportstate", lid, str(far.number), what)[0], 0, what)
+                isGone = what == "disable"
+                made.until(lambda: (len(dumps.subnet(made.directory)) < whole) is isGone)  # noqa: B023
+            made.until(lambda: self.settled(made))
+
     def test_node(self) -> None:
         """
         A node that is gone and comes back has its LID again.

@@ -5,6 +5,7 @@ classic call or the reactor's method to the bytes.
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 from twisted.internet import error
@@ -23,7 +24,7 @@ from tests.rdma.pair import EVERYTHING, Plain, Recorder, Told
 from tests.support.waiting import HANG_SECONDS, Driven
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, WorkCompletionError
-from twisted_ib.hca.base.traits import Completion
+from twisted_ib.hca.base.traits import Completion, NodeType
 from twisted_ib.hca.device.registry import traitsOf
 from twisted_ib.interfaces import IRDMATransport, IReactorRDMA
 from twisted_ib.internet.readers import channelsOf
@@ -314,6 +315,39 @@ class RDMATestsMixin(Driven):
             reason = await made[0].lost
             this.assertIsInstance(reason, error.ConnectionLost)
             this.assertIn("more than 100 bytes", str(reason))
+            await port.stopListening()
+
+        self.drive(steps)
+
+    def test_numberTaken(self) -> None:
+        """
+        A number that a TCP connection of the host has is that of no connection over TCP: who binds it is told
+        so.  Elsewhere both ends say it.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            made: list[Any] = []
+            text = f"ib:0:interface=127.0.0.1:device={self.device}"
+            port: Any = await serverFromString(reactor, text).listen(self.factory(made))
+            with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as other:
+                other.connect(listener.getsockname())
+                bound = other.getsockname()
+                where = "127.0.0.1", port.getHost().port
+                client = RDMAClientEndpoint(reactor, *where, device=self.device, bindAddress=bound)
+                if traitsOf(this.device).nodeType is NodeType.RNIC:
+                    with this.assertRaises(error.ConnectBindError):
+                        await client.connect(self.factory([]))
+                else:
+                    found: Any = await client.connect(self.factory([]))
+                    while not made:
+                        await self.turn(reactor)
+                    await made[0].made
+                    this.assertEqual(found.transport.getHost().port, bound[1])
+                    this.assertEqual(made[0].transport.getPeer().port, bound[1])
+                    found.transport.loseConnection()
+                    await found.lost
+                    await made[0].lost
             await port.stopListening()
 
         self.drive(steps)

@@ -135,6 +135,26 @@ class ConnectionTests(VisibilityTestCase):
         self.assertEqual(pageRows(), [])
 
 
+class BesideTests(VisibilityTestCase):
+    """
+    The reasons of TCP, in a process that uses a device from its first turn on and is never idle.
+    """
+
+    def test_atOnce(self) -> None:
+        """
+        They stand on the page before the first connection does.
+        """
+        seen: list[Any] = []
+        self.patch(Looking, "seen", seen)
+        self.reactor.socketReport.begin()
+        port = listenSDP(self.reactor, 0, Factory.forProtocol(Looking), interface="127.0.0.1")
+        self.reactor.iterate(0)
+        connectSDP(self.reactor, "127.0.0.1", port.getHost().port, ClientFactory.forProtocol(Sending))
+        waitUntil(lambda: bool(seen), lambda: self.reactor.iterate(0))
+        self.assertEqual([row["local"] for row in seen[0] if row["provider"] == "tcp"], ["*:0"])
+        self.assertNotIn("doIteration", vars(self.reactor))
+
+
 class TCPTests(VisibilityTestCase):
     """
     The reasons of TCP.

@@ -14,6 +14,7 @@ from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -51,6 +52,15 @@ class CommandLineTests(SynchronousTestCase):
             self.assertIsInstance(parser, ArgumentParser)
             self.assertEqual(parser.prog, name)
             self.assertIn("--version", parser.format_help())
+
+    def test_pingCompletes(self) -> None:
+        """
+        A shell completes what C{ib-ping} can be, and the programs' names.
+        """
+        parser: Any = import_module("twisted_ib.tools.ping.ping").commandLine()
+        options = {name: action for action in parser._actions for name in action.option_strings}
+        self.assertEqual(list(options["--as"].choices), ["rping", "ucmatose", "udaddy", "mckey"])
+        self.assertIn("--rds", options)
 
 
 class CommandsTests(CommandTestCase):

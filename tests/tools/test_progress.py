@@ -32,7 +32,7 @@ class ProgressTests(SynchronousTestCase):
 
     def test_noRich(self) -> None:
         """
-        On a terminal without rich the bar is nothing.
+        On a terminal without rich there is a plain bar, in one line that is blank in the end.
         """
         self.addCleanup(sys.modules.__setitem__, "rich", import_module("rich"))
         sys.modules["rich"] = None  # type: ignore[assignment]
@@ -40,8 +40,22 @@ class ProgressTests(SynchronousTestCase):
         stream.isatty = lambda: True  # type: ignore[method-assign]
         progress = Progress(stream, 2)
         progress.next("one")
+        progress.show(lambda: 0.5)
+        progress.next("another")
         progress.close()
-        self.assertEqual(stream.getvalue(), "")
+        drawn = stream.getvalue().split("\r")
+        self.assertEqual(
+            [each.rstrip() for each in drawn],
+            [
+                "",
+                f"| one [{'.' * 24}]",
+                f"/ one [{'#' * 6}{'.' * 18}]",
+                f"- another [{'#' * 12}{'.' * 12}]",
+                "",
+                "",
+            ],
+        )
+        self.assertEqual(len(drawn[-2]), len(drawn[-3]))
 
     def test_terminal(self) -> None:
         """

@@ -6,9 +6,11 @@ L{twisted_ib.aio.loop} has one as soon as it connects or listens with devices.
 
 from __future__ import annotations
 
+import atexit
 from contextlib import ExitStack
 from threading import get_ident
 from typing import Any
+from weakref import WeakSet
 
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
@@ -16,6 +18,8 @@ from twisted.python.failure import Failure
 from twisted_ib.reactor.asyncioreactor import IBAsyncioReactor
 
 _CLOSED = Failure(ConnectionDone())
+#: Those with devices to close.
+_open: WeakSet[LoopReactor] = WeakSet()
 
 
 class LoopReactor(IBAsyncioReactor):
@@ -38,6 +42,7 @@ class LoopReactor(IBAsyncioReactor):
         self.running = self._started = True
         self._life = ExitStack()
         self._life.enter_context(self._serving())
+        _open.add(self)
 
     def installWaker(self) -> None:
         """
@@ -55,6 +60,7 @@ class LoopReactor(IBAsyncioReactor):
         """
         End all connections and close the devices: the event loop closes.
         """
+        _open.discard(self)
         self._life.close()
         self.setTurn(None)
         self.fireSystemEvent("shutdown")
@@ -62,6 +68,14 @@ class LoopReactor(IBAsyncioReactor):
             # A server that was not closed: devices that are added later do not find it any more.
             if port.connected:
                 port.connectionLost(_CLOSED)
+
+
+@atexit.register
+def _closeDropped() -> None:
+    # Of event loops that nobody has closed.  Later the collector may close the sockets of a device before it.
+    for each in list(_open):
+        if not each.events.is_running():
+            each.close()
 
 
 __all__ = ["LoopReactor"]

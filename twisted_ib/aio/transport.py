@@ -81,7 +81,7 @@ class StreamTransport(_FlowControl):
             server._attach(*((self,) if _SERVERS_KNOW else ()))
         stream.protocol = self
         self._limit()
-        self.write = stream.write  # type: ignore[method-assign]
+        vars(self)["write"] = stream.write
         loop.call_soon(protocol.connection_made, self)
         if waiter is not None:
             loop.call_soon(futures._set_result_unless_cancelled, waiter, None)  # type: ignore[attr-defined]

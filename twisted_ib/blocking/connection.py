@@ -8,10 +8,11 @@ while some thread drives it.
 from __future__ import annotations
 
 import errno
-import io
 import os
 import socket as kernel
+import sys
 from collections import deque
+from contextlib import suppress
 from threading import get_ident
 from time import monotonic
 from typing import Any, Final
@@ -60,35 +61,6 @@ def octetsOf(buffer: Any, isWritten: bool = False) -> memoryview:
     return view.cast("B")
 
 
-def sendFile(skt: Any, file: Any, offset: int, count: int | None) -> int:
-    """
-    See C{socket.sendfile}: as sendfile(2) does, read at an offset, wherever the file stands.
-
-    @raise socket._GiveupOnSendfile: the standard library is to read the file by its methods.
-    """
-    if skt.gettimeout() == 0:
-        raise ValueError("non-blocking sockets are not supported")
-    sent = 0
-    try:
-        try:
-            descriptor = file.fileno()
-            data = os.pread(descriptor, min(count or SEND_BYTES, SEND_BYTES), offset)
-        except (AttributeError, io.UnsupportedOperation, OSError) as e:
-            raise kernel._GiveupOnSendfile(e) from None  # type: ignore[attr-defined]
-        while data:
-            left = memoryview(data)
-            while left:
-                number = skt.send(left)
-                sent += number
-                left = left[number:]
-            size = SEND_BYTES if count is None else min(count - sent, SEND_BYTES)
-            data = os.pread(descriptor, size, offset + sent)
-        return sent
-    finally:
-        if sent and hasattr(file, "seek"):
-            file.seek(offset + sent)
-
-
 class Connection:
     """
     The protocol of a transport over SDP, for a socket and its duplicates.
@@ -102,11 +74,20 @@ class Connection:
     @ivar lost: The number of the error that ended it, until a call has reported it; else 0.
     @ivar isNew: Whether C{connect} has not said yet that an attempt that did not block has succeeded.
     @ivar over: Whether the connection has ended in both directions.
+    @ivar held: What tells whether a descriptor is still open, if no socket has the connection any more.
+    @ivar descriptor: A descriptor of it, and the C{inode} of its socket; C{isTrapped}: whether it is seen if
+        others use that; C{isMarked}: whether a program has said there whether it blocks, behind its socket's
+        timeout.
     @ivar local: The address of this end, as C{getsockname} returns it; C{peer} likewise.
     """
 
+    listens: Final = False
+
     def __init__(self, loop: BlockingLoop) -> None:
         self.loop = loop
+        self.held: Any = None
+        self.isTrapped = self.isMarked = False
+        self.descriptor, self.inode = -1, 0
         self.stream: Any = None
         self.sockets = 1
         self.inbox: deque[bytes] = deque()
@@ -220,6 +201,12 @@ class Connection:
         elif not loop.wait(ready, None if timeout is None else monotonic() + timeout):
             raise TimeoutError("timed out")
 
+    def _timeoutNow(self, timeout: float | None) -> float | None:
+        # O_NONBLOCK by fcntl(2): a socket without a timeout does as its descriptor.
+        with suppress(OSError):
+            return timeout if timeout is not None or os.get_blocking(self.descriptor) else 0.0
+        return timeout
+
     # -- receiving
 
     def receive(self, size: int, flags: int, timeout: float | None) -> bytes:
@@ -231,6 +218,8 @@ class Connection:
         # Also refuses what is no integer.
         if size | 0 < 0:
             raise ValueError("negative buffersize in recv")
+        if self.isMarked:
+            timeout = self._timeoutNow(timeout)
         loop = self.loop
         with loop.lock:
             if loop.owner != get_ident():
@@ -293,6 +282,8 @@ class Connection:
                 wanted = min(size, RECEIVE_BYTES)
                 self._mayRead(wanted)
                 self._await(lambda: self.size >= wanted or self.ended or self.lost, None)
+                if not self.inbox:
+                    return self._noBytes()
             elif not self.inbox:
                 self._awaitBytes(timeout)
             elif self.size < size:
@@ -357,6 +348,8 @@ class Connection:
         """
         See C{socket.send}.
         """
+        if self.isMarked:
+            timeout = self._timeoutNow(timeout)
         if timeout is None and not flags & _DONTWAIT:
             # send(2): one that blocks takes all.
             if (len(data) if data.__class__ is bytes else memoryview(data).nbytes) > SEND_BYTES:
@@ -394,6 +387,19 @@ class Connection:
             self.loop.flush(stream.channel.device)
             return len(data)
 
+    def awaitRoom(self, timeout: float | None) -> None:
+        """
+        Wait until C{send} does not block.
+
+        @raise OSError: It would fail, or there is no room yet.
+        """
+        with self.loop:
+            self.loop.poll()
+            if not self.writable():
+                self._await(self.writable, timeout)
+            if self.stream is None or self._isShut:
+                raise self._broken()
+
     def sendDirect(self, data: Any, timeout: float | None) -> bool:
         """
         Send what the medium can have at once, as most messages.
@@ -408,6 +414,8 @@ class Connection:
             if stream is None or not stream.direct or self._turns == turns or self._isShut or not data:
                 return False
             if data.__class__ is not bytes or stream.written is not None or len(data) > SEND_BYTES:
+                return False
+            if self.isMarked:
                 return False
             queuePair = stream.queuePair
             if queuePair.pending is not None:
@@ -435,6 +443,8 @@ class Connection:
         """
         See C{socket.sendall}: it returns when the medium has all of it.
         """
+        if self.isMarked:
+            timeout = self._timeoutNow(timeout)
         if data.__class__ is bytes and len(data) <= SEND_BYTES:
             self.send(data, flags, timeout)
             # Without the lock: another thread's write is its own to wait for.
@@ -549,6 +559,32 @@ class Connection:
         if self.stream is None or self.closed():
             return _CLOSE
         return _CLOSE_WAIT if self.peerEnded else _FIN_WAIT2 if self._isShut else _ESTABLISHED
+
+    @staticmethod
+    def option(value: int, length: int = 0) -> Any:
+        """
+        Return the value of an option as C{getsockopt} does: an integer, or octets if there is a length.
+        """
+        return value.to_bytes(4, sys.byteorder)[:length] if length else value
+
+    def info(self, found: Any) -> Any:
+        """
+        Return what the kernel says of its socket (TCP_INFO), with the state of this connection, which is the
+        first octet.
+
+        @param found: Octets, or an integer of the first four, as C{getsockopt} returns it without a length.
+        """
+        isNumber = isinstance(found, int)
+        octets = found.to_bytes(4, sys.byteorder, signed=True) if isNumber else found
+        octets = bytes((self.state(),)) + octets[1:]
+        return int.from_bytes(octets, sys.byteorder, signed=True) if isNumber else octets
+
+    def waiting(self) -> int:
+        """
+        Return the bytes that wait for C{recv} (FIONREAD).
+        """
+        self.look()
+        return self.size
 
     def unsent(self) -> int:
         """

@@ -7,17 +7,30 @@ descriptor.
 
 from __future__ import annotations
 
+import _pyio  # type: ignore[import-not-found]
+import builtins
 import errno
+import fcntl
+import io
 import os
+import socket as kernel
+import subprocess
+import sys
+import termios
 from collections.abc import Sequence
-from typing import Any
+from stat import S_ISFIFO
+from types import FunctionType
+from typing import Any, Final
 
 from twisted_ib.blocking.connection import SEND_BYTES, Connection, failure
-from twisted_ib.blocking.descriptors import partOf
-from twisted_ib.blocking.socket import socket
+from twisted_ib.blocking.descriptors import keep, leaving, partOf
 
 _read, _write, _readv, _writev = os.read, os.write, os.readv, os.writev
-_sendfile, _fdopen, _splice = os.sendfile, os.fdopen, getattr(os, "splice", None)
+_sendfile, _close, _splice = os.sendfile, os.close, getattr(os, "splice", None)
+_setBlocking, _fcntl = os.set_blocking, fcntl.fcntl
+_open, _ioctl, _execute = io.open, fcntl.ioctl, subprocess.Popen._execute_child  # type: ignore[attr-defined]
+#: What one C{splice} moves at most: the size of a pipe (pipe(7)).
+_SPLICE_BYTES: Final = 65536
 
 
 def _connectionOf(descriptor: Any) -> Connection | None:
@@ -99,47 +112,235 @@ def sendfile(out_fd: int, in_fd: int, offset: int | None, count: int, *more: Any
     return sent
 
 
-def splice(src: int, dst: int, *more: Any, **options: Any) -> int:
+def sendFile(skt: Any, file: Any, offset: int, count: int | None) -> int:
     """
-    See C{os.splice}: a socket over SDP is no end of it, as many a descriptor is none.
+    See C{socket.sendfile}: as sendfile(2) does, read at an offset, wherever the file stands.
+
+    @raise socket._GiveupOnSendfile: the standard library is to read the file by its methods.
     """
-    if _connectionOf(src) is not None or _connectionOf(dst) is not None:
-        raise failure(errno.EINVAL)
+    if skt.gettimeout() == 0:
+        raise ValueError("non-blocking sockets are not supported")
+    sent = 0
+    try:
+        try:
+            descriptor = file.fileno()
+            data = os.pread(descriptor, min(count or SEND_BYTES, SEND_BYTES), offset)
+        except (AttributeError, io.UnsupportedOperation, OSError) as e:
+            raise kernel._GiveupOnSendfile(e) from None  # type: ignore[attr-defined]
+        while data:
+            left = memoryview(data)
+            while left:
+                number = skt.send(left)
+                sent += number
+                left = left[number:]
+            size = SEND_BYTES if count is None else min(count - sent, SEND_BYTES)
+            data = os.pread(descriptor, size, offset + sent)
+        return sent
+    finally:
+        if sent and hasattr(file, "seek"):
+            file.seek(offset + sent)
+
+
+def splice(src: int, dst: int, count: int, *more: Any, **options: Any) -> int:
+    """
+    See C{os.splice}: between a socket over SDP and a pipe the bytes are copied.
+    """
     assert _splice is not None
-    moved: int = _splice(src, dst, *more, **options)
-    return moved
+    source, target = _connectionOf(src), _connectionOf(dst)
+    if source is None and target is None:
+        moved: int = _splice(src, dst, count, *more, **options)
+        return moved
+    if not S_ISFIFO(os.fstat(src if source is None else dst).st_mode):
+        raise failure(errno.EINVAL)
+    names = ("offset_src", "offset_dst", "flags")
+    given = {**dict(zip(names, more, strict=False)), **options}
+    offsets = given.get("offset_src"), given.get("offset_dst")
+    if any(each is not None for each in offsets):
+        raise failure(errno.EINVAL if offsets[source is not None] is None else errno.ESPIPE)
+    flags, size = given.get("flags", 0), min(count, _SPLICE_BYTES)
+    timeout = 0.0 if flags & os.SPLICE_F_NONBLOCK else _timeoutOf(dst if source is None else src)
+    # By a pipe of our own: between that and theirs the kernel moves what there is, or has room for.
+    out, into = os.pipe()
+    try:
+        if source is not None:
+            # What does not go into theirs stays where it is.
+            data = source.receive(size, kernel.MSG_PEEK, timeout)
+            done = _splice(out, dst, _write(into, data), flags=flags) if data else 0
+            if done:
+                source.receive(done, 0, 0.0)
+            return done
+        assert target is not None
+        target.awaitRoom(timeout)
+        moved = _splice(src, into, size, flags=flags)
+        return target.send(_read(out, moved), 0, None) if moved else 0
+    finally:
+        _close(out)
+        _close(into)
 
 
-def fdopen(fd: int, mode: str = "r", buffering: int = -1, *more: Any, **options: Any) -> Any:
+def _mark(fd: Any) -> None:
+    connection = _connectionOf(fd if isinstance(fd, int) else fd.fileno())
+    if connection is not None:
+        connection.isMarked = True
+
+
+def setBlocking(fd: int, blocking: bool, /) -> None:
     """
-    See C{os.fdopen}.
+    See C{os.set_blocking}.
     """
-    if _connectionOf(fd) is None:
-        return _fdopen(fd, mode, buffering, *more, **options)
-    closes = options.pop("closefd", True)
-    encoding, errors, newline = (*more, None, None, None)[:3]
-    made = socket(fileno=fd if closes else os.dup(fd))
-    texts = {"encoding": encoding, "errors": errors, "newline": newline, **options}
-    kind = mode.replace("r", "rw").replace("+", "") if "+" in mode else mode
-    file = made.makefile(kind, buffering, **texts)  # type: ignore[call-overload]
-    # The descriptor is closed with the file.
-    made.close()
-    return file
+    _setBlocking(fd, blocking)
+    _mark(fd)
 
 
-#: Of L{os}: the name, and what stands for it.
-CALLS = tuple(
-    (name, call)
-    for name, call in (
-        ("read", read),
-        ("readv", readv),
-        ("write", write),
-        ("writev", writev),
-        ("sendfile", sendfile),
-        ("splice", splice),
-        ("fdopen", fdopen),
-    )
-    if hasattr(os, name)
+def control(fd: Any, cmd: int, arg: Any = 0, /) -> Any:
+    """
+    See C{fcntl.fcntl}.
+    """
+    found = _fcntl(fd, cmd, arg)
+    if cmd == fcntl.F_SETFL:
+        _mark(fd)
+    return found
+
+
+def ioctl(fd: Any, request: int, arg: Any = 0, mutate_flag: bool = True, /) -> Any:
+    """
+    See C{fcntl.ioctl}: FIONREAD and SIOCOUTQ count the bytes of SDP.
+    """
+    found = _ioctl(fd, request, arg, mutate_flag)
+    if request == termios.FIONBIO:
+        _mark(fd)
+    if request not in (termios.FIONREAD, termios.TIOCOUTQ):
+        return found
+    connection = _connectionOf(fd if isinstance(fd, int) else fd.fileno())
+    if connection is None:
+        return found
+    number = connection.waiting() if request == termios.FIONREAD else connection.unsent()
+    octets = number.to_bytes(4, sys.byteorder)
+    if isinstance(found, bytes):
+        return octets + found[4:]
+    # It was written to the buffer.
+    with memoryview(arg) as view, view.cast("B") as room:
+        room[:4] = octets
+    return found
+
+
+class SocketFile(io.FileIO):
+    """
+    The file of a descriptor, as C{open} makes it.
+    """
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        """
+        See C{io.FileIO.readinto}.
+        """
+        self._checkReadable()  # type: ignore[attr-defined]
+        try:
+            return readv(self.fileno(), [buffer])
+        except BlockingIOError:
+            return None
+
+    def read(self, size: int | None = -1, /) -> bytes | None:  # type: ignore[override]
+        """
+        See C{io.FileIO.read}.
+        """
+        if size is None or size < 0:
+            return self.readall()
+        self._checkReadable()  # type: ignore[attr-defined]
+        try:
+            return read(self.fileno(), size)
+        except BlockingIOError:
+            return None
+
+    def readall(self) -> bytes | None:  # type: ignore[override]
+        """
+        See C{io.FileIO.readall}.
+        """
+        pieces = []
+        while piece := self.read(SEND_BYTES):
+            pieces.append(piece)
+        # Nothing, and not the end: there is nothing yet.
+        return None if piece is None and not pieces else b"".join(pieces)
+
+    def write(self, data: Any, /) -> int | None:  # type: ignore[override]
+        """
+        See C{io.FileIO.write}.
+        """
+        self._checkWritable()  # type: ignore[attr-defined]
+        try:
+            return write(self.fileno(), data)
+        except BlockingIOError:
+            return None
+
+    def close(self) -> None:
+        """
+        See C{io.FileIO.close}.
+        """
+        if self.closed or not self.closefd:
+            super().close()
+            return
+        with leaving(self.fileno()):
+            super().close()
+
+
+#: C{open} of the standard library in Python, whose files are L{SocketFile}s.
+_BUFFERS: Final = ("BufferedReader", "BufferedWriter", "BufferedRandom", "TextIOWrapper", "text_encoding")
+_openPython: Any = getattr(_pyio.open, "__func__", _pyio.open)
+_openSocket: Any = FunctionType(
+    _openPython.__code__,
+    {**vars(_pyio), **{name: vars(io)[name] for name in _BUFFERS}, "FileIO": SocketFile},
+    "open",
+    _openPython.__defaults__,
 )
 
-__all__ = ["CALLS", "fdopen", "read", "readv", "sendfile", "splice", "write", "writev"]
+
+def open(file: Any, *arguments: Any, **options: Any) -> Any:
+    """
+    See C{io.open}, which C{os.fdopen} calls.
+    """
+    call = _open if _connectionOf(file) is None else _openSocket
+    return call(file, *arguments, **options)
+
+
+def close(fd: int) -> None:
+    """
+    See C{os.close}.
+    """
+    with leaving(fd):
+        _close(fd)
+
+
+def execute(popen: Any, *arguments: Any) -> Any:
+    """
+    See C{subprocess.Popen}: start a process that is given no socket over SDP.
+    """
+    # Its standard descriptors are integers among the arguments; pass_fds is a tuple or a list.
+    given: list[Any] = []
+    code = _execute.__code__
+    for name, value in zip(code.co_varnames[1 : code.co_argcount], arguments, strict=False):
+        if name in ("p2cread", "c2pwrite", "errwrite"):
+            given.append(value)
+        elif name == "pass_fds":
+            given += value
+    keep(given)
+    return _execute(popen, *arguments)
+
+
+#: Of what owner: the name, and what stands for it.
+CALLS: tuple[tuple[Any, str, Any], ...] = (
+    *((os, name, call) for name, call in (("splice", splice),) if hasattr(os, name)),
+    (os, "read", read),
+    (os, "readv", readv),
+    (os, "write", write),
+    (os, "writev", writev),
+    (os, "sendfile", sendfile),
+    (os, "close", close),
+    (io, "open", open),
+    (builtins, "open", open),
+    (os, "set_blocking", setBlocking),
+    (fcntl, "fcntl", control),
+    (fcntl, "ioctl", ioctl),
+    (subprocess.Popen, "_execute_child", execute),
+)
+
+__all__ = ["CALLS", "SocketFile", "close", "execute", "ioctl", "open", "read", "readv", "sendFile"]
+__all__ += ["sendfile", "splice", "write", "writev"]

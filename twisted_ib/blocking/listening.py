@@ -44,6 +44,10 @@ class Listening(SocketListeners):
     @ivar sockets: How many sockets have it.
     """
 
+    listens = True
+    held = None
+    descriptor, inode = -1, 0
+
     def __init__(self, loop: BlockingLoop, skt: kernel.socket, backlog: int) -> None:
         """
         @param skt: The socket, which is bound.
@@ -104,7 +108,7 @@ class Listening(SocketListeners):
             self.loop.disturb()
         return connection
 
-    def drop(self) -> None:
+    def drop(self, isAborted: bool = False) -> None:
         """
         One socket has closed it; the last one ends it.
         """

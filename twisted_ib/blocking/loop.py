@@ -26,6 +26,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.python import log
 from twisted.python.failure import Failure
 
+from twisted_ib.blocking.descriptors import isElsewhere, isUsed, letAllGo
 from twisted_ib.blocking.waiter import NoLock, Waiter
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.ibreactor import IBReactor
@@ -473,6 +474,7 @@ class BlockingLoop:
             end = monotonic() + DRAIN_SECONDS
             while self._isUnsent() and monotonic() < end:
                 self.turn(end - monotonic(), None)
+            letAllGo(self)
             self.reactor.fireSystemEvent("shutdown")
             self.reactor.dispose()
             if forGood:
@@ -483,7 +485,8 @@ class BlockingLoop:
         for channel in channelsOf(self.reactor):
             for user in tuple(channel.users):
                 if (connection := getattr(user, "protocol", None)) is not None:
-                    connection.close()
+                    # What another process has is cut off, as are bytes that others read or wrote.
+                    connection.close(isUsed(connection) or isElsewhere(connection))
 
     def _isUnsent(self) -> bool:
         return any(

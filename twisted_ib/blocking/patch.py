@@ -10,7 +10,6 @@ L{patch} replaces them for good, before a program is imported; L{patched} for a 
 
 from __future__ import annotations
 
-import os
 import select
 import selectors
 import socket
@@ -66,7 +65,7 @@ _NAMES: tuple[tuple[Any, str, Any], ...] = (
     (socketserver.ForkingMixIn, "server_activate", _activateForking),
     (connection, "socket", _kernelSockets),
     (connection, "_WaitSelector", ourSelect.PollSelector),
-    *((os, name, call) for name, call in files.CALLS),
+    *files.CALLS,
 )
 
 #: How many L{patched} contexts are open, and what the names stood for before.

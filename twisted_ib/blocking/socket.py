@@ -22,8 +22,9 @@ from typing import Any, Final
 
 from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.connecting import Connecting, connecting, target
-from twisted_ib.blocking.connection import Connection, failure, octetsOf, sendFile
+from twisted_ib.blocking.connection import Connection, failure, octetsOf
 from twisted_ib.blocking.descriptors import Offloaded, offloaded
+from twisted_ib.blocking.files import sendFile
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.configuration.parser import CONNECT, LISTEN
@@ -451,20 +452,20 @@ class socket(_Plain, metaclass=_Sockets):
         """
         See C{socket.sendmsg}: there is no ancillary data.
         """
+        ancdata = list(ancdata)
         connection = self._carrying()
         if connection is None:
+            descriptors.keepRights(ancdata)
             return super().sendmsg(buffers, ancdata, flags, address)
         data = b"".join(buffers)
-        isAncillary = False
         for item in ancdata:
-            isAncillary = True
             if len(tuple(item)) != 3:
                 raise TypeError("sendmsg(): an item of ancillary data is (level, type, bytes)")
             level, kind, value = item
             index(level), index(kind), memoryview(value)
         if address is not None and not isinstance(address, tuple):
             raise TypeError(f"sendmsg(): the address must be a tuple, not {type(address).__name__}")
-        if isAncillary:
+        if ancdata:
             raise failure(errno.EINVAL)
         return connection.send(data, index(flags), self.gettimeout())
 
@@ -512,11 +513,11 @@ class socket(_Plain, metaclass=_Sockets):
         """
         See C{socket.getsockopt}.
         """
-        if (level, optname) == (kernel.SOL_SOCKET, kernel.SO_ERROR) and not buflen:
+        if (level, optname) == (kernel.SOL_SOCKET, kernel.SO_ERROR):
             connection = self._connection()
             if connection is not None:
-                return connection.takeError()
-            made = self._connecting
+                return connection.option(connection.takeError(), *buflen)
+            made = None if buflen else self._connecting
             if made is not None and made.error is not None:
                 self._connecting = None
                 return made.error.errno
@@ -524,9 +525,9 @@ class socket(_Plain, metaclass=_Sockets):
             if isinstance(self.sdp, Listening):
                 return 1
         found: Any = super().getsockopt(level, optname, *buflen)
-        isInfo = (level, optname) == (kernel.IPPROTO_TCP, kernel.TCP_INFO) and buflen
+        isInfo = (level, optname) == (kernel.IPPROTO_TCP, kernel.TCP_INFO)
         connection = self._connection() if isInfo else None
-        return found if connection is None else bytes((connection.state(),)) + found[1:]
+        return connection.info(found) if connection else found
 
     # -- the end
 
@@ -554,16 +555,16 @@ class socket(_Plain, metaclass=_Sockets):
             if not made.loop.forked:
                 with made.loop:
                     made.cancel()
-        part = None if sdp is None else descriptors.close(sdp)
-        if isinstance(part, Connection):
-            part.drop(descriptors.isReset(super()))
-        elif part is not None:
-            part.drop()
+        part: Any = sdp and descriptors.close(sdp)
+        if part is not None:
+            part.drop(not part.listens and descriptors.isReset(self.fileno()))
 
     def _real_close(self) -> None:
-        if self._sdp is not None or self._connecting is not None:
+        if not isinstance(self.sdp, Connection) and (self._sdp or self._connecting):
             self._drop()
-        super()._real_close()  # type: ignore[misc]
+        sdp, self._sdp = self._sdp, None
+        with descriptors.leaving(self.fileno(), sdp):
+            super()._real_close()  # type: ignore[misc]
 
     def detach(self) -> int:
         """

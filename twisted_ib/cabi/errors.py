@@ -7,17 +7,27 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any
 
+from twisted_ib import limits
+from twisted_ib.cabi import attend
 from twisted_ib.cabi.functions import Failure, Row
-from twisted_ib.errors import HCAError
+from twisted_ib.errors import DeviceClosedError, DeviceError, ForkedSocketError, HCAError, UnknownDeviceError
 from twisted_ib.hca.verbs import PyverbsError
 from twisted_ib.hca.verbs.base.errors import errnoOf
 
 #: With this variable in the environment, each error is written to the standard error with its traceback.
 DEBUG = "TWISTED_IB_CABI_DEBUG"
+
+#: These have an errno that says it, or a line of their own.
+_PLAIN = (UnknownDeviceError, DeviceClosedError, ForkedSocketError)
+#: Reasons that were said.
+_said: set[str] = set()
+#: A thread that another's exit(3) has overtaken sleeps so long at a time.
+ENDING_SECONDS = 0.1
 
 _FIXED = {Failure.MINUS_ONE: -1, Failure.ZERO: 0, Failure.NOTHING: None}
 
@@ -65,6 +75,18 @@ def numberOf(error: BaseException) -> int:
     return errno.EIO
 
 
+def _sayDevice(name: str, error: BaseException) -> None:
+    # Why a device cannot be opened, as that its UDP port is taken, is for the user: an errno has no words for
+    # it.  Once each: programs try again.
+    cause = error.__cause__ or error
+    if not isinstance(cause, DeviceError) or isinstance(cause, _PLAIN):
+        return
+    text = str(cause)
+    if text not in _said and len(_said) < limits.SAID_REASONS:
+        _said.add(text)
+        print(f"{name}: {text}", file=sys.stderr)
+
+
 def guarded(row: Row, function: Callable[..., Any], ffi: Any) -> Callable[..., Any]:
     """
     @return: the handler, but an error is a result of C, as the row says, and C{errno}.
@@ -78,9 +100,15 @@ def guarded(row: Row, function: Callable[..., Any], ffi: Any) -> Callable[..., A
             return function(*arguments)
         # No exception has a way through C.
         except BaseException as error:
+            # The process ends before its devices do: this thread hears nothing of that, or it might return
+            # from main() while the other is in exit(3).
+            while attend.isEnding():
+                time.sleep(ENDING_SECONDS)
             if loud:
                 print(f"{row.name}:", file=sys.stderr)
                 traceback.print_exc()
+            else:
+                _sayDevice(row.name, error)
             number = numberOf(error)
             ffi.errno = number
             if kind is Failure.ERRNO:

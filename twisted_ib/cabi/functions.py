@@ -51,6 +51,7 @@ class Row:
         none.  The thread can be cancelled there, and not in a handler.
     @ivar again: whether the handler waits a moment only and then returns L{AGAIN}: it is called again, and in
         between the thread can be cancelled.
+    @ivar nested: whether a handler calls it, too: it does not fail within another call of its thread.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Row:
     failure: Failure = attrs.field()
     before: str | None = None
     again: bool = False
+    nested: bool = False
 
     @failure.default
     def _failure(self) -> Failure:

@@ -79,7 +79,8 @@ class DeviceChannel:
         self.reactor = reactor
         self.device = device
         self.now = device.clock
-        self.localPorts = LocalPorts()
+        # Only the number of a connection that is TCP's is the kernel's; elsewhere it is in messages alone.
+        self.localPorts = LocalPorts(isFree=getattr(device.fabric, "isPortFree", None))
         self.batchedCalls = batchedCallsOf(reactor)
         self.users: dict[Any, int | None] = {}
         self.attempts: dict[Any, None] = {}

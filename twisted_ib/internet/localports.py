@@ -26,14 +26,18 @@ class LocalPorts:
     The local ends in use at one channel.
 
     @ivar ends: By local host and port number, the peer's address, or a set of several.
+    @ivar isFree: Whether the fabric lets a connection have a number, or L{None} if it has no say.
     """
 
-    def __init__(self, below: Callable[[int], int] | None = None) -> None:
+    def __init__(
+        self, below: Callable[[int], int] | None = None, isFree: Callable[[int], bool] | None = None
+    ) -> None:
         self.ends: dict[str, dict[int, Address | set[Address]]] = {}
         # RFC 6056 section 3.3.1: a random port keeps outsiders from guessing a connection.  Linux cma.c
         # (cma_alloc_any_port) begins at a random number, too.
         self._drawn = DrawnAhead(secrets.randbits, _EPHEMERAL_BITS)
         self._below = self._draw if below is None else below
+        self.isFree = isFree
 
     def _draw(self, below: int) -> int:
         return self._drawn(_EPHEMERAL_BITS)
@@ -49,7 +53,7 @@ class LocalPorts:
         ports = self.ends.get(host, {})
         if port:
             # bind(2) without SO_REUSEADDR: EADDRINUSE as long as any connection has the number.
-            if port in ports:
+            if port in ports or (self.isFree is not None and not self.isFree(port)):
                 return None
         else:
             port = self._free(ports, peer)
@@ -75,7 +79,8 @@ class LocalPorts:
             # Linux cma.c, cma_port_is_unique: a drawn number may be shared by connections to different peers,
             # as the pair of addresses and ports tells them apart.
             if there is None or not (peer in there if isinstance(there, set) else peer == there):
-                return port
+                if self.isFree is None or self.isFree(port):
+                    return port
         return 0
 
     def release(self, local: Address, peer: Address) -> None:

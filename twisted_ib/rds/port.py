@@ -90,7 +90,6 @@ class RDSPort(SocketRDMA, ReceiveQueue):
     @ivar maxPacketSize: the longest datagram, in bytes.
     @ivar connected: whether it is open.
     @ivar addresses: the addresses that it is bound to.
-    @ivar network: the state shared with the other sockets of the process.
     """
 
     #: For protocols made for UDP, which may ask.

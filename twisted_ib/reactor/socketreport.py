@@ -16,6 +16,7 @@ import attrs
 from twisted.internet import tcp
 
 from twisted_ib.errors import HCAError
+from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.switch.reason import Reason
 
 if TYPE_CHECKING:
@@ -56,6 +57,12 @@ class SocketReport:
             self.reactor.setTurn(self._turn)
 
     def _turn(self, timeout: float | None) -> Any:
+        # The page of an open device has listeners and connections already: without the reasons of TCP beside
+        # them the sockets of a process that is busy from here on would have none.
+        if self._isOpen():
+            self.reactor.setTurn(None)
+            self.appear()
+            return self.reactor.doPoll(timeout)
         began = perf_counter()
         found = self.reactor.doPoll(QUIET if timeout is None else min(timeout, QUIET))
         now = perf_counter()
@@ -63,6 +70,14 @@ class SocketReport:
             self.reactor.setTurn(None)
             self.appear()
         return found
+
+    def _isOpen(self) -> bool:
+        channels = channelsOf(self.reactor)
+        if not channels:
+            return False
+        from twisted_ib.hca.device.registry import DEFAULT_DEVICE
+
+        return any(each.device.name == DEFAULT_DEVICE for each in channels)
 
     def appear(self) -> None:
         """
@@ -110,7 +125,6 @@ class SocketReport:
         """
         from twisted_ib.hca.base.socketrows import sourcesOf, usersRows, values
         from twisted_ib.hca.device.registry import DEFAULT_DEVICE
-        from twisted_ib.internet.readers import channelsOf
         from twisted_ib.reactor.tcprows import hasSocket, identityOf, tcpRows
 
         # Each device is queried; one of them reports what belongs to none, or it would be listed twice.

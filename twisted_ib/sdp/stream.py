@@ -55,6 +55,7 @@ SDP_RECEIVES_LOW: Final = 32
 SDP_RECEIVES_LEAST: Final = 4
 #: Receives that must remain for control messages when data has arrived (CA4-82).
 SDP_CONTROL_RECEIVES: Final = 2
+_MESSAGE: Final = limits.INLINE_MESSAGE
 _RECEIVES: Final = limits.SDP_RECEIVES
 _LOW: Final = SDP_RECEIVES_LOW
 #: Marks the end of stream in L{Stream.held}.
@@ -136,7 +137,13 @@ class Stream(StreamSender):
         if machine.told - machine.received < _CREDITS_LOW:
             self._credit()
         # Nothing waits while the stream is direct, which is asked first as most messages find it so.
-        if self.direct or self.corked:
+        if self.direct:
+            return
+        if self.corked:
+            # The callback has returned, so a whole message may leave amid the batch: the peer copies it while
+            # it is in the cache, and while the next one is taken here.
+            if self.room >= 0 and self.buffer is not None and self.buffer.limit - self.room >= _MESSAGE:
+                self.flush()
             return
         if self.buffer is not None or self.ending or self.pendingControl is not None:
             self.resume()

@@ -232,7 +232,9 @@ class StreamSender:
         @raise WrongThreadError: Called outside the reactor's thread.
         """
         if data.__class__ is bytes and _ident() == self.thread:
-            if self.direct and data:
+            length = len(data)
+            # A longer one is not sent as it is, and whoever is to be paused by it is told in this turn.
+            if self.direct and 0 < length <= _MESSAGE:
                 device = self.channel.device
                 batch = device.batch
                 if self.batch != batch:
@@ -241,7 +243,6 @@ class StreamSender:
                     if not self.delivering:
                         device.writers.append(self)
                     return
-            length = len(data)
             room = self.room - length
             if room > GATHER_LEFT and length:
                 self.room = room

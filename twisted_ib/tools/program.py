@@ -161,6 +161,15 @@ def pythonProgram(text: str, arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {text}", *arguments]
 
 
+def childProgram(text: str, arguments: Sequence[str]) -> list[str]:
+    """
+    Make a command line as L{pythonProgram}, for a child of this process, which gets SIGTERM when this one
+    ends, be it by SIGKILL.
+    """
+    tie = "from twisted_ib.hca.host.libc import endWithParent as tie"
+    return pythonProgram(f"{tie}; tie({os.getpid()}, {signal.SIGTERM:d}); {text}", arguments)
+
+
 def complain(program: str, error: BaseException | None) -> None:
     """
     Print an error as one line on standard error.

@@ -7,15 +7,30 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import subprocess
 import sysconfig
+import venv
 from pathlib import Path
 from typing import Any
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.cabi.library import built
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.cabi.building import build, libraries
 from twisted_ib.errors import LibraryBuildError
+
+#: A program that has no cffi calls libibverbs, and prints the number of devices and the names that are new.
+_OTHER = """
+import ctypes
+try:
+    import _cffi_backend
+except ImportError:
+    before = set(globals())
+    count = ctypes.c_int()
+    ctypes.CDLL("libibverbs.so.1").ibv_get_device_list(ctypes.byref(count))
+    print(count.value, sorted(set(globals()) - before - {"before", "count"}))
+"""
 
 
 class MissingTests(SynchronousTestCase):
@@ -109,6 +124,35 @@ class MissingTests(SynchronousTestCase):
         for home, cache in (("/a:b", ""), ("/$ORIGIN", "relative"), ("/", "/a;b"), ("relative", "relative")):
             self.patch(build.os, "environ", {**build.os.environ, "HOME": home, "XDG_CACHE_HOME": cache})
             self.assertIn("the loader finds no libraries in ", self.failing())
+
+
+class OtherEnvironmentTests(SynchronousTestCase):
+    """
+    Programs of Python in environments of their own.
+    """
+
+    def test_lacking(self) -> None:
+        """
+        One without cffi gets the backend of this environment, and nothing in its C{__main__}.
+        """
+        folder = built()
+        other = Path(self.mktemp()).resolve()
+        venv.create(other, symlinks=True, with_pip=False)
+        result = subprocess.run(
+            [str(other / "bin" / "python"), "-c", _OTHER],
+            # Trial gives its workers our path.
+            env={
+                **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+                "LD_LIBRARY_PATH": str(folder),
+                "TWISTED_IB_DEVICE": "shm0",
+            },
+            capture_output=True,
+            text=True,
+            timeout=HANG_SECONDS,
+            check=False,
+        )
+        found = result.returncode, result.stdout, result.stderr
+        self.assertEqual(found, (0, "1 []\n", ""))
 
 
 class CacheTests(SynchronousTestCase):

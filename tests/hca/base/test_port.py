@@ -12,7 +12,7 @@ from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.base.attributes import portAttributes
 from twisted_ib.hca.base.events import EventType
-from twisted_ib.hca.base.port import DEFAULT_PREFIX, PhysicalState, Port, PortChange, PortState
+from twisted_ib.hca.base.port import DEFAULT_PREFIX, PhysicalState, Port, PortChange, PortState, linkGigabits
 from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.verbs import enums
 
@@ -147,3 +147,20 @@ class ApplyTests(SynchronousTestCase):
         self.assertEqual((port.counter("qkey_violations"), port.counter("any")), (1 << 16, (1 << 64) - 1))
         found = portAttributes(port)
         self.assertEqual((found["bad_pkey_cntr"], found["qkey_viol_cntr"]), (3, 0xFFFF))
+
+
+class RateTests(SynchronousTestCase):
+    """
+    L{linkGigabits}.
+    """
+
+    def test_rates(self) -> None:
+        """
+        Rates of links are Linux's (sysfs.c rate_show): of 4X EDR 100 Gb/s, not 103; 0 of what is unknown.
+        """
+        for width, speed, rate in (
+            *((1, 1, 2.5), (2, 1, 10), (2, 2, 20), (2, 4, 40), (2, 8, 40), (2, 16, 56), (2, 32, 100)),
+            *((2, 64, 200), (2, 128, 400), (2, 256, 800), (4, 32, 200), (8, 32, 300), (16, 32, 50)),
+            *((3, 32, 0), (2, 3, 0), (0, 0, 0)),
+        ):
+            self.assertEqual(linkGigabits(width, speed), rate, (width, speed))

@@ -157,3 +157,20 @@ def answers(table: ConnectionTable) -> list[cm.AnyMessage]:
     while (output := table.nextOutput()) is not None:
         found.append(cm.byAttribute[output[1]].parse(output[2], 0, 232))
     return found
+
+
+def listening(*bounds: int) -> ConnectionTable:
+    """
+    A table that listens.
+    """
+    table = ConnectionTable(0xB, random.Random(1).getrandbits, *bounds)
+    table.listen(SERVICE, None)
+    return table
+
+
+def flood(table: ConnectionTable, source: str, count: int, first: int = 1) -> None:
+    """
+    Send REQs to a table.
+    """
+    for number in range(first, first + count):
+        send(table, ask(number, localCommunicationID=number, localCAGUID=0xA), source)

@@ -7,16 +7,14 @@ from __future__ import annotations
 import gc
 import random
 import weakref
-from collections.abc import Iterator
 from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.hca.cm.net import SERVICE, Net, answers, ask, send
+from tests.hca.cm.net import SERVICE, Net, answers, ask, flood, listening, send
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.cm import table as cmTable
-from twisted_ib.hca.cm.admission import EVICTION_CHECKS
 from twisted_ib.hca.cm.machine import Connection, Event, State
 from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.wire import cm
@@ -261,183 +259,37 @@ class LimitTests(SynchronousTestCase):
     Every bound is reached.
     """
 
-    def flood(self, table: ConnectionTable, source: str, count: int, first: int = 1) -> None:
-        """
-        Send REQs.
-        """
-        for number in range(first, first + count):
-            send(table, ask(number, localCommunicationID=number, localCAGUID=0xA), source)
-
-    def table(self, *bounds: int) -> ConnectionTable:
-        """
-        A table that listens.
-        """
-        table = ConnectionTable(0xB, random.Random(1).getrandbits, *bounds)
-        table.listen(SERVICE, None)
-        return table
-
     def test_halfOpenOfASource(self) -> None:
         """
         REQs of a source over its bound are dropped, those of others are not; a connection that opens or ends
         makes room.
         """
-        table = self.table(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
-        self.flood(table, "x", 1030)
+        table = listening(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
+        flood(table, "x", 1030)
         self.assertEqual((len(table), table.counters["halfOpenExceeded"]), (1024, 6))
-        self.flood(table, "y", 1)
+        flood(table, "y", 1)
         self.assertEqual(len(table), 1025)
         first, second = list(table._connections.values())[:2]
         first.reject(28, b"", 0.0)
         second.accept(REP(), 0.0)
         second.established(0.0)
-        self.flood(table, "x", 3, 2000)
+        flood(table, "x", 3, 2000)
         self.assertEqual((len(table), table.counters["halfOpenExceeded"]), (1026, 7))
 
     def test_halfOpenInAll(self) -> None:
         """
         All sources together have a bound.
         """
-        table = self.table(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
+        table = listening(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
         for number in range(5):
-            self.flood(table, f"source {number}", 1000)
+            flood(table, f"source {number}", 1000)
         self.assertEqual((len(table), table.counters["halfOpenExceeded"]), (4096, 904))
-
-    def test_strangers(self) -> None:
-        """
-        Where sources are addresses, a REQ over the limit evicts the oldest half-open one: of its own source,
-        or else of all. The evicted one's listener is notified.
-        """
-        table = self.table()
-        table.limitHalfOpen(3, 5)
-        self.flood(table, "x", 5)
-        self.assertEqual((len(table), table.counters["halfOpenReplaced"]), (3, 2))
-        left = [(c.destination, c.remoteID) for c in table._connections.values()]
-        self.assertEqual(left, [("x", 3), ("x", 4), ("x", 5)])
-        self.flood(table, "y", 1)
-        second = list(table._connections.values())[1]
-        second.accept(REP(), 0.0)
-        table.events.clear()
-        for number in range(4):
-            self.flood(table, f"z{number}", 1)
-        # Those that gave way are the three of x.
-        self.assertEqual((len(table), table.counters["halfOpenReplaced"]), (5, 5))
-        told = [event[1] for event in table.events if event[0] == Event.UNREACHABLE]
-        self.assertIs(told[1], second)
-        self.assertEqual([c.destination for c in told], ["x"] * 3)  # type: ignore[union-attr]
-        self.assertIsNone(second.deadline)
-        self.assertIsNone(table.deadline(False))
-        self.assertEqual(len(table._halfOpenLimit.oldest or ()), table._halfOpenLimit.halfOpen)
-        for source in ("x", "y", "z0", "z1", "z2", "z3"):
-            table.pathLost(source)
-        self.assertEqual((len(table), table._halfOpenLimit.halfOpen, table._halfOpenLimit.oldest), (0, 0, {}))
-
-    def test_shown(self) -> None:
-        """
-        A source with a connection that came up keeps what it asks for: what comes over the limit of all is
-        dropped and may be repeated. After the time that a living peer needs it gives way as all others do.
-        """
-        table = self.shown(100, 3)
-        self.assertEqual([c.remoteID for c in table._connections.values()], [1, 2, 3, 4])
-        self.assertEqual((table.counters["halfOpenExceeded"], table.counters["halfOpenReplaced"]), (2, 0))
-        late = limits.CM_HALF_OPEN_SECONDS
-        send(table, ask(7, localCommunicationID=7, localCAGUID=0xA), "x", late)
-        left = [c.remoteID for c in table._connections.values()]
-        self.assertEqual((len(left), left[0], left[-1]), (4, 1, 7))
-
-    def test_forgedAsShown(self) -> None:
-        """
-        Who forges the address of a source with a connection cannot lock it out: over the source's own limit
-        its newest REQ takes the place of its oldest, and the connection stays.
-        """
-        table = self.shown(3, 100)
-        self.assertEqual([c.remoteID for c in table._connections.values()], [1, 4, 5, 6])
-        self.assertEqual((table.counters["halfOpenExceeded"], table.counters["halfOpenReplaced"]), (0, 2))
-
-    def shown(self, *bounds: int) -> ConnectionTable:
-        """
-        @return: a table with a connection that came up, after which five REQs came from its address.
-        """
-        table = self.table()
-        table.limitHalfOpen(*bounds)
-        self.flood(table, "x", 1)
-        (first,) = table._connections.values()
-        first.accept(REP(), 0.0)
-        first.established(0.0)
-        self.flood(table, "x", 5, 2)
-        self.assertEqual(first.state, State.ESTABLISHED)
-        return table
-
-    def test_shownAmongForged(self) -> None:
-        """
-        Forged sources evict each other, and none of a source that has shown itself; one REQ looks at few.
-        """
-        table = self.table()
-        table.limitHalfOpen(limits.CM_HALF_OPEN_PER_ADDRESS, 40)
-        self.flood(table, "x", 1)
-        (first,) = table._connections.values()
-        first.accept(REP(), 0.0)
-        first.established(0.0)
-        self.flood(table, "x", 20, 2)
-        for number in range(200):
-            self.flood(table, f"z{number}", 1)
-        mine = [c for c in table._connections.values() if c.destination == "x"]
-        self.assertEqual((len(mine), table._halfOpenLimit.halfOpen), (21, 40))
-        # Where all of them stand together, each time round, so many REQs found nothing else.
-        turns = 1 + 200 // (40 - 21)
-        self.assertLessEqual(table.counters["halfOpenExceeded"], turns * (21 // EVICTION_CHECKS))
-
-    def test_hundredAtOnce(self) -> None:
-        """
-        A hundred connects at once from one address come up, each.
-        """
-        net = Net()
-        net.b.limitHalfOpen(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
-        active = [net.a.connect("b", ask(number + 1), None, net.now) for number in range(100)]
-        net.pump()
-        for number, (_, passive, _) in enumerate(net.events["b"]):
-            passive.accept(REP(localQPN=number + 1), net.now)
-        net.pump()
-        for connection in active:
-            connection.ready(net.now)
-        net.pump()
-        for table in (net.a, net.b):
-            self.assertEqual({c.state for c in table._connections.values()}, {State.ESTABLISHED})
-        self.assertEqual((len(net.b), net.b.counters["halfOpenReplaced"]), (100, 0))
-
-    def test_strangersCost(self) -> None:
-        """
-        A source at its limit is answered as fast however many others there are.
-        """
-        looked = 0
-
-        class Counting(dict[Connection, float]):
-            """
-            Counts who is looked at.
-            """
-
-            def __iter__(self) -> Iterator[Connection]:
-                """
-                Look at all.
-                """
-                nonlocal looked
-                for each in super().__iter__():
-                    looked += 1
-                    yield each
-
-        table = self.table()
-        table.limitHalfOpen(2, 1000)
-        table._halfOpenLimit.oldest = Counting()
-        for number in range(300):
-            self.flood(table, f"z{number}", 1)
-        self.flood(table, "x", 12)
-        self.assertEqual((len(table), table.counters["halfOpenReplaced"]), (302, 10))
-        self.assertLess(looked, 20)
 
     def test_strangersAmplify(self) -> None:
         """
         Nobody makes this side repeat its answers faster than is sensible.
         """
-        table = self.table()
+        table = listening()
         request = ask(1, localCommunicationID=1)
         request.localCMResponseTimeout = 0
         send(table, request, "x")
@@ -452,10 +304,10 @@ class LimitTests(SynchronousTestCase):
         what all have together, so that others are still heard.
         """
         self.assertLessEqual(16 * limits.CM_HALF_OPEN_PER_PATH, limits.CM_HALF_OPEN_PATHS)
-        table = self.table()
-        self.flood(table, "x", limits.CM_HALF_OPEN_PER_PATH + 1)
+        table = listening()
+        flood(table, "x", limits.CM_HALF_OPEN_PER_PATH + 1)
         self.assertEqual((len(table), table.counters["halfOpenExceeded"]), (4096, 1))
-        self.flood(table, "y", 1)
+        flood(table, "y", 1)
         self.assertEqual(len(table), 4097)
 
     def test_connectionsOfASource(self) -> None:
@@ -464,19 +316,19 @@ class LimitTests(SynchronousTestCase):
         one that ends makes room.
         """
         self.assertLessEqual(4 * limits.CM_CONNECTIONS_PER_PATH, limits.CM_CONNECTIONS)
-        table = self.table()
+        table = listening()
         with mock.patch.object(limits, "CM_CONNECTIONS_PER_PATH", 3):
-            self.flood(table, "x", 3)
+            flood(table, "x", 3)
             for connection in list(table._connections.values()):
                 connection.accept(REP(), 0.0)
                 connection.established(0.0)
-            self.flood(table, "x", 2, 10)
+            flood(table, "x", 2, 10)
             self.assertEqual((len(table), table.counters["connectionsExceeded"]), (3, 2))
-            self.flood(table, "y", 1)
+            flood(table, "y", 1)
             self.assertEqual(len(table), 4)
             first = next(iter(table._connections.values()))
             send(table, DREQ(first.remoteID, first.localID), "x")
-            self.flood(table, "x", 1, 20)
+            flood(table, "x", 1, 20)
             self.assertEqual((len(table), table.counters["connectionsExceeded"]), (4, 2))
 
     def test_connections(self) -> None:
@@ -484,9 +336,9 @@ class LimitTests(SynchronousTestCase):
         A table holds so many connections: over it REQs are lost, and connect
         is an error.
         """
-        table = self.table()
+        table = listening()
         with mock.patch.object(limits, "CM_CONNECTIONS", 3):
-            self.flood(table, "x", 4)
+            flood(table, "x", 4)
             self.assertRaises(ResourceLimitError, table.connect, "x", ask(), None, 0.0)
         self.assertEqual((len(table), table.counters["tableFull"]), (3, 1))
 
@@ -494,16 +346,16 @@ class LimitTests(SynchronousTestCase):
         """
         REQs are lost while too many events wait.
         """
-        table = self.table()
+        table = listening()
         with mock.patch.object(limits, "CM_EVENTS", 3):
-            self.flood(table, "x", 5)
+            flood(table, "x", 5)
         self.assertEqual((len(table), table.counters["eventsFull"]), (3, 2))
 
     def test_outputs(self) -> None:
         """
         Messages are lost while too many wait.
         """
-        table = self.table()
+        table = listening()
         with mock.patch.object(cmTable, "CM_OUTPUTS", 3):
             for number in range(5):
                 octets = DREQ(number + 1, 9).pack()

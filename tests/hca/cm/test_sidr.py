@@ -6,6 +6,7 @@ peers that write what they like.
 from __future__ import annotations
 
 import random
+from operator import methodcaller
 from typing import Any
 from unittest import mock
 
@@ -52,6 +53,8 @@ class FakeTable:
     """
     A table that writes down what it is asked.
     """
+
+    pack = staticmethod(methodcaller("pack"))
 
     def __init__(self) -> None:
         """

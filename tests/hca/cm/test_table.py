@@ -14,7 +14,8 @@ from twisted_ib.hca.cm.machine import Event, State
 from twisted_ib.hca.cm.states import COUNTERS
 from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.connection import RejectReason
-from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REJ, REP, REQ, RTU
+from twisted_ib.hca.wire import cm
+from twisted_ib.hca.wire.cm import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU, SIDR_REP, SIDR_REQ
 from twisted_ib.hca.wire.cm.codes import MessageKind
 
 
@@ -418,3 +419,82 @@ class PathLostTests(SynchronousTestCase):
         net.b.receive("x", DREQ.attribute, DREQ(1, 2).pack(), 0, 232, 0.0)
         self.assertEqual(net.b.pathLost("x"), [])
         self.assertIsNone(net.b.nextOutput())
+
+
+class LengthTests(SynchronousTestCase):
+    """
+    Tables on a medium that carries the length of private data.
+    """
+
+    def lengths(self, privateData: bytes) -> dict[type[cm.AnyMessage], set[int]]:
+        """
+        @return: how many octets of private data each kind of message has on the wire.
+        """
+        net = Net()
+        for table in (net.a, net.b):
+            table.keepLengths()
+        active, passive = net.request(privateData=privateData)
+        passive.sendMRA(net.now, 20, privateData)
+        net.wait(PERIOD)
+        passive.accept(REP(localQPN=9, privateData=privateData), net.now)
+        net.pump()
+        active.ready(net.now, privateData)
+        net.pump()
+        for repeated in (passive, active):
+            # The RTU again for a REP, an APR for a LAP.
+            kind: type[REP | LAP] = REP if repeated is active else LAP
+            message = kind(repeated.remoteID, repeated.localID)
+            where, source = (net.a, "b") if repeated is active else (net.b, "a")
+            octets = message.packExact()
+            where.receive(source, message.attribute, octets, 0, len(octets), net.now)
+            net.pump()
+        active.disconnect(net.now, privateData)
+        net.pump()
+        _, refused = net.request(2)
+        refused.reject(28, privateData, net.now)
+        net.pump()
+        request = SIDR_REQ(serviceID=SERVICE, privateData=privateData)
+        net.a.lookups.ask("b", request, "user", 3, 20, net.now)
+        net.pump()
+        net.events["b"].pop()[1].answer(SIDR_REP(privateData=privateData), net.now)
+        net.pump()
+        found: dict[type[cm.AnyMessage], set[int]] = {}
+        for (_, kind), octets in zip(net.carried, net.octets, strict=True):
+            found.setdefault(kind, set()).add(len(octets) - (232 - kind.privateDataBytes))
+        return found
+
+    def test_program(self) -> None:
+        """
+        Private data is as long as the program's, zeros at its end included.
+        """
+        sizes = self.lengths(b"five\0")
+        for kind in (MRA, REJ, REP, RTU, DREQ, SIDR_REQ, SIDR_REP):
+            self.assertEqual((kind, sizes.pop(kind)), (kind, {5}))
+        self.assertEqual(sizes, {REQ: {5, 0}, APR: {0}, DREP: {0}})
+
+    def test_none(self) -> None:
+        """
+        Without any there is none, and so it is where nobody listens, for an id that nobody has and for a REP
+        that no RTU follows.
+        """
+        sizes = self.lengths(b"")
+        self.assertEqual(set(map(tuple, sizes.values())), {(0,)})
+        self.assertEqual(len(sizes), 10)
+        net = Net()
+        net.b.keepLengths()
+        for message in (ask(localCommunicationID=5), REP(3, 4), DREQ(3, 4, 5)):
+            net.b.unlisten(SERVICE)
+            octets = message.packExact()
+            net.b.receive("a", message.attribute, octets, 0, len(octets), 0.0)
+        net.b.lossless = True
+        net.b.listen(SERVICE, "listener")
+        for number in (6, 7):
+            octets = ask(number, localCommunicationID=number).packExact()
+            net.b.receive("a", REQ.attribute, octets, 0, len(octets), 0.0)
+        first, second = (event[1] for event in net.b.events)
+        first.accept(REP(localQPN=1), 0.0, False)  # type: ignore[union-attr]
+        second.ignore(0.0)  # type: ignore[union-attr]
+        kinds = [cm.byAttribute[attribute] for _, attribute, _ in net.b.outputs]
+        self.assertEqual(kinds, [REJ, REJ, DREP, REP, MRA])
+        for kind, (_, _, octets) in zip(kinds, net.b.outputs, strict=True):
+            self.assertEqual((kind, len(octets)), (kind, 232 - kind.privateDataBytes))

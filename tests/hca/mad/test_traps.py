@@ -8,7 +8,7 @@ from attrs import evolve
 
 from tests.hca.mad.sma.cases import SMATestCase
 from twisted_ib import limits
-from twisted_ib.hca.base.port import PortState
+from twisted_ib.hca.base.port import PhysicalState, PortState
 from twisted_ib.hca.mad.attributes.notice import LinkStateDetails, Notice, NoticeType, Trap
 from twisted_ib.hca.mad.sma import notice, setSM
 from twisted_ib.hca.mad.traps import Traps
@@ -225,6 +225,21 @@ class TrapTests(SMATestCase):
                 count += 1
         self.assertEqual(count, 1)
         self.assertEqual(far.state, PortState.INIT)
+
+    def test_disabled(self) -> None:
+        """
+        A switch port that an SMP disables, or enables, is reported by its switch, which loses a link that
+        nobody else can tell of (issue 32, line 18).
+        """
+        far = self.port("Switch1", 1)
+        for turn, state in enumerate((PhysicalState.DISABLED, PhysicalState.POLLING)):
+            self.traps.changed(far.setPhysicalState(state), 100.0 * turn)
+            (sent,) = self.traps.due(100.0 * turn)
+            self.assertIs(sent.port, self.source)
+            self.assertTrue(self.repress(sent.octets))
+        # Down before and after: no link has changed.
+        self.traps.changed(self.port("Switch1", 7).setPhysicalState(PhysicalState.DISABLED), 300.0)
+        self.assertEqual(self.sent(300.0), [])
 
     def test_onlyLinks(self) -> None:
         """

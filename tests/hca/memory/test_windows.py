@@ -51,6 +51,35 @@ class AllocateTests(WindowTestCase):
         error = self.assertRaises(ResourceBusyError, self.memory.deallocateDomain, self.pd)
         self.assertIn("2 memory windows", str(error))
 
+    def test_gone(self) -> None:
+        """
+        Memory that is gone is opened neither by a region's key nor by a window's; what is still there is.
+        """
+        asked = []
+
+        def present(offset: int, length: int) -> bool:
+            """
+            The first 10 bytes are there.
+            """
+            asked.append((offset, length))
+            return offset + length <= 10
+
+        region = self.memory.register(
+            bytearray(100), self.region.access | REMOTE_READ, self.pd, BASE, present=present
+        )
+        window = self.memory.allocateWindow(self.pd, 1)
+        self.memory.bind(window, region, BASE + 4, 96, REMOTE_READ)
+        for key, address in ((region.key, BASE), (window.key, BASE + 4)):
+            self.memory.check(key, address, 4, REMOTE_READ, self.pd)
+            self.assertRaises(MemoryAccessError, self.memory.check, key, address, 20, REMOTE_READ, self.pd)
+            self.assertRaises(MemoryAccessError, self.memory.check, key, address, 101, REMOTE_READ, self.pd)
+        self.assertEqual(asked, [(0, 4), (0, 20), (4, 4), (4, 20)])
+        # Other memory of the device's own is not asked about.
+        self.memory.bind(window, None, 0, 0, 0)
+        self.memory.reregister(region, bytearray(100), address=BASE)
+        self.memory.check(region.key, BASE, 100, REMOTE_READ, self.pd)
+        self.assertEqual(len(asked), 4)
+
     def test_foreignDomain(self) -> None:
         """
         The domain must be one of the same device.

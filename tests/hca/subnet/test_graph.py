@@ -175,8 +175,14 @@ class StateTests(GraphTestCase):
         A disabled port stays down, whatever the other end does, until it polls.
         """
         self.activate()
-        self.far.setPhysicalState(DISABLED)
+        self.stateChange()
+        # PortState was not what was set: it followed by itself, at both ends.
+        self.assertEqual(
+            self.far.setPhysicalState(DISABLED), [Change(self.far, True), Change(self.near, True)]
+        )
+        self.assertTrue(self.stateChange())
         self.assertEqual(self.states(), (DOWN, DOWN))
+        self.assertEqual(self.far.setPhysicalState(DISABLED), [])
         for state in (SLEEP, POLLING):
             self.assertEqual(self.near.setPhysicalState(state), [Change(self.near)])
         self.assertEqual(self.states(), (DOWN, DOWN))

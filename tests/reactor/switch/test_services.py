@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import socket
+from stat import S_ISSOCK
 from typing import Any
 
 from twisted.application.internet import ClientService, StreamServerEndpointService
@@ -163,6 +164,8 @@ def internetSockets() -> set[tuple[Any, ...]]:
     found = set()
     for name in os.listdir("/proc/self/fd"):
         try:
+            if not S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
             # A socket of its own for the same: closing it leaves the other open.
             with socket.socket(fileno=os.dup(int(name))) as skt:
                 if skt.family in (socket.AF_INET, socket.AF_INET6):

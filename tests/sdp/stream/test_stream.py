@@ -254,6 +254,36 @@ class SendTests(PairTestCase):
         self.settle()
         self.assertEqual([len(message) - 16 for message in raw.messages], [40005, 65536, 30000])
 
+    def test_leavesAmidBatch(self) -> None:
+        """
+        What callbacks of a batch have written leaves when one has returned and it is a message's worth: the
+        copies of a large answer overlap.  Less waits for the end of the batch.
+        """
+        for length, left in ((limits.INLINE_MESSAGE, [0, 1, 2, 3]), (16384, [0, 0, 0, 0, 1, 1, 1, 1])):
+            one, two = self.pair.connected()
+            found: list[int] = []
+
+            def answer(data: bytes, two: Any = two, found: list[int] = found) -> None:
+                """
+                Echo, and note how many messages have left.
+                """
+                found.append(two.machine.sequence)
+                two.write(data)
+
+            one.write(b"x")
+            self.settle()
+            before = two.machine.sequence
+            two.heard.dataReceived = answer
+            messages = [bytes([n]) * length for n in range(len(left))]
+            for message in messages:
+                one.write(message)
+                one.endOfBatch()
+                one.channel.device._dirty.clear()
+            self.pair.b.turn()
+            self.assertEqual([each - before for each in found], left)
+            self.settle()
+            self.assertEqual(one.heard.data, b"".join(messages))
+
     def test_controlForCredits(self) -> None:
         """
         Without credits control messages are owed, in order, before data.

@@ -4,8 +4,10 @@ Tests for C{ib-demo}, run as a user runs it: as a process.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -15,9 +17,18 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import programOf
 from tests.support.waiting import HANG_SECONDS
+from twisted_ib.hca.host import libc
 from twisted_ib.tools.demo.demo import webArguments
 
 COMMAND = [sys.executable, "-c", programOf("demo.demo")]
+#: The steps that take a second or more on a slow machine.
+STEPS = (
+    "Waiting for twistd",
+    "Waiting for the second server",
+    "Measuring round trips",
+    "Measuring a file",
+    "Fetching from the web server",
+)
 
 
 class DemoTests(SynchronousTestCase):
@@ -103,6 +114,48 @@ class DemoTests(SynchronousTestCase):
         self.assertEqual(int(used[1]), 4)
         self.assertGreater(int(used[2].replace(",", "")), 40_000_000 // 65536)
 
+    def test_terminal(self) -> None:
+        """
+        On a terminal each step shows that it goes on, with rich and without, and takes its bar back.
+        """
+        for hasRich in (True, False):
+            main, terminal = os.openpty()
+            self.addCleanup(os.close, main)
+            command = (
+                COMMAND
+                if hasRich
+                else [*COMMAND[:2], f"import sys; sys.modules['rich'] = None; {COMMAND[2]}"]
+            )
+            process = subprocess.Popen(
+                command,
+                env={**self.environment, "TERM": "xterm", "COLUMNS": "100"},
+                stdin=subprocess.DEVNULL,
+                stdout=terminal,
+                stderr=terminal,
+                text=True,
+                start_new_session=True,
+            )
+            os.close(terminal)
+            self.addCleanup(self.end, process)
+            shown = b""
+            # read(2) of a terminal without a process at its other end: EIO.
+            with contextlib.suppress(OSError):
+                while data := os.read(main, 65536):
+                    shown += data
+            out = shown.decode()
+            self.assertEqual(process.wait(HANG_SECONDS), 0, out)
+            for step in STEPS:
+                self.assertGreater(out.count(step), 1, (step, out))
+            if hasRich:
+                # The cursor is shown as often as it was hidden (xterm's DECTCEM).
+                self.assertEqual(out.count("\x1b[?25l"), out.count("\x1b[?25h"))
+            else:
+                self.assertNotIn("\x1b", out)
+                for line in out.replace("\r\n", "\n").split("\n"):
+                    self.assertFalse([each for each in STEPS if each in line.rpartition("\r")[2]], line)
+            self.assertIn("hashes match", out)
+            self.leavesNothing(process)
+
     def test_noSDP(self) -> None:
         """
         Where SDP cannot work it says why in one sentence, and fails.
@@ -151,3 +204,26 @@ class DemoTests(SynchronousTestCase):
         A closed terminal leaves nothing behind.
         """
         self.interrupted(signal.SIGHUP)
+
+    def test_killed(self) -> None:
+        """
+        The servers of one that is killed end by themselves.
+        """
+        process = self.start()
+        assert process.stdout is not None
+        for line in process.stdout:
+            # Both servers run.
+            if line.startswith("Round trips"):
+                break
+        with open(f"/proc/{process.pid}/task/{process.pid}/children") as children:
+            servers = [libc.pidfdOpen(int(each)) for each in children.read().split()]
+        poller = select.poll()
+        for each in servers:
+            self.addCleanup(os.close, each)
+            poller.register(each, select.POLLIN)
+        self.assertEqual(len(servers), 2)
+        process.kill()
+        for _ in servers:
+            [(ended, _), *_] = poller.poll(HANG_SECONDS * 1000) or [(-1, 0)]
+            self.assertIn(ended, servers)
+            poller.unregister(ended)

@@ -154,6 +154,19 @@ class AsPythonTests(_RunTestCase):
         self.assertIn("ZeroDivisionError", failing.communicate(timeout=HANG_SECONDS)[1])
         self.assertEqual(failing.returncode, 1)
 
+    def test_errors(self) -> None:
+        """
+        An error, one of syntax too, is shown as Python shows it: no frame is one of C{ib-run}.
+        """
+        (self.folder / "wrong.py").write_text("def f(:\n")
+        (self.folder / "failing.py").write_text("def f():\n    1 / 0\nf()\n")
+        for words in (["wrong.py"], ["failing.py"], ["-m", "failing"], ["-c", "def f(:"], ["-c", "1 / 0"]):
+            # Python itself names a file by its whole path, too, if it was given so.
+            whole = [str(self.folder / word) if word.endswith(".py") else word for word in words]
+            expected = self.started(*whole).communicate(timeout=HANG_SECONDS)
+            found = self.running("-q", *whole).communicate(timeout=HANG_SECONDS)
+            self.assertEqual(found, expected)
+
     def test_spawn(self) -> None:
         """
         Processes of C{multiprocessing} find the program.

@@ -106,12 +106,9 @@ def startCode(library: Library) -> str:
     """
     @return: the code that the interpreter runs when a function of the library is called first.
     """
-    # A program that is Python has its own path: what is missing there comes behind it, and this package from
-    # where the library was built.
-    behind = packagePath()
+    # This package from where the library was built, whatever the program's path has.
     return f"""
 import sys
-sys.path.extend(each for each in {behind!r} if each not in sys.path)
 name = "twisted_ib"
 if name not in sys.modules:
     from importlib.util import module_from_spec, spec_from_file_location
@@ -121,6 +118,20 @@ if name not in sys.modules:
     spec.loader.exec_module(package)
 import twisted_ib.cabi.{library.folder}.library
 """
+
+
+def pathCode() -> str:
+    """
+    @return: the code that extends the path, before the backend of cffi is imported.
+    """
+    code = f"import sys; sys.path.extend([each for each in {packagePath()!r} if each not in sys.path])"
+    # It leaves no name in the program's module __main__.
+    return f"exec({code!r}, {{}})"
+
+
+def _literal(text: str) -> str:
+    # Octal escapes end after three digits.
+    return '"' + "".join(f"\\{octet:03o}" for octet in text.encode()) + '"'
 
 
 def _cache() -> Path:
@@ -242,6 +253,8 @@ def _build(library: Library, temporary: Path, made: Path, compiler: Sequence[str
         *compiler,
         *("-shared", "-fPIC", "-O2", "-w", "-pthread"),
         "-DPy_InitializeEx=twisted_ib_initialize",
+        "-DPyImport_ImportModule=twisted_ib_import",
+        f"-DTWISTED_IB_PATH={_literal(pathCode())}",
         f'-DTWISTED_IB_EXECUTABLE="{sys.executable}"',
         f'-DTWISTED_IB_SONAME="{library.soname}"',
         f"-I{sysconfig.get_path('include')}",

@@ -9,9 +9,11 @@ from itertools import groupby
 
 from twisted_ib.cabi.functions import AGAIN, Failure, Row
 
+#: The variables of C{interpreter.c} that the libraries of a process share.
+_SHARED = "twisted_ib_used; twisted_ib_in_python; twisted_ib_inside;"
 _RESULTS = {
-    Failure.ERRNO: "EOPNOTSUPP",
-    Failure.NEGATIVE_ERRNO: "-EOPNOTSUPP",
+    Failure.ERRNO: "refused",
+    Failure.NEGATIVE_ERRNO: "-refused",
     Failure.MINUS_ONE: "-1",
     Failure.ZERO: "0",
     Failure.NULL: "NULL",
@@ -41,7 +43,9 @@ def _body(row: Row) -> str:
     # pthread_cancel(3) would end a thread that waits for Python's lock, and leave that locked for ever.
     lines = [
         "pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling);",
+        "twisted_ib_inside++;",
         f"{assign}{call}",
+        "twisted_ib_inside--;",
         "pthread_setcancelstate(cancelling, NULL);",
     ]
     if row.again:
@@ -61,9 +65,13 @@ def _body(row: Row) -> str:
 
 def exportedFunctions(table: Sequence[Row]) -> str:
     """
-    @return: the functions in C that a program calls; each calls its handler, but not after fork(2).
+    @return: the functions in C that a program calls; each calls its handler, but not after fork(2), and not
+        in a signal's handler that has interrupted one.
     """
-    functions = ["int twisted_ib_refused(const char *name);\n"]
+    functions = [
+        "int twisted_ib_refused(const char *name, int nested);\n"
+        'extern __thread volatile int twisted_ib_inside __attribute__((tls_model("initial-exec")));\n'
+    ]
     for row in table:
         # The name is given to the linker only: in C the header has it, at times as a macro or inline, and
         # with types that changed with its version.
@@ -74,8 +82,8 @@ def exportedFunctions(table: Sequence[Row]) -> str:
             functions.append(f"{declaration}\n{{\n")
         else:
             functions.append(f"static {declaration}\n{{\n")
-        functions.append(f'int cancelling;\nif (twisted_ib_refused("{row.name}"))\n')
-        functions.append(f"return {_RESULTS[row.failure]};\n")
+        functions.append(f'int cancelling, refused = twisted_ib_refused("{row.name}", {row.nested:d});\n')
+        functions.append(f"if (refused) {{\nerrno = refused;\nreturn {_RESULTS[row.failure]};\n}}\n")
         functions.append(_body(row))
     return "".join(functions)
 
@@ -89,7 +97,7 @@ def versionScript(table: Sequence[Row]) -> str:
         f"{name} {{ global: {' '.join(f'{row.name};' for row in rows)} }};\n"
         for name, rows in groupby(exported, key=lambda row: row.version)
     ]
-    return "".join(nodes) + "TWISTED_IB_LOCAL { global: twisted_ib_used; local: *; };\n"
+    return "".join(nodes) + f"TWISTED_IB_LOCAL {{ global: {_SHARED} local: *; }};\n"
 
 
 __all__ = ["exportedFunctions", "handlerDeclarations", "pointerDeclarations", "versionScript"]

@@ -15,7 +15,7 @@ from twisted_ib.cabi.cm.structures import Endpoint, endpointOf, octets, socketAd
 from twisted_ib.cabi.errors import HandleError
 from twisted_ib.cabi.functions import handler
 from twisted_ib.cabi.pointers import addressOf, given
-from twisted_ib.hca.verbs import AddrInfo, enums
+from twisted_ib.hca.verbs import AddrInfo
 from twisted_ib.hca.verbs.cm.addrinfo import Address, resolve
 
 #: The parts of each C{struct rdma_addrinfo} that is not freed.
@@ -123,7 +123,8 @@ def rdma_getaddrinfo(node: Any, service: Any, hints: Any, res: Any) -> int:
     source = destination = b""
     if hints:
         flags, space, kind = hints.ai_flags, hints.ai_port_space, hints.ai_qp_type
-        family = hints.ai_family if flags & enums.RAI_FAMILY or not (node or service) else 0
+        # librdmacm addrinfo.c, ucma_convert_to_ai: RAI_FAMILY is not looked at.
+        family = hints.ai_family
         source = octets(hints.ai_src_addr, hints.ai_src_len)
         if not (node or service):
             destination = octets(hints.ai_dst_addr, hints.ai_dst_len)

@@ -19,6 +19,7 @@ from twisted_ib.cabi.pointers import given
 from twisted_ib.cabi.umad.issm import issmPath
 from twisted_ib.cabi.umad.structures import hold, isHeld, release, textOf
 from twisted_ib.hca.base.attributes import PORT
+from twisted_ib.hca.base.port import linkGigabits
 from twisted_ib.hca.base.traits import LinkLayer, TransportType
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.device.registry import deviceNames, traitsOf
@@ -32,9 +33,6 @@ _DEFAULT: Final = "ib0"
 #: C{link_layer} of sysfs.
 _LINK_LAYERS: Final = {LinkLayer.INFINIBAND: b"InfiniBand", LinkLayer.ETHERNET: b"Ethernet"}
 _TYPE: Final = b"twisted_ib"
-#: PortInfo's LinkWidthActive: lanes; and LinkSpeedActive: Gb/s of a lane (IBTA vol. 1 14.2.5.6).
-_LANES: Final = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
-_GIGABITS: Final = {1: 2.5, 2: 5.0, 4: 10.0, 8: 10.0, 16: 14.0625, 32: 25.78125, 64: 50.0, 128: 100.0}
 
 #: The devices of this process, for as long as it is: a program asks of them time and again, and each is at a
 #: port of its own while it is open.
@@ -88,7 +86,7 @@ def _fillPort(device: Device, target: Any) -> None:
     target.ca_name, target.portnum = device.name.encode()[: _NAME_BYTES - 1], PORT
     target.base_lid, target.lmc, target.sm_lid, target.sm_sl = port.lid, port.lmc, port.smLID, port.smSL
     target.state, target.phys_state = int(port.state), int(port.physicalState)
-    target.rate = int(_LANES.get(port.width, 1) * _GIGABITS.get(port.speed, 0))
+    target.rate = int(linkGigabits(port.width, port.speed))
     target.capmask = _big(port.capMask, 4)
     target.gid_prefix, target.port_guid = _big(port.subnetPrefix, 8), _big(port.gids[0] & _GUID, 8)
     keys = port.partitions.keys

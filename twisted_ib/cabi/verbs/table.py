@@ -102,7 +102,8 @@ _DEVICE = (
         Failure.MINUS_ONE,
     ),
     Row("ibv_fork_init", "IBVERBS_1.1", "int ibv_fork_init(void)"),
-    Row("ibv_is_fork_initialized", "IBVERBS_1.13", "int ibv_is_fork_initialized(void)"),
+    # librdmacm begins this library by it.
+    Row("ibv_is_fork_initialized", "IBVERBS_1.13", "int ibv_is_fork_initialized(void)", nested=True),
     Row("ibv_dontfork_range", "IBVERBS_1.1", "int ibv_dontfork_range(void *base, size_t size)"),
     Row("ibv_dofork_range", "IBVERBS_1.1", "int ibv_dofork_range(void *base, size_t size)"),
 )

@@ -473,8 +473,7 @@ class IFabricOwner(Interface):
     """
 
     wanted = Attribute(
-        "L{None}, or called without arguments when something was published and"
-        " nothing may follow that ends the batch."
+        "L{None}, or called when something was published and nothing may follow that ends the batch."
     )
     queuePairs = Attribute("The queue pairs, by number.")
     partitions = Attribute("The L{PartitionTable<twisted_ib.hca.base.partition.PartitionTable>}.")
@@ -582,8 +581,7 @@ class IDatagramConsumer(Interface):
         A datagram arrived.
 
         @param source: the L{DatagramSource<twisted_ib.hca.services.datagramconsumer.DatagramSource>}.
-        @param buffer: bytes, with the payload from C{start} to C{stop}; the headers are before it, the
-            immediate if there is one directly.
+        @param buffer: bytes, the payload from C{start} to C{stop} behind the headers, the immediate the last.
         """
 
     def failed(reason):  # type: ignore[no-untyped-def]

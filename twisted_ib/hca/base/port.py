@@ -22,8 +22,23 @@ from twisted_ib.hca.base.traits import LinkLayer
 DEFAULT_PREFIX = 0xFE80 << 48
 #: The largest unicast LID; those above are of multicast groups, and 0xFFFF is permissive (IBTA vol. 1 4.1.3).
 LARGEST_UNICAST_LID = 0xBFFF
+#: Lanes of PortInfo's LinkWidthActive (IBTA vol. 1 14.2.5.6); 16 is 2X, which came later (ib_verbs.h,
+#: IB_WIDTH_2X).
+LANES = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
+#: Gb/s of a lane: LinkSpeedActive and, from 16 on, LinkSpeedExtActive in one number (libibverbs/verbs.h,
+#: ibv_port_attr.active_speed).  4 and 8 are QDR and FDR10, of one rate; FDR and EDR are rounded as Linux's
+#: sysfs.c rate_show does.
+LANE_GIGABITS = {1: 2.5, 2: 5.0, 4: 10.0, 8: 10.0, 16: 14.0, 32: 25.0, 64: 50.0, 128: 100.0, 256: 200.0}
 _HALF = 64
 _LOW = (1 << _HALF) - 1
+
+
+def linkGigabits(width: int, speed: int) -> float:
+    """
+    @param width: a link's width, as of L{LANES}, and C{speed} that of its lanes, as of L{LANE_GIGABITS}.
+    @return: its rate, in Gb/s; 0 if one of them is unknown.
+    """
+    return LANES.get(width, 0) * LANE_GIGABITS.get(speed, 0.0)
 
 
 class PortState(IntEnum):

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 from twisted_ib import limits
 from twisted_ib.hca.cm.peer import Peer
+from twisted_ib.hca.cm.states import State
 
 if TYPE_CHECKING:
     from twisted_ib.hca.cm.machine import Connection
-
-#: Connections that one REQ looks at to find one that may be evicted.
-EVICTION_CHECKS = 8
 
 
 class HalfOpenLimit:
@@ -21,11 +19,12 @@ class HalfOpenLimit:
     The bounds of a connection table.
 
     @ivar halfOpen: REQs of all peers that are not established yet.
-    @ivar oldest: those connections, oldest first, with the time of their REQ, if a new REQ over the limit
-        evicts the oldest; L{None} if it is dropped.
+    @ivar strangers: if a new REQ over the limit evicts the oldest: the half-open connections of sources
+        without a connection that came up, oldest first, with the time of their REQ.
+    @ivar shown: the same of sources with one.
     """
 
-    __slots__ = ("_inAll", "_perSource", "halfOpen", "oldest")
+    __slots__ = ("_inAll", "_perSource", "_replaces", "halfOpen", "shown", "strangers")
 
     def __init__(self, perSource: int, inAll: int, replaces: bool = False) -> None:
         """
@@ -36,10 +35,12 @@ class HalfOpenLimit:
         self._perSource = perSource
         self._inAll = inAll
         self.halfOpen = 0
-        # A dictionary as an ordered set. Eviction is for sources that can be forged: dropping new REQs there
-        # would let a flood of forged ones lock everybody out (RFC 4987 section 3.4, recycling the oldest
-        # half-open TCB).
-        self.oldest: dict[Connection, float] | None = {} if replaces else None
+        # Eviction is for sources that can be forged: dropping new REQs there would let a flood of forged ones
+        # lock everybody out (RFC 4987 section 3.4, recycling the oldest half-open TCB).
+        self._replaces = replaces
+        # Dictionaries as ordered sets.
+        self.strangers: dict[Connection, float] = {}
+        self.shown: dict[Connection, float] = {}
 
     def changed(self, connection: Connection, isHalfOpen: bool, now: float) -> None:
         """
@@ -54,44 +55,54 @@ class HalfOpenLimit:
             if not peer.halfOpen:
                 peer.halfOpen = {}
             peer.halfOpen[key] = connection
-            if self.oldest is not None:
-                self.oldest[connection] = now
+            if self._replaces:
+                # The new one is among its peer's connections already.
+                hasShown = len(peer.connections) > len(peer.halfOpen)
+                (self.shown if hasShown else self.strangers)[connection] = now
         else:
             self.halfOpen -= 1
             del peer.halfOpen[key]
-            if self.oldest is not None:
-                del self.oldest[connection]
+            if self._replaces:
+                if self.strangers.pop(connection, None) is None:
+                    del self.shown[connection]
+                elif connection.state is State.ESTABLISHED:
+                    self._show(peer)
+
+    def _show(self, peer: Peer) -> None:
+        for other in peer.halfOpen.values():
+            since = self.strangers.pop(other, None)
+            if since is not None:
+                self.shown[other] = since
 
     def victim(self, peer: Peer | None, now: float) -> Connection | None:
         """
         @param peer: the source of a new REQ, L{None} if nothing is known of it.
-        @return: the connection to evict for it; L{None} if there is room, this table does not evict, or it
-            has found none that may be: then the new one is dropped.
+        @return: the connection to evict for it; L{None} if there is room, this table does not evict, or none
+            may be evicted: then the new one is dropped.
         """
-        if self.oldest is None:
+        if not self._replaces:
             return None
+        hasShown = peer is not None and len(peer.connections) > len(peer.halfOpen)
         # A peer over its own limit evicts one of its own, so that it cannot displace the connections of
-        # others; and of any age, so that nobody who forges its address can lock it out.
+        # others.
         if peer is not None and len(peer.halfOpen) >= self._perSource:
-            return next(iter(peer.halfOpen.values()))
-        if self.halfOpen < self._inAll:
+            first = next(iter(peer.halfOpen.values()))
+        elif self.halfOpen < self._inAll:
             return None
-        for _ in range(EVICTION_CHECKS):
-            first = next(iter(self.oldest))
-            if self._mayGo(first, now):
-                return first
-            # The next REQ looks at others.
-            self.oldest[first] = self.oldest.pop(first)
-        return None
-
-    def _mayGo(self, connection: Connection, now: float) -> bool:
-        # An address with a connection that came up is no forgery: its REP is answered within a round trip,
-        # and a REQ that is dropped comes again.
-        peer: Peer = connection.peer
-        if len(peer.connections) <= len(peer.halfOpen):
-            return True
-        assert self.oldest is not None
-        return now - self.oldest[connection] >= limits.CM_HALF_OPEN_SECONDS
+        else:
+            # Strangers and sources that have shown themselves are sure of half the table each, and have all
+            # that the others leave: neither kind of flood takes the other's places.
+            share = self._inAll // 2
+            if len(self.strangers) > share:
+                return next(iter(self.strangers))
+            if len(self.shown) > share and not hasShown:
+                return next(iter(self.shown))
+            first = next(iter(self.shown if hasShown else self.strangers))
+        # One that has shown itself is probably no forger: its REP is out and is answered within a round trip,
+        # and a REQ that is dropped comes again.  But its address may be forged, so not for long.
+        since = self.shown.get(first)
+        isYoung = since is not None and now - since < limits.CM_HALF_OPEN_SECONDS
+        return None if isYoung else first
 
     def lacks(self, peer: Peer | None, connections: int, events: int) -> str | None:
         """

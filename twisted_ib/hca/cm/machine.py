@@ -38,7 +38,7 @@ class ConnectionContext(Protocol):
 
     @ivar sourcesForgeable: whether a REQ proves nothing about its source.
     @ivar lossless: whether no message is lost while the peer lives.
-    @ivar pack: serializes a REQ, REP, REJ or DREQ for the medium.
+    @ivar pack: serializes every message for the medium.
     """
 
     caGUID: int

@@ -84,10 +84,12 @@ class LookupContext(Protocol):
     Services of the connection table for its lookups.
 
     @ivar lossless: whether no message is lost while the peer lives.
+    @ivar pack: serializes every message for the medium.
     """
 
     counters: dict[str, int]
     lossless: bool
+    pack: Callable[[Any], bytes]
 
     def send(self, output: Output) -> None:
         """
@@ -202,7 +204,7 @@ class Lookup:
 
 
 def _ask(lookup: Lookup, request: SIDR_REQ, now: float) -> None:
-    lookup.output = (lookup.destination, request.attribute, request.pack())
+    lookup.output = (lookup.destination, request.attribute, lookup.lookups.table.pack(request))
     _repeat(lookup, request, now)
 
 
@@ -232,7 +234,7 @@ def _answer(lookup: Lookup, reply: SIDR_REP, now: float) -> None:
     reply.serviceID = lookup.serviceID
     # IBTA vol. 1 12.11: the SIDR_REP is matched by request id, not by transaction; Linux cm.c
     # cm_sidr_rep_handler.
-    lookup.output = (lookup.destination, reply.attribute, reply.pack())
+    lookup.output = (lookup.destination, reply.attribute, lookup.lookups.table.pack(reply))
     _repeat(lookup, reply, now)
 
 

@@ -76,7 +76,7 @@ class ConnectionTable:
     @ivar counters: anomalies by name, see L{COUNTERS}.
     @ivar lossless: whether no message is lost while the peer lives: then one is repeated only if an MRA, or a
         SIDR_REP's NO_QP, says so.
-    @ivar pack: serializes a message with private data of a program.
+    @ivar pack: serializes every message for the medium, see L{keepLengths}.
     @ivar draw: draws a communication id; where no stranger can send it is the number of a queue pair.
     @ivar lookups: SIDR exchanges.
     @ivar accepted: connections whose REP was sent and whose RTU is awaited, by their queue pair number.
@@ -485,7 +485,7 @@ class ConnectionTable:
             # Answered without state, ids swapped: the peer retransmits its DREQ until a DREP comes (Linux
             # cm.c cm_issue_drep).
             reply = DREP(message.remoteCommunicationID, message.localCommunicationID)
-            self.send((source, reply.attribute, reply.pack()))
+            self.send((source, reply.attribute, self.pack(reply)))
         elif connection.destination is not source and connection.destination != source:
             self.counters["foreignSource"] += 1
         elif connection.localQPN != message.remoteQPN:
@@ -546,7 +546,7 @@ class ConnectionTable:
         )
         if isinstance(message, REP):
             reject.localCommunicationID = message.remoteCommunicationID
-        self.send((source, reject.attribute, reject.pack()))
+        self.send((source, reject.attribute, self.pack(reject)))
 
     def _newID(self) -> int:
         # Random: an off-path attacker cannot guess it (RFC 6528 for TCP's sequence numbers), and after a

@@ -74,7 +74,7 @@ def askAgain(table: ConnectionContext, destination: Any, localID: int, remoteID:
     """
     # IBTA vol. 1 12.6.6: when an MRA's time is over, the REQ is repeated.
     message = MRA(localID, remoteID, serviceTimeout=CM_AGAIN_CODE)
-    table.send((destination, MRA.attribute, message.pack()))
+    table.send((destination, MRA.attribute, table.pack(message)))
 
 
 def _sendFinal(connection: Connection, message: MRA | REJ | RTU | DREP | APR) -> None:
@@ -100,10 +100,11 @@ def _reply(connection: Connection, reply: REP, now: float) -> None:
 def _replyOnly(connection: Connection, reply: REP, now: float) -> None:
     # IBTA vol. 1 12.9.8: the RTU tells the passive side that its REP has arrived and the peer's queue pair is
     # ready.  A medium that loses nothing and keeps the order lets no message be late for it.
+    table = connection.table
     reply.localCommunicationID = connection.localID
     reply.remoteCommunicationID = connection.remoteID
-    reply.localCAGUID = connection.table.caGUID
-    connection.table.send((connection.destination, reply.attribute, reply.pack()))
+    reply.localCAGUID = table.caGUID
+    table.send((connection.destination, reply.attribute, table.pack(reply)))
     connection.output = None
     connection.localQPN = reply.localQPN
 
@@ -116,7 +117,7 @@ def _replied(connection: Connection, reply: REP, now: float) -> None:
 def _sendReady(connection: Connection, message: RTU, now: float) -> None:
     message.localCommunicationID = connection.localID
     message.remoteCommunicationID = connection.remoteID
-    output = (connection.destination, RTU.attribute, message.pack())
+    output = (connection.destination, RTU.attribute, connection.table.pack(message))
     # A repeated REP draws the RTU again (Linux cm.c cm_dup_rep_handler). Without private data it can be made
     # from the two ids, so an idle connection keeps no 232 octets for it.
     connection.output = output if message.privateData else None
@@ -150,7 +151,7 @@ def _prepareMRA(connection: Connection, message: MRA, now: float) -> None:
     message.messageMRAed = MessageKind.REP if repRcvd else MessageKind.REQ
     message.localCommunicationID = connection.localID
     message.remoteCommunicationID = connection.remoteID
-    connection.output = (connection.destination, MRA.attribute, message.pack())
+    connection.output = (connection.destination, MRA.attribute, connection.table.pack(message))
 
 
 def _extend(connection: Connection, message: MRA, now: float) -> None:

@@ -22,6 +22,7 @@ except ImportError:  # pragma: no cover - a Python built without libffi
 
 if sys.platform != "win32":
     import fcntl
+    import resource
 
 # Linux include/uapi/linux/fcntl.h, memfd.h and include/uapi/asm-generic/mman-common.h.
 F_ADD_SEALS = 1033
@@ -36,6 +37,8 @@ MADV_DONTFORK = 10
 # Linux include/uapi/linux/inotify.h; IN_UNMOUNT and IN_IGNORED are reported unasked.
 IN_ATTRIB = 0x4
 IN_MOVE_SELF = 0x800
+# Linux include/uapi/linux/prctl.h.
+PR_SET_PDEATHSIG = 1
 
 # syscalls(2): numbers differ by architecture; those of calls added since 2019, like pidfd_open, do not.
 _SYSTEM_CALLS = {
@@ -132,6 +135,20 @@ def getSeals(fd: int) -> int:
     return fcntl.fcntl(fd, F_GET_SEALS)
 
 
+def endWithParent(parent: int, number: int) -> None:
+    """
+    Have the kernel send this process a signal when its parent ends, however that ends (prctl(2),
+    PR_SET_PDEATHSIG).  Where it cannot, nothing changes.
+
+    @param parent: the parent's process number: if it has ended already, the signal comes at once.
+    @param number: the signal.
+    """
+    if ctypes is not None and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(number))
+        if os.getppid() != parent:
+            os.kill(os.getpid(), number)
+
+
 def isNonBlocking(fd: int) -> bool:
     """
     Whether the open file behind a descriptor has O_NONBLOCK at this moment; every holder can change it.
@@ -184,10 +201,11 @@ def _probe() -> None:
 
 
 @cache
-def available() -> tuple[str, ...]:
+def available(size: int = mmap.PAGESIZE) -> tuple[str, ...]:
     """
     Report what this machine lacks for shared-memory rings, one clause each.
 
+    @param size: of one segment, in bytes.
     @return: empty if nothing is missing; else the fabric carries its records over sockets.
     """
     if sys.platform != "linux":
@@ -199,6 +217,10 @@ def available() -> tuple[str, ...]:
         missing.append("an x86-64 processor")
     if sys.byteorder != "little" or sys.maxsize < 1 << 32:
         missing.append("a 64-bit Python")
+    # Asked, not tried: in a program that is not Python SIGXFSZ would end the process.
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if most != resource.RLIM_INFINITY and most < size:
+        missing.append(f"files of {size} bytes (ulimit -f)")
     try:
         _probe()
     except (OSError, ValueError, AttributeError) as error:
@@ -211,6 +233,7 @@ __all__ = [
     "IN_MOVE_SELF",
     "addSeals",
     "available",
+    "endWithParent",
     "eventfd",
     "getSeals",
     "immortal",

@@ -24,7 +24,7 @@ from twisted_ib.hca.mad.rmpp.segments import (
     fault,
     headerOf,
 )
-from twisted_ib.hca.mad.rmpp.sender import RMPP_ACK_SECONDS, RMPP_RETRIES, RMPP_RETRIES_UNPROVEN, Sender
+from twisted_ib.hca.mad.rmpp.sender import RMPP_ACK_SECONDS, Sender
 from twisted_ib.hca.wire.mad.mad import RESPONSE
 
 if TYPE_CHECKING:
@@ -249,10 +249,9 @@ class Transfers:
         if not self._hasRoom(len(data)) or (isResponse and self._isFull(self._sending, key)):
             raise ResourceLimitError(f"{len(self._sending)} transfers are sent already")
         now = self.device.clock()
-        isProven = not isResponse or self._hasFollowed(key)
-        unproven = RMPP_RETRIES if isProven else RMPP_RETRIES_UNPROVEN
-        machine = Sender(head, data, now, unproven=unproven, expectsResponse=expectsResponse)
-        sending = self._sending[key] = Sending(*(self, key, machine, len(data)), post, ended, isProven)
+        # A request of several segments proves nothing: it can be sent without having seen an ACK.
+        machine = Sender(head, data, now, isProven=not isResponse, expectsResponse=expectsResponse)
+        sending = self._sending[key] = Sending(*(self, key, machine, len(data)), post, ended, not isResponse)
         self._bytesSent += len(data)
         sending.step(machine.begin, now)
         sending.watch()
@@ -266,11 +265,6 @@ class Transfers:
             if not each.isProven and not each.machine.acknowledged:
                 self._drop(each)
         return len(self._sending) < RMPP_TRANSFERS and self._bytesSent + size <= RMPP_BYTES
-
-    def _hasFollowed(self, key: Key) -> bool:
-        # The sender of a request of several segments has had the ACK of the first one.
-        request = self._complete.get((*key[:5], key[5] ^ RESPONSE))
-        return request is not None and request.machine.count > 1
 
     def _drop(self, sending: Sending) -> None:
         del self._sending[sending.key]

@@ -100,6 +100,7 @@ class Memory:
         pd: ProtectionDomain,
         address: int | None = None,
         segment: object = None,
+        present: Callable[[int, int], bool] | None = None,
     ) -> MemoryRegion:
         """
         Register a buffer.
@@ -109,6 +110,7 @@ class Memory:
         @param pd: the protection domain.
         @param address: of the first byte; random if L{None}, 0 with L{Access.ZERO_BASED}.
         @param segment: see L{MemoryRegion.segment}.
+        @param present: see L{MemoryRegion.present}.
 
         @raise MemoryRegionError: the rights, the buffer or the address are not possible.
         @raise ResourceLimitError: there are too many regions.
@@ -118,7 +120,7 @@ class Memory:
             raise ResourceLimitError(f"a device registers at most {limits.MEMORY_REGIONS} memory regions")
         view = _view(buffer)
         access = _checkAccess(view, access)
-        region = MemoryRegion(view, self._address(address, len(view), access), access, pd, segment)
+        region = MemoryRegion(view, self._address(address, len(view), access), access, pd, segment, present)
         # Issued when nothing can fail any more, so that no key is used up by a refused
         # registration.
         region.key = self._keys.issue()
@@ -135,6 +137,7 @@ class Memory:
         address: int | None = None,
         segment: object = ...,
         keepKey: bool = False,
+        present: Callable[[int, int], bool] | None = None,
     ) -> None:
         """
         Change a region and its key (IBTA vol. 1 11.2.8).  On error the region stays as it was.
@@ -147,6 +150,7 @@ class Memory:
             as in L{register}.
         @param segment: see L{MemoryRegion.segment}; if not given it stays with the buffer, and a new
             buffer has none.
+        @param present: of a new buffer, see L{MemoryRegion.present}.
         @param keepKey: keep the key, as Linux rxe does; a new buffer has a new key in any case.
 
         @raise MemoryRegionError: as L{register}, or the region is not registered here.
@@ -168,6 +172,8 @@ class Memory:
             segment = region.segment if buffer is None else None
         region.view, region.length, region.address = view, len(view), address
         region.access, region.segment = access, segment
+        if buffer is not None:
+            region.setPresent(present)
         if pd is not None:
             region.pd.release("memory regions")
             region.pd = pd
@@ -323,9 +329,11 @@ class Memory:
         # Python's integers do not wrap: address + length beyond 2^64 is out of bounds, not a small
         # number.
         offset = address - region.address
-        if offset < 0 or length < 0 or offset + length > region.length:
+        if (offset < 0 or length < 0 or offset + length > region.sure) and not region.isWithin(
+            offset, length
+        ):
             raise MemoryAccessError(
-                f"{length} bytes at {address:#x} are not within the memory region of key {key:#010x}"
+                f"{length} bytes at {address:#x} are not within the memory region of key {key:#010x}, or gone"
             )
         if access & ~region.access:
             raise MemoryAccessError(

@@ -4,6 +4,7 @@ Protection domains and memory regions, created by L{Memory<twisted_ib.hca.memory
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from twisted_ib.hca.base.refcount import RefCounted
@@ -40,9 +41,12 @@ class MemoryRegion(RefCounted):
     @ivar key: local and remote key.
     @ivar segment: the shared memory that the bytes lie in, if the fabric allocated them so that a peer can
         map them; else L{None}.  Opaque here.
+    @ivar present: tells whether so many bytes from an offset on are there, for memory that is not kept by
+        L{view} and may go while it is registered; L{None} for all other.
+    @ivar sure: the offset before which all bytes are there for certain: L{length}, or none.
     """
 
-    __slots__ = ("access", "address", "key", "length", "pd", "segment", "view")
+    __slots__ = ("access", "address", "key", "length", "pd", "present", "segment", "sure", "view")
 
     kind = "memory region"
 
@@ -53,6 +57,7 @@ class MemoryRegion(RefCounted):
         access: int,
         pd: ProtectionDomain,
         segment: object,
+        present: Callable[[int, int], bool] | None = None,
     ) -> None:
         super().__init__()
         self.view = view
@@ -61,7 +66,23 @@ class MemoryRegion(RefCounted):
         self.access = access
         self.pd = pd
         self.segment = segment
+        self.setPresent(present)
         self.key = 0
+
+    def setPresent(self, present: Callable[[int, int], bool] | None) -> None:
+        """
+        Set L{present}, with the length that there is.
+        """
+        self.present = present
+        self.sure = self.length if present is None else -1
+
+    def isWithin(self, offset: int, length: int) -> bool:
+        """
+        @return: whether bytes are the region's, and there.
+        """
+        if offset < 0 or length < 0 or offset + length > self.length:
+            return False
+        return self.present is None or self.present(offset, length)
 
     @property
     def localKey(self) -> int:

@@ -250,7 +250,10 @@ class Windows:
             raise MemoryAccessError(
                 f"the memory window of key {key:#010x} does not grant {Access(missing)!r}"
             )
-        return region.view, window.address - region.address + offset
+        offset += window.address - region.address
+        if not region.isWithin(offset, length):
+            raise MemoryAccessError(f"the memory of the window of key {key:#010x} is gone")
+        return region.view, offset
 
     def _checkType2(self, window: MemoryWindow, length: int, key: int | None, queuePair: object) -> None:
         # IBTA vol. 1 10.6.7.2, o10-37.2.30: a bind must not revoke a key that is in use.

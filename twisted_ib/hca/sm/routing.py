@@ -85,9 +85,7 @@ class Routing:
                     tables[node][end.lid] = chosen
         return {node: bytes(table) for node, table in tables.items()}
 
-    def multicast(
-        self, members: Iterable[Port], mlid: int, senders: Iterable[Port] = ()
-    ) -> dict[Node, int]:
+    def multicast(self, members: Iterable[Port], mlid: int, senders: Iterable[Port] = ()) -> dict[Node, int]:
         """
         The tree of a multicast group.
 

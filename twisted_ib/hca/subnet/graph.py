@@ -292,17 +292,24 @@ class Port:
         self.linkSpeedExtEnabled = extendedSpeed
         self.linkSpeedExtSupported = extendedSpeed | _EXTENDED_SPEEDS if extendedSpeed else 0
 
+    def maySetState(self, state: int) -> bool:
+        """
+        @return: whether a PortState that a subnet manager sets can follow on what it is.
+        """
+        given = _SETTINGS.get(state)  # type: ignore[call-overload]
+        return given is not None and not self.isManagement and (self.state, given) in TRANSITIONS
+
     def setState(self, state: int) -> list[Change] | None:
         """
         A subnet manager sets PortState.
 
         @return: the changes; L{None} if the state cannot follow on what it is.
         """
-        given = _SETTINGS.get(state)  # type: ignore[call-overload]
-        if given is None or self.isManagement or (self.state, given) not in TRANSITIONS:
+        if not self.maySetState(state):
             return None
+        given = _SETTINGS[PortState(state)]
         if given is LinkInput.DOWN:
-            return self.setPhysicalState(self.downDefault)
+            return self._takeDown(self.downDefault, False)
         changes: list[Change] = []
         self._enter(TRANSITIONS[self.state, given], self.physicalState, False, changes)
         return changes
@@ -312,8 +319,12 @@ class Port:
         A subnet manager sets PortPhysicalState to Sleep, Polling or Disabled: the link goes down, and is
         trained again if both ends may.
         """
+        # IBTA vol. 1 14.2.5.4: what was set is not PortState, which follows by itself if it changes.
+        return self._takeDown(state, self.state is not PortState.DOWN)
+
+    def _takeDown(self, state: PhysicalState, byLink: bool) -> list[Change]:
         changes: list[Change] = []
-        self._enter(TRANSITIONS[self.state, LinkInput.DOWN], state, False, changes)
+        self._enter(TRANSITIONS[self.state, LinkInput.DOWN], state, byLink, changes)
         if self.peer is not None:
             self.peer.lose(changes)
         self.train(changes)

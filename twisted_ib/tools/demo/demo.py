@@ -13,6 +13,7 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from hashlib import sha256
 from typing import Any, TypeVar
 
@@ -31,15 +32,17 @@ from twisted_ib.tools.demo.children import Child, Children
 from twisted_ib.tools.demo.probe import PING, CountedEndpoint, Fetcher, fetchFiles, roundTrips, used
 from twisted_ib.tools.demo.report import fileLines, tripLines
 from twisted_ib.tools.demo.server import READY
+from twisted_ib.tools.demo.steps import Steps
 from twisted_ib.tools.program import (
     ArgumentParser,
     ProgramError,
+    childProgram,
     complain,
-    pythonProgram,
     runProgram,
     sentence,
     write,
 )
+from twisted_ib.tools.progress import Progress
 
 _Client = TypeVar("_Client")
 
@@ -122,7 +125,7 @@ def serverCommand(path: str, port: int, promptPort: int, filePort: int, register
         ("registered", registeredPort, ("sdp",)),
     ):
         arguments += [f"{kind}={scheme}:{number}:interface={HOST}" for scheme in schemes]
-    return pythonProgram("import twisted_ib.tools.demo.server as it; sys.exit(it.main())", arguments)
+    return childProgram("import twisted_ib.tools.demo.server as it; sys.exit(it.main())", arguments)
 
 
 async def checkSDP(reactor: Any) -> int:
@@ -145,7 +148,9 @@ async def checkSDP(reactor: Any) -> int:
 
 
 async def inTurns(
-    clients: Mapping[str, _Client], measure: Callable[[_Client], Coroutine[Any, Any, float]]
+    clients: Mapping[str, _Client],
+    measure: Callable[[_Client], Coroutine[Any, Any, float]],
+    progress: Progress,
 ) -> dict[str, list[float]]:
     """
     Measure in rounds: whatever else the machine does meets all alike.
@@ -157,6 +162,7 @@ async def inTurns(
         order = list(clients)
         for name in order if number % 2 else reversed(order):
             figures[name].append(await measure(clients[name]))
+        progress.show(partial(float, (number + 1) / ROUNDS))
     return figures
 
 
@@ -171,6 +177,7 @@ class Demonstration:
         """
         self._reactor = reactor
         self._directory = directory
+        self._steps = Steps(reactor)
         self._children = Children(reactor)
         self._transports: list[SDPTransport] = []
 
@@ -201,12 +208,14 @@ class Demonstration:
         arguments = webArguments(port, self._directory)
         write(f"Starting: {shlex.join(['twistd', *arguments])}")
         web = Child("twistd", f"starting on {port}", 2)
-        twistd = pythonProgram("from twisted.scripts.twistd import run; run()", arguments)
-        await self._children.start(web, twistd)
+        twistd = childProgram("from twisted.scripts.twistd import run; run()", arguments)
+        with self._steps.waiting("Waiting for twistd"):
+            await self._children.start(web, twistd)
         # Found after the first server has bound its port, so that they differ from it.
         ports = freePorts(4)
         server = Child("the second server", READY, 1)
-        await self._children.start(server, serverCommand(os.path.join(self._directory, LARGE), *ports))
+        with self._steps.waiting("Waiting for the second server"):
+            await self._children.start(server, serverCommand(os.path.join(self._directory, LARGE), *ports))
         where = self._place(server)
         echo, prompt, file, registered = ports
         for line in tripLines(await self._trips(echo, prompt), len(PING), where):
@@ -214,8 +223,9 @@ class Demonstration:
         for line in fileLines(await self._files(file, registered, hashes[LARGE]), LARGE_BYTES):
             write(line)
         write(f"Each is the middle half of {ROUNDS} rounds, in which all take turns.")
-        for endpoint in (self._sdp(port), self._tcp(port)):
-            await fetchFiles(self._reactor, endpoint, f"http://{HOST}:{port}/", hashes)
+        with self._steps.waiting("Fetching from the web server"):
+            for endpoint in (self._sdp(port), self._tcp(port)):
+                await fetchFiles(self._reactor, endpoint, f"http://{HOST}:{port}/", hashes)
         write(f"All {len(FILES)} files of the web server came over SDP, and over TCP: hashes match.")
         write(used(self._transports))
 
@@ -238,21 +248,23 @@ class Demonstration:
             caller: Any = await endpoint.connect(Factory.forProtocol(Caller))
             callers[name] = caller
         callers["TCP NODELAY"].transport.setTcpNoDelay(True)  # type: ignore[union-attr]
-        for caller in callers.values():
-            await roundTrips(caller, WARM_UP_SECONDS)
-        return await inTurns(callers, lambda caller: roundTrips(caller, TRIPS_SECONDS))
+        with self._steps.measuring("Measuring round trips") as bar:
+            for caller in callers.values():
+                await roundTrips(caller, WARM_UP_SECONDS)
+            return await inTurns(callers, lambda caller: roundTrips(caller, TRIPS_SECONDS), bar)
 
     async def _files(self, file: int, registered: int, wanted: str) -> dict[str, list[float]]:
         fetchers: dict[str, Fetcher] = {}
-        for name, endpoint in (
-            ("TCP", self._tcp(file)),
-            ("SDP", self._sdp(file)),
-            ("SDP, zero copy", self._sdp(registered)),
-        ):
-            fetcher: Any = await endpoint.connect(Factory.forProtocol(Fetcher))
-            fetchers[name] = fetcher
-            await fetcher.check(LARGE_BYTES, wanted)
-        return await inTurns(fetchers, lambda fetcher: fetcher.rate(LARGE_BYTES))
+        with self._steps.measuring("Measuring a file") as bar:
+            for name, endpoint in (
+                ("TCP", self._tcp(file)),
+                ("SDP", self._sdp(file)),
+                ("SDP, zero copy", self._sdp(registered)),
+            ):
+                fetcher: Any = await endpoint.connect(Factory.forProtocol(Fetcher))
+                fetchers[name] = fetcher
+                await fetcher.check(LARGE_BYTES, wanted)
+            return await inTurns(fetchers, lambda fetcher: fetcher.rate(LARGE_BYTES), bar)
 
     def _tcp(self, port: int) -> IStreamClientEndpoint:
         # direct: bypasses the switch.  tcp: would go over SDP where a rule says so.

@@ -25,7 +25,8 @@ from twisted_ib.hca.wire.mad.mad import MAD_BYTES, Mad
 from twisted_ib.hca.wire.packet import Packet
 from twisted_ib.ipoib.protocol.wire import ARP_HEADER, ENCAPSULATION_BYTES, ARPOperation, ARPPacket
 from twisted_ib.tools.demo.children import Child, Children
-from twisted_ib.tools.program import ProgramError, printable, pythonProgram, sentence, write
+from twisted_ib.tools.demo.steps import Steps
+from twisted_ib.tools.program import ProgramError, childProgram, printable, sentence, write
 
 DEVICE = "ib0"
 FIRST, SECOND = "10.9.0.1", "10.9.0.2"
@@ -151,7 +152,9 @@ class Demonstration:
         os.mkdir(os.environ["TWISTED_IB_RUN_DIR"], 0o700)
         os.mkdir(self._captures)
         server = Child("the first host", _READY, 1)
-        await self._children.start(server, self._host(FIRST, self._serving()))
+        command = self._host(FIRST, self._serving())
+        with Steps(self._reactor).waiting("Waiting for the first host"):
+            await self._children.start(server, command)
         # A capture of streams would show little more, and makes them several times as slow.
         os.environ["TWISTED_IB_CAPTURE"] = os.path.join(self._captures, "ipoib.pcapng")
         status = await self._show(self._host(SECOND, self._pings()))
@@ -169,7 +172,7 @@ class Demonstration:
     def _host(self, address: str, script: str) -> list[str]:
         arguments = ["run", DEVICE, f"{address}/24", f"--tun={self._node}", "--", "sh", "-c", script]
         write(f"Starting: ib-ipoib run {DEVICE} {address}/24 -- sh")
-        return pythonProgram("from twisted_ib.tools.ipoib import main; sys.exit(main())", arguments)
+        return childProgram("from twisted_ib.tools.ipoib import main; sys.exit(main())", arguments)
 
     def _serving(self) -> str:
         servers = ["sleep 3600"]

@@ -57,6 +57,9 @@ def commandLine() -> ArgumentParser:
     role.add_argument("-s", dest="server", action="store_true", help="be the server")
     role.add_argument("-c", dest="client", action="store_true", help="be the client")
     add("--device", metavar="NAME", help="the device, by default roce0 if it is configured, else shm0")
+    # Both are taken before this parser is asked: they are here for completion, manual page and --help.
+    transfers.addProgram(parser)
+    add(RDS, dest="rds", action="store_true", help="be rds-ping, with its options")
     add("-a", dest="address", metavar="ADDR", help="the server's address; a server has all by default")
     add("-I", dest="source", metavar="ADDR", help="the client's own address")
     add("-p", dest="port", metavar="PORT", type=whole(0, 65535), default=PORT, help=f"by default {PORT}")

@@ -175,6 +175,14 @@ _PROGRAMS: dict[str, Callable[[VerbsSession, Namespace], Cmatose | Udaddy | Mcke
 }
 
 
+def addProgram(parser: ArgumentParser) -> None:
+    """
+    Add the option that L{programOf} reads.
+    """
+    what = f"be this program, with its options: {', '.join(NAMES)}"
+    parser.add_argument("--as", dest="program", choices=NAMES, default=NAMES[0], metavar="PROGRAM", help=what)
+
+
 def programOf(arguments: Sequence[str]) -> tuple[str, list[str]]:
     """
     @param arguments: the command line without the command.
@@ -182,7 +190,7 @@ def programOf(arguments: Sequence[str]) -> tuple[str, list[str]]:
     """
     # Without help and abbreviations: both belong to the program's own parser.
     parser = ArgumentParser(prog=PROGRAM, add_help=False, allow_abbrev=False)
-    parser.add_argument("--as", dest="program", choices=NAMES, default=NAMES[0])
+    addProgram(parser)
     found, rest = parser.parse_known_args(arguments)
     return found.program, rest
 

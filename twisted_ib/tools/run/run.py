@@ -9,6 +9,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from types import TracebackType
 
 from twisted_ib.configuration.file import VARIABLE
 from twisted_ib.errors import RulesError
@@ -145,6 +146,22 @@ def _say(options: Namespace, text: str) -> None:
         print(printable(f"{PROGRAM}: {text}"), file=sys.stderr, flush=True)
 
 
+def _hideOwnFrames(error: BaseException) -> None:
+    # Python shows none of its own either.  The frames that are above this one come only when it is raised
+    # again, so that the last moment is the time.
+    trace, folder = error.__traceback__, os.path.dirname(__file__)
+    while trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) == folder:
+        trace = trace.tb_next
+    shown = sys.excepthook
+
+    def show(kind: type[BaseException], raised: BaseException, found: TracebackType | None) -> None:
+        if raised is error:
+            found = raised.__traceback__ = trace
+        shown(kind, raised, found)
+
+    sys.excepthook = show
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run C{ib-run}.
@@ -177,7 +194,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain(PROGRAM, error)
         return 1
     # Not within the handlers above: its errors are its own.
-    program.run()
+    try:
+        program.run()
+    except BaseException as error:
+        _hideOwnFrames(error)
+        raise
     return 0
 
 

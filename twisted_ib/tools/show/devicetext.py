@@ -17,6 +17,7 @@ from typing import Any
 from attrs import frozen
 
 from twisted_ib.hca.base.attributes import COMPLETION_VECTORS, MTU_CODES, PORT
+from twisted_ib.hca.base.port import LANE_GIGABITS, LANES
 from twisted_ib.hca.base.traits import TransportType
 from twisted_ib.hca.verbs.enums.device import ibv_atomic_cap, ibv_device_cap_flags, ibv_port_state
 from twisted_ib.tools.program import printable
@@ -41,11 +42,6 @@ _PHYSICAL_STATES = {
 LINK_LAYERS = {0: "Unspecified", 1: "InfiniBand", 2: "Ethernet"}
 #: The one of them whose GIDs have no type.
 INFINIBAND = 1
-#: IBTA vol. 1 14.2.5.6: LinkWidthActive; 16 is 2X, which came later (ib_verbs.h, IB_WIDTH_2X).
-LANES = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
-#: Per lane: LinkSpeedActive and LinkSpeedExtActive in one number (libibverbs/verbs.h,
-#: ibv_port_attr.active_speed).  4 and 8 are QDR and FDR10, of one rate.
-GIGABITS = {1: 2.5, 2: 5.0, 4: 10.0, 8: 10.0, 16: 14.0, 32: 25.0, 64: 50.0, 128: 100.0, 256: 200.0}
 #: IBTA vol. 1 14.2.5.6: VLCap.
 _VIRTUAL_LANES = {1: 1, 2: 2, 3: 4, 4: 8, 5: 15}
 
@@ -171,7 +167,7 @@ PORT_LIMITS = (
     *_fields("bad_pkey_cntr qkey_viol_cntr", _hex(1)),
     *_fields("sm_sl pkey_tbl_len gid_tbl_len subnet_timeout init_type_reply"),
     Field("active_width", str, named(LANES, "X")),
-    Field("active_speed", str, named(GIGABITS, " Gbps")),
+    Field("active_speed", str, named(LANE_GIGABITS, " Gbps")),
     Field("phys_state", str, named(_PHYSICAL_STATES)),
 )
 

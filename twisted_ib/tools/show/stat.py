@@ -18,8 +18,9 @@ from typing import Any, Final
 
 from twisted_ib.errors import HCAError, UnknownDeviceError
 from twisted_ib.hca.base.attributes import PORT
+from twisted_ib.hca.base.port import linkGigabits
 from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, write
-from twisted_ib.tools.show.devicetext import GIGABITS, INFINIBAND, LANES, LINK_LAYERS, gids, part, shown
+from twisted_ib.tools.show.devicetext import INFINIBAND, LINK_LAYERS, gids, part, shown
 from twisted_ib.tools.show.devinfo import devices
 
 PROGRAM = "ib-stat"
@@ -91,10 +92,9 @@ def _rows(
 
 
 def _rate(port: Mapping[str, Any]) -> str:
-    lanes, speed = LANES.get(port.get("active_width", 0)), GIGABITS.get(port.get("active_speed", 0))
-    if lanes is None or speed is None:
+    rate = linkGigabits(port.get("active_width", 0), port.get("active_speed", 0))
+    if not rate:
         return _UNKNOWN
-    rate = lanes * speed
     return f"{rate:g}" if rate == _SLOWEST else str(int(rate))
 
 

@@ -10,6 +10,7 @@ import socket
 from typing import Any
 
 from tests.hca.fabric.iwarp.ends import ONE, SPACE, TWO, End, IWARPTestCase
+from twisted_ib import limits
 from twisted_ib.errors import (
     DeviceClosedError,
     DeviceError,
@@ -23,7 +24,7 @@ from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES
 from twisted_ib.hca.device.registry import kindOf, traitsOf
-from twisted_ib.hca.fabric.iwarp.iwarp import IWARP_ACCEPT_PAUSE_SECONDS, IWARP_HALF_OPEN_PER_ADDRESS
+from twisted_ib.hca.fabric.iwarp.listener import IWARP_ACCEPT_PAUSE_SECONDS
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import StartupFrame
 from twisted_ib.hca.fabric.iwarp.protocol.startup import REQUEST_SECONDS
 from twisted_ib.hca.fabric.iwarp.streampath import IWARP_NO_RECEIVE_SECONDS, RECEIVE_BYTES
@@ -257,6 +258,22 @@ class ListenerTests(IWARPTestCase):
         listener.close()
         device.listen(SPACE, ONE, port, End(device)).close()
 
+    def test_isPortFree(self) -> None:
+        """
+        A number that another program's socket has, whether it listens or not, is not an active side's; that
+        of a connection of our own may be shared.
+        """
+        fabric = self.device(ONE).fabric
+        with socket.create_server((ONE, 0)) as listener, socket.socket() as client:
+            client.connect(listener.getsockname())
+            for taken in (listener, client):
+                self.assertFalse(fabric.isPortFree(taken.getsockname()[1]))
+            with socket.socket() as own:
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                own.bind((ONE, 0))
+                own.connect(listener.getsockname())
+                self.assertTrue(fabric.isPortFree(own.getsockname()[1]))
+
     def test_portSpaces(self) -> None:
         """
         All port spaces share TCP's.
@@ -267,15 +284,27 @@ class ListenerTests(IWARPTestCase):
         service.close()
         device.listen(SPACE + 1, ONE, service.port, End(device))
 
+    def test_manyAtOnce(self) -> None:
+        """
+        A program may connect a hundred times at once, as cmtime.
+        """
+        end, where = self.listening()
+        made = [self.socket(where) for _ in range(100)]
+        self.until(lambda: end.device.fabric.halfOpen.total() == len(made))
+        for each in made:
+            each.close()
+
     def test_halfOpen(self) -> None:
         """
         Of one address so many connections may be without a Request; they end after a time.
         """
+        most = 8
+        self.patch(limits, "CM_HALF_OPEN_PER_ADDRESS", most)
         end, where = self.listening()
         fabric = end.device.fabric
-        made = [self.socket(where) for _ in range(IWARP_HALF_OPEN_PER_ADDRESS + 1)]
+        made = [self.socket(where) for _ in range(most + 1)]
         self.until(lambda: end.device.counters["iwarp_half_open_exceeded"] == 1)
-        self.assertEqual(fabric.halfOpen.total(), IWARP_HALF_OPEN_PER_ADDRESS)
+        self.assertEqual(fabric.halfOpen.total(), most)
         self.assertTrue(self.isOver(made[-1]))
         self.clock.advance(REQUEST_SECONDS)
         end.device.tick(self.clock.seconds())

@@ -19,6 +19,7 @@ from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.shm import listeners as shmListeners
 from twisted_ib.hca.fabric.shm import peersocket
 from twisted_ib.hca.fabric.shm.listeners import mostPeers
+from twisted_ib.hca.fabric.shm.segment import Segment
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.host import handshake
 
@@ -167,6 +168,28 @@ class CallerTests(HCATestCase):
         self.patch(resource, "getrlimit", lambda what: (8, 8))
         found = [self.call().path is not None for _ in range(2)]
         self.assertEqual(found, [True, False])
+
+    def test_fileSize(self) -> None:
+        """
+        A process that may make no memory of a path's size any more says so, and its caller does not wait.
+        """
+
+        class Limited(Segment):
+            """
+            As setrlimit(2) makes it.
+            """
+
+            @classmethod
+            def create(cls, size: int, seal: int = 0) -> Segment:
+                """
+                Fail.
+                """
+                raise OSError(errno.EFBIG, "File too large")
+
+        self.b.fabric.segmentClass = Limited
+        error = self.call().error
+        self.assertIsInstance(error, PeerRefusedError)
+        self.assertIn("no memory for a path: File too large (ulimit -f)", str(error))
 
     def exhausted(self) -> Device:
         """

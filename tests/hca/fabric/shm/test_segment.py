@@ -9,6 +9,7 @@ import gc
 import mmap
 import os
 import platform
+import resource
 import signal
 import socket
 import subprocess
@@ -438,13 +439,23 @@ class LibraryTests(SynchronousTestCase):
         self.patch(libc, "ctypes", None)
         self.assertRaises(OSError, libc._systemCall, "eventfd", 0, 0)
 
-    def missing(self) -> str:
+    def missing(self, size: int = 8) -> str:
         """
         The requirements that are reported as missing now.
         """
         libc.available.cache_clear()
         self.addCleanup(libc.available.cache_clear)
-        return "; ".join(libc.available())
+        return "; ".join(libc.available(size))
+
+    def test_fileSize(self) -> None:
+        """
+        A limit on the size of files is one on memory files: they are not tried, as SIGXFSZ would come.
+        """
+        self.patch(resource, "getrlimit", lambda what: (4096, 8192))
+        self.assertEqual(self.missing(4096), "")
+        self.assertEqual(self.missing(4097), "files of 4097 bytes (ulimit -f)")
+        self.patch(resource, "getrlimit", lambda what: (resource.RLIM_INFINITY,) * 2)
+        self.assertEqual(self.missing(1 << 40), "")
 
     def test_noMemory(self) -> None:
         """

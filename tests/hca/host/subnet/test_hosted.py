@@ -9,9 +9,10 @@ from collections import Counter
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.hca.mad.sma.cases import smp
 from tests.hca.subnet.test_umad import DIRECTED, GET, NOTICE, PERF, PING, REPRESS, SET, SUBN, TRAP, Wire, mad
 from twisted_ib.errors import TopologyError
-from twisted_ib.hca.base.port import PortState
+from twisted_ib.hca.base.port import PhysicalState, PortState
 from twisted_ib.hca.host.subnet.hosted import HostedSubnet
 from twisted_ib.hca.mad.attributes.node import NodeInfo
 from twisted_ib.hca.mad.attributes.port import PortInfo
@@ -212,6 +213,19 @@ class HostedTests(SynchronousTestCase):
         self.server.received(0, MESSAGE.pack(S, A, 0, 0, 0, 256, bytes(trap)))
         self.clock.advance(3 * LATER)
         self.assertEqual((self.traps(), self.clock.getDelayedCalls()), ([], []))
+
+    def test_disabledPort(self) -> None:
+        """
+        A switch whose port an SMP disables reports it; the port, whose link has not failed, counts nothing.
+        """
+        self.manage()
+        far = self.port("b").peer
+        assert far is not None
+        disable = smp(SET, PortInfo.ID, far.number, PortInfo(physLinkState=PhysicalState.DISABLED).pack())
+        self.server.received(0, MESSAGE.pack(S, A, 0, 0, 0, 256, disable))
+        self.assertEqual((far.state, far.physicalState), (PortState.DOWN, PhysicalState.DISABLED))
+        self.assertIn((128, S), self.traps())
+        self.assertEqual(self.subnet.counters.of(far), {})
 
     def test_closed(self) -> None:
         """

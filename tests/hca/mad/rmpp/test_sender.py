@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.mad.rmpp.segmented import AT, HEAD, METHOD, SIZE, answer, data, seen
 from twisted_ib.hca.mad.rmpp import segments, sender
 from twisted_ib.hca.mad.rmpp.segments import ABORT, ACK, DATA, STOP, TransferStatus
-from twisted_ib.hca.mad.rmpp.sender import RMPP_ACK_SECONDS, RMPP_RETRIES, Sender
+from twisted_ib.hca.mad.rmpp.sender import RMPP_ACK_SECONDS, RMPP_PROOFS, RMPP_REFLECTED, RMPP_RETRIES, Sender
 from twisted_ib.hca.wire.mad.mad import METHOD_AT
 
 #: As C{seen} shows an ABORT.
@@ -183,7 +183,7 @@ class TimerTests(SenderTestCase):
         """
         A receiver that never answered gets no more than asked for, and no ABORT: the request may be forged.
         """
-        machine = self.begun(unproven=1)
+        machine = self.begun(isProven=False)
         self.assertEqual(self.passed(machine), [1])
         self.assertEqual(self.passed(machine), [])
         self.assertIs(machine.status, TransferStatus.TOO_MANY_RETRIES)
@@ -192,18 +192,64 @@ class TimerTests(SenderTestCase):
         """
         The ACK of segment 0, by which a double-sided transfer turns, shows that the receiver exists.
         """
-        machine = self.begun(unproven=1)
+        machine = self.begun(isProven=False)
         self.assertEqual(self.acked(machine, 0, 1), [])
-        for _ in range(RMPP_RETRIES):
-            self.assertEqual(self.passed(machine), [1])
-        self.assertEqual(self.passed(machine), [])
+        sent = [self.passed(machine) for _ in range(RMPP_RETRIES + 1)]
+        # With the first four for the two that came.
+        self.assertEqual(sent, [[1]] * 3 + [[]] * (RMPP_RETRIES - 2))
         self.assertIs(machine.status, TransferStatus.TOO_MANY_RETRIES)
+
+    def test_reflected(self) -> None:
+        """
+        Of two forged packets, a request and an ACK with whatever window, come four at most, and of further
+        ACKs, repeated or of something new, two each (issue 32, line 16).
+        """
+        for numbers in ((1,), (1, 1, 1), (0, 0, 1), (1, 2, 3, 4, 5, 6, 7), (1, 2, 2, 2, 3)):
+            machine = self.begun(300 * SIZE, isProven=False)
+            count = 1
+            for number in numbers:
+                count += len(self.acked(machine, number, 0xFFFFFFFF))
+            while machine.status is None:
+                assert machine.deadline is not None
+                count += len(machine.expired(machine.deadline))
+            self.assertLessEqual(count, RMPP_REFLECTED * (1 + len(numbers)), numbers)
+
+    def test_proof(self) -> None:
+        """
+        ACKs of something new prove a receiver: each draws the next segment and one that is there, whose ACK
+        tells that both arrived; then the window is used.  Of what is repeated then all go once.
+        """
+        machine = self.begun(300 * SIZE, isProven=False)
+        for number in range(1, RMPP_PROOFS):
+            self.assertEqual(self.acked(machine, number, 65), [number + 1, 1])
+            self.assertEqual(self.acked(machine, number, 65), [])
+        self.assertEqual(self.acked(machine, RMPP_PROOFS, 65), list(range(RMPP_PROOFS + 1, 66)))
+        self.assertEqual(self.passed(machine), list(range(RMPP_PROOFS + 1, 66)))
+        for _ in range(RMPP_RETRIES - 1):
+            self.assertEqual(self.passed(machine), [RMPP_PROOFS + 1])
+        self.assertEqual(len(self.passed(machine)), 1)
+        self.assertIs(machine.status, TransferStatus.TOO_MANY_RETRIES)
+
+    def test_unprovenLoss(self) -> None:
+        """
+        A segment, its probe or the ACK may be lost while the receiver proves itself: the transfer goes on.
+        """
+        machine = self.begun(9 * SIZE, isProven=False)
+        self.acked(machine, 1, 65)
+        # The ACK was lost: one is asked for.
+        self.assertEqual(self.passed(machine), [1])
+        self.assertEqual(self.acked(machine, 2, 65), [3, 1])
+        # The segment was, or both: the requester, who has no response, asks again, and makes room for them.
+        self.assertEqual(self.passed(machine), [])
+        self.assertEqual(machine.repeat(), [])
+        self.assertEqual(self.passed(machine), [3, 1])
+        self.assertEqual(self.acked(machine, 3, 65), [4, 1])
 
     def test_repeated(self) -> None:
         """
         A repeated request draws the first segment, once, and nothing when that has arrived.
         """
-        machine = self.begun(unproven=1)
+        machine = self.begun(isProven=False)
         self.assertEqual(seen(machine.repeat())[0][:3], (DATA, 0, 1))
         self.acked(machine, 1, 4)
         self.assertEqual(machine.repeat(), [])

@@ -136,7 +136,7 @@ class PortInfoTests(SetTestCase):
 
     def test_lids(self) -> None:
         """
-        LIDs and SM LIDs are unicast; a refused one keeps no other field from being set.
+        LIDs and SM LIDs are unicast; with a refused one no other field is set.
         """
         for lid in (0xBFFF, 1):
             self.assertEqual(self.write(self.near, lid=lid, smLID=lid)[0], 0)
@@ -144,7 +144,7 @@ class PortInfoTests(SetTestCase):
         for lid in (0, 0xC000, 0xFFFF):
             self.assertEqual(self.write(self.near, lid=lid, smSL=lid & 15)[0], INVALID)
             self.assertEqual(self.write(self.near, smLID=lid)[0], INVALID)
-            self.assertEqual((self.near.lid, self.near.smLID, self.near.smSL), (1, 1, lid & 15))
+            self.assertEqual((self.near.lid, self.near.smLID, self.near.smSL), (1, 1, 0))
         self.assertEqual(self.write(self.near, lid=4, lmc=2)[0], 0)
         self.assertEqual(self.write(self.near, lid=6, lmc=2)[0], INVALID)
         self.assertEqual((self.near.lid, self.near.lmc), (4, 2))
@@ -218,6 +218,34 @@ class PortInfoTests(SetTestCase):
         self.assertEqual(self.set(self.far, info, 9)[0], INVALID)
         self.assertEqual(self.write(self.far, 5, hoqLife=16)[0], 0)
         self.assertEqual((self.port("Switch1", 5).hoqLife, self.far.hoqLife), (16, 0))
+
+    def test_refusedWhole(self) -> None:
+        """
+        A Set that is refused for one field, whichever, has written none, and changed no state.
+        """
+        self.near.enable(2, 1, 1)
+        others = {"smSL": 3, "subnetTimeout": 9, "initType": 5, "operVLs": 1, "vlHighLimit": 7, "hoqLife": 6}
+        cases: list[tuple[Port, int, dict[str, int]]] = [
+            *[(self.near, 1, {"lid": lid, "linkState": 3}) for lid in (0xC000, 0xFFFF)],
+            (self.near, 1, {"smLID": 0xC000, "lid": 7}),
+            *[(self.near, 1, {name: 8, "lid": 7}) for name in ("linkSpeedEnabled", "linkSpeedExtEnabled")],
+        ]
+        for port in (self.near, self.far):
+            cases += [
+                (port, 1, {"linkState": 4}),
+                (port, 1, {"linkState": 3, "physLinkState": 2}),
+                (port, 1, {"linkState": 3, "linkWidthEnabled": 0x20}),
+                (port, 1, {"linkState": 3, "linkDownDefState": 3}),
+                (port, 1, {"physLinkState": 3, "neighborMTU": 5}),
+                (port, 1, {"physLinkState": 4}),
+                (port, 1, {"operVLs": 5}),
+            ]
+        cases.append((self.far, 0, {"linkState": 1, "lid": 7}))
+        for port, number, fields in cases:
+            modifier = EXTENDED_SPEEDS | number
+            before = self.read(port, PortInfo, modifier)
+            self.assertEqual(self.write(port, modifier, **{**others, **fields}), (INVALID, ()), fields)
+            self.assertEqual(self.read(port, PortInfo, modifier), before, fields)
 
     def test_prefix(self) -> None:
         """
@@ -312,8 +340,10 @@ class TableTests(SetTestCase):
         self.assertEqual((switch.top, switch.lifeTime, switch.defaultPort), (3, 18, 1))
         status, answer = self.set(self.far, evolve(info, stateChange=1))
         self.assertEqual((status, answer.rerouted, switch.stateChange), (0, False, False))
-        self.assertEqual(self.set(self.far, evolve(info, linearFdbTop=0x7800))[0], INVALID)
-        self.assertEqual(switch.top, 3)
+        before = self.read(self.far, SwitchInfo)
+        refused = evolve(info, linearFdbTop=0x7800, lifeTime=5, defPort=2, defMcastPrimPort=3)
+        self.assertEqual(self.set(self.far, refused)[0], INVALID)
+        self.assertEqual(self.read(self.far, SwitchInfo), before)
         info = evolve(info, defMcastPrimPort=4, defMcastNotPrimPort=5, multicastFDBTop=0xC005)
         self.assertTrue(self.set(self.far, info)[1].rerouted)
         self.assertEqual(self.read(self.far, SwitchInfo), info)

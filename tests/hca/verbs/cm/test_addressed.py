@@ -92,6 +92,23 @@ class IPv6Tests(OnAddress, test_cmid.IPv6Tests):
     The same over IPv6.
     """
 
+    def test_otherWildcard(self) -> None:
+        """
+        A program may listen for IPv4 here, too, as on Linux: nobody reaches it, and it is in nobody's way.
+        """
+        four = self.made(self.channel(), port_space=self.space)
+        four.bind_addr(AddrInfo("0.0.0.0", src_service="0", port_space=self.space, flags=1))
+        four.listen()
+        port = four.local_addr[1]
+        self.assertTrue(port)
+        self.calling(four)
+        self.expect(self.near, Kind.RDMA_CM_EVENT_REJECTED, RejectReason.INVALID_SERVICE_ID)
+        six = self.made(self.far, port_space=self.space)
+        six.bind_addr(AddrInfo("::", src_service=str(port), port_space=self.space, flags=1))
+        six.listen()
+        self.calling(six)
+        self.called(six).reject()
+
 
 class RefusalTests(OnAddress, test_cmid.RefusalTests):
     """

@@ -19,7 +19,7 @@ from twisted_ib.hca.cm.states import Input
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.verbs import CQ, MR, PD, QP, AddrInfo, ConnParam, Context, enums
+from twisted_ib.hca.verbs import CQ, MR, PD, QP, SGE, AddrInfo, ConnParam, Context, SendWR, enums
 from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.wire.cm import MRA
 
@@ -243,6 +243,23 @@ class ConnectionTests(CMTestCase):
         self.assertIsNone(active.qp)
         active.create_qp(attributes())
 
+    def test_unaskedInline(self) -> None:
+        """
+        A queue pair that asked for no inline data has as much as its elements would take, as on Linux's rxe.
+        """
+        active, passive = self.pair()
+        self.assertEqual(active.query_qp(enums.IBV_QP_CAP)[1].cap.max_inline_data, 16)
+        source, sink = active.reg_msgs(32), passive.reg_msgs(32)
+        source.write(b"sixteen octets..", 16)
+        passive.post_recv(sink)
+        flags = enums.IBV_SEND_INLINE | enums.IBV_SEND_SIGNALED
+        sent = [SGE(source.buf, 16, 0)]
+        active.qp.post_send(SendWR(num_sge=1, sg=sent, send_flags=flags))
+        self.assertEqual(passive.get_recv_comp().byte_len, 16)
+        self.assertEqual(sink.read(16, 0), b"sixteen octets..")
+        longer = SendWR(num_sge=1, sg=[SGE(source.buf, 17, source.lkey)], send_flags=flags)
+        self.refused(errno.EINVAL, active.qp.post_send, longer)
+
     def test_unfitQueuePair(self) -> None:
         """
         A queue pair of another type, or of another device.
@@ -337,6 +354,43 @@ class RefusalTests(CMTestCase):
         self.refused(errno.EINVAL, passive.reject)
         self.refused(errno.ECONNRESET, passive.accept)
         self.quiet(self.near, self.far)
+
+    def test_bound(self) -> None:
+        """
+        Port 0 is bound to a port at once, which nobody else gets; nobody is answered there before it listens.
+        """
+        bound = self.made(self.far, port_space=self.space)
+        bound.bind_addr(AddrInfo(self.host, src_service="0", port_space=self.space, flags=1))
+        port = bound.local_addr[1]
+        self.assertGreaterEqual(port, 49152)
+        other = self.made(self.channel(), port_space=self.space)
+        other.bind_addr(AddrInfo(self.host, src_service=str(port), port_space=self.space, flags=1))
+        self.refused(errno.EADDRINUSE, other.listen)
+        self.calling(bound)
+        self.expect(self.near, Kind.RDMA_CM_EVENT_REJECTED, RejectReason.INVALID_SERVICE_ID)
+        self.quiet(self.far)
+        bound.listen()
+        self.assertEqual(bound.local_addr[1], port)
+        self.calling(bound)
+        self.called(bound).reject()
+        bound.close()
+        other.listen()
+
+    def test_boundClient(self) -> None:
+        """
+        An identifier that connects keeps its number and leaves the service to others.
+        """
+        listener = self.listening()
+        bound = self.made(self.near, port_space=self.space)
+        bound.bind_addr(AddrInfo(self.host, src_service="0", port_space=self.space, flags=1))
+        port = bound.local_addr[1]
+        where = AddrInfo(dst=self.host, dst_service=str(listener.local_addr[1]), port_space=self.space)
+        bound.resolve_addr(where)
+        self.expect(self.near, Kind.RDMA_CM_EVENT_ADDR_RESOLVED)
+        self.assertEqual(bound.local_addr[1], port)
+        other = self.made(self.channel(), port_space=self.space)
+        other.bind_addr(AddrInfo(self.host, src_service=str(port), port_space=self.space, flags=1))
+        other.listen()
 
     def test_nobody(self) -> None:
         """

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import errno
 
-from tests.hca.verbs.cm.case import UDP, CMTestCase, attributes
+from attrs import evolve
+
+from tests.hca.verbs.cm.case import UDP, CMTestCase, Kind, attributes
 from tests.support.ownaddress import ownAddress
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.device.device import addDevice, removeDevice
+from twisted_ib.hca.fabric.iwarp import mpaservice
 from twisted_ib.hca.verbs import CQ, MR, PD, QP, SGE, AddrInfo, QPCap, QPInitAttr, QPInitAttrEx, SendWR, enums
 from twisted_ib.hca.verbs.cm import binding
 
@@ -53,6 +57,22 @@ class UnsupportedTests(CMTestCase):
             self.assertIn(opcode.name.removeprefix("IBV_WR_"), str(error))
         region.close()
         self.talk(one, other)
+
+    def test_closedUnspoken(self) -> None:
+        """
+        An initiator that sends no RTR, as Linux's siw, and closes before its first message was connected.
+        """
+        self.patch(mpaservice, "HOLD_SECONDS", 2 * HANG_SECONDS)
+        service = self.context._device.fabric.service
+        service.options = evolve(service.options, isPeerToPeer=False)
+        listener = self.listening()
+        active = self.calling(listener)
+        self.called(listener).accept()
+        self.expect(self.near, Kind.RDMA_CM_EVENT_ESTABLISHED)
+        self.quiet(self.far)
+        active.disconnect()
+        self.expect(self.far, Kind.RDMA_CM_EVENT_ESTABLISHED)
+        self.expect(self.far, Kind.RDMA_CM_EVENT_DISCONNECTED)
 
     def test_creation(self) -> None:
         """

@@ -158,7 +158,7 @@ class CreationTests(VerbsTestCase):
         """
         A query tells what was asked for.
         """
-        cap = QPCap(30, 40, 5, 6, 70)
+        cap = QPCap(30, 40, 5, 6, 100)
         qp = QP(self.pd, self.attr(cap=cap, sq_sig_all=0, qp_context="mine"))
         attr, init = qp.query(STATE | enums.IBV_QP_CAP)
         self.assertEqual(attr.qp_state, enums.IBV_QPS_RESET)

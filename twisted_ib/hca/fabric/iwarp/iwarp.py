@@ -28,6 +28,7 @@ from twisted_ib.hca.fabric.base.fabric import CompletedSearch
 from twisted_ib.hca.fabric.base.streams import IStreamFabric
 from twisted_ib.hca.fabric.base.waker import LinkWaker
 from twisted_ib.hca.fabric.iwarp.adopt import AdoptedPath
+from twisted_ib.hca.fabric.iwarp.listener import Listener
 from twisted_ib.hca.fabric.iwarp.mpaservice import MPAService
 from twisted_ib.hca.fabric.iwarp.peerpath import PeerPath
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import hasCRC32C
@@ -35,79 +36,15 @@ from twisted_ib.hca.fabric.iwarp.protocol.startup import StartupOptions
 from twisted_ib.hca.fabric.iwarp.streampath import RECEIVE_BYTES, StreamPath
 from twisted_ib.hca.host.addresses import interfaceOf
 
-#: TCP connections without a complete Request, of one address and of all. A SYN flood is the kernel's matter;
-#: these have completed the handshake, so their addresses are real.
-IWARP_HALF_OPEN_PER_ADDRESS = 64
+#: TCP connections without a complete Request, of all addresses. A SYN flood is the kernel's matter; these
+#: have completed the handshake, so their addresses are real.
 IWARP_HALF_OPEN = 4096
 #: Connections that wait in the kernel; it has a bound of its own (net.core.somaxconn).
 IWARP_BACKLOG = 4096
-#: Connections accepted in one turn of a listener: those that are open have their turn, too.
-IWARP_ACCEPTS = 64
-#: How long a listener rests when the process has no descriptors left, in seconds.
-IWARP_ACCEPT_PAUSE_SECONDS = 1.0
 #: How long polling for an answer pays, in seconds: the peer may have to wake up first.
 IWARP_ANSWER_SECONDS = 0.0002
 
 _PORT: Final = 0xFFFF
-_EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
-
-
-class Listener:
-    """
-    The TCP listener of a service.
-
-    @ivar serviceID: the service's id.
-    """
-
-    __slots__ = ("_fabric", "serviceID", "socket")
-
-    def __init__(self, fabric: IWARPFabric, serviceID: int, made: socket.socket) -> None:
-        self._fabric = fabric
-        self.serviceID = serviceID
-        self.socket = made
-        fabric.watchSocket(made.fileno(), self, select.EPOLLIN)
-
-    def ready(self, events: int, budget: int) -> int:
-        """
-        Accept connections.
-
-        @return: how many.
-        """
-        n = 0
-        while n < IWARP_ACCEPTS:
-            try:
-                made, where = self.socket.accept()
-            except BlockingIOError:
-                break
-            except OSError as error:
-                if error.errno in _EXHAUSTED:
-                    self._pause()
-                    break
-                # accept(2): errors of the network that are pending on a new connection are passed on.
-                continue
-            finally:
-                n += 1
-            made.setblocking(False)
-            self._fabric.accepted(made, where[0].partition("%")[0], self.serviceID)
-        return n
-
-    def _pause(self) -> None:
-        # Level-triggered: without descriptors it would stay readable.
-        fabric = self._fabric
-        fabric.count("iwarp_accepts_failed")
-        fabric.watchSocket(self.socket.fileno(), self, 0)
-        fabric.timers.start(IWARP_ACCEPT_PAUSE_SECONDS, self._resume)
-
-    def _resume(self) -> None:
-        if self.socket.fileno() >= 0:
-            self._fabric.watchSocket(self.socket.fileno(), self, select.EPOLLIN)
-
-    def close(self) -> None:
-        """
-        Stop listening.
-        """
-        self._fabric.watchSocket(self.socket.fileno(), self, 0)
-        self.socket.close()
 
 
 class IWARPFabric(AddressDirectory):
@@ -201,6 +138,19 @@ class IWARPFabric(AddressDirectory):
 
     # -- services
 
+    def isPortFree(self, port: int) -> bool:
+        """
+        Return whether TCP lets a connection begin at a port, which is that of the active side.
+        """
+        with socket.socket(self.family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+            # As the socket of the connection has it.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(self.where(self.address, port))
+            except OSError:
+                return False
+        return True
+
     def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
         """
         Listen for a service id, at the TCP port of its number.
@@ -275,7 +225,7 @@ class IWARPFabric(AddressDirectory):
         @param address: the peer's, without a scope.
         """
         halfOpen = self.halfOpen
-        if halfOpen[address] >= IWARP_HALF_OPEN_PER_ADDRESS or halfOpen.total() >= IWARP_HALF_OPEN:
+        if halfOpen[address] >= limits.CM_HALF_OPEN_PER_ADDRESS or halfOpen.total() >= IWARP_HALF_OPEN:
             self.count("iwarp_half_open_exceeded")
             made.close()
             return

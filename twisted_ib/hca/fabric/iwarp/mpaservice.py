@@ -502,6 +502,11 @@ class MPAService:
         reason = PathLostError(f"{stream.peer.address} has closed the connection, {how}")
         if isCut:
             self._fabric.doom(stream, reason)
+        elif stream.isPassive and stream.startup is None and not stream.isEstablished:
+            # An initiator without an RTR, as Linux's siw, that has the Reply and nothing to say: it was
+            # connected, and closes.
+            stream.isEstablished = True
+            self.established(stream)
         # A FIN between messages is as a DREQ. There is no half-close: the queue pair is of no use then.
         self.gone(stream)
         self._fabric.doom(stream, reason)

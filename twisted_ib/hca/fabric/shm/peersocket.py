@@ -8,6 +8,7 @@ It then keeps the socket: its end, or the peer's pidfd, reports the peer's death
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
@@ -112,7 +113,13 @@ class PeerSocket:
         offers = self.handshake.ours.offers
         descriptors = []
         if offers & HandshakeFlags.RINGS:
-            self.segment = self.fabric.segmentClass.create(segmentSize(limits.RING))
+            try:
+                self.segment = self.fabric.segmentClass.create(segmentSize(limits.RING))
+            except OSError as error:
+                # setrlimit(2) since the device was opened.  It does not pass: the peer would dial in vain.
+                if error.errno == errno.EFBIG:
+                    raise HandshakeError(f"no memory for a path: {error.strerror} (ulimit -f)") from error
+                raise
             descriptors.append(self.segment.fd)
         if offers & HandshakeFlags.EVENTFD:
             self.bell = EventDoorbell.create()

@@ -22,6 +22,7 @@ from typing import Any
 
 from zope.interface import implementer
 
+from twisted_ib import limits
 from twisted_ib.errors import (
     BacklogFullError,
     HandshakeError,
@@ -38,7 +39,7 @@ from twisted_ib.hca.fabric.shm.listeners import ListeningSockets, checkCaller, c
 from twisted_ib.hca.fabric.shm.peersocket import PeerSocket, refuse
 from twisted_ib.hca.fabric.shm.peersockets import PeerSockets
 from twisted_ib.hca.fabric.shm.redials import Redials
-from twisted_ib.hca.fabric.shm.ring import RingPath
+from twisted_ib.hca.fabric.shm.ring import RingPath, segmentSize
 from twisted_ib.hca.fabric.shm.segment import Segment
 from twisted_ib.hca.fabric.shm.socketpath import SocketPath
 from twisted_ib.hca.host import libc
@@ -85,7 +86,7 @@ class SharedMemoryFabric(HostDirectory):
         self.pid = os.getpid()
         self.program = os.path.basename(sys.argv[0] or "python")
         self.clock = clock
-        self.rings = rings and not libc.available()
+        self.rings = rings and not libc.available(segmentSize(limits.RING))
         #: Segments offered by peers that are mapped now.
         self.offeredSegments = 0
         #: The paths that this side dialled, by GUID.

@@ -375,7 +375,9 @@ class HostedSubnet:
         # Nodes that are gone count and report nothing.
         changes = [each for each in changes if self._has(each.port.node)]
         for change in changes:
-            if change.byLink and change.port.state is PortState.DOWN:
+            # IBTA vol. 1 16.1.3.5: links that failed, not those that a subnet manager took down.
+            isDisabled = change.port.physicalState is PhysicalState.DISABLED
+            if change.byLink and change.port.state is PortState.DOWN and not isDisabled:
                 self.counters.add(change.port, "linkDownedCounter")
         if changes or isRerouted:
             self._tell(changes)

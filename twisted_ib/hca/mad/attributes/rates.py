@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from twisted_ib.hca.base.port import linkGigabits
+
 # From code 2 on (Linux ib_verbs.h enum ib_rate).
 _RATES: Final = (
     *(2.5, 10, 30, 5, 20, 40, 60, 80, 120, 14, 56, 112),
@@ -15,10 +17,6 @@ _RATES: Final = (
 GIGABITS: Final[dict[int, float]] = dict(enumerate(_RATES, 2))
 _CODES: Final = {gigabits: code for code, gigabits in GIGABITS.items()}
 _SLOWEST: Final = 2
-#: Lanes of PortInfo's LinkWidthActive, Gb/s of a lane of LinkSpeedActive and of LinkSpeedExtActive.
-_LANES: Final = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
-_SPEEDS: Final = {1: 2.5, 2: 5, 4: 10}
-_EXTENDED_SPEEDS: Final = {1: 14, 2: 25, 4: 50, 8: 100}
 
 
 def linkRate(width: int, speed: int, extendedSpeed: int) -> int:
@@ -26,8 +24,8 @@ def linkRate(width: int, speed: int, extendedSpeed: int) -> int:
     @param width: PortInfo's LinkWidthActive; C{speed} and C{extendedSpeed} likewise, the latter 0 for none.
     @return: the code of a link's rate; the slowest for what has none.
     """
-    lane = _EXTENDED_SPEEDS.get(extendedSpeed) or _SPEEDS.get(speed, 0)
-    return _CODES.get(_LANES.get(width, 0) * lane, _SLOWEST)
+    # The extended speeds follow the others (libibverbs/verbs.h, ibv_port_attr.active_speed).
+    return _CODES.get(linkGigabits(width, extendedSpeed << 4 or speed), _SLOWEST)
 
 
 __all__ = ["GIGABITS", "linkRate"]

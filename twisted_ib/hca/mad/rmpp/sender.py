@@ -11,6 +11,12 @@ Inputs of a transfer that is under way; when it has ended nothing happens::
     a STOP or an ABORT        it ends with its status
     a response                it ends, SUCCESS
     anything wrong            it ends with the fault; sends ABORT
+
+The receiver of a response may not exist: whoever asked may have forged the address.  Until several ACKs have
+come from there, each of something new, one packet from there draws two at most.  Receivers acknowledge at the
+end of the window that they have announced, and a segment that they have acknowledged at once (Linux
+C{mad_rmpp.c} C{continue_rmpp}): so each of these ACKs draws the next segment, and segment 1 again for its
+ACK.
 """
 
 from __future__ import annotations
@@ -45,6 +51,10 @@ RMPP_ACK_SECONDS = 2.0
 RMPP_RETRIES = 7
 #: The same until the first ACK: a request with a forged source draws two packets and no more.
 RMPP_RETRIES_UNPROVEN = 1
+#: ACKs, each of something new, that prove a receiver.
+RMPP_PROOFS = 8
+#: Packets that one from a receiver draws that has not proved itself.
+RMPP_REFLECTED = 2
 
 
 class Sender:
@@ -59,11 +69,14 @@ class Sender:
 
     __slots__ = (
         "_at",
+        "_budget",
         "_data",
         "_end",
         "_head",
         "_idleAt",
         "_left",
+        "_proofs",
+        "_repeatsOne",
         "_sent",
         "_timeout",
         "_turns",
@@ -80,19 +93,23 @@ class Sender:
         data: bytes,
         now: float,
         *,
-        unproven: int = RMPP_RETRIES,
+        isProven: bool = True,
         expectsResponse: bool = False,
     ) -> None:
         """
         @param head: all octets in front of the data, which each segment begins with.
         @param data: its data, of any length.
-        @param unproven: repetitions until the first ACK.
+        @param isProven: whether the receiver is known to exist.
         @param expectsResponse: whether the receiver answers with a transfer (a double-sided one).
         """
         self._head, self._data, self._at = head, data, len(head)
         self.count = max(1, -(-len(data) // (MAD_BYTES - self._at)))
         self._window = 1
-        self._timeout, self._left = RMPP_ACK_SECONDS, unproven
+        self._timeout = RMPP_ACK_SECONDS
+        self._left = RMPP_RETRIES if isProven else RMPP_RETRIES_UNPROVEN
+        #: ACKs that are yet to prove the receiver, and packets that may be sent until then.
+        self._proofs, self._budget = 0 if isProven else RMPP_PROOFS, RMPP_REFLECTED
+        self._repeatsOne = not isProven
         self._turns = expectsResponse
         self._sent = self.acknowledged = 0
         self._end = now + segments.RMPP_SECONDS
@@ -114,6 +131,7 @@ class Sender:
         """
         if self.status is not None:
             return []
+        self._budget += RMPP_REFLECTED
         header = headerOf(mad)
         wrong = fault(header)
         if header.type in (STOP, ABORT):
@@ -139,7 +157,8 @@ class Sender:
         if header.responseTime != NO_RESPONSE_TIME:
             # IBTA vol. 1 13.6.3.1: how long the receiver may take until it acknowledges.
             self._timeout = max(self._timeout, timeoutSeconds(header.responseTime) or 0.0)
-        if number > self.acknowledged:
+        isNew = number > self.acknowledged
+        if isNew:
             self.acknowledged = number
             self._left = RMPP_RETRIES
             self._idleAt = now + segments.RMPP_IDLE_SECONDS
@@ -149,7 +168,25 @@ class Sender:
             self._finish(TransferStatus.SUCCESS)
             # IBTA vol. 1 13.6.3.3: this ACK gives the response its window.
             return [control(self._head, self._at, ACK, window=1, responds=False)] if self._turns else []
+        if self._proofs:
+            return self._begun(now) if isNew else []
         return self._more(now) if self._sent < self.count else []
+
+    def _begun(self, now: float) -> list[bytes]:
+        self._proofs -= 1
+        if not self._proofs:
+            return self._more(now)
+        self._sent = max(self._sent, min(self._stop(), self.acknowledged + 1))
+        return self._probe(now)
+
+    def _probe(self, now: float) -> list[bytes]:
+        # The segment that is missing, and one that has arrived, for an ACK.
+        missing = [self.acknowledged + 1] if self._sent > self.acknowledged else []
+        numbers = [*missing, 1] if self.acknowledged else missing
+        found = [self._segment(number) for number in numbers[-self._budget :] if self._budget]
+        self._budget -= len(found)
+        self._wait(now)
+        return found
 
     def expired(self, now: float) -> list[bytes]:
         """
@@ -164,10 +201,16 @@ class Sender:
             reason = TransferStatus.TIME_TOO_LONG if isLate else TransferStatus.TOO_MANY_RETRIES
             abort = self.abort(reason)
             # A receiver that never showed itself may not exist: it gets no third packet.
-            return abort if self.acknowledged else []
+            return abort if self.acknowledged and (self._budget or not self._proofs) else []
         self._left -= 1
+        if self._proofs:
+            return self._probe(now)
         # From the first that is not acknowledged, as Linux mad_rmpp.c ib_retry_rmpp: its receiver
         # acknowledges nothing while there is a gap.
+        if self._repeatsOne and self._left < RMPP_RETRIES - 1 and self._sent > self.acknowledged:
+            # ACKs can be forged: after the second silence one is enough to ask.
+            self._wait(now)
+            return [self._segment(self.acknowledged + 1)]
         self._sent = self.acknowledged
         # Also if the window has no room for any.
         self._wait(now)
@@ -179,7 +222,13 @@ class Sender:
 
         @return: the first segment, if nothing of this is known to have arrived.
         """
-        return [] if self.acknowledged or self.status is not None else [self._segment(1)]
+        if self.status is not None:
+            return []
+        self._budget += RMPP_REFLECTED
+        if self.acknowledged:
+            return []
+        self._budget -= 1
+        return [self._segment(1)]
 
     def arrived(self) -> list[bytes]:
         """
@@ -204,12 +253,17 @@ class Sender:
         self.deadline = None
 
     def _more(self, now: float) -> list[bytes]:
-        stop = min(self._window, self.count, self.acknowledged + RMPP_SEGMENTS_SENT)
+        stop = self._stop()
         found = [self._segment(number) for number in range(self._sent + 1, stop + 1)]
         if found:
             self._sent = stop
+            self._budget -= len(found)
             self._wait(now)
         return found
+
+    def _stop(self) -> int:
+        # The last segment that may be sent now.
+        return min(self._window, self.count, self.acknowledged + RMPP_SEGMENTS_SENT)
 
     def _wait(self, now: float) -> None:
         self.deadline = min(now + self._timeout, self._end, self._idleAt)
@@ -231,6 +285,8 @@ class Sender:
 
 __all__ = [
     "RMPP_ACK_SECONDS",
+    "RMPP_PROOFS",
+    "RMPP_REFLECTED",
     "RMPP_RETRIES",
     "RMPP_RETRIES_UNPROVEN",
     "RMPP_SEGMENTS_SENT",

@@ -65,11 +65,12 @@ def _getSwitchInfo(request: Request) -> Attribute | None:
 
 def _setSwitchInfo(request: Request) -> None:
     switch, info = request.switch, SwitchInfo.parse(request.data)
-    if info.linearFdbTop < len(switch.linear):
-        request.rerouted = info.linearFdbTop != switch.top
-        switch.top = info.linearFdbTop
-    else:
+    # As of PortInfo: what is refused has changed nothing.
+    if info.linearFdbTop >= len(switch.linear):
         request.invalid()
+        return
+    request.rerouted = info.linearFdbTop != switch.top
+    switch.top = info.linearFdbTop
     new = info.defMcastPrimPort, info.defMcastNotPrimPort, info.multicastFDBTop
     request.rerouted |= new != (switch.defaultPrimary, switch.defaultNotPrimary, switch.multicastTop)
     switch.defaultPrimary, switch.defaultNotPrimary, switch.multicastTop = new

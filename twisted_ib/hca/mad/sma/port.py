@@ -4,11 +4,11 @@ Attributes of a port (IBTA vol. 1 14.2.5.5 to 14.2.5.9).
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from attrs import evolve
 
-from twisted_ib.hca.base.port import LARGEST_UNICAST_LID, PhysicalState
+from twisted_ib.hca.base.port import LARGEST_UNICAST_LID, PhysicalState, PortState
 from twisted_ib.hca.mad.attributes.layouts import Attribute
 from twisted_ib.hca.mad.attributes.notice import Notice, NoticeType
 from twisted_ib.hca.mad.attributes.port import (
@@ -96,93 +96,87 @@ def _setPortInfo(request: Request) -> None:
         request.invalid()
         return
     info = PortInfo.parse(request.data)
+    fields = _fields(port, info, bool(request.modifier & EXTENDED_SPEEDS))
+    # What is refused has changed nothing: all is looked at before the first field is written.
+    if fields is None or not _maySetStates(port, info):
+        request.invalid()
+        return
     before = port.settings() if port.isEnd else None
-    if port.isEnd:
-        _setEnd(request, port, info)
-    _setLink(request, port, info)
+    for name, value in fields.items():
+        setattr(port, name, value)
     request.reregister = bool(info.clientReregister) and port.isEnd
     if before is not None and (request.reregister or port.settings() != before):
         request.changes.append(Change(port, reregister=request.reregister))
-    # It notes its changes itself.
-    _setStates(request, port, info)
+    # These note their changes themselves.
+    if info.physLinkState:
+        request.changes += port.setPhysicalState(_SETTABLE[info.physLinkState])
+    elif info.linkState:
+        request.changes += port.setState(info.linkState) or ()
 
 
-def _setEnd(request: Request, port: Port, info: PortInfo) -> None:
+def _fields(port: Port, info: PortInfo, isExtended: bool) -> dict[str, Any] | None:
+    # What a Set writes, by the names of the port's fields; nothing if a value is not allowed.
+    ends = _endFields(port, info) if port.isEnd else {name: getattr(info, name) for name in _SWITCH_FIELDS}
+    links = _linkFields(port, info, isExtended)
+    if ends is None or links is None:
+        return None
+    return {**ends, **{name: getattr(info, name) for name in _LINK_FIELDS}, **links}
+
+
+def _endFields(port: Port, info: PortInfo) -> dict[str, Any] | None:
     # IBTA vol. 1 14.2.5.6: a LID is assigned, never taken back; one with path bits is a multiple.
-    if (info.lid, info.lmc) != (port.lid, port.lmc):
-        if 0 < info.lid <= LARGEST_UNICAST_LID and not info.lid & ((1 << info.lmc) - 1):
-            port.lid, port.lmc = info.lid, info.lmc
-        else:
-            request.invalid()
-    if info.smLID != port.smLID:
-        if 0 < info.smLID <= LARGEST_UNICAST_LID:
-            port.smLID = info.smLID
-        else:
-            request.invalid()
-    # 0 would be no prefix; managers that do not care send it.
-    port.subnetPrefix = info.gidPrefix or port.subnetPrefix
-    for name in _END_FIELDS:
-        setattr(port, name, getattr(info, name))
-    for name in _VIOLATIONS:
+    if (info.lid, info.lmc) != (port.lid, port.lmc) and (
+        not 0 < info.lid <= LARGEST_UNICAST_LID or info.lid & ((1 << info.lmc) - 1)
+    ):
+        return None
+    if info.smLID != port.smLID and not 0 < info.smLID <= LARGEST_UNICAST_LID:
+        return None
+    return {
+        **{name: getattr(info, name) for name in ("lid", "lmc", "smLID", *_END_FIELDS)},
+        # 0 would be no prefix; managers that do not care send it.
+        "subnetPrefix": info.gidPrefix or port.subnetPrefix,
         # Only 0 can be written.
-        if getattr(info, name) == 0:
-            setattr(port, name, 0)
+        **{name: 0 for name in _VIOLATIONS if getattr(info, name) == 0},
+    }
 
 
-def _setLink(request: Request, port: Port, info: PortInfo) -> None:
-    for name in _LINK_FIELDS:
-        setattr(port, name, getattr(info, name))
-    if not port.isEnd:
-        for name in _SWITCH_FIELDS:
-            setattr(port, name, getattr(info, name))
+def _linkFields(port: Port, info: PortInfo, isExtended: bool) -> dict[str, Any] | None:
+    fields: dict[str, Any] = {}
     speeds = [
         ("linkWidth", info.linkWidthEnabled, _ALL_WIDTHS),
         ("linkSpeed", info.linkSpeedEnabled, _ALL_SPEEDS),
     ]
     # Only of a manager that knows them.
-    if request.modifier & EXTENDED_SPEEDS:
-        if info.linkSpeedExtEnabled == _NO_EXTENDED:
-            port.linkSpeedExtEnabled = 0
-        else:
-            speeds.append(("linkSpeedExt", info.linkSpeedExtEnabled, _ALL_EXTENDED))
+    if isExtended and info.linkSpeedExtEnabled == _NO_EXTENDED:
+        fields["linkSpeedExtEnabled"] = 0
+    elif isExtended:
+        speeds.append(("linkSpeedExt", info.linkSpeedExtEnabled, _ALL_EXTENDED))
     for name, value, everything in speeds:
         supported = getattr(port, f"{name}Supported")
         if value == everything:
-            setattr(port, f"{name}Enabled", supported)
+            fields[f"{name}Enabled"] = supported
         elif value & ~supported:
-            request.invalid()
+            return None
         elif value:
-            setattr(port, f"{name}Enabled", value)
+            fields[f"{name}Enabled"] = value
     for name, value, most in (
         ("neighborMTU", info.neighborMTU, port.mtuCap),
         ("operVLs", info.operVLs, port.vlCap),
     ):
         if value > most:
-            request.invalid()
-        elif value:
-            setattr(port, name, value)
-    if info.linkDownDefState in _PHYSICAL:
-        port.downDefault = _PHYSICAL[info.linkDownDefState]
-    elif info.linkDownDefState:
-        request.invalid()
+            return None
+        if value:
+            fields[name] = value
+    if info.linkDownDefState:
+        fields["downDefault"] = _PHYSICAL.get(info.linkDownDefState)
+    return None if fields.get("downDefault", port) is None else fields
 
 
-def _setStates(request: Request, port: Port, info: PortInfo) -> None:
-    state, physical = info.linkState, info.physLinkState
-    changes: list[Change] | None = []
-    if physical:
-        # IBTA vol. 1 14.2.5.6: PortPhysicalState is changed with PortState No Change or Down alone.
-        chosen = _SETTABLE.get(physical)
-        if state > 1 or chosen is None or port.isManagement:
-            changes = None
-        else:
-            changes = port.setPhysicalState(chosen)
-    elif state:
-        changes = port.setState(state)
-    if changes is None:
-        request.invalid()
-    else:
-        request.changes += changes
+def _maySetStates(port: Port, info: PortInfo) -> bool:
+    if not info.physLinkState:
+        return not info.linkState or port.maySetState(info.linkState)
+    # IBTA vol. 1 14.2.5.6: PortPhysicalState is changed with PortState No Change or Down alone.
+    return info.linkState <= PortState.DOWN and info.physLinkState in _SETTABLE and not port.isManagement
 
 
 def _getGUIDInfo(request: Request) -> Attribute | None:

@@ -10,6 +10,8 @@ import ctypes
 import errno
 import os
 import struct
+from collections.abc import Callable
+from mmap import PAGESIZE
 
 from twisted_ib.hca.verbs.base.errors import PyverbsRDMAError, PyverbsUserError
 
@@ -20,6 +22,13 @@ _libc.malloc.argtypes = [ctypes.c_size_t]
 _libc.free.restype = None
 _libc.free.argtypes = [ctypes.c_void_p]
 _libc.posix_memalign.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t, ctypes.c_size_t]
+# With Python's lock held: no other thread of Python comes between the question and the access.
+_mincore = getattr(ctypes.PyDLL(None, use_errno=True), "mincore", None)
+#: Pages of one question.
+_ASKED_PAGES = 4096
+_asked = ctypes.create_string_buffer(_ASKED_PAGES)
+if _mincore is not None:
+    _mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [
     ctypes.c_void_p,
@@ -207,6 +216,29 @@ def processMemory(address: int, length: int, write: bool) -> memoryview:
         raise PyverbsRDMAError(f"No memory of {length} octets at {address:#x}", errno.EFAULT)
     array = (ctypes.c_char * length).from_address(address)
     return memoryview(array).cast("B")
+
+
+def presence(address: int) -> Callable[[int, int], bool] | None:
+    """
+    @param address: of memory that the program may unmap while it is registered.
+    @return: tells whether so many bytes from an offset on are mapped; L{None} where nobody can tell.
+    """
+    # Linux keeps the pages of a region.  Here an access would be a segmentation fault of the whole process.
+    if _mincore is None:
+        return None
+
+    def isThere(offset: int, length: int) -> bool:
+        start = address + offset
+        end, start = start + length, start & -PAGESIZE
+        while start < end:
+            count = min(end - start, _ASKED_PAGES * PAGESIZE)
+            # ENOMEM: a hole (mincore(2)).
+            if _mincore(start, count, _asked) and ctypes.get_errno() == errno.ENOMEM:
+                return False
+            start += count
+        return True
+
+    return isThere
 
 
 def _mapped(address: int, length: int, write: bool) -> bool:

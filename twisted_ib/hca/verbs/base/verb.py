@@ -182,7 +182,6 @@ class VerbsObject(PyverbsCM):
     An object of a device that other objects may depend on.
 
     @cvar rank: the order of closing among dependants of one object: lowest first.
-    @ivar handle: its number, unique in this process.
     """
 
     rank = 0

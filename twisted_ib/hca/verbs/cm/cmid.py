@@ -188,7 +188,7 @@ class CMID(DataCalls):
         """
         Bind to an address and to its device.
 
-        @param lai: its source is the address; port 0 binds any port.
+        @param lai: its source is the address; port 0 binds any port, which C{local_addr} has then.
         @raise PyverbsRDMAError: the address is not of this host (EADDRNOTAVAIL), or the identifier is bound
             (EINVAL).
         """
@@ -509,7 +509,7 @@ class CMID(DataCalls):
         """
         Listen on C{::} without IPv4: C{RDMA_OPTION_ID_AFONLY}.  Not in pyverbs.
         """
-        self._get().isIPv6Only = only
+        self._get().leaveIPv4(only)
 
     @verb("Failed to migrate ID")
     def migrate_id(self, channel: CMEventChannel | None = None) -> None:

@@ -169,6 +169,37 @@ class Identifier:
             raise PyverbsRDMAError(f"{address.host} is not an address of this host", errno.EADDRNOTAVAIL)
         self.step("bind")
         self.source = address
+        # Linux cma.c, cma_alloc_any_port: programs announce the port before they listen.  A client's is drawn
+        # when its address is resolved.
+        if not address.port and destination is None:
+            try:
+                self._hold()
+            except HCAError:
+                self.stage, self.source = Stage.IDLE, None
+                raise
+
+    def _hold(self) -> Listener:
+        assert self.source is not None
+        self._listener = listener = Listener(self)
+        self.source = Address(self.source.host, listener.port)
+        return listener
+
+    def _letGo(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+
+    def leaveIPv4(self, only: bool) -> None:
+        """
+        Say whether a listener of C{::} leaves IPv4 to others.
+
+        @raise ServiceInUseError: another listener has the port of the other IP version.
+        """
+        self.isIPv6Only = only
+        # Linux cma.c, rdma_set_afonly: a bound identifier may change it.
+        if self._listener is not None and self.stage is Stage.BOUND:
+            self._letGo()
+            self._hold()
 
     @staticmethod
     def _isOurs(device: Any, address: Address) -> bool:
@@ -190,6 +221,8 @@ class Identifier:
         if self.source.version != destination.version:
             raise invalid("Failed to Resolve Address: the addresses are of different IP versions")
         self.step("resolve address")
+        # It can listen no more.
+        self._letGo()
         if destination.isAny:
             # As with TCP, connecting to the wildcard address means loopback (Linux cma.c,
             # cma_resolve_loopback).
@@ -240,15 +273,14 @@ class Identifier:
         """
         if self.stage is Stage.IDLE:
             self.bind(Address("0.0.0.0", 0))
-        assert self.source is not None
         self.step("listen")
         try:
-            self._listener = listener = Listener(self, backlog)
+            listener = self._listener or self._hold()
         except HCAError:
             # The program may try again, with another port or when the other listener is gone.
             self.stage = Stage.BOUND
             raise
-        self.source = Address(self.source.host, listener.port)
+        listener.setBacklog(backlog)
 
     # -- queue pairs
 
@@ -392,15 +424,13 @@ class Identifier:
             self.reports.drop()
         for report in self.reports.withdraw(self):
             report.drop()
-        listener, self._listener = self._listener, None
         binding, self.binding = self.binding, None
         if binding is None:
             return
         try:
             # A closed device has freed everything by itself; in a forked child it is the parent's.
             if not binding.device.closed:
-                if listener is not None:
-                    listener.close()
+                self._letGo()
                 self.transport.close(binding.device)
                 self.destroyQP()
         finally:

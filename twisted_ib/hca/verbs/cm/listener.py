@@ -1,5 +1,6 @@
 """
-The listening identifier: each REQ or SIDR_REQ becomes an identifier of its own.
+The port of a bound identifier, and the listening identifier: each REQ or SIDR_REQ becomes an identifier of
+its own.
 
 A request waits until the program fetches its event.  One beyond the backlog is dropped silently, as TCP drops
 a SYN, and its peer sends it again.
@@ -21,6 +22,7 @@ from twisted_ib.hca.verbs.cm.addrinfo import Address
 from twisted_ib.hca.verbs.cm.connected import Connected
 from twisted_ib.hca.verbs.cm.datagram import Datagrams
 from twisted_ib.hca.verbs.cm.negotiation import UnsupportedRequest
+from twisted_ib.hca.verbs.cm.stage import Stage
 from twisted_ib.hca.verbs.enums.cm import rdma_cm_event_type, rdma_port_space
 
 if TYPE_CHECKING:
@@ -32,22 +34,32 @@ _REQUEST = rdma_cm_event_type.RDMA_CM_EVENT_CONNECT_REQUEST
 @implementer(IServiceListener)
 class Listener:
     """
-    The listener that the device calls for incoming requests.  For IPv6 alone on a device with an IPv4 address
-    it has no service, and never conflicts with another.
+    The listener that the device calls for incoming requests.  Until its identifier listens it only holds the
+    port, and answers as if nobody listened.  For an IP version that the device has not it has no service, and
+    never conflicts with another.
     """
 
-    def __init__(self, identifier: Identifier, backlog: int) -> None:
+    def __init__(self, identifier: Identifier) -> None:
         """
-        @param backlog: requests that wait at most; 0 for L{limits.CM_BACKLOG}.
         @raise ServiceInUseError: another listener has this address and port.
         """
         assert identifier.source is not None
         self._identifier = identifier
         self._device = identifier.device
-        self._backlog = min(backlog, limits.LISTEN_BACKLOG) if backlog > 0 else limits.CM_BACKLOG
+        self._backlog = limits.CM_BACKLOG
         self._services = self._listen(identifier.source)
         #: The bound port, also if any port was asked for.
         self.port: int = self._services[0].port if self._services else identifier.source.port or freePort(())
+
+    def setBacklog(self, backlog: int) -> None:
+        """
+        @param backlog: requests that wait at most; 0 for L{limits.CM_BACKLOG}.
+        """
+        self._backlog = min(backlog, limits.LISTEN_BACKLOG) if backlog > 0 else limits.CM_BACKLOG
+
+    @property
+    def _isOpen(self) -> bool:
+        return self._identifier.stage is Stage.LISTENING
 
     def _listen(self, source: Address) -> list[Any]:
         # As for a TCP socket of Linux, :: listens on IPv6 and IPv4 (RFC 3493 section 5.3), unless the program
@@ -55,9 +67,13 @@ class Listener:
         space, listen = self._identifier.portSpace, self._device.listen
         host = source.host
         if self._device.traits.hasAddress:
-            if host == "::" and self._identifier.isIPv6Only and ":" not in self._device.address:
-                # The device has no IPv6 address: no peer can reach the listener.  tgtd listens for IPv4 on
-                # the same port.
+            isIPv6 = ":" in self._device.address
+            if (host == "0.0.0.0" and isIPv6) or (
+                host == "::" and self._identifier.isIPv6Only and not isIPv6
+            ):
+                # No peer can reach the listener: the device has no address of its IP version.  On Linux a
+                # wildcard listens on every device (cma.c, cma_listen_on_all), whatever addresses that has.
+                # tgtd listens for IPv4 and for IPv6 on the same port.
                 return []
             try:
                 host = self._device.listeningAddress(host)
@@ -98,7 +114,7 @@ class Listener:
         now = self._device.clock()
         # A datagram service answers SIDR_REQs only: to a REQ it is a service that nobody listens on, reason 8
         # (IBTA vol. 1 12.6.7.2).
-        if self._identifier.isDatagram:
+        if self._identifier.isDatagram or not self._isOpen:
             connection.reject(RejectReason.INVALID_SERVICE_ID, b"", now)
             return
         # Dropped, not rejected: the peer's REQ timer repeats it (IBTA vol. 1 12.6.5, Max CM Retries) when
@@ -131,7 +147,7 @@ class Listener:
         A SIDR_REQ was received.
         """
         now = self._device.clock()
-        if not self._identifier.isDatagram:
+        if not self._identifier.isDatagram or not self._isOpen:
             lookup.reject(SIDRStatus.SERVICE_ID_UNSUPPORTED, b"", now)
             return
         # There is no MRA for SIDR (IBTA vol. 1 12.11); the peer asks again.

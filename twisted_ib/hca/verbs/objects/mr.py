@@ -13,7 +13,7 @@ from twisted_ib.hca.memory.windows import MemoryWindow
 from twisted_ib.hca.verbs.base.base import checked, named, table
 from twisted_ib.hca.verbs.base.errors import PyverbsUserError
 from twisted_ib.hca.verbs.base.hub import locked
-from twisted_ib.hca.verbs.base.mem_alloc import processMemory
+from twisted_ib.hca.verbs.base.mem_alloc import presence, processMemory
 from twisted_ib.hca.verbs.base.verb import VerbsObject, check, closing, unsupported, verb
 from twisted_ib.hca.verbs.enums.device import ibv_access_flags, ibv_mw_type, ibv_rereg_mr_flags
 from twisted_ib.hca.verbs.objects.pd import PD
@@ -83,7 +83,9 @@ class MR(VerbsObject):
         # Memory of the process is used in place, so that the program sees what peers write.
         if address:
             view = processMemory(address, length, bool(access & _LOCAL_WRITE))
-            core = device.memory.register(view, access, pd._core, address if iova is None else iova)
+            core = device.memory.register(
+                view, access, pd._core, address if iova is None else iova, present=presence(address)
+            )
         # Not from the shared segment, whose addresses the device chooses.
         elif iova is not None or not length:
             core = device.memory.register(bytearray(length), access, pd._core, iova)
@@ -172,7 +174,7 @@ class MR(VerbsObject):
             view = processMemory(addr, length, bool(rights & _LOCAL_WRITE))
             segment: Any = self._core.segment
             # A new key: peers that hold the old one were given access to the old memory, not to this.
-            memory.reregister(self._core, view, rights, core, addr)
+            memory.reregister(self._core, view, rights, core, addr, present=presence(addr))
             if segment is not None:
                 self._device.releaseSegment(segment)
             self._buf = addr

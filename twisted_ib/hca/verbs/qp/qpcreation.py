@@ -22,6 +22,8 @@ from twisted_ib.hca.verbs.objects.srq import SRQ
 from twisted_ib.hca.verbs.qp.qpattr import QPInitAttr, QPInitAttrEx
 
 FAILED = "Failed to create QP"
+#: An element of a scatter/gather list (C{struct ibv_sge}).
+_ELEMENT_BYTES = 16
 
 _E = ibv_qp_init_attr_mask
 #: The extended attributes that are supported.  create_flags must be 0, but programs set its bit.
@@ -95,10 +97,13 @@ def capabilities(attr: QPInitAttr | QPInitAttrEx, srq: SRQ | None) -> Capabiliti
     what = f"{FAILED}: max_"
     # man ibv_create_qp(3): max_recv_wr and max_recv_sge are ignored if there is an SRQ.
     receives = 0 if srq is not None else attr.max_recv_wr
+    # Linux rxe_qp.c, rxe_qp_init_req: a request has inline what its elements would take, asked for or not.
+    # Programs send inline without a look at what they got: rdma_xclient.
+    inline = max(attr.max_inline_data, attr.max_send_sge * _ELEMENT_BYTES)
     return Capabilities(
         within(attr.max_send_wr, 0, depth, what + "send_wr"),
         within(receives, 0, depth, what + "recv_wr"),
         within(attr.max_send_sge, 0, elements, what + "send_sge"),
         within(attr.max_recv_sge, 0, elements, what + "recv_sge"),
-        within(attr.max_inline_data, 0, limits.INLINE_DATA, what + "inline_data"),
+        within(inline, 0, limits.INLINE_DATA, what + "inline_data"),
     )

@@ -1,0 +1,484 @@
+"""
+Tests for the descriptors of sockets over SDP: L{twisted_ib.blocking.files} and
+L{twisted_ib.blocking.descriptors}.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import errno
+import fcntl
+import gc
+import io
+import os
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import termios
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+from tests.blocking.case import BlockingTestCase, exactly
+from tests.support.waiting import HANG_SECONDS, waitUntil
+from twisted_ib.blocking import descriptors
+from twisted_ib.blocking.patch import patched
+
+#: The walks of L{WalkTests}, and the steps of each.
+SEEDS, STEPS = range(6), 60
+
+
+class Case(BlockingTestCase):
+    """
+    What the names of the standard library do, over TCP and over SDP.
+    """
+
+    def both(self) -> Iterator[tuple[Any, Any]]:
+        """
+        Yield connected pairs whose sockets block: over TCP, and over SDP.
+        """
+        for isSDP in (False, True):
+            one, other = self.pair() if isSDP else self.pair(socket, socket)
+            for skt in (one, other):
+                skt.settimeout(None)
+            with patched():
+                yield one, other
+
+    def over(self) -> tuple[Any, Any]:
+        """
+        Return a pair over SDP, the second of which has a timeout.
+        """
+        one, other = self.pair()
+        one.settimeout(None)
+        return one, other
+
+    def saying(self, call: Any, *arguments: Any, **options: Any) -> Any:
+        """
+        Return what a call returns, or the number or the type of its error.
+        """
+        try:
+            return call(*arguments, **options)
+        except OSError as error:
+            return error.errno or type(error)
+        except (ValueError, LookupError, TypeError) as error:
+            return type(error)
+
+    def assertSame(self, said: list[Any]) -> None:
+        """
+        What was said over SDP is what was said over TCP.
+        """
+        half = len(said) // 2
+        self.assertEqual(said[half:], said[:half])
+        self.assertTrue(said)
+
+
+class CallTests(Case):
+    """
+    Calls that work by descriptor.
+    """
+
+    def test_peekReset(self) -> None:
+        """
+        C{recv} with MSG_PEEK and MSG_WAITALL reports a reset.
+        """
+        for one, other in self.both():
+            one.sendall(b"unread")
+            other.close()
+            flags = socket.MSG_PEEK | socket.MSG_WAITALL
+            self.assertRaises(ConnectionResetError, one.recv, 10, flags)
+
+    def test_options(self) -> None:
+        """
+        TCP_INFO and SO_ERROR without a length, with one of 0, and with others.
+        """
+        for one, _ in self.both():
+            for length in ((), (0,)):
+                found = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, *length)
+                self.assertEqual(found & 0xFF, 1)
+                self.assertEqual(one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR, *length), 0)
+            self.assertEqual(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1), b"\x01")
+            self.assertEqual(one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR, 4), bytes(4))
+
+    def test_opened(self) -> None:
+        """
+        C{open} and C{os.fdopen} make the same of a descriptor, or the same error, and leave it open or not.
+        """
+        said: list[Any] = []
+        modes = [("zz",), ("r", 0), ("rb", 0), ("w", 1), ("r+",), ("r+b", 0), ("rb", -1, "utf8"), ("rw",)]
+        modes += [("a",), ("x",), ("ab",), ("rb", -1, None, None, "x"), ("r", -1, "nonsense"), ("rwb",)]
+        for one, _ in self.both():
+            for call in (open, os.fdopen, io.open):
+                # What the patch has now.
+                call = {open: io.open}.get(call, call)
+                for mode in modes:
+                    descriptor = os.dup(one.fileno())
+                    file = self.saying(call, descriptor, *mode)
+                    said.append((mode, file if isinstance(file, int | type) else type(file).__name__))
+                    said.append(self.isOpen(descriptor))
+                    if not isinstance(file, int | type):
+                        file.close()
+                    elif self.isOpen(descriptor):
+                        os.close(descriptor)
+        names = [(mode, "FileIO" if name == "SocketFile" else name) for mode, name in said[::2]]
+        self.assertSame([*zip(names, said[1::2], strict=True)])
+
+    def isOpen(self, descriptor: int) -> bool:
+        """
+        Return whether a descriptor is.
+        """
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            return False
+        return True
+
+    def test_files(self) -> None:
+        """
+        Files of a descriptor carry its bytes, and the connection lives until the last is closed.
+        """
+        for one, other in self.both():
+            writing = open(one.detach(), "w")
+            reading = open(other.fileno(), "rb", closefd=False)
+            writing.write("a line\nand more")
+            writing.flush()
+            self.assertEqual(reading.readline(), b"a line\n")
+            self.assertEqual(reading.read(3), b"and")
+            writing.close()
+            self.assertEqual((reading.read(), reading.read()), (b" more", b""))
+            reading.close()
+            other.setblocking(False)
+            self.assertEqual(other.recv(1), b"")
+
+    def test_rawFile(self) -> None:
+        """
+        A file without a buffer says that there is nothing yet, and refuses what it is not open for.
+        """
+        said: list[Any] = []
+        for one, other in self.both():
+            other.setblocking(False)
+            with open(other.fileno(), "rb", 0, closefd=False) as file:
+                said += [file.read(1), file.readall(), file.readinto(bytearray(1)), file.seekable()]
+                said.append(self.saying(file.write, b"x"))
+                one.sendall(b"data")
+                waitUntil(
+                    lambda file=file: fcntl.ioctl(file.fileno(), termios.FIONREAD, bytes(4)) != bytes(4)
+                )
+                said += [file.read(2), file.readall()]
+        self.assertSame(said)
+
+    def test_waiting(self) -> None:
+        """
+        FIONREAD says how many octets wait, into bytes and into a buffer.
+        """
+        said: list[Any] = []
+        for one, other in self.both():
+            one.sendall(b"abc")
+            waitUntil(lambda other=other: fcntl.ioctl(other, termios.FIONREAD, bytes(4)) != bytes(4))
+            said.append(fcntl.ioctl(other.fileno(), termios.FIONREAD, bytes(8)))
+            room = array.array("i", [7])
+            said += [fcntl.ioctl(other, termios.FIONREAD, room), list(room)]
+            said.append(fcntl.ioctl(one, termios.TIOCOUTQ, bytes(4)))
+            said.append(self.saying(fcntl.ioctl, other, termios.FIONREAD, 0))
+        self.assertSame(said)
+
+    def test_blocking(self) -> None:
+        """
+        A socket whose descriptor was made not to block, by C{fcntl}, C{ioctl} or C{os.set_blocking}, does
+        not, until it is made to again.
+        """
+        said: list[Any] = []
+        for one, other in self.both():
+            here = one.fileno()
+            flags = fcntl.fcntl(here, fcntl.F_GETFL)
+            for turn in (
+                lambda isOn: fcntl.fcntl(here, fcntl.F_SETFL, flags | isOn * os.O_NONBLOCK),  # noqa: B023
+                lambda isOn: fcntl.ioctl(here, termios.FIONBIO, array.array("i", [isOn])),  # noqa: B023
+                lambda isOn: os.set_blocking(here, not isOn),  # noqa: B023
+            ):
+                turn(1)
+                said += [self.saying(one.recv, 1), self.saying(os.read, here, 1)]
+                said.append(one.send(b"small"))
+                self.assertLess(one.send(bytes(1 << 26)), 1 << 26)
+                self.assertRaises(BlockingIOError, one.sendall, bytes(1 << 26))
+                turn(0)
+                sent = self.inThread(other.sendall, b"x")
+                said.append(one.recv(1))
+                sent.result(HANG_SECONDS)
+                while self.arrives(other):
+                    other.recv(1 << 20)
+        self.assertSame(said)
+
+    def arrives(self, skt: Any) -> bool:
+        """
+        Return whether bytes wait.
+        """
+        return fcntl.ioctl(skt.fileno(), termios.FIONREAD, bytes(4)) != bytes(4)
+
+    def test_splice(self) -> None:
+        """
+        C{os.splice} moves bytes from a pipe and into one.
+        """
+        if not hasattr(os, "splice"):
+            return
+        said: list[Any] = []
+        for one, other in self.both():
+            out, into = os.pipe()
+            self.addCleanup(os.close, out)
+            self.addCleanup(os.close, into)
+            os.write(into, b"0123456789")
+            said.append(os.splice(out, one.fileno(), 100))
+            said.append(exactly(other, 10))
+            other.sendall(b"back")
+            said.append(os.splice(one.fileno(), into, 3))
+            said.append(os.read(out, 10))
+            said.append(one.recv(10))
+            said.append(self.saying(os.splice, one.fileno(), other.fileno(), 5))
+            said.append(self.saying(os.splice, one.fileno(), into, 5, offset_src=1))
+        self.assertSame(said)
+
+    def test_outlives(self) -> None:
+        """
+        A duplicate that outlives its socket has the connection, and its close ends that.
+        """
+        for one, other in self.both():
+            copy = os.dup(one.fileno())
+            one.close()
+            self.assertEqual(os.write(copy, b"copy"), 4)
+            self.assertEqual(exactly(other, 4), b"copy")
+            again = socket.socket(fileno=os.dup(copy))
+            again.sendall(b"again")
+            again.close()
+            self.assertEqual(exactly(other, 5), b"again")
+            other.sendall(b"x")
+            self.assertEqual(os.read(copy, 1), b"x")
+            os.close(copy)
+            self.assertEqual(other.recv(1), b"")
+        self.assertEqual(descriptors._held, [])
+
+    def test_closedByDescriptor(self) -> None:
+        """
+        C{os.close} of what a socket has given away ends the connection.
+        """
+        for one, other in self.both():
+            os.close(one.detach())
+            self.assertEqual(other.recv(1), b"")
+
+    def test_garbage(self) -> None:
+        """
+        A socket that is not closed takes no connection from another one of it.
+        """
+        one, other = self.over()
+        with patched():
+            socket.socket(fileno=os.dup(one.fileno())).sendall(b"x")
+        gc.collect()
+        one.sendall(b"y")
+        self.assertEqual(exactly(other, 2), b"xy")
+        self.flushWarnings()
+
+
+class ForeignTests(Case):
+    """
+    Who knows of no SDP hears of it, and so does the peer: there is no end of stream with bytes missing.
+    """
+
+    def test_code(self) -> None:
+        """
+        C code that reads or writes has an error, and the close that follows is a reset.
+        """
+        library = ctypes.CDLL(None, use_errno=True)
+        for call in ("read", "write"):
+            one, other = self.over()
+            # write(2) of what was never connected would raise SIGPIPE, which Python ignores.
+            self.assertEqual(getattr(library, call)(one.fileno(), ctypes.create_string_buffer(9), 9), -1)
+            self.assertEqual(ctypes.get_errno(), errno.ECONNREFUSED)
+            one.close()
+            self.assertRaises(ConnectionResetError, other.recv, 1)
+
+    def test_process(self) -> None:
+        """
+        No process is started that would get a connection.
+        """
+        command = [sys.executable, "-c", ""]
+        for option in ("stdin", "stdout", "stderr", "pass_fds"):
+            one, other = self.over()
+            with patched():
+                given = {option: [one.fileno()] if option == "pass_fds" else one}
+                error = self.assertRaises(OSError, subprocess.Popen, command, **given)
+            self.assertEqual(error.errno, errno.EOPNOTSUPP)
+            self.assertRaises(ConnectionResetError, other.recv, 1)
+            one.close()
+        with patched(), socket.create_server(("127.0.0.1", 0)) as listener:
+            self.assertEqual(subprocess.call(command, stdin=listener, timeout=HANG_SECONDS), 0)
+
+    def test_rights(self) -> None:
+        """
+        No connection is sent over a UNIX socket; a file is.
+        """
+        one, other = self.over()
+        ends = self.plainPair()
+        with patched(), tempfile.TemporaryFile() as file:
+            from_, to = (socket.socket(fileno=each) for each in ends)
+            with from_, to:
+                error = self.assertRaises(OSError, socket.send_fds, from_, [b"x"], [one.fileno()])
+                self.assertEqual(error.errno, errno.EOPNOTSUPP)
+                socket.send_fds(from_, [b"x"], [file.fileno()])
+                got = socket.recv_fds(to, 1, 1)[1]
+                os.close(got[0])
+        self.assertRaises(ConnectionResetError, other.recv, 1)
+
+    def plainPair(self) -> list[int]:
+        """
+        Return two connected descriptors of UNIX sockets.
+        """
+        return [each.detach() for each in socket.socketpair()]
+
+    def test_child(self) -> None:
+        """
+        What a forked process reads from its descriptor is seen after the close, and that is a reset.
+        """
+        one, other = self.over()
+        out, into = os.pipe()
+        self.addCleanup(os.close, into)
+        pid = os.fork()
+        if not pid:
+            # The parent has closed; then an error of the kernel's.
+            os.close(into)
+            os.read(out, 1)
+            plain = descriptors._socket.socket(fileno=one.fileno())
+            try:
+                plain.recv(1)
+            finally:
+                os.read(out, 1)
+                os._exit(0)
+        os.close(out)
+        one.close()
+        self.assertEqual(len(descriptors._held), 1)
+        os.write(into, b"x")
+        self.assertRaises(ConnectionResetError, other.recv, 1)
+        os.write(into, b"x")
+        os.waitpid(pid, 0)
+
+    def test_childEnds(self) -> None:
+        """
+        A forked process that does nothing with its descriptor keeps the connection until it ends.
+        """
+        one, other = self.over()
+        out, into = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.close(into)
+            os.read(out, 1)
+            os._exit(0)
+        os.close(out)
+        one.sendall(b"all")
+        one.close()
+        self.assertEqual(exactly(other, 3), b"all")
+        os.close(into)
+        self.assertEqual(other.recv(1), b"")
+        os.waitpid(pid, 0)
+
+    def test_heldBound(self) -> None:
+        """
+        Of more connections that only descriptors have than C{HELD} the oldest is reset.
+        """
+        with mock.patch.object(descriptors, "HELD", 1), patched():
+            pairs = [self.over() for _ in range(2)]
+            copies = [os.dup(one.fileno()) for one, _ in pairs]
+            for one, _ in pairs:
+                one.close()
+            self.assertRaises(ConnectionResetError, pairs[0][1].recv, 1)
+            os.write(copies[1], b"x")
+            self.assertEqual(exactly(pairs[1][1], 1), b"x")
+            for each in copies:
+                os.close(each)
+        self.assertEqual(descriptors._held, [])
+
+
+class WalkTests(Case):
+    """
+    Calls by descriptor in an order that is drawn, over TCP and over SDP.
+    """
+
+    def test_walks(self) -> None:
+        """
+        Each walk says the same over both.
+        """
+        for seed in SEEDS:
+            said = [self.walk(random.Random(seed), *pair) for pair in self.both()]
+            self.assertEqual(said[1], said[0], f"seed {seed}")
+
+    def walk(self, draw: random.Random, one: Any, other: Any) -> list[Any]:
+        """
+        @return: what each step came to.
+        """
+        said: list[Any] = []
+        # The descriptors of each end, and the bytes on their way to it.
+        ends, ways = [[one.detach()], [other.detach()]], [0, 0]
+        for _ in range(STEPS):
+            at = draw.randrange(2)
+            mine = ends[at]
+            if not mine:
+                continue
+            step = draw.choice(
+                ("write", "writev", "sendfile", "read", "readv", "dup", "close", "fdopen", "socket")
+            )
+            it = draw.choice(mine)
+            data = draw.randbytes(draw.randrange(1, 3000))
+            if step in ("write", "writev", "sendfile", "fdopen", "socket"):
+                if not ends[1 - at]:
+                    continue
+                said.append((step, self.send(step, it, data, draw.randrange(100))))
+                ways[1 - at] += said[-1][1]
+            elif step in ("read", "readv"):
+                size = draw.randrange(1, ways[at] + 1) if ways[at] else 0
+                if size or not ends[1 - at]:
+                    said.append((step, self.receive(step, it, size or 1)))
+                    ways[at] -= size
+            elif step == "dup":
+                mine.append(os.dup(it))
+            elif len(mine) > 1 or not ways[at]:
+                mine.remove(it)
+                os.close(it)
+                said.append(step)
+        for each in (*ends[0], *ends[1]):
+            os.close(each)
+        return said
+
+    def send(self, step: str, it: int, data: bytes, offset: int) -> int:
+        """
+        @return: how many bytes were sent.
+        """
+        if step == "write":
+            return os.write(it, data)
+        if step == "writev":
+            return os.writev(it, [data[:offset], data[offset:]])
+        if step == "sendfile":
+            with tempfile.TemporaryFile() as file:
+                file.write(data)
+                file.flush()
+                return os.sendfile(it, file.fileno(), offset, 2000)
+        if step == "fdopen":
+            with os.fdopen(it, "wb", closefd=False) as writing:
+                return writing.write(data)
+        with socket.socket(fileno=os.dup(it)) as skt:
+            return skt.send(data)
+
+    def receive(self, step: str, it: int, size: int) -> bytes:
+        """
+        @return: the bytes that are there, all of that size; fewer at the end.
+        """
+        data = b""
+        while len(data) < size:
+            left = size - len(data)
+            if step == "read":
+                piece = os.read(it, left)
+            else:
+                rooms = [bytearray(left // 2), bytearray(left - left // 2)]
+                piece = b"".join(rooms)[: os.readv(it, rooms)]
+            if not piece:
+                break
+            data += piece
+        return data

@@ -1,0 +1,62 @@
+/*
+ * What librdmacm says of addresses: rdma_getaddrinfo with a family in the hints, and the port of an identifier that
+ * is bound to any.  One line for each check that fails.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <arpa/inet.h>
+#include <rdma/rdma_cma.h>
+
+static int failures;
+
+static void wanted(const char *what, long found, long expected)
+{
+    if (found != expected) {
+        printf("%s: %ld, not %ld\n", what, found, expected);
+        failures++;
+    }
+}
+
+static void resolved(const char *node, int flags, int family)
+{
+    struct rdma_addrinfo hints = {.ai_flags = flags, .ai_family = family, .ai_port_space = RDMA_PS_TCP}, *found = NULL;
+    struct sockaddr *address;
+
+    wanted("rdma_getaddrinfo", rdma_getaddrinfo((char *)node, "7471", &hints, &found), 0);
+    if (!found)
+        return;
+    address = flags & RAI_PASSIVE ? found->ai_src_addr : found->ai_dst_addr;
+    wanted("ai_family", found->ai_family, family);
+    wanted("sa_family", address->sa_family, family);
+    rdma_freeaddrinfo(found);
+}
+
+int main(void)
+{
+    int families[] = {AF_INET, AF_INET6};
+    struct rdma_addrinfo hints = {.ai_family = AF_INET6, .ai_port_space = RDMA_PS_TCP}, *found = NULL;
+    struct sockaddr_in here = {.sin_family = AF_INET};
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    struct rdma_cm_id *id = NULL;
+    int port;
+
+    for (int i = 0; i < 2; i++) {
+        resolved(NULL, RAI_PASSIVE, families[i]);
+        resolved(NULL, RAI_PASSIVE | RAI_FAMILY, families[i]);
+        resolved(NULL, 0, families[i]);
+        resolved(families[i] == AF_INET ? "127.0.0.1" : "::1", RAI_NUMERICHOST, families[i]);
+    }
+    wanted("an address of another family", rdma_getaddrinfo("127.0.0.1", "7471", &hints, &found), -1);
+
+    inet_pton(AF_INET, "127.0.0.1", &here.sin_addr);
+    wanted("rdma_create_id", rdma_create_id(channel, &id, NULL, RDMA_PS_TCP), 0);
+    wanted("rdma_bind_addr", rdma_bind_addr(id, (struct sockaddr *)&here), 0);
+    port = ntohs(rdma_get_src_port(id));
+    wanted("a port", port != 0, 1);
+    wanted("sin_port", ntohs(((struct sockaddr_in *)rdma_get_local_addr(id))->sin_port), port);
+    wanted("rdma_listen", rdma_listen(id, 0), 0);
+    wanted("the same port", ntohs(rdma_get_src_port(id)), port);
+    wanted("rdma_destroy_id", rdma_destroy_id(id), 0);
+    rdma_destroy_event_channel(channel);
+    return failures != 0;
+}

@@ -1,0 +1,394 @@
+"""
+A server that is away: C{python -m tests.soak.stopped --device roce0 --kind sdp --seconds 20 --connects 20}.
+
+A server in a process of its own is stopped (SIGSTOP) for some time, while clients connect, each with the
+timeout that a program has by default.  Then it goes on.  Each connect must work at both ends, that is a
+message must come back, or fail at the client with a reason.  What became of them is printed as a line of
+JSON, and the status is 1 if one did neither, or if the server holds a connection that its client does not.
+
+Kinds are C{sdp}, C{ib}, C{rds} (one datagram is one connect) and C{cmid}, a program that waits in verbs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from threading import Thread
+from typing import Any
+
+from twisted.internet import protocol
+from twisted.internet.error import CannotListenError
+from twisted.python.failure import Failure
+
+from tests.support.ownaddress import ownAddress
+from tests.support.waiting import HANG_SECONDS
+from twisted_ib.hca import verbs
+from twisted_ib.hca.verbs import enums
+from twisted_ib.internet.readers import channelsOf
+from twisted_ib.rds import listenRDS
+from twisted_ib.reactor import ibreactor
+
+PORT, SIZE = 4000, 64
+#: How long a connect, or what follows it, may go on when the server is back, in seconds: longer than the
+#: default timeout of every kind.
+AFTER = 120.0
+
+
+class Result:
+    """
+    What became of the connects of one process.
+    """
+
+    def __init__(self, count: int) -> None:
+        """
+        Nothing yet.
+        """
+        self.count, self.begin = count, time.monotonic()
+        self.ended: Counter[str] = Counter()
+        self.last = 0.0
+
+    def add(self, how: str) -> None:
+        """
+        One has ended; after the last of them say so.
+        """
+        self.ended[how] += 1
+        self.last = time.monotonic() - self.begin
+        if self.ended.total() == self.count:
+            self.tell()
+
+    def tell(self) -> None:
+        """
+        Print it; those that have not ended are silent.
+        """
+        silent = self.count - self.ended.total()
+        found = {**self.ended, **({"silent": silent} if silent else {})}
+        print(json.dumps({"ended": found, "seconds": round(self.last, 1)}), flush=True)
+
+
+class Echo(protocol.Protocol):
+    """
+    The server's end of C{sdp} and C{ib}.
+    """
+
+    live = 0
+
+    def connectionMade(self) -> None:
+        """
+        There is one more.
+        """
+        Echo.live += 1
+
+    def connectionLost(self, reason: Failure = protocol.connectionDone) -> None:
+        """
+        There is one less.
+        """
+        Echo.live -= 1
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Send it back.
+        """
+        transport: Any = self.transport
+        transport.write(data)
+
+    messageReceived = dataReceived
+
+
+class Caller(protocol.Protocol):
+    """
+    The client's end.
+    """
+
+    left = SIZE
+
+    def __init__(self, result: Result) -> None:
+        self._result = result
+
+    def connectionMade(self) -> None:
+        """
+        Send.
+        """
+        transport: Any = self.transport
+        transport.write(bytes(SIZE))
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Part of the echo came.
+        """
+        self.left -= len(data)
+        if not self.left:
+            self._result.add("echoed")
+
+    messageReceived = dataReceived
+
+    def connectionLost(self, reason: Failure = protocol.connectionDone) -> None:
+        """
+        It was told that it is connected, and nothing came of that.
+        """
+        if self.left > 0:
+            self._result.add(f"dead: {reason.value}")
+
+
+class Datagrams(protocol.DatagramProtocol):
+    """
+    A socket of RDS: the server's, or a client's.
+    """
+
+    def __init__(self, server: str = "", result: Result | None = None) -> None:
+        self._server, self._result = server, result
+
+    def startProtocol(self) -> None:
+        """
+        Ask.
+        """
+        if self._result is not None:
+            self.transport.write(bytes(SIZE), (self._server, PORT))
+
+    def datagramReceived(self, datagram: bytes, addr: Any) -> None:
+        """
+        Answer, or be answered.
+        """
+        if self._result is None:
+            self.transport.write(datagram, addr)
+        else:
+            self._result.add("echoed")
+
+
+def _call(source: str | None, server: str) -> verbs.CMID:
+    space = enums.RDMA_PS_IB if ":" in server else enums.RDMA_PS_TCP
+    if source is None:
+        info = verbs.AddrInfo(server, None, str(PORT), None, space, enums.RAI_PASSIVE)
+    else:
+        info = verbs.AddrInfo(source, server, None, str(PORT), space)
+    domain = next((each for each in kept if isinstance(each, verbs.PD)), None)
+    return verbs.CMID(info, verbs.QPInitAttr(cap=verbs.QPCap(max_recv_wr=1)), domain)
+
+
+def _answerCMID(cmid: verbs.CMID) -> None:
+    # The server's end.
+    try:
+        memory = cmid.reg_msgs(SIZE)
+        cmid.post_recv(memory)
+        cmid.accept(verbs.ConnParam(resources=1, depth=1))
+        cmid.get_recv_comp()
+        cmid.post_send(memory)
+        cmid.get_send_comp()
+    except Exception:
+        cmid.close()
+    else:
+        Echo.live += 1
+        kept.append(cmid)
+
+
+def _own(device: str, address: str) -> str:
+    # On C{ib0} the ends of verbs have GIDs: IP addresses are those of an interface.
+    if not device.startswith("ib"):
+        return address
+    context = verbs.Context(name=device)
+    kept.append(verbs.PD(context))
+    return str(context.query_gid(1, 0))
+
+
+def _serveCMID(server: str) -> None:
+    # One thread takes the calls, another serves each.
+    with _call(None, server) as listener:
+        listener.listen(128)
+        print("listening", server, flush=True)
+        while True:
+            Thread(target=_answerCMID, args=[listener.get_request()], daemon=True).start()
+
+
+def _callCMID(source: str, server: str, result: Result) -> None:
+    # A client.
+    step = "failed"
+    try:
+        cmid = _call(source, server)
+        kept.append(cmid)
+        memory = cmid.reg_msgs(SIZE)
+        cmid.post_recv(memory)
+        cmid.connect(verbs.ConnParam(resources=1, depth=1))
+        step = "dead"
+        cmid.post_send(cmid.reg_msgs(SIZE))
+        cmid.get_send_comp()
+        cmid.get_recv_comp()
+    except Exception as error:
+        result.add(f"{step}: {error}")
+    else:
+        result.add("echoed")
+
+
+#: What lives as long as the process.
+kept: list[Any] = []
+
+
+def serve(device: str, kind: str, server: str) -> None:
+    """
+    Be the server: it says that it listens, and at each line that it reads how many connections it has.
+    """
+
+    def told() -> None:
+        for _ in sys.stdin:
+            print(Echo.live, flush=True)
+
+    Thread(target=told, daemon=True).start()
+    if kind == "cmid":
+        _serveCMID(_own(device, server))
+    from twisted.internet import reactor as installed
+    from twisted.internet.endpoints import serverFromString
+
+    reactor: Any = installed
+    if kind == "rds":
+        hasGID = device.startswith("ib")  # So its sockets of RDS have.
+        listenRDS(reactor, PORT, Datagrams(), "" if hasGID else server, device=device)
+        [channel] = channelsOf(reactor)
+        print("listening", channel.device.gids()[0] if hasGID else server, flush=True)
+    else:
+        endpoint = serverFromString(reactor, f"{kind}:{PORT}:interface={server}:device={device}")
+        listening = endpoint.listen(protocol.Factory.forProtocol(Echo))
+        listening.addCallbacks(lambda port: f"listening {server}", str).addCallback(print, flush=True)
+    reactor.run()
+
+
+def call(device: str, kind: str, source: str, count: int, seconds: float) -> None:
+    """
+    Be the clients: they begin when a line comes, which says where the server is.
+    """
+    # On C{ib0} this process hosts the subnet from now on.
+    own = _own(device, source)
+    if kind == "cmid":
+        source = own
+    print("ready", flush=True)
+    server = sys.stdin.readline().strip()
+    result = Result(count)
+    if kind == "cmid":
+        for _ in range(count):
+            Thread(target=_callCMID, args=[source, server, result], daemon=True).start()
+        time.sleep(seconds + AFTER)
+        result.tell()
+        return
+    from twisted.internet import reactor as installed
+    from twisted.internet.endpoints import clientFromString
+
+    reactor: Any = installed
+    factory = protocol.Factory.forProtocol(lambda: Caller(result))  # type: ignore[arg-type]
+
+    def connect() -> None:
+        for _ in range(count):
+            if kind == "rds":
+                interface = "" if device.startswith("ib") else source
+                try:
+                    listenRDS(reactor, 0, Datagrams(server, result), interface, device=device)
+                except CannotListenError as error:
+                    result.add(f"failed: {error}")
+            else:
+                text = f"{kind}:{server}:{PORT}:bindAddress={source}:device={device}"
+                connecting = clientFromString(reactor, text).connect(factory)
+                connecting.addErrback(lambda failure: result.add(f"failed: {failure.value}"))
+
+    reactor.callWhenRunning(connect)
+    reactor.callLater(seconds + AFTER, result.tell)
+    reactor.run()
+
+
+def story(device: str, kind: str, seconds: float, connects: int, start: Any) -> dict[str, Any]:
+    """
+    Stop a server while clients connect.
+
+    @param start: starts this module with arguments and an environment, as a process with pipes.
+    @return: C{ended}, how often connects ended how; C{seconds}, after which the last did; C{server}, how many
+        connections the server has then.
+    """
+    if device.startswith("ib"):
+        server, source = "10.9.0.2", "10.9.0.1"
+        ends = [f"{device}=ib:{address}/24" for address in (server, source)]
+    elif device.startswith("shm"):
+        server = source = "127.0.0.1"
+        ends = ["", ""]
+    else:
+        server, source = ownAddress(1), ownAddress(2)
+        ends = [f"{device}={device.rstrip('0123456789')}:{address}" for address in (server, source)]
+    first, second = ({**os.environ, "TWISTED_IB_DEVICES": each} for each in ends)
+    common = ["--device", device, "--kind", kind, "--seconds", str(seconds), "--connects", str(connects)]
+    # Before the server: on C{ib0} the first process hosts the subnet, and that is not the one that is away.
+    client = start([*common, "--role", "client", "--addresses", server, source], second)
+    said = client.stdout.readline()
+    listener = start([*common, "--role", "server", "--addresses", server, source], first)
+    told = listener.stdout.readline().split()
+    assert (said, told[:1]) == ("ready\n", ["listening"]), (said, told)
+    listener.send_signal(signal.SIGSTOP)
+    client.stdin.write(f"{told[1]}\n")
+    client.stdin.flush()
+    time.sleep(seconds)
+    listener.send_signal(signal.SIGCONT)
+    found: dict[str, Any] = json.loads(client.stdout.readline())
+    # What has failed at the client, or has just been answered, the server learns of a little later.
+    end = time.monotonic() + HANG_SECONDS
+    while time.monotonic() < end:
+        listener.stdin.write("\n")
+        listener.stdin.flush()
+        found["server"] = int(listener.stdout.readline())
+        if isGood(kind, found):
+            break
+        time.sleep(0.1)
+    return found
+
+
+def isGood(kind: str, found: dict[str, Any]) -> bool:
+    """
+    @return: whether each connect worked, or failed with a reason, and the server has none but these.
+    """
+    ended = dict(found["ended"])
+    echoed = ended.pop("echoed", 0)
+    isToldWhy = all(how.startswith("failed: ") for how in ended)
+    return isToldWhy and (kind == "rds" or found["server"] == echoed)
+
+
+def main() -> int:
+    """
+    Run a story, or a process of it.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="roce0")
+    parser.add_argument("--kind", default="sdp", choices=("sdp", "ib", "rds", "cmid"))
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--connects", type=int, default=20)
+    parser.add_argument("--role", choices=("server", "client"))
+    parser.add_argument("--addresses", nargs=2)
+    given = parser.parse_args()
+    if given.role is not None:
+        ibreactor.install()
+        server, source = given.addresses
+        if given.role == "server":
+            serve(given.device, given.kind, server)
+        else:
+            call(given.device, given.kind, source, given.connects, given.seconds)
+        return 0
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(arguments: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.soak.stopped", *arguments]
+        pipe = subprocess.PIPE
+        processes.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment))
+        return processes[-1]
+
+    with tempfile.TemporaryDirectory() as directory:
+        os.environ["TWISTED_IB_RUN_DIR"] = os.path.join(directory, "run")
+        try:
+            found = story(given.device, given.kind, given.seconds, given.connects, start)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+    print(json.dumps(found))
+    return not isGood(given.kind, found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
