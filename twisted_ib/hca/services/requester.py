@@ -133,9 +133,10 @@ class Requester(SendQueue):
                 operation = unsent[0]
                 asks = operation.asks
                 # Nearly always there is nothing that _mayGo could object to.
-                if (onTheWay or asks or asked or work.queuePair.state is not _RTS) and not self._mayGo(
-                    operation, work
-                ):
+                isPlain = not asks and not asked and work.queuePair.state is _RTS
+                if isPlain and onTheWay:
+                    isPlain = not operation.isLast and onTheWay[-1].status is _SUCCESS
+                if not isPlain and not self._mayGo(operation, work):
                     break
                 if not operation.carriesData and isinstance(operation, LocalOperation):
                     operation.execute(work)
@@ -398,21 +399,21 @@ class Requester(SendQueue):
             if operation.position > self._acknowledged or (not operation.answered and operation.asks):
                 return
             onTheWay.popleft()
-            self._succeed(work, operation)
+            work.messagesSent += 1
+            # IBTA vol. 1 10.7.3.1: an unsignaled request has no completion if it succeeds.
+            if operation.flags & _SIGNALED and operation.id is not None:
+                self._succeed(work, operation, operation.id)
 
-    def _succeed(self, work: WorkQueues, operation: Operation) -> None:
-        work.messagesSent += 1
-        # IBTA vol. 1 10.7.3.1: an unsignaled request has no completion if it succeeds.
-        if operation.flags & _SIGNALED and operation.id is not None:
-            completion = WorkCompletion(
-                operation.id,
-                _SUCCESS,
-                operation.completionOpcode,
-                work.queuePair.number,
-                operation.length,
-            )
-            if not work.sendCompletions.push(completion):
-                work.completionLost()
+    def _succeed(self, work: WorkQueues, operation: Operation, id: int) -> None:
+        completion = WorkCompletion(
+            id,
+            _SUCCESS,
+            operation.completionOpcode,
+            work.queuePair.number,
+            operation.length,
+        )
+        if not work.sendCompletions.push(completion):
+            work.completionLost()
 
     def _fail(self, operation: Operation, status: WCStatus) -> None:
         # Everything before the operation is done: the peer refuses in order.  What is behind it is
@@ -429,7 +430,9 @@ class Requester(SendQueue):
                 operation, status = before, WCStatus.RETRY_EXC_ERR
                 break
             onTheWay.popleft()
-            self._succeed(work, before)
+            work.messagesSent += 1
+            if before.flags & _SIGNALED and before.id is not None:
+                self._succeed(work, before, before.id)
         queue = onTheWay or unsent
         if not queue:
             # A completion was lost to a full queue, or the program closed the queue pair in a
