@@ -8,6 +8,7 @@ not depend on the machine: lower a number here when a change makes it lower, rai
 from __future__ import annotations
 
 import gc
+from collections import deque
 from functools import partial
 from operator import le
 from typing import Any
@@ -283,6 +284,25 @@ class MessageTests(SynchronousTestCase):
         less, more = called(partial(send, few)), called(partial(send, many))
         each = {name: (more[name] - less[name]) / (many - few) for name in more}
         self.assertLessEqual(sum(each.values()), 19, each)
+
+    def test_idle(self) -> None:
+        """
+        An open connection that has only written and read has two queues at each end, of its send requests:
+        each is 760 bytes.
+        """
+        ownRunDirectory(self)
+        stream = Stream(("twisted_ib.rdma", "RDMA"))
+        self.addCleanup(stream.place.close)
+        connect = stream.idle(len(DATA))
+        connect(1)
+
+        def queues() -> int:
+            gc.collect()
+            return sum(type(each) is deque for each in gc.get_objects())
+
+        before, count = queues(), 10
+        connect(count)
+        self.assertLessEqual(queues() - before, 4 * count)
 
 
 class DatagramTests(ProcessesTestCase):

@@ -92,8 +92,9 @@ class Requester(SendQueue):
 
     def __init__(self, work: WorkQueues) -> None:
         super().__init__(work)
-        # READs and atomics that await their responses, oldest first.
-        self._asked: deque[RespondedOperation] = deque()
+        # READs and atomics that await their responses, oldest first; a deque, which is 760 bytes, from the
+        # first one on.
+        self._asked: deque[RespondedOperation] | tuple[()] = ()
         self._acknowledged = 0
         # Whether it waits for room in the medium; whether it waits after a refusal; whether a
         # RESUME must be sent first.
@@ -150,6 +151,8 @@ class Requester(SendQueue):
                     anyDone = True
                     break
                 if asks and isinstance(operation, RespondedOperation):
+                    if not isinstance(asked, deque):
+                        asked = self._asked = deque()
                     asked.append(operation)
             if not anyDone:
                 return
@@ -349,7 +352,8 @@ class Requester(SendQueue):
         return None
 
     def _answerBefore(self, operation: Operation) -> bool:
-        return bool(self._asked) and self._asked[0].position < operation.position
+        asked = self._asked
+        return asked[0].position < operation.position if asked else False
 
     def _repeat(self, operation: Operation, seconds: float | None) -> None:
         # Go back to an operation and send it and all behind it again.  Without a time the wait
@@ -475,7 +479,7 @@ class Requester(SendQueue):
         assert work is not None
         self._cancelTimer()
         self._pausing = False
-        self._asked.clear()
+        self._asked = ()
         for queue in (self._onTheWay, self._unsent):
             while queue:
                 self._push(work, queue.popleft(), status)
@@ -490,6 +494,6 @@ class Requester(SendQueue):
         if work is not None:
             for operation in (*self._onTheWay, *self._unsent):
                 operation.abandon(work)
-        self._asked.clear()
+        self._asked = ()
         self._onTheWay.clear()
         self._unsent.clear()
