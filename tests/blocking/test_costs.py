@@ -12,7 +12,8 @@ from typing import Any
 from attrs import evolve
 
 from tests.blocking.case import BlockingTestCase
-from tests.support.calls import called, requireReplaceable
+from tests.gates.falling import mayOnlyFall
+from tests.support.calls import PACKAGE, called, requireReplaceable
 from twisted_ib.blocking import loop as module
 from twisted_ib.blocking.loop import BRIEF_SECONDS
 from twisted_ib.hca.base.polling import AdaptivePolling
@@ -104,6 +105,20 @@ class CostTests(BlockingTestCase):
         self.assertLess(called(lambda: self.send(one, other)).total() / MESSAGES, 44)
         # No turn but that which receives it.
         self.assertEqual(self.loop.driven.turns - turns, MESSAGES)
+
+    def test_recv(self) -> None:
+        """
+        Those of C{recv} alone, of which most look for the message.
+        """
+        one, other = self.blocking()
+        # The time of other processes does not pass.
+        for where, name in ((module, "monotonic"), (self.loop.reactor, "seconds")):
+            self.patch(where, name, lambda: 0.0)
+        total = 0
+        for _ in range(MESSAGES):
+            one.sendall(DATA)
+            total += called(lambda: other.recv(len(DATA)), PACKAGE).total()
+        mayOnlyFall(self, {"recv": total // MESSAGES}, {"recv": 33})
 
     def test_asleep(self) -> None:
         """

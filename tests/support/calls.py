@@ -18,6 +18,8 @@ from twisted_ib.hca.device.form import compiledModules
 
 #: The package's folder.
 PACKAGE = os.path.dirname(twisted_ib.__file__) + os.sep
+#: Functions of their own before Python 3.12 (PEP 709), so not counted: a count is the same on all.
+_INLINED = {"<listcomp>", "<dictcomp>", "<setcomp>"}
 
 
 def called(act: Callable[[], object], under: str = "") -> Counter[str]:
@@ -34,8 +36,9 @@ def called(act: Callable[[], object], under: str = "") -> Counter[str]:
         """
         Count a call.
         """
-        if event == "call" and frame.f_code.co_filename.startswith(under):
-            calls[frame.f_code.co_name] += 1
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(under) and code.co_name not in _INLINED:
+            calls[code.co_name] += 1
 
     sys.setprofile(profile)
     try:

@@ -125,7 +125,7 @@ def isReset(descriptor: int) -> bool:
 
 
 def _isSprung(part: Any, events: list[tuple[int, int]]) -> bool:
-    # What waits for an answer to its SYN has not hung up.
+    # A socket that waits for an answer to its SYN has not hung up.
     return part.isTrapped and any(each & _HUP and not each & _ERR for _, each in events)
 
 

@@ -29,7 +29,7 @@ _read, _write, _readv, _writev = os.read, os.write, os.readv, os.writev
 _sendfile, _close, _splice = os.sendfile, os.close, getattr(os, "splice", None)
 _setBlocking, _fcntl = os.set_blocking, fcntl.fcntl
 _open, _ioctl, _execute = io.open, fcntl.ioctl, subprocess.Popen._execute_child  # type: ignore[attr-defined]
-#: What one C{splice} moves at most: the size of a pipe (pipe(7)).
+#: The most octets that one C{splice} moves: the size of a pipe (pipe(7)).
 _SPLICE_BYTES: Final = 65536
 
 
@@ -163,7 +163,7 @@ def splice(src: int, dst: int, count: int, *more: Any, **options: Any) -> int:
     out, into = os.pipe()
     try:
         if source is not None:
-            # What does not go into theirs stays where it is.
+            # The octets that have no room in theirs stay where they are.
             data = source.receive(size, kernel.MSG_PEEK, timeout)
             done = _splice(out, dst, _write(into, data), flags=flags) if data else 0
             if done:

@@ -1,0 +1,3 @@
+"""
+Gates: numbers that may only fall.
+"""

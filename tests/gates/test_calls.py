@@ -1,0 +1,157 @@
+"""
+The cost of a C program's call: the functions of Python that its handler runs.
+
+No library is built: cffi reads the declarations, and the handlers that C's table names are called with its
+structures.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+from twisted.trial.unittest import SkipTest
+
+from tests.gates.falling import mayOnlyFall
+from tests.hca.verbs.pair import End, VerbsTestCase
+from tests.support.calls import PACKAGE, called
+from twisted_ib.cabi.verbs.declarations import DECLARATIONS
+from twisted_ib.cabi.verbs.table import TABLE
+from twisted_ib.hca.verbs.base import hub as hubs
+
+#: A message's bytes.
+DATA = bytes(64)
+#: The module that the library brings.
+_MODULE = "_twisted_ib_verbs"
+#: C{IBV_WR_SEND} and C{IBV_SEND_SIGNALED}.
+_SEND, _SIGNALED = 2, 2
+
+
+def _declared() -> ModuleType:
+    """
+    @return: the library's module, but with structures that no header has laid out, and no functions.
+    """
+    try:
+        from cffi import FFI
+    except ImportError:
+        raise SkipTest(
+            "cffi is not installed; it comes with the extra [c]: pip install 'twisted-ib[c]'"
+        ) from None
+
+    class Declared(FFI):  # type: ignore[misc]
+        """
+        The declarations.
+        """
+
+        def addressof(self, *_: Any) -> Any:
+            """
+            @return: No function has one.
+            """
+            return self.NULL
+
+    ffi = Declared()
+    ffi.cdef(re.sub(r",? \.\.\.;?", "", DECLARATIONS.replace("\n    ...;", "")).replace("[...]", "[64]"))
+    module = ModuleType(_MODULE)
+    module.__dict__.update(ffi=ffi, lib=None)
+    return module
+
+
+class CallTests(VerbsTestCase):
+    """
+    One call each, of 64 bytes with one element; both ends are on one HCA.
+    """
+
+    #: Of a signalled request, of a receive; of polling for two completions that are there, for two that come
+    #: with the peer's answers, and for none.
+    recorded = {"post_send": 40, "post_recv": 28, "poll_cq, arriving": 31, "poll_cq": 14, "poll_cq, none": 14}
+
+    def setUp(self) -> None:
+        """
+        Load the handlers, for this test.
+        """
+        super().setUp()
+        patched = mock.patch.dict(sys.modules, {_MODULE: _declared()})
+        patched.start()
+        self.addCleanup(patched.stop)
+        for name in [each for each in sys.modules if each.startswith("twisted_ib.cabi.")]:
+            del sys.modules[name]
+        import_module("twisted_ib.cabi.verbs.work")
+        import_module("twisted_ib.cabi.verbs.completion")
+        self.structures = import_module("twisted_ib.cabi.verbs.structures")
+        guarded = import_module("twisted_ib.cabi.errors").guarded
+        handlers = import_module("twisted_ib.cabi.functions")._handlers["verbs"]
+        self.ffi = self.structures.ffi
+        self.calls = {
+            row.name: guarded(row, handlers[row.name], self.ffi) for row in TABLE if row.name in handlers
+        }
+
+    def structure(self, kind: str, value: Any) -> Any:
+        """
+        @return: The structure of an object, until the test ends.
+        """
+        made = self.structures.new(kind, value)
+        handles = import_module("twisted_ib.cabi.handles").handles
+        address = import_module("twisted_ib.cabi.pointers").addressOf(made)
+        self.addCleanup(handles.remove, address, kind)
+        return made
+
+    def test_calls(self) -> None:
+        """
+        The functions that each call runs, and it succeeds.
+        """
+        one, two = End(self), End(self)
+        one.connect(two)
+        new = self.ffi.new
+        pieces = [new("struct ibv_sge *", (each.mr.buf, len(DATA), each.mr.lkey)) for each in (one, two)]
+        sender, receiver = self.structure("ibv_qp", one.qp), self.structure("ibv_qp", two.qp)
+        queues = [self.structure("ibv_cq", each.cq) for each in (one, two)]
+        request = new("struct ibv_send_wr *", {"wr_id": 1, "sg_list": pieces[0], "num_sge": 1})
+        request.opcode, request.send_flags = _SEND, _SIGNALED
+        wanted = new("struct ibv_recv_wr *", {"wr_id": 2, "sg_list": pieces[1], "num_sge": 1})
+        bad, wanting = new("struct ibv_send_wr **"), new("struct ibv_recv_wr **")
+        completions = new("struct ibv_wc[2]")
+
+        def count(name: str, *arguments: Any) -> tuple[int, int]:
+            """
+            @return: The functions of a call, and its result.
+            """
+            results: list[int] = []
+            ran: Counter[str] = called(lambda: results.append(self.calls[name](*arguments)), PACKAGE)
+            return ran.total(), results[0]
+
+        # The first message finds the path.
+        self.assertEqual(self.calls["post_recv"](receiver, wanted, wanting), 0)
+        self.assertEqual(self.calls["post_send"](sender, request, bad), 0)
+        for each in (one, two):
+            self.wait(each.cq)
+        # No look at descriptors and timers comes between, as one does every now and then.
+        for name in ("_ATTENTION", "_BUSY_ATTENTION"):
+            self.patch(hubs, name, float("inf"))
+        found = {}
+        found["poll_cq, none"], none = count("poll_cq", queues[0], 2, completions)
+        for _ in range(2):
+            found["post_recv"], received = count("post_recv", receiver, wanted, wanting)
+            found["post_send"], sent = count("post_send", sender, request, bad)
+            self.assertEqual((none, received, sent), (0, 0, 0))
+        # Which of both ends is served first is open, so the messages are taken before.
+        path: Any = two.qp._core.path
+        path.progress(2)
+        for name, each in zip(("poll_cq", "poll_cq, arriving"), queues[::-1], strict=True):
+            found[name], polled = count("poll_cq", each, 2, completions)
+            self.assertEqual(polled, 2)
+            self.assertEqual([each.status for each in completions], [0, 0])
+        mayOnlyFall(self, found, self.recorded)
+
+
+class LoopbackCallTests(CallTests):
+    """
+    The same without rings.
+    """
+
+    device = "lo0"
+    recorded = {"post_send": 42, "post_recv": 28, "poll_cq, arriving": 35, "poll_cq": 14, "poll_cq, none": 18}

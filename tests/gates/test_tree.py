@@ -1,0 +1,310 @@
+"""
+Numbers of the tree that may only fall: forks on what kind of fabric it is, classes in two modules, what types
+are not checked.  C{python -m tests.gates.any} has that of C{Any}.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter, defaultdict
+from functools import cache
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.gates.any import RECORDED, changes, perMille
+from tests.gates.falling import folderOf, mayOnlyFall
+from tests.test_layering import ROOT, nameOf, sources
+
+#: Lines that ask a device or a path for one of its traits, by folder.  Those of the fabrics' own folders may.
+FORKS = {
+    "blocking": 2,
+    "cabi/rsocket": 1,
+    "cabi/umad": 2,
+    "hca/base": 3,
+    "hca/capture": 1,
+    "hca/device": 40,
+    "hca/mad": 2,
+    "hca/queues": 1,
+    "hca/services": 6,
+    "hca/verbs": 15,
+    "internet": 6,
+    "ipoib": 1,
+    "rdma": 1,
+    "rds": 1,
+    "rds/media": 20,
+    "reactor/switch": 2,
+    "sdp": 4,
+    "tools/run": 1,
+    "tools/show": 1,
+}
+#: Classes that nothing but one subclass uses, which is in another module: one class in two places.  The list
+#: only gets shorter; where compiled and interpreted code force one, it is said here.
+CUT = {
+    "AsyncEvents": "_Events",
+    "ConnectionTable": "Manager",
+    "DataCalls": "CMID",
+    "DeviceProgress": "Device",
+    "HostDirectory": "SharedMemoryFabric",
+    "HotPaths": "HostDirectory",
+    "IdentifierView": "DataCalls",
+    "Identity": "Device",
+    "Messages": "RDMATransport",
+    "RCSender": "RCConnection",
+    "ReceiveQueue": "RDSPort",
+    "SendQueue": "ReceiveQueue",
+    "Sender": "Messages",
+    "SendingPath": "StreamPath",
+    "SocketRDMA": "RDSPort",
+    "Stream": "SDPTransport",
+    "StreamSender": "Stream",
+    "Test": "Exchange",
+    "ThreadDirectory": "LoopbackFabric",
+    "UnsupportedQPVerbs": "QP",
+}
+#: C{type: ignore} comments, by folder.
+IGNORES = {
+    ".": 50,
+    "aio": 18,
+    "blocking": 18,
+    "hca/base": 67,
+    "hca/connection": 21,
+    "hca/fabric": 26,
+    "hca/host": 2,
+    "hca/mad": 1,
+    "hca/memory": 1,
+    "hca/queues": 1,
+    "hca/sm": 3,
+    "hca/subnet": 1,
+    "hca/transport": 2,
+    "hca/wire": 1,
+    "internet": 6,
+    "ipoib": 6,
+    "ipoib/protocol": 34,
+    "rdma": 1,
+    "rds": 1,
+    "rds/media": 2,
+    "rds/paths": 26,
+    "rds/streams": 2,
+    "reactor/switch": 2,
+    "sdp": 3,
+    "tools/compare": 11,
+    "tools/demo": 1,
+    "tools/perf": 4,
+    "tools/ping": 1,
+    "tools/run": 1,
+}
+
+#: Where traits are defined, and whose they are.
+_OWN = ("hca/base/traits.py", "hca/fabric/")
+_IGNORE = re.compile(r"#\s*type:\s*ignore")
+
+
+# Each test looks at all of them.
+@cache
+def tree(path: Path) -> ast.Module:
+    """
+    @return: A module, parsed.
+    """
+    return ast.parse(path.read_text())
+
+
+def lastName(node: ast.AST) -> str:
+    """
+    @return: That of an expression of names and dots; subscripts are left out.
+    """
+    if isinstance(node, ast.Subscript):
+        return lastName(node.value)
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def forks(root: Path) -> dict[str, int]:
+    """
+    @return: Lines outside of the fabrics that ask for a trait, by folder.
+    """
+    found: Counter[str] = Counter()
+    for path in sources(root):
+        name = str(path.relative_to(root / "twisted_ib"))
+        if name.startswith(_OWN):
+            continue
+        lines = {
+            node.lineno
+            for node in ast.walk(tree(path))
+            if isinstance(node, ast.Attribute) and lastName(node.value).strip("_") == "traits"
+        }
+        if lines:
+            found[folderOf(name)] += len(lines)
+    return found
+
+
+def ignores(root: Path) -> dict[str, int]:
+    """
+    @return: Lines whose types are not checked, by folder.
+    """
+    found: Counter[str] = Counter()
+    for path in sources(root):
+        if count := len(_IGNORE.findall(path.read_text())):
+            found[folderOf(str(path.relative_to(root / "twisted_ib")))] += count
+    return found
+
+
+def imported(module: str, parsed: ast.Module) -> dict[str, tuple[str, str]]:
+    """
+    @return: What the names in a module stand for: the module that has it, and its name there.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for node in ast.walk(parsed):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.update((each.asname or each.name, (node.module, each.name)) for each in node.names)
+        elif isinstance(node, ast.ClassDef):
+            found.setdefault(node.name, (module, node.name))
+    return found
+
+
+def used(parsed: ast.Module) -> set[str]:
+    """
+    @return: The names whose values a module uses: not for annotations, not as bases of classes, and not to
+        call a function of the base, as C{Base.__init__(self)}.
+    """
+    names: set[str] = set()
+    left: list[ast.AST] = [parsed]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            continue
+        names.update({node.id} if isinstance(node, ast.Name) else ())
+        for field, value in ast.iter_fields(node):
+            if field not in ("annotation", "returns", "bases"):
+                nodes = value if isinstance(value, list) else [value]
+                left += [each for each in nodes if isinstance(each, ast.AST)]
+    return names
+
+
+def cut(root: Path) -> dict[str, str]:
+    """
+    @return: The classes that nothing but one subclass uses, which is in another module, each with that one.
+    """
+    modules = {nameOf(root, path): tree(path) for path in sources(root)}
+    names = {module: imported(module, parsed) for module, parsed in modules.items()}
+
+    def origin(module: str, name: str) -> tuple[str, str]:
+        """
+        @return: The module of a class, and its name.
+        """
+        found = names.get(module, {}).get(name, (module, name))
+        return found if found == (module, name) else origin(*found)
+
+    under: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
+    apart: set[tuple[str, str]] = set()
+    for module, parsed in modules.items():
+        apart.update(origin(module, name) for name in used(parsed))
+        for node in ast.walk(parsed):
+            if isinstance(node, ast.ClassDef):
+                for base in node.bases:
+                    under[origin(module, lastName(base))].add((module, node.name))
+    return {
+        name: subclass
+        for (module, name), [(other, subclass), *more] in under.items()
+        if module != other and not more and (module, name) not in apart and module in modules
+    }
+
+
+class GateTests(SynchronousTestCase):
+    """
+    The checkout's tree.
+    """
+
+    def test_forks(self) -> None:
+        """
+        What depends on a fabric's kind is there: its medium, resolution or connector knows.
+        """
+        mayOnlyFall(self, forks(ROOT), FORKS)
+
+    def test_cut(self) -> None:
+        """
+        A class is in one module.
+        """
+        self.assertEqual(cut(ROOT), CUT)
+
+    def test_ignores(self) -> None:
+        """
+        mypy looks at each line.
+        """
+        mayOnlyFall(self, ignores(ROOT), IGNORES)
+
+
+class AnyTests(SynchronousTestCase):
+    """
+    L{tests.gates.any}, of which mypy's part runs in C{.ci/run}.
+    """
+
+    def test_perMille(self) -> None:
+        """
+        Shares are of folders, rounded up; other packages and the report's frame are left out.
+        """
+        report = """
+                        Name    Anys    Exprs   Coverage
+        --------------------------------------------------------------------------
+            benchmarks.bench       8      153     94.77%
+                  twisted_ib       1        8     87.50%
+          twisted_ib.hca.cm.peer   2       24     91.67%
+            twisted_ib.hca.cm      0        1    100.00%
+            twisted_ib.sdp.port    0       10    100.00%
+        --------------------------------------------------------------------------
+                         Total   25264   266336     90.51%
+        """
+        expected = {".": 125, "hca/cm": 80, "sdp": 0, "twisted_ib": 70}
+        self.assertEqual(perMille(report.splitlines()), expected)
+
+    def test_changes(self) -> None:
+        """
+        What rises, what falls, and what is new.
+        """
+        self.assertEqual(changes(RECORDED), ([], []))
+        found = {"sdp": RECORDED["sdp"] + 1, "rds": RECORDED["rds"] - 1, "new": 1}
+        risen, fallen = changes(found)
+        self.assertEqual([each.partition(":")[0] for each in (*risen, *fallen)], ["new", "sdp", "rds"])
+
+
+class FoundTests(SynchronousTestCase):
+    """
+    What each gate counts, on a tree of two modules.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make it.
+        """
+        self.root = Path(self.mktemp()).resolve()
+        for name, text in {
+            "hca/fabric/one/own": "self.traits.packets",
+            "hca/base/traits": "traits.packets",
+            "rds/media/rc": "if self.traits.packets and device.traits.hasAddress:\n    _traits.proof\n",
+            "rds/cut": "class Half: pass\nclass Made: pass\nclass Two: pass\nclass Near: pass\nMade()",
+            "rds/whole": "from twisted_ib.rds.cut import Half, Made, Two\n"
+            "class Whole(Half[int]):\n    made: Half\n    __init__ = Half.__init__\n"
+            "class _(Made): pass\nclass One(Two): pass\nclass Other(Two): pass\n# type: ignore[x]\n",
+            "rds/near": "class Base: pass\nclass Sub(Base): pass",
+        }.items():
+            path = self.root / f"twisted_ib/{name}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def test_found(self) -> None:
+        """
+        A line counts once, and not in a fabric; a base that is made, has two subclasses or stands beside its
+        subclass is none.
+        """
+        self.assertEqual(forks(self.root), {"rds/media": 2})
+        self.assertEqual(cut(self.root), {"Half": "Whole"})
+        self.assertEqual(ignores(self.root), {"rds": 1})
+
+    def test_mayOnlyFall(self) -> None:
+        """
+        A number that rises fails, and so does one that falls, until it is lowered where it is recorded.
+        """
+        mayOnlyFall(self, {"a": 1}, {"a": 1, "b": 0})
+        for found, message in (({"a": 2}, "a: 2, which may only fall, and was 1"), ({}, "a: 0 now")):
+            error = self.assertRaises(self.failureException, mayOnlyFall, self, found, {"a": 1})
+            self.assertIn(message, str(error))
