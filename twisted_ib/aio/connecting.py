@@ -4,36 +4,30 @@ Connecting through the switch for asyncio: SDP where it is offered, else TCP's t
 
 from __future__ import annotations
 
-import errno
-import os
 import socket
 from asyncio import Future
 from typing import TYPE_CHECKING, Any
 
 from twisted.python.failure import Failure
 
-from twisted_ib.aio.streamsocket import ClientStream, StreamSocket, osError
-from twisted_ib.configuration.parser import CONNECT, SDP, TCP
-from twisted_ib.reactor.switch.offload import Offload
-from twisted_ib.reactor.switch.reason import UNASKED, Fallback, Reason
+from twisted_ib.aio.streamsocket import ClientStream, StreamSocket
+from twisted_ib.internet.failures import osError
+from twisted_ib.reactor.switch.connecting import Attempt
 
 if TYPE_CHECKING:
     from twisted_ib.aio.reactor import LoopReactor
+    from twisted_ib.internet.addresses import Address
+    from twisted_ib.internet.channel import DeviceChannel
+    from twisted_ib.reactor.switch.serverclient import RedirectedClient
     from twisted_ib.reactor.switch.switch import Switch
 
 
 class SwitchedConnect:
     """
-    The attempts over SDP for one address; to L{Offload} the client and its connector.
+    The connect of one address; to its L{Attempt} the face, and to its transport the connector.
 
-    @ivar switch: The reactor's switch.
-    @ivar why: The decision.
-    @ivar offload: The attempts, while they last.
+    @ivar attempt: What connects.
     """
-
-    transportClass = ClientStream
-    timeout = None
-    offload: Offload | None = None
 
     def __init__(
         self, reactor: LoopReactor, switch: Switch, address: Any, bound: socket.socket | None
@@ -43,19 +37,10 @@ class SwitchedConnect:
         @param bound: The socket that the application has bound to a local address, or L{None}.
         """
         self.reactor = reactor
-        self.switch = switch
-        self.realAddress = _withScope(address)
-        self.why = Reason("default", TCP, asked=reactor.seconds())
-        self.transport: Any = None
+        self.attempt = Attempt(switch, self)
+        self._address = _withScope(address)
         self._bound = bound
         self._done: Future[StreamSocket | None] = reactor.events.create_future()
-
-    @property
-    def connector(self) -> SwitchedConnect:
-        """
-        This object.
-        """
-        return self
 
     async def connect(self) -> StreamSocket | None:
         """
@@ -64,70 +49,44 @@ class SwitchedConnect:
         @return: The stream; L{None} if it is TCP's turn.
         @raise OSError: SDP alone was to be tried, and failed.
         """
-        switch, why = self.switch, self.why
-        host, port = self.realAddress
-        decision = switch.decide(CONNECT, host, port)
-        why.rule, why.verdict = decision.where, decision.verdict
-        found = switch.candidatesFor(self.reactor, decision.verdict, host, port)
-        if found is None:
-            self._overTCP()
-            return None
-        if isinstance(found, Fallback):
-            self._fallBack(found)
-            return None
-        self.offload = Offload(self, found, switch.seconds(decision.verdict, None))
+        done = self._done
         try:
-            return await self._done
+            self.attempt.begin(*self._address, None)
+            return await done
         except BaseException:
-            offload, self.offload = self.offload, None
-            if offload is not None:
-                offload.cancel()
-            elif self._done.done() and not self._done.cancelled() and self._done.exception() is None:
-                stream = self._done.result()
+            self.attempt.cancel()
+            if done.done() and not done.cancelled() and done.exception() is None:
+                stream = done.result()
                 if stream is not None:
                     stream.close()
             raise
 
-    def _overTCP(self) -> None:
-        why, (host, port) = self.why, self.realAddress
-        why.provider, why.decided = TCP, self.reactor.seconds()
-        self.switch.settled(CONNECT, why, host, port)
-
-    def _fallBack(self, fallback: Fallback, reason: Exception | None = None) -> None:
-        host, port = self.realAddress
-        self.switch.fellBack(self.why, fallback, host, port)
-        if self.why.verdict != SDP:
-            self._overTCP()
-        elif fallback.kind in UNASKED:
-            # SDP was not even tried, as nothing can listen there: the error is TCP's for that.
-            raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-        else:
-            number = errno.ECONNREFUSED if reason is None else osError(reason).errno
-            raise OSError(number, str(fallback) if str(fallback).startswith("SDP ") else f"SDP: {fallback}")
-
-    # -- for Offload
+    # -- for the attempt
 
     def boundPair(self) -> tuple[str, int]:
         """
-        Return the local address and port that the application bound; empty and 0 for any.
+        See L{Face.boundPair<twisted_ib.reactor.switch.connecting.Face.boundPair>}.
         """
         return ("", 0) if self._bound is None else _withScope(self._bound.getsockname())
 
-    def replaced(self) -> socket.socket | None:
+    def makeTransport(self, channel: DeviceChannel, host: Address, peer: Address) -> RedirectedClient:
         """
-        SDP carries the connection.
-
-        @return: The socket that reserves the local port, if there is one.
+        See L{Face.makeTransport<twisted_ib.reactor.switch.connecting.Face.makeTransport>}.
         """
-        self.offload = None
-        bound, self._bound = self._bound, None
-        return bound
+        return ClientStream(channel, host, peer, self)
 
-    def buildProtocol(self, addr: Any) -> StreamSocket:
+    def buildProtocol(self, addr: object) -> Any:
         """
         Return the stream's protocol.
         """
         return StreamSocket(self._connected)
+
+    def carried(self, transport: RedirectedClient) -> socket.socket | None:
+        """
+        See L{Face.carried<twisted_ib.reactor.switch.connecting.Face.carried>}.
+        """
+        bound, self._bound = self._bound, None
+        return bound
 
     def _connected(self, stream: StreamSocket) -> None:
         if self._done.done():
@@ -136,27 +95,17 @@ class SwitchedConnect:
         else:
             self._done.set_result(stream)
 
-    def offloadFailed(self, fallback: Fallback, reason: Exception) -> None:
+    def overTCP(self) -> None:
         """
-        All attempts over SDP failed.
-
-        @param reason: The last error.
+        See L{Face.overTCP<twisted_ib.reactor.switch.connecting.Face.overTCP>}.
         """
-        self.offload = None
-        if self._done.done():
-            return
-        try:
-            self._fallBack(fallback, reason)
-        except OSError as e:
-            self._done.set_exception(e)
-        else:
+        if not self._done.done():
             self._done.set_result(None)
 
-    def failIfNotConnected(self, reason: Exception) -> None:
+    def failed(self, reason: Exception) -> None:
         """
-        The attempts ended, and TCP is not to be tried.
+        See L{Face.failed<twisted_ib.reactor.switch.connecting.Face.failed>}.
         """
-        self.offload = None
         if not self._done.done():
             self._done.set_exception(osError(reason))
 

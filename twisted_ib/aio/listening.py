@@ -34,7 +34,7 @@ class StreamFactory(Factory):
         # As with asyncio's reader of a listening socket: that of start_serving().
         self._context = copy_context()
 
-    def buildProtocol(self, addr: Any) -> Any:
+    def buildProtocol(self, addr: object) -> Any:
         """
         Return the protocol of a new stream.
         """

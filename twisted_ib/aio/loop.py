@@ -11,7 +11,7 @@ import os
 import socket
 from asyncio import sslproto
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 # Much to import, and therefore not when the first connection is made: the event loop would stand still.
@@ -22,6 +22,9 @@ from twisted_ib.aio.reactor import LoopReactor
 from twisted_ib.aio.streamsocket import INTERNET, StreamSocket
 from twisted_ib.aio.transport import StreamTransport
 from twisted_ib.reactor.switch.reason import EXPLICIT, Reason
+
+if TYPE_CHECKING:
+    from twisted_ib.reactor.switch.switch import Switch
 
 #: Whether the connect of this context avoids the switch.
 _direct: ContextVar[bool] = ContextVar("direct", default=False)
@@ -98,7 +101,7 @@ class EventLoop(asyncio.SelectorEventLoop):
         if _direct.get():
             why = Reason(EXPLICIT, "tcp", "tcp")
         elif family in INTERNET:
-            switch = self.reactor._switchFor("connect")
+            switch: Switch | None = self.reactor._switchFor("connect")
             # Rules that leave everything to TCP cost this test only.
             if switch is not None and switch.configuration.tcpOnly("connect"):
                 why = switch.whyDirect(*address[:2])
@@ -115,7 +118,7 @@ class EventLoop(asyncio.SelectorEventLoop):
         return sock
 
     async def _connectSDP(
-        self, switch: Any, family: int, address: Any, local_addr_infos: Any
+        self, switch: Switch, family: int, address: Any, local_addr_infos: Any
     ) -> tuple[StreamSocket | None, Reason | None]:
         bound = _bind(family, local_addr_infos)
         # If none can be bound, TCP's attempt reports it.
@@ -130,7 +133,7 @@ class EventLoop(asyncio.SelectorEventLoop):
             raise
         if stream is None and bound is not None:
             bound.close()
-        return stream, made.why
+        return stream, made.attempt.why
 
     async def _create_connection_transport(self, sock: Any, *arguments: Any, **options: Any) -> Any:
         try:

@@ -137,7 +137,7 @@ def _check(provider: str, options: dict[str, Any]) -> None:
         raise ValueError(f"provider {provider!r} makes its own sockets, and takes none")
 
 
-async def _resolved(loop: Any, host: Any, port: Any, options: dict[str, Any]) -> list[tuple[str, int]]:
+async def _resolved(loop: Any, host: str, port: object, options: dict[str, Any]) -> list[tuple[str, int]]:
     infos = await loop._ensure_resolved(
         (host, port),
         family=options.get("family", 0),
@@ -157,7 +157,7 @@ class _Factory(ClientFactory):
     def __init__(self, done: Future[StreamSocket]) -> None:
         self._done = done
 
-    def buildProtocol(self, addr: Any) -> Any:
+    def buildProtocol(self, addr: object) -> Any:
         return StreamSocket(self._connected)
 
     def _connected(self, stream: StreamSocket) -> None:
@@ -167,7 +167,7 @@ class _Factory(ClientFactory):
         else:
             self._done.set_result(stream)
 
-    def clientConnectionFailed(self, connector: Any, reason: Failure) -> None:
+    def clientConnectionFailed(self, connector: object, reason: Failure) -> None:
         if not self._done.done():
             assert reason.value is not None
             self._done.set_exception(osError(reason.value))

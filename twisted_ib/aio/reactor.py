@@ -9,13 +9,16 @@ from __future__ import annotations
 import atexit
 from contextlib import ExitStack
 from threading import get_ident
-from typing import Any
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
 from twisted_ib.reactor.asyncioreactor import IBAsyncioReactor
+
+if TYPE_CHECKING:
+    from twisted_ib.aio.loop import EventLoop
 
 _CLOSED = Failure(ConnectionDone())
 #: Those with devices to close.
@@ -31,7 +34,7 @@ class LoopReactor(IBAsyncioReactor):
 
     _installSignalHandlers = True
 
-    def __init__(self, events: Any) -> None:
+    def __init__(self, events: EventLoop) -> None:
         """
         @param events: The event loop.
         """

@@ -10,41 +10,15 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet import error
 from twisted.python.failure import Failure
 
 from twisted_ib.errors import WrongThreadError
-from twisted_ib.internet import failures
+from twisted_ib.internet.failures import osError
 from twisted_ib.reactor.switch.handle import ConnectionHandle
 from twisted_ib.reactor.switch.serverclient import RedirectedClient, RedirectedServer
 
-#: The numbers of Twisted's errors that have none of their own.
-_NUMBERS = (
-    (error.ConnectionRefusedError, errno.ECONNREFUSED),
-    (error.TimeoutError, errno.ETIMEDOUT),
-    (error.TCPTimedOutError, errno.ETIMEDOUT),
-    (error.NoRouteError, errno.ENETUNREACH),
-    (error.ConnectBindError, errno.EADDRNOTAVAIL),
-    (error.ConnectError, errno.ECONNABORTED),
-)
 
-
-def osError(reason: BaseException) -> OSError:
-    """
-    Return Twisted's reason why a connection was not made or broke as the operating system's error.
-    """
-    if isinstance(reason, OSError):
-        return reason
-    number = getattr(reason, "osError", None)
-    if not isinstance(number, int):
-        found = [number for kind, number in _NUMBERS if isinstance(reason, kind)]
-        number = found[0] if found else errno.ECONNRESET
-    detail = reason.args[0] if reason.args else ""
-    # Its subclass by the number: ConnectionRefusedError and the like.
-    return OSError(number, failures.oneLine(detail) or os.strerror(number))
-
-
-def bytesOf(data: Any) -> bytes:
+def bytesOf(data: object) -> bytes:
     """
     Return what was given to C{write} as L{bytes}.
 

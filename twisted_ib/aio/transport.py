@@ -17,20 +17,23 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.python.failure import Failure
 
-from twisted_ib.aio.streamsocket import bytesOf, osError
+from twisted_ib.aio.streamsocket import bytesOf
+from twisted_ib.internet.failures import osError
 from twisted_ib.reactor.switch.reason import EXPLICIT, Reason
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from twisted_ib.aio.streamsocket import StreamSocket
 
     class _FlowControl(transports.Transport):
         _extra: dict[str, Any]
-        _loop: Any
+        _loop: AbstractEventLoop
         _high_water: int
         _low_water: int
         _protocol_paused: bool
 
-        def __init__(self, extra: Any, loop: Any) -> None: ...
+        def __init__(self, extra: Any, loop: AbstractEventLoop) -> None: ...
 
         def _maybe_pause_protocol(self) -> None: ...
 
@@ -60,7 +63,13 @@ class StreamTransport(_FlowControl):
     _sendfile_compatible = constants._SendfileMode.TRY_NATIVE
 
     def __init__(
-        self, loop: Any, sock: StreamSocket, protocol: Any, waiter: Any, extra: Any, server: Any
+        self,
+        loop: AbstractEventLoop,
+        sock: StreamSocket,
+        protocol: Any,
+        waiter: Any,
+        extra: Any,
+        server: Any,
     ) -> None:
         """
         @param sock: The connected stream; this object takes it over.

@@ -23,12 +23,10 @@ from twisted_ib.blocking.connection import Connection, failure
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.blocking.socket import AF_IB, families, socket
-from twisted_ib.configuration.parser import SDP
 from twisted_ib.hca.connection import ConnectRequest, RejectReason
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf, textOf
 from twisted_ib.internet.addresses import HIGHEST_PORT, mapped
 from twisted_ib.reactor.switch.listeners import refusal
-from twisted_ib.reactor.switch.reason import EXPLICIT, Reason
 from twisted_ib.sdp import connectSDP
 from twisted_ib.sdp.port import GIDPort
 
@@ -210,7 +208,7 @@ class _Client(ClientFactory):
         There is no connection.
         """
         if not self.attempt.isOver:
-            self.attempt.failIfNotConnected(reason)
+            self.attempt.failed(reason.value)
 
 
 class GIDConnecting(Connecting):
@@ -221,7 +219,7 @@ class GIDConnecting(Connecting):
     def __init__(
         self, loop: BlockingLoop, address: tuple[Any, ...], bound: tuple[str, int], device: str | None
     ) -> None:
-        super().__init__(loop, address, bound, Reason(EXPLICIT, SDP, SDP, asked=loop.reactor.seconds()))
+        super().__init__(loop, address)
         gid, service = address
         here = bound if bound[1] else None
         self._attempt = connectSDP(

@@ -21,7 +21,7 @@ from types import FunctionType
 from typing import Any, Final
 
 from twisted_ib.blocking import descriptors
-from twisted_ib.blocking.connecting import Connecting, connecting, target
+from twisted_ib.blocking.connecting import Connecting, SwitchedConnecting, target
 from twisted_ib.blocking.connection import Connection, failure, octetsOf
 from twisted_ib.blocking.descriptors import Offloaded, offloaded
 from twisted_ib.blocking.files import sendFile
@@ -157,22 +157,19 @@ class socket(_Plain, metaclass=_Sockets):
         if where is not None:
             loop, timeout = theLoop(), self.gettimeout()
             with loop:
-                made = self._attempts(loop, where, timeout or None)
-                if made is not None:
-                    self._connecting = made
-                    if timeout == 0.0 and not made.isOver:
-                        offloaded[self.fileno()] = self
-                        return errno.EINPROGRESS
-                    try:
-                        deadline = None if timeout is None else monotonic() + timeout
-                        if not loop.wait(made.over, deadline):
-                            raise TimeoutError("timed out")
-                    except BaseException:
-                        self._connecting = None
-                        made.cancel()
-                        raise
-            if made is not None:
-                return self._concluded(made, address, isRaising)
+                made = self._connecting = self._attempts(loop, where, timeout or None)
+                if timeout == 0.0 and not made.isOver:
+                    offloaded[self.fileno()] = self
+                    return errno.EINPROGRESS
+                try:
+                    deadline = None if timeout is None else monotonic() + timeout
+                    if not loop.wait(made.over, deadline):
+                        raise TimeoutError("timed out")
+                except BaseException:
+                    self._connecting = None
+                    made.cancel()
+                    raise
+            return self._concluded(made, address, isRaising)
         return self._connectTCP(address, isRaising)
 
     def _connectTCP(self, address: Any, isRaising: bool) -> int:
@@ -181,10 +178,8 @@ class socket(_Plain, metaclass=_Sockets):
             return 0
         return super().connect_ex(address)
 
-    def _attempts(
-        self, loop: BlockingLoop, where: tuple[Any, ...], timeout: float | None
-    ) -> Connecting | None:
-        return connecting(loop, where, self._boundPair(), timeout)
+    def _attempts(self, loop: BlockingLoop, where: tuple[Any, ...], timeout: float | None) -> Connecting:
+        return SwitchedConnecting(loop, where, self._boundPair(), timeout)
 
     def _refused(self, reason: OSError, isRaising: bool) -> int:
         if isRaising:

@@ -128,6 +128,32 @@ def localPortInUse(host: str, port: int) -> error.ConnectBindError:
     return error.ConnectBindError(errno.EADDRINUSE, what)
 
 
+#: The numbers of Twisted's errors that have none of their own; the first match counts.
+_NUMBERS = (
+    (error.ConnectionRefusedError, errno.ECONNREFUSED),
+    (error.TimeoutError, errno.ETIMEDOUT),
+    (error.TCPTimedOutError, errno.ETIMEDOUT),
+    (error.NoRouteError, errno.ENETUNREACH),
+    (error.ConnectBindError, errno.EADDRNOTAVAIL),
+    (error.UserError, errno.ECONNABORTED),
+    (error.ConnectError, errno.EHOSTUNREACH),
+)
+
+
+def osError(reason: BaseException | None) -> OSError:
+    """
+    Return Twisted's reason why a connection was not made or broke as the operating system's error.
+    """
+    if isinstance(reason, OSError):
+        return reason
+    number = getattr(reason, "osError", None)
+    if not isinstance(number, int):
+        number = next((code for kind, code in _NUMBERS if isinstance(reason, kind)), errno.ECONNRESET)
+    text, detail = os.strerror(number), oneLine(reason.args[0] if reason is not None and reason.args else "")
+    # Its subclass by the number: ConnectionRefusedError and the like.
+    return OSError(number, text if detail in ("", text) else f"{text} ({detail})")
+
+
 # The first match counts, so subclasses of DeviceError stand before it.
 _LISTEN_ERRORS: tuple[tuple[type[Exception], int], ...] = (
     (ServiceInUseError, errno.EADDRINUSE),

@@ -1,5 +1,5 @@
 """
-The attempts over SDP of one client of the switch.
+The attempts over SDP of one connect through the switch.
 
 Imported when SDP is offered, and not before: nothing else needs most of its imports.
 """
@@ -12,7 +12,6 @@ from twisted.internet import error
 from twisted.python import log
 from twisted.python.failure import Failure
 
-from twisted_ib.configuration.parser import CONNECT, SDP
 from twisted_ib.errors import NoListenerError
 from twisted_ib.internet import failures
 from twisted_ib.internet.addresses import Address, withPort
@@ -23,6 +22,7 @@ from twisted_ib.sdp.handshake import SDP_HANDSHAKE
 
 if TYPE_CHECKING:
     from twisted_ib.internet.channel import DeviceChannel
+    from twisted_ib.reactor.switch.connecting import Attempt as Connect
     from twisted_ib.reactor.switch.serverclient import RedirectedClient
 
 
@@ -37,8 +37,8 @@ class _SwitchedAttempt(Attempt):
         """
         Begin.
         """
-        beginning = self._connector.connector.switch.beginning
-        beginning.discard(self._connector.client)
+        attempt = self._connector.attempt
+        attempt.switch.beginning.discard(attempt.face)
         try:
             super().nextTurn(shared)
         # An error in SDP must not cost the application its connection: TCP is tried next.
@@ -69,35 +69,35 @@ class _SwitchedAttempt(Attempt):
         """
         The reactor stops.
         """
-        self._connector.client.connectionLost(reason)
+        self._connector.attempt.face.connectionLost(reason)
 
 
 class Offload:
     """
-    The attempts over SDP of one client; an attempt's connector is this object.
+    The attempts over SDP of one connect; the connector of each is this object.
 
-    @ivar client: The L{SwitchedClient<twisted_ib.reactor.switch.connecting.SwitchedClient>}, or another
-        object with what is used of it here.
+    @ivar attempt: The connect.
     @ivar candidate: The candidate that is being tried.
     @ivar chosen: Whether the application was asked for a protocol: then there is no fallback.
     """
 
     handshake = SDP_HANDSHAKE
 
-    def __init__(self, client: Any, candidates: list[Candidate], seconds: float | None) -> None:
+    def __init__(self, attempt: Connect, candidates: list[Candidate], seconds: float | None) -> None:
         """
         Begin the first attempt.
 
         @param candidates: At least one, in the order to try.
         @param seconds: Limit of all attempts together; L{None} for the connector's own.
         """
-        self.client = client
-        self.connector = client.connector
-        self.reactor = client.reactor
-        self.host, self.port = client.realAddress[:2]
+        self.attempt = attempt
+        self.switch = attempt.switch
+        self.reactor = attempt.face.reactor
+        self.host, self.port = attempt.address
         self.timeout = seconds
-        self.bound = client.boundPair()
+        self.bound = attempt.face.boundPair()
         self.chosen = False
+        self._cancelled = False
         self._candidates = candidates
         self._reasons: list[Exception] = []
         self._timer = None if seconds is None else self.reactor.callLater(seconds, self._tooLate)
@@ -106,7 +106,7 @@ class Offload:
     def _next(self) -> None:
         self.candidate = self._candidates.pop(0)
         self.device = self.candidate.device
-        self.connector.switch.beginning.add(self.client)
+        self.switch.beginning.add(self.attempt.face)
         self._attempt: Any = _SwitchedAttempt(self)  # type: ignore[arg-type]
 
     def _tooLate(self) -> None:
@@ -118,10 +118,9 @@ class Offload:
         End the attempts: the application or its timeout has ended the connect.
         """
         self._candidates = []
-        self.chosen = True
+        self.chosen = self._cancelled = True
         self._stopTimer()
-        self.connector.switch.beginning.discard(self.client)
-        self.client = None
+        self.switch.beginning.discard(self.attempt.face)
         self._end(error.UserError())
 
     def _end(self, reason: Exception) -> None:
@@ -140,9 +139,7 @@ class Offload:
         Return whether the server still declares that it has the TCP socket.
         """
         counterpart = self.candidate.counterpart
-        return counterpart is None or self.connector.switch.stands(
-            self.device, self.host, self.port, counterpart
-        )
+        return counterpart is None or self.switch.stands(self.device, self.host, self.port, counterpart)
 
     def where(self, address: str | None = None) -> str:
         """
@@ -154,7 +151,7 @@ class Offload:
         """
         Make the transport.
         """
-        return self.connector.transportClass(channel, host, peer, self.connector)
+        return self.attempt.face.makeTransport(channel, host, peer)
 
     def buildProtocol(self, addr: Any) -> Any:
         """
@@ -164,54 +161,46 @@ class Offload:
         # protocols.
         self.chosen = True
         self._stopTimer()
-        return self.connector.buildProtocol(addr)
+        return self.attempt.face.buildProtocol(addr)
 
     @property
     def transport(self) -> Any:
         """
-        The connector's transport.
+        None: an attempt sets it once.
         """
-        return self.connector.transport
+        return None
 
     @transport.setter
     def transport(self, transport: RedirectedClient) -> None:
         """
         The connection is established.
         """
-        transport.bound = self.client.replaced()
-        transport.why = why = self.client.why
-        why.provider, why.device = SDP, self.device
-        why.decided = why.connected = self.reactor.seconds()
-        self.connector.switch.settled(CONNECT, why, self.host, self.port)
-        self.connector.transport = transport
-        # The attempt refers to this object.
+        self.attempt.carried(transport, self.device)
+        # It refers to this object.
         self._attempt = None
 
     def connectionFailed(self, reason: Failure) -> None:
         """
         One attempt failed.
         """
-        if self.client is None:
-            # Cancelled.
-            return
-        if self.chosen:
-            client = self.client
-            client.offload = None
-            client.failIfNotConnected(reason.value)
+        if self._cancelled:
             return
         assert isinstance(reason.value, Exception)
+        if self.chosen:
+            self.attempt.failed(reason.value)
+            return
         self._reasons.append(reason.value)
         # IBTA vol. 1 12.6.7.2: a REJ comes at once, and the server may accept the next time (it was paused,
         # or full).  Only failures that cost time are remembered.
         refused = isinstance(reason.value, error.ConnectionRefusedError)
         if self.candidate.counterpart is not None and not refused:
-            self.connector.switch.remember(self.reactor, self.host, self.port, self.candidate.counterpart)
+            self.switch.remember(self.reactor, self.host, self.port, self.candidate.counterpart)
         if self._candidates:
             self._next()
             return
         self._attempt = None
         self._stopTimer()
-        self.client.offloadFailed(_fallback(self._reasons), self._reasons[-1])
+        self.attempt.fallBack(_fallback(self._reasons), self._reasons[-1])
 
 
 def _fallback(reasons: list[Exception]) -> Fallback:

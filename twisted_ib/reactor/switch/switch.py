@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from twisted_ib.reactor.rules.policy import Policy
     from twisted_ib.reactor.switch.bypass import Direct
     from twisted_ib.reactor.switch.candidates import Candidate, Candidates
-    from twisted_ib.reactor.switch.connecting import SwitchedClient, SwitchedConnector
+    from twisted_ib.reactor.switch.connecting import Face, SwitchedClient, SwitchedConnector
     from twisted_ib.reactor.switch.listeners import PortListeners
     from twisted_ib.reactor.switch.listening import SwitchedPort
 
@@ -59,7 +59,7 @@ class Switch:
         (C{switch_fallback_KIND}).
     @ivar ports: The listening ports.
     @ivar clients: The connections over TCP.
-    @ivar beginning: Clients whose attempt over SDP begins in the next turn; no list of the reactor has them
+    @ivar beginning: Faces whose attempt over SDP begins in the next turn; no list of the reactor has them
         yet.
     """
 
@@ -70,7 +70,7 @@ class Switch:
         self.counters: Counter[str] = Counter()
         self.ports: WeakSet[PortListeners] = WeakSet()
         self.clients: WeakSet[SwitchedClient] = WeakSet()
-        self.beginning: set[SwitchedClient] = set()
+        self.beginning: set[Face] = set()
         self._candidates: Candidates | None = None
         self._logged: dict[tuple[str, int, str], None] = {}
         self._applied: Policy | None = None
