@@ -21,6 +21,11 @@ class IFabricProgress(Interface):
     rung = Attribute("How often a peer was woken.")
     sleeps = Attribute("How often this side went to sleep.")
 
+    def octets():  # type: ignore[no-untyped-def]
+        """
+        @return: the octets sent and received, with the records' headers; L{None} if not counted.
+        """
+
     def progress(budget):  # type: ignore[no-untyped-def]
         """
         Process what has arrived.

@@ -261,7 +261,7 @@ class PerformanceAgent:
     """
     The PMA of a device with one port, whose counters are those that C{ib-devinfo} shows.
 
-    The data path counts no octets, so PortXmitData and PortRcvData are 0.
+    PortXmitData and PortRcvData are 0 on a fabric that counts no octets.
     """
 
     def __init__(self, device: Any) -> None:
@@ -299,6 +299,8 @@ _STATISTICS: Final = {
     "portMalformedPktErrors": ("packets_malformed", "packets_bad_opcode"),
     "portRcvConstraintErrors": ("packets_bad_pkey",),
     "portXmitDiscards": ("send_err", "datagrams_lost"),
+    "portXmitData": ("port_xmit_data",),
+    "portRcvData": ("port_rcv_data",),
     "portXmitPkts": ("sent_pkts",),
     "portRcvPkts": ("rcvd_pkts",),
 }

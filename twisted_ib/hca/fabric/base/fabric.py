@@ -77,6 +77,13 @@ class Fabric:
         fabric: Any = self
         fabric.pathClass = observer.tracedPaths(fabric.pathClass)
 
+    def octets(self) -> tuple[int, int] | None:
+        """
+        @return: How many octets its paths have sent and received since it was opened; L{None} if that is not
+            counted.
+        """
+        return None
+
     def unsent(self) -> bool:
         """
         See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>}.

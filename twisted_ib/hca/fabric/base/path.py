@@ -363,6 +363,12 @@ class RecordPath(Waiters):
         """
         raise NotImplementedError
 
+    def octets(self) -> tuple[int, int]:
+        """
+        @return: How many octets of records it has sent and received, with their headers.
+        """
+        return 0, 0
+
     def offer(self, segment: Any) -> int:
         """
         @return: 0: nothing is shared.

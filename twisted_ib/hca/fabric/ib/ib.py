@@ -185,6 +185,13 @@ class SubnetFabric:
         """
         return int(self._records.sleeps)
 
+    def octets(self) -> tuple[int, int] | None:
+        """
+        See L{IFabricProgress<twisted_ib.hca.base.interfaces.IFabricProgress>}.
+        """
+        found: tuple[int, int] | None = self._records.octets()
+        return found
+
     # -- directory
 
     def publish(self, serviceID: int, address: str, inode: int = 0) -> None:

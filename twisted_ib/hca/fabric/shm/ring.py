@@ -108,12 +108,14 @@ class RingPath(HostPath):
         "_mask",
         "_offers",
         "_owedEnd",
+        "_passed",
         "_peerCells",
         "_peerHead",
         "_peerMap",
         "_room",
         "_rung",
         "_size",
+        "_skipped",
         "_tail",
         "_target",
         "doorbell",
@@ -137,6 +139,8 @@ class RingPath(HostPath):
         self._room = ring - limits.RING_RESERVE
         self._low = _BULK_ROOM // 2
         self._tail = self._head = self._peerHead = 0
+        # Positions that held no octets, of both rings.
+        self._skipped = self._passed = 0
         self._target = NEVER
         self._bulkWaits = False
         self._broken: RingError | None = None
@@ -163,10 +167,12 @@ class RingPath(HostPath):
                 # or they would pass the bulk for ever.
                 if self._bulkWaits and self.waiting and room <= self._size - limits.RING_RESERVE:
                     return False
-                if self._turns(t, end):
-                    mark = total | TURNS
-                    end = (t | self._mask) + 1
-                elif (end ^ t) & self._lap:
+                turns = self._turns(t, end)
+                if turns or (end ^ t) & self._lap:
+                    if not self._skips(t, end, room):
+                        return False
+                    if turns:
+                        mark = total | TURNS
                     end = (t | self._mask) + 1
         elif self._bulkWaits and self.waiting:
             return False
@@ -174,10 +180,12 @@ class RingPath(HostPath):
             # 8 bytes of header, rounded up to a page: bulk that ends on a page boundary keeps every payload
             # at the same offset in its page.
             end = (t + total + 4103) & -4096
-            if (end ^ t) & self._lap:
-                end = (t | self._mask) + 1
             if room > _BULK_ROOM:
                 room = _BULK_ROOM
+            if (end ^ t) & self._lap:
+                if not self._skips(t, end, room):
+                    return False
+                end = (t | self._mask) + 1
         # Against the HEAD as last read: the peer's cell is a cache line in another core, loaded only when
         # the old value does not do.
         if end - self._peerHead > room and not self._hasRoom(end, room):
@@ -218,6 +226,24 @@ class RingPath(HostPath):
             return False
         self._peerHead = head
         return bool(end - head <= _WINDOW_BYTES // 2 and self._room >= 0)
+
+    def _skips(self, tail: int, end: int, room: int) -> bool:
+        """
+        Count the positions from a record's end to that of the ring, if it has room with them.
+
+        @return: Whether it has.
+        """
+        last = (tail | self._mask) + 1
+        if last - self._peerHead > room and not self._hasRoom(last, room):
+            return False
+        self._skipped += last - end
+        return True
+
+    def octets(self) -> tuple[int, int]:
+        """
+        @return: See L{RecordPath.octets}: from the positions, with each record's rounding.
+        """
+        return self._tail - self._skipped, self._head - self._passed
 
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
         """
@@ -341,10 +367,13 @@ class RingPath(HostPath):
                     end = (head + length + 71) & -64
                 elif length & TURNS:
                     length ^= TURNS
+                    end = (head + length + 71) & -64
+                    self._passed += (head | mask) + 1 - end
                     end = (head | mask) + 1
                 else:
                     end = (head + length + 4103) & -4096
                 if (end ^ head) & lap:
+                    self._passed += (head | mask) + 1 - end
                     end = (head | mask) + 1
                 # Bounds every later index: pos + length stays within ring and slack.
                 if length > _RECORD or end > tail:

@@ -91,6 +91,8 @@ class SharedMemoryFabric(HostDirectory):
         self.offeredSegments = 0
         #: The paths that this side dialled, by GUID.
         self._paths: dict[int, Any] = {}
+        #: Of the paths that are gone.
+        self._octetsBefore: list[tuple[int, int]] = []
         #: The accepting end of the latest path from this HCA to itself.
         self._ownCall: Any = None
         self._detached: list[Any] = []
@@ -395,6 +397,8 @@ class SharedMemoryFabric(HostDirectory):
             if path.busy:
                 self._detached.append(path)
             else:
+                self._octetsBefore.append(path.octets())
+                self._octetsBefore = [_sum(self._octetsBefore)]
                 path.close()
         self._over = bool(self._detached)
         return n
@@ -458,6 +462,13 @@ class SharedMemoryFabric(HostDirectory):
         """
         return [p.path for p in self._pairs if p.path is not None]
 
+    def octets(self) -> tuple[int, int]:
+        """
+        See L{Fabric.octets<twisted_ib.hca.fabric.base.fabric.Fabric.octets>}.
+        """
+        paths = {*self.paths(), *self._detached}
+        return _sum([*self._octetsBefore, *(path.octets() for path in paths)])
+
     def forked(self) -> None:
         """
         In a forked child: make every use of a path an error.
@@ -484,6 +495,10 @@ class SharedMemoryFabric(HostDirectory):
                 self._listeners.close()
                 self._poller.close()
                 self._signal.close()
+
+
+def _sum(pairs: list[tuple[int, int]]) -> tuple[int, int]:
+    return sum(sent for sent, _ in pairs), sum(received for _, received in pairs)
 
 
 def _tell(users: Iterable[Any], call: Callable[[Any], object]) -> None:

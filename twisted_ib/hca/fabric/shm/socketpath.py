@@ -81,6 +81,8 @@ class SocketPath(HostPath):
         "_events",
         "_held",
         "_late",
+        "_octetsReceived",
+        "_octetsSent",
         "_poll",
         "_posted",
         "_receive",
@@ -118,6 +120,7 @@ class SocketPath(HostPath):
         self._posted = self._acknowledged = self._asked = 0
         # Records consumed; those acknowledged to the peer; those that it wants acknowledged.
         self._taken = self._told = self._wanted = 0
+        self._octetsSent = self._octetsReceived = 0
         self._ended = self._late = self._held = False
 
     # -- down
@@ -186,6 +189,7 @@ class SocketPath(HostPath):
         # for each packet (ioctl SIOCOUTQ, unix(7)).
         self._used += total + min(total, _ROUNDED) + _OVERHEAD
         self._told = self._taken
+        self._octetsSent += _START + total
         return True
 
     def _hasRoom(self) -> bool:
@@ -201,6 +205,12 @@ class SocketPath(HostPath):
         @return: See L{RecordPath.position}.
         """
         return self._posted
+
+    def octets(self) -> tuple[int, int]:
+        """
+        @return: See L{RecordPath.octets}.
+        """
+        return self._octetsSent, self._octetsReceived
 
     def wantSpace(self, waiter: Any) -> None:
         """
@@ -284,6 +294,7 @@ class SocketPath(HostPath):
         if not self._acknowledged <= acknowledged <= self._posted:
             raise RingError(f"the peer claims to have taken {acknowledged} of {self._posted} records")
         self._acknowledged = acknowledged
+        self._octetsReceived += size
         if flags & ASK:
             self._wanted = self._taken + 1 - (flags >> 1)
         return bool(flags & NEWS) or self._deliver(word, size)

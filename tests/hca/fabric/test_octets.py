@@ -1,0 +1,69 @@
+"""
+Tests of what paths between processes count: octets of both directions.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+from unittest import skipIf
+
+from tests.hca.hcas import HCATestCase, settle
+from twisted_ib import limits
+from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
+from twisted_ib.hca.host import libc
+
+MISSING = libc.available()
+
+
+@skipIf(bool(MISSING), f"missing: {MISSING}")
+class RingOctetsTests(HCATestCase):
+    """
+    Over rings.
+    """
+
+    fabric: Any = SharedMemoryFabric
+
+    def count(self, device: Any) -> tuple[int, int]:
+        """
+        @return: What a device says that it has sent and received, in octets.
+        """
+        found = device.statistics()
+        return 4 * found["port_xmit_data"], 4 * found["port_rcv_data"]
+
+    def test_counted(self) -> None:
+        """
+        Both ends count what is sent, of any size and many times around the ring, and nothing besides but
+        headers and the rounding of each record; each direction for itself, and also after the end.
+        """
+        a, b, one, _two = self.takers()
+        settle(a, b)
+        before, octets, most = self.count(a)[0], 0, 0
+        for size, count in (
+            (0, 10),
+            (100, 3000),
+            (3000, 3 * limits.RING // 3000),
+            (limits.INLINE_MESSAGE, 3 * limits.RING // limits.INLINE_MESSAGE),
+            (1, 1),
+        ):
+            rounding = 72 if size < 4096 else 2 * 4096
+            for _ in range(count):
+                self.assertTrue(one.post(bytes(size)))
+                settle(a, b)
+                octets += size
+                most += size + rounding
+        sent, received = self.count(a)
+        self.assertTrue(octets < sent - before <= most, (octets, sent - before, most))
+        self.assertEqual(self.count(b), (received, sent))
+        b.close()
+        settle(a)
+        self.assertEqual(a.fabric.paths(), [])
+        self.assertEqual((self.count(a), self.count(b)), ((sent, received), (received, sent)))
+
+
+class SocketOctetsTests(RingOctetsTests):
+    """
+    Over sockets.
+    """
+
+    fabric = partial(SharedMemoryFabric, rings=False)
