@@ -227,6 +227,25 @@ class PathLostError(HCAError):
     """
 
 
+class PeerEndedError(PathLostError):
+    """
+    The peer's process has ended, or has closed its HCA.
+
+    @ivar needed: By number of those of our queue pairs whose stream may have ended in order: the last message
+        that must have been received for that.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.needed: dict[int, int] = {}
+
+
+class StreamEndedError(PathLostError):
+    """
+    The peer's process has ended with nothing unread and nothing unsent: only what is sent now is lost.
+    """
+
+
 # Shared memory is a peer's input like any other; the layout is checked with each record.
 class RingError(PathLostError):
     """

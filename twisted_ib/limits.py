@@ -28,6 +28,8 @@ RING_WINDOW = 256 * 1024
 #: Bulk data that the reader of a ring may be behind, and any data that the reader of a queue in memory may
 #: be: the most that a small message waits for.
 RING_BULK = 3 * 1024 * 1024
+#: Streams of a path that say what is left of them when their process dies; the end of others is a reset then.
+LAST_WORDS = 224
 #: The most stream bytes of one record.
 INLINE_MESSAGE = 64 * 1024
 #: The longest record: a message and its headers.

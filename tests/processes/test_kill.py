@@ -59,10 +59,10 @@ class RoleTests(KillTestCase):
 
     def test_idle(self) -> None:
         """
-        Nothing is under way.
+        Nothing is under way: an end in order, as the kernel gives TCP.
         """
         self.start()
-        self.die(reason="ConnectionLost")
+        self.die(reason="ConnectionDone")
 
     def test_unreadByVictim(self) -> None:
         """
@@ -125,7 +125,7 @@ class RoleTests(KillTestCase):
         self.victim.ask("usage")  # A later turn: the write has left.
         self.victim.kill()
         self.survivor.thaw()
-        event = self.survivor.event("lost", wire=self.mine, reason="ConnectionLost")
+        event = self.survivor.event("lost", wire=self.mine, reason="ConnectionDone")
         self.assertEqual(event["sha256"], hashlib.sha256(content(0, 100_000)).hexdigest())
         self.over()
 
@@ -157,7 +157,7 @@ class RoleTests(KillTestCase):
             self.listening.event("made")
         self.victim.kill()
         for _ in range(more + 1):
-            self.survivor.event("lost", DEATH_SECONDS, reason="ConnectionLost")
+            self.survivor.event("lost", DEATH_SECONDS, reason="ConnectionDone")
         self.survivor.ask("write", wire=stays, length=1000)
         other.ask("received", wire=1, count=1000)
         self.survivor.ask("close", wire=stays)
@@ -178,7 +178,7 @@ class RoleTests(KillTestCase):
         """
         self.start()
         self.victim.ask("hold")
-        self.die(reason="ConnectionLost")
+        self.die(reason="ConnectionDone")
 
 
 class ServerDiesTests(RoleTests):

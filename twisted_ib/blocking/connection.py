@@ -93,6 +93,8 @@ class Connection:
         self.inbox: deque[bytes] = deque()
         self.size = self._start = 0
         self.ended = self.peerEnded = self.over = self._isShut = self.isNew = False
+        # Whether recv waits for bytes, and the transport says that some are unread.
+        self._awaits = self._isUnread = False
         self.lost = 0
         #: The loop's turns at the last C{send}.
         self._turns = 0
@@ -122,8 +124,11 @@ class Connection:
             return
         # Also after shutdown(SHUT_RD), as Linux does.
         self.inbox.append(data)
-        self.size = size = self.size + len(data)
-        if size >= RECEIVE_BYTES:
+        self.size += len(data)
+        if not (self._awaits or self._isUnread):
+            self._isUnread = True
+            self.stream.sayUnread(True)
+        if self.size >= RECEIVE_BYTES:
             self.stream.stopReading()
 
     def readConnectionLost(self) -> None:
@@ -231,7 +236,11 @@ class Connection:
                 if timeout is not None or self.ended or self.lost:
                     if not self._awaitBytes(timeout):
                         return b""
-                elif loop.drive(self.readable, None) and not inbox:
+                else:
+                    self._awaits = True
+                    loop.drive(self.readable, None)
+                    self._awaits = False
+                if not inbox:
                     return self._noBytes()
             data = inbox[0]
             if self._start or not len(data) == self.size <= size:
@@ -240,7 +249,7 @@ class Connection:
             inbox.popleft()
             self.size = 0
             stream = self.stream
-            if stream is not None and not stream.reading:
+            if self._isUnread or (stream is not None and not stream.reading):
                 self._mayRead()
             return data
 
@@ -338,6 +347,11 @@ class Connection:
 
     def _mayRead(self, below: int = RECEIVE_BYTES // 2) -> None:
         stream = self.stream
+        if self._isUnread != (self.size > 0):
+            # For the peer, in case that this process dies.
+            self._isUnread = not self._isUnread
+            if stream is not None:
+                stream.sayUnread(self._isUnread)
         if stream is not None and not stream.reading and self.size < below:
             stream.startReading()
             self.loop.flush(stream.channel.device)

@@ -286,6 +286,11 @@ def _join(
     if message.responderResources < READ_DEPTH:
         stream.reads = message.responderResources
     stream.queuePair.connect(connection.destination, message.localQPN, message)
+    words = getattr(stream.queuePair.path, "lastWords", None)
+    if words is not None and words.free:
+        stream.words, stream.slot = words, words.free.pop()
+        words.cells[stream.slot + 1] = 0
+        words.cells[stream.slot] = message.localQPN
     longest = stream.queuePair.path.messageBytes - BSDH_BYTES  # type: ignore[union-attr]
     if longest < limits.INLINE_MESSAGE:
         stream.longest = longest

@@ -23,8 +23,16 @@ from typing import Any, Final
 
 from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
-from twisted_ib.errors import PathLostError, ResourceLimitError, SDPError, SDPWireError
+from twisted_ib.errors import (
+    PathLostError,
+    PeerEndedError,
+    ResourceLimitError,
+    SDPError,
+    SDPWireError,
+    StreamEndedError,
+)
 from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.fabric.base.lastwords import NO_WORDS, UNKNOWN
 from twisted_ib.hca.queues.queuepair import SEND
 from twisted_ib.internet.logcontext import upcalls
 from twisted_ib.sdp.extensions import Extensions
@@ -91,6 +99,8 @@ class Stream(StreamSender):
         if extensions is None:
             self.direct = False
             extensions = self.extensions = Extensions(self)
+            # What memory is advertised, and what of it was read, is not said there.
+            self.words.cells[self.slot + 1] = UNKNOWN
         return extensions
 
     # -- receiving (consumer of the queue pair)
@@ -251,6 +261,7 @@ class Stream(StreamSender):
         if self.held is None:
             self.held = deque()
         self.held.append(data)
+        self.sayUnread(True)
         if isinstance(data, bytes):
             # Held bytes of all connections have one budget: paused readers cannot exhaust memory.
             self.heldBytes += len(data)
@@ -263,6 +274,7 @@ class Stream(StreamSender):
         if self.held is None:
             self.held = deque()
         self.held.appendleft(data)
+        self.sayUnread(True)
         self.heldBytes += len(data)
         self.channel.device.hold(self, len(data))
 
@@ -278,6 +290,9 @@ class Stream(StreamSender):
             if data is END:
                 self._streamEnded()
                 loss = held[0] if held else None
+                if isinstance(loss, StreamEndedError):
+                    # It is news only for who sends.
+                    return
                 if isinstance(loss, Exception) and self.held is held and self.attached:
                     self._broken(loss)
                 else:
@@ -299,6 +314,7 @@ class Stream(StreamSender):
                 extensions.zeroCopyReceive.put(data)
         if not held and self.held is held:
             self.held = None
+            self.sayUnread(False)
         if self.reading and self.held is None and self.queuePair.posted < _LOW:
             self._postReceives()
             self._credit()
@@ -329,6 +345,7 @@ class Stream(StreamSender):
     def _release(self) -> None:
         self.held = None
         if self.heldBytes:
+            self.sayUnread(False)
             self.channel.device.hold(self, -self.heldBytes)
             self.heldBytes = 0
 
@@ -365,7 +382,10 @@ class Stream(StreamSender):
         # The queue pair has ended, and the application, which does not read, has written or closed.  As with
         # TCP that fails after a reset, and has no effect after an orderly close.
         loss = self.held[-1] if self.held else None
-        if isinstance(loss, Exception):
+        if isinstance(loss, StreamEndedError) and self.writing():
+            # A close, with which the connection ends in order.
+            self.drained()
+        elif isinstance(loss, Exception):
             self._broken(loss)
         else:
             self.drained()
@@ -467,6 +487,11 @@ class Stream(StreamSender):
 
     def _closeQueuePair(self) -> None:
         self.discard()
+        if self.slot:
+            # Inlines closeWords().
+            self.words.free.append(self.slot)
+            self.words.cells[self.slot] = 0
+            self.words, self.slot = NO_WORDS, 0
         self.pendingControl = None
         self.ending = False
         self.queuePair.close()
@@ -498,8 +523,12 @@ class Stream(StreamSender):
         writes = self._unsent() or self.writing()
         # No DREQ: the path that would carry it is gone.
         if isinstance(reason, PathLostError):
+            ended = isinstance(reason, PeerEndedError) and not writes and self._endedInOrder(reason)
             self.machine.state = State.CLOSED
             self._closeQueuePair()
+            if ended:
+                self._processEnded(str(reason))
+                return
         else:
             self.reset()
         if self.held and (self.reading or (END in self.held and not writes)):
@@ -507,6 +536,21 @@ class Stream(StreamSender):
             self._loseLater(reason)
         else:
             self._broken(reason)
+
+    def _endedInOrder(self, reason: PeerEndedError) -> bool:
+        # As the kernel has it for TCP: the end of a process that has read all is a FIN, else it is a reset.
+        machine = self.machine
+        needed = reason.needed.get(self.queuePair.number, UNKNOWN)
+        return self.extensions is None and needed <= machine.received and machine.state is not State.CLOSED
+
+    def _processEnded(self, text: str) -> None:
+        if self.held is None or END not in self.held:
+            self._ended()
+        if self.attached:
+            # Behind the end of stream: what is sent now draws a reset.
+            if self.held is None:
+                self.held = deque()
+            self.held.append(StreamEndedError(text))
 
     def budgetExceeded(self) -> None:
         """
@@ -552,4 +596,5 @@ class Stream(StreamSender):
         """
         Destroy the queue pair of a failed handshake.
         """
+        self.closeWords()
         self.queuePair.close()

@@ -14,6 +14,7 @@ from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import SDPError
 from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.fabric.base.lastwords import NO_WORDS, UNKNOWN, UNREAD, LastWords
 from twisted_ib.hca.queues.queuepair import SEND, StreamQueuePair
 from twisted_ib.sdp.pendingsends import SendBuffer
 from twisted_ib.sdp.protocol.machine import M32, Action, Input, Machine, State
@@ -64,6 +65,7 @@ class StreamSender:
     @ivar ending: Whether a DisConn is due and not in the medium yet.
     @ivar disconnSent: Whether the DisConn is numbered: nothing may follow it.
     @ivar reading: Whether the application reads.
+    @ivar words: Where what is left of it is said if this process dies, and C{slot} the index there.
     @ivar bufferSize: As of L{SDPTransport<twisted_ib.sdp.transport.SDPTransport>}.
     @ivar held: Input that arrived while it did not: bytes, filled places, then perhaps the end of stream
         (L{None}) or the loss (an exception); L{None} if there is nothing.
@@ -91,7 +93,9 @@ class StreamSender:
         "queuePair",
         "reading",
         "room",
+        "slot",
         "thread",
+        "words",
         "written",
     )
 
@@ -120,6 +124,8 @@ class StreamSender:
         self.buffer: SendBuffer | None = None
         self.append: Any = None
         self.written: bytes | None = None
+        self.words: LastWords = NO_WORDS
+        self.slot = 0
         self.room = self.batch = -1
         self.corked = self.delivering = self.direct = self.ending = self.reading = False
         self.pendingControl: deque[tuple[int, bytes, int]] | None = None
@@ -240,6 +246,7 @@ class StreamSender:
                 if self.batch != batch:
                     self.batch = batch
                     self.written = data
+                    self.words.cells[self.slot + 1] = self.machine.sequence + 1
                     if not self.delivering:
                         device.writers.append(self)
                     return
@@ -280,6 +287,7 @@ class StreamSender:
                 header = _pack(_DATA, 0, receives, length + 16, sequence & M32, received & M32)
                 if not queuePair.path.post(SEND | queuePair.remote, header, data, length):  # type: ignore[union-attr]
                     queuePair.keep(header, data, length)
+                    writer.words.cells[writer.slot + 1] = sequence
             else:
                 writer.send(data)
 
@@ -317,6 +325,7 @@ class StreamSender:
         buffer = self.buffer
         if buffer is None:
             buffer = self.buffer = SendBuffer()
+            self.words.cells[self.slot + 1] = UNKNOWN
             self.append = buffer.pieces.append
             self.direct = False
         elif self.room >= 0:
@@ -412,6 +421,8 @@ class StreamSender:
                 # If corked, the end of the batch calls this again.
                 return
             self.buffer = self.append = None
+            if self.extensions is None:
+                self.words.cells[self.slot + 1] = self.machine.sequence
         if self.corked or self.queuePair.pending is not None:
             return
         # DisConn goes behind all data and all SrcAvails (OpenIB sdp_send.c sdp_send_ctrl_disconnect).
@@ -443,6 +454,25 @@ class StreamSender:
         self.direct = False
         if self.extensions is not None:
             self.extensions.discard()
+
+    # -- last words
+
+    def closeWords(self) -> None:
+        """
+        Say nothing more.
+        """
+        if self.slot:
+            self.words.free.append(self.slot)
+            self.words.cells[self.slot] = 0
+            self.words, self.slot = NO_WORDS, 0
+
+    def sayUnread(self, isUnread: bool) -> None:
+        """
+        Say whether bytes have arrived that the application has not taken.
+        """
+        if self.words is not NO_WORDS:
+            remote = self.queuePair.remote
+            self.words.cells[self.slot] = remote | UNREAD if isUnread else remote
 
     # -- control messages
 

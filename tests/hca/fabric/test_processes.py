@@ -55,16 +55,16 @@ class ProcessTests(SynchronousTestCase):
             with server:
                 server.kill()
 
-    def killed(self, fabric: str) -> None:
+    def killed(self, fabric: str, reason: str) -> None:
         """
-        The death of a process is a lost connection to the other.
+        What the death of a process is to the other, which waits.
         """
         server = self.start("ib", fabric, "server")
         client = self.start("ib", fabric, f"wait-{self.line(server)}")
         self.assertEqual(self.line(client), "connected")
         server.kill()
         said, _ = client.communicate(timeout=HANG_SECONDS)
-        self.assertEqual(said, "lost ConnectionLost\n")
+        self.assertEqual(said, f"lost {reason}\n")
 
     @skipIf(bool(MISSING), f"missing: {MISSING}")
     def test_rings(self) -> None:
@@ -84,13 +84,13 @@ class ProcessTests(SynchronousTestCase):
         """
         Rings, and a killed server.
         """
-        self.killed("rings")
+        self.killed("rings", "ConnectionDone")
 
     def test_socketsKilled(self) -> None:
         """
         The socket carrier, and a killed server.
         """
-        self.killed("sockets")
+        self.killed("sockets", "ConnectionLost")
 
     def test_loopback(self) -> None:
         """

@@ -10,6 +10,8 @@ page of cells, 64 bytes apart, then the ring::
     HEAD   how much it has consumed of the peer's ring
     SLEEP  counts transitions to sleep and back: odd while asleep
     RUNG   the peer's SLEEP for which it rang last: it rings once for each
+    BEGUN  while it delivers: up to where
+    WORDS  from here on what it leaves when it dies: L{twisted_ib.hca.fabric.base.lastwords}
 
 Counters run freely (64 bits never wrap); ring positions are counters modulo the ring's size.  A record
 starts at a multiple of 64 bytes with its length and word; one that would pass the end of the ring continues
@@ -35,8 +37,10 @@ from typing import Any, Final
 
 from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
-from twisted_ib.errors import PathLostError, RingError
+from twisted_ib.errors import PathLostError, PeerEndedError, RingError
+from twisted_ib.hca.base.operation import QPN_MASK
 from twisted_ib.hca.fabric.base.forked import Forked
+from twisted_ib.hca.fabric.base.lastwords import LastWords, lastWords
 from twisted_ib.hca.fabric.base.path import RecordPath
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
 from twisted_ib.hca.fabric.shm.hotpaths import HostPath, fence
@@ -50,6 +54,8 @@ WAIT: Final = 8
 HEAD: Final = 16
 SLEEP: Final = 24
 RUNG: Final = 32
+BEGUN: Final = 40
+WORDS: Final = 64
 #: Where a record starts in its slot: the payload of a stream, 8 bytes of ring header and 16 of BSDH (IBTA
 #: vol. 1 annex A4) later, then starts half a page into the page.
 LEAD: Final = 2024
@@ -69,6 +75,8 @@ _RECORD: Final = limits.INLINE_RECORD
 #: On a path from an HCA to itself the accepting end numbers its offers from here on, so that a number is
 #: valid at one end only.
 _TWIN_OFFERS: Final = 1 << 31
+#: A message of SDP without bytes of a stream: its header alone (IBTA vol. 1 annex A4).
+_BARE: Final = 16
 #: Larger than any position.
 NEVER: Final = 1 << 62
 
@@ -119,6 +127,7 @@ class RingPath(HostPath):
         "_tail",
         "_target",
         "doorbell",
+        "lastWords",
         "mine",
         "theirs",
     )
@@ -147,6 +156,7 @@ class RingPath(HostPath):
         self._rung = self._owedEnd = 0
         self._acknowledgedHead = self._acknowledgedTail = 0
         self._offers: SharedRegions | None = None
+        self.lastWords = LastWords(mine.cells, WORDS)
 
     # -- down
 
@@ -213,11 +223,7 @@ class RingPath(HostPath):
         return True
 
     def _turns(self, tail: int, end: int) -> bool:
-        """
-        @param tail: Where a small record begins that reaches a multiple of the window.
-        @param end: Where it ends.
-        @return: Whether the next record goes back to the beginning of the ring.
-        """
+        # Whether the record behind a small one, which reaches the end of a window, goes back to the start.
         # Only if the peer is at most half a window behind: going back skips the rest of the ring's
         # positions, and they count as unread until the peer passes them.
         head = self._peerCells[HEAD]
@@ -264,10 +270,7 @@ class RingPath(HostPath):
         self._room = -1 if held else self._size - limits.RING_RESERVE
 
     def _hasRoom(self, end: int, room: int) -> bool:
-        """
-        Read the peer's HEAD again; if a record up to C{end} does not fit, set the position at which to
-        retry.
-        """
+        # Read the peer's HEAD again; if a record up to the end does not fit, set where to retry.
         head = self._peerCells[HEAD]
         tail = self._tail
         if not self._peerHead <= head <= tail:
@@ -335,9 +338,7 @@ class RingPath(HostPath):
         return n
 
     def _drain(self, head: int, tail: int, budget: int) -> int:
-        """
-        Deliver up to C{budget} records, and no more than the ring holds once.
-        """
+        # Up to so many records, and no more than the ring holds once.
         if self.owed is not None:
             # A refusal that found no room comes first: HEAD must not pass a refused record before its
             # refusal is published.
@@ -350,6 +351,7 @@ class RingPath(HostPath):
         peer, cells, source = self._peerCells, self._cells, self._peerMap
         get, waiting = self.taker, self.waiting
         n, enough, end = 0, head + size, head
+        cells[BEGUN] = tail
         length: int
         word: int
         entry: RecordReceiver | None
@@ -391,6 +393,7 @@ class RingPath(HostPath):
                 n += 1
                 if syndrome and not self.refuse(word, syndrome, end):
                     self._owedEnd = end
+                    cells[BEGUN] = head
                     return n
                 # HEAD is the cumulative acknowledgement of reliable delivery (IBTA vol. 1 9.7.5 has ACK
                 # packets instead), stored per record so that the sender gets room early.
@@ -401,12 +404,14 @@ class RingPath(HostPath):
                     tail = peer[TAIL]
                     if head == tail:
                         return n
+                    cells[BEGUN] = tail
                 if n >= budget or head > enough:
+                    cells[BEGUN] = head
                     return n
         except BaseException:
             # A consumer raised an exception; its record counts as consumed, or it would be delivered for
             # ever.
-            self._head = cells[HEAD] = end
+            self._head = cells[HEAD] = cells[BEGUN] = end
             raise
 
     def _acknowledge(self) -> int:
@@ -444,9 +449,7 @@ class RingPath(HostPath):
         return bool(waiting) and peer[HEAD] >= waiting[0][0]
 
     def _payable(self) -> int:
-        """
-        @return: The HEAD that the peer must reach for the owed refusal to fit.
-        """
+        # The HEAD that the peer must reach for the owed refusal to fit.
         return self._tail + _SLOT - self._size
 
     def arm(self) -> None:
@@ -571,13 +574,43 @@ class RingPath(HostPath):
         if offers is not None:
             offers.readable()
         elif not SocketDoorbell(peerSocket.socket).drain():
-            raise PathLostError("the peer closed its HCA or died")
+            raise PeerEndedError("the peer closed its HCA or died")
+
+    def lost(self, reason: PathLostError) -> None:
+        """
+        See L{RecordPath.lost}.
+        """
+        if isinstance(reason, PeerEndedError):
+            reason.needed = lastWords(self._peerCells, WORDS)
+            unread = self._unread()
+            for queuePair in self.queuePairs():
+                if unread is None or queuePair.remote in unread:
+                    reason.needed.pop(queuePair.number, None)
+        RecordPath.lost(self, reason)
+
+    def _unread(self) -> set[int] | None:
+        # The peer's queue pairs that did not get all bytes; None if it left no HEAD that could be.
+        found, head, tail = set(), self._peerCells[HEAD], self._tail
+        if not self._peerHead <= head <= tail:
+            return None
+        # It died while a record was delivered, as by os._exit: that counts as read.
+        isRead = self._peerCells[BEGUN] > head
+        while head < tail:
+            length, word = _unpack(self._map, (head & self._mask) + PAGE + LEAD)
+            end = (head + length + 71) & -64 if length < BULK else (head + length + 4103) & -4096
+            if length & TURNS or (end ^ head) & self._lap:
+                end = (head | self._mask) + 1
+            if length & ~TURNS > _BARE and not isRead:
+                found.add(word & QPN_MASK)
+            head, isRead = end, False
+        return found
 
     def forked(self) -> None:
         """
         In a forked child the mappings are gone (madvise(2), MADV_DONTFORK): make every use an error.
         """
         self._map = self._cells = self._peerMap = self._peerCells = Forked()
+        self.lastWords.silence()
         # Otherwise a post that fits the last known HEAD would get as far as packing into the map.
         self._room = -1
 
@@ -586,6 +619,7 @@ class RingPath(HostPath):
         Unmap the segments and close the doorbell.
         """
         self.alive = False
+        self.lastWords.silence()
         self._map = self._cells = self._peerMap = self._peerCells = None
         if self._offers is not None:
             self._offers.close()

@@ -27,7 +27,7 @@ from struct import Struct
 from typing import Any
 
 from twisted_ib import limits
-from twisted_ib.errors import HandshakeError, HCAError, PathLostError, RingError
+from twisted_ib.errors import HandshakeError, HCAError, PathLostError, PeerEndedError, RingError
 from twisted_ib.hca.fabric.shm.segment import Segment
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
 from twisted_ib.hca.host.handshake import HANDSHAKE_BYTES, Refuse, parse
@@ -149,11 +149,11 @@ class SharedRegions:
         """
         Read messages from the socket, or notice its end.
 
-        @raise PathLostError: the peer has hung up.
+        @raise PeerEndedError: the peer has hung up.
         @raise RingError: the peer broke the protocol.
         """
         if not self._takeAll():
-            raise PathLostError("the peer closed its HCA or died")
+            raise PeerEndedError("the peer closed its HCA or died")
 
     def _isKeyed(self) -> bool:
         """

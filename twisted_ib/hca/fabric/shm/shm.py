@@ -29,6 +29,7 @@ from twisted_ib.errors import (
     HCAError,
     NoListenerError,
     PathLostError,
+    PeerEndedError,
     RingError,
 )
 from twisted_ib.hca.base.interfaces import IFabric, IHostDirectory
@@ -243,7 +244,7 @@ class SharedMemoryFabric(HostDirectory):
                 continue
             peerSocket = self._pairs.ofProcess(fd)
             if peerSocket is not None:
-                self._lose(peerSocket, PathLostError("the peer's process died"))
+                self._lose(peerSocket, PeerEndedError("the peer's process died"))
             elif fd in self._others:
                 self._others[fd]()
 

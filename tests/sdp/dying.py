@@ -1,0 +1,162 @@
+"""
+Ends of a connection, one of which dies.
+
+C{python -m tests.sdp.dying END ...}: C{blocking}, C{twisted} and C{aio} listen, print their
+port, send C{data} for C{hello}, and print how the connection ended.  C{dead PORT HOW WHAT} connects, does
+WHAT, prints a line, and dies: by C{os._exit}, or when it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from typing import Any
+
+HOST = "127.0.0.1"
+
+
+def blocking() -> None:
+    """
+    A socket: b"" or the error's number.
+    """
+    from twisted_ib import socket
+
+    with socket.create_server((HOST, 0)) as listener:
+        print(listener.getsockname()[1], flush=True)
+        connection, _ = listener.accept()
+    count, said = 0, ""
+    while not said:
+        try:
+            data = connection.recv(1 << 20)
+        except OSError as error:
+            said = type(error).__name__
+            break
+        count += len(data)
+        if data == b"hello":
+            connection.sendall(b"data")
+        said = "" if data else "end"
+    print(count, said, flush=True)
+
+
+def twisted() -> None:
+    """
+    A protocol: C{ConnectionDone} or C{ConnectionLost}.
+    """
+    from twisted.application.reactors import installReactor
+
+    installReactor("ib")
+    from twisted.internet import reactor as installed
+    from twisted.internet.endpoints import serverFromString
+    from twisted.internet.protocol import Factory, Protocol
+
+    reactor: Any = installed
+
+    class Survivor(Protocol):
+        count = 0
+
+        def dataReceived(self, data: bytes) -> None:
+            self.count += len(data)
+            if data == b"hello":
+                self.transport.write(b"data")
+
+        def connectionLost(self, reason: Any = None) -> None:
+            print(self.count, {"ConnectionDone": "end"}.get(reason.type.__name__, "ConnectionResetError"))
+            reactor.stop()
+
+    listening = serverFromString(reactor, f"sdp:0:interface={HOST}").listen(Factory.forProtocol(Survivor))
+    listening.addCallback(lambda port: print(port.getHost().port, flush=True))
+    reactor.run()
+
+
+def aio() -> None:
+    """
+    A protocol: an exception or none.
+    """
+    from twisted_ib.aio import new_event_loop
+
+    loop = new_event_loop()
+    over = loop.create_future()
+
+    class Survivor(asyncio.Protocol):
+        count = 0
+
+        def connection_made(self, transport: Any) -> None:
+            self.transport = transport
+
+        def data_received(self, data: bytes) -> None:
+            self.count += len(data)
+            if data == b"hello":
+                self.transport.write(b"data")
+
+        def connection_lost(self, error: Exception | None) -> None:
+            over.set_result(f"{self.count} {'ConnectionResetError' if error else 'end'}")
+
+    async def main() -> None:
+        server = await loop.create_server(Survivor, HOST, 0, provider="sdp")
+        print(server.sockets[0].getsockname()[1], flush=True)
+        print(await over, flush=True)
+
+    loop.run_until_complete(main())
+    loop.close()
+
+
+def dead(port: str, how: str, what: str) -> None:
+    """
+    The end that dies.
+    """
+    from twisted_ib import socket
+
+    connection = socket.create_connection((HOST, int(port)))
+    if what == "pending":
+        connection.setblocking(False)
+        count = 0
+        try:
+            while True:
+                count += connection.send(bytes(1 << 16))
+        except BlockingIOError:
+            print(count, flush=True)
+    else:
+        connection.sendall(b"x" if what == "idle" else b"hello")
+        if what == "read":
+            assert connection.recv(100) == b"data"
+        elif what == "unread":
+            assert connection.recv(2) == b"da"
+        print("done", flush=True)
+    if how == "exit":
+        os._exit(0)
+    signal.pause()
+
+
+def callback(port: str, how: str, what: str) -> None:
+    """
+    One that dies in C{dataReceived}: C{read}, or C{written} behind a write.
+    """
+    from twisted.application.reactors import installReactor
+
+    installReactor("ib")
+    from twisted.internet import reactor as installed
+    from twisted.internet.endpoints import clientFromString
+    from twisted.internet.protocol import Factory, Protocol
+
+    reactor: Any = installed
+
+    class Dying(Protocol):
+        def connectionMade(self) -> None:
+            self.transport.write(b"hello")
+
+        def dataReceived(self, data: bytes) -> None:
+            if what == "written":
+                self.transport.write(b"never leaves")
+            print("done", flush=True)
+            if how == "exit":
+                os._exit(0)
+            signal.pause()
+
+    clientFromString(reactor, f"sdp:{HOST}:{port}").connect(Factory.forProtocol(Dying))
+    reactor.run()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

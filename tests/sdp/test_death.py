@@ -1,0 +1,102 @@
+"""
+What one end of a connection hears of the death of the other's process: as over TCP the end of the stream
+where nothing is missing, else a reset.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.commands import running
+from tests.support.rundirectory import ownRunDirectory
+from tests.support.waiting import HANG_SECONDS
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ("-m", "tests.sdp.dying")
+
+
+class DeathTests(SynchronousTestCase):
+    """
+    Two processes, one of which dies, by C{os._exit} and by SIGKILL.
+    """
+
+    timeout = 4 * HANG_SECONDS
+
+    def setUp(self) -> None:
+        """
+        Let the processes meet where no other does.
+        """
+        ownRunDirectory(self)
+        self.environment = dict(os.environ, TWISTED_IB_CONFIG=os.devnull)
+
+    def started(self, *arguments: str) -> subprocess.Popen[str]:
+        """
+        Return a process of the program.
+        """
+        return running(self, *PROGRAM, *arguments, cwd=ROOT, env=self.environment)
+
+    def line(self, process: subprocess.Popen[str]) -> str:
+        """
+        Return the next line that a process prints.
+        """
+        assert process.stdout is not None
+        line = process.stdout.readline().strip()
+        self.assertTrue(line)
+        return line
+
+    def outcomes(self, what: str, dying: str = "dead") -> list[str]:
+        """
+        Return what each kind of survivor says of each death.
+        """
+        cases = [(each, how) for each in ("blocking", "twisted", "aio") for how in ("exit", "kill")]
+        living = [(self.started(survivor), how) for survivor, how in cases]
+        deaths = [(one, self.started(dying, self.line(one), how, what), how) for one, how in living]
+        said = []
+        for one, dead, how in deaths:
+            self.line(dead)
+            if how == "kill":
+                dead.kill()
+            said.append(one.communicate(timeout=HANG_SECONDS)[0].strip())
+            dead.wait(HANG_SECONDS)
+        return said
+
+    def test_idle(self) -> None:
+        """
+        One that has sent everything and received nothing: the end.
+        """
+        self.assertEqual(self.outcomes("idle"), ["1 end"] * 6)
+
+    def test_read(self) -> None:
+        """
+        One that has read all: the end.
+        """
+        self.assertEqual(self.outcomes("read"), ["5 end"] * 6)
+
+    def test_unread(self) -> None:
+        """
+        One that has read a part: a reset.
+        """
+        self.assertEqual(self.outcomes("unread"), ["5 ConnectionResetError"] * 6)
+
+    def test_pending(self) -> None:
+        """
+        One whose bytes wait behind a full ring: a reset, behind whole messages.
+        """
+        for each in self.outcomes("pending"):
+            self.assertTrue(each.endswith(" ConnectionResetError"), each)
+
+    def test_callback(self) -> None:
+        """
+        One that has read all, within the callback that got it: the end.
+        """
+        self.assertEqual(self.outcomes("read", "callback"), ["5 end"] * 6)
+
+    def test_written(self) -> None:
+        """
+        One that has written in the callback in which it dies: a reset.
+        """
+        self.assertEqual(self.outcomes("written", "callback"), ["5 ConnectionResetError"] * 6)
