@@ -253,6 +253,8 @@ def clean(base: Path, say: Callable[[str], object]) -> None:
 class Step:
     """
     A row of the table.
+
+    @ivar shown: what of its output stands in the report.
     """
 
     name: str
@@ -260,6 +262,7 @@ class Step:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    shown: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -426,18 +429,22 @@ class Run:
         folder: Path,
         environment: Mapping[str, str] = {},
         attempts: int = 1,
+        shown: int = 0,
     ) -> bool:
         """
         A step that passes, fails or, with status L{SKIPPED}, is skipped as a whole.
 
         @param seconds: its limit; at its end everything that it has started is ended.
         @param attempts: 2 for downloads.
+        @param shown: how many lines from the beginning of its output stand in the report, if failures leave
+            room for them.
 
         @return: whether it passed.
         """
         step, began = self._begin(name), time.monotonic()
         status, log = self._limited(command, seconds, folder, environment, attempts)
         step.seconds = time.monotonic() - began
+        step.shown = log.splitlines()[:shown]
         if status == 0:
             step.passed = 1
         elif status == SKIPPED:
@@ -525,7 +532,7 @@ class Run:
 
     def report(self) -> int:
         """
-        Print what failed, what was unsteady, the table of steps, and the counts.
+        Print what failed, what was unsteady, what steps have to say, their table, and the counts.
 
         @return: the exit status.
         """
@@ -541,6 +548,9 @@ class Run:
         # Each unsteady test has its line, whatever failed.
         lines = _listed("what failed", self.troubles, room - len(self.unsteady) - bool(self.unsteady))
         lines += _listed("unsteady: failed, then passed alone", self.unsteady, room - len(lines))
+        for step in self.steps:
+            if step.shown and room - len(lines) > 1:
+                lines += [f"=== {step.name}", *step.shown][: room - len(lines)]
         for line in (*lines, "=== steps", *table, f"unsteady: {len(self.unsteady)}"):
             self.say(line)
         self.say(f"{passed} passed, {failed} failed, {skipped} skipped")

@@ -8,11 +8,13 @@ import sys
 from pathlib import Path
 
 import parts
-from functions import Run, main, shell
+from functions import ROOT, Run, main, shell
 from machine import bare, install, oldest, others, readme
 
 #: The whole gate; with six busy processes beside it an hour is enough.
 SECONDS = 80 * 60
+#: So many lines of the comparison stand in the report.
+SHOWN = 60
 #: Tests of the layers without I/O, for the other Pythons.
 PURE = (
     *("tests.configuration", "tests.ipoib.protocol", "tests.rds.protocol", "tests.sdp.protocol"),
@@ -115,6 +117,18 @@ def tools(run: Run, tested: Path) -> None:
         ("news fragments", 60, f"'{bin}/towncrier' build --draft --version next"),
     ):
         run.check(name, seconds, shell(script), tested)
+    # README's environment lacks the extra [c], of whose calls some of these count.
+    python = bin / "python"
+    run.tests("gates", 600, [str(python), "-m", "twisted.trial", "tests.gates"], tested, python)
+
+
+def compared(run: Run, tested: Path) -> None:
+    """
+    What is slower, or takes more, than at the newest release: it is said, and fails nothing.
+    """
+    program = [str(tested / ".venv/bin/python"), "-m", "benchmarks.compare"]
+    command = [*program, "--short", "--repository", str(ROOT)]
+    run.check("compare, short", 600, command, tested, shown=SHOWN)
 
 
 def otherPythons(run: Run, wheel: Path) -> None:
@@ -142,6 +156,7 @@ def gate(run: Run) -> None:
     wheel = wheels(run)
     compiled(run, tested / ".venv/bin/python")
     tools(run, tested)
+    compared(run, tested)
     otherPythons(run, wheel)
     for part in (parts.opensm, parts.ipoib, parts.cprograms, parts.interop):
         part(run, tested, sample=True)

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import short
+from benchmarks.best import BEST, Best, asMarkdown
 from benchmarks.machine import describe
 from benchmarks.processes import (
     PLACEMENTS,
@@ -36,6 +38,8 @@ from benchmarks.summary import Results
 from benchmarks.ucx import UCXPair
 from twisted_ib.tools.compare.processes import WorkerError
 
+#: Rounds of the whole comparison.
+ROUNDS = 5
 #: Seconds of the timed part of one row; quick and not.
 QUICK_SECONDS = 0.06
 FULL_SECONDS = 0.25
@@ -62,7 +66,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compare")
     add = parser.add_argument
-    add("--rounds", type=int, default=5, help="interleaved rounds (5)")
+    add("--rounds", type=int, help=f"interleaved rounds ({ROUNDS}; short: as many as there is time for)")
     add("--quick", action="store_true", help="short rows, and elsewhere than split few subjects")
     add("--seconds", type=float, help=f"timed part of each row ({FULL_SECONDS}, quick {QUICK_SECONDS})")
     add("--rows", type=_listOf, help=",".join(rowByName))
@@ -71,6 +75,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--all", action="store_true", help="every row in every placement")
     add("--before", metavar="COMMIT", help="another commit, or a checkout of it, run in the same rounds")
     add("--compiled", type=Path, metavar="DIR", help="the compiled form, run in the same rounds")
+    add("--short", action="store_true", help="counts, and all rows against the newest release: three minutes")
+    add("--repository", type=Path, default=ROOT, metavar="DIR", help="where git finds other commits")
+    add("--best", type=Path, default=BEST, metavar="FILE", help="the best of each kind of machine")
+    add("--update-best", action="store_true", help="write there what is better")
     add("--json", type=Path, metavar="FILE", help="write everything measured")
     add("--markdown", type=Path, metavar="FILE", help="write the tables")
     options = parser.parse_args(arguments)
@@ -82,14 +90,19 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         for name in chosen or ():
             if name not in known:
                 parser.error(f"{name!r} is none of {', '.join(known)}")
+    if options.short:
+        options.subjects = options.subjects or list(short.SUBJECTS)
+        options.seconds = options.seconds or short.ROW_SECONDS
+    options.rounds = options.rounds or (short.ROUNDS if options.short else ROUNDS)
     if options.compiled and not isCompiled(str(options.compiled.resolve())):
         parser.error(f"{options.compiled} has no compiled form: README.md says how to make one")
     return options
 
 
-def _checkout(commit: str, folder: str) -> Path:
+def _checkout(commit: str, folder: str, repository: Path) -> Path:
     """
     @param folder: An empty one, for the files of a commit.
+    @param repository: What has the commit.
 
     @return: The folder that has them, or C{commit} itself where that is one.
 
@@ -98,7 +111,7 @@ def _checkout(commit: str, folder: str) -> Path:
     if os.path.isdir(commit):
         return Path(commit)
     try:
-        packed = subprocess.run(["git", "-C", ROOT, "archive", commit], capture_output=True)
+        packed = subprocess.run(["git", "-C", str(repository), "archive", commit], capture_output=True)
     except OSError as error:
         raise SystemExit(f"--before {commit}: git: {error.strerror}") from None
     if packed.returncode:
@@ -120,7 +133,11 @@ class Comparison:
 
         @param before: The folder of the other commit.
         """
-        wanted = set(options.subjects or subjectByName) | set(BASELINES.values())
+        begun = time.monotonic()
+        wanted = set(options.subjects or subjectByName)
+        if not options.short:
+            wanted |= set(BASELINES.values())
+        self._end = begun + short.SECONDS if options.short else None
         absent = {each.name: each.absence() for each in SUBJECTS if each.name in wanted and each.absence()}
         self._subjects = []
         for each in SUBJECTS:
@@ -153,6 +170,7 @@ class Comparison:
             for row in ROWS
             if (row.name in named if named else True)
             and (self._options.all or named or placement in row.placements)
+            and (not self._options.short or placement == row.placements[0])
         ]
 
     def _subjectsIn(self, placement: str) -> list[Subject]:
@@ -171,13 +189,13 @@ class Comparison:
             cache = os.path.join(self._folder, "bytecode")
             self._environments = {each.tree: environmentFor(cache, each.tree) for each in self._subjects}
             for number in range(self._options.rounds):
+                if self._isOver():
+                    break
                 begun = time.monotonic()
                 self._runRound(number)
-                took = time.monotonic() - begun
-                print(
-                    f"round {number + 1} of {self._options.rounds}: {took:.1f} s",
-                    file=sys.stderr,
-                )
+                if not self._options.short:
+                    took = time.monotonic() - begun
+                    print(f"round {number + 1} of {self._options.rounds}: {took:.1f} s", file=sys.stderr)
         self.results.settings["load average after"] = round(os.getloadavg()[0], 2)
         self.results.leftOut = list(self._leftOut())
 
@@ -188,11 +206,13 @@ class Comparison:
         """
         for placement in PLACEMENTS:
             for row in ROWS:
-                if placement not in row.placements:
+                if placement not in row.placements[: 1 if self._options.short else None]:
                     continue
                 cells = self.results.table.get((placement, row.name), {})
                 for subject in SUBJECTS:
                     if not (subject.isOurs and self._runs(subject, row)):
+                        continue
+                    if self._options.short and subject.name not in short.SUBJECTS:
                         continue
                     pairs = zip(
                         cells.get(subject.name, ()), cells.get(subject.name + BEFORE, ()), strict=False
@@ -228,6 +248,10 @@ class Comparison:
             for pair in self._pairs.values():
                 pair.place(placement)
             for row in rows:
+                if self._isOver():
+                    return
+                if self._options.short and row.isFresh and number % OTHERS_EVERY:
+                    continue
                 # Whichever tree comes second meets warmer caches: they take turns.
                 for subject in subjects if number % 2 else reversed(subjects):
                     if self._runs(subject, row):
@@ -235,6 +259,12 @@ class Comparison:
                         isLeftOut = isAside and number % OTHERS_EVERY
                         figures = None if isLeftOut else self._runRow(subject, row, name)
                         self.results.add(name, row.name, subject.name, figures)
+
+    def _isOver(self) -> bool:
+        """
+        Whether the time of the short form is up.
+        """
+        return self._end is not None and time.monotonic() > self._end
 
     @staticmethod
     def _runs(subject: Subject, row: Row) -> bool:
@@ -319,19 +349,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run, print the tables, write the files.
 
-    @return: 0 only if every run worked.
+    @return: 0 only if every run worked; of the short form, if each row has a run that did, 77 without a
+        release.
     """
     options = _parse(arguments)
+    before = options.before or (short.release(options.repository) if options.short else "")
+    if options.short and not before:
+        print("no release to compare with: no tag, and no commit of benchmarks/results/release")
+        return short.SKIPPED
     with tempfile.TemporaryDirectory(prefix="before-") as folder:
-        comparison = Comparison(options, _checkout(options.before, folder) if options.before else None)
+        tree = _checkout(before, folder, options.repository) if before else None
+        comparison = Comparison(options, tree)
+        trees = [tree, ROOT] if options.short and tree else []
+        theirs, mine = [short.countsOf(each, options.rows) for each in trees] or ({}, {})
         comparison.run()
-    text = comparison.results.asMarkdown()
+    results, best = comparison.results, Best.ofFile(options.best)
+    standings = best.standings(results)
+    if options.short:
+        text = short.Report(before, results, theirs, mine, standings).text()
+    else:
+        text = results.asMarkdown() + asMarkdown(standings, results.machine)
     print(text)
+    if options.update_best:
+        print(f"{best.update(results)} figures are the best now", file=sys.stderr)
+        best.toFile(options.best)
     if options.markdown:
         options.markdown.write_text(text)
     if options.json:
-        options.json.write_text(json.dumps(comparison.results.asJSON(), indent=1))
-    return 1 if comparison.results.failures else 0
+        options.json.write_text(json.dumps(results.asJSON(), indent=1))
+    # A busy machine may be too slow for one run.
+    return 1 if (short.isBroken(results) if options.short else results.failures) else 0
 
 
 if __name__ == "__main__":

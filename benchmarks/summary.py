@@ -295,7 +295,7 @@ class Results:
             cells = [self._cell(key, name, metric, more) for name in subjects]
             verdict = self.verdict(key, row, metric, unit, more)
             cells.append(verdict.text if verdict else "")
-            yield f"| {_label(row, metric, unit)} | " + " | ".join(cells) + " |"
+            yield f"| {labelOf(row, metric, unit)} | " + " | ".join(cells) + " |"
 
     def _targetTable(self) -> Iterator[str]:
         """
@@ -310,10 +310,10 @@ class Results:
         for each in found:
             key = (each.placement, each.row.name)
             names = each.row.baseline, each.subject
-            base, mine = (_short(_median(self.values(key, name, each.metric))) for name in names)
+            base, mine = (short(_median(self.values(key, name, each.metric))) for name in names)
             assert each.reached is not None
-            reached = _short(each.reached) + ("x" if each.target.kind == "times" else "")
-            label = _label(each.row, each.metric, each.unit)
+            reached = short(each.reached) + ("x" if each.target.kind == "times" else "")
+            label = labelOf(each.row, each.metric, each.unit)
             form = "compiled" if each.subject.endswith(COMPILED) else "pure"
             yield f"| {label} | {each.placement} | {base} | {mine} | {form} | {reached} | {each.text} |"
 
@@ -329,7 +329,7 @@ class Results:
                 pair = (subject, subject + mark) if mark == BEFORE else (subject + mark, subject)
                 found = self.against(key, *pair, metric, more)
                 if found:
-                    yield key[0], _label(row, metric, unit), subject, found
+                    yield key[0], labelOf(row, metric, unit), subject, found
 
     def _lossTable(self) -> Iterator[str]:
         """
@@ -369,7 +369,7 @@ class Results:
         yield "\n| | placement | subject | median | lowest-highest |"
         yield "|---" * 5 + "|"
         for placement, label, subject, ratios in found:
-            middle, low, high = (_short(each) for each in (_median(ratios), min(ratios), max(ratios)))
+            middle, low, high = (short(each) for each in (_median(ratios), min(ratios), max(ratios)))
             yield f"| {label} | {placement} | {subject} | {middle} | {low}-{high} |"
 
     def _cell(self, key: tuple[str, str], subject: str, metric: str, more: bool) -> str:
@@ -380,15 +380,15 @@ class Results:
         if not values:
             runs = self.table[key].get(subject)
             return "failed" if runs and not any(runs) else "-"
-        text = _short(statistics.median(values))
+        text = short(statistics.median(values))
         ratios = self.ratios(key, subject, metric, more)
         if subject in BASELINES.values() or not ratios:
             return text
-        low, high = _short(min(ratios)), _short(max(ratios))
-        return f"{text}, **{_short(statistics.median(ratios))}x** ({low}-{high})"
+        low, high = short(min(ratios)), short(max(ratios))
+        return f"{text}, **{short(statistics.median(ratios))}x** ({low}-{high})"
 
 
-def _label(row: Row, metric: str, unit: str) -> str:
+def labelOf(row: Row, metric: str, unit: str) -> str:
     """
     A figure's name, with its unit.
     """
@@ -402,7 +402,7 @@ def _median(values: list[float]) -> float:
     return statistics.median(values) if values else 0.0
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
     """
     Three digits that matter.
     """

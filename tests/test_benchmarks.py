@@ -229,13 +229,13 @@ class VerdictTests(SynchronousTestCase):
         """
         folder = self.mktemp()
         os.mkdir(folder)
-        self.assertEqual(compare._checkout(str(ROOT), folder), ROOT)
+        self.assertEqual(compare._checkout(str(ROOT), folder, ROOT), ROOT)
         with self.assertRaises(SystemExit) as caught:
-            compare._checkout("no-such-commit", folder)
+            compare._checkout("no-such-commit", folder, ROOT)
         self.assertIn("neither a folder nor a commit", str(caught.exception))
         if not (ROOT / ".git").exists() or not shutil.which("git"):
             raise SkipTest("not a checkout")
-        compare._checkout("HEAD", folder)
+        compare._checkout("HEAD", folder, ROOT)
         self.assertTrue(os.path.exists(os.path.join(folder, "twisted_ib", "__init__.py")))
 
     def test_compiled(self):

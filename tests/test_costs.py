@@ -8,6 +8,7 @@ not depend on the machine: lower a number here when a change makes it lower, rai
 from __future__ import annotations
 
 import gc
+from collections import deque
 from functools import partial
 from operator import le
 from typing import Any
@@ -17,6 +18,7 @@ from twisted.internet.protocol import ClientFactory, Factory, Protocol
 from twisted.python.versions import Version
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from benchmarks.counted import Stream
 from tests.hca.addressed import onWire
 from tests.hca.verbs.pair import End, VerbsTestCase
 from tests.rds.ends import Process, ProcessesTestCase, Recorder
@@ -261,7 +263,46 @@ class ConnectTests(SynchronousTestCase):
         """
         C{ib:}, whose queue pairs have work queues.
         """
-        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 534)
+        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 517)
+
+
+class MessageTests(SynchronousTestCase):
+    """
+    A message of 64 bytes of C{ib:}, one of many that are written in a turn.
+    """
+
+    def test_calls(self) -> None:
+        """
+        11 functions to send it, five to receive it and two when it is acknowledged, with those of the ends.
+        """
+        ownRunDirectory(self)
+        stream = Stream(("twisted_ib.rdma", "RDMA"))
+        self.addCleanup(stream.place.close)
+        send = stream.stream(len(DATA))
+        few, many = 20, 60
+        send(many)
+        less, more = called(partial(send, few)), called(partial(send, many))
+        each = {name: (more[name] - less[name]) / (many - few) for name in more}
+        self.assertLessEqual(sum(each.values()), 19, each)
+
+    def test_idle(self) -> None:
+        """
+        An open connection that has only written and read has two queues at each end, of its send requests:
+        each is 760 bytes.
+        """
+        ownRunDirectory(self)
+        stream = Stream(("twisted_ib.rdma", "RDMA"))
+        self.addCleanup(stream.place.close)
+        connect = stream.idle(len(DATA))
+        connect(1)
+
+        def queues() -> int:
+            gc.collect()
+            return sum(type(each) is deque for each in gc.get_objects())
+
+        before, count = queues(), 10
+        connect(count)
+        self.assertLessEqual(queues() - before, 4 * count)
 
 
 class DatagramTests(ProcessesTestCase):

@@ -336,3 +336,103 @@ class SemanticsTests(BlockingTestCase):
             finally:
                 os._exit(status)
         self.assertEqual(os.waitpid(pid, 0)[1], 0)
+
+
+class AsOverTCPTests(BlockingTestCase):
+    """
+    What the differential tests have found to be different.
+    """
+
+    def test_peekGrows(self) -> None:
+        """
+        A program that looks until all of a header is there sees it grow.
+        """
+        one, other = self.pair()
+        one.sendall(b"hea")
+        self.assertEqual(other.recv(6, kernel.MSG_PEEK), b"hea")
+        one.sendall(b"der")
+        self.assertEqual(other.recv(6, kernel.MSG_PEEK), b"header")
+
+    def test_resetAfterEnd(self) -> None:
+        """
+        A send to a peer that has closed is answered with a reset, which C{poll} shows behind the end: EPIPE.
+        """
+        one, other = self.pair()
+        other.close()
+        self.assertEqual(one.recv(1), b"")
+        one.send(b"x")
+        poll = offloadingSelect.poll()
+        poll.register(one, kernelSelect.POLLIN)
+        waitUntil(lambda: poll.poll(0)[0][1] & kernelSelect.POLLHUP)
+        self.assertTrue(poll.poll(0)[0][1] & kernelSelect.POLLERR)
+        self.assertEqual(one.recv(1), b"")
+        self.assertEqual(one.getsockopt(kernel.SOL_SOCKET, kernel.SO_ERROR), errno.EPIPE)
+        self.assertRaises(BrokenPipeError, one.send, b"x")
+
+    def test_refusedBuffers(self) -> None:
+        """
+        A buffer that cannot be written to takes no octets with it.
+        """
+        one, other = self.pair()
+        one.sendall(b"kept")
+        self.assertRaises(TypeError, other.recv_into, b"abc")
+        self.assertRaises(BufferError, other.recv_into, memoryview(bytearray(8))[::2])
+        self.assertRaises(BufferError, one.send, memoryview(b"abcdef")[::2])
+        self.assertEqual(exactly(other, 4), b"kept")
+
+    def test_duplicateOutlives(self) -> None:
+        """
+        A socket of a duplicate's descriptor has the connection, although the first socket is closed.
+        """
+        one, other = self.pair()
+        copy = one.dup()
+        one.close()
+        made = offloading.socket(fileno=copy.detach())
+        self.addCleanup(made.close)
+        made.sendall(b"x")
+        self.assertEqual(exactly(other, 1), b"x")
+
+    def test_connectTwice(self) -> None:
+        """
+        Behind a connect that did not block the next one succeeds, and the one behind that is EISCONN.
+        """
+        listener = self.server()
+        one = offloading.socket()
+        self.addCleanup(one.close)
+        one.setblocking(False)
+        self.assertEqual(one.connect_ex(listener.getsockname()), errno.EINPROGRESS)
+        waitUntil(lambda: offloadingSelect.select([], [one], [], 0)[1])
+        self.assertIsNotNone(one.sdp)
+        self.assertEqual([one.connect_ex(listener.getsockname()) for _ in range(2)], [0, errno.EISCONN])
+
+    def test_closedForAll(self) -> None:
+        """
+        Once both directions have ended the socket has no peer, and may be bound.
+        """
+        one, other = self.pair()
+        one.shutdown(kernel.SHUT_WR)
+        self.assertEqual(other.recv(1), b"")
+        other.shutdown(kernel.SHUT_WR)
+        self.assertEqual(one.recv(1), b"")
+        self.assertEqual(self.assertRaises(OSError, one.getpeername).errno, errno.ENOTCONN)
+        one.bind((LOOPBACK, 0))
+        one.close()
+        self.assertEqual(one.connect_ex((LOOPBACK, 9)), errno.EBADF)
+
+    def test_listenerShutWrite(self) -> None:
+        """
+        Only the reading side of a listener can be shut.
+        """
+        listener = self.server()
+        listener.shutdown(kernel.SHUT_WR)
+        self.assertEqual(self.assertRaises(OSError, listener.shutdown, 7).errno, errno.EINVAL)
+        self.client(listener)
+        self.assertIsNotNone(listener.sdp)
+        listener.accept()[0].close()
+
+    def test_errorQueue(self) -> None:
+        """
+        The queue of errors is empty.
+        """
+        one, _ = self.pair()
+        self.assertRaises(BlockingIOError, one.recv, 1, kernel.MSG_ERRQUEUE)

@@ -454,7 +454,9 @@ class ListenTests(BlockingTestCase):
 
         self.assertEqual(select.select([], [skt], [], HANG_SECONDS)[1], [skt])
         self.assertEqual(skt.getsockopt(kernel.SOL_SOCKET, kernel.SO_ERROR), 0)
-        self.assertEqual(skt.connect_ex(listener.getsockname()), errno.EISCONN)
+        self.assertEqual(
+            [skt.connect_ex(listener.getsockname()) for _ in range(2)], [0, errno.EISCONN], "as Linux"
+        )
         skt.send(b"ping")
         select.select([skt], [], [], HANG_SECONDS)
         self.assertEqual(skt.recv(9), b"ping")

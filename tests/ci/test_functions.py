@@ -142,6 +142,24 @@ class RunTests(RunTestCase):
         self.assertEqual(lines[-2:], ["unsteady: 0", "1 passed, 1 failed, 0 skipped"])
         self.assertEqual("".join(self.said).count("=== once more, alone: toys: toy.ToyTests.test_0\n"), 2)
 
+    def test_shown(self) -> None:
+        """
+        A check's first lines are in the report, if there is room.
+        """
+        program = [sys.executable, "-c", "print(*range(100), sep='\\n')"]
+        self.assertTrue(self.run_.check("counts", HANG_SECONDS, program, self.base, shown=3))
+        status, lines = self.report()
+        self.assertEqual(status, 0)
+        said = "".join(self.said).splitlines()
+        self.assertEqual(said[-len(lines) - 4 : -len(lines)], ["=== counts", "0", "1", "2"])
+        self.run_.check("many", HANG_SECONDS, program, self.base, shown=100)
+        self.run_.check("much", HANG_SECONDS, program, self.base, shown=100)
+        self.said.clear()
+        self.report()
+        report = "".join(self.said).splitlines()
+        self.assertEqual(len(report), 150)
+        self.assertEqual(report[-1], "3 passed, 0 failed, 0 skipped")
+
     def test_unsteady(self) -> None:
         """
         A test that fails once is unsteady: the run is green, and the first traceback is in the report.

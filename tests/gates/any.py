@@ -12,13 +12,18 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 
+#: The mypy that has counted them: others count otherwise.
+VERSION = "2.4"
+#: The exit status where that one is not installed.
+SKIPPED = 77
 #: Per mille of a folder's expressions, rounded up; they may only fall.
 RECORDED = {
     ".": 80,
     "aio": 214,
-    "blocking": 124,
+    "blocking": 123,
     "cabi": 235,
     "configuration": 2,
     "hca": 77,
@@ -31,7 +36,7 @@ RECORDED = {
     "hca/host": 37,
     "hca/mad": 82,
     "hca/memory": 0,
-    "hca/queues": 85,
+    "hca/queues": 84,
     "hca/services": 104,
     "hca/sm": 8,
     "hca/subnet": 28,
@@ -98,6 +103,10 @@ def main() -> int:
 
     @return: The process's exit status.
     """
+    version = metadata.version("mypy")
+    if not version.startswith(f"{VERSION}."):
+        print(f"mypy {version} counts otherwise than mypy {VERSION}, of which the numbers here are")
+        return SKIPPED
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "mypy", "--any-exprs-report", folder]
         result = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True)

@@ -19,6 +19,7 @@ from twisted.internet import protocol
 from twisted.protocols.basic import LineOnlyReceiver
 from twisted.python.failure import Failure
 
+from tests.support.counting import Counted
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor import ibreactor
 from twisted_ib.sdp import listenSDP
@@ -28,28 +29,7 @@ COUNTERS = ("management_dropped", "cm_retransmitted", "cm_half_open_exceeded")
 SIZE = 64
 
 
-class End(protocol.Protocol):
-    """
-    One end of a connection.
-    """
-
-    live = 0
-    left = SIZE
-
-    def connectionMade(self) -> None:
-        """
-        There is one more.
-        """
-        End.live += 1
-
-    def connectionLost(self, reason: Failure = protocol.connectionDone) -> None:
-        """
-        There is one less.
-        """
-        End.live -= 1
-
-
-class Echo(End):
+class Echo(Counted):
     """
     The server's.
     """
@@ -62,10 +42,12 @@ class Echo(End):
         transport.write(data)
 
 
-class Caller(End):
+class Caller(Counted):
     """
     The client's.
     """
+
+    left = SIZE
 
     def __init__(self, answered: Callable[[str], None]) -> None:
         self._answered = answered
@@ -112,7 +94,7 @@ class Commands(LineOnlyReceiver):
         [channel] = channelsOf(self._reactor)
         counters = channel.device.statistics()
         found = {name: counters.get(name, 0) for name in COUNTERS}
-        print(json.dumps({"live": End.live, **found}), flush=True)
+        print(json.dumps({"live": Counted.live, **found}), flush=True)
 
 
 def visit(number: int, ports: list[str], told: int) -> None:
@@ -128,7 +110,7 @@ def visit(number: int, ports: list[str], told: int) -> None:
 
     reactor: Any = installed
     Random(number).shuffle(ports)
-    factory = protocol.Factory.forProtocol(End)
+    factory = protocol.Factory.forProtocol(Counted)
 
     async def connectAll() -> None:
         for port in ports:

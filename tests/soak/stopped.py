@@ -27,6 +27,7 @@ from twisted.internet import protocol
 from twisted.internet.error import CannotListenError
 from twisted.python.failure import Failure
 
+from tests.support.counting import Counted
 from tests.support.ownaddress import ownAddress
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca import verbs
@@ -72,24 +73,10 @@ class Result:
         print(json.dumps({"ended": found, "seconds": round(self.last, 1)}), flush=True)
 
 
-class Echo(protocol.Protocol):
+class Echo(Counted):
     """
     The server's end of C{sdp} and C{ib}.
     """
-
-    live = 0
-
-    def connectionMade(self) -> None:
-        """
-        There is one more.
-        """
-        Echo.live += 1
-
-    def connectionLost(self, reason: Failure = protocol.connectionDone) -> None:
-        """
-        There is one less.
-        """
-        Echo.live -= 1
 
     def dataReceived(self, data: bytes) -> None:
         """
@@ -183,7 +170,7 @@ def _answerCMID(cmid: verbs.CMID) -> None:
     except Exception:
         cmid.close()
     else:
-        Echo.live += 1
+        Counted.live += 1
         kept.append(cmid)
 
 
@@ -235,7 +222,7 @@ def serve(device: str, kind: str, server: str) -> None:
 
     def told() -> None:
         for _ in sys.stdin:
-            print(Echo.live, flush=True)
+            print(Counted.live, flush=True)
 
     Thread(target=told, daemon=True).start()
     if kind == "cmid":

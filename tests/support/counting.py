@@ -1,6 +1,6 @@
 """
-Segments that count the stores made to them, to kill a process at the Nth, or the bytes that are copied; and
-how much memory a call takes.
+Segments that count the stores made to them, to kill a process at the Nth, or the bytes that are copied; how
+much memory a call takes; and how many connections live.
 
 Stores are C{segment.map[a:b] = x} and C{segment.cells[i] = x}.  Writes of
 C{struct.pack_into} into the map are not; a reader cannot see them before the next
@@ -18,7 +18,32 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from twisted.internet import protocol
+from twisted.python.failure import Failure
+
 from twisted_ib.hca.fabric.shm.segment import Segment
+
+
+class Counted(protocol.Protocol):
+    """
+    One end of a connection.
+
+    @cvar live: how many there are in this process, of all kinds.
+    """
+
+    live: ClassVar[int] = 0
+
+    def connectionMade(self) -> None:
+        """
+        There is one more.
+        """
+        Counted.live += 1
+
+    def connectionLost(self, reason: Failure = protocol.connectionDone) -> None:
+        """
+        There is one less.
+        """
+        Counted.live -= 1
 
 
 class Stores:

@@ -46,6 +46,14 @@ class Connecting:
         """
         return self.isOver
 
+    def drive(self) -> None:
+        """
+        Serve the attempt: a program may ask in turns, without C{select}.
+        """
+        if not self.isOver:
+            with self.loop:
+                self.loop.poll()
+
     def cancel(self) -> None:
         """
         The socket closes, or its timeout has expired.

@@ -8,7 +8,6 @@ while some thread drives it.
 from __future__ import annotations
 
 import errno
-import io
 import os
 import socket as kernel
 import sys
@@ -34,7 +33,7 @@ _DONTWAIT: Final = int(kernel.MSG_DONTWAIT)
 _PEEK: Final = int(kernel.MSG_PEEK)
 _OOB: Final = int(kernel.MSG_OOB)
 #: Flags that ask for another call.  A stream ignores the others, as TCP does (MSG_EOR, MSG_CONFIRM).
-_NO_RECEIVE_FLAGS: Final = int(kernel.MSG_TRUNC | getattr(kernel, "MSG_ERRQUEUE", 0))
+_ERRQUEUE: Final = int(getattr(kernel, "MSG_ERRQUEUE", 0))
 #: MSG_ZEROCOPY and MSG_FASTOPEN of Linux.
 _NO_SEND_FLAGS: Final = 0x4000000 | 0x20000000
 #: linux/tcp_states.h
@@ -48,33 +47,18 @@ def failure(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
-def sendFile(skt: Any, file: Any, offset: int, count: int | None) -> int:
+def octetsOf(buffer: Any, isWritten: bool = False) -> memoryview:
     """
-    See C{socket.sendfile}: as sendfile(2) does, read at an offset, wherever the file stands.
+    Return the octets of a buffer, which is refused as the standard library refuses it, before any is taken.
 
-    @raise socket._GiveupOnSendfile: the standard library is to read the file by its methods.
+    @param isWritten: Whether it is written to.
     """
-    if skt.gettimeout() == 0:
-        raise ValueError("non-blocking sockets are not supported")
-    sent = 0
-    try:
-        try:
-            descriptor = file.fileno()
-            data = os.pread(descriptor, min(count or SEND_BYTES, SEND_BYTES), offset)
-        except (AttributeError, io.UnsupportedOperation, OSError) as e:
-            raise kernel._GiveupOnSendfile(e) from None  # type: ignore[attr-defined]
-        while data:
-            left = memoryview(data)
-            while left:
-                number = skt.send(left)
-                sent += number
-                left = left[number:]
-            size = SEND_BYTES if count is None else min(count - sent, SEND_BYTES)
-            data = os.pread(descriptor, size, offset + sent)
-        return sent
-    finally:
-        if sent and hasattr(file, "seek"):
-            file.seek(offset + sent)
+    view = memoryview(buffer)
+    if not view.c_contiguous:
+        raise BufferError("memoryview: underlying buffer is not C-contiguous")
+    if isWritten and view.readonly:
+        raise TypeError(f"a buffer that can be written to is needed, not {type(buffer).__name__}")
+    return view.cast("B")
 
 
 class Connection:
@@ -88,6 +72,7 @@ class Connection:
     @ivar size: Its bytes, but those of the first piece before C{start}.
     @ivar ended: Whether nothing more will arrive; C{peerEnded}: as the peer sends no more.
     @ivar lost: The number of the error that ended it, until a call has reported it; else 0.
+    @ivar isNew: Whether C{connect} has not said yet that an attempt that did not block has succeeded.
     @ivar over: Whether the connection has ended in both directions.
     @ivar held: What tells whether a descriptor is still open, if no socket has the connection any more.
     @ivar descriptor: A descriptor of it, and the C{inode} of its socket; C{isTrapped}: whether it is seen if
@@ -107,7 +92,7 @@ class Connection:
         self.sockets = 1
         self.inbox: deque[bytes] = deque()
         self.size = self._start = 0
-        self.ended = self.peerEnded = self.over = self._isShut = False
+        self.ended = self.peerEnded = self.over = self._isShut = self.isNew = False
         self.lost = 0
         #: The loop's turns at the last C{send}.
         self._turns = 0
@@ -146,6 +131,9 @@ class Connection:
         The peer sends no more.
         """
         self.ended = self.peerEnded = True
+        # Nothing more can be held back: as tcp(7), a reset that follows is told at once.
+        if self.stream is not None:
+            self.stream.startReading()
 
     def writeConnectionLost(self) -> None:
         """
@@ -157,8 +145,12 @@ class Connection:
         The connection has ended.
         """
         # Behind an end of stream there is nothing that could be lost; a send is EPIPE then, as over TCP.
-        if not self.ended and not isinstance(reason.value, error.ConnectionDone | error.ConnectionAborted):
-            self.lost = errno.ECONNRESET
+        if not isinstance(reason.value, error.ConnectionDone | error.ConnectionAborted):
+            if not self.ended:
+                self.lost = errno.ECONNRESET
+            elif self.peerEnded and not self._isShut:
+                # Linux's tcp_reset() in CLOSE_WAIT.
+                self.lost = errno.EPIPE
         self.ended = self.over = True
         self.stream = None
 
@@ -184,6 +176,21 @@ class Connection:
         Return whether both directions have ended (POLLHUP, as of Linux's C{tcp_poll}).
         """
         return self.over or (self.ended and self._isShut)
+
+    def connectAgain(self) -> int:
+        """
+        Return the number of C{connect}'s error, which is 0 once behind a connect that did not block.
+        """
+        if not self.isNew:
+            return errno.EISCONN
+        self.isNew = False
+        return 0
+
+    def closed(self) -> bool:
+        """
+        Return whether nothing is left of the connection: TCP would be in CLOSE.
+        """
+        return self.over or (self.peerEnded and self._isShut)
 
     def _await(self, ready: Any, timeout: float | None) -> None:
         loop = self.loop
@@ -252,8 +259,8 @@ class Connection:
         return False
 
     def _noBytes(self) -> bytes:
-        # The end of the stream, or what has broken it.
-        if self.lost:
+        # The end of the stream, or what has broken it: an error that came behind the end is for who sends.
+        if self.lost and not self.peerEnded:
             number, self.lost = self.lost, 0
             raise failure(number)
         return b""
@@ -261,7 +268,10 @@ class Connection:
     def _receiveBy(self, size: int, flags: int, timeout: float | None) -> bytes:
         if flags & _OOB:
             raise failure(errno.EINVAL)
-        if flags & _NO_RECEIVE_FLAGS:
+        if flags & _ERRQUEUE:
+            # recvmsg(2) does not block for the queue of errors, which is empty.
+            raise failure(errno.EAGAIN)
+        if flags & kernel.MSG_TRUNC:
             raise failure(errno.EOPNOTSUPP)
         if flags & _DONTWAIT:
             timeout = 0.0
@@ -276,6 +286,9 @@ class Connection:
                     return self._noBytes()
             elif not self.inbox:
                 self._awaitBytes(timeout)
+            elif self.size < size:
+                # A program may look until all of a header is there.
+                self.loop.poll()
             return self._peek(size)
         if not self.inbox and not self._awaitBytes(timeout):
             return b""
@@ -361,7 +374,7 @@ class Connection:
                 if stream is None or self._isShut:
                     raise self._broken()
             if data.__class__ is not bytes:
-                with memoryview(data) as view, view.cast("B") as octets:
+                with octetsOf(data) as octets:
                     data = bytes(octets[:SEND_BYTES])
             elif len(data) > SEND_BYTES:
                 data = data[:SEND_BYTES]
@@ -445,7 +458,7 @@ class Connection:
 
     def _sendPieces(self, data: Any, flags: int, timeout: float | None) -> int:
         deadline = monotonic() + timeout if timeout else None
-        with memoryview(data) as view, view.cast("B") as octets:
+        with octetsOf(data) as octets:
             sent, count = 0, len(octets)
             while sent < count:
                 sent += self.send(octets[sent : sent + SEND_BYTES], flags, timeout)
@@ -470,7 +483,7 @@ class Connection:
         with self.loop:
             self.loop.poll()
             stream = self.stream
-            if stream is None or (self.peerEnded and self._isShut):
+            if stream is None or self.closed():
                 raise failure(errno.ENOTCONN)
             if how != kernel.SHUT_WR:
                 self.ended = True
@@ -543,7 +556,7 @@ class Connection:
         Return the state, as TCP names it (tcpi_state of TCP_INFO).
         """
         self.look()
-        if self.stream is None or (self.peerEnded and self._isShut):
+        if self.stream is None or self.closed():
             return _CLOSE
         return _CLOSE_WAIT if self.peerEnded else _FIN_WAIT2 if self._isShut else _ESTABLISHED
 
@@ -583,4 +596,4 @@ class Connection:
 # Not a decorator, with which mypyc would make no class of its own of it.
 classImplements(Connection, IHalfCloseableProtocol)
 
-__all__ = ["RECEIVE_BYTES", "SEND_BYTES", "Connection", "failure"]
+__all__ = ["RECEIVE_BYTES", "SEND_BYTES", "Connection", "failure", "octetsOf"]

@@ -10,6 +10,7 @@ import os
 import select
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from stat import S_ISSOCK
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet, WeakValueDictionary
@@ -26,6 +27,8 @@ HELD: Final = 1024
 HELD_SECONDS: Final = 0.1
 #: Where nobody listens, by family.
 _NOBODY: Final[dict[int, str]] = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
+#: What the answer of a host to itself takes at most.
+_TRAP_MILLISECONDS: Final = 100
 # Now: the names may stand for others later (L{twisted_ib.blocking.patch}).
 _poll, _epoll = select.poll, select.epoll
 _ERR, _HUP = select.POLLERR, select.POLLHUP
@@ -95,7 +98,17 @@ def _setTrap(descriptor: int, family: int) -> bool:
     os.set_blocking(descriptor, False)
     plain = _socket.socket(family, socket.SOCK_STREAM, 0, descriptor)
     try:
-        return plain.connect_ex((_NOBODY[family], 0)) == errno.EINPROGRESS
+        bound = plain.getsockname()
+        if plain.connect_ex((_NOBODY[family], 0)) != errno.EINPROGRESS:
+            return False
+        if bound[1]:
+            # Linux's tcp_done() gives back a number that it chose itself; the connection has it still.
+            poller = _poll()
+            poller.register(descriptor, 0)
+            poller.poll(_TRAP_MILLISECONDS)
+            with suppress(OSError):
+                plain.bind(bound)
+        return True
     finally:
         plain.detach()
         os.set_blocking(descriptor, blocks)
@@ -112,7 +125,7 @@ def isReset(descriptor: int) -> bool:
 
 
 def _isSprung(part: Any, events: list[tuple[int, int]]) -> bool:
-    # What waits for an answer to its SYN has not hung up.
+    # A socket that waits for an answer to its SYN has not hung up.
     return part.isTrapped and any(each & _HUP and not each & _ERR for _, each in events)
 
 

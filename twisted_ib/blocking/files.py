@@ -29,7 +29,7 @@ _read, _write, _readv, _writev = os.read, os.write, os.readv, os.writev
 _sendfile, _close, _splice = os.sendfile, os.close, getattr(os, "splice", None)
 _setBlocking, _fcntl = os.set_blocking, fcntl.fcntl
 _open, _ioctl, _execute = io.open, fcntl.ioctl, subprocess.Popen._execute_child  # type: ignore[attr-defined]
-#: What one C{splice} moves at most: the size of a pipe (pipe(7)).
+#: The most octets that one C{splice} moves: the size of a pipe (pipe(7)).
 _SPLICE_BYTES: Final = 65536
 
 
@@ -112,6 +112,35 @@ def sendfile(out_fd: int, in_fd: int, offset: int | None, count: int, *more: Any
     return sent
 
 
+def sendFile(skt: Any, file: Any, offset: int, count: int | None) -> int:
+    """
+    See C{socket.sendfile}: as sendfile(2) does, read at an offset, wherever the file stands.
+
+    @raise socket._GiveupOnSendfile: the standard library is to read the file by its methods.
+    """
+    if skt.gettimeout() == 0:
+        raise ValueError("non-blocking sockets are not supported")
+    sent = 0
+    try:
+        try:
+            descriptor = file.fileno()
+            data = os.pread(descriptor, min(count or SEND_BYTES, SEND_BYTES), offset)
+        except (AttributeError, io.UnsupportedOperation, OSError) as e:
+            raise kernel._GiveupOnSendfile(e) from None  # type: ignore[attr-defined]
+        while data:
+            left = memoryview(data)
+            while left:
+                number = skt.send(left)
+                sent += number
+                left = left[number:]
+            size = SEND_BYTES if count is None else min(count - sent, SEND_BYTES)
+            data = os.pread(descriptor, size, offset + sent)
+        return sent
+    finally:
+        if sent and hasattr(file, "seek"):
+            file.seek(offset + sent)
+
+
 def splice(src: int, dst: int, count: int, *more: Any, **options: Any) -> int:
     """
     See C{os.splice}: between a socket over SDP and a pipe the bytes are copied.
@@ -134,7 +163,7 @@ def splice(src: int, dst: int, count: int, *more: Any, **options: Any) -> int:
     out, into = os.pipe()
     try:
         if source is not None:
-            # What does not go into theirs stays where it is.
+            # The octets that have no room in theirs stay where they are.
             data = source.receive(size, kernel.MSG_PEEK, timeout)
             done = _splice(out, dst, _write(into, data), flags=flags) if data else 0
             if done:
@@ -313,5 +342,5 @@ CALLS: tuple[tuple[Any, str, Any], ...] = (
     (subprocess.Popen, "_execute_child", execute),
 )
 
-__all__ = ["CALLS", "SocketFile", "close", "execute", "ioctl", "open", "read", "readv", "sendfile"]
-__all__ += ["splice", "write", "writev"]
+__all__ = ["CALLS", "SocketFile", "close", "execute", "ioctl", "open", "read", "readv", "sendFile"]
+__all__ += ["sendfile", "splice", "write", "writev"]

@@ -485,7 +485,7 @@ class BlockingLoop:
         for channel in channelsOf(self.reactor):
             for user in tuple(channel.users):
                 if (connection := getattr(user, "protocol", None)) is not None:
-                    # What another process has is cut off, as are bytes that others read or wrote.
+                    # Cut off is what another process has too, and bytes that others read or wrote.
                     connection.close(isUsed(connection) or isElsewhere(connection))
 
     def _isUnsent(self) -> bool:

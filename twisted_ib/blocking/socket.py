@@ -22,8 +22,9 @@ from typing import Any, Final
 
 from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.connecting import Connecting, SwitchedConnecting, target
-from twisted_ib.blocking.connection import Connection, failure, sendFile
+from twisted_ib.blocking.connection import Connection, failure, octetsOf
 from twisted_ib.blocking.descriptors import Offloaded, offloaded
+from twisted_ib.blocking.files import sendFile
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.configuration.parser import CONNECT, LISTEN
@@ -118,7 +119,12 @@ class socket(_Plain, metaclass=_Sockets):
         self._sdp = descriptors.offload(self, part)
 
     def _switch(self, role: str) -> Switch | None:
-        if self._isDirect or self.family not in _FAMILIES or self.type != kernel.SOCK_STREAM:
+        if (
+            self._isDirect
+            or self.family not in _FAMILIES
+            or self.type != kernel.SOCK_STREAM
+            or self.fileno() < 0
+        ):
             return None
         if self.proto not in (0, kernel.IPPROTO_TCP):
             return None
@@ -145,7 +151,8 @@ class socket(_Plain, metaclass=_Sockets):
         if self._connecting is not None:
             return self._connectAgain(self._connecting, address, isRaising)
         if self._sdp is not None:
-            return errno.EISCONN
+            part = self._sdp.part
+            return part.connectAgain() if isinstance(part, Connection) else errno.EISCONN
         where = self._target(address) if self._switch(CONNECT) is not None else None
         if where is not None:
             loop, timeout = theLoop(), self.gettimeout()
@@ -162,10 +169,10 @@ class socket(_Plain, metaclass=_Sockets):
                     self._connecting = None
                     made.cancel()
                     raise
-            if self._isConnected(made):
-                return 0
-            if made.error is not None:
-                return self._refused(made.error, isRaising)
+            return self._concluded(made, address, isRaising)
+        return self._connectTCP(address, isRaising)
+
+    def _connectTCP(self, address: Any, isRaising: bool) -> int:
         if isRaising:
             super().connect(address)
             return 0
@@ -179,33 +186,26 @@ class socket(_Plain, metaclass=_Sockets):
             raise reason
         return reason.errno or errno.ECONNREFUSED
 
-    def _isConnected(self, made: Connecting) -> bool:
+    def _isConnected(self, made: Connecting, isNew: bool = False) -> bool:
         self._connecting = None
         if made.connection is None:
             return False
+        made.connection.isNew = isNew
         if self._sdp is None:
             # Else another thread's call has found it.
             self._carry(made.connection)
         return True
 
     def _connectAgain(self, made: Connecting, address: Any, isRaising: bool) -> int:
-        self._drive(made)
-        if not made.isOver:
-            return errno.EALREADY
+        made.drive()
+        return self._concluded(made, address, isRaising) if made.isOver else errno.EALREADY
+
+    def _concluded(self, made: Connecting, address: Any, isRaising: bool) -> int:
         if self._isConnected(made):
             return 0
         if made.error is not None:
             return self._refused(made.error, isRaising)
-        if isRaising:
-            super().connect(address)
-            return 0
-        return super().connect_ex(address)
-
-    def _drive(self, made: Connecting) -> None:
-        # A program may ask in turns, without select().
-        if not made.isOver:
-            with made.loop:
-                made.loop.poll()
+        return self._connectTCP(address, isRaising)
 
     def settle(self) -> None:
         """
@@ -214,9 +214,9 @@ class socket(_Plain, metaclass=_Sockets):
         made = self._connecting
         if made is None:
             return
-        self._drive(made)
+        made.drive()
         # An error stays until SO_ERROR or connect() reports it.
-        if not made.isOver or made.error is not None or self._isConnected(made):
+        if not made.isOver or made.error is not None or self._isConnected(made, True):
             return
         with suppress(BlockingIOError):
             super().connect(made.realAddress)
@@ -234,8 +234,9 @@ class socket(_Plain, metaclass=_Sockets):
         """
         See C{socket.bind}.
         """
-        if self._connection() is not None:
-            # bind(2): EINVAL, the socket has an address.
+        connection = self._connection()
+        if connection is not None and not connection.closed():
+            # bind(2): EINVAL, the socket has an address, which Linux takes from it when the connection ends.
             raise failure(errno.EINVAL)
         super().bind(address)
 
@@ -341,7 +342,7 @@ class socket(_Plain, metaclass=_Sockets):
             return super().recv_into(buffer, nbytes, flags)
         if nbytes < 0:
             raise ValueError("negative buffersize in recv_into")
-        with memoryview(buffer) as view, view.cast("B") as octets:
+        with octetsOf(buffer, True) as octets:
             if nbytes > len(octets):
                 raise ValueError("buffer too small for requested bytes")
             size = nbytes or len(octets)
@@ -388,9 +389,7 @@ class socket(_Plain, metaclass=_Sockets):
         connection = self._carrying()
         if connection is None:
             return super().recvmsg_into(buffers, ancbufsize, flags)
-        views = [memoryview(each).cast("B") for each in buffers]
-        if any(view.readonly for view in views):
-            raise TypeError("recvmsg_into() needs buffers that can be written to")
+        views = [octetsOf(each, True) for each in buffers]
         if index(ancbufsize) < 0:
             raise ValueError("invalid ancillary data buffer length")
         flags = index(flags)
@@ -489,7 +488,7 @@ class socket(_Plain, metaclass=_Sockets):
         if connection is None:
             return super().getpeername()
         connection.look()
-        if connection.over:
+        if connection.closed():
             raise failure(errno.ENOTCONN)
         return connection.peer
 
@@ -536,8 +535,8 @@ class socket(_Plain, metaclass=_Sockets):
             connection.shutdown(how)
             return
         listening = self.sdp
-        if isinstance(listening, Listening):
-            # Linux: the socket listens no more, and accept() fails.
+        if isinstance(listening, Listening) and how in (kernel.SHUT_RD, kernel.SHUT_RDWR):
+            # Linux: the socket listens no more, and accept() fails.  SHUT_WR leaves it as it is.
             self._drop()
             if listening.alone:
                 return

@@ -94,7 +94,8 @@ class Sender:
         self.sent: dict[int, WorkCompletion] | None = None
         self._confirming = 0
         self.waiting: deque[tuple[SendRequest | None, Any, int, int | None, int | None]] | None = None
-        self.completions: deque[WorkCompletion] = deque()
+        # A deque is 760 bytes, which a connection that only writes never needs.
+        self.completions: deque[WorkCompletion] | tuple[()] = ()
         self._numbers = 0
         self.queuePair: QueuePair = device.createQueuePair(self)
         self.queuePair.maxMessage = maxMessageSize
@@ -300,6 +301,8 @@ class Sender:
         Store a completion, which is reported at the end of the batch.
         """
         # A callback may post or close, which must not happen inside the core's delivery.
+        if not isinstance(self.completions, deque):
+            self.completions = deque()
         self.completions.append(completion)
         self.cork()
         return True

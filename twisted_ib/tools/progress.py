@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
-#: What turns at each update, and the characters of a bar.
+#: A character of this turns at each update; and how many characters a bar has.
 _TURNING = "|/-\\"
 _WIDE = 24
 

@@ -216,13 +216,17 @@ class InlineTests(RequesterTestCase):
 
     def test_solicited(self) -> None:
         """
-        The last record says that the peer's completion is solicited.
+        The last record, or the only one, says that the peer's completion is solicited.
         """
         self.patch(limits, "INLINE_MESSAGE", 100)
         for immediate, last in ((None, 0x82), (6, 0x83)):
             self.connect()
             self.a.work.postInline(bytes(150), 150, immediate, solicited=True)
             self.assertEqual([code for code, _ in self.wire()], [0x00, last])
+        for immediate, only in ((None, 0x84), (6, 0x85)):
+            self.connect()
+            self.a.work.postInline(bytes(50), 50, immediate, solicited=True)
+            self.assertEqual([code for code, _ in self.wire()], [only])
 
     def test_long(self) -> None:
         """
@@ -412,8 +416,8 @@ class InlineTests(RequesterTestCase):
 
     def test_objectsMade(self) -> None:
         """
-        A message makes one object, whose initialiser calls its base's; nothing else of a
-        class is made, here or there.
+        A message makes one object, whose initialiser calls no other; nothing else of a class is made,
+        here or there.
         """
         made: Counter[str] = Counter()
 
@@ -433,7 +437,7 @@ class InlineTests(RequesterTestCase):
             self.p.flow()
         finally:
             sys.setprofile(None)
-        self.assertEqual(made, {"Inline": 100})
+        self.assertEqual(made, {"Inline": 50})
         self.assertEqual(len(self.b.consumer.got), 51)
 
     def test_signalAll(self) -> None:

@@ -18,7 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.support.commands import programOf
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.host import libc
-from twisted_ib.tools.demo.demo import webArguments
+from twisted_ib.tools.demo.demo import LARGE, webArguments
 
 COMMAND = [sys.executable, "-c", programOf("demo.demo")]
 #: The steps that take a second or more on a slow machine.
@@ -207,7 +207,7 @@ class DemoTests(SynchronousTestCase):
 
     def test_killed(self) -> None:
         """
-        The servers of one that is killed end by themselves.
+        The children of one that is killed end by themselves, and remove its files.
         """
         process = self.start()
         assert process.stdout is not None
@@ -221,9 +221,13 @@ class DemoTests(SynchronousTestCase):
         for each in servers:
             self.addCleanup(os.close, each)
             poller.register(each, select.POLLIN)
-        self.assertEqual(len(servers), 2)
+        # And the one that removes the files.
+        self.assertEqual(len(servers), 3)
+        [folder] = os.listdir(self.temporary)
+        self.assertIn(LARGE, os.listdir(self.temporary / folder))
         process.kill()
         for _ in servers:
             [(ended, _), *_] = poller.poll(HANG_SECONDS * 1000) or [(-1, 0)]
             self.assertIn(ended, servers)
             poller.unregister(ended)
+        self.assertEqual(os.listdir(self.temporary), [])

@@ -46,7 +46,8 @@ class Receives:
         self._work = work
         self._shared = work.shared
         self._flushed = False
-        self._own: deque[ReceiveRequest] = deque()
+        # A deque from the first one on: consumers that take messages themselves have none.
+        self._own: deque[ReceiveRequest] | tuple[()] = ()
 
     def __len__(self) -> int:
         return len(self._own if self._shared is None else self._shared)
@@ -59,6 +60,8 @@ class Receives:
         """
         if len(self._own) >= self._work.capabilities.receives:
             raise ResourceLimitError(f"the receive queue of queue pair {self._work.queuePair.number} is full")
+        if not isinstance(self._own, deque):
+            self._own = deque()
         self._own.append(request)
 
     def take(self) -> ReceiveRequest | None:
@@ -75,8 +78,11 @@ class Receives:
         """
         if self._shared is not None:
             self._shared.putBack(request)
-        else:
-            self._own.appendleft(request)
+            return
+        if not isinstance(self._own, deque):
+            # Forgotten since.
+            self._own = deque()
+        self._own.appendleft(request)
 
     def end(self, request: ReceiveRequest, status: WCStatus) -> None:
         """
@@ -105,4 +111,4 @@ class Receives:
         """
         Forget the queue pair's own.
         """
-        self._own.clear()
+        self._own = ()

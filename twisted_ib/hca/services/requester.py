@@ -92,8 +92,9 @@ class Requester(SendQueue):
 
     def __init__(self, work: WorkQueues) -> None:
         super().__init__(work)
-        # READs and atomics that await their responses, oldest first.
-        self._asked: deque[RespondedOperation] = deque()
+        # READs and atomics that await their responses, oldest first; a deque, which is 760 bytes, from the
+        # first one on.
+        self._asked: deque[RespondedOperation] | tuple[()] = ()
         self._acknowledged = 0
         # Whether it waits for room in the medium; whether it waits after a refusal; whether a
         # RESUME must be sent first.
@@ -133,9 +134,10 @@ class Requester(SendQueue):
                 operation = unsent[0]
                 asks = operation.asks
                 # Nearly always there is nothing that _mayGo could object to.
-                if (onTheWay or asks or asked or work.queuePair.state is not _RTS) and not self._mayGo(
-                    operation, work
-                ):
+                isPlain = not asks and not asked and work.queuePair.state is _RTS
+                if isPlain and onTheWay:
+                    isPlain = not operation.isLast and onTheWay[-1].status is _SUCCESS
+                if not isPlain and not self._mayGo(operation, work):
                     break
                 if not operation.carriesData and isinstance(operation, LocalOperation):
                     operation.execute(work)
@@ -149,6 +151,8 @@ class Requester(SendQueue):
                     anyDone = True
                     break
                 if asks and isinstance(operation, RespondedOperation):
+                    if not isinstance(asked, deque):
+                        asked = self._asked = deque()
                     asked.append(operation)
             if not anyDone:
                 return
@@ -348,7 +352,8 @@ class Requester(SendQueue):
         return None
 
     def _answerBefore(self, operation: Operation) -> bool:
-        return bool(self._asked) and self._asked[0].position < operation.position
+        asked = self._asked
+        return asked[0].position < operation.position if asked else False
 
     def _repeat(self, operation: Operation, seconds: float | None) -> None:
         # Go back to an operation and send it and all behind it again.  Without a time the wait
@@ -398,21 +403,21 @@ class Requester(SendQueue):
             if operation.position > self._acknowledged or (not operation.answered and operation.asks):
                 return
             onTheWay.popleft()
-            self._succeed(work, operation)
+            work.messagesSent += 1
+            # IBTA vol. 1 10.7.3.1: an unsignaled request has no completion if it succeeds.
+            if operation.flags & _SIGNALED and operation.id is not None:
+                self._succeed(work, operation, operation.id)
 
-    def _succeed(self, work: WorkQueues, operation: Operation) -> None:
-        work.messagesSent += 1
-        # IBTA vol. 1 10.7.3.1: an unsignaled request has no completion if it succeeds.
-        if operation.flags & _SIGNALED and operation.id is not None:
-            completion = WorkCompletion(
-                operation.id,
-                _SUCCESS,
-                operation.completionOpcode,
-                work.queuePair.number,
-                operation.length,
-            )
-            if not work.sendCompletions.push(completion):
-                work.completionLost()
+    def _succeed(self, work: WorkQueues, operation: Operation, id: int) -> None:
+        completion = WorkCompletion(
+            id,
+            _SUCCESS,
+            operation.completionOpcode,
+            work.queuePair.number,
+            operation.length,
+        )
+        if not work.sendCompletions.push(completion):
+            work.completionLost()
 
     def _fail(self, operation: Operation, status: WCStatus) -> None:
         # Everything before the operation is done: the peer refuses in order.  What is behind it is
@@ -429,7 +434,9 @@ class Requester(SendQueue):
                 operation, status = before, WCStatus.RETRY_EXC_ERR
                 break
             onTheWay.popleft()
-            self._succeed(work, before)
+            work.messagesSent += 1
+            if before.flags & _SIGNALED and before.id is not None:
+                self._succeed(work, before, before.id)
         queue = onTheWay or unsent
         if not queue:
             # A completion was lost to a full queue, or the program closed the queue pair in a
@@ -472,7 +479,7 @@ class Requester(SendQueue):
         assert work is not None
         self._cancelTimer()
         self._pausing = False
-        self._asked.clear()
+        self._asked = ()
         for queue in (self._onTheWay, self._unsent):
             while queue:
                 self._push(work, queue.popleft(), status)
@@ -487,6 +494,6 @@ class Requester(SendQueue):
         if work is not None:
             for operation in (*self._onTheWay, *self._unsent):
                 operation.abandon(work)
-        self._asked.clear()
+        self._asked = ()
         self._onTheWay.clear()
         self._unsent.clear()

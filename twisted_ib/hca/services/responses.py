@@ -106,14 +106,14 @@ class ResponseQueue:
     The responses that one responder owes, in the order of the requests.
 
     @ivar work: the work queues it belongs to; L{None} once closed.
-    @ivar owed: the responses.
+    @ivar owed: the responses; a deque from the first one on.
     """
 
     __slots__ = ("_path", "owed", "work")
 
     def __init__(self, work: WorkQueues) -> None:
         self.work: WorkQueues | None = work
-        self.owed: deque[Response] = deque()
+        self.owed: deque[Response] | tuple[()] = ()
         # Where it waits for room or for its next turn, if it does; set only while responses are
         # owed.
         self._path: Any = None
@@ -122,6 +122,8 @@ class ResponseQueue:
         """
         Respond to a request, now or when there is room.
         """
+        if not isinstance(self.owed, deque):
+            self.owed = deque()
         self.owed.append(answer)
         if self._path is None:
             self._publish()
@@ -160,7 +162,7 @@ class ResponseQueue:
             # be notified.
             if path.alive and work is not None:
                 _Silence(path, work.queuePair).resume()
-        self.owed.clear()
+        self.owed = ()
 
     def _publish(self) -> None:
         work, owed = self.work, self.owed

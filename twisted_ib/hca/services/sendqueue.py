@@ -105,8 +105,9 @@ class SendQueue:
         assert work is not None
         if immediate is not None and SendOpcode.SEND_WITH_IMM not in work.operations:
             raise self._notSupported(SendOpcode.SEND_WITH_IMM)
-        # If the queue is full, _append raises; this call arms the notification for that case.
-        self.canPost()
+        # If the queue is full, _append raises; the consumer is told when it is half empty, as by canPost().
+        if len(self._unsent) + len(self._onTheWay) >= work.capabilities.sends:
+            self._awaited |= _ROOM
         self._append(work, Inline(payload, length, immediate, id, solicited))
         if self._unsent:
             self._awaited |= _SENT

@@ -1,13 +1,18 @@
 """
-Child processes of C{ib-demo}, which it ends whatever happens to itself.
+Child processes of C{ib-demo}, which it ends whatever happens to itself, and its folder, which goes with it.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import signal
+import tempfile
+import time
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessDone, ProcessExitedAlready
@@ -20,8 +25,53 @@ from twisted_ib.tools.program import ProgramError
 #: A child that has not ended this long after SIGTERM gets SIGKILL.
 PATIENCE_SECONDS = 3.0
 
+#: After so long at a time the folder of one that was killed is removed again: a child may have written into
+#: it meanwhile.
+_AGAIN_SECONDS = 0.01
+
 #: The last lines of a child's output, for the error if it fails.
 _KEPT_LINES = 50
+
+
+@contextmanager
+def temporaryFolder(prefix: str) -> Iterator[str]:
+    """
+    Make a folder for the files of this process; it is removed when this process ends, be it by SIGKILL.
+
+    To be called while there is one thread.
+    """
+    read, write = os.pipe()
+    # Before there is a folder: a signal that ends both loses nothing.
+    keeper = os.fork()
+    if not keeper:
+        os.close(write)
+        _removeAfter(read)
+    os.close(read)
+    try:
+        with tempfile.TemporaryDirectory(prefix=prefix) as folder:
+            os.write(write, os.fsencode(folder))
+            yield folder
+    finally:
+        os.close(write)
+        os.waitpid(keeper, 0)
+
+
+def _removeAfter(read: int) -> NoReturn:
+    # The end of the file is that of the other process, whose descriptor no program that it starts has.
+    try:
+        # Signals of the terminal and of the group are for the others, which end the orderly way.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        folder = b""
+        while octets := os.read(read, 4096):
+            folder += octets
+        # Its children end meanwhile.
+        end = time.monotonic() + PATIENCE_SECONDS
+        while folder and os.path.lexists(folder) and time.monotonic() < end:
+            shutil.rmtree(folder, ignore_errors=True)
+            time.sleep(_AGAIN_SECONDS)
+    finally:
+        os._exit(0)
 
 
 class Child(ProcessProtocol):

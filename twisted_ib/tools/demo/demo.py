@@ -9,7 +9,6 @@ import shlex
 import shutil
 import socket
 import sys
-import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
@@ -28,7 +27,7 @@ from twisted_ib.ipoib.tun import NODE
 from twisted_ib.sdp.transport import SDPTransport
 from twisted_ib.tools.compare.applications import Caller
 from twisted_ib.tools.demo import ipoib
-from twisted_ib.tools.demo.children import Child, Children
+from twisted_ib.tools.demo.children import Child, Children, temporaryFolder
 from twisted_ib.tools.demo.probe import PING, CountedEndpoint, Fetcher, fetchFiles, roundTrips, used
 from twisted_ib.tools.demo.report import fileLines, tripLines
 from twisted_ib.tools.demo.server import READY
@@ -342,7 +341,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return Deferred.fromCoroutine(Demonstration(reactor, directory).run())
 
     try:
-        with tempfile.TemporaryDirectory(prefix=PROGRAM) as directory:
+        with temporaryFolder(PROGRAM) as directory:
             return runProgram(PROGRAM, start)
     except OSError as error:
         complain(PROGRAM, error)

@@ -1,5 +1,5 @@
 """
-What C{ib-demo} shows on a terminal while one of its steps takes time.
+The display of C{ib-demo} on a terminal while one of its steps takes time.
 """
 
 from __future__ import annotations

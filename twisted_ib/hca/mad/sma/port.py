@@ -97,7 +97,7 @@ def _setPortInfo(request: Request) -> None:
         return
     info = PortInfo.parse(request.data)
     fields = _fields(port, info, bool(request.modifier & EXTENDED_SPEEDS))
-    # What is refused has changed nothing: all is looked at before the first field is written.
+    # A refused Set has changed nothing: all is looked at before the first field is written.
     if fields is None or not _maySetStates(port, info):
         request.invalid()
         return
@@ -115,7 +115,7 @@ def _setPortInfo(request: Request) -> None:
 
 
 def _fields(port: Port, info: PortInfo, isExtended: bool) -> dict[str, Any] | None:
-    # What a Set writes, by the names of the port's fields; nothing if a value is not allowed.
+    # The values that a Set writes, by the names of the port's fields; nothing if one is not allowed.
     ends = _endFields(port, info) if port.isEnd else {name: getattr(info, name) for name in _SWITCH_FIELDS}
     links = _linkFields(port, info, isExtended)
     if ends is None or links is None:

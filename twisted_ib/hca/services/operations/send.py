@@ -22,17 +22,19 @@ from twisted_ib.hca.base.operation import (
     SEND_ONLY_INVALIDATE,
     SOLICITED,
 )
-from twisted_ib.hca.memory.memory import LOCAL_WRITE
+from twisted_ib.hca.memory.memory import LOCAL_WRITE, ProtectionDomain
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
 from twisted_ib.hca.queues.reassembly import Reassembly
 from twisted_ib.hca.queues.receives import Receives
 from twisted_ib.hca.queues.requests import ReceiveRequest, SendFlags, SendOpcode
 from twisted_ib.hca.queues.scatter import AT_ONCE, locate, scatter, store
 from twisted_ib.hca.services.operations.message import IncomingMessage, MessageOperation
-from twisted_ib.hca.services.operations.operation import RELIABLE, Operation, Refused, WorkContext
+from twisted_ib.hca.services.operations.operation import RELIABLE, Refused, WorkContext
 from twisted_ib.hca.wire.headers import IMMEDIATE, INVALIDATE
 
 _SIGNALED_FLAG = int(SendFlags.SIGNALED)
+_SUCCESS = WCStatus.SUCCESS
+_ONLY = SEND_ONLY << 24
 _SOLICITED_FLAG = int(SendFlags.SOLICITED)
 
 
@@ -193,7 +195,29 @@ class Inline(Send):
         self.inline = payload
         self.immediate = immediate
         flags = 0 if id is None else _SIGNALED_FLAG
-        Operation.__init__(self, id, flags | _SOLICITED_FLAG if solicited else flags, length)
+        # In line as in MessageOperation.
+        self.id = id
+        self.flags = flags | _SOLICITED_FLAG if solicited else flags
+        self.length = length
+        self.status = _SUCCESS
+        self.rnrRefusals = self.absences = self.records = self.position = self.sent = 0
+        self.begun = self.answered = False
+
+    def publish(self, path: Any, remote: int, pd: ProtectionDomain) -> bool:
+        """
+        See L{Operation.publish}.
+        """
+        length = self.length
+        if length > limits.INLINE_MESSAGE or self.flags & _SOLICITED_FLAG or self.immediate is not None:
+            return self._publishParts(path, remote, pd)
+        # One record without a header: nearly all messages.
+        if not path.post(_ONLY | remote, b"", self.inline, length):
+            return False
+        self.begun = True
+        self.records += 1
+        self.sent = length
+        self.position = path.position()
+        return True
 
     def _header(self, ends: bool) -> tuple[int, bytes]:
         if not ends:
