@@ -270,7 +270,8 @@ class ShortTests(SynchronousTestCase):
 
     def test_choice(self) -> None:
         """
-        All rows, each in one placement, of this tree and the other one, without the baselines.
+        All rows, each in one placement, of this tree and the other one, without the baselines; those that
+        take long are the last.
         """
         comparison = compare.Comparison(compare._parse(["--short"]), ROOT)
         names = {each.name for each in comparison._subjects}
@@ -278,6 +279,8 @@ class ShortTests(SynchronousTestCase):
         self.assertFalse(names & set(BASELINES.values()))
         rows = [row.name for name in compare.PLACEMENTS for row in comparison._rows(name)]
         self.assertEqual(sorted(rows), sorted(byName))
+        slow = [row.isFresh for row in comparison._rows("split")]
+        self.assertEqual(slow, sorted(slow))
         left = {title for _, title, _ in comparison._leftOut()}
         self.assertEqual(left, {row.title for row in byName.values()})
 

@@ -200,10 +200,10 @@ class EventLoop(asyncio.SelectorEventLoop):
         sock = transp.get_extra_info("socket")
         self._check_sendfile_params(sock, file, offset, count)  # type: ignore[attr-defined]
         try:
-            isEmpty = not os.fstat(file.fileno()).st_size
+            isBehind = os.fstat(file.fileno()).st_size <= offset
         except (AttributeError, io.UnsupportedOperation, OSError) as error:
             raise asyncio.SendfileNotAvailableError(str(error)) from None
-        if isEmpty:
+        if isBehind:
             return 0
         file.seek(offset)
         return await self._sendfile_fallback(transp, file, offset, count)  # type: ignore[attr-defined]

@@ -43,6 +43,7 @@ else:
     # The base of asyncio's own transports; sendfile()'s fall-back asks for it.
     from asyncio.transports import _FlowControlMixin as _FlowControl
 
+_READ_FAILED = "Fatal read error on socket transport"
 #: Whether servers know their transports (Server.close_clients()).
 _SERVERS_KNOW = sys.version_info >= (3, 13)
 
@@ -80,10 +81,13 @@ class StreamTransport(_FlowControl):
         self._stream = stream = sock.stream
         sock.taken = True
         self._closing = self._paused = self._eof = self._over = self._drops = self._shut = False
+        self._hasEnded = self._hasRest = False
         self._error: BaseException | None = None
+        #: What of a C{BufferedProtocol} is under way.
+        self._failing = ""
         self._describe(sock)
-        # As with asyncio's readers all calls have one copy of the context.
-        self._context = copy_context()
+        # As with asyncio's readers all calls have one copy of the context, but for what follows a close().
+        self._context = self._lastContext = copy_context()
         self.set_protocol(protocol)
         self._server = server
         if server is not None:
@@ -102,6 +106,8 @@ class StreamTransport(_FlowControl):
         extra = self._extra
         extra["socket"] = sock
         stream = self._stream
+        # As of asyncio's own.
+        stream.setTcpNoDelay(True)
         # Without a switch it was asked for by name.
         named = Reason(EXPLICIT, stream.provider, stream.provider, stream.channel.device.name)
         extra["why"] = getattr(stream, "why", named)
@@ -128,6 +134,7 @@ class StreamTransport(_FlowControl):
         See C{asyncio.BaseTransport}.
         """
         self._protocol = protocol
+        self._failing = ""
         isBuffered = isinstance(protocol, protocols.BufferedProtocol)
         feed: Any = self._fill if isBuffered else protocol.data_received
         if self._loop.get_debug():
@@ -140,18 +147,25 @@ class StreamTransport(_FlowControl):
         protocol, left = self._protocol, memoryview(data)
         while left:
             if not self.is_reading():
-                self._stream.holdAgain(bytes(left))
+                if not self._closing:
+                    self._stream.holdAgain(bytes(left))
                 return
             if protocol is not self._protocol:
                 self._feed(bytes(left))
                 return
+            self._failing = "Fatal error: protocol.get_buffer() call failed."
             room = protocol.get_buffer(len(left))
             size = min(len(room), len(left))
             if not size:
                 raise RuntimeError("get_buffer() returned an empty buffer")
+            self._failing = _READ_FAILED
             room[:size] = left[:size]
-            protocol.buffer_updated(size)
+            self._failing = "Fatal error: protocol.buffer_updated() call failed."
             left = left[size:]
+            # Octets that close() leaves unread.
+            self._hasRest = len(left) > 0
+            protocol.buffer_updated(size)
+        self._hasRest = False
 
     def _timed(self, feed: Any, data: bytes) -> None:
         loop = self._loop
@@ -200,7 +214,7 @@ class StreamTransport(_FlowControl):
             raise RuntimeError("Cannot call write() after write_eof()")
         if self._shut and not self._closing:
             # As send(2) after shutdown(SHUT_WR).
-            self._fatal(BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)), "write")
+            self._fatal(BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)), "")
         elif not self._drops:
             self._stream.write(data)
 
@@ -274,8 +288,13 @@ class StreamTransport(_FlowControl):
             self._closing = True
             # As asyncio's own: with nothing to wait for it is closed already.
             self._drops = not self.get_write_buffer_size()
+            if self._drops:
+                self._lastContext = copy_context()
             vars(self).pop("write", None)
-            self._stream.loseConnection()
+            if self._hasRest:
+                self._stream.abortConnection()
+            else:
+                self._stream.loseConnection()
 
     def abort(self) -> None:
         """
@@ -291,16 +310,25 @@ class StreamTransport(_FlowControl):
         if self._error is None:
             self._error = exc
         vars(self).pop("write", None)
-        self._stream.abortConnection()
+        self._lastContext = copy_context()
+        stream = self._stream
+        if self._hasRest or not stream.halfCloses or self.get_write_buffer_size():
+            stream.abortConnection()
+            return
+        # Nothing is missing at the peer: as asyncio's own it is closed in order, and over here at once.
+        self._drops = True
+        stream.loseConnection()
+        self.dataReceived = _drop
+        self.connectionLost(Failure(ConnectionDone()))
 
-    def _fatal(self, exc: BaseException, method: str) -> None:
+    def _fatal(self, exc: BaseException, message: str) -> None:
         if isinstance(exc, SystemExit | KeyboardInterrupt):
             # They end the event loop, as those of its own callbacks do, but not in the midst of a batch.
             self._loop.call_soon(_raise, exc)
         elif not isinstance(exc, OSError):
             self._loop.call_exception_handler(
                 {
-                    "message": f"Fatal error: protocol.{method}() call failed.",
+                    "message": message,
                     "exception": exc,
                     "transport": self,
                     "protocol": self._protocol,
@@ -322,8 +350,7 @@ class StreamTransport(_FlowControl):
         """
         exc = sys.exc_info()[1]
         assert exc is not None
-        buffered = isinstance(self._protocol, protocols.BufferedProtocol)
-        self._fatal(exc, "buffer_updated" if buffered else "data_received")
+        self._fatal(exc, self._failing or "Fatal error: protocol.data_received() call failed.")
 
     def filled(self) -> None:
         """
@@ -350,15 +377,18 @@ class StreamTransport(_FlowControl):
         """
         The peer sends no more.
         """
+        if self._over:
+            return
+        self._hasEnded = True
         try:
             keepOpen = self._context.run(self._protocol.eof_received)
         except BaseException as e:
-            self._fatal(e, "eof_received")
+            self._fatal(e, "Fatal error: protocol.eof_received() call failed.")
             return
         if keepOpen:
             self._stream.stopReading()
         else:
-            self.close()
+            self._context.run(self.close)
 
     def connectionLost(self, reason: Failure) -> None:
         """
@@ -370,17 +400,23 @@ class StreamTransport(_FlowControl):
         vars(self).pop("write", None)
         exc, why = self._error, reason.value
         if exc is None and why is not None and not isinstance(why, ConnectionDone | ConnectionAborted):
-            exc = osError(why)
+            # Linux's tcp_reset() in CLOSE_WAIT.
+            exc = osError(OSError(errno.EPIPE, os.strerror(errno.EPIPE)) if self._hasEnded else why)
         # Never within a call of the application, as asyncio's own.
-        self._loop.call_soon(self._tellLost, exc, context=self._context)
+        self._loop.call_soon(self._tellLost, exc, context=self._lastContext)
 
     def _tellLost(self, exc: BaseException | None) -> None:
         try:
             self._protocol.connection_lost(exc)
         finally:
+            self._protocol = None
             server, self._server = self._server, None
             if server is not None:
                 server._detach(*((self,) if _SERVERS_KNOW else ()))
+
+
+def _drop(data: bytes) -> None:
+    pass
 
 
 def _raise(exc: BaseException) -> None:

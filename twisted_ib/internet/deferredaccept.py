@@ -8,13 +8,20 @@ request socket and no connection for a SYN (RFC 4987 section 3.5, "SYN cache"; t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
 
-from twisted_ib.hca.connection.path import ANY_PATH
+from twisted_ib.hca.connection import ConnectRequest
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.connection import ConnectReply, ConnectRequest
+    from twisted_ib.hca.connection import ConnectReply
     from twisted_ib.hca.device.device import Device
+
+
+#: What is kept of a request, before its private data: the fields in the order of L{ConnectRequest}, of which
+#: those from C{responderResources} to C{sharedReceiveQueue} have an octet each.  The reply is prepared, so
+#: nobody asks for the path any more.
+_KEPT: Final = Struct(">QI8BIB")
 
 
 class HalfOpenAccept:
@@ -42,15 +49,12 @@ class HalfOpenAccept:
         @raise HCAError: it cannot be accepted; nothing was sent.
         """
         self.port, self.device, self.connection = port, device, connection
-        self._request = request
         self.number = 0
         self.number = device.reserveNumber(self)
         try:
             reply: ConnectReply = port.handshake.reply(self, request, greeting)
+            self._request = self._packed(request)
             self.proposal = connection.destination.prepareReply(reply, request)
-            # The reply is prepared, so nobody asks for the path any more; it is a third of what a forged
-            # request takes here.
-            request.primaryPath = ANY_PATH
             connection.user = self
             # False if the peer has withdrawn its REQ.
             if not connection.accept(reply, device.clock()):
@@ -66,6 +70,30 @@ class HalfOpenAccept:
         """
         return self
 
+    def _packed(self, request: ConnectRequest) -> bytes:
+        # A tenth of what the objects take: anybody can send any number of requests.
+        return (
+            _KEPT.pack(
+                request.serviceID,
+                request.localQPN,
+                request.responderResources,
+                request.initiatorDepth,
+                request.retryCount,
+                request.rnrRetryCount,
+                request.responseTimeout,
+                request.requestRetries,
+                request.endToEndFlowControl,
+                request.sharedReceiveQueue,
+                request.startingPSN,
+                request.pathMTU,
+            )
+            + request.privateData
+        )
+
+    def _unpacked(self) -> ConnectRequest:
+        service, *fields = _KEPT.unpack_from(self._request)
+        return ConnectRequest(service, self._request[_KEPT.size :], *fields)
+
     def _end(self) -> None:
         self.device.reservedNumbers.pop(self.number, None)
 
@@ -76,7 +104,7 @@ class HalfOpenAccept:
         The RTU came, or data for the queue pair in place of it: make the transport.
         """
         self._end()
-        self.port.establish(self, self._request)
+        self.port.establish(self, self._unpacked())
 
     def rejected(self, connection: Any, message: Any) -> None:
         """

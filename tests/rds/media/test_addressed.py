@@ -5,17 +5,26 @@ as Linux has it.
 
 from __future__ import annotations
 
+import gc
+import sys
+import tracemalloc
 from collections.abc import Callable, Iterable
+from ipaddress import ip_address
 from random import Random
 from typing import Any
+
+import attrs
 
 from tests.hca.memorylink import Datagram, Wire, deviceOn
 from tests.rds.ends import Process, ProcessesTestCase
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import SEND_LAST, SEND_ONLY, SILENT, SOLICITED
+from twisted_ib.hca.cm.messages import requestMessage
 from twisted_ib.hca.connection import ConnectRequest, PathRecord, RejectReason
 from twisted_ib.hca.connection.path import ANY_PATH
 from twisted_ib.hca.connection.rdmacm import RDMACMHeader, gidOf
+from twisted_ib.hca.wire.cm import REQ, RTU
+from twisted_ib.hca.wire.cm.layout import BODY_BYTES
 from twisted_ib.hca.wire.headers import BTH, ICRC
 from twisted_ib.internet.channel import DeviceChannel
 from twisted_ib.rds import receiving
@@ -25,6 +34,33 @@ from twisted_ib.rds.protocol.private import PrivateData
 from twisted_ib.rds.protocol.wire import HEADER, NO_EXTENSIONS, NO_PADDING, packChecksummed
 
 HERE, THERE, SIX, OTHER = "192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2"
+
+
+def isRTU(datagram: Datagram) -> bool:
+    """
+    @return: Whether it has an RTU, whose attribute is behind BTH, DETH and half a MAD's header.
+    """
+    return int.from_bytes(datagram[4][36:38], "big") == RTU.attribute
+
+
+#: Of the places in C{expected} and the device's C{reservedNumbers}, each of 1,000 in 36 KiB.
+DICTIONARIES = 2 * 37
+
+
+def sizeOf(entry: tuple[Any, Any]) -> int:
+    """
+    @return: The octets of an entry of C{expected}: its key and all that is held for it alone.
+    """
+    key, session = entry
+    names = [name for kind in type(session).__mro__ for name in getattr(kind, "__slots__", ())]
+    shared = {"port", "device", "connection", "key"}
+    parts = [getattr(session, name) for name in names if name not in shared]
+    own = [session, key, *parts, *attrs.astuple(session.proposal)]
+    # The addresses are the device's own and the path's.
+    assert session.connection.destination.peer.address is key[1]
+    assert session.device.fabric.address is key[0]
+    # Python has each small integer once.
+    return sum(sys.getsizeof(each) for each in own if not (isinstance(each, int) and each < 257))
 
 
 class AddressedTestCase(ProcessesTestCase):
@@ -440,7 +476,7 @@ class FormTests(AddressedTestCase):
 
     def test_early(self) -> None:
         """
-        Messages in the turn of the REQ are accepted too, as later acknowledgements would cover them.
+        A message comes in place of the RTU, which is lost, and makes the queue pair (IBTA vol. 1 12.9.8).
         """
         self.one.transport.write(b"late", (THERE, 5000))
         for _ in range(1000):
@@ -449,13 +485,12 @@ class FormTests(AddressedTestCase):
             for process in self.processes:
                 process.reactor.advance(0.001)
                 process.turn()
-        (session,) = self.b.medium.expected.values()
-        self.assertEqual(session.ours, {})
-        frame = self.header(5, sequence=1) + b"early"
-        session.received(frame, 0, len(frame))
+        self.assertEqual(self.b.queuePairs, 0)
+        self.wire.pass_ = lambda datagram: () if isRTU(datagram) else (datagram,)
         self.pass_(2.0)
-        self.assertEqual(self.two.data, [b"early", b"late"])
-        self.assertIs(self.session(self.b), session)
+        self.wire.pass_ = lambda datagram: (datagram,)
+        self.assertEqual(self.two.data, [b"late"])
+        self.assertEqual(self.b.medium.expected, {})
         self.assertEqual(self.b.network.counters["conn_reset"], 0)
 
     def test_acknowledgedBetween(self) -> None:
@@ -561,10 +596,10 @@ class RequestTests(AddressedTestCase):
         self.assertIs(self.session(self.b), session)
         self.assertFalse(session.closed)
         (asked,) = self.b.medium.expected.values()
-        self.assertEqual(asked.ours, {})
+        self.assertEqual(len(self.channelFor(self.b.reactor, "roce0", THERE).device.queuePairs), 1)
         self.assertEqual(self.ask(PrivateData(HERE, THERE).pack())[0].__class__, reply.__class__)
         self.assertEqual(len(self.b.medium.expected), 1)
-        self.assertTrue(asked.closed)
+        self.assertNotIn(asked, self.b.medium.expected.values())
         self.pass_(120.0, 1.0)
         self.assertEqual(self.b.medium.expected, {})
         self.assertIs(self.session(self.b), session)
@@ -577,6 +612,49 @@ class RequestTests(AddressedTestCase):
         self.ask(PrivateData(HERE, THERE).pack())
         self.assertEqual(len(self.b.medium.expected), 1)
         self.assertEqual(self.b.network.paths, {})
+
+    def flood(self, device: Any, first: int, count: int, seconds: float = 0.0) -> None:
+        """
+        As many hosts send a REQ, and nothing else.
+        """
+        for index in range(first, first + count):
+            address = str(ip_address("198.18.0.0") + index)
+            request = ConnectRequest(
+                serviceID=0x106 << 16 | 18634,
+                localQPN=0x10000 + index,
+                responseTimeout=20,
+                requestRetries=3,
+                pathMTU=3,
+                primaryPath=PathRecord(localGID=gidOf(address), remoteGID=gidOf(THERE), localACKTimeout=17),
+                privateData=RDMACMHeader(address, 0, THERE).pack() + PrivateData(address, THERE).pack(),
+            )
+            message = requestMessage(request)
+            message.localCommunicationID, message.localCAGUID = 0x20000 + index, 0x1000000 + index
+            device.services.managementReceived(
+                device.fabric.pathTo(address), REQ.attribute, message.pack(), 0, BODY_BYTES
+            )
+        device.markDirty(device.services)
+
+    def test_memory(self) -> None:
+        """
+        A REQ whose sender does not answer costs 512 octets at most beside the CM's connection, and nothing is
+        left when it is given up.
+        """
+        device = self.channelFor(self.b.reactor, "roce0", THERE).device
+        expected, left = self.b.medium.expected, []
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        for first in 0, 1000, 2000:
+            self.flood(device, first, 1000)
+            self.assertEqual((len(expected), self.b.queuePairs), (1000, 0))
+            sizes = [sizeOf(each) for each in expected.items()]
+            self.assertLess(max(sizes) + DICTIONARIES, 512)
+            self.pass_(60.0, 1.0)
+            self.assertEqual((expected, device.reservedNumbers), ({}, {}))
+            gc.collect()
+            left.append(tracemalloc.get_traced_memory()[0])
+        # What is bounded has filled at the first time.
+        self.assertLess(left[2] - left[1], 1000)
 
     def test_typeOfService(self) -> None:
         """

@@ -9,10 +9,11 @@ import sys
 import time
 from collections.abc import Sequence
 
+from tests.suites.differential.loops import scenarios as loops
 from tests.suites.differential.record import Scenarios
 from tests.suites.differential.sockets import scenarios as sockets
 
-PROGRAMS: dict[str, Scenarios] = {"socket": sockets}
+PROGRAMS: dict[str, Scenarios] = {"asyncio": loops, "socket": sockets}
 
 
 def _show(scenarios: Scenarios, name: str) -> None:

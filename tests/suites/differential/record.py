@@ -4,6 +4,7 @@ What a scenario says, in the form in which it is compared; the scenarios by thei
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import re
 import socket
@@ -74,6 +75,8 @@ class Record:
             return repr(data)
         if isinstance(value, socket.socket):
             return "socket"
+        if isinstance(value, asyncio.BaseTransport):
+            return "transport"
         if isinstance(value, enum.Enum) or value is None or isinstance(value, bool | str | float):
             return _PLACES.sub("", repr(value))
         if isinstance(value, int):

@@ -42,7 +42,7 @@ from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addressOf, traitsOf
 from twisted_ib.hca.host.addresses import localAddresses, normalise, sourceFor
 from twisted_ib.internet.channel import DeviceChannel, channelFor
-from twisted_ib.rds.media.rcaccept import RDS_DUEL_SECONDS, RequestListener
+from twisted_ib.rds.media.rcaccept import RDS_DUEL_SECONDS, HalfOpenSession, RequestListener
 from twisted_ib.rds.media.rcconnect import (
     PORT_SPACE,
     SESSIONS,
@@ -65,6 +65,9 @@ if TYPE_CHECKING:
     from twisted_ib.hca.host.socketpage.page import SocketPage
     from twisted_ib.rds.paths.network import Network
 
+#: What awaits the peer's RTU.
+Expected = RCConnection | HalfOpenSession
+
 #: Queue pairs of one process and device.
 RDS_SESSIONS = 4096
 #: How many unreachable HCAs are remembered, and how long their published services are ignored, in seconds.
@@ -86,9 +89,9 @@ class RCMedium:
     @ivar sharesAddresses: whether other processes have the same addresses.
     @ivar network: the sockets that use it.
     @ivar sessions: connected queue pairs, by the peer's GUID or by both addresses.
-    @ivar expected: queue pairs whose REP was sent and whose RTU is awaited, by the same keys; only where
-        peers are IP addresses, as anybody can forge the addresses of a REQ, and with iWARP the peer may still
-        reject the reply.
+    @ivar expected: those whose REP was sent and whose RTU is awaited, by the same keys; only where peers are
+        IP addresses.  As anybody can forge the addresses of a REQ, they have no queue pair yet; over iWARP
+        they have, where the peer may still reject the reply.
     @ivar calls: connection attempts, by the same keys.
     @cvar provider: the provider's name, for C{ib-ss}.
     """
@@ -104,7 +107,7 @@ class RCMedium:
         self.sharesAddresses = not traits.hasAddress
         self._isOfSubnet = traits.peers is Peers.SUBNET
         self.sessions: dict[Any, RCConnection] = {}
-        self.expected: dict[Any, RCConnection] = {}
+        self.expected: dict[Any, Expected] = {}
         self.calls: dict[Any, ConnectAttempt] = {}
         self._domains: dict[Any, DeviceMemory] = {}
         self._laters: dict[RDSPath, PendingCall] = {}
@@ -391,7 +394,7 @@ class RCMedium:
             expected = self.expected.get(key)
             # A REP was sent and its RTU is awaited: a REQ of ours would cross it, and Linux would drop the
             # connection that is just coming up (ib_cm.c, rds_ib_cm_handle_connect).
-            if expected and expected.channel.now() - expected.asked < RDS_DUEL_SECONDS:
+            if expected and self.channel(path.local).now() - expected.asked < RDS_DUEL_SECONDS:
                 path.carrierFailed(PathLostError("the peer is connecting"))
                 return
             try:
@@ -463,14 +466,20 @@ class RCMedium:
 
     # -- queue pairs
 
+    def checkRoom(self) -> None:
+        """
+        @raise ResourceLimitError: there are too many queue pairs.
+        """
+        if len(self.sessions) + len(self.expected) >= RDS_SESSIONS:
+            raise ResourceLimitError("too many connections of RDS")
+
     def newSession(self, key: Any, channel: DeviceChannel) -> RCConnection:
         """
         Create a queue pair.
 
         @raise ResourceLimitError: there are too many.
         """
-        if len(self.sessions) + len(self.expected) >= RDS_SESSIONS:
-            raise ResourceLimitError("too many connections of RDS")
+        self.checkRoom()
         return RCConnection(self, key, channel, not self.traits.hasAddress)
 
     def sessionUp(self, session: RCConnection, waiters: dict[RDSPath, None]) -> None:
@@ -491,9 +500,9 @@ class RCMedium:
         """
         A queue pair is closed.
         """
-        for sessions in (self.sessions, self.expected):
-            if sessions.get(session.key) is session:
-                del sessions[session.key]
+        if self.sessions.get(session.key) is session:
+            del self.sessions[session.key]
+        self.ceased(session)
         session.channel.release(session)
 
     # -- queue pairs that peers ask for
@@ -505,22 +514,41 @@ class RCMedium:
         if self.traits.proof is Proof.DIRECTORY:
             self._begin(session, {})
             return
+        session.asked = now
+        self.expect(session)
+        session.channel.acquire(session)
+
+    def expect(self, session: Expected) -> None:
+        """
+        A REP was sent whose RTU is awaited; it replaces an older one for the same peer.
+        """
         old = self.expected.get(session.key)
-        # A repeated REQ does not extend the wait: forged ones could keep us from connecting for ever.
-        session.asked = now if old is None else old.asked
         if old is not None:
+            # A repeated REQ does not extend the wait: forged ones could keep us from connecting for ever.
+            session.asked = old.asked
             old.close()
         self.expected[session.key] = session
-        session.channel.acquire(session)
+
+    def ceased(self, session: Expected) -> None:
+        """
+        No RTU is awaited any more.
+        """
+        if self.expected.get(session.key) is session:
+            del self.expected[session.key]
 
     def arrived(self, session: RCConnection) -> None:
         """
         The peer has the REP: the RTU, or a message, has come.
         """
+        if self.expected.get(session.key) is session:
+            del self.expected[session.key]
+            self.proved(session)
+
+    def proved(self, session: RCConnection) -> None:
+        """
+        A queue pair is connected to a peer that has the address it gives.
+        """
         key = session.key
-        if self.expected.get(key) is not session:
-            return
-        del self.expected[key]
         try:
             if self.network.dormant:
                 raise PathLostError("nobody is here")

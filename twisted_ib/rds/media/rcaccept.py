@@ -15,12 +15,14 @@ from zope.interface import implementer
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, RDSWireError, WireError
+from twisted_ib.hca.base.traits import Proof
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest, RejectReason
 from twisted_ib.hca.connection.interfaces import IServiceListener
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES as CM_HEADER_BYTES
 from twisted_ib.hca.connection.rdmacm import RDMACMHeader
 from twisted_ib.hca.host.addresses import normalise
 from twisted_ib.internet.channel import DeviceChannel
+from twisted_ib.internet.deferredaccept import HalfOpenAccept
 from twisted_ib.rds.media.rcconnect import RETRIES, SESSIONS, received
 from twisted_ib.rds.protocol.private import REJECTED_VERSION, PrivateData, agreed, packHello, parseHello
 
@@ -47,14 +49,57 @@ class _Asked(NamedTuple):
     peerHas: int
 
 
+class HalfOpenSession(HalfOpenAccept):
+    """
+    A REQ whose queue pair is made when its sender has shown that it has the address.
+
+    @ivar key: the connection's key in the medium.
+    @ivar peerHas: see L{RCConnection<twisted_ib.rds.media.rcconnection.RCConnection>}.
+    @ivar asked: when the first REQ came that this one repeats, in seconds.
+    """
+
+    __slots__ = ("asked", "key", "peerHas")
+
+    def __init__(self, port: RequestListener, device: Any, connection: Any, request: Any, asked: _Asked):
+        self.key = asked.key
+        self.peerHas = asked.peerHas
+        self.asked = device.clock()
+        super().__init__(port, device, connection, request, asked)
+
+    def _end(self) -> None:
+        super()._end()
+        self.port.medium.ceased(self)
+
+    def _packed(self, request: ConnectRequest) -> bytes:
+        # The private data has been read.
+        return super()._packed(request)[: -len(request.privateData) or None]
+
+    def close(self) -> None:
+        """
+        Give up waiting, and tell the peer.
+        """
+        connection = self.connection
+        self._withdrawn()
+        if not self.device.closed:
+            self.device.disconnect(connection)
+
+    def broken(self, reason: Exception) -> None:
+        """
+        See L{RCConnection.broken<twisted_ib.rds.media.rcconnection.RCConnection.broken>}.
+        """
+        self.close()
+
+
 @implementer(IServiceListener)
 class RequestListener:
     """
     The listener of a medium's services.
+
+    @ivar medium: the medium.
     """
 
     def __init__(self, medium: RCMedium) -> None:
-        self._medium = medium
+        self.medium = medium
 
     def requestWithdrawn(self, connection: Any) -> None:
         """
@@ -65,7 +110,7 @@ class RequestListener:
         """
         Answer a REQ.
         """
-        medium = self._medium
+        medium = self.medium
         counters = medium.network.counters
         channel = medium.channelOf(connection.destination.fabric.owner)
         now = channel.now()
@@ -86,9 +131,68 @@ class RequestListener:
         if asked is None or self._isFull(asked.key):
             connection.reject(RejectReason.CONSUMER_DEFINED, _BUSY, now)
             return
+        if medium.traits.proof is Proof.ANSWER:
+            self._acceptHalf(channel, connection, request, asked)
+            return
         session = self._accept(channel, connection, request, asked)
         if session is not None:
             medium.accepted(session, now)
+
+    def _acceptHalf(
+        self, channel: DeviceChannel, connection: Any, request: ConnectRequest, asked: _Asked
+    ) -> None:
+        try:
+            self.medium.checkRoom()
+            halfOpen = HalfOpenSession(self, channel.device, connection, request, asked)
+        except HCAError:
+            connection.reject(RejectReason.NO_RESOURCES, b"", channel.now())
+        else:
+            if connection.user is halfOpen:
+                self.medium.expect(halfOpen)
+
+    @property
+    def handshake(self) -> RequestListener:
+        """
+        See L{HalfOpenAccept}.
+        """
+        return self
+
+    def reply(self, end: Any, request: ConnectRequest, asked: _Asked) -> ConnectReply:
+        """
+        @param end: has the queue pair.
+        @return: the REP.
+        """
+        return ConnectReply(
+            localQPN=end.queuePair.number,
+            # IBTA vol. 1 12.7: the peer's initiator depth bounds our responder resources, and the other way
+            # round.
+            responderResources=min(limits.RDMA_READS, request.initiatorDepth),
+            initiatorDepth=min(limits.RDMA_READS, request.responderResources),
+            rnrRetryCount=RETRIES,
+            privateData=asked.answer,
+        )
+
+    def establish(self, halfOpen: HalfOpenSession, request: ConnectRequest) -> None:
+        """
+        The RTU came, or data: make the queue pair.
+        """
+        medium, connection, device = self.medium, halfOpen.connection, halfOpen.device
+        session = None
+        try:
+            channel = medium.channelOf(device)
+            with device.withNumber(halfOpen):
+                session = medium.newSession(halfOpen.key, channel)
+            session.peerHas = halfOpen.peerHas
+            session.join(connection, request)
+        except HCAError:
+            # The peer believes that it is connected.
+            connection.user = None
+            device.disconnect(connection)
+            if session is not None:
+                session.connection = None
+                session.close()
+            return
+        medium.proved(session)
 
     def _accept(
         self, channel: DeviceChannel, connection: Any, request: ConnectRequest, asked: _Asked
@@ -96,17 +200,9 @@ class RequestListener:
         now = channel.now()
         session = None
         try:
-            session = self._medium.newSession(asked.key, channel)
+            session = self.medium.newSession(asked.key, channel)
             session.peerHas = asked.peerHas
-            reply = ConnectReply(
-                localQPN=session.queuePair.number,
-                # IBTA vol. 1 12.7: the peer's initiator depth bounds our responder resources, and the other
-                # way round.
-                responderResources=min(limits.RDMA_READS, request.initiatorDepth),
-                initiatorDepth=min(limits.RDMA_READS, request.responderResources),
-                rnrRetryCount=RETRIES,
-                privateData=asked.answer,
-            )
+            reply = self.reply(session, request, asked)
             connection.destination.prepareReply(reply, request)
             # IBTA vol. 1 12.9.8: the queue pair is ready before the REP leaves, as data may precede the
             # RTU.
@@ -123,7 +219,7 @@ class RequestListener:
         return None
 
     def _isFull(self, key: Any) -> bool:
-        medium = self._medium
+        medium = self.medium
         return any(
             path.isFull()
             for path in medium.network.paths.values()
@@ -140,12 +236,12 @@ class RequestListener:
         if proof is False:
             raise RDSWireError(f"a REQ of somebody who is not HCA {guid:016x}")
         # Both connect at once: the smaller GUID gives up its attempt, the larger rejects.
-        if proof is None or (guid in self._medium.calls and guid < device.guid):
+        if proof is None or (guid in self.medium.calls and guid < device.guid):
             return None
         return _Asked(guid, packHello(device.guid), 0)
 
     def _greeted(self, channel: DeviceChannel, connection: Any, request: ConnectRequest) -> _Asked | None:
-        medium = self._medium
+        medium = self.medium
         # IBTA vol. 1 annex A11: the RDMA CM header says which IP version the private data has.
         header = RDMACMHeader.parse(request.privateData)
         said = PrivateData.parse(request.privateData[CM_HEADER_BYTES:], 6 if ":" in header.destination else 4)
@@ -162,7 +258,10 @@ class RequestListener:
         # path.
         if not device.isLocal(ours) or not device.isPeers(connection.destination, theirs):
             raise RDSWireError(f"a REQ from {theirs} to {ours}")
-        key = ours, theirs
+        # The device's own string and the path's: those of the request would be kept for each.
+        if ours == device.fabric.address:
+            ours = device.fabric.address
+        key = ours, theirs = ours, connection.destination.peer.address
         call = medium.calls.get(key)
         # An older attempt is unlikely to be answered: the peer was restarted meanwhile and asks anew.
         if medium.network.dormant or (call and channel.now() - call.began < RDS_DUEL_SECONDS):

@@ -4,7 +4,6 @@ Two ends of a connection for scenarios of blocking sockets.
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import tempfile
@@ -19,6 +18,7 @@ from unittest import mock
 from attrs import define
 
 from tests.suites.differential.known import KNOWN
+from tests.suites.differential.places import apart
 from tests.suites.differential.record import Record, Scenarios
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.blocking import loop as module
@@ -188,11 +188,7 @@ def play(scenario: Callable[[Ends], None], isSDP: bool) -> Record:
                 record.say("the scenario ends:", e, str(e))
 
     with ExitStack() as exit:
-        folder = exit.enter_context(tempfile.TemporaryDirectory(prefix="tib-"))
-        names = ("TWISTED_IB_CONFIG", "SIMPLE_LIBSDP", "ALWAYS_USE_SDP")
-        kept = {name: value for name, value in os.environ.items() if name not in names}
-        kept |= {"TWISTED_IB_RUN_DIR": os.path.join(folder, "run"), "XDG_CONFIG_HOME": folder}
-        exit.enter_context(mock.patch.dict(os.environ, kept, clear=True))
+        exit.enter_context(apart())
         if isSDP:
             loop = BlockingLoop()
             closing = exit.enter_context(ExitStack())

@@ -18,7 +18,7 @@ from tests.support.certificates import certificate
 
 
 @cache
-def _contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
     made = certificate("localhost")
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     with tempfile.TemporaryDirectory() as folder:
@@ -33,7 +33,7 @@ def _contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 def _secured(ends: Ends) -> tuple[Any, Any]:
     # The client, and the server's end.
     one, other = ends.pair(20)
-    server, client = _contexts()
+    server, client = contexts()
     wrapping = ends.inThread(lambda: server.wrap_socket(other, server_side=True))
     made = ends.kept(client.wrap_socket(one, server_hostname="localhost"))
     return made, ends.kept(wrapping.result(20))
@@ -94,7 +94,7 @@ def tlsNames(ends: Ends, name: str | None) -> None:
     A certificate for another name, or no name.
     """
     one, other = ends.pair(20)
-    server, client = _contexts()
+    server, client = contexts()
     wrapping = ends.inThread(lambda: server.wrap_socket(other, server_side=True))
     ends.call("client", client.wrap_socket, one, server_hostname=name)
     one.close()
@@ -107,7 +107,7 @@ def tlsLater(ends: Ends) -> None:
     The handshake on demand, with sockets that do not block.
     """
     one, other = ends.pair(0.0)
-    server, client = _contexts()
+    server, client = contexts()
     named = {"do_handshake_on_connect": False}
     secured = ends.kept(client.wrap_socket(one, server_hostname="localhost", **named))
     ends.call("handshake", secured.do_handshake)
@@ -138,6 +138,6 @@ def tlsPlain(ends: Ends) -> None:
     A client without TLS at a server with it.
     """
     one, other = ends.pair(20)
-    server, _ = _contexts()
+    server, _ = contexts()
     one.sendall(b"GET / HTTP/1.0\r\n\r\n")
     ends.call("server", server.wrap_socket, other, server_side=True)

@@ -37,7 +37,7 @@ _NUMBER_OFFSET: Final = 32
 _AT_ONCE: Final = 0.05
 
 
-@attrs.frozen
+@attrs.frozen(weakref_slot=False)
 class Proposal:
     """
     The parameters announced in our request or reply.

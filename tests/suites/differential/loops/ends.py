@@ -1,0 +1,316 @@
+"""
+Two ends of a connection for scenarios of C{asyncio}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from attrs import define, field
+
+from tests.suites.differential.known import KNOWN
+from tests.suites.differential.places import apart
+from tests.suites.differential.record import Record, Scenarios
+from tests.support.waiting import HANG_SECONDS
+from twisted_ib.aio import new_event_loop
+from twisted_ib.aio.streamsocket import StreamSocket
+
+HOST = "127.0.0.1"
+
+
+class Recorder(asyncio.Protocol):
+    """
+    Notes its calls, and does what the scenario wants in them.
+
+    @ivar log: The calls, with what was given; data in one piece.
+    """
+
+    transport: Any = None
+
+    def __init__(self, name: str, does: dict[str, Callable[..., Any]]) -> None:
+        """
+        @param does: By names of calls: what is called with this object, and with what was given.
+        """
+        self.name, self.does = name, does
+        self.log: list[list[Any]] = []
+
+    def note(self, what: str, *values: Any) -> Any:
+        """
+        Note a call.
+
+        @return: What the scenario wants it to return.
+        """
+        if what == "data" and self.log and self.log[-1][0] == "data":
+            self.log[-1][1] += values[0]
+        else:
+            self.log.append([what, *values])
+        action = self.does.get(what)
+        return None if action is None else action(self, *values)
+
+    def has(self, *names: str) -> bool:
+        """
+        @return: Whether all of these were called.
+        """
+        called = {each[0] for each in self.log}
+        return called.issuperset(names)
+
+    @property
+    def data(self) -> bytes:
+        """
+        All that has arrived.
+        """
+        return b"".join(each[1] for each in self.log if each[0] == "data")
+
+    def connection_made(self, transport: Any) -> None:
+        """
+        Note.
+        """
+        self.transport = transport
+        self.note("made")
+
+    def data_received(self, data: bytes) -> None:
+        """
+        Note.
+        """
+        self.note("data", data)
+
+    def eof_received(self) -> Any:
+        """
+        Note.
+        """
+        return self.note("eof")
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """
+        Note.
+        """
+        self.note("lost", exc)
+
+    def pause_writing(self) -> None:
+        """
+        Note.
+        """
+        self.note("pause")
+
+    def resume_writing(self) -> None:
+        """
+        Note.
+        """
+        self.note("resume")
+
+
+class Buffered(Recorder, asyncio.BufferedProtocol):
+    """
+    The same with a buffer.
+
+    @ivar room: The buffer.
+    """
+
+    data_received: Any = None
+
+    def __init__(self, name: str, does: dict[str, Callable[..., Any]]) -> None:
+        """
+        A small buffer.
+        """
+        super().__init__(name, does)
+        self.room: Any = bytearray(7)
+
+    def get_buffer(self, sizehint: int) -> Any:
+        """
+        Return the buffer, or what the scenario wants.
+        """
+        action = self.does.get("get_buffer")
+        return self.room if action is None else action(self, sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """
+        Note.
+        """
+        self.note("data", bytes(self.room[:nbytes]))
+
+
+@define
+class Ends:
+    """
+    What a scenario gets.
+
+    @ivar record: Where it says what it sees.
+    @ivar isSDP: Which of both carries it; scenarios do not ask, but what is made for them is checked by it.
+    """
+
+    record: Record
+    isSDP: bool
+    loop: Any
+    recorders: list[Recorder] = field(factory=list)
+    closing: list[Any] = field(factory=list)
+
+    def say(self, what: str, *values: Any) -> None:
+        """
+        See L{Record.say}.
+        """
+        self.record.say(what, *values)
+
+    def call(self, what: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """
+        See L{Record.call}.
+        """
+        return self.record.call(what, call, *arguments, **named)
+
+    async def wait(self, what: str, awaitable: Any) -> Any:
+        """
+        Wait for something, and say what came of it.
+
+        @return: The result; L{None} after an error.
+        """
+        try:
+            result = await awaitable
+        except (Exception, asyncio.CancelledError) as e:
+            self.say(f"{what}:", e)
+            return None
+        self.say(f"{what}:", result)
+        return result
+
+    async def until(self, holds: Callable[[], Any]) -> None:
+        """
+        Wait until something is so.
+        """
+        deadline = self.loop.time() + HANG_SECONDS / 2
+        while not holds():
+            if self.loop.time() > deadline:
+                raise AssertionError("it does not happen")
+            await asyncio.sleep(1e-3)
+
+    async def have(self, name: str, *recorders: Recorder) -> None:
+        """
+        Wait until these had a call.
+        """
+        await self.until(lambda: all(each.has(name) for each in recorders))
+
+    def recorder(
+        self, name: str, does: dict[str, Any] | None = None, kind: type[Recorder] = Recorder
+    ) -> Recorder:
+        """
+        @return: A protocol, whose calls are said when the scenario is over.
+        """
+        made = kind(name, does or {})
+        self.recorders.append(made)
+        return made
+
+    async def server(self, factory: Callable[[], Any], **options: Any) -> tuple[Any, int]:
+        """
+        @return: A server, and its port.
+        """
+        server = await self.loop.create_server(factory, HOST, 0, **options)
+        self.closing.append(server)
+        port = server.sockets[0].getsockname()[1]
+        self.record.names[port] = "SERVER"
+        return server, port
+
+    async def pair(
+        self,
+        client: dict[str, Any] | None = None,
+        server: dict[str, Any] | None = None,
+        kinds: tuple[type[Recorder], type[Recorder]] = (Recorder, Recorder),
+    ) -> tuple[Any, Any]:
+        """
+        @param client: What the client's protocol does; C{server}: likewise.
+
+        @return: Both protocols, connected.
+        """
+        ours, theirs = self.recorder("client", client, kinds[0]), self.recorder("server", server, kinds[1])
+        listening, port = await self.server(lambda: theirs)
+        await self.loop.create_connection(lambda: ours, HOST, port)
+        await self.have("made", theirs)
+        listening.close()
+        self.check(ours.transport)
+        self.record.names[ours.transport.get_extra_info("sockname")[1]] = "CLIENT"
+        return ours, theirs
+
+    def check(self, transport: Any) -> None:
+        """
+        @raise AssertionError: It is over the other of both.
+        """
+        if isinstance(transport.get_extra_info("socket"), StreamSocket) != self.isSDP:
+            raise AssertionError("the connection is over the other of both")
+
+    def file(self, data: bytes) -> Any:
+        """
+        @return: A file with data, at its beginning.
+        """
+        made = tempfile.TemporaryFile()
+        self.closing.append(made)
+        made.write(data)
+        made.flush()
+        made.seek(0)
+        return made
+
+    def tell(self) -> None:
+        """
+        Say what the protocols were told.
+        """
+        for each in self.recorders:
+            self.record.part(each.name)
+            for what, *values in tuple(each.log):
+                self.say(what, *values)
+
+    def close(self) -> None:
+        """
+        End what is left.
+        """
+        for each in self.closing:
+            each.close()
+        for recorder in self.recorders:
+            recorder.does = {}
+            if recorder.transport is not None and not recorder.has("lost"):
+                # One that another protocol has may be over.
+                with suppress(AttributeError):
+                    recorder.transport.abort()
+
+
+def _unhandled(record: Record, loop: Any, context: dict[str, Any]) -> None:
+    text = context["message"]
+    text = "Exception in callback" if text.startswith("Exception in callback") else text
+    record.parts[""].append(f"unhandled: {text} {record.form(context.get('exception'))}")
+
+
+async def _played(ends: Ends, scenario: Callable[[Ends], Coroutine[Any, Any, None]]) -> None:
+    try:
+        await asyncio.wait_for(scenario(ends), HANG_SECONDS)
+    except Exception as e:
+        ends.say("the scenario ends:", e, str(e))
+    ends.tell()
+    ends.close()
+    # The ends are told in the turns that follow.
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def play(scenario: Callable[[Ends], Coroutine[Any, Any, None]], isSDP: bool) -> Record:
+    """
+    Play a scenario.
+
+    @return: What it has said.
+    """
+    record = Record()
+    with apart():
+        loop: Any = new_event_loop() if isSDP else asyncio.new_event_loop()
+        loop.set_exception_handler(partial(_unhandled, record))
+        try:
+            loop.run_until_complete(_played(Ends(record, isSDP, loop), scenario))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(loop.shutdown_default_executor())
+        finally:
+            loop.close()
+    return record
+
+
+scenarios = Scenarios(play, KNOWN["asyncio"])
