@@ -1,5 +1,5 @@
 """
-The steps of C{.ci/run}: 25 minutes on two quiet cores.
+The steps of C{.ci/run}: 28 minutes on two quiet cores.
 """
 
 from __future__ import annotations

@@ -250,12 +250,12 @@ class Comparison:
             for pair in self._pairs.values():
                 pair.place(placement)
             for row in rows:
-                if self._isOver():
-                    return
                 if self._options.short and row.isFresh and number % OTHERS_EVERY:
                     continue
                 # Whichever tree comes second meets warmer caches: they take turns.
                 for subject in subjects if number % 2 else reversed(subjects):
+                    if self._isOver():
+                        return
                     if self._runs(subject, row):
                         isAside = row.isFresh and subject.base not in (row.baseline, row.subject)
                         isLeftOut = isAside and number % OTHERS_EVERY

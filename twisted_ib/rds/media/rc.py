@@ -480,7 +480,7 @@ class RCMedium:
         @raise ResourceLimitError: there are too many.
         """
         self.checkRoom()
-        return RCConnection(self, key, channel, not self.traits.hasAddress)
+        return RCConnection(self, key, channel, self.sharesAddresses)
 
     def sessionUp(self, session: RCConnection, waiters: dict[RDSPath, None]) -> None:
         """
