@@ -360,6 +360,16 @@ SUBNET_CHECKS = 1024
 #: Programs that are attached to a subnet by ibsim's protocol (C{IBSIM_MAX_CLIENTS}).
 UMAD_CLIENTS = 10
 
+# -- tables of management datagrams (RMPP)
+
+#: Packets that one from a receiver draws that has not proved itself.
+RMPP_REFLECTED = 2
+#: Of these, so many are left for segments that get lost before chance decides about another.
+RMPP_SPARED = 3
+#: The proof of a receiver, in half bits: a forger has it once in 512 transfers, and draws two windows of 256
+#: segments with it at most, that is one packet of a transfer by chance.
+RMPP_PROOF = 18
+
 # -- subnet administration
 
 #: Users of a port's groups, services and subscriptions, and users that wait for answers to queries.

@@ -197,9 +197,9 @@ class PacketTests(OnPackets, TransferContract, TransferTestCase):
 
     def test_loss(self) -> None:
         """
-        Both directions arrive over a wire that loses, repeats and reorders a tenth of all packets.  Seed 19.
+        Both directions arrive over a wire that loses, repeats and reorders a tenth of all packets.  Seed 3.
         """
-        dice = random.Random(19)
+        dice = random.Random(3)
         late: list[Any] = []
         lost: list[Any] = []
 
@@ -216,6 +216,8 @@ class PacketTests(OnPackets, TransferContract, TransferTestCase):
             return found
 
         self.wire.pass_ = carry
+        for device in (self.a, self.b):
+            self.patch(device, "randomBits", dice.getrandbits)
         data = random.Random(5).randbytes(50_000)
         for mad in (self.asking.question(1000), self.asking.exchange(data)):
             self.request(mad, timeout=20.0, retries=1)

@@ -250,7 +250,8 @@ class Transfers:
             raise ResourceLimitError(f"{len(self._sending)} transfers are sent already")
         now = self.device.clock()
         # A request of several segments proves nothing: it can be sent without having seen an ACK.
-        machine = Sender(head, data, now, isProven=not isResponse, expectsResponse=expectsResponse)
+        draw = self.device.randomBits if isResponse else None
+        machine = Sender(head, data, now, draw=draw, expectsResponse=expectsResponse)
         sending = self._sending[key] = Sending(*(self, key, machine, len(data)), post, ended, not isResponse)
         self._bytesSent += len(data)
         sending.step(machine.begin, now)

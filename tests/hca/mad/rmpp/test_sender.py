@@ -4,14 +4,17 @@ The sending end of a transfer, input by input.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from random import Random, getrandbits
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.mad.rmpp.segmented import AT, HEAD, METHOD, SIZE, answer, data, seen
+from twisted_ib import limits
 from twisted_ib.hca.mad.rmpp import segments, sender
 from twisted_ib.hca.mad.rmpp.segments import ABORT, ACK, DATA, STOP, TransferStatus
-from twisted_ib.hca.mad.rmpp.sender import RMPP_ACK_SECONDS, RMPP_PROOFS, RMPP_REFLECTED, RMPP_RETRIES, Sender
+from twisted_ib.hca.mad.rmpp.sender import RMPP_ACK_SECONDS, RMPP_RETRIES, Sender
 from twisted_ib.hca.wire.mad.mad import METHOD_AT
 
 #: As C{seen} shows an ABORT.
@@ -183,7 +186,7 @@ class TimerTests(SenderTestCase):
         """
         A receiver that never answered gets no more than asked for, and no ABORT: the request may be forged.
         """
-        machine = self.begun(isProven=False)
+        machine = self.begun(draw=getrandbits)
         self.assertEqual(self.passed(machine), [1])
         self.assertEqual(self.passed(machine), [])
         self.assertIs(machine.status, TransferStatus.TOO_MANY_RETRIES)
@@ -192,49 +195,106 @@ class TimerTests(SenderTestCase):
         """
         The ACK of segment 0, by which a double-sided transfer turns, shows that the receiver exists.
         """
-        machine = self.begun(isProven=False)
+        machine = self.begun(draw=getrandbits)
         self.assertEqual(self.acked(machine, 0, 1), [])
         sent = [self.passed(machine) for _ in range(RMPP_RETRIES + 1)]
         # With the first four for the two that came.
         self.assertEqual(sent, [[1]] * 3 + [[]] * (RMPP_RETRIES - 2))
         self.assertIs(machine.status, TransferStatus.TOO_MANY_RETRIES)
 
+    def drawn(self, machine: Sender, numbers: Iterable[int]) -> tuple[int, int]:
+        """
+        Let someone forge the ACKs of so many segments, in order, with the largest window.
+
+        @return: packets of the forger, its request among them, and packets that they have drawn, to the end.
+        """
+        forged = drawn = 1
+        for number in numbers:
+            if machine.status is not None:
+                break
+            forged += 1
+            drawn += len(machine.received(answer(ACK, 0, number, 0xFFFFFFFF), 0.0))
+        while machine.status is None:
+            assert machine.deadline is not None
+            drawn += len(machine.expired(machine.deadline))
+        return forged, drawn
+
     def test_reflected(self) -> None:
         """
         Of two forged packets, a request and an ACK with whatever window, come four at most, and of further
-        ACKs, repeated or of something new, two each (issue 32, line 16).
+        ACKs, repeated or of something new, two each.
         """
         for numbers in ((1,), (1, 1, 1), (0, 0, 1), (1, 2, 3, 4, 5, 6, 7), (1, 2, 2, 2, 3)):
-            machine = self.begun(300 * SIZE, isProven=False)
-            count = 1
-            for number in numbers:
-                count += len(self.acked(machine, number, 0xFFFFFFFF))
-            while machine.status is None:
-                assert machine.deadline is not None
-                count += len(machine.expired(machine.deadline))
-            self.assertLessEqual(count, RMPP_REFLECTED * (1 + len(numbers)), numbers)
+            for bit in (0, 1):
+                machine = self.begun(300 * SIZE, draw=lambda _, bit=bit: bit)
+                forged, drawn = self.drawn(machine, numbers)
+                self.assertLessEqual(drawn, limits.RMPP_REFLECTED * forged, (numbers, bit))
+
+    def test_forged(self) -> None:
+        """
+        Who does not see the segments draws two packets for one at most, whatever it guesses: always one more,
+        the same for a while, or by chance.
+        """
+        dice = Random(32)
+        for steps in ((0,), (1,), (0, 1), (0, 0, 0, 1), (1, 1, 0), None):
+            forged = drawn = 0
+            for _ in range(2000):
+                # Twice, as some packets are spared first.
+                numbers = [1, 1]
+                for turn in range(40):
+                    step = dice.getrandbits(1) if steps is None else steps[turn % len(steps)]
+                    numbers.append(numbers[-1] + step)
+                found = self.drawn(self.begun(300 * SIZE, draw=dice.getrandbits), numbers)
+                forged, drawn = forged + found[0], drawn + found[1]
+            self.assertLessEqual(drawn, limits.RMPP_REFLECTED * forged, steps)
 
     def test_proof(self) -> None:
         """
-        ACKs of something new prove a receiver: each draws the next segment and one that is there, whose ACK
-        tells that both arrived; then the window is used.  Of what is repeated then all go once.
+        A receiver proves itself when it acknowledges what was sent, whether that is the next segment or only
+        one that is there, so often; then the window is used.  Of what is repeated then all go once.
         """
-        machine = self.begun(300 * SIZE, isProven=False)
-        for number in range(1, RMPP_PROOFS):
-            self.assertEqual(self.acked(machine, number, 65), [number + 1, 1])
-            self.assertEqual(self.acked(machine, number, 65), [])
-        self.assertEqual(self.acked(machine, RMPP_PROOFS, 65), list(range(RMPP_PROOFS + 1, 66)))
-        self.assertEqual(self.passed(machine), list(range(RMPP_PROOFS + 1, 66)))
+        bits = [1, 0] * limits.RMPP_PROOF
+        machine = self.begun(300 * SIZE, draw=lambda _: bits.pop())
+        # First some packets are spared.
+        self.assertEqual(self.acked(machine, 1, 65), [1])
+        last, doubt = 1, limits.RMPP_PROOF
+        while doubt > 0:
+            bit = bits[-1]
+            self.assertEqual(self.acked(machine, last, 65), [last + 1, 1] if bit else [1])
+            last, doubt = last + bit, doubt - 1 - bit
+        expected = list(range(last + 1, 66))
+        self.assertEqual(self.acked(machine, last, 65), expected)
+        self.assertEqual(self.passed(machine), expected)
         for _ in range(RMPP_RETRIES - 1):
-            self.assertEqual(self.passed(machine), [RMPP_PROOFS + 1])
+            self.assertEqual(self.passed(machine), [last + 1])
         self.assertEqual(len(self.passed(machine)), 1)
         self.assertIs(machine.status, TransferStatus.TOO_MANY_RETRIES)
+
+    def test_proofAgainst(self) -> None:
+        """
+        An ACK of less than was sent draws nothing, and takes one round more.
+        """
+        machine = self.begun(300 * SIZE, draw=lambda _: 1)
+        drawn = [self.acked(machine, 1, 65) for _ in range(3)]
+        self.assertEqual(drawn, [[1], [2, 1], []])
+        self.assertEqual(self.passed(machine), [2, 1])
+        last = 2 + limits.RMPP_PROOF // 2 + 1
+        for number in range(2, last):
+            self.assertEqual(self.acked(machine, number, 65), [number + 1, 1])
+        self.assertEqual(self.acked(machine, last, 65), list(range(last + 1, 66)))
+
+    def test_proofWaits(self) -> None:
+        """
+        A window without room proves nothing, until there is.
+        """
+        machine = self.begun(300 * SIZE, draw=lambda _: 1)
+        self.assertEqual([self.acked(machine, 1, window) for window in (1, 1, 1, 2)], [[], [], [], [2, 1]])
 
     def test_unprovenLoss(self) -> None:
         """
         A segment, its probe or the ACK may be lost while the receiver proves itself: the transfer goes on.
         """
-        machine = self.begun(9 * SIZE, isProven=False)
+        machine = self.begun(9 * SIZE, draw=getrandbits)
         self.acked(machine, 1, 65)
         # The ACK was lost: one is asked for.
         self.assertEqual(self.passed(machine), [1])
@@ -249,7 +309,7 @@ class TimerTests(SenderTestCase):
         """
         A repeated request draws the first segment, once, and nothing when that has arrived.
         """
-        machine = self.begun(isProven=False)
+        machine = self.begun(draw=getrandbits)
         self.assertEqual(seen(machine.repeat())[0][:3], (DATA, 0, 1))
         self.acked(machine, 1, 4)
         self.assertEqual(machine.repeat(), [])

@@ -12,15 +12,22 @@ Inputs of a transfer that is under way; when it has ended nothing happens::
     a response                it ends, SUCCESS
     anything wrong            it ends with the fault; sends ABORT
 
-The receiver of a response may not exist: whoever asked may have forged the address.  Until several ACKs have
-come from there, each of something new, one packet from there draws two at most.  Receivers acknowledge at the
-end of the window that they have announced, and a segment that they have acknowledged at once (Linux
-C{mad_rmpp.c} C{continue_rmpp}): so each of these ACKs draws the next segment, and segment 1 again for its
-ACK.
+The receiver of a response may not exist: whoever asked may have forged the address, and may forge ACKs.
+Until it has proved itself one packet from there draws two at most.  It proves itself by what only those know
+who get what is sent: which segment was the last.  Receivers acknowledge at the end of the window that they
+have announced, and a segment that they have acknowledged at once (Linux C{mad_rmpp.c} C{continue_rmpp}): so
+in each round segment 1 goes again, for its ACK, and chance decides whether the next segment goes before it.
+An ACK of what was not sent ends the transfer, as any such ACK does: so one of the next segment tells more
+than one of the same, and one of less than was sent tells against it, but little, as packets get lost.  With
+these weights no choice of ACKs is better than another for a forger (the expectation of 2 to the power of half
+their sum does not grow).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from twisted_ib import limits
 from twisted_ib.hca.base.timers import timeoutSeconds
 from twisted_ib.hca.mad.rmpp import segments
 from twisted_ib.hca.mad.rmpp.segments import (
@@ -51,10 +58,6 @@ RMPP_ACK_SECONDS = 2.0
 RMPP_RETRIES = 7
 #: The same until the first ACK: a request with a forged source draws two packets and no more.
 RMPP_RETRIES_UNPROVEN = 1
-#: ACKs, each of something new, that prove a receiver.
-RMPP_PROOFS = 8
-#: Packets that one from a receiver draws that has not proved itself.
-RMPP_REFLECTED = 2
 
 
 class Sender:
@@ -71,14 +74,17 @@ class Sender:
         "_at",
         "_budget",
         "_data",
+        "_doubt",
+        "_draw",
         "_end",
         "_head",
         "_idleAt",
+        "_isLong",
         "_left",
-        "_proofs",
         "_repeatsOne",
         "_sent",
         "_timeout",
+        "_tossed",
         "_turns",
         "_window",
         "acknowledged",
@@ -93,22 +99,29 @@ class Sender:
         data: bytes,
         now: float,
         *,
-        isProven: bool = True,
+        draw: Callable[[int], int] | None = None,
         expectsResponse: bool = False,
     ) -> None:
         """
         @param head: all octets in front of the data, which each segment begins with.
         @param data: its data, of any length.
-        @param isProven: whether the receiver is known to exist.
+        @param draw: gives so many bits that nobody can guess, by which the receiver proves that it exists;
+            L{None} for one that is known to.
         @param expectsResponse: whether the receiver answers with a transfer (a double-sided one).
         """
         self._head, self._data, self._at = head, data, len(head)
         self.count = max(1, -(-len(data) // (MAD_BYTES - self._at)))
         self._window = 1
         self._timeout = RMPP_ACK_SECONDS
+        isProven = draw is None
         self._left = RMPP_RETRIES if isProven else RMPP_RETRIES_UNPROVEN
-        #: ACKs that are yet to prove the receiver, and packets that may be sent until then.
-        self._proofs, self._budget = 0 if isProven else RMPP_PROOFS, RMPP_REFLECTED
+        #: What is yet to prove the receiver, and packets that may be sent until then; what chance has decided
+        #: in the round that the next ACK answers.
+        self._doubt, self._budget = 0 if isProven else limits.RMPP_PROOF, limits.RMPP_REFLECTED
+        self._tossed: int | None = None
+        self._draw = draw
+        #: A round proves half as much again, on average; what has fewer segments is there sooner without.
+        self._isLong = self.count * 3 > limits.RMPP_PROOF * 2
         self._repeatsOne = not isProven
         self._turns = expectsResponse
         self._sent = self.acknowledged = 0
@@ -131,7 +144,7 @@ class Sender:
         """
         if self.status is not None:
             return []
-        self._budget += RMPP_REFLECTED
+        self._budget += limits.RMPP_REFLECTED
         header = headerOf(mad)
         wrong = fault(header)
         if header.type in (STOP, ABORT):
@@ -168,15 +181,29 @@ class Sender:
             self._finish(TransferStatus.SUCCESS)
             # IBTA vol. 1 13.6.3.3: this ACK gives the response its window.
             return [control(self._head, self._at, ACK, window=1, responds=False)] if self._turns else []
-        if self._proofs:
-            return self._begun(now) if isNew else []
+        if self._doubt > 0:
+            return self._proved(number, now)
         return self._more(now) if self._sent < self.count else []
 
-    def _begun(self, now: float) -> list[bytes]:
-        self._proofs -= 1
-        if not self._proofs:
+    def _proved(self, number: int, now: float) -> list[bytes]:
+        isSeen = number == self._sent
+        if self._tossed is not None:
+            self._doubt -= 1 + self._tossed if isSeen else -2
+            self._tossed = None
+        if not isSeen:
+            # A segment is lost, or an ACK came twice, or it is a guess: the deadline asks again.
+            return []
+        if self._doubt <= 0:
             return self._more(now)
-        self._sent = max(self._sent, min(self._stop(), self.acknowledged + 1))
+        # Where the window has no room nothing is left to chance.
+        if self._stop() == self._sent:
+            return []
+        if not self._isLong or self._draw is None:
+            self._sent += 1
+        # What is left then is for what gets lost.
+        elif self._budget > limits.RMPP_SPARED:
+            self._tossed = self._draw(1)
+            self._sent += self._tossed
         return self._probe(now)
 
     def _probe(self, now: float) -> list[bytes]:
@@ -201,9 +228,9 @@ class Sender:
             reason = TransferStatus.TIME_TOO_LONG if isLate else TransferStatus.TOO_MANY_RETRIES
             abort = self.abort(reason)
             # A receiver that never showed itself may not exist: it gets no third packet.
-            return abort if self.acknowledged and (self._budget or not self._proofs) else []
+            return abort if self.acknowledged and (self._budget or self._doubt <= 0) else []
         self._left -= 1
-        if self._proofs:
+        if self._doubt > 0:
             return self._probe(now)
         # From the first that is not acknowledged, as Linux mad_rmpp.c ib_retry_rmpp: its receiver
         # acknowledges nothing while there is a gap.
@@ -224,7 +251,7 @@ class Sender:
         """
         if self.status is not None:
             return []
-        self._budget += RMPP_REFLECTED
+        self._budget += limits.RMPP_REFLECTED
         if self.acknowledged:
             return []
         self._budget -= 1
@@ -285,8 +312,6 @@ class Sender:
 
 __all__ = [
     "RMPP_ACK_SECONDS",
-    "RMPP_PROOFS",
-    "RMPP_REFLECTED",
     "RMPP_RETRIES",
     "RMPP_RETRIES_UNPROVEN",
     "RMPP_SEGMENTS_SENT",

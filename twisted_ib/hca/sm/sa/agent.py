@@ -99,7 +99,7 @@ class Administration:
         @param count: called with the name of each loss.
         """
         self._manager = manager
-        self._randomBits = randomBits
+        self.randomBits = randomBits
         self.count = count
         self._now = 0.0
         self._known: dict[int, Port] = {}
@@ -110,7 +110,7 @@ class Administration:
 
     def _begin(self) -> None:
         self.transfers = Transfers(self)
-        self.events = Events(self._manager, self.timers, self._randomBits, self.count)
+        self.events = Events(self._manager, self.timers, self.randomBits, self.count)
         self.groups = Groups(self._manager, self._groupChanged)
         self.services = Services(self._manager, self.timers)
 
