@@ -59,7 +59,7 @@ class MistakeTests(ProcessTestCase):
         other connections go on.
         """
         for reactor in ("ib", "epoll", "select"):
-            self.end(reactor, "ConnectionLost")
+            self.end(reactor, "ConnectionDone")
 
     def test_peerCloses(self) -> None:
         """

@@ -344,7 +344,7 @@ class TroubleTests(SwitchTestCase):
         self.assertRaises(ChildError, client.answer, 0.3)
         server.kill()
         self.assertDied(self.assertRaises(ChildError, client.answer))
-        client.event("lost", reason="ConnectionLost")
+        client.event("lost", reason="ConnectionDone")
 
     def test_timeout(self) -> None:
         """

@@ -21,7 +21,7 @@ class IFabricProgress(Interface):
     rung = Attribute("How often a peer was woken.")
     sleeps = Attribute("How often this side went to sleep.")
 
-    def octets():  # type: ignore[no-untyped-def]
+    def octets() -> tuple[int, int] | None:
         """
         @return: the octets sent and received, with the records' headers; L{None} if not counted.
         """

@@ -298,7 +298,7 @@ class Device(DeviceProgress, Identity):
         beside = dict(Counter(self.countersBeside).most_common(SWITCH_COUNTERS_SHOWN))
         events = {**beside, **self.counters, "management_sent": self.cm.messagesSent}
         events |= {"sleeps": self.fabric.sleeps, "doorbells_rung": self.fabric.rung}
-        octets = self.fabric.octets()
+        octets: tuple[int, int] | None = self.fabric.octets()
         if octets is not None:
             # As in the port's counters (IBTA vol. 1 16.1.3.5), in units of four octets.
             events |= {"port_xmit_data": octets[0] // 4, "port_rcv_data": octets[1] // 4}

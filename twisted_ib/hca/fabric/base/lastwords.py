@@ -13,7 +13,7 @@ only whether these end in order or are reset.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from twisted_ib import limits
 
@@ -21,6 +21,7 @@ from twisted_ib import limits
 UNREAD: Final = 1 << 32
 #: More than the number of any message.
 UNKNOWN: Final = 1 << 62
+Cells = memoryview | list[int]
 
 
 def slots(start: int) -> list[int]:
@@ -40,12 +41,12 @@ class LastWords:
 
     __slots__ = ("cells", "free")
 
-    def __init__(self, cells: Any = None, start: int = 0) -> None:
+    def __init__(self, cells: Cells | None = None, start: int = 0) -> None:
         """
         @param cells: Zeroed, from C{start} on L{limits.LAST_WORDS} slots of two.
         """
-        self.cells = [0, 0] if cells is None else cells
-        self.free = [] if cells is None else slots(start)[::-1]
+        self.cells: Cells = [0, 0] if cells is None else cells
+        self.free: list[int] = [] if cells is None else slots(start)[::-1]
 
     def silence(self) -> None:
         """
@@ -58,13 +59,13 @@ class LastWords:
 NO_WORDS: Final = LastWords()
 
 
-def lastWords(cells: Any, start: int) -> dict[int, int]:
+def lastWords(cells: Cells, start: int) -> dict[int, int]:
     """
     Read what a dead peer has left.
 
     @return: For each queue pair of ours that may end in order, the last message that it must have received.
     """
-    found = {}
+    found: dict[int, int] = {}
     for index in slots(start):
         number = cells[index]
         if 0 < number < UNREAD:

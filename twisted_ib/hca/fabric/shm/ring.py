@@ -590,7 +590,9 @@ class RingPath(HostPath):
 
     def _unread(self) -> set[int] | None:
         # The peer's queue pairs that did not get all bytes; None if it left no HEAD that could be.
-        found, head, tail = set(), self._peerCells[HEAD], self._tail
+        found: set[int] = set()
+        head: int = self._peerCells[HEAD]
+        tail = self._tail
         if not self._peerHead <= head <= tail:
             return None
         # It died while a record was delivered, as by os._exit: that counts as read.
