@@ -24,6 +24,7 @@ from tests.support.calls import requireReplaceable
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import select, socket
 from twisted_ib.blocking import loop as module
+from twisted_ib.hca.device.registry import addDevice, removeDevice
 
 #: A program that writes more than the medium holds, and ends; its argument is the port.
 _WRITER = """
@@ -365,6 +366,18 @@ class LoopTests(BlockingTestCase):
         self.assertFalse(self.inThread(lock.acquire, False).result(HANG_SECONDS))
         lock.release()
         self.assertTrue(self.inThread(lock.acquire, False).result(HANG_SECONDS))
+
+    def test_closedListening(self) -> None:
+        """
+        A socket that listens when the loop is closed does not find a device that is added later.
+        """
+        listener = self.server()
+        part = listener.sdp
+        self.assertTrue(part.sdpListeners)
+        self.loop.close()
+        addDevice("more", "loopback")
+        self.addCleanup(removeDevice, "more")
+        self.assertEqual((part.connected, part.sdpListeners), (False, ()))
 
     def test_end(self) -> None:
         """

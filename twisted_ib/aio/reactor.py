@@ -12,15 +12,11 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from twisted.internet.error import ConnectionDone
-from twisted.python.failure import Failure
-
 from twisted_ib.reactor.asyncioreactor import IBAsyncioReactor
 
 if TYPE_CHECKING:
     from twisted_ib.aio.loop import EventLoop
 
-_CLOSED = Failure(ConnectionDone())
 #: Those with devices to close.
 _open: WeakSet[LoopReactor] = WeakSet()
 
@@ -67,10 +63,7 @@ class LoopReactor(IBAsyncioReactor):
         self._life.close()
         self.setTurn(None)
         self.fireSystemEvent("shutdown")
-        for port in list(getattr(self._switch, "ports", ())):
-            # A server that was not closed: devices that are added later do not find it any more.
-            if port.connected:
-                port.connectionLost(_CLOSED)
+        self.closePorts()
 
 
 @atexit.register

@@ -112,7 +112,7 @@ class Listening(SocketListeners):
         """
         One socket has closed it; the last one ends it.
         """
-        if self.loop.forked:
+        if self.loop.forked or self.loop.closed:
             return
         with self.loop:
             self.sockets -= 1

@@ -164,8 +164,9 @@ class DrivenReactor(IBReactor):
 
     def dispose(self) -> None:
         """
-        Close its descriptors: it runs no more turns.
+        Close its ports and descriptors: it runs no more turns.
         """
+        self.closePorts()
         self.waker.connectionLost(Failure(ConnectionDone()))
         self._poller.close()
 
@@ -197,6 +198,7 @@ class BlockingLoop:
     @ivar driven: That counts the reactor's turns.
     @ivar sleeping: Whether the leader sleeps, without the lock.
     @ivar forked: Whether this process is a child of the one that has the devices.
+    @ivar closed: Whether L{close} was called: there is nothing left to close.
     @ivar orphans: Connections whose sockets were never closed, which the next turn closes.
     """
 
@@ -205,7 +207,7 @@ class BlockingLoop:
         self.reactor = DrivenReactor(self)
         self.turn = self.reactor.turn
         self.driven = self.reactor._loop
-        self.sleeping = self.forked = False
+        self.sleeping = self.forked = self.closed = False
         self.orphans: deque[Any] = deque()
         self.owner = get_ident()
         self._leader = 0
@@ -477,6 +479,7 @@ class BlockingLoop:
             letAllGo(self)
             self.reactor.fireSystemEvent("shutdown")
             self.reactor.dispose()
+            self.closed = True
             if forGood:
                 self.lock.acquire()
 

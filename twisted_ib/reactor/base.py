@@ -16,8 +16,10 @@ from socket import AF_INET, AF_INET6
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from twisted.internet.error import ConnectionDone
 from twisted.logger import Logger
 from twisted.python import threadable
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib import limits
@@ -328,6 +330,15 @@ class IBReactorBase(_Reactor):
         The same if it was needed already, else L{None}.
         """
         return self._switch
+
+    def closePorts(self) -> None:
+        """
+        Close the ports that nobody has closed: this reactor has ended, and devices that are added later do
+        not find them any more.
+        """
+        for port in list(getattr(self._switch, "ports", ())):
+            if port.connected:
+                port.connectionLost(Failure(ConnectionDone()))
 
     # -- messages and RDMA
 
