@@ -22,8 +22,11 @@ PROGRAM = ("-m", "tests.sdp.dying")
 class DeathTests(SynchronousTestCase):
     """
     Two processes, one of which dies, by C{os._exit} and by SIGKILL.
+
+    @cvar cases: The kinds of survivors and of deaths; C{tests/soak/processes/test_deaths.py} has all.
     """
 
+    cases: tuple[tuple[str, str], ...] = (("blocking", "exit"), ("twisted", "kill"))
     timeout = 4 * HANG_SECONDS
 
     def setUp(self) -> None:
@@ -50,10 +53,9 @@ class DeathTests(SynchronousTestCase):
 
     def outcomes(self, what: str, dying: str = "dead") -> list[str]:
         """
-        Return what each kind of survivor says of each death.
+        Return what the survivor of each case says.
         """
-        cases = [(each, how) for each in ("blocking", "twisted", "aio") for how in ("exit", "kill")]
-        living = [(self.started(survivor), how) for survivor, how in cases]
+        living = [(self.started(survivor), how) for survivor, how in self.cases]
         deaths = [(one, self.started(dying, self.line(one), how, what), how) for one, how in living]
         said = []
         for one, dead, how in deaths:
@@ -68,19 +70,19 @@ class DeathTests(SynchronousTestCase):
         """
         One that has sent everything and received nothing: the end.
         """
-        self.assertEqual(self.outcomes("idle"), ["1 end"] * 6)
+        self.assertEqual(self.outcomes("idle"), ["1 end"] * len(self.cases))
 
     def test_read(self) -> None:
         """
         One that has read all: the end.
         """
-        self.assertEqual(self.outcomes("read"), ["5 end"] * 6)
+        self.assertEqual(self.outcomes("read"), ["5 end"] * len(self.cases))
 
     def test_unread(self) -> None:
         """
         One that has read a part: a reset.
         """
-        self.assertEqual(self.outcomes("unread"), ["5 ConnectionResetError"] * 6)
+        self.assertEqual(self.outcomes("unread"), ["5 ConnectionResetError"] * len(self.cases))
 
     def test_pending(self) -> None:
         """
@@ -93,10 +95,10 @@ class DeathTests(SynchronousTestCase):
         """
         One that has read all, within the callback that got it: the end.
         """
-        self.assertEqual(self.outcomes("read", "callback"), ["5 end"] * 6)
+        self.assertEqual(self.outcomes("read", "callback"), ["5 end"] * len(self.cases))
 
     def test_written(self) -> None:
         """
         One that has written in the callback in which it dies: a reset.
         """
-        self.assertEqual(self.outcomes("written", "callback"), ["5 ConnectionResetError"] * 6)
+        self.assertEqual(self.outcomes("written", "callback"), ["5 ConnectionResetError"] * len(self.cases))
