@@ -409,9 +409,11 @@ class ConnectionTable:
     def _takeREP(self, source: Any, message: REP, now: float) -> None:
         connection = self._find(source, message)
         if connection is None:
-            # Linux cm.c cm_rep_handler does so too.  A passive side that was away cannot learn otherwise that
-            # we gave up before its REP came.
-            self._disown(source, message, MessageKind.REP)
+            number = message.remoteCommunicationID
+            if number not in self._connections and number not in self._timewait.ids:
+                # Linux cm.c cm_rep_handler does so too.  A passive side that was away cannot learn otherwise
+                # that we gave up before its REP came; an id in TIMEWAIT was known to both ends.
+                self._refuse(source, message, MessageKind.REP, RejectReason.INVALID_COMMUNICATION_ID)
             return
         # A repeated REP: the state machine repeats the RTU or MRA.
         if connection.remoteID:
@@ -470,11 +472,10 @@ class ConnectionTable:
 
     def _takeRTU(self, source: Any, message: RTU, now: float) -> None:
         connection = self._find(source, message)
-        if connection is None:
-            # Its sender would wait for data on what it takes for open.
-            self._disown(source, message, MessageKind.OTHER)
-        elif not connection.feed(_RTU, message, now) and connection.state is not State.ESTABLISHED:
-            # Repeated there, see CM_READY_REPEATS.
+        # One for an id that nobody has is no sign: a DREQ may have overtaken it.
+        if connection is None or connection.feed(_RTU, message, now):
+            return
+        if connection.state is not State.ESTABLISHED:  # Repeated there, see CM_READY_REPEATS.
             self.counters["unexpected"] += 1
 
     def _takeDREQ(self, source: Any, message: DREQ, now: float) -> None:
@@ -537,19 +538,13 @@ class ConnectionTable:
         if not connection.feed(given, message, now):
             self.counters["unexpected"] += 1
 
-    def _disown(self, source: Any, message: REP | RTU, kind: MessageKind) -> None:
-        # An id in TIMEWAIT was known to both ends: a DREQ has overtaken the message.
-        number = message.remoteCommunicationID
-        if number not in self._connections and number not in self._timewait.ids:
-            self._refuse(source, message, kind, RejectReason.INVALID_COMMUNICATION_ID)
-
-    def _refuse(self, source: Any, message: REQ | REP | RTU, kind: MessageKind, reason: RejectReason) -> None:
+    def _refuse(self, source: Any, message: REQ | REP, kind: MessageKind, reason: RejectReason) -> None:
         reject = REJ(
             remoteCommunicationID=message.localCommunicationID,
             messageRejected=kind,
             reason=reason,
         )
-        if not isinstance(message, REQ):
+        if isinstance(message, REP):
             reject.localCommunicationID = message.remoteCommunicationID
         self.send((source, reject.attribute, self.pack(reject)))
 
