@@ -178,6 +178,15 @@ class NodeTests(SynchronousTestCase):
         self.counts[1]["linkDownedCounter"] += 7
         self.assertEqual(self.ask(PortCounters(portSelect=1)).linkDownedCounter, 7)
 
+    def test_fallen(self) -> None:
+        """
+        A count below what it was when it was cleared is 0.
+        """
+        self.counts[1]["portRcvData"] = 7
+        self.ask(PortCounters(portSelect=1, counterSelect=0xFFFF), SET)
+        self.counts[1]["portRcvData"] = 3
+        self.assertEqual(self.ask(PortCounters(portSelect=1)).portRcvData, 0)
+
     def test_ports(self) -> None:
         """
         A CA tells of the port that was asked, a switch of any, and of all together.

@@ -248,7 +248,8 @@ class PMA:
 
     def _value(self, kind: _Kind, number: int, name: str, counts: Mapping[str, int]) -> int:
         value = counts.get(name, 0) - self._set.get((kind.attribute.ID, number, name), 0)
-        return value if kind.sticks else value & kind.maxima[name]
+        # Less than it was set to: a broken path took back octets.
+        return max(0, value) if kind.sticks else value & kind.maxima[name]
 
     def _write(self, kind: _Kind, number: int, asked: Any, counts: Mapping[str, int]) -> None:
         select = asked.counterSelect | getattr(asked, "counterSelect2", 0) << 16

@@ -249,7 +249,8 @@ class RingPath(HostPath):
         """
         @return: See L{RecordPath.octets}: from the positions, with each record's rounding.
         """
-        return self._tail - self._skipped, self._head - self._passed
+        # A peer that breaks the ring amid a turn is behind what was passed over.
+        return self._tail - self._skipped, max(0, self._head - self._passed)
 
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
         """
