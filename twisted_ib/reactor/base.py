@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from twisted.internet.posixbase import PosixReactorBase as _Reactor
 
     from twisted_ib.internet.channel import DeviceChannel
+    from twisted_ib.reactor.switch.switch import Switch
 else:
     #: Beside a reactor of Twisted's among the bases of a class.
     _Reactor = object
@@ -336,7 +337,8 @@ class IBReactorBase(_Reactor):
         Close the ports that nobody has closed: this reactor has ended, and devices that are added later do
         not find them any more.
         """
-        for port in list(getattr(self._switch, "ports", ())):
+        switch: Switch | None = self._switch
+        for port in () if switch is None else list(switch.ports):
             if port.connected:
                 port.connectionLost(Failure(ConnectionDone()))
 
