@@ -22,7 +22,7 @@ from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.errors import UnknownDeviceError, WrongThreadError
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.verbs.base import hub as hubModule
-from twisted_ib.hca.verbs.base.hub import _TAKEN, Hub, hub, locked
+from twisted_ib.hca.verbs.base.hub import _TAKEN, Hub, WakeupPipe, hub, locked
 
 
 class HubTests(SynchronousTestCase):
@@ -273,6 +273,25 @@ class HubTests(SynchronousTestCase):
         self.near.close(device)
         thread.join(HANG_SECONDS)
         self.assertEqual(results, [True])
+
+    def test_closedBesideSleeper(self) -> None:
+        """
+        A thread that serves peers sleeps on although a device was closed under it.
+        """
+        self.open(self.near).close()
+        sleeper = WakeupPipe()
+        self.addCleanup(sleeper.close)
+        sleeper.wake()
+        self.assertTrue(self.near.attend(sleeper))
+
+    def test_failedSleep(self) -> None:
+        """
+        A sleep that fails leaves nobody behind whom later verbs would wake in vain.
+        """
+        sleeper = WakeupPipe()
+        sleeper.close()
+        self.assertRaises(OSError, self.near.attend, sleeper)
+        self.near.close(self.near.open("shm0"))
 
     def test_openingWakesSleepers(self) -> None:
         """

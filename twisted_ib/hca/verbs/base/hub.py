@@ -328,7 +328,8 @@ class Hub:
         # just before.  Sleepers arm again.
         self._armed = False
         for device in self.devices:
-            device.fabric.look()
+            if not device.closed:
+                device.fabric.look()
         self._wakeSleepers()
 
     def wake(self) -> None:
@@ -391,7 +392,7 @@ class Hub:
 
     def _pending(self) -> bool:
         for device in self.devices:
-            if device.busy():
+            if not device.closed and device.busy():
                 return True
         return False
 
@@ -400,6 +401,8 @@ class Hub:
         self._until = 0.0
         left, until = float("inf"), float("inf")
         for device in self.devices:
+            if device.closed:
+                continue
             # The device got work while it was being armed: do not sleep.
             if not device.arm():
                 return 0.0
@@ -418,19 +421,23 @@ class Hub:
         @param sleeper: the calling thread's.
         @return: whether no other thread has driven since.
         """
+        try:
+            with self:
+                n = self.drive()
+                before = self.drives
+                # A thread in wait() already drives: a second sleeper would wake for the same doorbells.
+                if not n and not self._sleepers:
+                    self._sleepers.add(sleeper)
+                    due = self._arm()
+                else:
+                    due = 0.0
+            if due > 0:
+                self._sleep(sleeper, due, None)
+        finally:
+            # After a failure too: one whose pipe is closed would fail every verb that wakes the sleepers.
+            with self:
+                self._sleepers.discard(sleeper)
         with self:
-            n = self.drive()
-            before = self.drives
-            # A thread in wait() already drives: a second sleeper would wake for the same doorbells.
-            if not n and not self._sleepers:
-                self._sleepers.add(sleeper)
-                due = self._arm()
-            else:
-                due = 0.0
-        if due > 0:
-            self._sleep(sleeper, due, None)
-        with self:
-            self._sleepers.discard(sleeper)
             return self.drives == before and not self._sleepers
 
     @property
@@ -447,7 +454,8 @@ class Hub:
         poller = select.poll()
         with self:
             for device in self.devices:
-                poller.register(device.fabric.fileno(), select.POLLIN)
+                if not device.closed:
+                    poller.register(device.fabric.fileno(), select.POLLIN)
         poller.register(sleeper.fd, select.POLLIN)
         # Milliseconds, rounded up: a deadline that has not quite passed would make this spin.
         milliseconds = None if due == float("inf") else min(int(due * 1000) + 1, 1 << 30)
