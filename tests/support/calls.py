@@ -4,6 +4,7 @@ How often functions are called, for tests of what a message costs; and what a te
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections import Counter
@@ -40,11 +41,15 @@ def called(act: Callable[[], object], under: str = "") -> Counter[str]:
         if event == "call" and code.co_filename.startswith(under) and code.co_name not in _INLINED:
             calls[code.co_name] += 1
 
+    # What a collection of garbage calls belongs to whoever left it, often an earlier test.
+    gc.collect()
+    gc.disable()
     sys.setprofile(profile)
     try:
         act()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return calls
 
 
