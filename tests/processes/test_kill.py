@@ -85,12 +85,17 @@ class RoleTests(KillTestCase):
 
     def test_sending(self) -> None:
         """
-        The victim is sending; all that was published arrives in order.
+        The victim is sending; all that was published arrives in order, and if that is not all that it
+        wrote, the end is none in order.
         """
         self.start()
         self.victim.ask("stream", wire=self.theirs, count=1_000_000)
         self.survivor.ask("received", wire=self.mine, count=20 * CHUNK_BYTES)
-        event = self.die(reason="ConnectionLost")
+        event = self.die()
+        # It dies with bytes left in its own memory, or between two writes of its turn, when all has left.
+        self.assertIn(event["reason"], ("ConnectionLost", "ConnectionDone"))
+        if event["reason"] == "ConnectionDone":
+            self.assertEqual(event["received"] % CHUNK_BYTES, 0)
         got = event["received"]
         whole, rest = divmod(got, CHUNK_BYTES)
         chunk = content(0, CHUNK_BYTES)
