@@ -19,7 +19,8 @@ SHOWN = 60
 PURE = (
     *("tests.configuration", "tests.ipoib.protocol", "tests.rds.protocol", "tests.sdp.protocol"),
     *("tests.hca.base", "tests.hca.cm", "tests.hca.connection", "tests.hca.mad", "tests.hca.memory"),
-    *("tests.hca.queues", "tests.hca.services", "tests.hca.sm", "tests.hca.transport", "tests.hca.wire"),
+    *("tests.hca.queues", "tests.hca.services", "tests.hca.transport", "tests.hca.wire"),
+    *("tests.subnet.network", "tests.subnet.sa", "tests.subnet.sm", "tests.subnet.sma"),
     "tests.hca.fabric.iwarp.protocol",
 )
 

@@ -103,7 +103,7 @@ def cprograms(run: Run, tested: Path, sample: bool = False) -> None:
     Debian's own programs of verbs on the libraries for C programs, which need a compiler, headers and a
     Python with a shared libpython.
     """
-    names = ["tests.cprograms.sample"] if sample else ["-j2", "tests.cabi", "tests.cprograms"]
+    names = ["tests.cprograms.sample"] if sample else ["-j2", "tests.verbs.c", "tests.cprograms"]
     _trial(run, "C programs", 1800, tested, names, {"TWISTED_IB_CPROGRAMS": "1"})
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.stepping import clockNanoseconds
 from benchmarks.steps import Table
-from twisted_ib.hca.verbs import (
+from twisted_ib.verbs.pyverbs import (
     CQ,
     MR,
     PD,

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterator
 from threading import Thread
 
-from twisted_ib.hca import verbs
-from twisted_ib.hca.verbs import enums
+from twisted_ib.verbs import pyverbs as verbs
+from twisted_ib.verbs.pyverbs import enums
 
 STEPS = enums.IBV_QPS_INIT, enums.IBV_QPS_RTR, enums.IBV_QPS_RTS
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pingpong import MTUS, main, optionsOf
 from rendezvous import Address
 
-from twisted_ib.hca import verbs
-from twisted_ib.hca.verbs import enums
+from twisted_ib.verbs import pyverbs as verbs
+from twisted_ib.verbs.pyverbs import enums
 
 RECV, SEND = 1, 2  # Ids of the requests; together, bits that say which of them are not done yet.
 

@@ -19,8 +19,8 @@ from ibv_rc_pingpong import RECV, SEND, PingPong
 from pingpong import main, optionsOf, positive
 from rendezvous import Address
 
-from twisted_ib.hca import verbs
-from twisted_ib.hca.verbs import enums
+from twisted_ib.verbs import pyverbs as verbs
+from twisted_ib.verbs.pyverbs import enums
 
 ADDRESSES = 256  # So many are exchanged, however many queue pairs there are.
 

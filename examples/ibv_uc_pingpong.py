@@ -14,7 +14,7 @@ from ibv_rc_pingpong import PingPong
 from pingpong import MTUS, main, optionsOf
 from rendezvous import Address
 
-from twisted_ib.hca.verbs import QPAttr, enums
+from twisted_ib.verbs.pyverbs import QPAttr, enums
 
 
 class UnreliablePingPong(PingPong):

@@ -18,7 +18,7 @@ from ibv_rc_pingpong import SEND, PingPong
 from pingpong import main, optionsOf
 from rendezvous import Address
 
-from twisted_ib.hca.verbs import AH, QP, Context, QPAttr, QPCap, QPInitAttr, SendWR, enums
+from twisted_ib.verbs.pyverbs import AH, QP, Context, QPAttr, QPCap, QPInitAttr, SendWR, enums
 
 HEADER = 40  # Octets of the GRH, the global route header.
 QKEY = 0x11111111

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rendezvous import exchange
 
-from twisted_ib.hca.verbs import Context, PyverbsError, get_device_list
+from twisted_ib.verbs.pyverbs import Context, PyverbsError, get_device_list
 
 if TYPE_CHECKING:
     from ibv_rc_pingpong import PingPong

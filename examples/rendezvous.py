@@ -16,7 +16,7 @@ from collections.abc import Callable
 from ipaddress import IPv6Address
 from typing import NamedTuple
 
-from twisted_ib.hca.verbs import GID, AHAttr, GlobalRoute
+from twisted_ib.verbs.pyverbs import GID, AHAttr, GlobalRoute
 
 LINE = re.compile(rb"([0-9a-f]{4}):([0-9a-f]{6}):([0-9a-f]{6}):([0-9a-f]{32})\0")
 LINE_BYTES = len("0000:000000:000000:") + 32 + len("\0")

@@ -19,7 +19,7 @@ from threading import Thread
 
 from cmconnection import Connection, Disconnected, calls, route
 
-from twisted_ib.hca.verbs import CMID, MR, PyverbsError, enums
+from twisted_ib.verbs.pyverbs import CMID, MR, PyverbsError, enums
 
 NOTE = Struct("!QII")  # Sent to the peer: an address, the key of the memory there, its length.
 

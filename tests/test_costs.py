@@ -20,18 +20,18 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from benchmarks.counted import Stream
 from tests.hca.addressed import onWire
-from tests.hca.verbs.pair import End, VerbsTestCase
 from tests.rds.ends import Process, ProcessesTestCase, Recorder
 from tests.rds.media.test_addressed import THERE, AddressedTestCase
 from tests.support.calls import PACKAGE, called
 from tests.support.rundirectory import ownRunDirectory
-from twisted_ib.hca.verbs import SGE, RecvWR, SendWR, enums
-from twisted_ib.hca.verbs.base import hub as hubs
+from tests.verbs.pyverbs.pair import End, VerbsTestCase
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rdma import connectRDMA, listenRDMA
 from twisted_ib.rds import listenRDS
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.sdp import connectSDP, listenSDP
+from twisted_ib.verbs.core import hub as hubs
+from twisted_ib.verbs.pyverbs import SGE, RecvWR, SendWR, enums
 
 #: A message's bytes.
 DATA = bytes(64)

@@ -38,11 +38,11 @@ REACTOR = {
     "twisted_ib.reactor.base",
     "twisted_ib.reactor.ibreactor",
     "twisted_ib.reactor.loop",
-    "twisted_ib.reactor.rules",
-    "twisted_ib.reactor.rules.sighup",
+    "twisted_ib.switch.rules",
+    "twisted_ib.switch.rules.sighup",
     "twisted_ib.reactor.socketreport",
-    "twisted_ib.reactor.switch",
-    "twisted_ib.reactor.switch.reason",
+    "twisted_ib.switch",
+    "twisted_ib.switch.reason",
     "twisted_ib.reactor.waker",
 }
 

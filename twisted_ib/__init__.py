@@ -1,1 +1,33 @@
-"""RDMA under Twisted: a software HCA; SDP, RDS and messages over it; a reactor; and commands."""
+"""
+RDMA under Twisted: a software HCA; SDP, RDS and messages over it; a reactor; and commands.
+
+Modules:
+
+  - C{aio}: an event loop whose connections and servers go through the offload switch
+  - C{blocking}: blocking sockets over SDP
+  - C{compilation}: marks for mypyc on classes that may be compiled
+  - C{configuration}: its language, C{lexer} to C{parser}, and which C{file} it is
+  - C{errors}: the exceptions of twisted_ib, except Twisted's own
+  - C{hca}: the software host channel adapter (HCA), in the words of somebody who knows TCP
+  - C{interfaces}: interfaces of twisted_ib for Twisted programs
+  - C{internet}: the Twisted side of every protocol on an HCA
+  - C{ipoib}: IP over InfiniBand (RFC 4391, 4392, 4755)
+  - C{limits}: the limits of twisted_ib by name
+  - C{metrics}: the counters of HCAs, and what they have in use
+  - C{rdma}: RDMA messaging for Twisted, on any reactor with C{IReactorFDSet} and C{IReactorTime}
+  - C{rds}: Reliable Datagram Sockets (RDS), wire compatible with Linux, for Twisted
+  - C{reactor}: the reactors C{ib} and C{ib-asyncio}
+  - C{sdp}: The Sockets Direct Protocol (IBTA vol. 1 annex A4)
+  - C{select}: the C{select} module over sockets of SDP
+  - C{selectors}: the C{selectors} module over sockets of SDP
+  - C{socket}: the C{socket} module with streams over SDP
+  - C{subnet}: an InfiniBand subnet in software
+  - C{switch}: SDP for programs that call for TCP, where both ends have SDP
+  - C{tools}: ib-demo, ib-get, ib-devinfo, ib-ss, ib-perf, ib-ping, ib-policy
+  - C{verbs}: the adapter without a reactor, for programs that know libibverbs and librdmacm
+"""
+
+#: The modules that add a fabric to those of the adapter, which does not know them: they are above it.  It
+#: imports them by name when a device is looked for; a program's own calls
+#: L{addFabric<twisted_ib.hca.device.registry.addFabric>}.
+PLUGINS: tuple[str, ...] = ("twisted_ib.subnet.row",)

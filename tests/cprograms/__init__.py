@@ -1,5 +1,5 @@
 """
-Unmodified C programs on the libraries of C{twisted_ib.cabi}: rdma-core's and perftest, as Debian has them.
+Unmodified C programs on the libraries of C{twisted_ib.verbs.c}: rdma-core's and perftest, as Debian has them.
 
 Each is started twice by C{ib-run}, as a server and as its client.  On Debian::
 

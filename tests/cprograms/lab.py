@@ -54,8 +54,8 @@ def unbuilt() -> str | None:
         return "the extra [c] is not installed"
     if shutil.which("stdbuf") is None:
         return "there is no stdbuf"
-    from twisted_ib.cabi.building.build import libraries
     from twisted_ib.errors import LibraryBuildError
+    from twisted_ib.verbs.c.building.build import libraries
 
     try:
         libraries()

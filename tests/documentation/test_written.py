@@ -101,7 +101,7 @@ class WrittenTests(SynchronousTestCase):
         """
         Each kind of fallback is explained, and no other.
         """
-        switch = "".join(path.read_text() for path in (ROOT / "twisted_ib/reactor/switch").glob("*.py"))
+        switch = "".join(path.read_text() for path in (ROOT / "twisted_ib/switch").glob("*.py"))
         kinds = set(re.findall(r'(?:Fallback\(|\bkind = )"(\w+)"', switch))
         self.assertIn("no_listener", kinds)
         self.assertIn("timeout", kinds)
@@ -117,7 +117,7 @@ class WrittenTests(SynchronousTestCase):
         """
         The files that pages send their reader to exist.
         """
-        ours = "hca|internet|rdma|rds|reactor|sdp"
+        ours = "hca|internet|rdma|rds|reactor|sdp|subnet|switch|verbs"
         folders = f"{ours}|benchmarks|docs|examples|newsfragments|tests|twisted|twisted_ib"
         seen = set()
         for page in PAGES:

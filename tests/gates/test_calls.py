@@ -18,11 +18,11 @@ from unittest import mock
 from twisted.trial.unittest import SkipTest
 
 from tests.gates.falling import mayOnlyFall
-from tests.hca.verbs.pair import End, VerbsTestCase
 from tests.support.calls import PACKAGE, called
-from twisted_ib.cabi.verbs.declarations import DECLARATIONS
-from twisted_ib.cabi.verbs.table import TABLE
-from twisted_ib.hca.verbs.base import hub as hubs
+from tests.verbs.pyverbs.pair import End, VerbsTestCase
+from twisted_ib.verbs.c.verbs.declarations import DECLARATIONS
+from twisted_ib.verbs.c.verbs.table import TABLE
+from twisted_ib.verbs.core import hub as hubs
 
 #: A message's bytes.
 DATA = bytes(64)
@@ -78,13 +78,13 @@ class CallTests(VerbsTestCase):
         patched = mock.patch.dict(sys.modules, {_MODULE: _declared()})
         patched.start()
         self.addCleanup(patched.stop)
-        for name in [each for each in sys.modules if each.startswith("twisted_ib.cabi.")]:
+        for name in [each for each in sys.modules if each.startswith("twisted_ib.verbs.c.")]:
             del sys.modules[name]
-        import_module("twisted_ib.cabi.verbs.work")
-        import_module("twisted_ib.cabi.verbs.completion")
-        self.structures = import_module("twisted_ib.cabi.verbs.structures")
-        guarded = import_module("twisted_ib.cabi.errors").guarded
-        handlers = import_module("twisted_ib.cabi.functions")._handlers["verbs"]
+        import_module("twisted_ib.verbs.c.verbs.work")
+        import_module("twisted_ib.verbs.c.verbs.completion")
+        self.structures = import_module("twisted_ib.verbs.c.verbs.structures")
+        guarded = import_module("twisted_ib.verbs.c.errors").guarded
+        handlers = import_module("twisted_ib.verbs.c.functions")._handlers["verbs"]
         self.ffi = self.structures.ffi
         self.calls = {
             row.name: guarded(row, handlers[row.name], self.ffi) for row in TABLE if row.name in handlers
@@ -95,8 +95,8 @@ class CallTests(VerbsTestCase):
         @return: The structure of an object, until the test ends.
         """
         made = self.structures.new(kind, value)
-        handles = import_module("twisted_ib.cabi.handles").handles
-        address = import_module("twisted_ib.cabi.pointers").addressOf(made)
+        handles = import_module("twisted_ib.verbs.c.handles").handles
+        address = import_module("twisted_ib.verbs.c.pointers").addressOf(made)
         self.addCleanup(handles.remove, address, kind)
         return made
 

@@ -20,24 +20,23 @@ from tests.test_layering import ROOT, nameOf, sources
 #: Lines that ask a device or a path for one of its traits, by folder.  Those of the fabrics' own folders may.
 FORKS = {
     "blocking": 2,
-    "cabi/rsocket": 1,
-    "cabi/umad": 2,
     "hca/base": 3,
     "hca/capture": 1,
     "hca/device": 40,
     "hca/mad": 2,
     "hca/queues": 1,
     "hca/services": 6,
-    "hca/verbs": 15,
     "internet": 6,
     "ipoib": 1,
     "rdma": 1,
     "rds": 1,
     "rds/media": 20,
-    "reactor/switch": 2,
     "sdp": 4,
+    "switch": 2,
     "tools/run": 1,
     "tools/show": 1,
+    "verbs/c": 3,
+    "verbs/pyverbs": 15,
 }
 #: Classes that nothing but one subclass uses, which is in another module: one class in two places.  The list
 #: only gets shorter; where compiled and interpreted code force one, it is said here.
@@ -75,8 +74,6 @@ IGNORES = {
     "hca/mad": 1,
     "hca/memory": 1,
     "hca/queues": 1,
-    "hca/sm": 3,
-    "hca/subnet": 1,
     "hca/transport": 2,
     "hca/wire": 1,
     "internet": 6,
@@ -87,8 +84,11 @@ IGNORES = {
     "rds/media": 2,
     "rds/paths": 26,
     "rds/streams": 2,
-    "reactor/switch": 2,
     "sdp": 3,
+    "subnet/network": 1,
+    "subnet/sa": 1,
+    "subnet/sm": 2,
+    "switch": 2,
     "tools/compare": 11,
     "tools/demo": 1,
     "tools/perf": 4,
@@ -97,7 +97,7 @@ IGNORES = {
 }
 
 #: Where traits are defined, and whose they are.
-_OWN = ("hca/base/traits.py", "hca/fabric/")
+_OWN = ("hca/base/traits.py", "hca/fabric/", "subnet/port/")
 _IGNORE = re.compile(r"#\s*type:\s*ignore")
 
 

@@ -27,8 +27,8 @@ from twisted_ib.hca.fabric.iwarp.protocol.mpa import hasCRC32C
 
 #: Rejects one request.
 _REJECTS = """
-from twisted_ib.hca import verbs
-from twisted_ib.hca.verbs import enums
+from twisted_ib.verbs import pyverbs as verbs
+from twisted_ib.verbs.pyverbs import enums
 
 channel = verbs.CMEventChannel()
 listener = verbs.CMID(channel)

@@ -31,8 +31,8 @@ _DESTINATION = 20 + 8 + 4
 #: answers with as many.  Then it disconnects, or ends without that while the identifier is alive: in a
 #: global, or in the frame of an exception.
 _SIDE = """
-from twisted_ib.hca import verbs
-from twisted_ib.hca.verbs import enums
+from twisted_ib.verbs import pyverbs as verbs
+from twisted_ib.verbs.pyverbs import enums
 
 role, here, there, ending = sys.argv[1:]
 attr = verbs.QPInitAttr(enums.IBV_QPT_RC, cap=verbs.QPCap(max_send_wr=1, max_recv_wr=1), sq_sig_all=1)
@@ -85,7 +85,7 @@ print(Context(name="{RXE}").query_device_ex().device_cap_flags_ex >> 40 & 1)
 _PYVERBS = """
 import runpy
 from types import ModuleType
-from twisted_ib.hca import verbs
+from twisted_ib.verbs import pyverbs as verbs
 sys.modules["pyverbs"] = ModuleType("pyverbs")
 sys.modules["pyverbs"].enums = verbs.enums
 for name in ("addr", "cq", "device", "mr", "pd", "qp"):

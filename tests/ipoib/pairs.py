@@ -10,12 +10,12 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.addressed import onWire
-from tests.hca.fabric.ib.subnets import LEAVES, SubnetTestCase
 from tests.hca.hcas import serve
+from tests.subnet.port.subnets import LEAVES, SubnetTestCase
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.device.registry import addDevice
-from twisted_ib.hca.sm.manager import Options
+from twisted_ib.subnet.sm.manager import Options
 
 PKEY = 0xFFFF
 BROADCAST = 0xFF12401BFFFF << 80 | 0xFFFFFFFF

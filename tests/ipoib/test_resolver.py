@@ -21,11 +21,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.hca.addressed import onWire
-from tests.hca.fabric.ib.subnets import SWITCH
 from tests.hca.hcas import User
 from tests.ipoib.pairs import OnLoopback, OnPackets, OnSubnet
 from tests.ipoib.test_interface import ONE, TWO, Consumer, Interfaces
 from tests.sdp.test_contract import IB
+from tests.subnet.port.subnets import SWITCH
 from tests.support.commands import PATH
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS, runToEnd
@@ -35,16 +35,16 @@ from twisted_ib.hca.connection import ConnectRequest
 from twisted_ib.hca.connection.interfaces import IAddressResolver
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader
 from twisted_ib.hca.device.registry import VARIABLE, addDevice, removeDevice
-from twisted_ib.hca.host.subnet.hosted import HostedSubnet
-from twisted_ib.hca.host.subnet.ofthread import hostHere
-from twisted_ib.hca.sm.manager import Options
-from twisted_ib.hca.subnet.topology import parse
 from twisted_ib.internet.channel import channelFor
 from twisted_ib.ipoib import listenIPoIB
 from twisted_ib.ipoib.protocol.wire import packHardwareAddress
 from twisted_ib.ipoib.resolver import Resolver, interfaceFor
 from twisted_ib.rdma import RDMAClientEndpoint, listenRDMA
 from twisted_ib.sdp import SDPClientEndpoint, listenSDP
+from twisted_ib.subnet.hosting.hosted import HostedSubnet
+from twisted_ib.subnet.hosting.ofthread import hostHere
+from twisted_ib.subnet.network.topology import parse
+from twisted_ib.subnet.sm.manager import Options
 
 OWN, PEER = "10.9.0.1", "10.9.0.2"
 #: Listens without endpoint strings: on a device, and then at the address of an interface.
@@ -52,11 +52,11 @@ LISTENING = f"""{PATH}
 import sys
 from twisted.internet import reactor
 from twisted.internet.protocol import Factory
-from twisted_ib.hca.host.subnet.hosted import HostedSubnet
-from twisted_ib.hca.host.subnet.ofthread import hostHere
-from twisted_ib.hca.subnet.topology import parse
+from twisted_ib.subnet.hosting.hosted import HostedSubnet
+from twisted_ib.subnet.hosting.ofthread import hostHere
+from twisted_ib.subnet.network.topology import parse
 from twisted_ib.sdp import listenSDP
-from tests.hca.fabric.ib.subnets import SWITCH
+from tests.subnet.port.subnets import SWITCH
 hostHere(HostedSubnet(parse(SWITCH, "test"), lambda name: None, reactor))
 listenSDP(reactor, 0, Factory(), device="lo0")
 print("twisted_ib.ipoib" in sys.modules)

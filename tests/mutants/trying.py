@@ -30,10 +30,27 @@ PARTS: dict[str, tuple[str, ...]] = {
     "twisted_ib/hca/queues": ("tests/hca/queues", "tests/hca/services", "tests/hca/memory"),
     "twisted_ib/hca/services": ("tests/hca/services", "tests/hca/queues", "tests/hca/memory"),
     "twisted_ib/hca/memory": ("tests/hca/memory", "tests/hca/services", "tests/hca/queues"),
-    "twisted_ib/hca/cm": ("tests/hca/cm", "tests/hca/connection", "tests/hca/device", "tests/hca/verbs/cm"),
+    "twisted_ib/hca/cm": (
+        "tests/hca/cm",
+        "tests/hca/connection",
+        "tests/hca/device",
+        "tests/verbs/pyverbs/cm",
+    ),
     "twisted_ib/hca/mad": ("tests/hca/mad",),
-    "twisted_ib/hca/subnet": ("tests/hca/subnet", "tests/hca/mad/sma", "tests/hca/host/subnet"),
-    "twisted_ib/hca/sm": ("tests/hca/sm", "tests/hca/mad/sa", "tests/hca/host/subnet"),
+    "twisted_ib/subnet/network": ("tests/subnet/network", "tests/subnet/sma", "tests/subnet/hosting"),
+    "twisted_ib/subnet/sma": ("tests/subnet/sma",),
+    "twisted_ib/subnet/sm": (
+        "tests/subnet/sm",
+        "tests/subnet/sa",
+        "tests/hca/mad/sa",
+        "tests/subnet/hosting",
+    ),
+    "twisted_ib/subnet/sa": (
+        "tests/subnet/sa",
+        "tests/subnet/sm",
+        "tests/hca/mad/sa",
+        "tests/subnet/hosting",
+    ),
     "twisted_ib/hca/fabric/iwarp/protocol": ("tests/hca/fabric/iwarp/protocol",),
     "twisted_ib/hca/transport": ("tests/hca/transport", "tests/hca/fabric/roce"),
     "twisted_ib/sdp": ("tests/sdp",),
@@ -66,7 +83,7 @@ def testsOf(path: str, root: Path = ROOT) -> tuple[str, ...]:
     part = next((each for each in PARTS if path.startswith(f"{each}/")), None)
     if part is None:
         raise LookupError(f"{path} is in none of {', '.join(PARTS)}")
-    contracts = CONTRACTS if part.startswith("twisted_ib/hca/") else ()
+    contracts = CONTRACTS if part.startswith(("twisted_ib/hca/", "twisted_ib/subnet/")) else ()
     found = [
         each
         for entry in (*PARTS[part], *contracts)

@@ -19,9 +19,9 @@ from tests.opensm.topologies import TOPOLOGIES, without
 from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.base.neighbours import Neighbours
-from twisted_ib.hca.fabric.ib.ib import SubnetFabric
 from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
-from twisted_ib.hca.subnet.topology import parse
+from twisted_ib.subnet.network.topology import parse
+from twisted_ib.subnet.port.fabric import SubnetFabric
 
 TOPOLOGY = TOPOLOGIES["trunks"]
 GONE = "Hca4"

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.opensm.lab import Lab, lab
 from tests.opensm.topologies import TOPOLOGIES
-from twisted_ib.hca.subnet.umad import CLIENT, CONNECT, CONTROL, MAGIC, MESSAGE
+from twisted_ib.subnet.network.umad import CLIENT, CONNECT, CONTROL, MAGIC, MESSAGE
 
 #: Mutated MADs, and how much memory may grow by them, in KiB.
 COUNT = 30_000

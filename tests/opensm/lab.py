@@ -19,9 +19,9 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from tests.support.waiting import HANG_SECONDS, waitUntil
-from twisted_ib.hca.host.subnet.hosted import HostedSubnet
-from twisted_ib.hca.host.subnet.umadsockets import UmadSockets
-from twisted_ib.hca.subnet.topology import parse
+from twisted_ib.subnet.hosting.hosted import HostedSubnet
+from twisted_ib.subnet.hosting.umadsockets import UmadSockets
+from twisted_ib.subnet.network.topology import parse
 
 #: Where Debian has the programs of infiniband-diags, which are not on everybody's path.
 PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"

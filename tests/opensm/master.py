@@ -17,8 +17,8 @@ from tests.opensm.lab import Lab, lab
 from tests.opensm.topologies import TOPOLOGIES, unlinked, without
 from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.mad.attributes.port import Capability
-from twisted_ib.hca.subnet.smi import Packet
-from twisted_ib.hca.subnet.topology import Topology, parse
+from twisted_ib.subnet.network.smi import Packet
+from twisted_ib.subnet.network.topology import Topology, parse
 
 #: ff12:401b:ffff::ffff:ffff, the broadcast group of IPoIB (RFC 4391 section 4), and its MLID in OpenSM.
 BROADCAST = bytes.fromhex("ff12401bffff000000000000ffffffff")

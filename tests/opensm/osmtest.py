@@ -14,7 +14,7 @@ from tests.opensm.diagnostics.commands import masked
 from tests.opensm.lab import Lab, lab
 from tests.opensm.master import active
 from tests.opensm.topologies import TOPOLOGIES
-from twisted_ib.hca.sm.manager import Options
+from twisted_ib.subnet.sm.manager import Options
 
 #: Where osmtest and saquery are attached.
 HOST = "Hca2"

@@ -13,8 +13,8 @@ from tests.opensm.diagnostics.commands import COMMANDS, HOST, masked
 from tests.opensm.lab import Lab, lab
 from tests.opensm.topologies import TOPOLOGIES, unlinked
 from twisted_ib.hca.mad.attributes.manager import SMState
-from twisted_ib.hca.sm.manager import Options
-from twisted_ib.hca.subnet.topology import parse
+from twisted_ib.subnet.network.topology import parse
+from twisted_ib.subnet.sm.manager import Options
 
 #: They differ by which of two links is taken to which LID.
 ROUTES = "ibroute 2"

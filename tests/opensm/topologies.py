@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from attrs import evolve
 
-from twisted_ib.hca.subnet.topology import Topology
+from twisted_ib.subnet.network.topology import Topology
 
 #: Two ends of a link: node and port.
 Link = tuple[str, int, str, int]

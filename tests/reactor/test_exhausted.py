@@ -12,10 +12,10 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.reactor.switch.case import Client, Server, SwitchTestsBuilder
 from tests.support.waiting import HANG_SECONDS
+from tests.switch.case import Client, Server, SwitchTestsBuilder
 from twisted_ib.reactor.ibreactor import IBReactor
-from twisted_ib.reactor.switch.switch import Switch, explain
+from twisted_ib.switch.switch import Switch, explain
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROGRAM = """

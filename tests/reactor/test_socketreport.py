@@ -28,10 +28,10 @@ from twisted_ib.internet.channel import channelFor
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor import socketreport
 from twisted_ib.reactor.ibreactor import IBReactor
-from twisted_ib.reactor.rules.policy import policyOf
-from twisted_ib.reactor.switch.reason import Fallback, Reason
 from twisted_ib.reactor.tcprows import isTCP, tcpRows
 from twisted_ib.sdp.port import listenSDP
+from twisted_ib.switch.reason import Fallback, Reason
+from twisted_ib.switch.rules.policy import policyOf
 
 SOCKETS = handshake.Query(handshake.Subject.SOCKETS).pack()
 

@@ -20,9 +20,9 @@ from twisted_ib.internet.channel import channelFor
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rdma.port import connectRDMA, listenRDMA
 from twisted_ib.reactor import direct
-from twisted_ib.reactor.switch.reason import Reason
 from twisted_ib.reactor.tcpreasons import TCPReasons
 from twisted_ib.sdp.port import connectSDP, listenSDP
+from twisted_ib.switch.reason import Reason
 
 
 def pageRows() -> list[dict[str, Any]]:

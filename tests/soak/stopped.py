@@ -30,11 +30,11 @@ from twisted.python.failure import Failure
 from tests.support.counting import Counted
 from tests.support.ownaddress import ownAddress
 from tests.support.waiting import HANG_SECONDS
-from twisted_ib.hca import verbs
-from twisted_ib.hca.verbs import enums
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rds import listenRDS
 from twisted_ib.reactor import ibreactor
+from twisted_ib.verbs import pyverbs as verbs
+from twisted_ib.verbs.pyverbs import enums
 
 PORT, SIZE = 4000, 64
 #: How long a connect, or what follows it, may go on when the server is back, in seconds: longer than the

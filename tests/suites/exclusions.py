@@ -71,7 +71,7 @@ for _class, _tests in (
 #: The sets, by name.
 SETS = {"by name": BY_NAME, "sockets": SOCKETS, "no tcp": NO_TCP}
 #: Where tests wait for what is of one of Twisted's classes, and mean any client: the class that they miss.
-WIDER = {"treq.test.test_treq_integration.Client": "twisted_ib.reactor.switch.serverclient.RedirectedClient"}
+WIDER = {"treq.test.test_treq_integration.Client": "twisted_ib.switch.serverclient.RedirectedClient"}
 
 
 def widen(names: dict[str, str]) -> None:

@@ -22,9 +22,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
 
-from twisted_ib.hca import verbs
-from twisted_ib.hca.verbs import enums
-from twisted_ib.hca.verbs.cm import binding
+from twisted_ib.verbs import pyverbs as verbs
+from twisted_ib.verbs.pyverbs import enums
+from twisted_ib.verbs.pyverbs.cm import binding
 
 #: The tests of providers, by their files' names.
 PROVIDERS = ("test_mlx5", "test_efa", "test_cuda")

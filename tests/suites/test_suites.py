@@ -20,7 +20,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from tests.suites import aio, compare, crawl, exclusions, projects, synapse
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.device.registry import parseRules as parse
-from twisted_ib.reactor.rules.policy import Policy
+from twisted_ib.switch.rules.policy import Policy
 
 _IB, _EPOLL = "m.T_IBReactorTests.test_x", "m.T_EPollReactorTests.test_x"
 

@@ -22,8 +22,8 @@ from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.errors import PartitionError, RunDirectoryError, TopologyError
 from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.mad.attributes.port import Capability
-from twisted_ib.hca.subnet.umad import CLIENT, CONNECT, CONTROL, ERROR, GET_PORT, GET_PORTINFO, MAGIC
 from twisted_ib.limits import PARTITION_FILE_BYTES, TOPOLOGY_BYTES
+from twisted_ib.subnet.network.umad import CLIENT, CONNECT, CONTROL, ERROR, GET_PORT, GET_PORTINFO, MAGIC
 from twisted_ib.tools.fabric import SOCKET_NAME_BYTES, commandLine, main, read, readPartitions, take
 from twisted_ib.tools.program import ProgramError
 

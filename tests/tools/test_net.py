@@ -10,7 +10,7 @@ from typing import Any
 from attrs import evolve
 from twisted.internet.defer import Deferred
 
-from tests.hca.fabric.ib.subnets import SubnetTestCase
+from tests.subnet.port.subnets import SubnetTestCase
 from tests.support.commands import CommandTestCase, programOf
 from twisted_ib import limits
 from twisted_ib.errors import UnknownDeviceError
@@ -18,12 +18,12 @@ from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo
 from twisted_ib.hca.mad.attributes.port import Capability, PortInfo
 from twisted_ib.hca.mad.attributes.switch import SwitchInfo
-from twisted_ib.hca.sm.manager import Options
-from twisted_ib.hca.sm.model import Node, Port, Switch
-from twisted_ib.hca.subnet.smi import Packet
-from twisted_ib.hca.subnet.topology import parse
 from twisted_ib.hca.wire.mad.classes import SUBNET_DIRECTED
 from twisted_ib.hca.wire.mad.mad import CLASS_AT
+from twisted_ib.subnet.network.smi import Packet
+from twisted_ib.subnet.network.topology import parse
+from twisted_ib.subnet.sm.manager import Options
+from twisted_ib.subnet.sm.model import Node, Port, Switch
 from twisted_ib.tools import net
 from twisted_ib.tools.program import ProgramError
 

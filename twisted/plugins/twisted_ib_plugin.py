@@ -69,7 +69,7 @@ def _rds() -> Any:
 
 
 def _bypass() -> Any:
-    from twisted_ib.reactor.switch import bypass
+    from twisted_ib.switch import bypass
 
     return bypass
 

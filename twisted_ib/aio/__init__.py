@@ -8,6 +8,10 @@ with TLS too, by the rules of the same file as the C{ib} reactor.
 Inside: C{loop} is asyncio's selector event loop, in which a C{reactor} serves the devices.  C{connecting} and
 C{listening} are the two sides.  A connected stream is a C{streamsocket} until asyncio makes a C{transport} of
 it, as it does of sockets.
+
+Besides:
+
+  - C{named}: streams by name for asyncio
 """
 
 from __future__ import annotations

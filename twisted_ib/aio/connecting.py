@@ -12,14 +12,14 @@ from twisted.python.failure import Failure
 
 from twisted_ib.aio.streamsocket import ClientStream, StreamSocket
 from twisted_ib.internet.failures import osError
-from twisted_ib.reactor.switch.connecting import Attempt
+from twisted_ib.switch.connecting import Attempt
 
 if TYPE_CHECKING:
     from twisted_ib.aio.reactor import LoopReactor
     from twisted_ib.internet.addresses import Address
     from twisted_ib.internet.channel import DeviceChannel
-    from twisted_ib.reactor.switch.serverclient import RedirectedClient
-    from twisted_ib.reactor.switch.switch import Switch
+    from twisted_ib.switch.serverclient import RedirectedClient
+    from twisted_ib.switch.switch import Switch
 
 
 class SwitchedConnect:
@@ -65,13 +65,13 @@ class SwitchedConnect:
 
     def boundPair(self) -> tuple[str, int]:
         """
-        See L{Face.boundPair<twisted_ib.reactor.switch.connecting.Face.boundPair>}.
+        See L{Face.boundPair<twisted_ib.switch.connecting.Face.boundPair>}.
         """
         return ("", 0) if self._bound is None else _withScope(self._bound.getsockname())
 
     def makeTransport(self, channel: DeviceChannel, host: Address, peer: Address) -> RedirectedClient:
         """
-        See L{Face.makeTransport<twisted_ib.reactor.switch.connecting.Face.makeTransport>}.
+        See L{Face.makeTransport<twisted_ib.switch.connecting.Face.makeTransport>}.
         """
         return ClientStream(channel, host, peer, self)
 
@@ -83,7 +83,7 @@ class SwitchedConnect:
 
     def carried(self, transport: RedirectedClient) -> socket.socket | None:
         """
-        See L{Face.carried<twisted_ib.reactor.switch.connecting.Face.carried>}.
+        See L{Face.carried<twisted_ib.switch.connecting.Face.carried>}.
         """
         bound, self._bound = self._bound, None
         return bound
@@ -97,14 +97,14 @@ class SwitchedConnect:
 
     def overTCP(self) -> None:
         """
-        See L{Face.overTCP<twisted_ib.reactor.switch.connecting.Face.overTCP>}.
+        See L{Face.overTCP<twisted_ib.switch.connecting.Face.overTCP>}.
         """
         if not self._done.done():
             self._done.set_result(None)
 
     def failed(self, reason: Exception) -> None:
         """
-        See L{Face.failed<twisted_ib.reactor.switch.connecting.Face.failed>}.
+        See L{Face.failed<twisted_ib.switch.connecting.Face.failed>}.
         """
         if not self._done.done():
             self._done.set_exception(osError(reason))

@@ -14,12 +14,12 @@ from twisted.python.failure import Failure
 
 from twisted_ib.aio.streamsocket import INTERNET, ServerStream, StreamSocket
 from twisted_ib.configuration.parser import BOTH, SDP, TCP
-from twisted_ib.reactor.switch.listeners import SocketListeners
-from twisted_ib.reactor.switch.reason import Reason
+from twisted_ib.switch.listeners import SocketListeners
+from twisted_ib.switch.reason import Reason
 
 if TYPE_CHECKING:
     from twisted_ib.aio.reactor import LoopReactor
-    from twisted_ib.reactor.switch.switch import Switch
+    from twisted_ib.switch.switch import Switch
 
 
 class StreamFactory(Factory):

@@ -21,10 +21,10 @@ from twisted_ib.aio.listening import Server
 from twisted_ib.aio.reactor import LoopReactor
 from twisted_ib.aio.streamsocket import INTERNET, StreamSocket
 from twisted_ib.aio.transport import StreamTransport
-from twisted_ib.reactor.switch.reason import EXPLICIT, Reason
+from twisted_ib.switch.reason import EXPLICIT, Reason
 
 if TYPE_CHECKING:
-    from twisted_ib.reactor.switch.switch import Switch
+    from twisted_ib.switch.switch import Switch
 
 #: Whether the connect of this context avoids the switch.
 _direct: ContextVar[bool] = ContextVar("direct", default=False)

@@ -24,9 +24,9 @@ from twisted_ib.aio.streamsocket import (
     osError,
 )
 from twisted_ib.rdma.port import RDMAClient, RDMAConnector, RDMAPort, RDMAServer
-from twisted_ib.reactor.switch.handle import ListeningHandle
-from twisted_ib.reactor.switch.listeners import refusal
 from twisted_ib.sdp.port import SDPConnector, SDPPort
+from twisted_ib.switch.handle import ListeningHandle
+from twisted_ib.switch.listeners import refusal
 
 if TYPE_CHECKING:
     from twisted_ib.aio.loop import EventLoop

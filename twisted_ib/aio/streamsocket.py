@@ -14,8 +14,8 @@ from twisted.python.failure import Failure
 
 from twisted_ib.errors import WrongThreadError
 from twisted_ib.internet.failures import osError
-from twisted_ib.reactor.switch.handle import ConnectionHandle
-from twisted_ib.reactor.switch.serverclient import RedirectedClient, RedirectedServer
+from twisted_ib.switch.handle import ConnectionHandle
+from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer
 
 
 def bytesOf(data: object) -> bytes:

@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 
 from twisted_ib.aio.streamsocket import bytesOf
 from twisted_ib.internet.failures import osError
-from twisted_ib.reactor.switch.reason import EXPLICIT, Reason
+from twisted_ib.switch.reason import EXPLICIT, Reason
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop

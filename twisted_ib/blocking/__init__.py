@@ -5,4 +5,12 @@ same rules and switch as the C{ib} reactor.
 C{socket}, C{select}: the calls; C{loop}: the private reactor that a thread drives while it blocks;
 C{connection}, C{connecting}, C{listening}: what a socket is over SDP; C{patch}: programs that know nothing of
 it.
+
+Besides:
+
+  - C{descriptors}: the descriptors of sockets over SDP
+  - C{files}: calls of the operating system by descriptor, for sockets over SDP
+  - C{gids}: streams of SDP between GIDs, by C{(gid, service)}, without the kernel's TCP and without rules
+  - C{tls}: TLS over SDP for blocking sockets
+  - C{waiter}: threads that wait for the loop, and the lock that a forked child finds in its place
 """

@@ -12,8 +12,8 @@ from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.internet.failures import osError
-from twisted_ib.reactor.switch.connecting import Attempt
-from twisted_ib.reactor.switch.serverclient import RedirectedClient
+from twisted_ib.switch.connecting import Attempt
+from twisted_ib.switch.serverclient import RedirectedClient
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
@@ -125,13 +125,13 @@ class SwitchedConnecting(Connecting):
 
     def boundPair(self) -> tuple[str, int]:
         """
-        See L{Face.boundPair<twisted_ib.reactor.switch.connecting.Face.boundPair>}.
+        See L{Face.boundPair<twisted_ib.switch.connecting.Face.boundPair>}.
         """
         return self._bound
 
     def makeTransport(self, channel: DeviceChannel, host: Address, peer: Address) -> RedirectedClient:
         """
-        See L{Face.makeTransport<twisted_ib.reactor.switch.connecting.Face.makeTransport>}.
+        See L{Face.makeTransport<twisted_ib.switch.connecting.Face.makeTransport>}.
         """
         return RedirectedClient(channel, host, peer, self)
 
@@ -142,7 +142,7 @@ class SwitchedConnecting(Connecting):
 
     def overTCP(self) -> None:
         """
-        See L{Face.overTCP<twisted_ib.reactor.switch.connecting.Face.overTCP>}.
+        See L{Face.overTCP<twisted_ib.switch.connecting.Face.overTCP>}.
         """
         self.isOver = True
 

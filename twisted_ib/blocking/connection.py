@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 from zope.interface import classImplements
 
 from twisted_ib.blocking.loop import BlockingLoop
-from twisted_ib.reactor.switch.handle import pairOf
+from twisted_ib.switch.handle import pairOf
 
 #: Bytes that wait for C{recv} before the peer's credits run out: SO_RCVBUF of a connection over SDP.
 RECEIVE_BYTES: Final = 1 << 20

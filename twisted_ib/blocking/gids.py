@@ -26,9 +26,9 @@ from twisted_ib.blocking.socket import AF_IB, families, socket
 from twisted_ib.hca.connection import ConnectRequest, RejectReason
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf, textOf
 from twisted_ib.internet.addresses import HIGHEST_PORT, mapped
-from twisted_ib.reactor.switch.listeners import refusal
 from twisted_ib.sdp import connectSDP
 from twisted_ib.sdp.port import GIDPort
+from twisted_ib.switch.listeners import refusal
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IConnector
@@ -65,7 +65,7 @@ def _named(address: tuple[Any, ...]) -> tuple[str, int]:
 
 
 def _deviceOf(loop: BlockingLoop, gid: str) -> str | None:
-    # As routes have it (L{twisted_ib.reactor.rules}); the default device if there is none.
+    # As routes have it (L{twisted_ib.switch.rules}); the default device if there is none.
     return next(iter(loop.reactor.switch.devicesFor(gid)), None)
 
 

@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 
 from twisted_ib.blocking.connection import Connection
 from twisted_ib.configuration.parser import TCP
-from twisted_ib.reactor.switch.listeners import SocketListeners
+from twisted_ib.switch.listeners import SocketListeners
 
 if TYPE_CHECKING:
     from twisted_ib.blocking.loop import BlockingLoop

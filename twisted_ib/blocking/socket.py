@@ -4,7 +4,7 @@ it.
 
 L{socket} is a socket of the kernel until a connection over SDP carries it: then its bytes go through the
 device, and the kernel's socket keeps its number, its options and its descriptor, by which
-L{twisted_ib.select} knows it. The rules are those of the C{ib} reactor (L{twisted_ib.reactor.rules}).
+L{twisted_ib.select} knows it. The rules are those of the C{ib} reactor (L{twisted_ib.switch.rules}).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from twisted_ib.blocking.files import sendFile
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.configuration.parser import CONNECT, LISTEN
-from twisted_ib.reactor.switch.switch import Switch
+from twisted_ib.switch.switch import Switch
 
 # Now: the names may stand for others later (L{twisted_ib.blocking.patch}).
 _Plain = kernel.socket

@@ -10,7 +10,7 @@ A file has one statement per line; C{#} begins a comment::
     timeout sdp|retry SECONDS
 
 The first two are libsdp's, whose files are valid here; the others are our own.  PROGRAM is a shell pattern,
-ADDRESS and PORTS may be C{*}, PORTS may be a range.  The result is values; L{twisted_ib.reactor.rules.policy}
+ADDRESS and PORTS may be C{*}, PORTS may be a range.  The result is values; L{twisted_ib.switch.rules.policy}
 applies them.
 
 Unlike libsdp the parser accepts a last line without a newline, lines that end in CR and LF, and brackets

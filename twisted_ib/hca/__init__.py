@@ -28,6 +28,24 @@ I{invariant CRC} covers all that no router changes.  On the other fabrics nothin
 none of this.
 
 Begin with L{twisted_ib.hca.device.device}, then L{twisted_ib.hca.queues.queuepair}.
+
+Besides:
+
+  - C{base}: vocabulary that every layer of the HCA shares
+  - C{capture}: capture files of what HCAs send and receive, as packets for Wireshark
+  - C{cm}: the InfiniBand communication manager (IBTA vol. 1 chapter 12), without I/O
+  - C{connection}: connection management as users see it, whatever carries it
+  - C{fabric}: they carry operations from one HCA to another
+  - C{host}: how processes of one host find and authenticate each other
+  - C{mad}: management datagrams (MADs) and the agents that serve them (IBTA vol. 1 chapter 13), without I/O
+  - C{memory}: protection domains, memory regions and memory windows (IBTA vol. 1 10.6), and the random
+    numbers of their keys
+  - C{queues}: queue pairs, completion queues, shared receive queues, and the work requests posted to them
+    (IBTA vol. 1 10.2 to 10.8)
+  - C{services}: the transport services RC, UC and UD over a fabric of operations (IBTA vol. 1 9.7 to 9.8)
+  - C{transport}: reliable and unreliable connections over a medium that loses packets (IBTA vol. 1 9.7,
+    9.8.2)
+  - C{wire}: codecs of the InfiniBand wire formats
 """
 
 from __future__ import annotations

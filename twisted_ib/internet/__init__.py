@@ -6,4 +6,20 @@ stream (C{sdp:}) and messages (C{ib:}) differ in what they send and in the conte
 which a module or an object builds that ports and connectors call their I{handshake}.  Everything else that
 users of TCP expect is here once: addresses, ephemeral ports, names, error classes, backlog, timeout,
 producers, closing, log lines.
+
+Besides:
+
+  - C{addresses}: IP addresses and port numbers as applications write them
+  - C{batchedcalls}: delayed calls that many connections share
+  - C{deferredaccept}: half-open connections of a port over IP
+  - C{endpoints}: endpoints of all protocols, used as C{TCP4ServerEndpoint} and C{HostnameEndpoint} are
+  - C{failures}: errors of a device translated into those of C{twisted.internet.error}
+  - C{localports}: port numbers of active sides
+  - C{logcontext}: the C{system} of log lines while an application is called
+  - C{readers}: ports and connections in place of devices among a reactor's readers
+  - C{region}: the memory regions and memory windows of one connection
+  - C{resolution}: the destination of a connector
+  - C{serverclient}: server and client transports, as L{twisted.internet.tcp} has C{Server} and C{Client}
+  - C{strings}: C{sdp:PORT}, C{ib:PORT} or C{rds:PORT} for servers, C{sdp:HOST:PORT} and so on for clients
+  - C{waiting}: whether other threads or processes need the CPU while a reactor polls
 """

@@ -7,6 +7,18 @@ port for whole packets, as C{twisted.pair} has them.
 Inside: C{protocol} is pure, with C{protocol.stack} for programs without a kernel's stack.  C{interface} is
 one interface on a device, C{resolver} finds or opens it.  Its packets go to C{userspace}, which ports are on,
 or by C{forwarder} to a TUN.
+
+Besides:
+
+  - C{connections}: the reliable connections of an interface (RFC 4755), by the device's connection management
+  - C{driver}: the driver of an interface's machine
+  - C{namespaces}: commands in user and network namespaces of their own (namespaces(7)), and TUN devices in
+    those of others
+  - C{paths}: the paths of an interface's datagrams
+  - C{port}: UDP ports and raw ports over IPoIB, for programs that run without privileges
+  - C{subnetaccess}: an interface's requests to its subnet
+  - C{tun}: a TUN device (Linux C{Documentation/networking/tuntap.rst}), its MTU and its addresses, by ioctl
+    alone
 """
 
 from __future__ import annotations

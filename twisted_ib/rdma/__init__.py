@@ -7,6 +7,22 @@ L{RDMAClientEndpoint}, as strings C{ib:PORT} and C{ib:HOST:PORT}.  Transports pr
 L{twisted_ib.interfaces.IRDMATransport}, protocols may provide L{twisted_ib.interfaces.IRDMAProtocol};
 L{Access} has the access rights of memory.  L{SubnetAdministration} asks for paths, groups and services of an
 InfiniBand subnet.  L{switchToRDMA} lets a connection of bytes go on as one of messages and RDMA.
+
+Modules:
+
+  - C{administration}: subnet administration for Twisted
+  - C{handshake}: connection setup of messages
+  - C{messages}: one connection of messages below Twisted's transport API
+  - C{pendingrequests}: requests of a connection that are not completed
+  - C{port}: L{listenRDMA} and L{connectRDMA}, their port, connector and transports, and the endpoints, used
+    like C{TCP4ServerEndpoint} and C{HostnameEndpoint}
+  - C{sender}: the sending half of a message connection
+  - C{successor}: the two transports of a connection that switches to RDMA
+  - C{switching}: a connection of bytes goes on as one of messages, RDMA READ and WRITE, as C{startTLS} lets
+    one go on encrypted
+  - C{switchingsocket}: switching to RDMA a connection of Twisted's TCP, on any reactor
+  - C{switchingstream}: switching to RDMA a connection that SDP carries
+  - C{transport}: the Twisted transport for messages and RDMA
 """
 
 from __future__ import annotations

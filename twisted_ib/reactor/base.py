@@ -26,13 +26,13 @@ from twisted_ib import limits
 from twisted_ib.interfaces import IReactorCompletionChannels, IReactorRDMA, IReactorRDS
 from twisted_ib.internet.readers import readingUsers, takeUsers
 from twisted_ib.reactor.loop import DeviceLoop, progress
-from twisted_ib.reactor.rules.sighup import reloadingOnHangup, startFolder
+from twisted_ib.switch.rules.sighup import reloadingOnHangup, startFolder
 
 if TYPE_CHECKING:
     from twisted.internet.posixbase import PosixReactorBase as _Reactor
 
     from twisted_ib.internet.channel import DeviceChannel
-    from twisted_ib.reactor.switch.switch import Switch
+    from twisted_ib.switch.switch import Switch
 else:
     #: Beside a reactor of Twisted's among the bases of a class.
     _Reactor = object
@@ -253,7 +253,7 @@ class IBReactorBase(_Reactor):
 
     def listenTCP(self, port: Any, factory: Any, backlog: int = 50, interface: str = "") -> Any:
         """
-        See C{IReactorTCP}; the rules choose the provider (L{twisted_ib.reactor.switch.switch}).
+        See C{IReactorTCP}; the rules choose the provider (L{twisted_ib.switch.switch}).
         """
         switch = self._switchFor("listen")
         # Rules that leave everything to TCP cost this test only.
@@ -281,7 +281,7 @@ class IBReactorBase(_Reactor):
         self, host: Any, port: Any, factory: Any, timeout: Any = 30, bindAddress: Any = None
     ) -> Any:
         """
-        See C{IReactorTCP}; the rules choose the provider (L{twisted_ib.reactor.switch.switch}).
+        See C{IReactorTCP}; the rules choose the provider (L{twisted_ib.switch.switch}).
         """
         switch = self._switchFor("connect")
         if switch is None or switch.configuration.tcpOnly("connect"):
@@ -315,12 +315,12 @@ class IBReactorBase(_Reactor):
     @property
     def switch(self) -> Any:
         """
-        The L{Switch<twisted_ib.reactor.switch.switch.Switch>} of this reactor.
+        The L{Switch<twisted_ib.switch.switch.Switch>} of this reactor.
         """
         switch = self._switch
         if switch is None:
-            from twisted_ib.reactor.rules.configuration import Configuration
-            from twisted_ib.reactor.switch.switch import Switch
+            from twisted_ib.switch.rules.configuration import Configuration
+            from twisted_ib.switch.switch import Switch
 
             switch = self._switch = Switch(Configuration(folder=self._folder))
         return switch

@@ -17,7 +17,7 @@ from twisted.internet import tcp
 
 from twisted_ib.errors import HCAError
 from twisted_ib.internet.readers import channelsOf
-from twisted_ib.reactor.switch.reason import Reason
+from twisted_ib.switch.reason import Reason
 
 if TYPE_CHECKING:
     from twisted_ib.hca.host.socketpage.shown import ShownSockets

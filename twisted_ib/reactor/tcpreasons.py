@@ -14,8 +14,8 @@ from twisted.internet import tcp
 
 from twisted_ib.hca.base.socketrows import ANY
 from twisted_ib.hca.host.socketpage.page import SocketPage
-from twisted_ib.reactor.switch.reason import Reason
 from twisted_ib.reactor.tcprows import hasSocket
+from twisted_ib.switch.reason import Reason
 
 
 @frozen

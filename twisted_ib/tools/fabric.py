@@ -16,8 +16,9 @@ from twisted.internet.defer import Deferred
 
 from twisted_ib.errors import HCAError, PartitionError, TopologyError
 from twisted_ib.hca.host.rundirectory import allowedUids
-from twisted_ib.hca.host.subnet.hosted import HostedSubnet
-from twisted_ib.hca.host.subnet.place import (
+from twisted_ib.limits import PARTITION_FILE_BYTES, TOPOLOGY_BYTES
+from twisted_ib.subnet.hosting.hosted import HostedSubnet
+from twisted_ib.subnet.hosting.place import (
     DEFAULT_SUBNET,
     VARIABLE,
     Place,
@@ -26,12 +27,11 @@ from twisted_ib.hca.host.subnet.place import (
     runDirectories,
     subnetName,
 )
-from twisted_ib.hca.host.subnet.server import SubnetServer
-from twisted_ib.hca.host.subnet.umadsockets import UmadSockets
-from twisted_ib.hca.sm import partitions
-from twisted_ib.hca.sm.manager import Options
-from twisted_ib.hca.subnet.topology import Topology, parse
-from twisted_ib.limits import PARTITION_FILE_BYTES, TOPOLOGY_BYTES
+from twisted_ib.subnet.hosting.server import SubnetServer
+from twisted_ib.subnet.hosting.umadsockets import UmadSockets
+from twisted_ib.subnet.network.topology import Topology, parse
+from twisted_ib.subnet.sm import partitions
+from twisted_ib.subnet.sm.manager import Options
 from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram, write
 
 PROGRAM = "ib-fabric"

@@ -31,14 +31,14 @@ from twisted_ib.hca.base.traits import NodeType, Peers
 from twisted_ib.hca.device.registry import traitsOf
 from twisted_ib.hca.mad.attributes.port import Capability
 from twisted_ib.hca.services.address import AddressVector
-from twisted_ib.hca.sm.model import Node, Port
-from twisted_ib.hca.sm.requests import Request
-from twisted_ib.hca.sm.sweep import Discovery
-from twisted_ib.hca.subnet.smi import PERMISSIVE_LID
 from twisted_ib.hca.wire.mad.classes import SUBNET_DIRECTED
 from twisted_ib.hca.wire.mad.mad import DIRECTION, SM_VERSION
 from twisted_ib.internet.channel import channelFor
 from twisted_ib.rdma.administration import DEVICE
+from twisted_ib.subnet.network.smi import PERMISSIVE_LID
+from twisted_ib.subnet.sm.model import Node, Port
+from twisted_ib.subnet.sm.requests import Request
+from twisted_ib.subnet.sm.sweep import Discovery
 from twisted_ib.tools.program import (
     ArgumentParser,
     ProgramError,
@@ -176,7 +176,7 @@ class AgentRequests:
 
     def add(self, requests: Iterable[Request]) -> None:
         """
-        See L{IRequests<twisted_ib.hca.sm.requests.IRequests>}.
+        See L{IRequests<twisted_ib.subnet.sm.requests.IRequests>}.
         """
         self._sources.append(iter(requests))
         self._fill()

@@ -26,10 +26,10 @@ from twisted_ib.hca.device.registry import (
 )
 from twisted_ib.hca.host.addresses import isLocalAddress
 from twisted_ib.internet.addresses import withPort
-from twisted_ib.reactor.rules.configuration import Configuration
-from twisted_ib.reactor.rules.policy import Policy
-from twisted_ib.reactor.switch.candidates import Candidates
-from twisted_ib.reactor.switch.reason import Fallback
+from twisted_ib.switch.candidates import Candidates
+from twisted_ib.switch.reason import Fallback
+from twisted_ib.switch.rules.configuration import Configuration
+from twisted_ib.switch.rules.policy import Policy
 from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, printable, write
 
 PROGRAM = "ib-policy"

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted_ib import limits
 from twisted_ib.hca.base.attributes import MTU_CODES, deviceAttributes, extendedAttributes, portAttributes
 from twisted_ib.hca.base.port import Port
-from twisted_ib.hca.verbs import enums
+from twisted_ib.verbs.pyverbs import enums
 
 GUID = 0x0102030405060709
 

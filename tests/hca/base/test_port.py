@@ -14,7 +14,7 @@ from twisted_ib.hca.base.attributes import portAttributes
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.port import DEFAULT_PREFIX, PhysicalState, Port, PortChange, PortState, linkGigabits
 from twisted_ib.hca.base.traits import LinkLayer
-from twisted_ib.hca.verbs import enums
+from twisted_ib.verbs.pyverbs import enums
 
 GUID = 0x0002C9030000ABCD
 GID = DEFAULT_PREFIX << 64 | GUID

@@ -22,12 +22,12 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from tests.hca.hcas import Taker, User
 from tests.hca.mad.toys.echo import EchoAgent
 from tests.hca.mad.toys.node import NodeAgent
-from tests.hca.verbs import pair as verbs_pair
 from tests.rdma import pair as rdma_pair
 from tests.sdp import pair as sdp_pair
 from tests.support.captures import TSHARK, Frame, Observer, read, tshark
 from tests.support.generated import given, settings
 from tests.support.waiting import HANG_SECONDS
+from tests.verbs.pyverbs import pair as verbs_pair
 from twisted_ib.hca.base.operation import (
     READ_REQUEST,
     READ_RESPONSE_ONLY,
@@ -51,12 +51,12 @@ from twisted_ib.hca.fabric.base.neighbours import Neighbours
 from twisted_ib.hca.fabric.base.path import PeerIdentity
 from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric, LoopbackPath
 from twisted_ib.hca.services.address import AddressVector
-from twisted_ib.hca.verbs import AH, GID, AHAttr, GlobalRoute, QPAttr, SendWR, enums
-from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.wire.cm import MESSAGES, REP, REQ, RTU
 from twisted_ib.hca.wire.grh import DETH, GRH, guidGID
 from twisted_ib.hca.wire.headers import RETH
 from twisted_ib.hca.wire.mad.mad import GET_RESPONSE, decodeMAD
+from twisted_ib.verbs.core.hub import hub
+from twisted_ib.verbs.pyverbs import AH, GID, AHAttr, GlobalRoute, QPAttr, SendWR, enums
 
 #: tshark 4.0.17 wrongly reports as malformed: SDP's empty Data, and the packets after the first of a
 #: message, which it takes for messages.

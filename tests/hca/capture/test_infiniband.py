@@ -14,12 +14,12 @@ from twisted.trial.unittest import SkipTest
 
 from tests.contracts.unreliable import UnreliableSide
 from tests.hca.capture.test_capture import PARTS, CaptureTestCase
-from tests.hca.fabric.ib.subnets import LEAVES, SubnetTestCase
-from tests.hca.fabric.ib.test_connections import LIDSide
-from tests.hca.fabric.ib.test_datagrams import FULL, LIMITED, MGID, MLID, LIDDatagrams
 from tests.hca.hcas import SDP, User, settle
 from tests.hca.mad.toys.echo import CLASS, EchoAgent
 from tests.hca.queues.keyed_pair import piece
+from tests.subnet.port.subnets import LEAVES, SubnetTestCase
+from tests.subnet.port.test_connections import LIDSide
+from tests.subnet.port.test_datagrams import FULL, LIMITED, MGID, MLID, LIDDatagrams
 from tests.support.captures import TSHARK, Frame, Observer, tshark
 from twisted_ib.hca.base.operation import MULTICAST_QPN
 from twisted_ib.hca.base.port import PortState
@@ -30,12 +30,12 @@ from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.mad.attributes.port import PortInfo
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.services.address import AddressVector
-from twisted_ib.hca.sm.manager import Options
-from twisted_ib.hca.subnet.smi import Packet
 from twisted_ib.hca.wire.cm import REQ
 from twisted_ib.hca.wire.grh import GRH, guidGID
 from twisted_ib.hca.wire.mad.classes import PERFORMANCE, SUBNET, SUBNET_DIRECTED
 from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, QUEUE_KEY, SET, Mad
+from twisted_ib.subnet.network.smi import Packet
+from twisted_ib.subnet.sm.manager import Options
 
 TEXT = b"some octets that are no other protocol"
 SMPS = (SUBNET, SUBNET_DIRECTED)

@@ -18,9 +18,9 @@ from twisted_ib.errors import DeviceError, NoRouteError, UnknownDeviceError
 from twisted_ib.hca.base.traits import ROUTED, SUBNET
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.device.device import Device, addDevice, removeDevice
-from twisted_ib.hca.host.subnet.hosted import HostedSubnet
-from twisted_ib.hca.host.subnet.ofthread import hostHere
-from twisted_ib.hca.subnet.topology import parse
+from twisted_ib.subnet.hosting.hosted import HostedSubnet
+from twisted_ib.subnet.hosting.ofthread import hostHere
+from twisted_ib.subnet.network.topology import parse
 
 
 class Watcher:

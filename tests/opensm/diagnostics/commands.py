@@ -21,7 +21,7 @@ from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.fabric.base.neighbours import Neighbours
-from twisted_ib.hca.sm.sweep import Discovery
+from twisted_ib.subnet.sm.sweep import Discovery
 from twisted_ib.tools import net
 from twisted_ib.tools.show import stat
 

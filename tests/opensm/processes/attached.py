@@ -11,7 +11,7 @@ from tests.opensm import dumps
 from tests.opensm.lab import Programs
 from tests.opensm.topologies import TOPOLOGIES
 from tests.processes.subnet.fabrics import FabricTestCase
-from twisted_ib.hca.subnet.switch import NO_PORT
+from twisted_ib.subnet.network.switch import NO_PORT
 
 #: Where the tools are attached.
 HOST = "Hca3"

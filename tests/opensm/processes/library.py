@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 from subprocess import Popen
 
-from tests.cabi.library import built
 from tests.opensm import dumps
 from tests.opensm.diagnostics.commands import HOST, masked
 from tests.opensm.lab import Programs
 from tests.opensm.topologies import TOPOLOGIES, star
 from tests.processes.subnet.fabrics import FabricTestCase
 from tests.support.commands import programOf
+from tests.verbs.c.library import built
 from twisted_ib.hca.host.rundirectory import RUN_DIRECTORY
 
 #: Commands that print the same wherever they are.

@@ -52,10 +52,10 @@ def main() -> None:
     import tests.processes.programs.child  # noqa: F401
     import twisted_ib.hca.fabric.shm.shm
     import twisted_ib.reactor.ibreactor
-    import twisted_ib.reactor.rules.configuration
     import twisted_ib.reactor.socketreport
-    import twisted_ib.reactor.switch.switch
-    import twisted_ib.sdp.port  # noqa: F401
+    import twisted_ib.sdp.port
+    import twisted_ib.switch.rules.configuration
+    import twisted_ib.switch.switch  # noqa: F401
 
     # Children are reaped by the kernel.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

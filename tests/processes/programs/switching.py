@@ -257,7 +257,7 @@ class Switching(Program):
         """
         @return: Why something goes the way it goes.
         """
-        from twisted_ib.reactor.switch.switch import explain
+        from twisted_ib.switch.switch import explain
 
         why = explain(thing)
         return {
@@ -320,7 +320,7 @@ class Switching(Program):
         """
         # Without root the modules may be unreadable.  Those of C programs need more than this package.
         for module in walk_packages(twisted_ib.__path__, "twisted_ib."):
-            if not module.name.startswith(("twisted_ib.cabi.", "twisted_ib.tools.")):
+            if not module.name.startswith(("twisted_ib.verbs.c.", "twisted_ib.tools.")):
                 import_module(module.name)
         os.setgroups([])
         os.setresgid(uid, uid, uid)

@@ -11,7 +11,7 @@ import subprocess
 from tests.processes.processes import Child, ProcessTestCase
 from tests.support.commands import programOf, running
 from twisted_ib.hca.host.rundirectory import RUN_DIRECTORY
-from twisted_ib.hca.host.subnet.place import hostOf, runDirectories
+from twisted_ib.subnet.hosting.place import hostOf, runDirectories
 
 PROGRAM = programOf("fabric")
 

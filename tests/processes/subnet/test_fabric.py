@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.processes.subnet.fabrics import FabricTestCase
 from tests.support.waiting import HANG_SECONDS, waitUntil
-from twisted_ib.hca.host.subnet.place import VARIABLE
+from twisted_ib.subnet.hosting.place import VARIABLE
 
 #: Two leaves, of which each has an adapter, and a spine.
 TOPOLOGY = """\

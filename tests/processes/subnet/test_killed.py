@@ -5,7 +5,7 @@ The process that hosts a subnet is killed.
 from __future__ import annotations
 
 from tests.processes.subnet.fabrics import FabricTestCase
-from twisted_ib.hca.host.subnet.place import VARIABLE
+from twisted_ib.subnet.hosting.place import VARIABLE
 
 
 class KilledTests(FabricTestCase):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from tests.processes.verbs.cmtalk import HOST, attributes
-from twisted_ib.hca.verbs import CMID, AddrInfo, ConnParam, enums
+from twisted_ib.verbs.pyverbs import CMID, AddrInfo, ConnParam, enums
 
 _SIGNALED = enums.IBV_SEND_SIGNALED
 

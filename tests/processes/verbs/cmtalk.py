@@ -19,7 +19,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.support.waiting import HANG_SECONDS, waitUntil
-from twisted_ib.hca.verbs import (
+from twisted_ib.verbs.core.hub import hub
+from twisted_ib.verbs.pyverbs import (
     AH,
     CMID,
     AddrInfo,
@@ -33,7 +34,6 @@ from twisted_ib.hca.verbs import (
     UDParam,
     enums,
 )
-from twisted_ib.hca.verbs.base.hub import hub
 
 HOST = "127.0.0.1"
 GRH_BYTES = 40

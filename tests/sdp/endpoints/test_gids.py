@@ -23,11 +23,11 @@ from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.hca.connection.rdmacm import PortSpace
 from twisted_ib.hca.device.registry import addDevice, removeDevice
 from twisted_ib.hca.host import libc
-from twisted_ib.hca.host.subnet import hostthread
 from twisted_ib.rdma.transport import RDMATransport
 from twisted_ib.sdp import SDPServerEndpoint, connectSDP, listenSDP
 from twisted_ib.sdp.port import GIDPort, SDPPort
 from twisted_ib.sdp.transport import SDPTransport
+from twisted_ib.subnet.hosting import hostthread
 
 MISSING = libc.available()
 

@@ -1,13 +1,13 @@
 """
-Subnet administration with the large numbers: the hostile test of C{tests.hca.sm.sa}, and joins and leaves of
+Subnet administration with the large numbers: the hostile test of C{tests.subnet.sa}, and joins and leaves of
 identifiers.
 """
 
 from __future__ import annotations
 
-from tests.hca.sm.sa import test_mutated
-from tests.hca.verbs.cm import test_subnet
+from tests.subnet.sa import test_mutated
 from tests.support.counting import traced
+from tests.verbs.pyverbs.cm import test_subnet
 
 COUNT = 30_000
 #: Bytes that all of it may leave.

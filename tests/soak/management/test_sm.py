@@ -1,12 +1,12 @@
 """
-The simulation of C{tests.hca.sm} with the large number of seeds, and the hosts of C{tests.processes.subnet}
-that are killed.
+The simulation of C{tests.subnet.sm} with the large number of seeds, and the hosts of
+C{tests.processes.subnet} that are killed.
 """
 
 from __future__ import annotations
 
-from tests.hca.sm import test_simulation
 from tests.processes.subnet import test_killed
+from tests.subnet.sm import test_simulation
 
 
 class SimulationTests(test_simulation.SimulationTests):

@@ -19,8 +19,6 @@ from tests.support.commands import refusal
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib.hca.device import registry
-from twisted_ib.hca.verbs import CMID, MR, AddrInfo, ConnParam, PyverbsRDMAError, QPCap, QPInitAttr, enums
-from twisted_ib.hca.verbs.cm import negotiation
 from twisted_ib.hca.wire.cm import timeoutSeconds
 from twisted_ib.tools.ping import line as pingline
 from twisted_ib.tools.ping import ping, transfers
@@ -31,6 +29,8 @@ from twisted_ib.tools.ping.line import PeerGone
 from twisted_ib.tools.ping.rounds import Server, text
 from twisted_ib.tools.ping.station import Listener, VerbsSession
 from twisted_ib.tools.program import ProgramError
+from twisted_ib.verbs.pyverbs import CMID, MR, AddrInfo, ConnParam, PyverbsRDMAError, QPCap, QPInitAttr, enums
+from twisted_ib.verbs.pyverbs.cm import negotiation
 
 HOST = "127.0.0.1"
 PORT = "7174"

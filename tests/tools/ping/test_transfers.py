@@ -11,9 +11,9 @@ from typing import Any
 from tests.support.waiting import waitUntil
 from tests.tools.ping.test_ping import DEVICE, HOST, EndsTestCase
 from twisted_ib import limits
-from twisted_ib.hca.verbs import CMID, CQ, AddrInfo, ConnParam, QPCap, QPInitAttr, enums
 from twisted_ib.tools.ping import datagrams, messages, ping, transfers
 from twisted_ib.tools.ping.station import VerbsSession
+from twisted_ib.verbs.pyverbs import CMID, CQ, AddrInfo, ConnParam, QPCap, QPInitAttr, enums
 
 GROUP = "239.1.2.3"
 

@@ -24,12 +24,12 @@ if find_spec("elftools") is None or find_spec("cffi") is None:
     _lacking = "the extra [c] is not installed"
 else:
     _lacking = ""
-    from twisted_ib.cabi.building import build
-    from twisted_ib.cabi.building.symbols import Symbol
     from twisted_ib.errors import LibraryBuildError
     from twisted_ib.tools.run.native import binary, elf
     from twisted_ib.tools.run.native.elf import NotReadableError, read
     from twisted_ib.tools.run.native.imports import Libraries
+    from twisted_ib.verbs.c.building import build
+    from twisted_ib.verbs.c.building.symbols import Symbol
 
 #: System V gABI: e_machine of x86-64 and of SPARC, p_type of the interpreter's name; sh_type of names, and
 #: of versions that are wanted (Linux Standard Base 5, core, 10.7.1.1).

@@ -49,7 +49,7 @@ import gc, os, sys
 from twisted.internet import reactor
 if not os.fork():
     sides = ("connecting", "listening")
-    loaded = [side for side in sides if "twisted_ib.reactor.switch." + side in sys.modules]
+    loaded = [side for side in sides if "twisted_ib.switch." + side in sys.modules]
     print(*loaded, gc.get_freeze_count() > 0, flush=True)
     os._exit(0)
 os.wait()

@@ -10,16 +10,16 @@ from unittest import skipIf
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.hca.fabric.ib.subnets import LEAVES, SubnetTestCase
 from tests.hca.hcas import settle
+from tests.subnet.port.subnets import LEAVES, SubnetTestCase
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import waitUntil
 from twisted_ib.hca.host import libc
-from twisted_ib.hca.host.subnet import hostthread, link
-from twisted_ib.hca.host.subnet.hosted import HostedSubnet
-from twisted_ib.hca.verbs.enums.device import ibv_port_state
+from twisted_ib.subnet.hosting import hostthread, link
+from twisted_ib.subnet.hosting.hosted import HostedSubnet
 from twisted_ib.tools.show import stat
 from twisted_ib.tools.show.devicetext import heading
+from twisted_ib.verbs.pyverbs.enums.device import ibv_port_state
 
 MISSING = libc.available()
 

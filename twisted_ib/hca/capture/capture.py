@@ -360,7 +360,7 @@ class Capture:
 
         @param seen: interface, and whether it is the sender.
         @param source: GUID of the sender, or a number that stands for it.
-        @param packet: a L{Packet<twisted_ib.hca.subnet.smi.Packet>}.
+        @param packet: a L{Packet<twisted_ib.subnet.network.smi.Packet>}.
         """
         writer = self._writer
         if writer is not None:

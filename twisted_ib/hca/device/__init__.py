@@ -4,4 +4,16 @@ One HCA: a fabric, its queue pairs and memory, its connections, its progress.  N
 Start with L{twisted_ib.hca.device.device.Device}.  C{connections} has the listening services and the
 connections, C{addressing} resolves addresses to paths, C{registry} names the devices and is the only module
 that names fabrics.
+
+Besides:
+
+  - C{counters}: the counters of an HCA, under the names of Linux rxe's C{hw_counters} and under its own
+  - C{device}: its identity, its objects, its progress
+  - C{form}: the form in which this package runs
+  - C{identity}: the addresses of a device, and of its peers
+  - C{objects}: the objects of one HCA other than queue pairs and memory
+  - C{programname}: the name of a program, from its command line
+  - C{progress}: the progress of a device
+  - C{receivebudget}: the budget for received bytes that one HCA's consumers hold for paused readers
+  - C{tcpcounterparts}: services that accompany TCP listeners, found without opening a device
 """

@@ -1,5 +1,5 @@
 """
-The devices by name.  Only this module names fabrics.
+The devices by name.  Only this module names the adapter's fabrics; others add themselves (L{addFabric}).
 
 There are C{lo0} and C{shm0}, those that L{addDevice} adds, those that C{TWISTED_IB_DEVICES} names, and those
 of the configuration.  L{watchDevices} notifies listeners on all devices of changes.
@@ -7,9 +7,8 @@ of the configuration.  L{watchDevices} notifies listeners on all devices of chan
 Devices of some fabrics have an address of their own.  C{roce0}, C{roce1} and so on are such devices without
 having been added: each is opened at the address that its user binds (L{place}).
 
-C{ib0}, C{ib1} and so on exist without having been added too, and are attached to the subnet that their thread
-hosts (L{twisted_ib.hca.host.subnet.ofthread}), or to that of the run directory.  They are used by name alone:
-who listens on all devices does not listen on them.
+C{ib0}, C{ib1} and so on exist without having been added too (L{twisted_ib.subnet.row}).  They are used by
+name alone: who listens on all devices does not listen on them.
 """
 
 from __future__ import annotations
@@ -17,21 +16,20 @@ from __future__ import annotations
 import os
 import re
 import select
-import socket
 from collections.abc import Callable, Mapping
-from functools import partial
+from importlib import import_module
 from ipaddress import ip_interface
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from attrs import frozen
 
+from twisted_ib import PLUGINS
 from twisted_ib.configuration.file import VARIABLE as CONFIGURATION
 from twisted_ib.configuration.file import readFirst
 from twisted_ib.errors import DeviceError, RulesError, UnknownDeviceError
-from twisted_ib.hca.base.traits import LOCAL, ROUTED, SHARED, STREAM, SUBNET, Traits
+from twisted_ib.hca.base.traits import LOCAL, ROUTED, SHARED, STREAM, Traits
 from twisted_ib.hca.fabric.base.neighbours import Neighbours
-from twisted_ib.hca.fabric.base.neighbours import ofThisThread as neighboursOf
 from twisted_ib.hca.host.addresses import normalise, sourceFor
 
 if TYPE_CHECKING:
@@ -46,44 +44,18 @@ def _loopback(owner: Any, guid: int, clock: Callable[[], float], neighbours: Nei
 
 
 def _sharedMemory(
-    owner: Any, guid: int, clock: Callable[[], float], neighbours: Neighbours | None = None
+    owner: Any,
+    guid: int,
+    clock: Callable[[], float],
+    neighbours: Neighbours | None = None,
+    namespace: int | None = None,
 ) -> Any:
     # select.epoll, eventfd and sealed memory files are Linux's.
     if not hasattr(select, "epoll"):
         raise DeviceError("device shm0 needs Linux; lo0 works here, within one process")
     from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 
-    return SharedMemoryFabric(owner, guid, clock)
-
-
-def _subnet(owner: Any, guid: int, clock: Callable[[], float], neighbours: Neighbours | None = None) -> Any:
-    from twisted_ib.hca.fabric.ib.ib import SubnetFabric
-    from twisted_ib.hca.host.subnet.ofthread import ofThisThread
-
-    subnet = ofThisThread()
-    if subnet is None:
-        return _subnetOfHost(owner, guid, clock)
-
-    def attach(fabric: Any, own: int) -> Any:
-        return subnet.attach(fabric, own, owner.name)
-
-    def records(owner: Any, guid: int, clock: Callable[[], float]) -> Any:
-        return _loopback(owner, guid, clock, neighboursOf("ib") if neighbours is None else neighbours)
-
-    return SubnetFabric(owner, guid, clock, attach, records)
-
-
-def _subnetOfHost(owner: Any, guid: int, clock: Callable[[], float]) -> Any:
-    if not hasattr(select, "epoll"):
-        raise DeviceError(f"device {owner.name} needs Linux, but where its thread hosts the subnet")
-    from twisted_ib.hca.fabric.ib.ib import SubnetFabric
-    from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
-    from twisted_ib.hca.host.subnet.link import attached
-
-    # An HCA is below IP, so that network namespaces share the subnet: 0 stands for all.
-    records = partial(SharedMemoryFabric, namespace=0)
-    description = f"{socket.gethostname()} {owner.name} {os.getpid()}"
-    return SubnetFabric(owner, guid, clock, attached(description), records)
+    return SharedMemoryFabric(owner, guid, clock, namespace=namespace)
 
 
 def _roce(owner: Any, guid: int, clock: Callable[[], float], address: str) -> Any:
@@ -136,20 +108,17 @@ class FabricKind:
     options: tuple[str, ...] = ()
 
 
-#: The fabrics, in order: a new one is its folder, its factory and a row.
-KINDS = (
+#: The fabrics, in order: a new one is its folder, its factory and a row.  L{addFabric} appends others.
+KINDS = [
     FabricKind("loopback", _loopback, LOCAL, "lo0"),
     FabricKind("shm", _sharedMemory, SHARED, "shm0"),
-    FabricKind(
-        "ib", _subnet, SUBNET, "", re.compile(r"ib(?:0|[1-9][0-9]{0,2})").fullmatch, hasInterfaces=True
-    ),
     FabricKind("roce", _roce, ROUTED, implicit=re.compile(r"roce(?:0|[1-9][0-9]{0,2})").fullmatch),
     FabricKind(
         *("iwarp", _iwarp, STREAM),
         implicit=re.compile(r"iwarp(?:0|[1-9][0-9]{0,2})").fullmatch,
         options=("crc", "markers"),
     ),
-)
+]
 #: The same by name.
 FABRICS: dict[str, FabricKind] = {kind.name: kind for kind in KINDS}
 
@@ -172,6 +141,21 @@ _added: dict[str, None] = {}
 _watchers: WeakSet[Any] = WeakSet()
 #: The values of the variables when the environment and the configuration were last read.
 _read: dict[str, str | None] = {"environment": "", "configuration": None}
+
+
+def addFabric(kind: FabricKind) -> None:
+    """
+    Add a kind of fabric, for those that are none of the adapter's.  Adding the same again does nothing.
+
+    @raise DeviceError: there is another one of its name.
+    """
+    known = FABRICS.setdefault(kind.name, kind)
+    if known != kind:
+        raise DeviceError(f"there is a fabric {kind.name} already, and it is another")
+    if kind not in KINDS:
+        KINDS.append(kind)
+    if kind.device:
+        DEVICES.setdefault(kind.device, (kind, None, frozenset()))
 
 
 def _checked(name: str, fabric: str, address: str | None) -> str | None:
@@ -544,3 +528,8 @@ def openFabric(
             raise DeviceError(f"device {name} has the address {own}, not {address}")
         return kind.open(owner, guid, clock, address=own, **_optionsOf(name))
     return kind.open(owner, guid, clock) if neighbours is None else kind.open(owner, guid, clock, neighbours)
+
+
+# Last: they import what is above.
+for _plugin in PLUGINS:
+    import_module(_plugin)

@@ -8,5 +8,9 @@ C{iwarp} between hosts.
 Only L{twisted_ib.hca.device.registry} names fabrics.
 
 A new fabric is a folder here and its row there; C{setup.cfg} has its name in two lists, which a test compares
-with the rows.  C{tests/hca/fabric/toy} is one.
+with the rows.  One of elsewhere adds its row itself, as L{twisted_ib.subnet.row} and C{tests/hca/fabric/toy}.
+
+Besides:
+
+  - C{base}: the common part of fabrics
 """

@@ -7,4 +7,10 @@ C{rendezvous} holds its own entries, C{search} finds those of others. C{handshak
 C{fdpassing} sends them with descriptors, C{liveness} identifies a peer and watches its process.  C{query} and
 C{queryserver} are how commands ask a process what it has in use, and C{socketpage} is where they read what a
 busy one has.
+
+Besides:
+
+  - C{addresses}: IP addresses of this host, as text
+  - C{libc}: the Linux calls that the shared-memory fabric needs, also where Python lacks them
+  - C{paging}: a long answer to a query, cut into messages
 """

@@ -5,4 +5,10 @@ C{dispatch} finds the agent of a MAD; C{requests} are those that wait for a resp
 of many MADs, by the machines of C{rmpp}; C{redirect} has another queue pair serve a class.  C{agents} lists
 the agents that every device begins with: a management class is a module here and a row there.  C{gsi} is
 connection management, C{pma} performance management, C{vendor} OpenIB's ping.
+
+Besides:
+
+  - C{attributes}: management attributes, each a class with its layout
+  - C{sa}: the client of subnet administration
+  - C{user}: the MADs of a program at a port
 """

@@ -3,4 +3,13 @@ Protection domains, memory regions and memory windows (IBTA vol. 1 10.6), and th
 keys.  Pure.
 
 All rights are checked by L{twisted_ib.hca.memory.memory.Memory}, nowhere else.
+
+Modules:
+
+  - C{access}: access rights on memory
+  - C{keys}: random numbers as names
+  - C{memory}: the memory of one device
+  - C{regions}: protection domains and memory regions, created by
+    L{Memory<twisted_ib.hca.memory.memory.Memory>}
+  - C{windows}: grant peers access to a part of a memory region for a while
 """

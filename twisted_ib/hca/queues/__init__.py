@@ -3,4 +3,15 @@ Queue pairs, completion queues, shared receive queues, and the work requests pos
 10.2 to 10.8).  Pure.
 
 Begin with L{twisted_ib.hca.queues.queuepair.QueuePair}: its states, and what crosses the seam to a fabric.
+
+Modules:
+
+  - C{completion}: completion queues, and the work completions that a program polls from them
+  - C{queuepair}: state, numbers, and what crosses the seam (IBTA vol. 1 10.2.4)
+  - C{reassembly}: reassembly of a message for a consumer that comes in several records
+  - C{receiver}: the base class of what takes a path's records
+  - C{receives}: the receives of one queue pair
+  - C{requests}: work requests, and the attributes and capabilities of a queue pair
+  - C{scatter}: find and copy the bytes of a message
+  - C{sharedreceive}: shared receive queues (SRQ)
 """

@@ -5,4 +5,18 @@ L{twisted_ib.hca.services.work.WorkQueues} is the pair of work queues of a queue
 work requests: a requester, which sends and completes them, and a responder, which receives the peer's
 requests and answers them.  Queue pairs of streams have no work queues: they send inline and are notified
 of each record; L{twisted_ib.hca.services.datagramconsumer} does the same for datagrams.
+
+Besides:
+
+  - C{address}: address vectors, address handles, and the path to each address
+  - C{datagram}: unreliable datagrams (UD) over a fabric of operations
+  - C{datagramform}: the forms of a datagram's record
+  - C{operations}: the operations of work requests, a module for each kind
+  - C{requester}: the send queue of a reliable connection over a fabric of operations
+  - C{responder}: the receive queue of a reliable connection, and the peer's access to memory
+  - C{responses}: responses to a peer's READs and atomics, in the order of the requests
+  - C{sendqueue}: the posting side of a send queue
+  - C{support}: the operations that a queue pair supports
+  - C{unreliable}: unreliable connections (UC) over a fabric of operations
+  - C{work}: the work queues of a queue pair
 """

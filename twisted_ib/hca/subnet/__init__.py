@@ -1,3 +1,3 @@
 """
-An InfiniBand subnet, without I/O: its nodes and links, the way of a datagram through it, and its clients.
+Only old names, which an earlier page of docs/ shows: L{twisted_ib.subnet}.
 """

@@ -1,3 +1,12 @@
 """
 The media that carry an RDS path: TCP connections and RC queue pairs.  Begin with C{tcp} and C{rc}.
+
+Besides:
+
+  - C{rcaccept}: connections of RDS on queue pairs that peers ask for
+  - C{rccarrier}: one path of RDS on a queue pair
+  - C{rcconnect}: connection attempts of RDS on queue pairs
+  - C{rcconnection}: RDS on RC queue pairs
+  - C{rcsend}: the send side of a queue pair of RDS
+  - C{tcpcarrier}: the TCP connection that carries a path's messages, with its Twisted transports
 """

@@ -11,11 +11,11 @@ import socket
 from argparse import Namespace
 
 from twisted_ib import limits
-from twisted_ib.hca.verbs import AH, CMID, WC, AddrInfo, JoinMCAttrEx, PyverbsError, QPAttr, enums
 from twisted_ib.tools.ping.line import PingConnection
 from twisted_ib.tools.ping.messages import PingProgram, checkMemory, content
 from twisted_ib.tools.ping.station import PEER_SILENCE, Steps, VerbsSession, reason
 from twisted_ib.tools.program import ProgramError, write
+from twisted_ib.verbs.pyverbs import AH, CMID, WC, AddrInfo, JoinMCAttrEx, PyverbsError, QPAttr, enums
 
 # IBTA vol. 1 9.8.3: a datagram's receive buffer begins with 40 octets for the GRH.
 _GRH_BYTES = 40

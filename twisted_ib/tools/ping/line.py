@@ -11,7 +11,9 @@ from contextlib import suppress
 from math import inf
 
 from twisted_ib.hca.connection import RejectReason, SIDRStatus
-from twisted_ib.hca.verbs import (
+from twisted_ib.tools.ping.station import Steps, VerbsSession, reason
+from twisted_ib.tools.program import ProgramError
+from twisted_ib.verbs.pyverbs import (
     CMID,
     CQ,
     MR,
@@ -29,8 +31,6 @@ from twisted_ib.hca.verbs import (
     UDParam,
     enums,
 )
-from twisted_ib.tools.ping.station import Steps, VerbsSession, reason
-from twisted_ib.tools.program import ProgramError
 
 #: Seconds that a peer has to answer a DREQ.
 PARTING = 5.0

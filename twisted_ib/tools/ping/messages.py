@@ -11,10 +11,10 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from twisted_ib.hca.verbs import CMID, ConnParam, enums
 from twisted_ib.tools.ping.line import PeerEnded, PingConnection
 from twisted_ib.tools.ping.station import CONNECTING, Listener, Steps, VerbsSession
 from twisted_ib.tools.program import ProgramError, write
+from twisted_ib.verbs.pyverbs import CMID, ConnParam, enums
 
 # cmatose.c allocates whatever the command line asks for; this bounds a typing error.
 PING_MEMORY = 1024 * 1024 * 1024

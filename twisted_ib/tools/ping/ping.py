@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
-from twisted_ib.hca.verbs import enums
 from twisted_ib.tools.ping import transfers
 from twisted_ib.tools.ping.device import chosen
 from twisted_ib.tools.ping.line import PeerEnded
@@ -21,6 +20,7 @@ from twisted_ib.tools.ping.rounds import LEAST, MOST, Client
 from twisted_ib.tools.ping.server import serve
 from twisted_ib.tools.ping.station import CONNECTING, PROGRAM, RDS, Interrupted, VerbsSession, reason
 from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, whole
+from twisted_ib.verbs.pyverbs import enums
 
 #: rping.c's defaults.
 PORT = 7174

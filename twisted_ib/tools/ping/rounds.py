@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from struct import Struct
 
-from twisted_ib.hca.verbs import CMID, MR, ConnParam, enums
 from twisted_ib.tools.ping.line import PeerEnded, PeerGone, PingConnection
 from twisted_ib.tools.ping.station import Steps, VerbsSession
 from twisted_ib.tools.program import ProgramError, printable, write
+from twisted_ib.verbs.pyverbs import CMID, MR, ConnParam, enums
 
 #: rping.c RPING_MIN_BUFSIZE (sizeof "INT_MAX" and sizeof the format) and RPING_BUFSIZE - 1: the text
 #: "rdma-ping-2147483647: " fits, and 64 KiB do not.

@@ -8,10 +8,10 @@ from argparse import Namespace
 from typing import NoReturn
 
 from twisted_ib.errors import HCAError
-from twisted_ib.hca.verbs import CMID, enums
 from twisted_ib.tools.ping.rounds import Server
 from twisted_ib.tools.ping.station import PEER_SILENCE, PROGRAM, Listener, Steps, VerbsSession, reason
 from twisted_ib.tools.program import ProgramError, complain
+from twisted_ib.verbs.pyverbs import CMID, enums
 
 #: Clients that a persistent server has at a time; more are rejected.
 PING_CLIENTS = 256

@@ -17,9 +17,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 from twisted_ib.errors import HCAError
-from twisted_ib.hca.verbs import CMID, PD, AddrInfo, CMEvent, CMEventChannel, Context, PyverbsError, enums
-from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.tools.program import ProgramError, printable, sentence, write
+from twisted_ib.verbs.core.hub import hub
+from twisted_ib.verbs.pyverbs import CMID, PD, AddrInfo, CMEvent, CMEventChannel, Context, PyverbsError, enums
 
 if TYPE_CHECKING:
     from twisted_ib.tools.ping.line import PingConnection

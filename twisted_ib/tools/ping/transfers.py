@@ -10,12 +10,12 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 
 from twisted_ib import limits
-from twisted_ib.hca.verbs import enums
 from twisted_ib.tools.ping.datagrams import Mckey, Udaddy
 from twisted_ib.tools.ping.device import chosen
 from twisted_ib.tools.ping.messages import Cmatose
 from twisted_ib.tools.ping.station import PROGRAM, VerbsSession
 from twisted_ib.tools.program import ArgumentParser, whole
+from twisted_ib.verbs.pyverbs import enums
 
 #: Connections of one program, which cmatose.c does not bound.
 PING_CONNECTIONS = 1024

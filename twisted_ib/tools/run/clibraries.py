@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-from twisted_ib.cabi.chosen import DEVICE
 from twisted_ib.errors import DeviceError, LibraryBuildError, UnknownDeviceError
 from twisted_ib.hca.device.registry import VARIABLE as DEVICES
 from twisted_ib.hca.device.registry import addressOf, isPlacedByUser, kindOf, parseDevices
 from twisted_ib.tools.run.program import NOT_RUNNABLE, NotPython, StartError
+from twisted_ib.verbs.c.chosen import DEVICE
 
 #: The loader's variable (ld.so(8)): directories, with colons between.
 SEARCHED = "LD_LIBRARY_PATH"
@@ -120,7 +120,7 @@ def searchByPython() -> str:
     """
     if lacking():
         return ""
-    from twisted_ib.cabi.building.build import libraries
+    from twisted_ib.verbs.c.building.build import libraries
 
     try:
         folder = str(libraries())

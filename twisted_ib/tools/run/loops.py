@@ -80,7 +80,7 @@ def _load(roles: Sequence[str]) -> None:
     # Much to import.  Processes that the program forks, such as the workers of a server, get it with the
     # fork; each would need several times as long for it as for the rest of its start.
     from twisted_ib.reactor import socketreport  # noqa: F401
-    from twisted_ib.reactor.switch.switch import Switch
+    from twisted_ib.switch.switch import Switch
 
     for role in roles:
         Switch.load(role)

@@ -126,7 +126,7 @@ def start(options: Namespace, asked: Code | Module | str) -> Code | Module | Scr
     if choice.loop:
         # Imported here: a program that runs as it is needs none.
         from twisted_ib.configuration.syntax import ROLES
-        from twisted_ib.reactor.rules.configuration import Configuration
+        from twisted_ib.switch.rules.configuration import Configuration
 
         configuration = Configuration()
         policy = configuration.read()

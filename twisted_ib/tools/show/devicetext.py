@@ -19,8 +19,8 @@ from attrs import frozen
 from twisted_ib.hca.base.attributes import COMPLETION_VECTORS, MTU_CODES, PORT
 from twisted_ib.hca.base.port import LANE_GIGABITS, LANES
 from twisted_ib.hca.base.traits import TransportType
-from twisted_ib.hca.verbs.enums.device import ibv_atomic_cap, ibv_device_cap_flags, ibv_port_state
 from twisted_ib.tools.program import printable
+from twisted_ib.verbs.pyverbs.enums.device import ibv_atomic_cap, ibv_device_cap_flags, ibv_port_state
 
 #: Columns where the values of a device and of a port begin, with tabs of eight (devinfo.c writes the tabs
 #: out).

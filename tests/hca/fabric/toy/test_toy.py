@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from attrs import evolve
 from twisted.internet.test.reactormixins import ReactorBuilder
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -20,11 +21,12 @@ from tests.contracts.unreliable import UnreliableContract
 from tests.contracts.workrequests import WorkRequestContract
 from tests.hca.fabric.toy.toyfabric import SocketPairFabric
 from tests.hca.hcas import HCATestCase
-from tests.hca.verbs.qp import test_qp
 from tests.internet.carriers import SDP
 from tests.rdma.test_reactors import RDMATestsMixin
 from tests.sdp.test_contract import IB
 from tests.support.rundirectory import ownRunDirectory
+from tests.verbs.pyverbs.qp import test_qp
+from twisted_ib.errors import DeviceError
 from twisted_ib.hca.base.traits import LOCAL
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.device.registry import parseRules
@@ -67,8 +69,9 @@ class ToyRow:
         """
         super().setUp()
         ownRunDirectory(self)
-        self.patch(registry, "KINDS", (*registry.KINDS, ROW))
-        self.patch(registry, "FABRICS", {**registry.FABRICS, ROW.name: ROW})
+        registry.addFabric(ROW)
+        self.addCleanup(registry.KINDS.remove, ROW)
+        self.addCleanup(registry.FABRICS.pop, ROW.name)
         registry.addDevice("toy0", ROW.name)
         self.addCleanup(registry.removeDevice, "toy0")
 
@@ -92,6 +95,15 @@ class RowTests(ToyRow, SynchronousTestCase):
         """
         found = parseRules("device toy7 toy\nuse sdp connect * *:5000", "rules").devices
         self.assertEqual([(each.name, each.fabric, each.address) for each in found], [("toy7", "toy", None)])
+
+    def test_again(self) -> None:
+        """
+        The same row may be added again, and no other of its name.
+        """
+        registry.addFabric(ROW)
+        self.assertEqual(registry.KINDS.count(ROW), 1)
+        error = self.assertRaises(DeviceError, registry.addFabric, evolve(ROW, device="toy7"))
+        self.assertEqual(str(error), "there is a fabric toy already, and it is another")
 
     def test_device(self) -> None:
         """

@@ -19,7 +19,7 @@ from twisted_ib.hca.mad.attributes.administration import (
     ServiceRecord,
 )
 from twisted_ib.hca.mad.attributes.notice import GIDDetails, Trap
-from twisted_ib.hca.subnet.switch import FIRST_MULTICAST_LID
+from twisted_ib.subnet.network.switch import FIRST_MULTICAST_LID
 
 #: ff12:401b:ffff::ffff:ffff, the broadcast group of IPoIB (RFC 4391 section 4), which every manager has.
 BROADCAST = 0xFF12401BFFFF << 80 | 0xFFFFFFFF

@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.hca.fabric.ib.subnets import LEAVES, SubnetTestCase
 from tests.hca.hcas import settle
 from tests.hca.mad.sa.contract import AdministrationContract
+from tests.subnet.port.subnets import LEAVES, SubnetTestCase
 from twisted_ib.hca.base.port import PortState
-from twisted_ib.hca.sm.manager import Options
-from twisted_ib.hca.subnet.topology import parse
+from twisted_ib.subnet.network.topology import parse
+from twisted_ib.subnet.sm.manager import Options
 
 #: L{LEAVES} without one of its adapters.
 LESS = LEAVES.replace('[2] "d"[1]\n', "").split('Ca 1 "d"')[0]

@@ -1,4 +1,17 @@
 """
 The common part of fabrics: directories (C{neighbours} of a thread, C{addressdirectory}), paths of records,
 queue pair 1 of a path, the C{link} of packets, and fault injection for tests.
+
+Besides:
+
+  - C{fabric}: the base of all fabrics, whatever carries their records
+  - C{faults}: a link that loses, delays, duplicates and corrupts datagrams, for tests and experiments
+  - C{forked}: a forked child's use of its parent's device
+  - C{lastwords}: what a process leaves in shared memory about its streams, to be read when it has died
+  - C{management}: queue pairs 0 and 1 of a path
+  - C{path}: paths of records to a peer's HCA
+  - C{streams}: a fabric of TCP connections, as a device and its users ask it, and the device, as that sees it
+  - C{subnetdirectory}: the directory of a subnet, as a device asks its fabric, and the device, as that sees
+    it
+  - C{waker}: the descriptor of a fabric with sockets
 """

@@ -123,7 +123,7 @@ class IFabricObserver(Interface):
         A MAD passes the port of the fabric of a subnet.
 
         @param isOutbound: whether it leaves the port.
-        @param packet: the L{Packet<twisted_ib.hca.subnet.smi.Packet>}, as it is on the link.
+        @param packet: the L{Packet<twisted_ib.subnet.network.smi.Packet>}, as it is on the link.
         """
 
 

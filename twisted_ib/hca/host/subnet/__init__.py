@@ -1,3 +1,3 @@
 """
-A subnet that one process hosts, and the sockets by which programs of the host attach to it.
+Only old names, which an earlier page of docs/ shows: L{twisted_ib.subnet}.
 """

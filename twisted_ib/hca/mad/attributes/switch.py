@@ -50,7 +50,7 @@ class SwitchInfo(Attribute):
 class LinearForwardingTable(Attribute):
     """
     A block of the port of each LID: 0 is the switch itself, and
-    L{NO_PORT<twisted_ib.hca.subnet.switch.NO_PORT>} drops.
+    L{NO_PORT<twisted_ib.subnet.network.switch.NO_PORT>} drops.
     """
 
     ID: ClassVar[int] = 0x0019

@@ -9,6 +9,16 @@ Every message is 232 octets, big endian: a MAD without its 24-octet header. Priv
 size and no length field, so the receiver always gets the whole area. C{parse} accepts any value of any field
 and raises L{WireError} for a wrong length only; reserved bits are preserved in C{reserved}, an integer as
 wide as the fixed part of the message, so that a parsed message packs to the same octets.
+
+Modules:
+
+  - C{answers}: MRA and REJ, which may answer a REQ, REP or LAP
+  - C{codes}: numbers of the communication manager
+  - C{connect}: the messages that open and close a connection (IBTA vol. 1 12.6)
+  - C{layout}: the common base of the messages of L{twisted_ib.hca.wire.cm}
+  - C{path}: paths in CM messages, and LAP and APR, which give an open connection an alternate path (IBTA vol.
+    1 12.8)
+  - C{sidr}: service id resolution for datagram services (IBTA vol. 1 12.11)
 """
 
 from twisted_ib.hca.wire.cm.answers import MRA, REJ

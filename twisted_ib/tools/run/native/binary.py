@@ -9,10 +9,10 @@ import sys
 from contextlib import suppress
 from stat import S_ISGID, S_ISUID
 
-from twisted_ib.cabi.building.build import LIBRARIES, compilerCommand, libraries
 from twisted_ib.errors import LibraryBuildError
 from twisted_ib.tools.run.native.elf import Binary, NotReadableError, read
 from twisted_ib.tools.run.native.imports import Libraries, librariesOf
+from twisted_ib.verbs.c.building.build import LIBRARIES, compilerCommand, libraries
 
 #: Functions that are named in the line that says what was done.
 _NAMED = 3

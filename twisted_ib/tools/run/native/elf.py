@@ -12,7 +12,7 @@ from attrs import frozen
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
-from twisted_ib.cabi.building.symbols import Symbol
+from twisted_ib.verbs.c.building.symbols import Symbol
 
 Read = TypeVar("Read")
 

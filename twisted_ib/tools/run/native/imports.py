@@ -12,9 +12,9 @@ from pathlib import Path
 
 from attrs import frozen
 
-from twisted_ib.cabi.building.stubs import inFront
-from twisted_ib.cabi.building.symbols import Symbol
 from twisted_ib.tools.run.native.elf import Binary, NotReadableError, exported, read
+from twisted_ib.verbs.c.building.stubs import inFront
+from twisted_ib.verbs.c.building.symbols import Symbol
 
 #: How long the loader may take to find a program's libraries, seconds.
 _LOADER_SECONDS = 30

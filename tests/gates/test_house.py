@@ -1,0 +1,188 @@
+"""
+Tests of the house: how much of the package the adapter is and how high, that each folder says what is in it,
+and that the names which pages have shown are still there.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from configparser import ConfigParser
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+from tests.test_layering import ROOT, TreeTestCase, circles, folderEdges, nameOf, sources
+
+#: Lines of C{hca} in a hundred of the package's, at most.
+MOST_PERCENT = 38
+#: Folders of C{hca} of which each imports the next, at most.
+MOST_FLOORS = 10
+
+#: Modules under names that README and docs/ have shown, the names, and where they are now.  There are no
+#: other old names.
+OLD = {
+    "twisted_ib.hca.host.subnet.hosted": ("twisted_ib.subnet.hosting.hosted", ("HostedSubnet",)),
+    "twisted_ib.hca.host.subnet.ofthread": ("twisted_ib.subnet.hosting.ofthread", ("hostHere",)),
+    "twisted_ib.hca.sm.manager": ("twisted_ib.subnet.sm.manager", ("Options",)),
+    "twisted_ib.hca.subnet.topology": ("twisted_ib.subnet.network.topology", ("parse",)),
+    "twisted_ib.hca.verbs": (
+        "twisted_ib.verbs.pyverbs",
+        (
+            *("CQ", "MR", "PD", "QP", "SGE", "AHAttr", "Context", "GlobalRoute"),
+            *("QPAttr", "QPCap", "QPInitAttr", "SendWR", "enums"),
+        ),
+    ),
+}
+#: The folders of those.
+OLD_FOLDERS = {"twisted_ib/hca/host/subnet", "twisted_ib/hca/sm", "twisted_ib/hca/subnet"}
+
+
+def isOld(root: Path, path: Path) -> bool:
+    """
+    @return: Whether a module is one of these, or what a folder of theirs says.
+    """
+    name = nameOf(root, path)
+    return name in OLD or name.replace(".", "/") in OLD_FOLDERS
+
+
+def inside(root: Path, folder: Path) -> set[str]:
+    """
+    @return: The modules and folders in a folder, old names left out.
+    """
+    paths = [each for each in folder.glob("*.py") if each.name != "__init__.py"]
+    paths += folder.glob("*/__init__.py")
+    return {
+        each.parent.name if each.name == "__init__.py" else each.stem
+        for each in paths
+        if not isOld(root, each)
+    }
+
+
+def unsaid(root: Path) -> list[str]:
+    """
+    @return: What folders do not name of what is in them, and what they list that is not.
+    """
+    found = []
+    for path in sources(root):
+        folder = str(path.parent.relative_to(root))
+        if path.name != "__init__.py" or isOld(root, path):
+            continue
+        docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+        kids = inside(root, path.parent)
+        named = {
+            each.rpartition(".")[2] for each in re.findall(r"[CL]\{(?:[^{}<]*<)?([\w.]+)>?\}", docstring)
+        }
+        listed = set(re.findall(r"^ *- C\{(\w+)\}:", docstring, re.MULTILINE))
+        found += [f"{folder}: {each} is not named" for each in sorted(kids - named)]
+        found += [f"{folder}: there is no {each}" for each in sorted(listed - kids)]
+    return found
+
+
+def share(root: Path) -> float:
+    """
+    @return: How many of a hundred lines of the package are in C{hca}.
+    """
+    lines = {path: path.read_text().count("\n") for path in sources(root)}
+    return (
+        100
+        * sum(n for path, n in lines.items() if root / "twisted_ib/hca" in path.parents)
+        / sum(lines.values())
+    )
+
+
+def floors(root: Path) -> tuple[str, ...]:
+    """
+    @return: The longest way down through the folders of C{hca}.
+    """
+    below: dict[str, set[str]] = {}
+    for pair in folderEdges(root):
+        one, other = (f"{each}..".split(".")[1:3] for each in pair)
+        if one[0] == other[0] == "hca" and one != other:
+            below.setdefault(one[1], set()).add(other[1])
+
+    @cache
+    def longest(folder: str) -> tuple[str, ...]:
+        ways = (longest(each) for each in sorted(below.get(folder, ())))
+        return (folder, *max(ways, key=len, default=()))
+
+    return max(map(longest, below), key=len)
+
+
+class HouseTests(TreeTestCase):
+    """
+    The tree, and copies of it.
+    """
+
+    def test_share(self) -> None:
+        """
+        The adapter is a part of the package, not most of it; too much is found.
+        """
+        self.assertLessEqual(share(ROOT), MOST_PERCENT)
+        root = self.copied()
+        (root / "twisted_ib/hca/much.py").write_text("\n" * 50_000)
+        self.assertGreater(share(root), MOST_PERCENT)
+
+    def test_floors(self) -> None:
+        """
+        The adapter has few floors, of which none leads to itself; one more is found.
+        """
+        self.assertEqual(circles(folderEdges(ROOT)), [])
+        way = floors(ROOT)
+        self.assertLessEqual(len(way), MOST_FLOORS, " -> ".join(way))
+        root = self.copied()
+        (root / "twisted_ib/hca/more").mkdir()
+        (root / "twisted_ib/hca/more/one.py").write_text("import twisted_ib.hca.device.device\n")
+        self.assertEqual(floors(root), ("more", *way))
+
+    def test_named(self) -> None:
+        """
+        Each folder names its modules and folders, and lists no others.
+        """
+        self.assertEqual(unsaid(ROOT), [])
+
+    def test_unnamedFound(self) -> None:
+        """
+        A module that is not named is found, and so is a name without one.
+        """
+        root = self.copied()
+        (root / "twisted_ib/sdp/more.py").write_text("")
+        (root / "twisted_ib/hca/memory/keys.py").unlink()
+        expected = ["twisted_ib/hca/memory: there is no keys", "twisted_ib/sdp: more is not named"]
+        self.assertEqual(unsaid(root), expected)
+
+
+class OldNamesTests(TreeTestCase):
+    """
+    Names that README and docs/ have shown.
+    """
+
+    def test_names(self) -> None:
+        """
+        They are importable, and the same objects as those of today.
+        """
+        for old, (new, names) in OLD.items():
+            for name in names:
+                self.assertIs(getattr(import_module(old), name), getattr(import_module(new), name))
+
+    def test_noOthers(self) -> None:
+        """
+        Only these are exceptions of the contracts, and their folders have nothing else.
+        """
+        contracts = ConfigParser()
+        contracts.read(ROOT / "setup.cfg")
+        section = contracts["importlinter:contract:packages"]
+        ignored = {tuple(line.split(" -> ")) for line in section["ignore_imports"].split("\n") if line}
+        verbs = ("twisted_ib.hca.verbs", "twisted_ib.verbs.pyverbs.enums")
+        self.assertEqual(ignored, {verbs, *((old, new) for old, (new, _) in OLD.items())})
+        for folder in OLD_FOLDERS:
+            for path in (ROOT / folder).rglob("*.py"):
+                self.assertTrue(isOld(ROOT, path), path)
+
+    def test_unused(self) -> None:
+        """
+        Nothing of the package uses one.
+        """
+        for path in sources(ROOT):
+            for old in OLD:
+                self.assertNotIn(f"{old} import", path.read_text(), path)

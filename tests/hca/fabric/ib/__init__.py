@@ -1,3 +1,0 @@
-"""
-Tests of twisted_ib.hca.fabric.ib.
-"""

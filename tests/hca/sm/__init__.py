@@ -1,3 +1,0 @@
-"""
-Tests of L{twisted_ib.hca.sm}.
-"""

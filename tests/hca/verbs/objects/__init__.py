@@ -1,3 +1,0 @@
-"""
-Tests of tests.hca.verbs.objects.
-"""

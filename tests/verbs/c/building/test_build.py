@@ -1,0 +1,223 @@
+"""
+Tests of the build: what is missing is said by name, and one build serves all processes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sysconfig
+import venv
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from tests.support.waiting import HANG_SECONDS
+from tests.verbs.c.library import built
+from twisted_ib.errors import LibraryBuildError
+from twisted_ib.verbs.c.building import build, libraries
+
+#: A program that has no cffi calls libibverbs, and prints the number of devices and the names that are new.
+_OTHER = """
+import ctypes
+try:
+    import _cffi_backend
+except ImportError:
+    before = set(globals())
+    count = ctypes.c_int()
+    ctypes.CDLL("libibverbs.so.1").ibv_get_device_list(ctypes.byref(count))
+    print(count.value, sorted(set(globals()) - before - {"before", "count"}))
+"""
+
+
+class MissingTests(SynchronousTestCase):
+    """
+    A build without something that it needs.
+    """
+
+    def setUp(self) -> None:
+        """
+        An empty cache.
+        """
+        self.cache = Path(self.mktemp()).resolve()
+        self.patch(build.os, "environ", {**build.os.environ, "XDG_CACHE_HOME": str(self.cache)})
+
+    def failing(self) -> str:
+        """
+        @return: the text of the error of a build.
+        """
+        try:
+            build._cffiVersion()
+        except LibraryBuildError as error:
+            raise SkipTest(str(error)) from None
+        error = self.assertRaises(LibraryBuildError, libraries)
+        self.assertEqual([*self.cache.rglob("*.so*")], [])
+        return str(error)
+
+    def configured(self, **values: Any) -> None:
+        """
+        Change variables of Python's configuration.
+        """
+        real = sysconfig.get_config_var
+        self.patch(build.sysconfig, "get_config_var", lambda name: values.get(name, real(name)))
+
+    def test_compiler(self) -> None:
+        """
+        Without a compiler.
+        """
+        self.patch(build.shutil, "which", lambda name: None)
+        self.assertIn("there is no C compiler", self.failing())
+
+    def test_sharedLibrary(self) -> None:
+        """
+        With a Python that is not shared.
+        """
+        self.patch(build, "compilerCommand", lambda: ["true"])
+        self.configured(Py_ENABLE_SHARED=0)
+        self.assertIn("has no shared libpython", self.failing())
+
+    def test_pythonHeaders(self) -> None:
+        """
+        Without Python's headers.
+        """
+        self.patch(build, "compilerCommand", lambda: ["true"])
+        self.configured(Py_ENABLE_SHARED=1)
+        self.patch(build.sysconfig, "get_path", lambda name: "/nowhere")
+        self.assertIn("Python.h is missing", self.failing())
+
+    def test_headers(self) -> None:
+        """
+        Without the headers of a library: a compiler that finds none.
+        """
+        self.patch(build, "compilerCommand", lambda: ["false"])
+        self.configured(Py_ENABLE_SHARED=1)
+        self.patch(build.sysconfig, "get_path", lambda name: self.pythonHeaders())
+        text = self.failing()
+        self.assertIn("infiniband/verbs.h is missing", text)
+        self.assertIn("libibverbs-dev", text)
+
+    def pythonHeaders(self) -> str:
+        """
+        @return: a directory with C{Python.h}.
+        """
+        folder = Path(self.mktemp())
+        folder.mkdir(parents=True)
+        (folder / "Python.h").touch()
+        return str(folder)
+
+    def test_directory(self) -> None:
+        """
+        Without a place for the libraries.
+        """
+        self.patch(build, "_checked", lambda: ["true"])
+        self.cache.touch()
+        self.assertIn("set XDG_CACHE_HOME", self.failing())
+
+    def test_unfindable(self) -> None:
+        """
+        The loader does not find a directory with a colon, and takes a relative one from the program's own:
+        that of the user's home is taken instead, if there is one.
+        """
+        for home, cache in (("/a:b", ""), ("/$ORIGIN", "relative"), ("/", "/a;b"), ("relative", "relative")):
+            self.patch(build.os, "environ", {**build.os.environ, "HOME": home, "XDG_CACHE_HOME": cache})
+            self.assertIn("the loader finds no libraries in ", self.failing())
+
+
+class OtherEnvironmentTests(SynchronousTestCase):
+    """
+    Programs of Python in environments of their own.
+    """
+
+    def test_lacking(self) -> None:
+        """
+        One without cffi gets the backend of this environment, and nothing in its C{__main__}.
+        """
+        folder = built()
+        other = Path(self.mktemp()).resolve()
+        venv.create(other, symlinks=True, with_pip=False)
+        result = subprocess.run(
+            [str(other / "bin" / "python"), "-c", _OTHER],
+            # Trial gives its workers our path.
+            env={
+                **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+                "LD_LIBRARY_PATH": str(folder),
+                "TWISTED_IB_DEVICE": "shm0",
+            },
+            capture_output=True,
+            text=True,
+            timeout=HANG_SECONDS,
+            check=False,
+        )
+        found = result.returncode, result.stdout, result.stderr
+        self.assertEqual(found, (0, "1 []\n", ""))
+
+
+class CacheTests(SynchronousTestCase):
+    """
+    The cache of built libraries.
+    """
+
+    def test_once(self) -> None:
+        """
+        A second build is the first one's directory, for the user alone.
+        """
+        folder = built()
+        self.patch(build, "_build", self.fail)
+        self.assertEqual(libraries(), folder)
+        self.assertEqual(stat.S_IMODE(folder.stat().st_mode), 0o700)
+        self.assertEqual({each.soname for each in build.LIBRARIES}, {each.name for each in folder.iterdir()})
+
+    def test_others(self) -> None:
+        """
+        Libraries in a directory that another user owns or may write to are not used.
+        """
+        folder = built()
+        other = os.geteuid() + 1
+        for mode in (0o700, 0o720, 0o702):
+            cache = Path(self.mktemp()).resolve()
+            self.patch(build.os, "environ", {**build.os.environ, "XDG_CACHE_HOME": str(cache)})
+            target = cache / "twisted_ib" / "cabi" / folder.name
+            shutil.copytree(folder, target)
+            target.parent.chmod(mode)
+            if mode == 0o700:
+                self.assertEqual(libraries(), target)
+                if os.geteuid() == 0:
+                    os.chown(target.parent, other, -1)
+                else:
+                    self.patch(build.os, "geteuid", lambda: other)
+            error = self.assertRaises(LibraryBuildError, libraries)
+            self.assertIn("other users may change", str(error))
+
+    def test_link(self) -> None:
+        """
+        Nor are those behind a link, which others may turn elsewhere.
+        """
+        folder = built()
+        cache = Path(self.mktemp()).resolve()
+        self.patch(build.os, "environ", {**build.os.environ, "XDG_CACHE_HOME": str(cache)})
+        real = cache / "twisted_ib" / "real"
+        shutil.copytree(folder, real / folder.name)
+        real.chmod(0o700)
+        (cache / "twisted_ib" / "cabi").symlink_to(real)
+        error = self.assertRaises(LibraryBuildError, libraries)
+        self.assertIn("other users may change", str(error))
+
+    def test_race(self) -> None:
+        """
+        Of two builds at once one stays, and the other uses it.
+        """
+        folder = built()
+        cache = Path(self.mktemp()).resolve()
+        self.patch(build.os, "environ", {**build.os.environ, "XDG_CACHE_HOME": str(cache)})
+        target = cache / "twisted_ib" / "cabi" / folder.name
+
+        def other(*arguments: Any) -> None:
+            if not target.exists():
+                shutil.copytree(folder, target)
+
+        self.patch(build, "_build", other)
+        self.assertEqual(libraries(), target)
+        self.assertEqual([each.name for each in target.parent.iterdir()], [folder.name])

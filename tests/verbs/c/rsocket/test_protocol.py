@@ -1,0 +1,234 @@
+"""
+Tests of L{twisted_ib.verbs.c.rsocket.protocol}: two streams, whose writes are carried out between them.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from struct import pack
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from twisted_ib.verbs.c.rsocket.protocol import (
+    CONTROL_REQUESTS,
+    GREETING_BYTES,
+    TARGET_BYTES,
+    TARGETS,
+    Control,
+    Operation,
+    Region,
+    RSocketError,
+    Stream,
+    Way,
+    Write,
+)
+
+BUFFER = 1 << 13
+DEPTH = 16
+
+
+def message(operation: Operation, data: int) -> int:
+    """
+    The immediate data of a message.
+    """
+    return operation << 29 | data
+
+
+class Side:
+    """
+    A stream with its memory.
+    """
+
+    def __init__(self, base: int, buffer: int = BUFFER, depth: int = DEPTH) -> None:
+        self.base = base
+        self.sending = bytearray(buffer)
+        self.memory = bytearray(buffer + TARGETS * TARGET_BYTES)
+        self.targets = memoryview(self.memory)[buffer:]
+        self.stream = Stream(
+            Region(base, base + 1, buffer), Region(base + buffer, base + 1, len(self.targets)), buffer, depth
+        )
+
+    def carry(self, write: Write, peer: Side) -> None:
+        """
+        Carry out a write, and complete it.
+        """
+        data = write.content or b"".join(self.sending[at : at + length] for at, length in write.pieces)
+        if data:
+            assert write.key == peer.base + 1, write
+            at = write.address - peer.base
+            assert 0 <= at <= len(peer.memory) - len(data), write
+            peer.memory[at : at + len(data)] = data
+        peer.stream.received(write.message)
+        self.stream.completed(write.message, True)
+
+    def send(self, data: bytes, peer: Side) -> int:
+        """
+        Send as much as there is room for.
+        """
+        count = min(len(data), self.stream.room())
+        if count:
+            write = self.stream.write(count)
+            done = 0
+            for at, length in write.pieces:
+                self.sending[at : at + length] = data[done : done + length]
+                done += length
+            self.carry(write, peer)
+        return count
+
+    def receive(self, most: int, peer: Side) -> bytes:
+        """
+        Read, and let the peer send more.
+        """
+        data = b"".join(self.memory[at : at + length] for at, length in self.stream.read(most))
+        for update in self.stream.updates():
+            self.carry(update, peer)
+        return bytes(data)
+
+
+def pair() -> tuple[Side, Side]:
+    """
+    Two connected sides.
+    """
+    one, other = Side(0x10000), Side(0x40000)
+    one.stream.connect(other.stream.greeting(), one.targets)
+    other.stream.connect(one.stream.greeting(), other.targets)
+    return one, other
+
+
+class StreamTests(SynchronousTestCase):
+    """
+    L{Stream}.
+    """
+
+    def test_greeting(self) -> None:
+        """
+        The private data of rsockets: version, flags, credits, target list, the first half of the buffer.
+        """
+        greeting = Side(0x10000).stream.greeting()
+        self.assertEqual(len(greeting), GREETING_BYTES)
+        expected = pack(">BBH4s", 1, 0, DEPTH, b"") + pack(">QII", 0x10000 + BUFFER, 0x10001, TARGETS)
+        self.assertEqual(greeting, expected + pack(">QII", 0x10000, 0x10001, BUFFER // 2))
+
+    def test_badGreetings(self) -> None:
+        """
+        One that is short, of another version, or without targets.
+        """
+        one, other = Side(0x10000), Side(0x40000)
+        good = other.stream.greeting()
+        for bad in (good[:-1], b"\x02" + good[1:], good[:20] + bytes(4) + good[24:]):
+            self.assertRaises(RSocketError, one.stream.connect, bad, one.targets)
+
+    def test_bothWays(self) -> None:
+        """
+        Octets in any pieces both ways, many times the buffers and queues.
+        """
+        random = Random(23)
+        sides = pair()
+        data = [random.randbytes(40 * BUFFER) for _ in sides]
+        sent, received = [0, 0], [bytearray(), bytearray()]
+        while any(len(each) < len(data[0]) for each in received):
+            for i, side in enumerate(sides):
+                peer = sides[1 - i]
+                piece = data[i][sent[i] : sent[i] + random.randrange(1, 3000)]
+                sent[i] += side.send(piece, peer)
+                received[i] += side.receive(random.randrange(3000), peer)
+        self.assertEqual(received, [data[1], data[0]])
+
+    def test_credits(self) -> None:
+        """
+        Each message takes a receive of the peer's: without credits there is no room, whatever is free.
+        """
+        one, other = pair()
+        for _ in range(DEPTH - CONTROL_REQUESTS):
+            self.assertEqual(one.send(b"x", other), 1)
+        while one.send(b"x", other):
+            pass
+        self.assertEqual(other.stream.waiting, DEPTH)
+        self.assertEqual(one.stream.room(), 0)
+        other.receive(DEPTH // 2, one)
+        self.assertGreater(one.stream.room(), 0)
+
+    def test_space(self) -> None:
+        """
+        No more is sent than both halves of the peer's buffer take; a half that was read is shown again.
+        """
+        one, other = pair()
+        self.assertEqual(one.send(bytes(BUFFER), other), BUFFER // 2)
+        # The second half is shown with the first update, before anything was read.
+        self.assertEqual(other.receive(0, one), b"")
+        self.assertEqual(one.send(bytes(BUFFER), other), BUFFER // 2)
+        self.assertEqual(one.send(b"x", other), 0)
+        other.receive(BUFFER // 2 - 1, one)
+        self.assertEqual(one.send(b"x", other), 0)
+        other.receive(1, one)
+        self.assertEqual(one.send(bytes(BUFFER), other), BUFFER // 2)
+
+    def test_excess(self) -> None:
+        """
+        A peer that sends more than it may, more messages than credits, or messages that there are not.
+        """
+        one, _ = pair()
+        self.assertRaises(RSocketError, one.stream.received, message(Operation.DATA, BUFFER + 1))
+        for _ in range(DEPTH):
+            one.stream.received(message(Operation.DATA, 1))
+        self.assertRaises(RSocketError, one.stream.received, message(Operation.DATA, 1))
+        for operation in (1, 2, 3, 5):
+            self.assertRaises(RSocketError, one.stream.received, operation << 29)
+
+    def test_addresses(self) -> None:
+        """
+        Addresses of the peer at the end of 64 bits: they wrap, for its key to refuse.
+        """
+        one, other = Side(0x10000), Side(0x40000)
+        last = (1 << 64) - 1
+        greeting = other.stream.greeting()
+        greeting = greeting[:8] + pack(">Q", last) + greeting[16:24] + pack(">Q", last) + greeting[32:]
+        one.stream.connect(greeting, one.targets)
+        self.assertEqual([one.stream.write(2).address, one.stream.write(2).address], [last, 1])
+        one.stream.received(message(Operation.DATA, BUFFER // 2))
+        one.stream.read(BUFFER // 2)
+        self.assertEqual([each.address for each in one.stream.updates()], [TARGET_BYTES - 1, last])
+
+    def test_noGreeting(self) -> None:
+        """
+        Credits before a greeting: nothing can be written.
+        """
+        side = Side(0x10000)
+        side.stream.received(message(Operation.CREDITS, 1))
+        self.assertEqual((side.stream.isConnected, side.stream.room()), (False, 0))
+
+    def test_peek(self) -> None:
+        """
+        Bytes that are only looked at stay.
+        """
+        one, other = pair()
+        one.send(b"abc", other)
+        self.assertEqual(other.stream.read(2, peek=True), [(0, 2)])
+        self.assertEqual(other.receive(9, one), b"abc")
+
+    def test_shutdown(self) -> None:
+        """
+        One direction after the other, or both: the peer is told once.
+        """
+        one, other = pair()
+        (write,) = one.stream.shutdown(Way.WRITE)
+        self.assertEqual(write.message, message(Operation.CONTROL, Control.SHUTDOWN))
+        one.carry(write, other)
+        self.assertEqual((other.stream.open, other.stream.isOver), (Way.WRITE, False))
+        (write,) = other.stream.shutdown(Way.READ | Way.WRITE)
+        self.assertEqual(write.message, message(Operation.CONTROL, Control.DISCONNECT))
+        other.carry(write, one)
+        self.assertTrue(one.stream.isOver)
+        self.assertEqual(one.stream.shutdown(Way.READ), [])
+        self.assertEqual(other.stream.shutdown(Way.READ | Way.WRITE), [])
+
+    def test_failed(self) -> None:
+        """
+        A write that fails ends the stream.
+        """
+        one, _ = pair()
+        write = one.stream.write(1)
+        self.assertFalse(one.stream.isFlushed)
+        one.stream.completed(write.message, False)
+        self.assertTrue(one.stream.isFlushed)
+        self.assertTrue(one.stream.isOver)

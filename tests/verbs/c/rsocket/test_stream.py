@@ -1,0 +1,456 @@
+"""
+Tests of L{twisted_ib.verbs.c.rsocket.stream}: sockets of one process.
+"""
+
+from __future__ import annotations
+
+import errno
+from random import Random
+from threading import Thread
+from unittest import mock
+
+from tests.support.waiting import HANG_SECONDS
+from tests.verbs.pyverbs.cm.case import param
+from tests.verbs.pyverbs.pair import VerbsTestCase
+from twisted_ib.verbs.c.errors import HandleError
+from twisted_ib.verbs.c.rsocket import stream
+from twisted_ib.verbs.c.rsocket.protocol import Region, Stream, Way
+from twisted_ib.verbs.c.rsocket.stream import Phase, RSocket
+from twisted_ib.verbs.core.hub import hub
+from twisted_ib.verbs.pyverbs import (
+    CMID,
+    CQ,
+    QP,
+    AddrInfo,
+    CMEventChannel,
+    PyverbsRDMAError,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    enums,
+)
+from twisted_ib.verbs.pyverbs.cm.addrinfo import Address
+
+BUFFER = 1 << 13
+_E = enums.rdma_cm_event_type
+
+
+class RSocketTests(VerbsTestCase):
+    """
+    L{RSocket}.
+    """
+
+    def socket(self) -> RSocket:
+        """
+        A socket with small buffers, closed after the test.
+        """
+        made = RSocket(self.device)
+        made.sendBytes = made.receiveBytes = BUFFER
+        self.addCleanup(self.close, made)
+        return made
+
+    @staticmethod
+    def close(socket: RSocket) -> None:
+        """
+        Close a socket.
+        """
+        with hub:
+            socket.close()
+
+    def listening(self, backlog: int = 1) -> tuple[RSocket, Address]:
+        """
+        A socket that listens, and where.
+        """
+        made = self.socket()
+        with hub:
+            made.bind(Address("127.0.0.1", 0))
+            made.listen(backlog)
+        found = made.cmid.local_addr
+        assert found is not None
+        return made, Address(*found)
+
+    def pair(self) -> tuple[RSocket, RSocket]:
+        """
+        Two sockets that are connected.
+        """
+        listener, address = self.listening()
+        return self.connected(listener, address)
+
+    def connected(self, listener: RSocket, address: Address) -> tuple[RSocket, RSocket]:
+        """
+        A socket that is connected to a listener, and the one that the listener has for it.
+        """
+        active = self.connecting(address)
+
+        def connected() -> bool:
+            self.progress(listener, active)
+            return listener.canAccept and active.phase is Phase.CONNECTED
+
+        self.assertTrue(hub.wait(connected, HANG_SECONDS))
+        return active, self.accepted(listener)
+
+    @staticmethod
+    def progress(*sockets: RSocket) -> None:
+        """
+        Let each take its next steps.
+        """
+        for each in sockets:
+            each.progress()
+
+    def connecting(self, address: Address) -> RSocket:
+        """
+        A socket that begins to connect.
+        """
+        made = self.socket()
+        with hub:
+            made.connect(None, address)
+        return made
+
+    def accepted(self, listener: RSocket) -> RSocket:
+        """
+        The next connection of a listener.
+        """
+        passive = listener.accept()
+        self.addCleanup(self.close, passive)
+        return passive
+
+    def test_data(self) -> None:
+        """
+        Octets both ways, many times the buffers; then the end.
+        """
+        self.exchange(self.pair())
+
+    def test_smallerBuffers(self) -> None:
+        """
+        The sizes of buffers are those of the time of the connection: smaller ones come too late.
+        """
+        self.resized(BUFFER // 2)
+
+    def test_largerBuffers(self) -> None:
+        """
+        Larger ones come too late, too.
+        """
+        self.resized(2 * BUFFER)
+
+    def resized(self, size: int) -> None:
+        """
+        Set the sizes of the buffers of a connection, and use it.
+        """
+        sides = self.pair()
+        for each in sides:
+            each.sendBytes = each.receiveBytes = size
+        self.exchange(sides)
+
+    def exchange(self, sides: tuple[RSocket, RSocket]) -> None:
+        """
+        Send data both ways, and end the connection.
+        """
+        data = [Random(seed).randbytes(20 * BUFFER) for seed in (23, 24)]
+        sent, received = [0, 0], [bytearray(), bytearray()]
+        piece = memoryview(bytearray(3000))
+
+        def step(i: int) -> int:
+            side, done = sides[i], 0
+            side.progress()
+            if sent[i] < len(data[i]) and side.canWrite:
+                done = side.write(memoryview(data[i])[sent[i] : sent[i] + 5000])
+                sent[i] += done
+            if side.canRead:
+                count = side.read(piece)
+                received[i] += piece[:count]
+                done += count
+            return done
+
+        def moved() -> bool:
+            # Nobody wakes this thread for what it can do by itself.
+            while any([step(0), step(1)]):
+                pass
+            return all(len(each) == len(data[0]) for each in received)
+
+        self.assertTrue(hub.wait(moved, HANG_SECONDS))
+        self.assertEqual(received, [data[1], data[0]])
+        with hub:
+            sides[0].shutdown(Way.READ | Way.WRITE)
+
+        def over() -> bool:
+            self.progress(*sides)
+            return sides[1].canRead and sides[0].isFlushed
+
+        self.assertTrue(hub.wait(over, HANG_SECONDS))
+        with hub:
+            self.assertEqual(sides[1].read(piece), 0)
+            with self.assertRaises(HandleError) as caught:
+                sides[1].write(piece)
+        self.assertEqual(caught.exception.number, errno.ECONNRESET)
+
+    def test_finishIsBounded(self) -> None:
+        """
+        A peer has no receives posted, and so asks for another try for ever: a socket is closed all the same.
+        """
+        with mock.patch.object(RSocket, "_receive"):
+            active, passive = self.pair()
+        with mock.patch.object(stream, "LINGER_SECONDS", 0.05):
+            finishing = Thread(target=active.finish, daemon=True)
+            finishing.start()
+            finishing.join(HANG_SECONDS)
+        self.assertFalse(finishing.is_alive())
+        self.assertEqual(active.phase, Phase.OVER)
+        self.assertTrue(hub.wait(lambda: passive.channel.pending, HANG_SECONDS))
+
+    def test_twice(self) -> None:
+        """
+        A second connect says whether the first is done, as connect(2).
+        """
+        listener, address = self.listening()
+        for made, number in (
+            (self.connecting(address), errno.EALREADY),
+            (self.connected(*self.listening())[0], errno.EISCONN),
+        ):
+            with hub, self.assertRaises(HandleError) as caught:
+                made.connect(None, address)
+            self.assertEqual(caught.exception.number, number)
+        self.assertEqual(listener.phase, Phase.LISTENING)
+
+    def test_backlog(self) -> None:
+        """
+        A listener answers as many requests as its backlog has room for; the next once one is accepted.
+        """
+        listener, address = self.listening()
+        actives = [self.connecting(address) for _ in range(2)]
+        established: list[RSocket] = []
+
+        def progressed(count: int) -> bool:
+            self.progress(listener, *actives)
+            established[:] = [each for each in actives if each.phase is Phase.CONNECTED]
+            return len(established) >= count and (count < 2 or listener.canAccept)
+
+        self.assertTrue(hub.wait(lambda: progressed(1), HANG_SECONDS))
+        # The other request is there, too, or comes now.
+        hub.wait(lambda: progressed(2) or listener.channel.pending, HANG_SECONDS)
+        self.assertEqual(len(established), 1)
+        self.accepted(listener)
+        self.assertFalse(listener.canAccept)
+        self.assertTrue(hub.wait(lambda: progressed(2), HANG_SECONDS))
+        self.accepted(listener)
+
+    def answered(self, listener: RSocket, address: Address) -> tuple[CMID, CMEventChannel]:
+        """
+        A peer that has a listener's answer, and has not said that it is ready to receive: its queue pair is
+        its own.
+        """
+        channel = CMEventChannel()
+        self.addCleanup(channel.close)
+        info = AddrInfo()
+        info.destination = address
+        made = CMID(channel, port_space=enums.RDMA_PS_TCP, device=self.device)
+        self.addCleanup(made.close)
+        made.resolve_addr(info)
+        channel.get_cm_event().ack_cm_event()
+        made.resolve_route()
+        channel.get_cm_event().ack_cm_event()
+        cq = CQ(made.context, 1)
+        self.addCleanup(cq.close)
+        qp = QP(made.pd, QPInitAttr(enums.IBV_QPT_RC, None, cq, cq, None, QPCap(), 1), QPAttr())
+        self.addCleanup(qp.close)
+        made.connect(param(Stream(*[Region(0, 0, BUFFER)] * 2).greeting(), qp_num=qp.qp_num))
+
+        def answered() -> bool:
+            self.progress(listener)
+            return channel.pending
+
+        self.assertTrue(hub.wait(answered, HANG_SECONDS))
+        with channel.get_cm_event() as event:
+            self.assertEqual(event.event_type, _E.RDMA_CM_EVENT_CONNECT_RESPONSE)
+        return made, channel
+
+    def established(self, listener: RSocket) -> RSocket:
+        """
+        The connection of a listener whose peer has said that it is ready to receive.
+        """
+
+        def established() -> bool:
+            self.progress(listener)
+            return listener.canAccept
+
+        self.assertTrue(hub.wait(established, HANG_SECONDS))
+        return self.accepted(listener)
+
+    def test_established(self) -> None:
+        """
+        A listener has a connection, and writes on it, when the peer has said that it is ready to receive
+        (IBTA vol. 1 12.9.7), not when the listener has answered.
+        """
+        listener, address = self.listening()
+        posted: list[object] = []
+        patched = self.patch(RSocket, "_post", lambda socket, *writes: posted.extend(writes))
+        active, _ = self.answered(listener, address)
+        self.progress(listener)
+        self.assertEqual((listener.canAccept, posted), (False, []))
+        patched.restore()
+        active.establish()
+        self.assertIs(self.established(listener).phase, Phase.CONNECTED)
+
+    def test_neverEstablished(self) -> None:
+        """
+        A peer that gives up instead leaves its place in the backlog to the next.
+        """
+        listener, address = self.listening()
+        active, _ = self.answered(listener, address)
+        active.close()
+        self.connected(listener, address)
+
+    def test_givesWay(self) -> None:
+        """
+        A peer that never says that it is ready leaves its place to the next, after a time, and hears of it.
+        """
+        listener, address = self.listening()
+        with mock.patch.object(stream, "ESTABLISH_SECONDS", 0.0):
+            _, channel = self.answered(listener, address)
+        self.connected(listener, address)
+        self.assertTrue(channel.pending)
+
+    def test_keepsPlace(self) -> None:
+        """
+        Until then it does not.
+        """
+        listener, address = self.listening()
+        peer, _ = self.answered(listener, address)
+        active = self.connecting(address)
+
+        def waits() -> bool:
+            self.progress(listener, active)
+            return listener.channel.pending
+
+        self.assertTrue(hub.wait(waits, HANG_SECONDS))
+        self.progress(listener, active)
+        self.assertEqual((listener.canAccept, active.phase), (False, Phase.CONNECTING))
+        peer.establish()
+        self.established(listener)
+
+    def test_closedEarly(self) -> None:
+        """
+        The peer of a connection that is not established hears that its listener is closed.
+        """
+        listener, address = self.listening()
+        _, channel = self.answered(listener, address)
+        self.close(listener)
+        self.assertTrue(hub.wait(lambda: channel.pending, HANG_SECONDS))
+        event = channel.get_cm_event()
+        self.addCleanup(event.close)
+        self.assertIn(event.event_type, (_E.RDMA_CM_EVENT_REJECTED, _E.RDMA_CM_EVENT_DISCONNECTED))
+
+    def test_noDescriptor(self) -> None:
+        """
+        A request that comes while no descriptor is free is rejected; the listener stays.
+        """
+        listener, address = self.listening()
+        active = self.connecting(address)
+
+        def full() -> CMEventChannel:
+            raise PyverbsRDMAError("Failed to create an event channel", errno.EMFILE)
+
+        def over() -> bool:
+            self.progress(listener, active)
+            return active.phase is Phase.OVER
+
+        patched = self.patch(stream, "CMEventChannel", full)
+        self.assertTrue(hub.wait(over, HANG_SECONDS))
+        self.assertEqual((active.error, listener.phase), (errno.ECONNREFUSED, Phase.LISTENING))
+        patched.restore()
+        self.connected(listener, address)
+
+    def test_noGreeting(self) -> None:
+        """
+        A peer that accepts without a greeting is no rsocket.
+        """
+        channel = CMEventChannel()
+        self.addCleanup(channel.close)
+        listener = CMID(channel, port_space=enums.RDMA_PS_TCP, device=self.device)
+        self.addCleanup(listener.close)
+        info = AddrInfo()
+        info.source = Address("127.0.0.1", 0)
+        listener.bind_addr(info)
+        listener.listen(1)
+        found = listener.local_addr
+        assert found is not None
+        active = self.connecting(Address(*found))
+
+        def over() -> bool:
+            active.progress()
+            if channel.pending:
+                with channel.get_cm_event() as event:
+                    if event.event_type == enums.rdma_cm_event_type.RDMA_CM_EVENT_CONNECT_REQUEST:
+                        self.answer(CMID(event, listen_id=listener))
+            return active.phase not in (Phase.NEW, Phase.CONNECTING)
+
+        self.assertTrue(hub.wait(over, HANG_SECONDS))
+        self.assertEqual(active.phase, Phase.OVER)
+        self.assertTrue(active.error)
+
+    def answer(self, child: CMID) -> None:
+        """
+        Accept a request without private data.
+        """
+        self.addCleanup(child.close)
+        child.create_qp(QPInitAttr(enums.IBV_QPT_RC, cap=QPCap(1, 1, 1, 1, 0)))
+        child.accept()
+
+    def test_closed(self) -> None:
+        """
+        A thread may still look at a socket that another has closed: it is at its end.
+        """
+        active, _ = self.pair()
+        self.close(active)
+        with hub:
+            active.progress()
+            self.assertTrue(active.canRead and active.canWrite)
+            self.assertEqual(active.read(memoryview(bytearray(1))), 0)
+
+    def test_refused(self) -> None:
+        """
+        Nobody listens.
+        """
+        listener, address = self.listening()
+        self.close(listener)
+        active = self.socket()
+        with hub:
+            active.connect(None, address)
+
+        def over() -> bool:
+            active.progress()
+            return active.phase is Phase.OVER
+
+        self.assertTrue(hub.wait(over, HANG_SECONDS))
+        self.assertEqual(active.error, errno.ECONNREFUSED)
+        self.assertTrue(active.canRead and active.canWrite)
+
+    def test_peerCloses(self) -> None:
+        """
+        A peer that is gone ends the stream.
+        """
+        active, passive = self.pair()
+        self.close(passive)
+
+        def over() -> bool:
+            active.progress()
+            return active.canRead
+
+        self.assertTrue(hub.wait(over, HANG_SECONDS))
+        with hub:
+            self.assertEqual(active.read(memoryview(bytearray(1))), 0)
+
+    def test_order(self) -> None:
+        """
+        A socket that is not bound cannot listen; one that is not connected has no data.
+        """
+        made = self.socket()
+        with hub:
+            for call, number in (
+                (lambda: made.listen(1), errno.EINVAL),
+                (lambda: made.read(memoryview(b"")), errno.ENOTCONN),
+                (lambda: made.write(memoryview(b"x")), errno.ENOTCONN),
+                (lambda: made.shutdown(Way.READ), errno.ENOTCONN),
+            ):
+                with self.assertRaises(HandleError) as caught:
+                    call()
+                self.assertEqual(caught.exception.number, number)

@@ -1,0 +1,189 @@
+"""
+Tests of calls by programs in C: wrong ones give errno, and neither a crash nor a traceback; extended ones.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import subprocess
+from pathlib import Path
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from tests.support.waiting import HANG_SECONDS
+from tests.verbs.c.calls import program
+from tests.verbs.c.library import built, run
+from twisted_ib.errors import LibraryBuildError
+from twisted_ib.verbs.c.building.build import compilerCommand
+from twisted_ib.verbs.c.functions import Failure, Row
+from twisted_ib.verbs.c.verbs.declarations import DECLARATIONS
+from twisted_ib.verbs.c.verbs.table import TABLE
+
+ORDER = Path(__file__).with_name("order.c")
+EXTENDED = Path(__file__).with_name("extended.c")
+#: Functions that do not look at pointers, or for which null is right.
+HARMLESS = set(
+    "ibv_get_device_list ibv_free_device_list ibv_ack_async_event ibv_get_sysfs_path ibv_fork_init"
+    " ibv_is_fork_initialized ibv_dontfork_range ibv_dofork_range ibv_node_type_str ibv_port_state_str"
+    " ibv_event_type_str ibv_wc_status_str ibv_rate_to_mult mult_to_ibv_rate ibv_rate_to_mbps"
+    " mbps_to_ibv_rate ibv_unimport_pd ibv_unimport_mr ibv_unimport_dm".split()
+)
+#: The errno of those that answer another one than EINVAL.
+OTHER = {
+    "ibv_import_device": errno.EOPNOTSUPP,
+    "ibv_import_pd": errno.EOPNOTSUPP,
+    "ibv_import_mr": errno.EOPNOTSUPP,
+    "ibv_import_dm": errno.EOPNOTSUPP,
+    "ibv_reg_dmabuf_mr": errno.EOPNOTSUPP,
+    "ibv_read_sysfs_file": errno.ENOENT,
+}
+
+
+class ProgramTestCase(SynchronousTestCase):
+    """
+    C programs that are compiled here.
+    """
+
+    def compiled(self, source: Path, *libraries: str) -> str:
+        """
+        @param libraries: besides libibverbs.
+        @return: the program's path.
+        """
+        folder = built()
+        path = Path(self.mktemp()).resolve()
+        try:
+            compiler = compilerCommand()
+        except LibraryBuildError as error:
+            raise SkipTest(str(error)) from None
+        # Against the library itself: what it does not export is an error of the linker.
+        objects = [str(folder / each) for each in (*libraries, "libibverbs.so.1")]
+        made = subprocess.run(
+            [*compiler, "-w", "-pthread", str(source), "-o", str(path), *objects],
+            env={"PATH": "/usr/bin:/bin", "LD_RUN_PATH": ""},
+            capture_output=True,
+            text=True,
+            timeout=HANG_SECONDS,
+        )
+        self.assertEqual(made.returncode, 0, made.stderr)
+        return str(path)
+
+
+class WrongCallTests(ProgramTestCase):
+    """
+    Each function of the table with null pointers, and with destroyed objects.
+    """
+
+    def calls(self, isFreed: bool) -> None:
+        """
+        Make the calls.
+        """
+        fields = {}
+        for name in ("ibv_context_ops", "verbs_context", "ibv_cq_ex", "ibv_qp_ex"):
+            [body] = re.findall(rf"struct {name} {{(.*?)\n}};", DECLARATIONS, re.DOTALL)
+            fields[f"struct {name}"] = re.findall(r"\(\*(\w+)\)\(", body)
+        inner = {row.name for row in TABLE if not row.version}
+        self.assertEqual({each for names in fields.values() for each in names}, inner)
+        source = Path(self.mktemp()).with_suffix(".c")
+        source.write_text(program(TABLE, fields, isFreed))
+        result = run(self.compiled(source), TWISTED_IB_DEVICE="shm0")
+        lines = result.stdout.splitlines()
+        self.assertEqual((result.returncode, result.stderr, lines[-1:]), (0, "", ["end"]), lines[-3:])
+        wrong = [line for row, line in zip(TABLE, lines[:-1], strict=True) if not self.isRefused(row, line)]
+        self.assertEqual(wrong, [])
+
+    def isRefused(self, row: Row, line: str) -> bool:
+        """
+        @param line: what the program says of a call.
+        @return: whether it failed as the row says.
+        """
+        name, result, number = line.split()
+        self.assertEqual(name, row.name)
+        if name in HARMLESS:
+            return True
+        expected = OTHER.get(name, errno.EINVAL)
+        failed = {
+            Failure.ERRNO: expected,
+            Failure.NEGATIVE_ERRNO: -expected,
+            Failure.MINUS_ONE: -1,
+        }.get(row.failure, 0)
+        return (int(result), int(number)) == (failed, expected)
+
+    def test_null(self) -> None:
+        """
+        Null pointers.
+        """
+        self.calls(isFreed=False)
+
+    def test_freed(self) -> None:
+        """
+        Objects that were destroyed.
+        """
+        self.calls(isFreed=True)
+
+
+class OrderTests(ProgramTestCase):
+    """
+    The stories of C{order.c}.
+    """
+
+    def story(self, name: str) -> str:
+        """
+        Run one.
+
+        @return: what it writes on the standard error.
+        """
+        result = run(self.compiled(ORDER), name, TWISTED_IB_DEVICE="shm0")
+        self.assertEqual((result.stdout, result.returncode), ("", 0), result.stderr)
+        return result.stderr
+
+    def test_destroy(self) -> None:
+        """
+        An object that another uses is EBUSY, a destroyed one EINVAL.
+        """
+        self.assertEqual(self.story("destroy"), "")
+
+    def test_states(self) -> None:
+        """
+        A call that the state forbids is EINVAL.
+        """
+        self.assertEqual(self.story("states"), "")
+
+    def test_forks(self) -> None:
+        """
+        A child is refused by name, once.
+        """
+        lines = self.story("forks").splitlines()
+        self.assertEqual(len(lines), 1, lines)
+        self.assertIn("libibverbs.so.1: ibv_alloc_pd is refused: process ", lines[0])
+
+    def test_cancel(self) -> None:
+        """
+        A thread that waits can be cancelled.
+        """
+        self.assertEqual(self.story("cancel"), "")
+
+    def test_events(self) -> None:
+        """
+        A thread waits for events of queues that another destroys.
+        """
+        self.assertEqual(self.story("events"), "")
+
+    def test_signals(self) -> None:
+        """
+        The library's thread takes no signals.
+        """
+        self.assertEqual(self.story("signals"), "")
+
+
+class ExtendedTests(ProgramTestCase):
+    """
+    The extended verbs.
+    """
+
+    def test_extended(self) -> None:
+        """
+        Requests built one by one and completions read field by field move the data; tables and events.
+        """
+        result = run(self.compiled(EXTENDED), TWISTED_IB_DEVICE="shm0")
+        self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))

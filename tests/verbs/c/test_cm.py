@@ -1,0 +1,92 @@
+"""
+Tests of librdmacm by programs in C: wrong calls and orders are errno, and neither a crash nor a traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from tests.verbs.c.library import run
+from tests.verbs.c.test_calls import ProgramTestCase
+from twisted_ib.verbs.c.cm.table import TABLE
+from twisted_ib.verbs.c.functions import Failure
+
+CALLS, ORDER, ADDRESSES = (
+    Path(__file__).with_name(name) for name in ("cm_calls.c", "cm_order.c", "cm_addresses.c")
+)
+#: Functions for which null, or any number, is right.
+HARMLESS = {
+    "rdma_create_event_channel",
+    "rdma_event_str",
+    "rdma_get_devices",
+    "rdma_freeaddrinfo",
+    "rsocket",
+    "rpoll",
+    "rselect",
+}
+#: Zeros in place of an address have no port space.
+OTHER = {(how, "rdma_create_ep"): errno.EPROTONOSUPPORT for how in ("other", "freed")}
+
+
+class CallTests(ProgramTestCase):
+    """
+    C{cm_calls.c}: each function of the table.
+    """
+
+    def test_wrong(self) -> None:
+        """
+        With null pointers, with what was destroyed and with memory that is no object of the library.
+        """
+        names = [row.name for row in TABLE if row.name not in HARMLESS]
+        result = run(self.compiled(CALLS, "librdmacm.so.1"), *names, TWISTED_IB_DEVICE="shm0")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        lines = [line.split() for line in result.stdout.splitlines()]
+        self.assertEqual(len(lines), 3 * len(names))
+        rows = {row.name: row for row in TABLE}
+        wrong = []
+        for how, name, answer, number in lines:
+            # A void function says it by errno alone; descriptors here are none.
+            isRSocket = not name.startswith("rdma_")
+            failed = rows[name].failure is not Failure.MINUS_ONE or answer == "-1"
+            expected = errno.EBADF if isRSocket else OTHER.get((how, name), errno.EINVAL)
+            if not failed or int(number) != expected:
+                wrong.append((how, name, answer, number))
+        self.assertEqual(wrong, [])
+
+
+class OrderTests(ProgramTestCase):
+    """
+    C{cm_order.c}.
+    """
+
+    def test_stories(self) -> None:
+        """
+        Commands that their stage does not permit; a channel that does not wait, and can be watched; threads
+        that wait, and are cancelled; an identifier that is destroyed once its events are acknowledged; a
+        thread that waits still has no event when another ends the process.
+        """
+        result = run(self.compiled(ORDER, "librdmacm.so.1"), TWISTED_IB_DEVICE="shm0")
+        self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))
+
+    def test_forks(self) -> None:
+        """
+        A child is refused, though its parent has used libibverbs alone.
+        """
+        program = self.compiled(ORDER, "librdmacm.so.1")
+        result = run(program, "forks", TWISTED_IB_DEVICE="shm0")
+        self.assertEqual((result.stdout, result.returncode), ("", 0), result.stderr)
+        self.assertIn("librdmacm.so.1: rdma_create_event_channel is refused", result.stderr)
+
+
+class AddressTests(ProgramTestCase):
+    """
+    C{cm_addresses.c}.
+    """
+
+    def test_addresses(self) -> None:
+        """
+        The family of the hints counts without RAI_FAMILY; a bound identifier has its port.
+        """
+        result = run(self.compiled(ADDRESSES, "librdmacm.so.1"), TWISTED_IB_DEVICE="shm0")
+        self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))

@@ -1,0 +1,158 @@
+"""
+Tests of the tables of functions, and of what is made from them.
+"""
+
+from __future__ import annotations
+
+import ast
+import errno
+import sys
+from collections import Counter
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+
+import attrs
+from twisted.trial.unittest import SynchronousTestCase
+
+import twisted_ib.verbs.c
+from twisted_ib import limits
+from twisted_ib.errors import DeviceError, HCAError, QueuePairError, UnknownDeviceError
+from twisted_ib.verbs.c import errors
+from twisted_ib.verbs.c.building import LIBRARIES
+from twisted_ib.verbs.c.building.source import exportedFunctions, handlerDeclarations, versionScript
+from twisted_ib.verbs.c.functions import AGAIN, Failure, Row
+from twisted_ib.verbs.pyverbs import PyverbsRDMAError
+
+FOLDER = Path(twisted_ib.verbs.c.__file__).parent
+
+POINTER = Row("ibv_alloc_pd", "IBVERBS_1.1", "struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)")
+NOTHING = Row("ibv_ack_cq_events", "IBVERBS_1.1", "void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n)")
+NONE = Row("rdma_get_count", "RDMACM_1.0", "int rdma_get_count(void)", Failure.MINUS_ONE)
+INNER = Row("poll_cq", "", "int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)", Failure.MINUS_ONE)
+
+
+class RowTests(SynchronousTestCase):
+    """
+    L{Row} and the C code of rows.
+    """
+
+    def test_parts(self) -> None:
+        """
+        The parts of a prototype, and the result of a failure that follows from its type.
+        """
+        self.assertEqual((POINTER.result, POINTER.arguments), ("struct ibv_pd *", "context"))
+        self.assertEqual(POINTER.failure, Failure.NULL)
+        self.assertEqual(
+            (NOTHING.result, NOTHING.arguments, NOTHING.failure), ("void", "cq, n", Failure.NOTHING)
+        )
+        self.assertEqual((NONE.arguments, NONE.failure), ("", Failure.MINUS_ONE))
+        self.assertEqual(Row("f", "V", "int f(int *a)").failure, Failure.ERRNO)
+
+    def test_exported(self) -> None:
+        """
+        An exported function is called by its name in C, and calls its handler; another is static.
+        """
+        text = exportedFunctions([POINTER, NOTHING, INNER])
+        self.assertIn('__asm__("ibv_alloc_pd")', text)
+        self.assertIn("struct ibv_pd * result = python_ibv_alloc_pd(context);", text)
+        self.assertIn("\npython_ibv_ack_cq_events(cq, n);", text)
+        self.assertIn("static int exported_poll_cq(", text)
+        self.assertNotIn('__asm__("poll_cq")', text)
+        self.assertEqual(handlerDeclarations([NONE], "static "), "static int python_rdma_get_count(void);\n")
+
+    def test_cancelled(self) -> None:
+        """
+        A thread cannot be cancelled in a handler, but before it, and between two calls of one that is called
+        again.
+        """
+        lines = exportedFunctions([attrs.evolve(NONE, before="wait();")]).splitlines()
+        self.assertEqual(
+            [line.strip() for line in lines[-8:]],
+            [
+                "wait();",
+                "pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling);",
+                "twisted_ib_inside++;",
+                "int result = python_rdma_get_count();",
+                "twisted_ib_inside--;",
+                "pthread_setcancelstate(cancelling, NULL);",
+                "return result;",
+                "}",
+            ],
+        )
+        self.assertNotIn("return result", exportedFunctions([NOTHING]))
+        lines = exportedFunctions([attrs.evolve(NONE, again=True)]).splitlines()
+        self.assertEqual(
+            lines[-5:], [f"if (result != ({AGAIN}))", "return result;", "pthread_testcancel();", "}", "}"]
+        )
+
+    def test_versions(self) -> None:
+        """
+        Each version has its functions; only what the libraries share is exported beside them.
+        """
+        self.assertEqual(
+            versionScript([POINTER, INNER, NONE, NOTHING]),
+            "IBVERBS_1.1 { global: ibv_alloc_pd; ibv_ack_cq_events; };\n"
+            "RDMACM_1.0 { global: rdma_get_count; };\n"
+            "TWISTED_IB_LOCAL { global: twisted_ib_used; twisted_ib_in_python; twisted_ib_inside; "
+            "local: *; };\n",
+        )
+
+
+class GuardedTests(SynchronousTestCase):
+    """
+    Errors of handlers.
+    """
+
+    def said(self, *reasons: HCAError) -> tuple[list[int], str]:
+        """
+        @param reasons: what calls fail with, below an error of verbs.
+        @return: what each call returns, and the standard error.
+        """
+        self.patch(errors, "_said", set())
+        output = StringIO()
+        self.patch(sys, "stderr", output)
+        left = iter(reasons)
+
+        def fails() -> None:
+            raise PyverbsRDMAError("Failed", errno.EIO) from next(left)
+
+        call = errors.guarded(NONE, fails, SimpleNamespace(NULL=None, errno=0))
+        return [call() for _ in reasons], output.getvalue()
+
+    def test_device(self) -> None:
+        """
+        The reason why a device cannot be opened is said, once.
+        """
+        text = "UDP port 4791 of 192.0.2.1 is taken: another process has it"
+        self.assertEqual(
+            self.said(DeviceError(text), DeviceError(text), UnknownDeviceError("no"), QueuePairError("no")),
+            ([-1] * 4, f"rdma_get_count: {text}\n"),
+        )
+
+    def test_many(self) -> None:
+        """
+        Different reasons are said up to a bound.
+        """
+        _, output = self.said(*(DeviceError(str(each)) for each in range(limits.SAID_REASONS + 2)))
+        self.assertEqual(len(output.splitlines()), limits.SAID_REASONS)
+
+
+class TableTests(SynchronousTestCase):
+    """
+    The tables of the libraries.
+    """
+
+    def test_handlers(self) -> None:
+        """
+        Each row has one handler, a function of its name in a module of its folder, and no handler is without.
+        """
+        for library in LIBRARIES:
+            found: Counter[str] = Counter()
+            for path in (FOLDER / library.folder).glob("*.py"):
+                for node in ast.parse(path.read_text()).body:
+                    if isinstance(node, ast.FunctionDef):
+                        found.update(
+                            node.name for each in node.decorator_list if ast.unparse(each) == "handler"
+                        )
+            self.assertEqual(found, Counter(row.name for row in library.table))

@@ -1,0 +1,188 @@
+"""
+Tests of the table of structures, and of errors as C has them.
+"""
+
+from __future__ import annotations
+
+import errno
+from types import SimpleNamespace
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from twisted_ib.errors import ResourceBusyError, UnknownDeviceError
+from twisted_ib.verbs.c.errors import HandleError, guarded, numberOf
+from twisted_ib.verbs.c.functions import Failure, Row
+from twisted_ib.verbs.c.handles import FREED_STRUCTURES, Handles
+from twisted_ib.verbs.pyverbs import PyverbsRDMAError, PyverbsUserError
+
+
+class Closable:
+    """
+    An object; it can be told to refuse.
+    """
+
+    def __init__(self) -> None:
+        self.closed = 0
+        self.error: Exception | None = None
+
+    def close(self) -> None:
+        """
+        Count.
+        """
+        if self.error is not None:
+            raise self.error
+        self.closed += 1
+
+
+class HandlesTests(SynchronousTestCase):
+    """
+    L{Handles}.
+    """
+
+    def setUp(self) -> None:
+        """
+        A domain with a region.
+        """
+        self.handles = Handles()
+        self.pd, self.mr = Closable(), Closable()
+        self.handles.add(16, "ibv_pd", self.pd, object())
+        self.handles.add(32, "ibv_mr", self.mr, object(), (16, 0, None))
+
+    def refused(self, number: int, call: Any, *arguments: Any) -> None:
+        """
+        Assert that a call fails with an errno.
+        """
+        self.assertEqual(self.assertRaises(HandleError, call, *arguments).number, number)
+
+    def test_get(self) -> None:
+        """
+        A structure is found by its address and kind; any other is EINVAL, null only where it may be none.
+        """
+        self.assertIs(self.handles.get(16, "ibv_pd"), self.pd)
+        self.assertEqual(self.handles.addressOf(self.mr), 32)
+        self.assertEqual(self.handles.addressOf(object()), 0)
+        self.refused(errno.EINVAL, self.handles.get, 16, "ibv_mr")
+        self.refused(errno.EINVAL, self.handles.get, 17, "ibv_pd")
+        self.refused(errno.EINVAL, self.handles.get, 0, "ibv_pd")
+        self.assertIs(self.handles.optional(0, "ibv_pd"), None)
+        self.refused(errno.EINVAL, self.handles.optional, 17, "ibv_pd")
+        self.refused(errno.EINVAL, self.handles.structure, 17)
+
+    def test_order(self) -> None:
+        """
+        An object that another uses is EBUSY; one that cannot be closed stays.
+        """
+        self.refused(errno.EBUSY, self.handles.remove, 16, "ibv_pd")
+        self.mr.error = ResourceBusyError("a window is bound")
+        self.assertRaises(ResourceBusyError, self.handles.remove, 32, "ibv_mr")
+        self.refused(errno.EBUSY, self.handles.remove, 16, "ibv_pd")
+        self.mr.error = None
+        self.assertIs(self.handles.remove(32, "ibv_mr"), self.mr)
+        self.refused(errno.EINVAL, self.handles.remove, 32, "ibv_mr")
+        self.handles.remove(16, "ibv_pd")
+        self.assertEqual((self.pd.closed, self.mr.closed, len(self.handles)), (1, 1, 0))
+
+    def test_parentIsGone(self) -> None:
+        """
+        An object of one that another thread has destroyed is not added, and nothing is counted.
+        """
+        self.refused(errno.EINVAL, self.handles.add, 48, "ibv_qp", Closable(), object(), (16, 99))
+        self.handles.remove(32, "ibv_mr")
+        self.handles.remove(16, "ibv_pd")
+
+    def test_move(self) -> None:
+        """
+        A moved object uses the new parent in place of the old one.
+        """
+        self.handles.add(48, "ibv_pd", Closable(), object())
+        self.handles.move(32, 16, 48)
+        self.handles.remove(16, "ibv_pd")
+        self.refused(errno.EBUSY, self.handles.remove, 48, "ibv_pd")
+
+    def test_removeAll(self) -> None:
+        """
+        An object goes with all that use it, those first.
+        """
+        self.handles.removeAll(16, "ibv_pd")
+        self.assertEqual((self.pd.closed, self.mr.closed, len(self.handles)), (1, 1, 0))
+        self.refused(errno.EINVAL, self.handles.removeAll, 16, "ibv_pd")
+
+    def test_removeAllRaises(self) -> None:
+        """
+        If one in the middle cannot be closed, those below and above it are, no structure is left, and the
+        error is raised.
+        """
+        window, other = Closable(), Closable()
+        self.handles.add(48, "ibv_mw", window, object(), (32,))
+        self.handles.add(64, "ibv_mr", other, object(), (16,))
+        self.mr.error = ResourceBusyError("a window is bound")
+        self.assertRaises(ResourceBusyError, self.handles.removeAll, 16, "ibv_pd")
+        self.assertEqual([each.closed for each in (window, other, self.mr, self.pd)], [1, 1, 0, 1])
+        self.assertEqual((len(self.handles), self.handles.addressOf(self.mr)), (0, 0))
+
+    def test_freed(self) -> None:
+        """
+        The structures of destroyed objects stay for a while, and not for ever.
+        """
+
+        class Structure:
+            alive = 0
+
+            def __init__(self) -> None:
+                Structure.alive += 1
+
+            def __del__(self) -> None:
+                Structure.alive -= 1
+
+        for _ in range(FREED_STRUCTURES + 10):
+            self.handles.add(48, "ibv_pd", Closable(), Structure())
+            self.handles.remove(48, "ibv_pd")
+        self.assertEqual(Structure.alive, FREED_STRUCTURES)
+
+
+class ErrorTests(SynchronousTestCase):
+    """
+    L{numberOf} and L{guarded}.
+    """
+
+    def test_numbers(self) -> None:
+        """
+        Each error has an errno.
+        """
+        for error, number in (
+            (HandleError("it is busy", errno.EBUSY), errno.EBUSY),
+            (PyverbsRDMAError("no room", errno.ENOMEM), errno.ENOMEM),
+            (PyverbsRDMAError("of the table", -errno.EINVAL), errno.EINVAL),
+            (PyverbsUserError("it is closed"), errno.EINVAL),
+            (UnknownDeviceError("there is none"), errno.ENODEV),
+            (OSError(errno.EMFILE, "no descriptor"), errno.EMFILE),
+            (OSError("no number"), errno.EIO),
+            (OverflowError("too wide"), errno.EINVAL),
+            (RuntimeError("a null pointer"), errno.EINVAL),
+            (MemoryError(), errno.ENOMEM),
+            (KeyboardInterrupt(), errno.EINTR),
+            (AttributeError("a fault of this package"), errno.EIO),
+        ):
+            self.assertEqual(numberOf(error), number, repr(error))
+
+    def test_results(self) -> None:
+        """
+        A failure is the result that the row says, and errno is set.
+        """
+
+        def fail() -> None:
+            raise HandleError("it is busy", errno.EBUSY)
+
+        ffi = SimpleNamespace(NULL="null", errno=0)
+        for kind, result in (
+            (Failure.ERRNO, errno.EBUSY),
+            (Failure.NEGATIVE_ERRNO, -errno.EBUSY),
+            (Failure.MINUS_ONE, -1),
+            (Failure.ZERO, 0),
+            (Failure.NULL, "null"),
+            (Failure.NOTHING, None),
+        ):
+            ffi.errno = 0
+            call = guarded(Row("f", "V", "int f(void)", kind), fail, ffi)
+            self.assertEqual((call(), ffi.errno), (result, errno.EBUSY), kind)

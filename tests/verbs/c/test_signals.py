@@ -1,0 +1,73 @@
+"""
+Tests of a C program's signals: they are as without the libraries, and their handlers may call.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from twisted.trial.unittest import SkipTest
+
+from tests.support.waiting import HANG_SECONDS
+from tests.verbs.c.library import run
+from tests.verbs.c.test_calls import ProgramTestCase
+
+SOURCE = Path(__file__).with_name("dispositions.c")
+#: All that the program says of one moment: signals, limits, and what else is of a process.
+LINES = 64 + 16 + 1
+
+
+class SignalTests(ProgramTestCase):
+    """
+    The stories of C{dispositions.c}.
+    """
+
+    def test_asWithout(self) -> None:
+        """
+        All 64 signals, the mask and the limits are as without C{ib-run}, before the first call and after.
+        """
+        if find_spec("elftools") is None:
+            raise SkipTest("the extra [c] is not installed")
+        program = self.compiled(SOURCE)
+        without = run(program, "show", TWISTED_IB_DEVICE="shm0").stdout.splitlines()[:LINES]
+        before = [line.removeprefix("before: ") for line in without]
+        self.assertEqual(len({line for line in before if "signal" in line}), 65, before)
+        command = [sys.executable, "-m", "twisted_ib.tools.run", "-q", "--device", "shm0", program, "show"]
+        ours = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
+        self.assertEqual((ours.returncode, ours.stderr), (0, ""))
+        expected = [f"{when}: {line}" for when in ("before", "after") for line in before]
+        self.assertEqual(ours.stdout.splitlines(), expected)
+
+    def test_interrupt(self) -> None:
+        """
+        SIGINT ends a program that has called.
+        """
+        result = run(self.compiled(SOURCE), "interrupt", TWISTED_IB_DEVICE="shm0")
+        self.assertEqual((result.returncode, result.stdout), (-signal.SIGINT, ""), result.stderr)
+
+    def test_handlers(self) -> None:
+        """
+        A call in a handler that has interrupted another call of the thread fails, and neither hangs.
+        """
+        result = run(self.compiled(SOURCE), "handlers", TWISTED_IB_DEVICE="shm0")
+        self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))
+
+    def test_leaving(self) -> None:
+        """
+        A thread that waits hears nothing of the devices' end while another ends the process.
+        """
+        program = self.compiled(SOURCE)
+        for kind in ((), ("asynchronous",)):
+            result = run(program, "leaving", *kind, TWISTED_IB_DEVICE="shm0")
+            self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 7), kind)
+
+    def test_unmapped(self) -> None:
+        """
+        Memory that is unmapped while it is registered brings no SIGSEGV: requests fail.
+        """
+        result = run(self.compiled(SOURCE.with_name("unmapped.c")), TWISTED_IB_DEVICE="shm0")
+        self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))

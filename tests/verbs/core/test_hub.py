@@ -1,0 +1,439 @@
+"""
+The hub of verbs: devices are driven and waited for without a reactor, from any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hca.hcas import LISTENER, SDP, Taker, User
+from tests.support.descriptors import descriptors, descriptorsBefore
+from tests.support.rundirectory import ownRunDirectory
+from tests.support.waiting import HANG_SECONDS, waitUntil
+from twisted_ib.errors import UnknownDeviceError, WrongThreadError
+from twisted_ib.hca.device.device import Device
+from twisted_ib.verbs.core import hub as hubModule
+from twisted_ib.verbs.core.hub import _TAKEN, Hub, WakeupPipe, hub, locked
+
+
+class HubTests(SynchronousTestCase):
+    """
+    Two hubs, as if they were those of two processes, with a device each.
+    """
+
+    def setUp(self) -> None:
+        """
+        A run directory of this test's own.
+        """
+        ownRunDirectory(self)
+        self.near, self.far = Hub(), Hub()
+
+    def open(self, which: Hub) -> Device:
+        """
+        @return: a device of a hub, closed after the test.
+        """
+        device = which.open("shm0")
+        self.addCleanup(which.close, device)
+        return device
+
+    def joined(self, a: Hub, b: Hub) -> tuple[Taker, Taker]:
+        """
+        @return: what takes records at a device of each hub, joined by a path.
+        """
+        first = self.open(a)
+        if a is b:
+            # A second HCA, which no verb opens.
+            second = Device("shm0", anyThread=True)
+            b.devices[second] = 1
+            self.addCleanup(b.close, second)
+        else:
+            second = self.open(b)
+        second.listen(SDP, "127.0.0.1", 7001, LISTENER)
+        user = User()
+        first.connect(SDP, "127.0.0.1", 7001, user)
+        for _ in range(100):
+            with a, b:
+                a.drive()
+                b.drive()
+        (other,) = second.fabric.paths()
+        return Taker(user.path, 20, 21), Taker(other, 21, 20)
+
+    def inThread(self, call: Any, *arguments: Any) -> threading.Thread:
+        """
+        Run something in another thread, joined after the test.
+        """
+        thread = threading.Thread(target=call, args=arguments)
+        thread.start()
+        self.addCleanup(thread.join)
+        return thread
+
+    def waiting(self, which: Hub, ready: Any, results: list[bool]) -> threading.Thread:
+        """
+        A thread that waits in a hub and adds what came of it; it is asleep.
+        """
+        thread = self.inThread(lambda: results.append(which.wait(ready, HANG_SECONDS)))
+        waitUntil(lambda: which._sleepers or not thread.is_alive())
+        time.sleep(0.02)
+        return thread
+
+    def test_oneDriveServesBothEnds(self) -> None:
+        """
+        A message posted by one device has reached the other after one drive, and its
+        acknowledgement the first.
+        """
+        a, b = self.joined(self.near, self.near)
+        with self.near:
+            position = a.postKept(b"hello")
+            self.near.drive()
+        self.assertEqual(b.records, [b"hello"])
+        self.assertEqual(a.said("acknowledged"), [position])
+
+    def test_driveEnds(self) -> None:
+        """
+        A drive ends when the completions that it is for are there.
+        """
+        found: list[int] = []
+
+        class Busy:
+            """
+            A device with a completion for each turn.
+            """
+
+            closed = False
+
+            def progress(self) -> int:
+                """
+                One more.
+                """
+                found.append(1)
+                return 1
+
+        self.near.devices = {Busy(): 1}  # type: ignore[dict-item]
+        # No look at descriptors and timers is due.
+        self.near._attended = float("inf")
+        self.near.drive(found, 2)
+        self.assertEqual(len(found), 2)
+        self.near.devices = {}
+
+    def test_takenWithoutDriving(self) -> None:
+        """
+        Polls take completions that are there without a drive, but only some in a row.
+        """
+        for _ in range(2):
+            drives = self.near.drives
+            for _ in range(_TAKEN):
+                self.assertEqual(self.near.drive([None]), 0)
+            self.assertEqual(self.near.drives, drives)
+            self.near.drive([None])
+            self.assertEqual(self.near.drives, drives + 1)
+
+    def test_leavingTellsThePeer(self) -> None:
+        """
+        A thread that sleeps at the other end is woken by a post, though the poster never drives
+        again.
+        """
+        a, b = self.joined(self.near, self.far)
+        results: list[bool] = []
+        thread = self.waiting(self.far, lambda: bool(b.records), results)
+        with self.near:
+            a.post(b"hello")
+        thread.join(HANG_SECONDS)
+        self.assertEqual(results, [True])
+        self.assertEqual(b.records, [b"hello"])
+
+    def test_sleeperHearsOfWhatAnotherThreadTook(self) -> None:
+        """
+        A thread that polls takes what arrives; a thread that sleeps on the same hub wakes.
+        """
+        a, b = self.joined(self.near, self.near)
+        results: list[bool] = []
+        thread = self.waiting(self.near, lambda: bool(b.records), results)
+        with self.near:
+            a.post(b"hello")
+            self.near.drive()
+        thread.join(HANG_SECONDS)
+        self.assertEqual(results, [True])
+
+    def test_twoSleepers(self) -> None:
+        """
+        Two threads sleep; each wakes for what it waits for.
+        """
+        a, b = self.joined(self.near, self.far)
+        first: list[bool] = []
+        second: list[bool] = []
+        one = self.waiting(self.far, lambda: len(b.records) >= 1, first)
+        two = self.inThread(lambda: second.append(self.far.wait(lambda: len(b.records) >= 2, HANG_SECONDS)))
+        with self.near:
+            a.post(b"one")
+        one.join(HANG_SECONDS)
+        self.assertEqual(first, [True])
+        with self.near:
+            a.post(b"two")
+        two.join(HANG_SECONDS)
+        self.assertEqual(second, [True])
+
+    def test_answerToAnotherThread(self) -> None:
+        """
+        A thread sleeps, another posts and does not drive: the answer wakes the first.
+        """
+        a, b = self.joined(self.near, self.far)
+        results: list[bool] = []
+        thread = self.waiting(self.near, lambda: bool(a.records), results)
+        with self.near:
+            a.post(b"question")
+        with self.far:
+            self.far.drive()
+            b.post(b"answer")
+        thread.join(HANG_SECONDS / 2)  # At HANG_SECONDS it would look by itself.
+        self.assertEqual((results, a.records), ([True], [b"answer"]))
+
+    def test_conditionThatDrives(self) -> None:
+        """
+        The condition itself drives, or makes an event: it is asked again before the thread sleeps.
+        """
+        a, b = self.joined(self.near, self.near)
+
+        def drive() -> None:
+            a.post(b"hello")
+            self.near.drive()
+
+        changes = [drive, self.near.wake]
+
+        def ready() -> bool:
+            if not changes:
+                return True
+            changes.pop()()
+            return False
+
+        self.patch(self.near, "_polling", mock.Mock(spin=lambda pending: False))
+        self.patch(self.near, "_sleep", lambda *arguments: self.fail("it sleeps"))
+        self.assertTrue(self.near.wait(ready, HANG_SECONDS))
+        self.assertEqual(b.records, [b"hello"])
+
+    def test_timerOfAnotherThread(self) -> None:
+        """
+        A thread sleeps, another starts a timer and does not drive: it runs.
+        """
+        device = self.open(self.near)
+        called: list[bool] = []
+        results: list[bool] = []
+        thread = self.waiting(self.near, lambda: bool(called), results)
+        with self.near:
+            device.timers.start(0.02, lambda: called.append(True))
+        thread.join(HANG_SECONDS / 2)  # At HANG_SECONDS it would look by itself.
+        self.assertEqual(results, [True])
+
+    def test_timeout(self) -> None:
+        """
+        A wait in vain ends when the time is over, and the lock is free.
+        """
+        self.open(self.near)
+        self.assertFalse(self.near.wait(lambda: False, 0.01))
+        self.assertFalse(self.near.wait(lambda: False, 0))
+        self.assertEqual(self.near._depth, 0)
+        self.assertEqual(self.near._sleepers, set())
+
+    def test_timers(self) -> None:
+        """
+        A timer of a device runs while a thread sleeps.
+        """
+        device = self.open(self.near)
+        called: list[bool] = []
+        device.timers.start(0.02, lambda: called.append(True))
+        self.assertTrue(self.near.wait(lambda: bool(called), HANG_SECONDS))
+
+    def test_timersWhilePolling(self) -> None:
+        """
+        And while a program does nothing but poll.
+        """
+        device = self.open(self.near)
+        called: list[bool] = []
+        device.timers.start(0, lambda: called.append(True))
+        with self.near:
+            self.near.drive()
+            self.near.drive()
+        self.assertEqual(called, [True])
+
+    def test_closingWakesSleepers(self) -> None:
+        """
+        A thread that waits for an event of a device is woken when the device is closed.
+        """
+        device = self.open(self.near)
+        results: list[bool] = []
+        thread = self.waiting(self.near, lambda: device.closed, results)
+        self.near.close(device)
+        thread.join(HANG_SECONDS)
+        self.assertEqual(results, [True])
+
+    def test_closedBesideSleeper(self) -> None:
+        """
+        A thread that serves peers sleeps on although a device was closed under it.
+        """
+        self.open(self.near).close()
+        sleeper = WakeupPipe()
+        self.addCleanup(sleeper.close)
+        sleeper.wake()
+        self.assertTrue(self.near.attend(sleeper))
+
+    def test_failedSleep(self) -> None:
+        """
+        A sleep that fails leaves nobody behind whom later verbs would wake in vain.
+        """
+        sleeper = WakeupPipe()
+        sleeper.close()
+        self.assertRaises(OSError, self.near.attend, sleeper)
+        self.near.close(self.near.open("shm0"))
+
+    def test_openingWakesSleepers(self) -> None:
+        """
+        A thread that waits before a device is open serves it: a peer reaches it, though nobody else drives.
+        """
+        results: list[bool] = []
+        user = User()
+        thread = self.waiting(self.near, lambda: user.path is not None, results)
+        near, far = self.open(self.near), self.open(self.far)
+        with self.near:
+            near.listen(SDP, "127.0.0.1", 7001, LISTENER)
+        with self.far:
+            far.connect(SDP, "127.0.0.1", 7001, user)
+        self.assertTrue(self.far.wait(lambda: user.path is not None or user.error is not None, HANG_SECONDS))
+        self.assertIsNone(user.error)
+        self.near.close(near)
+        thread.join(HANG_SECONDS)
+        self.assertEqual(results, [True])
+
+    def test_anyThread(self) -> None:
+        """
+        A device of verbs may be used from each thread; others not.
+        """
+        device = self.open(self.near)
+        other = Device("lo0")
+        self.addCleanup(other.close)
+        errors: list[BaseException] = []
+
+        def use() -> None:
+            """
+            Touch both.
+            """
+            try:
+                with self.near:
+                    device.checkThread()
+                other.checkThread()
+            except WrongThreadError as error:
+                errors.append(error)
+
+        self.inThread(use).join(HANG_SECONDS)
+        self.assertEqual(len(errors), 1)
+
+    def test_unknownDevice(self) -> None:
+        """
+        A device that there is not leaves nothing behind.
+        """
+        self.assertRaises(UnknownDeviceError, self.near.open, "mlx5_0")
+        self.assertEqual(self.near.devices, {})
+
+    def test_contextsShareADevice(self) -> None:
+        """
+        A device that is opened again is the same HCA, which is closed with its last context.
+        """
+        device = self.near.open("shm0")
+        self.assertIs(self.near.open("shm0"), device)
+        self.assertIsNot(self.open(self.far), device)
+        self.near.close(device)
+        self.assertFalse(device.closed)
+        self.near.close(device)
+        self.assertTrue(device.closed)
+        self.assertIsNot(self.open(self.near), device)
+
+    def test_interpreterEnds(self) -> None:
+        """
+        A program that ends while a thread of it still waits leaves nothing in the run directory.
+        """
+        program = (
+            "import threading\n"
+            "from twisted_ib.verbs.pyverbs import Context\n"
+            "context = Context(name='shm0')\n"
+            "threading.Thread(target=context.get_async_event, daemon=True).start()\n"
+            "raise SystemExit(7)\n"
+        )
+        root = Path(__file__).resolve().parents[3]
+        ended = subprocess.run(
+            [sys.executable, "-c", program], cwd=root, capture_output=True, timeout=HANG_SECONDS
+        )
+        self.assertEqual((ended.returncode, ended.stdout, ended.stderr), (7, b"", b""))
+        self.assertEqual(os.listdir(os.environ["TWISTED_IB_RUN_DIR"]), ["lock"])
+
+    def test_endSends(self) -> None:
+        """
+        The end waits for datagrams whose path is looked for, but not for ever.
+        """
+        device = self.open(self.near)
+        paths = device.addressPaths
+        paths.waiting = 1
+        device.timers.start(0.01, lambda: setattr(paths, "waiting", 0))
+        self.near.end()
+        self.assertEqual((paths.waiting, device.closed), (0, True))
+        device = self.open(self.far)
+        device.addressPaths.waiting = 1
+        with mock.patch.object(hubModule, "END_SECONDS", 0.01):
+            self.far.end()
+        self.assertTrue(device.closed)
+
+    def test_fork(self) -> None:
+        """
+        A forked child has an empty hub, even if another thread held the lock.
+        """
+        entered, leave = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            """
+            Keep the lock while the child is made.
+            """
+            with hub:
+                entered.set()
+                leave.wait(HANG_SECONDS)
+
+        self.inThread(hold)
+        self.addCleanup(leave.set)
+        entered.wait(HANG_SECONDS)
+        pid = os.fork()
+        if not pid:
+            with hub:
+                os._exit(len(hub.devices))
+        self.assertEqual(os.waitpid(pid, 0)[1], 0)
+
+    def test_lockedKeepsTheName(self) -> None:
+        """
+        A verb that is locked is still itself, and runs with the lock held.
+        """
+
+        @locked
+        def verb(value: int) -> tuple[int, int]:
+            """
+            A verb.
+            """
+            return value, hub._depth
+
+        self.assertEqual(verb.__name__, "verb")
+        self.assertEqual(verb(3), (3, 1))
+        self.assertEqual(hub._depth, 0)
+
+    def test_noDescriptorsLeft(self) -> None:
+        """
+        Waiting, and a device that came and went, leave no descriptor open.
+        """
+        before = descriptorsBefore()
+        device = self.near.open("shm0")
+        self.near.wait(lambda: False, 0.01)
+        self.near.close(device)
+        self.near.close(device)
+        self.assertEqual(descriptors(), before)

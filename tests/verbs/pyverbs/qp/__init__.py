@@ -1,0 +1,3 @@
+"""
+Tests of tests.verbs.pyverbs.qp.
+"""

@@ -1,3 +1,0 @@
-"""
-Queue pairs of verbs, their attributes, and posting.  Begin with C{qp}.
-"""

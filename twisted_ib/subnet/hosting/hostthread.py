@@ -1,0 +1,242 @@
+"""
+The host of a subnet in a process that has devices there.
+
+It has a thread of its own, as the firmware of a switch has a processor of its own: a process that computes,
+or does not poll its device, keeps nobody from attaching, and its subnet manager sweeps.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from secrets import randbits
+from typing import Any, Final
+
+from twisted_ib.hca.base.timers import Timer, Timers
+from twisted_ib.subnet.hosting.descriptors import Descriptor
+from twisted_ib.subnet.hosting.hosted import HostedSubnet
+from twisted_ib.subnet.hosting.place import Place
+from twisted_ib.subnet.hosting.server import SubnetServer
+from twisted_ib.subnet.network.topology import parse
+from twisted_ib.subnet.sm.manager import Options
+
+#: Seconds that a host without devices stays.
+LINGER_SECONDS = 1.0
+#: Held while a place is taken or left, and while this process forks: a child forgets the places of the hosts
+#: that there are, and would keep the lock of one that begins or ends.
+noFork: Final = threading.RLock()
+#: A switch, and the adapter of the subnet manager.  Devices bring theirs, and there are more switches when it
+#: is full: a sweep asks each port, so that with all ports from the start the first device waits for it.
+TOPOLOGY: Final = """\
+Switch 36 "switch"
+[1] "manager"[1]
+
+Ca 1 "manager"
+[1] "switch"[1]
+"""
+
+
+class _Call:
+    """
+    A call that a clock of Twisted's interface has been asked for.
+    """
+
+    def __init__(self, timer: Timer) -> None:
+        self._timer = timer
+        self.cancel = timer.cancel
+
+    def active(self) -> bool:
+        return self._timer.expired is not None
+
+
+class Loop:
+    """
+    As much of a reactor as the host of a subnet needs, for one thread.
+    """
+
+    def __init__(self) -> None:
+        """
+        @raise OSError: there is no descriptor for it.
+        """
+        self._poller = select.epoll()
+        self._timers = Timers(time.monotonic)
+        #: What is watched, and for which events, by number.
+        self._watched: dict[int, tuple[Descriptor, int]] = {}
+
+    def seconds(self) -> float:
+        """
+        @return: the time.
+        """
+        return time.monotonic()
+
+    def callLater(self, wait: float, call: Callable[..., Any], *arguments: Any) -> _Call:
+        """
+        Call something later, in the thread.
+        """
+        return _Call(self._timers.start(wait, partial(call, *arguments)))
+
+    def addReader(self, descriptor: Descriptor) -> None:
+        """
+        Watch a descriptor.
+        """
+        self._change(descriptor, select.EPOLLIN, 0)
+
+    def removeReader(self, descriptor: Descriptor) -> None:
+        """
+        Undo L{addReader}, before the descriptor is closed.
+        """
+        self._change(descriptor, 0, select.EPOLLIN)
+
+    def addWriter(self, descriptor: Descriptor) -> None:
+        """
+        Watch whether a descriptor is writable.
+        """
+        self._change(descriptor, select.EPOLLOUT, 0)
+
+    def removeWriter(self, descriptor: Descriptor) -> None:
+        """
+        Undo L{addWriter}, before the descriptor is closed.
+        """
+        self._change(descriptor, 0, select.EPOLLOUT)
+
+    def _change(self, descriptor: Descriptor, more: int, less: int) -> None:
+        fd = descriptor.fileno()
+        _, before = self._watched.get(fd, (descriptor, 0))
+        events = before & ~less | more
+        if events == before:
+            return
+        if not events:
+            del self._watched[fd]
+            self._poller.unregister(fd)
+            return
+        self._watched[fd] = descriptor, events
+        if before:
+            self._poller.modify(fd, events)
+        else:
+            self._poller.register(fd, events)
+
+    def turn(self) -> None:
+        """
+        Wait for something, and serve what there is.
+        """
+        deadline = self._timers.deadline()
+        wait = -1 if deadline is None else max(0.0, deadline - time.monotonic())
+        for fd, events in self._poller.poll(wait):
+            # One that was served before may have removed it.
+            if events & select.EPOLLOUT and fd in self._watched:
+                self._watched[fd][0].doWrite()
+            if events & ~select.EPOLLOUT and fd in self._watched:
+                self._watched[fd][0].doRead()
+        self._timers.tick(time.monotonic())
+
+    def close(self) -> None:
+        """
+        Watch nothing any more; a forked child does not undo what its parent watches.
+        """
+        self._poller.close()
+
+
+class HostThread:
+    """
+    Hosts one subnet until nobody is attached any more.
+
+    @ivar subnet: it.
+    @ivar counters: of losses.
+    """
+
+    def __init__(self, place: Place, allows: Callable[[int], bool]) -> None:
+        """
+        @param place: of the subnet; this object closes it, once it is made.
+        @param allows: whether processes of a user may attach.
+        @raise OSError: there is no descriptor for it.
+        """
+        self.counters: dict[str, int] = {}
+        self._isOver = False
+        self._lingering: _Call | None = None
+        self._loop = Loop()
+        self.subnet = HostedSubnet(parse(TOPOLOGY, place.name), self.count, self._loop, grows=True)
+        self.server = SubnetServer(self.subnet, place, self._loop, self.count, allows, self._attended)
+        self._thread = threading.Thread(target=self._run, name=place.name, daemon=True)
+        _hosts.add(self)
+
+    def start(self) -> None:
+        """
+        Begin.
+
+        @raise OSError: there can be no thread for it; then it has closed, with its place.
+        """
+        self._linger()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            # pthread_create(3) fails with EAGAIN, as at ulimit -u; threading does not keep the number.
+            self._close()
+            raise OSError(errno.EAGAIN, str(error)) from error
+
+    def count(self, name: str) -> None:
+        """
+        Count a loss.
+        """
+        self.counters[name] = self.counters.get(name, 0) + 1
+
+    def _run(self) -> None:
+        try:
+            while not self._isOver:
+                self._loop.turn()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        with noFork:
+            self.subnet.close()
+            _hosts.discard(self)
+            self.server.close()
+            self._loop.close()
+
+    def _attended(self, isAttended: bool) -> None:
+        if not isAttended:
+            self._linger()
+            return
+        if self._lingering is not None:
+            self._lingering.cancel()
+        if self.subnet.manager is None:
+            # Not before, so that its first sweep finds the first device.
+            # Its SM_Key is for none of the devices: whoever has it is told the keys of all.
+            self.subnet.manage(Options(key=randbits(64) | 1))
+
+    def _linger(self) -> None:
+        if self._lingering is not None:
+            self._lingering.cancel()
+        self._lingering = self._loop.callLater(LINGER_SECONDS, self._end)
+
+    def _end(self) -> None:
+        self._isOver = True
+
+    def forked(self) -> None:
+        """
+        In a forked child, which has no such thread: leave the lock and the sockets to the parent.
+        """
+        _hosts.discard(self)
+        self.server.forget()
+        self._loop.close()
+
+
+_hosts: set[HostThread] = set()
+
+
+def _afterFork() -> None:
+    noFork.release()
+    for host in list(_hosts):
+        host.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=noFork.acquire, after_in_parent=noFork.release, after_in_child=_afterFork)
+
+
+__all__ = ["HostThread", "Loop", "noFork"]

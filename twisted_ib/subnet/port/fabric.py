@@ -1,0 +1,473 @@
+"""
+C{ib0}: the fabric of one HCA whose port belongs to a subnet.
+
+The records go over another fabric, of rings or within a thread, which gives the paths to the HCAs of GUIDs.
+The subnet says which GUID a LID leads to from here, who connects with whom, and the settings of the port.
+Its managers, and devices that ask them, send MADs through the subnet itself.
+
+The subnet tells its changes within the turn of another device; each device hears of them in its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from attrs import evolve
+from zope.interface import implementer
+
+from twisted_ib import limits
+from twisted_ib.errors import NoRouteError
+from twisted_ib.hca.base.interfaces import IFabric
+from twisted_ib.hca.base.operation import GSI_QPN, UD_SEND_ONLY
+from twisted_ib.hca.base.traits import SUBNET
+from twisted_ib.hca.connection.rdmacm import gidNumber, guidOf
+from twisted_ib.hca.fabric.base.subnetdirectory import ISubnetDirectory
+from twisted_ib.hca.services.datagramform import localDatagram
+from twisted_ib.hca.wire.headers import DETH
+from twisted_ib.hca.wire.mad.classes import COMMUNICATION
+from twisted_ib.hca.wire.mad.mad import CLASS_AT, MAD_BYTES, QUEUE_KEY
+from twisted_ib.subnet.network.smi import Packet
+from twisted_ib.subnet.port.paths import ManagementPath, SubnetPath
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.base.port import KeyViolation, PortChange
+
+#: Settings of the port that wait for the device's turn; each has all of them, so that the latest suffice.
+_CHANGES: Final = 64
+#: MADs that wait for the observer: what makes a port Active is less.
+_PASSED: Final = 256
+
+
+class _Checked:
+    """
+    A consumer that asks for the path to a service.
+    """
+
+    def __init__(self, fabric: SubnetFabric, user: Any) -> None:
+        self._fabric = fabric
+        self._user = user
+        self.isAsking = True
+
+    def pathReady(self, path: Any) -> None:
+        """
+        It is found; it may be of an HCA that packets do not reach.
+        """
+        fabric = self._fabric
+        if fabric.connects(path.peer.guid):
+            self._user.pathReady(path)
+            return
+        error = NoRouteError(f"the subnet does not lead to HCA {path.peer.guid:016x} and back")
+        if self.isAsking:
+            raise error
+        self._user.connectFailed(error)
+
+    def connectFailed(self, error: Exception) -> None:
+        """
+        It is not found.
+        """
+        self._user.connectFailed(error)
+
+
+@implementer(IFabric, ISubnetDirectory)
+class SubnetFabric:
+    """
+    The fabric of one HCA of a subnet.
+
+    @ivar port: its port: an L{AttachedPort<twisted_ib.subnet.hosting.attached.AttachedPort>}.
+    @ivar guid: that of the port, which is the HCA's.
+    """
+
+    name: ClassVar[str] = "ib"
+
+    def __init__(
+        self,
+        owner: Any,
+        guid: int,
+        clock: Callable[[], float],
+        attach: Callable[[Any, int], Any],
+        records: Callable[[Any, int, Callable[[], float]], Any],
+    ) -> None:
+        """
+        @param owner: the device, an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
+        @param guid: of the HCA, if its port has none.
+        @param attach: attaches this fabric, and gives its port: a function of it and C{guid}.
+        @param records: makes the fabric that carries the records, a function of owner, GUID and clock.
+        """
+        self.owner = owner
+        self._changes: deque[PortChange] = deque(maxlen=_CHANGES)
+        self._mads: deque[Packet] = deque()
+        self._observer: Any = None
+        #: MADs that pass the port while there is no observer yet.
+        self._passed: deque[tuple[bool, Packet]] = deque(maxlen=_PASSED)
+        self._isRerouted = self._isWaiting = False
+        self._joined: set[int] = set()
+        #: Multicast LID -> the members elsewhere, and with this HCA.
+        self._members: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._checks: Iterator[tuple[Any, int]] | None = None
+        #: By their kind: how many, and the latest.
+        self._violations: dict[bool, tuple[int, KeyViolation]] = {}
+        self._records: Any = None
+        self.port = port = attach(self, guid)
+        self.guid: int = port.guid
+        try:
+            self._records = inner = records(owner, self.guid, clock)
+        except BaseException:
+            port.close()
+            raise
+        port.watchedBy(inner)
+        self.traits = evolve(inner.traits, peers=SUBNET.peers, linkLayer=SUBNET.linkLayer)
+        inner.trace(self)
+        self.answerSeconds = inner.answerSeconds
+        # Those that run in each turn, without a call of this object's.
+        self.progress, self.ringBells, self.pending = inner.progress, inner.ringBells, inner.pending
+        self.arm, self.look, self.attend = inner.arm, inner.look, inner.attend
+        self.deadline, self.tick = inner.deadline, inner.tick
+        self.fileno, self.signal, self.registerWith = inner.fileno, inner.signal, inner.registerWith
+        self.unsent, self.paths, self.allocate = inner.unsent, inner.paths, inner.allocate
+        self.count = inner.count
+        self.withdraw, self.serving = inner.withdraw, inner.serving
+        self.reach, self.proves = inner.reach, inner.proves
+        # Of those in the run directory.
+        self.attachPage = getattr(inner, "attachPage", None)
+
+    def trace(self, observer: Any) -> None:
+        """
+        See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>}.
+        """
+        self._records.trace(observer)
+        self._observer = observer
+        while self._passed:
+            observer.tracedMAD(*self._passed.popleft())
+
+    def tracedPaths(self, base: Any) -> Any:
+        """
+        See L{IFabricObserver<twisted_ib.hca.fabric.base.link.IFabricObserver>}: the classes of paths are
+        replaced as for a capture.
+        """
+        return type(
+            "SubnetPath", (SubnetPath, base), {"port": self.port, "violated": staticmethod(self.violated)}
+        )
+
+    # -- the fabric of the records
+
+    @property
+    def hot(self) -> Any:
+        """
+        See L{IFabricProgress<twisted_ib.hca.base.interfaces.IFabricProgress>}.
+        """
+        return self._records.hot
+
+    @property
+    def patient(self) -> bool:
+        """
+        See L{IFabricProgress<twisted_ib.hca.base.interfaces.IFabricProgress>}.
+        """
+        return bool(self._records.patient)
+
+    @patient.setter
+    def patient(self, value: bool) -> None:
+        self._records.patient = value
+
+    @property
+    def rung(self) -> int:
+        """
+        See L{IFabricProgress<twisted_ib.hca.base.interfaces.IFabricProgress>}.
+        """
+        return int(self._records.rung)
+
+    @property
+    def sleeps(self) -> int:
+        """
+        See L{IFabricProgress<twisted_ib.hca.base.interfaces.IFabricProgress>}.
+        """
+        return int(self._records.sleeps)
+
+    def octets(self) -> tuple[int, int] | None:
+        """
+        See L{IFabricProgress<twisted_ib.hca.base.interfaces.IFabricProgress>}.
+        """
+        found: tuple[int, int] | None = self._records.octets()
+        return found
+
+    # -- directory
+
+    def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
+        """
+        See L{IDirectory<twisted_ib.hca.base.interfaces.IDirectory>}.
+
+        @param address: a GID of the port, or an address of this host.
+        """
+        self._records.publish(serviceID, address, inode, self._isOwn(address))
+
+    def publishAny(self, prefix: int, address: str) -> int:
+        """
+        See L{IDirectory<twisted_ib.hca.base.interfaces.IDirectory>}.
+
+        @param address: as of L{publish}.
+        """
+        port: int = self._records.publishAny(prefix, address, self._isOwn(address))
+        return port
+
+    def resolve(self, serviceID: int, address: str, user: Any) -> Any:
+        """
+        See L{IDirectory<twisted_ib.hca.base.interfaces.IDirectory>}.
+
+        @param address: a GID of the subnet, or an address of this host.
+        @raise NoRouteError: the subnet does not lead there and back.
+        """
+        checked, guid = _Checked(self, user), self._guidOf(address)
+        if guid:
+            search = self._records.reach(guid, checked)
+        else:
+            search = self._records.resolve(serviceID, address, checked)
+        checked.isAsking = False
+        return search
+
+    def _isOwn(self, address: str) -> bool:
+        return gidNumber(address) in self.owner.port.gids
+
+    def _guidOf(self, address: str) -> int:
+        guid: int = guidOf(address, self.owner.port.subnetPrefix)
+        if guid and not self.port.has(guid):
+            self.port.refresh()
+        return guid if self.port.has(guid) else 0
+
+    def connects(self, guid: int) -> bool:
+        """
+        @return: whether this port and that of an HCA reach each other, in a partition of both.
+        """
+        partition = self.owner.partitions.keys[0]
+        if not self.port.connects(guid, partition):
+            # A peer that has just come may know of it earlier than this device.
+            self.port.refresh()
+        return bool(self.port.connects(guid, partition))
+
+    def join(self, group: int) -> None:
+        """
+        Take what this HCA itself sends to groups; the members elsewhere are those of the switches' tables.
+        """
+        self._joined.add(group)
+
+    def leave(self, group: int) -> None:
+        """
+        Undo L{join}.
+        """
+        self._joined.discard(group)
+
+    @property
+    def generation(self) -> int:
+        """
+        See L{ISubnetDirectory}.
+        """
+        return int(self.port.generation)
+
+    def route(self, lid: int) -> int:
+        """
+        See L{ISubnetDirectory}.
+        """
+        return int(self.port.route(lid))
+
+    def has(self, guid: int) -> bool:
+        """
+        See L{ISubnetDirectory}.
+        """
+        return bool(self.port.has(guid))
+
+    def named(self, description: str) -> int:
+        """
+        See L{ISubnetDirectory}.
+        """
+        return int(self.port.named(description))
+
+    def lidOf(self, guid: int) -> int:
+        """
+        See L{ISubnetDirectory}.
+        """
+        return int(self.owner.port.lid if guid == self.guid else self.port.lidOf(guid))
+
+    def members(self, lid: int) -> tuple[int, ...]:
+        """
+        See L{ISubnetDirectory}.
+        """
+        found: tuple[int, ...] = self.port.members(lid)
+        if not self._joined:
+            return found
+        # IBTA vol. 1 10.5: the queue pairs of the sender's own port get it from the HCA, not from a switch.
+        # The same object while nothing has changed.
+        known, members = self._members.get(lid, (None, found))
+        if known is not found:
+            if len(self._members) >= limits.MULTICAST_GROUPS:
+                self._members.clear()
+            members = (*found, self.guid)
+            self._members[lid] = found, members
+        return members
+
+    def settings(self) -> PortChange:
+        """
+        See L{ISubnetDirectory}.
+        """
+        found: PortChange = self.port.settings()
+        return found
+
+    def violated(self, violation: KeyViolation) -> None:
+        """
+        See L{ISubnetDirectory}.
+        """
+        # The latest of each turn of the device: a flood of bad packets must not become one of messages.
+        count, _ = self._violations.get(violation.isQueueKey, (0, None))
+        self._violations[violation.isQueueKey] = count + 1, violation
+        self._wait()
+
+    def setSM(self, isSM: bool) -> None:
+        """
+        See L{ISubnetDirectory}.
+        """
+        self.port.setSM(isSM)
+
+    # -- MADs
+
+    @property
+    def isWatching(self) -> bool:
+        """
+        See L{IAttachedDevice<twisted_ib.subnet.hosting.attached.IAttachedDevice>}.
+        """
+        return self.owner.capture is not None
+
+    def passed(self, isOutbound: bool, packet: Packet) -> None:
+        """
+        See L{IAttachedDevice<twisted_ib.subnet.hosting.attached.IAttachedDevice>}.
+        """
+        if self._observer is None:
+            self._passed.append((isOutbound, packet))
+        else:
+            self._observer.tracedMAD(isOutbound, packet)
+
+    def managementPath(self, lid: int) -> ManagementPath:
+        """
+        See L{ISubnetDirectory}.
+        """
+        return ManagementPath(self, lid)
+
+    def sendMAD(self, lid: int, source: int, number: int, octets: bytes) -> None:
+        """
+        Send a MAD through the subnet; it may be lost.
+
+        @param source: the queue pair that sends it.
+        @param number: the queue pair that it is for.
+        """
+        self.port.send(Packet(self.owner.port.lid, lid, source, number, bytearray(octets)))
+
+    def received(self, packet: Packet) -> None:
+        """
+        See L{IAttachedDevice<twisted_ib.subnet.hosting.attached.IAttachedDevice>}.
+        """
+        # Connections are made where their data goes: over paths.
+        if packet.octets[CLASS_AT] == COMMUNICATION or len(self._mads) >= limits.SUBNET_MADS:
+            self.owner.count("management_dropped")
+            return
+        self._mads.append(packet)
+        self._wait()
+
+    def _deliver(self, packet: Packet) -> None:
+        owner, octets = self.owner, bytes(packet.octets)
+        path, number = self.managementPath(packet.slid), packet.destination
+        if number <= GSI_QPN:
+            owner.madReceived(path, number, packet.source, octets, 0, MAD_BYTES)
+            return
+        # A class that was redirected to a queue pair of its own.
+        head = localDatagram(packet.slid, packet.dlid, owner.partitions.keys[0])
+        record = head + DETH.pack(QUEUE_KEY, packet.source) + octets
+        owner.datagramReceived(path, UD_SEND_ONLY, number, record, 0, len(record))
+
+    # -- changes
+
+    def portChanged(self, change: PortChange) -> None:
+        """
+        See L{IAttachedDevice<twisted_ib.subnet.hosting.attached.IAttachedDevice>}.
+        """
+        if self._records is not None:
+            self._changes.append(change)
+            self._wait()
+
+    def rerouted(self) -> None:
+        """
+        See L{IAttachedDevice<twisted_ib.subnet.hosting.attached.IAttachedDevice>}.
+        """
+        if self._records is not None:
+            self._isRerouted = True
+            self._wait()
+
+    def _wait(self) -> None:
+        if not self._isWaiting:
+            self._isWaiting = True
+            self.owner.markDirty(self)
+            self.signal()
+
+    def endOfBatch(self) -> None:
+        """
+        The device's turn: change its port, deliver MADs, look at some of the bound queue pairs.
+        """
+        self._isWaiting = False
+        try:
+            while self._changes:
+                self.owner.changePort(self._changes.popleft())
+            # Not those that come from within these.
+            for _ in range(len(self._mads)):
+                self._deliver(self._mads.popleft())
+            self._check()
+            while self._violations:
+                self.port.violated(*self._violations.popitem()[1])
+        finally:
+            if (
+                self._changes
+                or self._mads
+                or self._violations
+                or self._isRerouted
+                or self._checks is not None
+            ):
+                self._wait()
+
+    def _check(self) -> None:
+        # A check that has begun is finished first: under steady changes the last queue pairs have their turn
+        # too.
+        if self._checks is None and self._isRerouted:
+            self._isRerouted = False
+            self._checks = self._bound()
+        if self._checks is not None:
+            looked = 0
+            for path, number in islice(self._checks, limits.SUBNET_CHECKS):
+                path.look(number)
+                looked += 1
+            if looked < limits.SUBNET_CHECKS:
+                self._checks = None
+
+    def _bound(self) -> Iterator[tuple[Any, int]]:
+        for path in self.paths():
+            for number in list(path.table):
+                yield path, number
+
+    def forked(self) -> None:
+        """
+        See L{IFabricConnections<twisted_ib.hca.base.interfaces.IFabricConnections>}.
+        """
+        self.port.forked()
+        self._records.forked()
+
+    def close(self) -> None:
+        """
+        See L{IFabricConnections<twisted_ib.hca.base.interfaces.IFabricConnections>}.
+        """
+        try:
+            self.port.close()
+        finally:
+            self._changes.clear()
+            self._mads.clear()
+            self._violations.clear()
+            self._isWaiting = True
+            self._records.close()
+
+
+__all__ = ["SubnetFabric"]

@@ -1,0 +1,68 @@
+"""
+The row of C{ib}: the fabric of a subnet's ports, which adds itself to those of the adapter.
+
+C{ib0}, C{ib1} and so on are attached to the subnet that their thread hosts
+(L{twisted_ib.subnet.hosting.ofthread}), or to that of the run directory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from twisted_ib.errors import DeviceError
+from twisted_ib.hca.base.traits import SUBNET
+from twisted_ib.hca.device.registry import FABRICS, FabricKind, addFabric
+from twisted_ib.hca.fabric.base.neighbours import ofThisThread as neighboursOf
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.base.neighbours import Neighbours
+
+
+def _ofThread(owner: Any, guid: int, clock: Callable[[], float], neighbours: Neighbours | None = None) -> Any:
+    # Imported on demand: a program pays for the fabrics that it uses.
+    from twisted_ib.subnet.hosting.ofthread import ofThisThread
+    from twisted_ib.subnet.port.fabric import SubnetFabric
+
+    subnet = ofThisThread()
+    if subnet is None:
+        return _ofHost(owner, guid, clock)
+
+    def attach(fabric: Any, own: int) -> Any:
+        return subnet.attach(fabric, own, owner.name)
+
+    def records(owner: Any, guid: int, clock: Callable[[], float]) -> Any:
+        open = FABRICS["loopback"].open
+        return open(owner, guid, clock, neighboursOf("ib") if neighbours is None else neighbours)
+
+    return SubnetFabric(owner, guid, clock, attach, records)
+
+
+def _ofHost(owner: Any, guid: int, clock: Callable[[], float]) -> Any:
+    if not hasattr(select, "epoll"):
+        raise DeviceError(f"device {owner.name} needs Linux, but where its thread hosts the subnet")
+    from twisted_ib.subnet.hosting.link import attached
+    from twisted_ib.subnet.port.fabric import SubnetFabric
+
+    def records(owner: Any, guid: int, clock: Callable[[], float]) -> Any:
+        # An HCA is below IP, so that network namespaces share the subnet: 0 stands for all.
+        return FABRICS["shm"].open(owner, guid, clock, namespace=0)
+
+    description = f"{socket.gethostname()} {owner.name} {os.getpid()}"
+    return SubnetFabric(owner, guid, clock, attached(description), records)
+
+
+#: They are used by name alone: who listens on all devices does not listen on them.
+KIND = FabricKind(
+    *("ib", _ofThread, SUBNET),
+    implicit=re.compile(r"ib(?:0|[1-9][0-9]{0,2})").fullmatch,
+    hasInterfaces=True,
+)
+addFabric(KIND)
+
+
+__all__ = ["KIND"]

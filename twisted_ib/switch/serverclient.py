@@ -1,0 +1,121 @@
+"""
+SDP transports of connections that the application asked of TCP.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.interfaces import ISystemHandle
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from twisted_ib.sdp.port import SDPClient, SDPServer
+from twisted_ib.switch.handle import ConnectionHandle
+
+if TYPE_CHECKING:
+    from twisted_ib.internet.addresses import Address
+    from twisted_ib.internet.channel import DeviceChannel
+    from twisted_ib.switch.reason import Reason
+
+
+@implementer(ISystemHandle)
+class RedirectedServer(SDPServer):
+    """
+    The transport of a passive side.
+
+    @ivar why: The decision.
+    @ivar _handle: The result of C{getHandle}, made when first used.
+    """
+
+    __slots__ = ("_handle", "why")
+
+    why: Reason
+    _handle: ConnectionHandle
+
+    def __init__(
+        self, channel: DeviceChannel, local: Address, peer: Address, server: Any, sessionno: int
+    ) -> None:
+        super().__init__(channel, local, peer, server, sessionno)
+        # For SDPListener.isTaken(), over all devices of the port.
+        server.peers.setdefault(peer.host, set()).add(peer.port)
+
+    def _leavePeers(self) -> None:
+        peers = self.server.peers
+        numbers = peers.get(self._peerHost)
+        if numbers is not None:
+            numbers.discard(self._peerPort)
+            if not numbers:
+                del peers[self._peerHost]
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        Release the peer's port number and end the connection.
+        """
+        if not self.disconnected:
+            self._leavePeers()
+        super().connectionLost(reason)
+
+    def abandon(self) -> None:
+        """
+        Release everything: the handshake failed.
+        """
+        self._leavePeers()
+        super().abandon()
+
+    def getHandle(self) -> ConnectionHandle:
+        """
+        Return an object with the useful part of a socket's methods.
+        """
+        return _handleOf(self)
+
+    # Not public in TCP's transports, but there, and programs set options on it.
+    socket: Any = property(getHandle)
+
+
+@implementer(ISystemHandle)
+class RedirectedClient(SDPClient):
+    """
+    The transport of an active side.
+
+    @ivar why: The decision.
+    @ivar bound: The TCP socket that reserves the local port which the application has bound.
+    @ivar _handle: The result of C{getHandle}, made when first used.
+    """
+
+    __slots__ = ("_handle", "bound", "why")
+
+    why: Reason
+    bound: Any
+    _handle: ConnectionHandle
+
+    def getHandle(self) -> ConnectionHandle:
+        """
+        Return an object with the useful part of a socket's methods.
+        """
+        return _handleOf(self)
+
+    # As in RedirectedServer.
+    socket: Any = property(getHandle)
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        Release the local port and end the connection.
+        """
+        # libsdp port.c also binds TCP and SDP to one number: while SDP uses it no TCP connection may.
+        bound = getattr(self, "bound", None)
+        if bound is not None:
+            self.bound = None
+            bound.close()
+        super().connectionLost(reason)
+
+
+def _handleOf(transport: RedirectedServer | RedirectedClient) -> ConnectionHandle:
+    try:
+        handle = transport._handle
+    except AttributeError:
+        handle = transport._handle = ConnectionHandle(transport)
+    return handle
+
+
+__all__ = ["RedirectedClient", "RedirectedServer"]

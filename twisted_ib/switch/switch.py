@@ -1,0 +1,435 @@
+"""
+The offload protocol switch: SDP where both ends have it, TCP where not.
+
+C{listenTCP} and C{connectTCP} of the C{ib} reactor call it, unless the rules
+(L{twisted_ib.switch.rules.policy}) leave everything to TCP.  L{direct} returns the operating system's own
+calls, L{explain} the reason of a decision.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from twisted.logger import Logger
+
+from twisted_ib.configuration.parser import CONNECT, LISTEN, SDP, TCP
+from twisted_ib.errors import DeviceError, HCAError, WrongThreadError
+from twisted_ib.hca.device.registry import (
+    addDevice,
+    addedDevices,
+    fabricOf,
+    removeDevice,
+    traitsOf,
+    watchDevices,
+)
+from twisted_ib.internet.addresses import withPort
+from twisted_ib.internet.readers import channelsOf
+from twisted_ib.switch.reason import EXPLICIT, UNASKED, Fallback, Reason
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.device.tcpcounterparts import Counterpart
+    from twisted_ib.switch.bypass import Direct
+    from twisted_ib.switch.candidates import Candidate, Candidates
+    from twisted_ib.switch.connecting import Face, SwitchedClient, SwitchedConnector
+    from twisted_ib.switch.listeners import PortListeners
+    from twisted_ib.switch.listening import SwitchedPort
+    from twisted_ib.switch.rules.policy import Policy
+
+#: Characters of a rule's place in the name of its counter.
+SWITCH_COUNTER_NAME = 96
+
+#: Fallbacks, by peer and kind, that are not logged again; beyond it the oldest is forgotten.
+FALLBACKS_LOGGED = 1024
+
+#: libsdp's log level of a finished listen or connect.
+_SUMMARY = 7
+#: How many wrapped transports are looked through; a cycle must not hang.
+_DEPTH = 16
+
+
+class Switch:
+    """
+    The switch of one reactor.
+
+    @ivar configuration: The source of the rules.
+    @ivar counters: How often each rule decided (C{switch_rule_WHERE}), and why SDP did not carry connections
+        (C{switch_fallback_KIND}).
+    @ivar ports: The listening ports.
+    @ivar clients: The connections over TCP.
+    @ivar beginning: Faces whose attempt over SDP begins in the next turn; no list of the reactor has them
+        yet.
+    """
+
+    _log = Logger()
+
+    def __init__(self, configuration: Any) -> None:
+        self.configuration = configuration
+        self.counters: Counter[str] = Counter()
+        self.ports: WeakSet[PortListeners] = WeakSet()
+        self.clients: WeakSet[SwitchedClient] = WeakSet()
+        self.beginning: set[Face] = set()
+        self._candidates: Candidates | None = None
+        self._logged: dict[tuple[str, int, str], None] = {}
+        self._applied: Policy | None = None
+        self._direct: Reason | None = None
+        self._directBy: Policy | None = None
+        configuration.onChange(self._changed)
+        watchDevices(self)
+
+    # -- listenTCP and connectTCP
+
+    @classmethod
+    def load(cls, role: str) -> None:
+        """
+        Import the modules of a call.
+
+        @param role: C{listen} or C{connect}.
+        @raise ImportError: they cannot be loaded.
+        """
+        if role == LISTEN:
+            import twisted_ib.switch.listening
+        else:
+            import twisted_ib.switch.candidates
+            import twisted_ib.switch.connecting  # noqa: F401
+
+    def listenTCP(self, reactor: Any, port: Any, factory: Any, backlog: int, interface: str) -> SwitchedPort:
+        """
+        See C{IReactorTCP}.
+        """
+        from twisted_ib.switch.listening import SwitchedPort
+
+        made = SwitchedPort(self, port, factory, backlog, interface, reactor)
+        made.startListening()
+        return made
+
+    def adoptStreamPort(self, reactor: Any, descriptor: int, family: Any, factory: Any) -> SwitchedPort:
+        """
+        See C{IReactorSocket}.
+        """
+        from twisted_ib.switch.listening import SwitchedPort
+
+        made = SwitchedPort.adopt(self, reactor, descriptor, family, factory)
+        made.startListening()
+        return made
+
+    def connectTCP(
+        self, reactor: Any, host: Any, port: Any, factory: Any, timeout: Any, bindAddress: Any
+    ) -> SwitchedConnector:
+        """
+        See C{IReactorTCP}.
+        """
+        from twisted_ib.switch.connecting import SwitchedConnector
+
+        made = SwitchedConnector(self, host, port, factory, timeout, bindAddress, reactor)
+        made.connect()
+        return made
+
+    # -- rules that leave everything to TCP
+
+    def listensDirect(self, port: Any) -> None:
+        """
+        Record the decision for a port of the operating system's TCP.
+        """
+        address = port.getHost()
+        decision = self.decide(LISTEN, address.host, address.port)
+        now = port.reactor.seconds()
+        port.why = why = Reason(decision.where, decision.verdict, TCP, asked=now, decided=now, connected=now)
+        self.settled(LISTEN, why, address.host, address.port)
+        self.shown(port)
+
+    def whyDirect(self, host: Any, port: Any) -> Reason:
+        """
+        Return the decision for a connection of the operating system's TCP.
+        """
+        policy = self.configuration.policy
+        # One object for all connections if one rule decides for all: they cost nothing then.
+        if policy is not self._directBy:
+            decision = policy.certain(CONNECT, self.configuration.program)
+            self._direct = None if decision is None else Reason(decision.where, decision.verdict, TCP)
+            self._directBy = policy
+        if self._direct is not None:
+            return self._direct
+        decision = self.decide(CONNECT, host, port)
+        return Reason(decision.where, decision.verdict, TCP)
+
+    @property
+    def candidates(self) -> Candidates:
+        """
+        The search for SDP listeners.
+        """
+        candidates = self._candidates
+        if candidates is None:
+            from twisted_ib.switch.candidates import Candidates
+
+            candidates = self._candidates = Candidates()
+        return candidates
+
+    # -- decisions
+
+    def decide(self, role: str, host: str, port: int) -> Any:
+        """
+        Apply the rules, and count.
+        """
+        decision = self.configuration.decide(role, host, port)
+        where = decision.where
+        if not where.isascii():
+            where = where.encode("ascii", "backslashreplace").decode()
+        # Cut at the front: the line number is at the end, and the name of a folder may be long.
+        self.counters[f"switch_rule_{where[-SWITCH_COUNTER_NAME:]}"] += 1
+        return decision
+
+    def fellBack(self, why: Reason, fallback: Fallback, host: str, port: int) -> None:
+        """
+        Record why SDP does not carry a connection, and count; log it once for a peer and kind of reason.
+        """
+        why.fallback = fallback
+        self.counters[f"switch_fallback_{fallback.kind}"] += 1
+        key = host, port, fallback.kind
+        if why.verdict == SDP or fallback.kind in UNASKED or key in self._logged:
+            return
+        if len(self._logged) == FALLBACKS_LOGGED:
+            del self._logged[next(iter(self._logged))]
+        self._logged[key] = None
+        self._log.info("{where} goes over TCP: {reason}", where=withPort(host, port), reason=fallback.text)
+
+    def settled(self, role: str, why: Reason, host: str, port: int) -> None:
+        """
+        Log which provider carries a connection or port.
+        """
+        self.configuration.log(_SUMMARY, f"{role} {withPort(host, port)}: {why}")
+
+    def seconds(self, verdict: str, timeout: float | None) -> float | None:
+        """
+        Return the seconds that SDP may take; L{None} for the whole timeout.
+
+        @param timeout: The application's for the whole connect.
+        """
+        if verdict == SDP:
+            return None
+        # At most a third of a short timeout, so that TCP still has the time to repeat its SYN, which it does
+        # after 1 s (RFC 6298 section 2).
+        most: float = self.configuration.policy.timeouts.sdp
+        return most if timeout is None else min(most, timeout / 3)
+
+    def candidatesFor(
+        self, reactor: Any, verdict: str, host: str, port: int
+    ) -> list[Candidate] | Fallback | None:
+        """
+        Return the SDP candidates for a peer, or why there is none; L{None} if the rules want TCP.
+        """
+        if verdict == TCP:
+            return None
+        devices = self.devicesFor(host)
+        # Under C{sdp} there is no fallback, so SDP is tried whoever serves the port.  Under C{both} SDP must
+        # reach the same server as TCP would.
+        if verdict == SDP:
+            found = self.candidates.anywhere(devices, port)
+        else:
+            retry = self.configuration.policy.timeouts.retry
+            found = self.candidates.here(devices, host, port, reactor.seconds(), retry)
+        if not isinstance(found, Fallback):
+            try:
+                self.checkThread(reactor, found[0].device)
+            except HCAError as e:
+                return Fallback("thread", str(e))
+        return found
+
+    def stands(self, device: str, host: str, port: int, counterpart: Counterpart) -> bool:
+        """
+        Return whether a server offers SDP as before.
+        """
+        return self.candidates.stands(device, host, port, counterpart)
+
+    def remember(self, reactor: Any, host: str, port: int, counterpart: Counterpart) -> None:
+        """
+        Record that SDP to a server failed: it is not tried for a while.
+        """
+        # Each connect to it would wait for the same timeout before TCP.
+        self.candidates.failures.add(host, port, counterpart, reactor.seconds())
+
+    # -- devices
+
+    def devicesFor(self, host: str) -> tuple[str, ...]:
+        """
+        Return the devices for an address in order: those of the policy, and without routes those that the
+        program added, but for those that are used by name alone.
+        """
+        policy = self.configuration.policy
+        if policy is not self._applied:
+            self._apply(policy)
+        found: tuple[str, ...] = policy.devicesFor(host)
+        if policy.contents is None or not policy.contents.routes:
+            added = (name for name in addedDevices() if traitsOf(name).joinsWildcards)
+            found += tuple(name for name in added if name not in found)
+        return tuple(name for name in found if fabricOf(name) is not None)
+
+    def _apply(self, policy: Policy) -> None:
+        # Devices that the old file named and the new one does not; those that the program added itself stay.
+        before, self._applied = self._applied, policy
+        named = {device.name: device for device in policy.devices}
+        for device in () if before is None else before.devices:
+            if device.name not in named and device.name in addedDevices():
+                removeDevice(device.name)
+        for device in named.values():
+            try:
+                addDevice(device.name, device.fabric, device.address, **dict(device.options))
+            except DeviceError as e:
+                self._log.error("{where}: {reason}", where=device.where, reason=str(e))
+
+    def _changed(self, old: Policy, new: Policy) -> None:
+        if self._applied is not None:
+            self._apply(new)
+
+    def deviceAdded(self, name: str) -> None:
+        """
+        A device was added: ports listen on it, too.
+        """
+        self._eachPort("deviceAdded", name)
+
+    def deviceGoing(self, name: str) -> None:
+        """
+        A device will be removed: ports stop listening on it.
+        """
+        self._eachPort("deviceGoing", name)
+
+    def deviceGone(self, name: str) -> None:
+        """
+        Do nothing.
+        """
+
+    def _eachPort(self, method: str, name: str) -> None:
+        for port in list(self.ports):
+            reactor = port.reactor
+            # Any thread may add or remove a device; ports belong to the reactor's.
+            if reactor.inOtherThread():
+                reactor.callFromThread(getattr(port, method), name)
+            else:
+                getattr(port, method)(name)
+
+    def checkThread(self, reactor: Any, device: str) -> None:
+        """
+        Check that a device is used in the reactor's thread, which is any before the reactor runs.
+
+        @raise WrongThreadError: this is another.
+        """
+        thread = get_ident()
+        for channel in channelsOf(reactor):
+            if channel.device.name == device and not channel.device.closed:
+                if channel.device.thread != thread:
+                    raise WrongThreadError(f"{device} belongs to another thread")
+                return
+        if reactor.inOtherThread():
+            raise WrongThreadError("this is not the reactor's thread")
+
+    def opened(self, reactor: Any, device: str) -> None:
+        """
+        A device is used by this switch: show its counters there.
+        """
+        for channel in channelsOf(reactor):
+            if channel.device.name == device and channel.device.countersBeside is not self.counters:
+                channel.device.countersBeside = self.counters
+                # Before that nobody knows in which thread the reactor will run.
+                if not reactor.running:
+                    reactor.callWhenRunning(self._adopt, channel)
+
+    def _adopt(self, channel: Any) -> None:
+        device = channel.device
+        # A daemon forks between listenTCP() and run().  The parent's device is closed in the child; then the
+        # ports listen on the child's own.
+        if not device.closed:
+            device.thread = get_ident()
+            return
+        for port in list(self.ports):
+            if port.reactor is channel.reactor:
+                port.deviceGoing(device.name)
+                port.deviceAdded(device.name)
+
+    def listening(self, port: Any) -> None:
+        """
+        Record that a port listens.
+        """
+        self.ports.add(port)
+        address = port.getHost()
+        self.settled(LISTEN, port.why, address.host, address.port)
+        self.shown(port)
+
+    def shown(self, user: Any) -> None:
+        """
+        Have C{ib-ss} show the reason of a port or connection over TCP.
+        """
+        show = getattr(user.reactor, "showTCP", None)
+        if show is not None:
+            show(user)
+
+    def accepted(self, why: Reason, channel: Any) -> Reason:
+        """
+        Return the decision for a connection over SDP that a port accepted.
+
+        @param why: The port's.
+        """
+        now = channel.reactor.seconds()
+        return Reason(why.rule, why.verdict, SDP, channel.device.name, None, now, now, now)
+
+
+def direct(reactor: Any) -> Direct:
+    """
+    Return a reactor without the switch: see L{twisted_ib.switch.bypass.direct}.
+
+    @param reactor: Any reactor with C{IReactorTCP}.
+    """
+    from twisted_ib.switch.bypass import direct
+
+    return direct(reactor)
+
+
+def whyOf(thing: Any) -> Reason | None:
+    """
+    Return the decision for a transport, port or connector; L{None} if no switch has seen it.
+
+    TLS and other wrappers are looked through.
+    """
+    for _ in range(_DEPTH):
+        why = getattr(thing, "why", None)
+        if isinstance(why, Reason):
+            return why
+        for name in ("server", "connector"):
+            why = getattr(getattr(thing, name, None), "why", None)
+            if isinstance(why, Reason):
+                # A transport of Twisted's own, made by a port or connector of the switch: TCP carries it.
+                return Reason(why.rule, why.verdict, TCP, None, why.fallback)
+        # A transport or stream writer of asyncio's, TLS included.
+        info = getattr(thing, "get_extra_info", None)
+        why = None if info is None else info("why")
+        if isinstance(why, Reason):
+            return why
+        thing = getattr(thing, "transport", None)
+        if thing is None:
+            return None
+    return None
+
+
+def explain(transport: Any) -> Reason:
+    """
+    Return the decision for a transport, port or connector; C{explicit} if no switch has seen it.
+
+    TLS and other wrappers are looked through.
+    """
+    why = whyOf(transport)
+    if why is not None:
+        return why
+    for _ in range(_DEPTH):
+        provider = getattr(transport, "provider", None)
+        if isinstance(provider, str):
+            device = getattr(getattr(transport, "channel", None), "device", None)
+            return Reason(EXPLICIT, provider, provider, getattr(device, "name", None))
+        inner = getattr(transport, "transport", None)
+        if inner is None:
+            break
+        transport = inner
+    return Reason(EXPLICIT, TCP, TCP)
+
+
+__all__ = ["Switch", "direct", "explain", "whyOf"]

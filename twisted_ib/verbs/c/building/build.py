@@ -1,0 +1,286 @@
+"""
+Building the shared objects, once for each interpreter: they are kept in the user's cache directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import sys
+import sysconfig
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from importlib.machinery import PathFinder
+from importlib.metadata import PackageNotFoundError, version
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from twisted_ib.errors import LibraryBuildError
+from twisted_ib.verbs.c.building.cache import built, compileIn, compilerRun
+from twisted_ib.verbs.c.building.source import (
+    exportedFunctions,
+    handlerDeclarations,
+    pointerDeclarations,
+    versionScript,
+)
+from twisted_ib.verbs.c.cm import declarations as cm
+from twisted_ib.verbs.c.cm.table import TABLE as CM
+from twisted_ib.verbs.c.functions import Row
+from twisted_ib.verbs.c.umad import declarations as umad
+from twisted_ib.verbs.c.umad.table import TABLE as UMAD
+from twisted_ib.verbs.c.verbs import declarations as verbs
+from twisted_ib.verbs.c.verbs.table import TABLE as VERBS
+
+#: The directory of the package's own.
+_ROOT = Path(__file__).resolve().parents[4]
+_INTERPRETER = Path(__file__).with_name("interpreter.c")
+#: Characters that the name of a directory for the loader cannot have.
+_SPECIAL = frozenset(":;$")
+#: Modules of other projects that this package imports below the reactor, optional ones too, and the one that
+#: its compiled modules share.
+_IMPORTED = ("_cffi_backend", "attr", "attrs", "google_crc32c", "isal", "twisted_ib__mypyc", "zope")
+
+
+@attrs.frozen
+class Library:
+    """
+    One shared object.
+
+    @ivar folder: its folder in this package, C{verbs} for libibverbs.
+    @ivar soname: its name for the loader.
+    @ivar table: its functions.
+    @ivar declarations: of structures, for cffi.
+    @ivar source: C that includes the headers.
+    @ivar headers: what C{source} includes.
+    @ivar package: Debian's package with them.
+    """
+
+    folder: str
+    soname: str
+    table: tuple[Row, ...]
+    declarations: str
+    source: str
+    headers: tuple[str, ...]
+    package: str
+
+    @property
+    def module(self) -> str:
+        """
+        The name of the extension module that it is, too.
+        """
+        return f"_twisted_ib_{self.folder}"
+
+
+def _library(folder: str, soname: str, table: tuple[Row, ...], declarations: Any) -> Library:
+    # The module of that name in the folder.
+    its = declarations
+    return Library(folder, soname, table, its.DECLARATIONS, its.SOURCE, its.HEADERS, its.PACKAGE)
+
+
+#: All of them.
+LIBRARIES = (
+    _library("verbs", "libibverbs.so.1", VERBS, verbs),
+    _library("cm", "librdmacm.so.1", CM, cm),
+    _library("umad", "libibumad.so.3", UMAD, umad),
+)
+
+
+def packagePath() -> list[str]:
+    """
+    @return: the directories of C{sys.path} with what this package imports.  Not all of them: the first is the
+        program's own or the current one, and each process would have libraries of its own.
+    """
+
+    def hasImported(folder: str) -> bool:
+        return any(PathFinder.find_spec(name, [folder]) is not None for name in _IMPORTED)
+
+    return [each for each in dict.fromkeys(sys.path) if os.path.isdir(each) and hasImported(each)]
+
+
+def startCode(library: Library) -> str:
+    """
+    @return: the code that the interpreter runs when a function of the library is called first.
+    """
+    # This package from where the library was built, whatever the program's path has.
+    return f"""
+import sys
+name = "twisted_ib"
+if name not in sys.modules:
+    from importlib.util import module_from_spec, spec_from_file_location
+    folder = {str(_ROOT / "twisted_ib")!r}
+    spec = spec_from_file_location(name, folder + "/__init__.py", submodule_search_locations=[folder])
+    sys.modules[name] = package = module_from_spec(spec)
+    spec.loader.exec_module(package)
+import twisted_ib.verbs.c.{library.folder}.library
+"""
+
+
+def pathCode() -> str:
+    """
+    @return: the code that extends the path, before the backend of cffi is imported.
+    """
+    code = f"import sys; sys.path.extend([each for each in {packagePath()!r} if each not in sys.path])"
+    # It leaves no name in the program's module __main__.
+    return f"exec({code!r}, {{}})"
+
+
+def _literal(text: str) -> str:
+    # Octal escapes end after three digits.
+    return '"' + "".join(f"\\{octet:03o}" for octet in text.encode()) + '"'
+
+
+def _cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    # XDG Base Directory Specification: a relative path is ignored.
+    if not os.path.isabs(home):
+        home = os.path.expanduser("~/.cache")
+    # ld.so(8), LD_LIBRARY_PATH: these separate directories, or begin what is replaced.
+    if not os.path.isabs(home) or not _SPECIAL.isdisjoint(home):
+        raise LibraryBuildError(f"the loader finds no libraries in {home}: set XDG_CACHE_HOME to a directory")
+    return Path(home) / "twisted_ib" / "cabi"
+
+
+def _key() -> str:
+    digest = hashlib.sha256()
+    for text in (sys.executable, str(_ROOT), repr(packagePath()), _cffiVersion(), sysconfig.get_platform()):
+        digest.update(text.encode() + b"\0")
+    for each in (_INTERPRETER, *sorted(_INTERPRETER.parent.glob("*.py"))):
+        digest.update(each.read_bytes())
+    for library in LIBRARIES:
+        digest.update(repr(attrs.astuple(library)).encode())
+    try:
+        release = version("twisted-ib")
+    except PackageNotFoundError:
+        release = "0"
+    return f"{release}-{sys.implementation.cache_tag}-{digest.hexdigest()[:16]}"
+
+
+def _cffiVersion() -> str:
+    try:
+        return version("cffi")
+    except PackageNotFoundError:
+        raise LibraryBuildError(
+            "cffi is not installed; it comes with the extra [c]: pip install 'twisted-ib[c]'"
+        ) from None
+
+
+def libraries() -> Path:
+    """
+    Build the shared objects, if they are not in the cache.
+
+    @return: the directory with them.
+    @raise LibraryBuildError: something that the build needs is missing, and the message names it; or other
+        users may change the cache.
+    """
+    folder = _cache() / _key()
+    own = (folder.parent.parent, folder.parent)
+    if folder.is_dir():
+        _checkOwners(own)
+        return folder
+    compiler = _checked()
+    try:
+        for each in own:
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _checkOwners(own)
+    except OSError as error:
+        raise LibraryBuildError(f"no directory for libraries: {error}; set XDG_CACHE_HOME") from error
+
+    def fill(temporary: Path, made: Path) -> None:
+        for library in LIBRARIES:
+            _build(library, temporary, made, compiler)
+
+    built(folder, fill)
+    return folder
+
+
+def _checkOwners(folders: Sequence[Path]) -> None:
+    # Programs run what is in them.  A link may be changed by others, whatever it points to.
+    for each in folders:
+        found = each.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
+            raise LibraryBuildError(f"other users may change {each}: set XDG_CACHE_HOME to one of yours")
+
+
+def compilerCommand() -> list[str]:
+    """
+    @return: the C compiler of C{CC}, or that of Python, or C{cc}.
+    @raise LibraryBuildError: there is none.
+    """
+    chosen = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()
+    for name, *options in (chosen, ["cc"]):
+        found = shutil.which(name)
+        if found is not None:
+            return [os.path.abspath(found), *options]
+    raise LibraryBuildError(f"there is no C compiler {chosen[0]}: install one, as Debian's package gcc")
+
+
+def _checked() -> list[str]:
+    compiler = compilerCommand()
+    if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
+        raise LibraryBuildError(
+            f"{sys.executable} has no shared libpython: configure Python with --enable-shared, or use a "
+            "distribution's"
+        )
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        raise LibraryBuildError("Python.h is missing: install Python's headers (Debian's python3-dev)")
+    for library in LIBRARIES:
+        for header in library.headers:
+            status, _ = compilerRun([*compiler, "-E", "-include", header, "-x", "c", os.devnull])
+            if status:
+                raise LibraryBuildError(
+                    f"{header} is missing: install rdma-core's headers, as Debian's package {library.package}"
+                )
+    return compiler
+
+
+def _build(library: Library, temporary: Path, made: Path, compiler: Sequence[str]) -> None:
+    ffi = _declared(library)
+    source = temporary / f"{library.module}.c"
+    script = temporary / f"{library.folder}.map"
+    # It says on the standard output what it writes.
+    with redirect_stdout(StringIO()):
+        ffi.emit_c_code(str(source))
+    script.write_text(versionScript(library.table))
+    # Not through setuptools: two files and one command.
+    libraryFolder = sysconfig.get_config_var("LIBDIR")
+    python = f"python{sysconfig.get_config_var('LDVERSION')}"
+    command = [
+        *compiler,
+        *("-shared", "-fPIC", "-O2", "-w", "-pthread"),
+        "-DPy_InitializeEx=twisted_ib_initialize",
+        "-DPyImport_ImportModule=twisted_ib_import",
+        f"-DTWISTED_IB_PATH={_literal(pathCode())}",
+        f'-DTWISTED_IB_EXECUTABLE="{sys.executable}"',
+        f'-DTWISTED_IB_SONAME="{library.soname}"',
+        f"-I{sysconfig.get_path('include')}",
+        *(str(source), str(_INTERPRETER)),
+        *("-o", str(made / library.soname)),
+        f"-Wl,-soname,{library.soname}",
+        f"-Wl,--version-script={script}",
+        # The interpreter and its threads stay when a program calls dlclose(3).
+        *("-Wl,-z,nodelete", f"-L{libraryFolder}", f"-Wl,-rpath,{libraryFolder}", f"-l{python}"),
+    ]
+    compileIn(temporary, command, library.soname)
+
+
+def _declared(library: Library) -> Any:
+    from cffi import FFI
+
+    ffi = FFI()
+    ffi.cdef(library.declarations)
+    # Not by embedding_api, which would export them.
+    ffi.cdef('extern "Python" {\n' + handlerDeclarations(library.table) + "}\n")
+    ffi.cdef(pointerDeclarations(library.table))
+    ffi.embedding_api("")
+    ffi.embedding_init_code(startCode(library))
+    forward = handlerDeclarations(library.table, "static ")
+    ffi.set_source(library.module, library.source + forward + exportedFunctions(library.table))
+    return ffi
+
+
+__all__ = ["LIBRARIES", "Library", "compilerCommand", "libraries"]

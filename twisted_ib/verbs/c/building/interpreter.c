@@ -1,0 +1,152 @@
+/*
+ * The start and the end of Python in a process that is not Python, and the refusal of calls after fork(2).
+ *
+ * build.py compiles this into each library, with -DPy_InitializeEx=twisted_ib_initialize: cffi's start then
+ * calls the function below instead of Python's own, which would look at the program's environment.  And with
+ * -DPyImport_ImportModule=twisted_ib_import, by which cffi's start imports its backend.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static void check(PyStatus status)
+{
+    if (PyStatus_Exception(status)) {
+        dprintf(2, TWISTED_IB_SONAME ": Python cannot start: %s\n", status.err_msg ? status.err_msg : "it exits");
+        _exit(127);
+    }
+}
+
+static volatile int forked;
+
+#define SHARED __attribute__((visibility("default")))
+
+/*
+ * Shared by the libraries, as they share Python and its devices: exported by each, and the loader takes one of
+ * each name for all of them.
+ *
+ * Whether a function has been called, and whether the program is Python itself, which had begun before.
+ */
+SHARED volatile int twisted_ib_used, twisted_ib_in_python;
+
+/* How many calls of this thread are in Python.  A signal's handler reads it: so no memory is allocated for it. */
+SHARED __thread volatile int twisted_ib_inside __attribute__((tls_model("initial-exec")));
+
+/* The end of the process: Python's own, which would close what the program has left open, does not come. */
+static void finish(void)
+{
+    PyGILState_STATE state;
+
+    /* Not in a child; nor in a signal's handler that has interrupted a call of this thread. */
+    if (forked || twisted_ib_inside || !Py_IsInitialized() || PyGILState_Check())
+        return;
+    state = PyGILState_Ensure();
+    PyRun_SimpleString("from twisted_ib.verbs.c.attend import end\nend()\n");
+    PyGILState_Release(state);
+}
+
+/*
+ * Python's module of signals takes SIGINT when it is first imported, whatever install_signal_handlers says: Ctrl-C
+ * would end no program any more.  So it is imported here, and the signal is given back.
+ */
+static void import_signals(void)
+{
+    /* The kernel's structure, opaque: sigaction(3) would set a flag of its own. */
+    unsigned long program[16];
+    sigset_t interrupt, before;
+    PyObject *module;
+
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    /* One that comes meanwhile is for the program. */
+    pthread_sigmask(SIG_BLOCK, &interrupt, &before);
+    syscall(SYS_rt_sigaction, SIGINT, NULL, program, _NSIG / 8);
+    module = PyImport_ImportModule("_signal");
+    if (!module)
+        PyErr_Clear();
+    Py_XDECREF(module);
+    syscall(SYS_rt_sigaction, SIGINT, program, NULL, _NSIG / 8);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+void twisted_ib_initialize(int signals)
+{
+    PyPreConfig before;
+    PyConfig config;
+
+    (void)signals;
+    /* Isolated: PYTHONHOME and others in the environment are for the program and its children. */
+    PyPreConfig_InitIsolatedConfig(&before);
+    before.utf8_mode = 1;
+    check(Py_PreInitialize(&before));
+    PyConfig_InitIsolatedConfig(&config);
+    config.install_signal_handlers = 0;
+    /* The interpreter that built this library, and so its packages. */
+    check(PyConfig_SetBytesString(&config, &config.program_name, TWISTED_IB_EXECUTABLE));
+    check(PyConfig_SetBytesString(&config, &config.executable, TWISTED_IB_EXECUTABLE));
+    check(Py_InitializeFromConfig(&config));
+    PyConfig_Clear(&config);
+    import_signals();
+    atexit(finish);
+}
+
+/*
+ * A program that is Python has its own path: what is missing there, perhaps cffi's backend, comes behind it from
+ * where the library was built.
+ */
+PyObject *twisted_ib_import(const char *name)
+{
+    PyObject *text, *found;
+
+    if (PyRun_SimpleString(TWISTED_IB_PATH))
+        return NULL;
+    text = PyUnicode_FromString(name);
+    found = text ? PyImport_Import(text) : NULL;
+    Py_XDECREF(text);
+    return found;
+}
+
+static void in_child(void)
+{
+    forked = forked || twisted_ib_used;
+}
+
+__attribute__((constructor)) static void watch(void)
+{
+    pthread_atfork(NULL, NULL, in_child);
+}
+
+/*
+ * Whether a call is refused.
+ *
+ * In a fork of a process that has called a function before, of any library: the thread that attends is not in it, and
+ * another may have held Python's lock.  And in a signal's handler that has interrupted a call of its thread: Python
+ * is amid something, or waits for a lock that the same thread would wait for again.  A handler in Python runs between
+ * two of its instructions, and may call.
+ */
+int twisted_ib_refused(const char *name, int nested)
+{
+    static int said;
+
+    if (!forked) {
+        if (!twisted_ib_used) {
+            twisted_ib_in_python = Py_IsInitialized();
+            twisted_ib_used = 1;
+        }
+        if (nested || !twisted_ib_inside || twisted_ib_in_python)
+            return 0;
+        return EDEADLK;
+    }
+    if (!said) {
+        said = 1;
+        dprintf(2, TWISTED_IB_SONAME ": %s is refused: process %d was made by fork() after its parent had used "
+                "RDMA; fork first, or exec a program\n", name, (int)getpid());
+    }
+    return EOPNOTSUPP;
+}

@@ -1,0 +1,103 @@
+"""
+The C code and the linker's version script of a table of functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from twisted_ib.verbs.c.functions import AGAIN, Failure, Row
+
+#: The variables of C{interpreter.c} that the libraries of a process share.
+_SHARED = "twisted_ib_used; twisted_ib_in_python; twisted_ib_inside;"
+_RESULTS = {
+    Failure.ERRNO: "refused",
+    Failure.NEGATIVE_ERRNO: "-refused",
+    Failure.MINUS_ONE: "-1",
+    Failure.ZERO: "0",
+    Failure.NULL: "NULL",
+    Failure.NOTHING: "",
+}
+
+
+def handlerDeclarations(table: Sequence[Row], storage: str = "") -> str:
+    """
+    @param storage: what is before each, such as C{static}.
+    @return: declarations of the handlers; C{python_} is before each name.
+    """
+    return "".join(f"{storage}{row.result} python_{row.name}({row.parameters});\n" for row in table)
+
+
+def pointerDeclarations(table: Sequence[Row]) -> str:
+    """
+    @return: declarations of the functions that are called through pointers.
+    """
+    inner = [row for row in table if not row.version]
+    return "".join(f"{row.result} exported_{row.name}({row.parameters});\n" for row in inner)
+
+
+def _body(row: Row) -> str:
+    call = f"python_{row.name}({row.arguments});"
+    assign = "" if row.failure is Failure.NOTHING else f"{row.result} result = "
+    # pthread_cancel(3) would end a thread that waits for Python's lock, and leave that locked for ever.
+    lines = [
+        "pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling);",
+        "twisted_ib_inside++;",
+        f"{assign}{call}",
+        "twisted_ib_inside--;",
+        "pthread_setcancelstate(cancelling, NULL);",
+    ]
+    if row.again:
+        loop = [
+            "for (;;) {",
+            *lines,
+            f"if (result != ({AGAIN}))",
+            "return result;",
+            "pthread_testcancel();",
+            "}",
+        ]
+        lines = loop
+    elif assign:
+        lines.append("return result;")
+    return "\n".join([*([row.before] if row.before else []), *lines, "}\n"])
+
+
+def exportedFunctions(table: Sequence[Row]) -> str:
+    """
+    @return: the functions in C that a program calls; each calls its handler, but not after fork(2), and not
+        in a signal's handler that has interrupted one.
+    """
+    functions = [
+        "int twisted_ib_refused(const char *name, int nested);\n"
+        'extern __thread volatile int twisted_ib_inside __attribute__((tls_model("initial-exec")));\n'
+    ]
+    for row in table:
+        # The name is given to the linker only: in C the header has it, at times as a macro or inline, and
+        # with types that changed with its version.
+        name = f"exported_{row.name}"
+        declaration = f"{row.result} {name}({row.parameters})"
+        if row.version:
+            functions.append(f'{declaration} __asm__("{row.name}") __attribute__((visibility("default")));\n')
+            functions.append(f"{declaration}\n{{\n")
+        else:
+            functions.append(f"static {declaration}\n{{\n")
+        functions.append(f'int cancelling, refused = twisted_ib_refused("{row.name}", {row.nested:d});\n')
+        functions.append(f"if (refused) {{\nerrno = refused;\nreturn {_RESULTS[row.failure]};\n}}\n")
+        functions.append(_body(row))
+    return "".join(functions)
+
+
+def versionScript(table: Sequence[Row]) -> str:
+    """
+    @return: the version script for the linker: functions, what the libraries share, nothing else.
+    """
+    exported = sorted((row for row in table if row.version), key=lambda row: row.version)
+    nodes = [
+        f"{name} {{ global: {' '.join(f'{row.name};' for row in rows)} }};\n"
+        for name, rows in groupby(exported, key=lambda row: row.version)
+    ]
+    return "".join(nodes) + f"TWISTED_IB_LOCAL {{ global: {_SHARED} local: *; }};\n"
+
+
+__all__ = ["exportedFunctions", "handlerDeclarations", "pointerDeclarations", "versionScript"]

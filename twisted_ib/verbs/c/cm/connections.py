@@ -1,0 +1,229 @@
+"""
+Connections: listening, connecting, accepting, rejecting and disconnecting; multicast groups.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+from twisted_ib.verbs.c.cm.channels import acknowledgeLast, complete, takeEvent
+from twisted_ib.verbs.c.cm.queues import copyAttributes, createQP, followQP
+from twisted_ib.verbs.c.cm.structures import Endpoint, endpointOf, octets, socketAddress
+from twisted_ib.verbs.c.errors import HandleError
+from twisted_ib.verbs.c.functions import AGAIN, handler
+from twisted_ib.verbs.c.pointers import given
+from twisted_ib.verbs.pyverbs import AddrInfo, ConnParam, JoinMCAttrEx, enums
+
+_E = enums.rdma_cm_event_type
+_MASK = enums.rdma_cm_join_mc_attr_mask
+#: Without parameters, librdmacm retries as often as can be said.
+_RETRIES = 7
+#: C{rdma_conn_param} has one octet for the length.
+_MOST_DATA = 255
+
+
+def _ofQueuePair(endpoint: Endpoint, param: Any) -> tuple[int, int]:
+    # librdmacm cma.c, rdma_connect and rdma_accept: with a queue pair the program's values are not looked at.
+    qp = endpoint.cmid.qp
+    return (param.srq, param.qp_num) if qp is None else (0, qp.qp_num)
+
+
+def _parameters(endpoint: Endpoint, param: Any) -> ConnParam | None:
+    before = endpoint.connectData
+    if not param and not before:
+        return None
+    made = ConnParam(enums.RDMA_MAX_RESP_RES, enums.RDMA_MAX_INIT_DEPTH, retry=_RETRIES, rnr_retry=_RETRIES)
+    data = before
+    if param:
+        made = ConnParam(
+            param.responder_resources,
+            param.initiator_depth,
+            param.flow_control,
+            param.retry_count,
+            param.rnr_retry_count,
+            *_ofQueuePair(endpoint, param),
+        )
+        data += octets(param.private_data, param.private_data_len)
+    made.data_len = min(len(data), _MOST_DATA)
+    made.set_private_data(data)
+    return made
+
+
+@handler
+def rdma_listen(id: Any, backlog: int) -> int:
+    """
+    Listen for requests.
+    """
+    endpoint = endpointOf(id)
+    endpoint.cmid.listen(max(backlog, 0))
+    endpoint.showAddresses()
+    return 0
+
+
+@handler
+def rdma_get_request(listener: Any, id: Any) -> int:
+    """
+    Wait for a request to a synchronous identifier; the identifier that answers it has a queue pair if the
+    listener has attributes for one.
+    """
+    endpoint = endpointOf(listener)
+    given(id)
+    if not endpoint.isSynchronous:
+        raise HandleError("The identifier is not synchronous")
+    acknowledgeLast(endpoint)
+    event = takeEvent(endpoint.channel)
+    if event is None:
+        return AGAIN
+    try:
+        if event.event == _E.RDMA_CM_EVENT_REJECTED:
+            raise HandleError("The request is rejected", errno.ECONNREFUSED)
+        if event.status:
+            raise HandleError(_E(event.event).name, abs(event.status))
+        if event.event != _E.RDMA_CM_EVENT_CONNECT_REQUEST:
+            raise HandleError(f"{_E(event.event).name} is no request")
+        if endpoint.initAttr is not None:
+            createQP(endpointOf(event.id), endpoint.structure.pd, copyAttributes(endpoint.initAttr))
+    except BaseException:
+        endpoint.structure.event = event
+        raise
+    event.id.event = event
+    id[0] = event.id
+    return 0
+
+
+@handler
+def rdma_connect(id: Any, param: Any) -> int:
+    """
+    Connect to the peer.
+    """
+    endpoint = endpointOf(id)
+    followQP(endpoint)
+    endpoint.cmid.connect(_parameters(endpoint, param))
+    endpoint.connectData = b""
+    return complete(endpoint)
+
+
+@handler
+def rdma_establish(id: Any) -> int:
+    """
+    Tell the peer that the program's own queue pair is ready.
+    """
+    endpointOf(id).cmid.establish()
+    return 0
+
+
+@handler
+def rdma_accept(id: Any, param: Any) -> int:
+    """
+    Accept a request.
+    """
+    endpoint = endpointOf(id)
+    followQP(endpoint)
+    endpoint.cmid.accept(_parameters(endpoint, param))
+    # A service of datagrams is answered, and that is all (librdmacm cma.c, rdma_accept).
+    return 0 if endpoint.structure.qp_type == enums.IBV_QPT_UD else complete(endpoint)
+
+
+@handler
+def rdma_reject(id: Any, data: Any, length: int) -> int:
+    """
+    Reject a request.
+    """
+    endpointOf(id).cmid.reject(octets(data, length))
+    return 0
+
+
+@handler
+def rdma_reject_ece(id: Any, data: Any, length: int) -> int:
+    """
+    Reject a request for its vendor options: no request here has any.
+    """
+    endpointOf(id)
+    raise HandleError("There are no vendor options", errno.EOPNOTSUPP)
+
+
+@handler
+def rdma_notify(id: Any, event: int) -> int:
+    """
+    Tell the communication manager of an event of the queue pair.
+    """
+    endpoint = endpointOf(id)
+    if event != enums.IBV_EVENT_COMM_EST:
+        raise HandleError("The communication manager needs no such event")
+    # The first message has told it already: both are in one HCA.
+    if endpoint.cmid.identifier is None:
+        raise HandleError("The identifier is being destroyed")
+    return 0
+
+
+@handler
+def rdma_disconnect(id: Any) -> int:
+    """
+    End a connection.
+    """
+    endpoint = endpointOf(id)
+    endpoint.cmid.disconnect()
+    return complete(endpoint)
+
+
+@handler
+def rdma_set_local_ece(id: Any, ece: Any) -> int:
+    """
+    Vendor options for a request: there are none.
+    """
+    endpointOf(id)
+    given(ece)
+    raise HandleError("There are no vendor options", errno.EOPNOTSUPP)
+
+
+@handler
+def rdma_get_remote_ece(id: Any, ece: Any) -> int:
+    """
+    Vendor options of the peer: there are none.
+    """
+    endpointOf(id)
+    given(ece)
+    raise HandleError("There are no vendor options", errno.EOPNOTSUPP)
+
+
+# -- multicast groups
+
+
+def _group(addr: Any) -> AddrInfo:
+    info = AddrInfo()
+    info.source = socketAddress(addr).address
+    return info
+
+
+@handler
+def rdma_join_multicast(id: Any, addr: Any, context: Any) -> int:
+    """
+    Join a group as a full member.
+    """
+    endpoint = endpointOf(id)
+    endpoint.cmid.join_multicast(_group(addr), context=context)
+    return complete(endpoint)
+
+
+@handler
+def rdma_join_multicast_ex(id: Any, attr: Any, context: Any) -> int:
+    """
+    Join a group.
+    """
+    endpoint = endpointOf(id)
+    given(attr)
+    # Which attributes are there is for the verb to say; without an address there is none to read.
+    group = _group(attr.addr) if attr.comp_mask & _MASK.RDMA_CM_JOIN_MC_ATTR_ADDRESS else AddrInfo()
+    request = JoinMCAttrEx(group, attr.comp_mask, attr.join_flags)
+    endpoint.cmid.join_multicast(mc_attr=request, context=context)
+    return complete(endpoint)
+
+
+@handler
+def rdma_leave_multicast(id: Any, addr: Any) -> int:
+    """
+    Leave a group.
+    """
+    endpointOf(id).cmid.leave_multicast(_group(addr))
+    return 0

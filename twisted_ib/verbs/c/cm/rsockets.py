@@ -1,0 +1,465 @@
+"""
+rsockets by their descriptors: C{rsocket}, C{rsend}, C{rpoll} and the others.
+
+A descriptor is that of the socket's event channel, so that it is no other file's.  Source: rdma-core 44,
+C{librdmacm/man/rsocket.7.in}, C{rsocket.c}.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket as sockets
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from _twisted_ib_cm import ffi
+
+from twisted_ib.verbs.c import attend, sockaddr
+from twisted_ib.verbs.c.chosen import chosenDevice
+from twisted_ib.verbs.c.cm.structures import socketAddress
+from twisted_ib.verbs.c.errors import HandleError
+from twisted_ib.verbs.c.functions import handler
+from twisted_ib.verbs.c.pointers import given
+from twisted_ib.verbs.c.rsocket.descriptors import Descriptor, descriptorOf, descriptors, insert
+from twisted_ib.verbs.c.rsocket.protocol import Way
+from twisted_ib.verbs.c.rsocket.stream import Phase, RSocket
+from twisted_ib.verbs.core.hub import hub
+from twisted_ib.verbs.pyverbs.cm.addrinfo import Address
+
+#: rdma-core rsocket.h: the level of its own options: queue sizes, inline data, entries of the I/O map.
+_SOL_RDMA = 0x10000
+_RDMA_OPTIONS = range(4)
+#: Options of sockets that are kept and read back; the two sizes of buffers and C{IPV6_V6ONLY} do something.
+_SOCKET_OPTIONS = {
+    sockets.SOL_SOCKET: (
+        *(
+            sockets.SO_REUSEADDR,
+            sockets.SO_SNDBUF,
+            sockets.SO_RCVBUF,
+            sockets.SO_LINGER,
+            sockets.SO_KEEPALIVE,
+        ),
+        *(sockets.SO_OOBINLINE, sockets.SO_REUSEPORT),
+    ),
+    sockets.IPPROTO_TCP: (
+        *(sockets.TCP_NODELAY, sockets.TCP_MAXSEG, sockets.TCP_KEEPIDLE, sockets.TCP_KEEPINTVL),
+        sockets.TCP_KEEPCNT,
+    ),
+    sockets.IPPROTO_IPV6: (sockets.IPV6_V6ONLY,),
+    _SOL_RDMA: tuple(_RDMA_OPTIONS),
+}
+#: Octets of a buffer, at least and at most: halves of it are given to the peer, and a message has 29 bits.
+_LEAST_BUFFER, _MOST_BUFFER = 1 << 12, 1 << 24
+#: Linux limits.h, C{IOV_MAX}: parts of one call.
+_MOST_PARTS = 1024
+_F_GETFL, _F_SETFL = 3, 4
+
+
+def _wait(one: Descriptor, ready: Callable[[], bool], flags: int = 0, again: int = errno.EAGAIN) -> None:
+    """
+    Wait for a condition of a socket.
+
+    @param flags: of the call; C{MSG_DONTWAIT} does not wait.
+    @param again: the error if it does not hold and the program does not wait.
+    """
+
+    def progressed() -> bool:
+        one.socket.progress()
+        return ready()
+
+    immediately = one.isNonBlocking or flags & sockets.MSG_DONTWAIT
+    if not hub.wait(progressed, 0 if immediately else None):
+        raise HandleError("The call would wait", again)
+
+
+def _memory(pointer: Any, length: int) -> memoryview:
+    if not length:
+        return memoryview(b"")
+    given(pointer)
+    return memoryview(ffi.buffer(ffi.cast("char *", pointer), length))
+
+
+# -- making and connecting
+
+
+@handler
+def rsocket(domain: int, type: int, protocol: int) -> int:
+    """
+    Make a socket.
+    """
+    if domain not in (sockets.AF_INET, sockets.AF_INET6, sockaddr.AF_IB):
+        raise HandleError("There is no such family", errno.EAFNOSUPPORT)
+    if type != sockets.SOCK_STREAM or protocol not in (0, sockets.IPPROTO_TCP):
+        raise HandleError("There are streams only", errno.EPROTONOSUPPORT)
+    attend.begin()
+    return insert(RSocket(chosenDevice()), domain)
+
+
+@handler
+def rbind(socket: int, addr: Any, length: int) -> int:
+    """
+    Bind a socket.
+    """
+    one = descriptorOf(socket)
+    address = socketAddress(addr).address
+    with hub:
+        one.socket.bind(address)
+    return 0
+
+
+@handler
+def rlisten(socket: int, backlog: int) -> int:
+    """
+    Listen for connections.
+    """
+    one = descriptorOf(socket)
+    with hub:
+        one.socket.listen(backlog)
+    return 0
+
+
+@handler
+def raccept(socket: int, addr: Any, length: Any) -> int:
+    """
+    Take a connection.
+    """
+    one = descriptorOf(socket)
+    if one.socket.phase is not Phase.LISTENING:
+        raise HandleError("The socket does not listen")
+    while True:
+        _wait(one, lambda: one.socket.canAccept)
+        with hub:
+            # Another thread may have taken it.
+            if one.socket.canAccept:
+                number = insert(one.socket.accept(), one.family)
+                break
+    if addr and length:
+        _tell(addr, length, descriptors[number].socket.cmid.peer_addr)
+    return number
+
+
+@handler
+def rconnect(socket: int, addr: Any, length: int) -> int:
+    """
+    Connect a socket.
+    """
+    one = descriptorOf(socket)
+    destination = socketAddress(addr).address
+    wildcard = Address("0.0.0.0" if destination.version == 4 else "::", 0)
+    with hub:
+        one.socket.connect(wildcard, destination)
+    _wait(one, lambda: one.socket.phase is not Phase.CONNECTING, again=errno.EINPROGRESS)
+    if one.socket.error:
+        raise HandleError("The connection failed", one.socket.error)
+    return 0
+
+
+_WAYS = {sockets.SHUT_RD: Way.READ, sockets.SHUT_WR: Way.WRITE, sockets.SHUT_RDWR: Way.READ | Way.WRITE}
+
+
+@handler
+def rshutdown(socket: int, how: int) -> int:
+    """
+    Close directions of a connection, once what was written has reached the peer.
+    """
+    one = descriptorOf(socket)
+    if how not in _WAYS:
+        raise HandleError("There is no such direction")
+    with hub:
+        one.socket.shutdown(_WAYS[how])
+    one.socket.flush()
+    return 0
+
+
+@handler
+def rclose(socket: int) -> int:
+    """
+    Close a socket.
+    """
+    one = descriptorOf(socket)
+    del descriptors[socket]
+    one.socket.finish()
+    return 0
+
+
+# -- data
+
+
+def _checkConnected(one: Descriptor) -> None:
+    if one.socket.phase in (Phase.NEW, Phase.BOUND, Phase.LISTENING):
+        raise HandleError("The socket is not connected", errno.ENOTCONN)
+
+
+def _receive(number: int, parts: Iterable[memoryview], flags: int) -> int:
+    one = descriptorOf(number)
+    total = 0
+    for part in parts:
+        count = 0
+        while count < len(part):
+            # The first octets are waited for, the rest only if the program says so.
+            waits = not total or (flags & sockets.MSG_WAITALL and not flags & sockets.MSG_PEEK)
+            with hub:
+                _checkConnected(one)
+                one.socket.progress()
+                ready = one.socket.canRead
+            if not ready:
+                if not waits:
+                    return total
+                try:
+                    _wait(one, lambda: one.socket.canRead, flags)
+                except HandleError:
+                    if total:
+                        return total
+                    raise
+            with hub:
+                taken = one.socket.read(part[count:], bool(flags & sockets.MSG_PEEK))
+            if not taken or flags & sockets.MSG_PEEK:
+                return total + taken
+            count += taken
+            total += taken
+    return total
+
+
+def _send(number: int, parts: Iterable[memoryview], flags: int) -> int:
+    one = descriptorOf(number)
+    # Else it would wait for ever.
+    _checkConnected(one)
+    total = 0
+    for part in parts:
+        count = 0
+        while count < len(part):
+            try:
+                _wait(one, lambda: one.socket.canWrite, flags)
+                with hub:
+                    written = one.socket.write(part[count:])
+            except HandleError:
+                if total:
+                    return total
+                raise
+            count += written
+            total += written
+    return total
+
+
+def _vector(vector: Any, count: int) -> list[memoryview]:
+    if not 0 <= count <= _MOST_PARTS:
+        raise HandleError(f"{count} parts")
+    return [_memory(vector[i].iov_base, vector[i].iov_len) for i in range(count)]
+
+
+@handler
+def rrecv(socket: int, buffer: Any, length: int, flags: int) -> int:
+    """
+    Read octets.
+    """
+    return _receive(socket, [_memory(buffer, length)], flags)
+
+
+@handler
+def rrecvfrom(socket: int, buffer: Any, length: int, flags: int, addr: Any, size: Any) -> int:
+    """
+    Read octets, and say of whom.
+    """
+    count = _receive(socket, [_memory(buffer, length)], flags)
+    if addr and size:
+        _tell(addr, size, descriptorOf(socket).socket.cmid.peer_addr)
+    return count
+
+
+@handler
+def rrecvmsg(socket: int, message: Any, flags: int) -> int:
+    """
+    Read octets into several buffers.
+    """
+    descriptorOf(socket)
+    given(message)
+    return _receive(socket, _vector(message.msg_iov, message.msg_iovlen), flags)
+
+
+@handler
+def rread(socket: int, buffer: Any, length: int) -> int:
+    """
+    Read octets.
+    """
+    return _receive(socket, [_memory(buffer, length)], 0)
+
+
+@handler
+def rreadv(socket: int, vector: Any, count: int) -> int:
+    """
+    Read octets into several buffers.
+    """
+    return _receive(socket, _vector(vector, count), 0)
+
+
+@handler
+def rsend(socket: int, buffer: Any, length: int, flags: int) -> int:
+    """
+    Write octets.
+    """
+    return _send(socket, [_memory(buffer, length)], flags)
+
+
+@handler
+def rsendto(socket: int, buffer: Any, length: int, flags: int, addr: Any, size: int) -> int:
+    """
+    Write octets; a stream has its destination.
+    """
+    descriptorOf(socket)
+    if addr or size:
+        raise HandleError("The socket is a stream", errno.EISCONN)
+    return _send(socket, [_memory(buffer, length)], flags)
+
+
+@handler
+def rsendmsg(socket: int, message: Any, flags: int) -> int:
+    """
+    Write octets of several buffers.
+    """
+    descriptorOf(socket)
+    given(message)
+    return _send(socket, _vector(message.msg_iov, message.msg_iovlen), flags)
+
+
+@handler
+def rwrite(socket: int, buffer: Any, length: int) -> int:
+    """
+    Write octets.
+    """
+    return _send(socket, [_memory(buffer, length)], 0)
+
+
+@handler
+def rwritev(socket: int, vector: Any, count: int) -> int:
+    """
+    Write octets of several buffers.
+    """
+    return _send(socket, _vector(vector, count), 0)
+
+
+# -- names and options
+
+
+def _tell(addr: Any, length: Any, found: tuple[str, int] | None) -> None:
+    given(addr, length)
+    if found is None:
+        raise HandleError("The socket is not connected", errno.ENOTCONN)
+    packed = sockaddr.pack(Address(*found))
+    ffi.memmove(ffi.cast("char *", addr), packed, min(len(packed), length[0]))
+    length[0] = len(packed)
+
+
+@handler
+def rgetpeername(socket: int, addr: Any, length: Any) -> int:
+    """
+    The peer's address.
+    """
+    _tell(addr, length, descriptorOf(socket).socket.cmid.peer_addr)
+    return 0
+
+
+@handler
+def rgetsockname(socket: int, addr: Any, length: Any) -> int:
+    """
+    The socket's own address.
+    """
+    one = descriptorOf(socket)
+    _tell(
+        addr,
+        length,
+        one.socket.cmid.local_addr or (("::" if one.family == sockets.AF_INET6 else "0.0.0.0"), 0),
+    )
+    return 0
+
+
+@handler
+def rsetsockopt(socket: int, level: int, name: int, value: Any, length: int) -> int:
+    """
+    Set an option.
+    """
+    one = descriptorOf(socket)
+    if name not in _SOCKET_OPTIONS.get(level, ()):
+        raise HandleError("There is no such option", errno.ENOPROTOOPT)
+    data = bytes(_memory(value, length))
+    if len(data) < ffi.sizeof("int"):
+        raise HandleError("The value is too short")
+    number = int.from_bytes(data[: ffi.sizeof("int")], "little", signed=True)
+    buffer = min(max(number, _LEAST_BUFFER), _MOST_BUFFER) & ~1
+    with hub:
+        if (level, name) == (sockets.SOL_SOCKET, sockets.SO_SNDBUF):
+            one.socket.sendBytes, data = buffer, buffer.to_bytes(ffi.sizeof("int"), "little")
+        elif (level, name) == (sockets.SOL_SOCKET, sockets.SO_RCVBUF):
+            one.socket.receiveBytes, data = buffer, buffer.to_bytes(ffi.sizeof("int"), "little")
+        elif (level, name) == (sockets.IPPROTO_IPV6, sockets.IPV6_V6ONLY):
+            one.socket.cmid.set_ipv6_only(bool(number))
+    one.options[level, name] = data
+    return 0
+
+
+@handler
+def rgetsockopt(socket: int, level: int, name: int, value: Any, length: Any) -> int:
+    """
+    An option's value.
+    """
+    one = descriptorOf(socket)
+    given(value, length)
+    if (level, name) == (sockets.SOL_SOCKET, sockets.SO_ERROR):
+        with hub:
+            number, one.socket.error = one.socket.error, 0
+        data = number.to_bytes(ffi.sizeof("int"), "little")
+    elif name in _SOCKET_OPTIONS.get(level, ()):
+        data = one.options.get((level, name), bytes(ffi.sizeof("int")))
+    else:
+        raise HandleError("There is no such option", errno.ENOPROTOOPT)
+    count = min(len(data), length[0])
+    ffi.memmove(ffi.cast("char *", value), data, count)
+    length[0] = count
+    return 0
+
+
+@handler
+def rfcntl(socket: int, command: int, argument: int) -> int:
+    """
+    Get or set the flags of a descriptor.
+    """
+    one = descriptorOf(socket)
+    if command == _F_GETFL:
+        return os.O_NONBLOCK if one.isNonBlocking else 0
+    if command != _F_SETFL:
+        raise HandleError("There is no such command", errno.EOPNOTSUPP)
+    one.isNonBlocking = bool(argument & os.O_NONBLOCK)
+    return 0
+
+
+# -- direct writes
+
+
+def _noMap(number: int) -> Any:
+    descriptorOf(number)
+    # The peer is shown no entries of an I/O map.
+    return HandleError("There is no I/O map", errno.EOPNOTSUPP)
+
+
+@handler
+def riomap(socket: int, buffer: Any, length: int, protection: int, flags: int, offset: int) -> int:
+    """
+    Map memory for direct writes.
+    """
+    raise _noMap(socket)
+
+
+@handler
+def riounmap(socket: int, buffer: Any, length: int) -> int:
+    """
+    Unmap memory.
+    """
+    raise _noMap(socket)
+
+
+@handler
+def riowrite(socket: int, buffer: Any, length: int, offset: int, flags: int) -> int:
+    """
+    Write to mapped memory of the peer.
+    """
+    raise _noMap(socket)

@@ -1,0 +1,130 @@
+"""
+The exported functions of a library: one row of a table for each.
+
+From the rows come the declarations for cffi, the C functions that are exported, the version script of the
+linker and the check that each function has a handler.  A I{handler} is the Python function of that name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any, TypeVar
+
+import attrs
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_PROTOTYPE = re.compile(r"(?P<result>.*?)(?P<name>\w+)\((?P<parameters>.*)\)", re.DOTALL)
+
+
+#: The result of a handler that is to be called again; no function has it.
+AGAIN = -(1 << 30)
+
+
+class Failure(Enum):
+    """
+    The result of a function that fails; C{errno} is set in each case.
+    """
+
+    ERRNO = "errno"
+    NEGATIVE_ERRNO = "-errno"
+    MINUS_ONE = "-1"
+    ZERO = "0"
+    NULL = "NULL"
+    NOTHING = ""
+
+
+@attrs.frozen
+class Row:
+    """
+    One function.
+
+    @ivar name: its name, which is also the handler's.
+    @ivar version: its symbol version, such as C{IBVERBS_1.1}; empty for a function that is not exported but
+        called through a pointer, such as C{struct ibv_context_ops} has.
+    @ivar prototype: its declaration in C, with the names of parameters, without a semicolon.
+    @ivar failure: the result of a call that fails, as the function's man page says.  By default NULL if it
+        returns a pointer, nothing if it returns nothing, and else the errno.
+    @ivar before: statements in C that run before the handler, without Python: they wait, and may return; or
+        none.  The thread can be cancelled there, and not in a handler.
+    @ivar again: whether the handler waits a moment only and then returns L{AGAIN}: it is called again, and in
+        between the thread can be cancelled.
+    @ivar nested: whether a handler calls it, too: it does not fail within another call of its thread.
+    """
+
+    name: str
+    version: str
+    prototype: str
+    failure: Failure = attrs.field()
+    before: str | None = None
+    again: bool = False
+    nested: bool = False
+
+    @failure.default
+    def _failure(self) -> Failure:
+        if self.result.endswith("*"):
+            return Failure.NULL
+        return Failure.NOTHING if self.result == "void" else Failure.ERRNO
+
+    @property
+    def result(self) -> str:
+        """
+        The type of its result.
+        """
+        return self._parsed()["result"].strip()
+
+    @property
+    def parameters(self) -> str:
+        """
+        Its parameters, as C has them.
+        """
+        return self._parsed()["parameters"]
+
+    @property
+    def arguments(self) -> str:
+        """
+        The names of its parameters, with commas between.
+        """
+        if self.parameters.strip() == "void":
+            return ""
+        # The last word of each: no parameter here is an array or a function.
+        return ", ".join(re.findall(r"\w+", each)[-1] for each in self.parameters.split(","))
+
+    def _parsed(self) -> re.Match[str]:
+        parsed = _PROTOTYPE.fullmatch(self.prototype)
+        assert parsed is not None and parsed["name"] == self.name, self.prototype
+        return parsed
+
+
+#: The handlers of each library that is loaded, by its name and theirs.
+_handlers: dict[str, dict[str, Callable[..., Any]]] = {}
+
+
+def handler(function: Function) -> Function:
+    """
+    Decorate a handler: it is the function of a library's table with the same name.
+
+    A library is a folder of this package; the handler belongs to that of its module.  It gets the arguments
+    as cffi has them, and may raise: L{guarded<twisted_ib.verbs.c.errors.guarded>} turns errors into results.
+    """
+    library = function.__module__.split(".")[-2]
+    own = _handlers.setdefault(library, {})
+    assert function.__name__ not in own, function.__name__
+    own[function.__name__] = function
+    return function
+
+
+def handlersOf(library: str, table: Iterable[Row]) -> list[tuple[Row, Callable[..., Any]]]:
+    """
+    @param library: the folder's name.
+    @return: each row with its handler.
+    """
+    own = _handlers[library]
+    rows = list(table)
+    assert sorted(own) == sorted(row.name for row in rows), set(own) ^ {row.name for row in rows}
+    return [(row, own[row.name]) for row in rows]
+
+
+__all__ = ["AGAIN", "Failure", "Row", "handler", "handlersOf"]

@@ -1,0 +1,196 @@
+"""
+The structures that C programs hold: which pointer is which object, and what may be destroyed.
+
+One table for all libraries of the process: librdmacm's functions take libibverbs' pointers.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from collections.abc import Iterable
+from contextlib import ExitStack
+from threading import RLock
+from typing import Any
+
+import attrs
+
+from twisted_ib.verbs.c.errors import HandleError
+
+#: Structures of destroyed objects that are kept.  A program that uses one gets EINVAL, not the object that
+#: would have its address now, and the inline functions of the headers read no freed memory.
+FREED_STRUCTURES = 1024
+
+
+@attrs.define(eq=False)
+class _Entry:
+    kind: str
+    value: Any
+    structure: Any
+    parents: tuple[int, ...]
+    users: int = 0
+
+
+class Handles:
+    """
+    The objects of a process by the addresses of their structures.
+
+    The lock is for calls that look up and change; each method takes it.
+    """
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self._entries: dict[int, _Entry] = {}
+        # By the objects' identities: the entries keep the objects.
+        self._addresses: dict[int, int] = {}
+        self._freed: deque[Any] = deque(maxlen=FREED_STRUCTURES)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(
+        self, address: int, kind: str, value: Any, structure: Any, parents: Iterable[int | None] = ()
+    ) -> None:
+        """
+        Add an object.
+
+        @param address: of its structure.
+        @param kind: the structure's name in C, such as C{ibv_pd}.
+        @param value: the Python object.
+        @param structure: all that must live as long as it: cffi frees memory with the last reference.
+        @param parents: the addresses of objects that it uses, which cannot be destroyed before it.
+        @raise HandleError: one of these has been destroyed meanwhile, by another thread (EINVAL).
+        """
+        used = tuple(each for each in parents if each)
+        with self.lock:
+            for each in used:
+                self.structure(each)
+            for each in used:
+                self._entries[each].users += 1
+            self._entries[address] = _Entry(kind, value, structure, used)
+            self._addresses[id(value)] = address
+
+    def get(self, address: int, *kinds: str) -> Any:
+        """
+        @param kinds: the kinds that it may be.
+        @return: the object at an address.
+        @raise HandleError: there is none, or it is of another kind (EINVAL).
+        """
+        entry = self._entries.get(address)
+        if entry is None or entry.kind not in kinds:
+            raise HandleError(f"There is no {' or '.join(kinds)} at {address:#x}")
+        return entry.value
+
+    def has(self, address: int) -> bool:
+        """
+        @return: whether there is an object at an address.
+        """
+        return address in self._entries
+
+    def optional(self, address: int, *kinds: str) -> Any:
+        """
+        @return: the object at an address; L{None} for a null pointer.
+        @raise HandleError: there is none, or it is of another kind (EINVAL).
+        """
+        return self.get(address, *kinds) if address else None
+
+    def structure(self, address: int) -> Any:
+        """
+        @return: what was given as the structure at an address.
+        @raise HandleError: there is none (EINVAL).
+        """
+        entry = self._entries.get(address)
+        if entry is None:
+            raise HandleError(f"There is no object at {address:#x}")
+        return entry.structure
+
+    def addressOf(self, value: Any) -> int:
+        """
+        @param value: an object that was added.
+        @return: the address of its structure; 0 if it has none.
+        """
+        return self._addresses.get(id(value), 0)
+
+    def move(self, address: int, old: int, new: int) -> None:
+        """
+        Make an object a user of another in place of the one that it used.
+
+        @raise HandleError: there is no such object (EINVAL).
+        """
+        with self.lock:
+            self.use(new)
+            self.use(old, -1)
+            entry = self._entries[address]
+            entry.parents = tuple(new if each == old else each for each in entry.parents)
+
+    def use(self, address: int, count: int = 1) -> None:
+        """
+        Count a further user of an object, or with -1 one less.
+
+        @raise HandleError: there is no such object (EINVAL).
+        """
+        with self.lock:
+            self.structure(address)
+            self._entries[address].users += count
+
+    def remove(self, address: int, kind: str) -> Any:
+        """
+        Destroy an object: close it, and forget its structure.
+
+        @return: the object.
+        @raise HandleError: there is none (EINVAL), or another uses it (EBUSY); nothing changes then, nor if
+            its C{close} raises.
+        """
+        with self.lock:
+            value = self.get(address, kind)
+            entry = self._entries[address]
+            if entry.users:
+                raise HandleError(f"{entry.users} objects use this {kind}", errno.EBUSY)
+            # Out of the table first: a second destroy, in another thread, must not find it while close waits.
+            del self._entries[address]
+        try:
+            value.close()
+        except BaseException:
+            with self.lock:
+                self._entries[address] = entry
+            raise
+        self._drop(entry)
+        return value
+
+    def removeAll(self, address: int, kind: str) -> None:
+        """
+        Destroy an object with all that use it, as the kernel does when a context's descriptor is closed.  If
+        one's C{close} raises, the others are closed all the same, and it is raised then.
+
+        @raise HandleError: there is none (EINVAL).
+        """
+        # It closes the last first, and all of them even if one raises.
+        closing = ExitStack()
+        with self.lock:
+            self.get(address, kind)
+            order = [address]
+            for each in order:
+                order += [
+                    other
+                    for other, entry in self._entries.items()
+                    if each in entry.parents and other not in order
+                ]
+            for entry in map(self._entries.pop, order):
+                closing.callback(self._drop, entry)
+                closing.callback(entry.value.close)
+        closing.close()
+
+    def _drop(self, entry: _Entry) -> None:
+        with self.lock:
+            for each in entry.parents:
+                parent = self._entries.get(each)
+                if parent is not None:
+                    parent.users -= 1
+            self._freed.append(entry.structure)
+            self._addresses.pop(id(entry.value), None)
+
+
+#: The table of this process.
+handles = Handles()
+
+__all__ = ["FREED_STRUCTURES", "Handles", "handles"]

@@ -1,0 +1,25 @@
+"""
+The start of a library in its process: each function gets its handler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from twisted_ib.verbs.c.errors import guarded
+from twisted_ib.verbs.c.functions import Row, handlersOf
+
+
+def connect(ffi: Any, library: str, table: Iterable[Row]) -> None:
+    """
+    Give each function its handler.
+
+    @param ffi: the library's.
+    @param library: its folder, whose modules with handlers are imported.
+    """
+    for row, function in handlersOf(library, table):
+        ffi.def_extern(name=f"python_{row.name}")(guarded(row, function, ffi))
+
+
+__all__ = ["connect"]

@@ -1,0 +1,461 @@
+"""
+A stream socket: L{Stream} over an identifier of the communication manager, its queue pair and memory.
+
+All methods but L{RSocket.flush} and L{RSocket.finish} are called with the hub's lock held.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import time
+from collections import deque
+from enum import IntEnum
+
+from twisted_ib import limits
+from twisted_ib.errors import HCAError
+from twisted_ib.hca.base.traits import TransportType
+from twisted_ib.verbs.c.errors import HandleError, numberOf
+from twisted_ib.verbs.c.rsocket.protocol import (
+    BUFFER_BYTES,
+    CONTROL_REQUESTS,
+    DEPTH,
+    FIRST_WRITE,
+    GREETING_BYTES,
+    MOST_WRITE,
+    TARGET_BYTES,
+    TARGETS,
+    Region,
+    Stream,
+    Way,
+    Write,
+)
+from twisted_ib.verbs.core.hub import hub
+from twisted_ib.verbs.pyverbs import (
+    CMID,
+    CQ,
+    MR,
+    SGE,
+    AddrInfo,
+    CMEvent,
+    CMEventChannel,
+    ConnParam,
+    QPCap,
+    QPInitAttr,
+    RecvWR,
+    SendWR,
+    enums,
+)
+from twisted_ib.verbs.pyverbs.cm.addrinfo import Address
+
+_E = enums.rdma_cm_event_type
+_WRITABLE = int(enums.IBV_ACCESS_LOCAL_WRITE | enums.IBV_ACCESS_REMOTE_WRITE)
+#: Completions taken at a time.
+_COMPLETIONS = 64
+#: Octets of the parts of the send buffer that hold targets on their way.
+_CONTROL_BYTES = TARGET_BYTES * CONTROL_REQUESTS
+_RETRIES = 7
+#: Seconds that a socket which is closed or shut down waits for its peer to take what was written.  A peer
+#: that has no receives posted is asked for ever, since seven retries mean that.
+LINGER_SECONDS = 60.0
+#: Seconds that a peer keeps its place in a full backlog before it says that it is ready to receive.  It does
+#: so a round trip after the answer; the senders of forged requests never do, and would keep all others out.
+ESTABLISH_SECONDS = 2.0
+
+
+class Phase(IntEnum):
+    """
+    The life of a socket.
+    """
+
+    NEW = 0
+    BOUND = 1
+    LISTENING = 2
+    CONNECTING = 3
+    CONNECTED = 4
+    OVER = 5
+
+
+class _Memory:
+    """
+    A registered buffer.
+    """
+
+    def __init__(self, cmid: CMID, length: int, access: int) -> None:
+        self.view = memoryview(bytearray(length))
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.view))
+        self.region = MR(cmid, length, access, self.address)
+
+    def shown(self) -> Region:
+        return Region(self.address, self.region.rkey, len(self.view))
+
+    def part(self, offset: int, length: int) -> SGE:
+        return SGE(self.address + offset, length, self.region.lkey)
+
+
+class RSocket:
+    """
+    A socket.
+
+    @ivar phase: where it is in its life.
+    @ivar error: the errno of a failed connect, until it is asked for.
+    @ivar sendBytes: the length of the send buffer, and C{receiveBytes} of the receive buffer.
+    @ivar channel: of its identifier; its descriptor is the socket's.
+    """
+
+    def __init__(self, device: str | None, cmid: CMID | None = None) -> None:
+        """
+        @param cmid: of an accepted connection.
+        """
+        self.channel = CMEventChannel()
+        if cmid is None:
+            cmid = CMID(self.channel, port_space=enums.RDMA_PS_TCP, device=device)
+        else:
+            cmid.migrate_id(self.channel)
+        self.cmid = cmid
+        self.phase = Phase.NEW
+        self.error = 0
+        self.sendBytes = self.receiveBytes = BUFFER_BYTES
+        # Connections of a listener: those not established yet, each with the time until which it keeps its
+        # place, those that the program has not taken, and how many of both there may be.
+        self._accepting: dict[RSocket, float] = {}
+        self._accepted: deque[RSocket] = deque()
+        self._backlog = 0
+        self._stream: Stream | None = None
+        self._controls = 0
+
+    # -- addresses
+
+    def bind(self, address: Address) -> None:
+        """
+        Bind to an address of this host.
+        """
+        info = AddrInfo()
+        info.source = address
+        self.cmid.bind_addr(info)
+        self.phase = Phase.BOUND
+
+    def listen(self, backlog: int) -> None:
+        """
+        Listen for connections.
+        """
+        if self.phase is not Phase.BOUND:
+            raise HandleError("The socket is not bound")
+        self._backlog = min(max(backlog, 1), limits.LISTEN_BACKLOG)
+        self.cmid.listen(self._backlog)
+        self.phase = Phase.LISTENING
+
+    def connect(self, source: Address | None, destination: Address) -> None:
+        """
+        Begin to connect.
+        """
+        if self.phase is Phase.CONNECTING:
+            raise HandleError("The socket is being connected", errno.EALREADY)
+        if self.phase is Phase.CONNECTED:
+            raise HandleError("The socket is connected", errno.EISCONN)
+        info = AddrInfo()
+        info.source, info.destination = source, destination
+        self.cmid.resolve_addr(info)
+        self.phase = Phase.CONNECTING
+
+    # -- progress
+
+    def progress(self) -> None:
+        """
+        Take what has happened, and let the peer send more.
+        """
+        if self._accepting:
+            self._settle()
+        while self.phase is not Phase.OVER and self.channel.pending:
+            # Each connection has descriptors and buffers: further requests wait in the communication manager,
+            # which bounds them.
+            if self.phase is Phase.LISTENING and not self._makeRoom():
+                return
+            with self.channel.get_cm_event() as event:
+                self._happened(event)
+        if self._stream is not None and self.phase is not Phase.OVER:
+            try:
+                self._poll(self._stream)
+                # Before the RTU the peer's queue pair may not receive (IBTA vol. 1 12.9.7).
+                if self.phase is Phase.CONNECTED:
+                    self._post(*self._stream.updates())
+            except HCAError:
+                self._fail(errno.EIO)
+
+    def _makeRoom(self) -> bool:
+        if len(self._accepting) + len(self._accepted) < self._backlog:
+            return True
+        oldest = next(iter(self._accepting), None)
+        if oldest is None or time.monotonic() < self._accepting[oldest]:
+            return False
+        del self._accepting[oldest]
+        oldest.close()
+        return True
+
+    def _settle(self) -> None:
+        for each in tuple(self._accepting):
+            # Only an event changes its phase.
+            if each.channel.pending:
+                each.progress()
+            if each.phase is Phase.CONNECTING:
+                continue
+            del self._accepting[each]
+            if each.phase is Phase.CONNECTED:
+                self._accepted.append(each)
+            else:
+                each.close()
+
+    def _happened(self, event: CMEvent) -> None:
+        kind = event.event_type
+        try:
+            if kind == _E.RDMA_CM_EVENT_ADDR_RESOLVED:
+                self.cmid.resolve_route()
+            elif kind == _E.RDMA_CM_EVENT_ROUTE_RESOLVED:
+                self.cmid.connect(self._parameters(self._start().greeting()))
+            elif kind == _E.RDMA_CM_EVENT_CONNECT_REQUEST:
+                self._requested(event)
+            elif kind == _E.RDMA_CM_EVENT_ESTABLISHED:
+                # Of the side that accepted, the request had it.
+                if self._stream is not None and not self._stream.isConnected:
+                    self._greeted(event.private_data)
+                self.phase = Phase.CONNECTED
+            elif kind != _E.RDMA_CM_EVENT_TIMEWAIT_EXIT:
+                self._fail(self._errno(event))
+        except HCAError as error:
+            self._fail(numberOf(error))
+
+    @staticmethod
+    def _errno(event: CMEvent) -> int:
+        if event.event_type == _E.RDMA_CM_EVENT_REJECTED:
+            return errno.ECONNREFUSED
+        return -event.status if event.status < 0 else errno.ECONNRESET
+
+    def _fail(self, number: int) -> None:
+        # A connection that was cut ends as one that is closed; one that was never made is an error.
+        if self.phase is Phase.CONNECTED and self._stream is not None:
+            self._stream.isOver = True
+            return
+        self.error = number
+        self.phase = Phase.OVER
+
+    def _start(self) -> Stream:
+        cmid = self.cmid
+        assert cmid.context is not None
+        # On iWARP rsockets send messages in place of immediate data, which RFC 5040 has none of.
+        if cmid.device.traits.transport is TransportType.IWARP:
+            raise HandleError("There are no rsockets over iWARP", errno.EOPNOTSUPP)
+        self._cq = cq = CQ(cmid.context, 2 * DEPTH)
+        attr = QPInitAttr(
+            enums.IBV_QPT_RC, scq=cq, rcq=cq, cap=QPCap(DEPTH, DEPTH, TARGETS, 1, 0), sq_sig_all=1
+        )
+        cmid.create_qp(attr)
+        self._sending = _Memory(cmid, self.sendBytes + _CONTROL_BYTES, 0)
+        self._receiving = _Memory(cmid, self.receiveBytes, _WRITABLE)
+        self._targets = _Memory(cmid, TARGETS * TARGET_BYTES, _WRITABLE)
+        self._stream = stream = Stream(self._receiving.shown(), self._targets.shown(), self.sendBytes)
+        self._receive(DEPTH)
+        return stream
+
+    def _receive(self, count: int) -> None:
+        qp = self.cmid.qp
+        assert qp is not None
+        for _ in range(count):
+            qp.post_recv(RecvWR(num_sge=0, sg=[]))
+
+    def _greeted(self, data: bytes) -> None:
+        assert self._stream is not None
+        self._stream.connect(data, self._targets.view)
+
+    @staticmethod
+    def _parameters(greeting: bytes) -> ConnParam:
+        # librdmacm/rsocket.c: no READs, all retries.
+        param = ConnParam(0, 0, flow_control=1, retry=_RETRIES, rnr_retry=_RETRIES, data_len=GREETING_BYTES)
+        param.set_private_data(greeting)
+        return param
+
+    def _requested(self, event: CMEvent) -> None:
+        made = None
+        try:
+            made = RSocket(None, CMID(event, listen_id=self.cmid))
+            made.sendBytes, made.receiveBytes = self.sendBytes, self.receiveBytes
+            stream = made._start()
+            made._greeted(event.private_data)
+            made.cmid.accept(self._parameters(stream.greeting()))
+        # The request is rejected; for the next there may be a descriptor or memory.
+        except (HCAError, OSError, MemoryError):
+            if made is not None:
+                made.close()
+            return
+        made.phase = Phase.CONNECTING
+        self._accepting[made] = time.monotonic() + ESTABLISH_SECONDS
+
+    def _poll(self, stream: Stream) -> None:
+        while True:
+            count, found = self._cq.poll(_COMPLETIONS)
+            received = 0
+            for each in found:
+                isGood = each.status == enums.IBV_WC_SUCCESS
+                # A receive has the identifier 0, which no message is.
+                if each.wr_id:
+                    stream.completed(each.wr_id, isGood)
+                elif isGood:
+                    received += 1
+                    # pyverbs has it as it is on the wire, in network byte order.
+                    stream.received(int.from_bytes(each.imm_data.to_bytes(4, "little"), "big"))
+            if received and not stream.isOver:
+                self._receive(received)
+            if count < _COMPLETIONS:
+                return
+
+    def _post(self, *writes: Write) -> None:
+        if not writes:
+            return
+        qp = self.cmid.qp
+        assert qp is not None
+        for each in writes:
+            # A message alone is a write of no octets, which still names a piece.
+            pieces = [self._sending.part(*piece) for piece in each.pieces or ((0, 0),)]
+            if each.content:
+                # Behind the data: as many parts as there are control requests, in turn.
+                at = len(self._sending.view) - _CONTROL_BYTES + self._controls * TARGET_BYTES
+                self._controls = (self._controls + 1) % CONTROL_REQUESTS
+                self._sending.view[at : at + TARGET_BYTES] = each.content
+                pieces = [self._sending.part(at, TARGET_BYTES)]
+            request = SendWR(
+                each.message,
+                opcode=enums.IBV_WR_RDMA_WRITE_WITH_IMM,
+                num_sge=len(pieces),
+                sg=pieces,
+                imm_data=int.from_bytes(each.message.to_bytes(4, "big"), "little"),
+                send_flags=enums.IBV_SEND_SIGNALED,
+            )
+            request.set_wr_rdma(each.key, each.address)
+            qp.post_send(request)
+
+    # -- what the program does
+
+    @property
+    def canAccept(self) -> bool:
+        """
+        Whether a connection waits.
+        """
+        return bool(self._accepted)
+
+    def accept(self) -> RSocket:
+        """
+        @return: the next connection; there must be one.
+        """
+        return self._accepted.popleft()
+
+    @property
+    def canRead(self) -> bool:
+        """
+        Whether L{read} has something to say: octets, or the end.
+        """
+        stream = self._stream
+        if self.phase is Phase.OVER or stream is None:
+            return self.phase is Phase.OVER
+        return bool(stream.waiting) or stream.isOver or not stream.open & Way.READ
+
+    @property
+    def canWrite(self) -> bool:
+        """
+        Whether L{write} has something to say: that it takes octets, or an error.
+        """
+        stream = self._stream
+        if self.phase is not Phase.CONNECTED or stream is None:
+            return self.phase is Phase.OVER
+        return stream.isOver or not stream.open & Way.WRITE or bool(stream.room())
+
+    def read(self, target: memoryview, peek: bool = False) -> int:
+        """
+        @return: octets read; 0 at the end.
+        """
+        if self._stream is None:
+            raise HandleError("The socket is not connected", errno.ENOTCONN)
+        count = 0
+        for offset, length in self._stream.read(len(target), peek):
+            target[count : count + length] = self._receiving.view[offset : offset + length]
+            count += length
+        self._post(*self._stream.updates())
+        return count
+
+    def write(self, data: memoryview) -> int:
+        """
+        @return: octets written.
+        """
+        stream = self._stream
+        if stream is None:
+            raise HandleError("The socket is not connected", errno.ENOTCONN)
+        if stream.isOver or not stream.open & Way.WRITE:
+            raise HandleError("The connection is closed", errno.ECONNRESET)
+        done, most = 0, FIRST_WRITE
+        while done < len(data) and (room := stream.room()):
+            write = stream.write(min(room, most, len(data) - done))
+            for offset, length in write.pieces:
+                self._sending.view[offset : offset + length] = data[done : done + length]
+                done += length
+            self._post(write)
+            most = min(2 * most, MOST_WRITE)
+        return done
+
+    @property
+    def isFlushed(self) -> bool:
+        """
+        Whether all that was written has reached the peer, or never will.
+        """
+        stream = self._stream
+        return stream is None or stream.isOver or self.phase is not Phase.CONNECTED or stream.isFlushed
+
+    def shutdown(self, way: Way) -> None:
+        """
+        Close directions, and say so to the peer.
+        """
+        if self._stream is None:
+            raise HandleError("The socket is not connected", errno.ENOTCONN)
+        self._post(*self._stream.shutdown(way))
+
+    def flush(self) -> None:
+        """
+        Wait until the peer has what was written, never will, or does not take it in time.  The hub's lock
+        must not be held.
+        """
+
+        def flushed() -> bool:
+            self.progress()
+            return self.isFlushed
+
+        hub.wait(flushed, LINGER_SECONDS)
+
+    def finish(self) -> None:
+        """
+        Close it once the peer has what was written, or does not take it in time.  The hub's lock must not be
+        held.
+        """
+        try:
+            if self.phase is Phase.CONNECTED:
+                with hub:
+                    self.shutdown(Way.READ | Way.WRITE)
+                self.flush()
+        finally:
+            with hub:
+                self.close()
+
+    def close(self) -> None:
+        """
+        Close it, with what was not accepted.
+        """
+        while self._accepting:
+            self._accepting.popitem()[0].close()
+        while self._accepted:
+            self._accepted.popleft().close()
+        self.phase = Phase.OVER
+        if self._stream is not None:
+            self._stream.isOver = True
+        try:
+            self.cmid.close()
+        finally:
+            self.channel.close()
+
+
+__all__ = ["Phase", "RSocket"]

@@ -1,0 +1,345 @@
+"""
+Completion channels, completion queues and their events.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from _twisted_ib_verbs import ffi
+
+from twisted_ib.verbs import pyverbs as verbs
+from twisted_ib.verbs.c.errors import HandleError
+from twisted_ib.verbs.c.functions import AGAIN, handler
+from twisted_ib.verbs.c.handles import handles
+from twisted_ib.verbs.c.pointers import addressOf, given
+from twisted_ib.verbs.c.verbs.structures import new, objectOf, optional, pointers
+from twisted_ib.verbs.c.waiting import nextEvent
+from twisted_ib.verbs.pyverbs.enums.queues import ibv_cq_attr_mask, ibv_cq_init_attr_mask
+
+_READS = (
+    "read_opcode",
+    "read_vendor_err",
+    "read_byte_len",
+    "read_imm_data",
+    "read_qp_num",
+    "read_src_qp",
+    "read_wc_flags",
+    "read_slid",
+    "read_sl",
+    "read_dlid_path_bits",
+)
+#: The functions of C{struct ibv_cq_ex}.
+_EXTENDED = pointers("start_poll", "next_poll", "end_poll", *_READS)
+_WITH_PD = int(ibv_cq_init_attr_mask.IBV_CQ_INIT_ATTR_MASK_PD)
+_MODERATE = int(ibv_cq_attr_mask.IBV_CQ_ATTR_MODERATE)
+
+
+@handler
+def ibv_create_comp_channel(context: Any) -> Any:
+    """
+    Create a completion channel.
+    """
+    value = verbs.CompChannel(objectOf(context, "ibv_context"))
+    # The pipe's end is non-blocking for the device; for programs it is as they make it.
+    fd = value.event_fd
+    os.set_blocking(fd, True)
+    return new("ibv_comp_channel", value, (context,), context=context, fd=fd)
+
+
+@handler
+def ibv_destroy_comp_channel(channel: Any) -> int:
+    """
+    Destroy a completion channel.
+    """
+    handles.remove(addressOf(channel), "ibv_comp_channel")
+    return 0
+
+
+@handler
+def ibv_create_cq(context: Any, cqe: int, cq_context: Any, channel: Any, vector: int) -> Any:
+    """
+    Create a completion queue.
+    """
+    owner = objectOf(context, "ibv_context")
+    value = verbs.CQ(owner, cqe, None, optional(channel, "ibv_comp_channel"), vector)
+    return new(
+        "ibv_cq",
+        value,
+        (context, channel),
+        context=context,
+        channel=channel,
+        cq_context=cq_context,
+        handle=value.handle,
+        cqe=value.cqe,
+    )
+
+
+@handler
+def create_cq_ex(context: Any, attr: Any) -> Any:
+    """
+    Create an extended completion queue.
+    """
+    owner = objectOf(context, "ibv_context")
+    given(attr)
+    made = verbs.CqInitAttrEx(
+        attr.cqe,
+        optional(attr.channel, "ibv_comp_channel"),
+        attr.comp_vector,
+        attr.wc_flags,
+        attr.comp_mask,
+        attr.flags,
+        objectOf(attr.parent_domain, "ibv_pd") if attr.comp_mask & _WITH_PD else None,
+    )
+    value = verbs.CQEX(owner, made)
+    structure = ffi.new("struct ibv_cq_ex *", _EXTENDED)
+    structure.context = context
+    structure.channel = attr.channel
+    structure.cq_context = attr.cq_context
+    structure.handle = value.handle
+    structure.cqe = value.cqe
+    parents = [context, attr.channel]
+    if attr.comp_mask & _WITH_PD:
+        parents.append(attr.parent_domain)
+    handles.add(addressOf(structure), "ibv_cq", value, structure, map(addressOf, parents))
+    return structure
+
+
+@handler
+def ibv_resize_cq(cq: Any, cqe: int) -> int:
+    """
+    Resize a completion queue.
+    """
+    value = objectOf(cq, "ibv_cq")
+    value.resize(cqe)
+    cq.cqe = value.cqe
+    return 0
+
+
+@handler
+def modify_cq(cq: Any, attr: Any) -> int:
+    """
+    Moderate the events of a completion queue.
+    """
+    value = objectOf(cq, "ibv_cq")
+    given(attr)
+    if attr.attr_mask != _MODERATE:
+        raise HandleError(f"There are no attributes {attr.attr_mask:#x} of a completion queue")
+    value.modify(attr.moderate.cq_count, attr.moderate.cq_period)
+    return 0
+
+
+@handler
+def ibv_destroy_cq(cq: Any) -> int:
+    """
+    Destroy a completion queue.
+    """
+    handles.remove(addressOf(cq), "ibv_cq")
+    return 0
+
+
+@handler
+def ibv_get_cq_event(channel: Any, cq: Any, cq_context: Any) -> int:
+    """
+    Wait for an event of the queues of a channel.
+    """
+    value = objectOf(channel, "ibv_comp_channel")
+    given(cq, cq_context)
+    queue = nextEvent(value.event_fd, value.next_event)
+    if queue is None:
+        return AGAIN
+    address = handles.addressOf(queue)
+    if not address:
+        # Another thread has destroyed it in this moment.
+        return AGAIN
+    found = ffi.cast("struct ibv_cq *", address)
+    cq[0], cq_context[0] = found, found.cq_context
+    return 0
+
+
+@handler
+def ibv_ack_cq_events(cq: Any, count: int) -> None:
+    """
+    Acknowledge events.
+    """
+    objectOf(cq, "ibv_cq").ack_events(count)
+
+
+@handler
+def poll_cq(cq: Any, count: int, wc: Any) -> int:
+    """
+    Fetch completions.
+    """
+    value = objectOf(cq, "ibv_cq")
+    if isinstance(value, verbs.CQEX):
+        return _pollExtended(value, count, wc)
+    found, completions = value.poll(count)
+    if found:
+        given(wc)
+        for index, each in enumerate(completions):
+            _fill(wc[index], each)
+    return found
+
+
+def _fill(target: Any, completion: verbs.WC) -> None:
+    target.wr_id = completion.wr_id
+    target.status = completion.status
+    target.opcode = completion.opcode
+    target.vendor_err = completion.vendor_err
+    target.byte_len = completion.byte_len
+    target.imm_data = completion.imm_data
+    target.qp_num = completion.qp_num
+    target.src_qp = completion.src_qp
+    target.wc_flags = completion.wc_flags
+    target.pkey_index = completion.pkey_index
+    target.slid = completion.slid
+    target.sl = completion.sl
+    target.dlid_path_bits = completion.dlid_path_bits
+
+
+def _pollExtended(queue: verbs.CQEX, count: int, wc: Any) -> int:
+    # A program may treat an extended queue as a plain one: ibv_cq_ex_to_cq.
+    found = 0
+    while found < count and not (queue.poll_next() if found else queue.start_poll()):
+        given(wc)
+        target = wc[found]
+        target.wr_id, target.status = queue.wr_id, queue.status
+        target.pkey_index = 0
+        for name in _READS:
+            setattr(target, name.removeprefix("read_"), getattr(queue, name)())
+        found += 1
+    if found:
+        queue.end_poll()
+    return found
+
+
+@handler
+def req_notify_cq(cq: Any, solicited: int) -> int:
+    """
+    Ask for an event.
+    """
+    objectOf(cq, "ibv_cq").req_notify(bool(solicited))
+    return 0
+
+
+def _extended(cq: Any) -> verbs.CQEX:
+    value = objectOf(cq, "ibv_cq")
+    if not isinstance(value, verbs.CQEX):
+        raise HandleError("The completion queue is not an extended one")
+    return value
+
+
+def _present(cq: Any, queue: verbs.CQEX, result: int) -> int:
+    if not result:
+        cq.wr_id, cq.status = queue.wr_id, queue.status
+    return result
+
+
+@handler
+def start_poll(cq: Any, attr: Any) -> int:
+    """
+    Go to the oldest completion.
+    """
+    queue = _extended(cq)
+    given(attr)
+    made = verbs.PollCqAttr()
+    made.comp_mask = attr.comp_mask
+    return _present(cq, queue, queue.start_poll(made))
+
+
+@handler
+def next_poll(cq: Any) -> int:
+    """
+    Go to the next completion.
+    """
+    queue = _extended(cq)
+    return _present(cq, queue, queue.poll_next())
+
+
+@handler
+def end_poll(cq: Any) -> None:
+    """
+    End the batch.
+    """
+    _extended(cq).end_poll()
+
+
+@handler
+def read_opcode(cq: Any) -> int:
+    """
+    The operation of the present completion.
+    """
+    return _extended(cq).read_opcode()
+
+
+@handler
+def read_vendor_err(cq: Any) -> int:
+    """
+    The vendor's error of the present completion.
+    """
+    return _extended(cq).read_vendor_err()
+
+
+@handler
+def read_byte_len(cq: Any) -> int:
+    """
+    The octets of the present completion.
+    """
+    return _extended(cq).read_byte_len()
+
+
+@handler
+def read_imm_data(cq: Any) -> int:
+    """
+    The immediate data, or the key, of the present completion.
+    """
+    return _extended(cq).read_imm_data()
+
+
+@handler
+def read_qp_num(cq: Any) -> int:
+    """
+    The queue pair of the present completion.
+    """
+    return _extended(cq).read_qp_num()
+
+
+@handler
+def read_src_qp(cq: Any) -> int:
+    """
+    The sender's queue pair of the present completion.
+    """
+    return _extended(cq).read_src_qp()
+
+
+@handler
+def read_wc_flags(cq: Any) -> int:
+    """
+    The flags of the present completion.
+    """
+    return _extended(cq).read_wc_flags()
+
+
+@handler
+def read_slid(cq: Any) -> int:
+    """
+    The sender's LID of the present completion.
+    """
+    return _extended(cq).read_slid()
+
+
+@handler
+def read_sl(cq: Any) -> int:
+    """
+    The service level of the present completion.
+    """
+    return _extended(cq).read_sl()
+
+
+@handler
+def read_dlid_path_bits(cq: Any) -> int:
+    """
+    The path bits of the present completion.
+    """
+    return _extended(cq).read_dlid_path_bits()

@@ -1,0 +1,263 @@
+"""
+Requests built one by one: C{ibv_wr_*}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+from _twisted_ib_verbs import ffi
+
+from twisted_ib import limits
+from twisted_ib.verbs import pyverbs as verbs
+from twisted_ib.verbs.c.errors import HandleError, unsupported
+from twisted_ib.verbs.c.functions import handler
+from twisted_ib.verbs.c.pointers import addressOf, given
+from twisted_ib.verbs.c.verbs.memory import bindInfo
+from twisted_ib.verbs.c.verbs.structures import objectOf
+from twisted_ib.verbs.c.verbs.work import elements
+from twisted_ib.verbs.pyverbs.base.wr import storedImmediate
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _queuePair(qp: Any) -> verbs.QPEx:
+    value = objectOf(qp, "ibv_qp")
+    if not isinstance(value, verbs.QPEx):
+        raise HandleError("The queue pair was created without IBV_QP_INIT_ATTR_SEND_OPS_FLAGS")
+    return value
+
+
+def _begun(qp: Any) -> verbs.QPEx:
+    value = _queuePair(qp)
+    # Programs set these fields before the call.
+    value.wr_id, value.wr_flags = qp.wr_id, qp.wr_flags
+    return value
+
+
+#: The first failure of each queue pair's batch.
+_failures: WeakKeyDictionary[verbs.QPEx, Exception] = WeakKeyDictionary()
+
+
+def _builder(function: Function) -> Function:
+    @wraps(function)
+    def call(qp: Any, *arguments: Any) -> None:
+        value = _queuePair(qp)
+        try:
+            function(qp, *arguments)
+        # man ibv_wr_post(3): these functions report nothing, and ibv_wr_complete what failed in any of them.
+        except Exception as error:
+            _failures.setdefault(value, error)
+            raise
+
+    return cast(Function, call)
+
+
+@handler
+def ibv_qp_to_qp_ex(qp: Any) -> Any:
+    """
+    The extended structure of a queue pair that was created with one.
+    """
+    value = objectOf(qp, "ibv_qp")
+    # Not an error: programs ask so whether it has one.
+    return ffi.cast("struct ibv_qp_ex *", qp) if isinstance(value, verbs.QPEx) else ffi.NULL
+
+
+@handler
+def wr_start(qp: Any) -> None:
+    """
+    Begin a batch.
+    """
+    value = _queuePair(qp)
+    _failures.pop(value, None)
+    value.wr_start()
+
+
+@handler
+def wr_complete(qp: Any) -> int:
+    """
+    Post the batch.
+    """
+    value = _queuePair(qp)
+    failed = _failures.pop(value, None)
+    if failed is not None:
+        value.wr_abort()
+        raise failed
+    value.wr_complete()
+    return 0
+
+
+@handler
+def wr_abort(qp: Any) -> None:
+    """
+    Drop the batch.
+    """
+    value = _queuePair(qp)
+    _failures.pop(value, None)
+    value.wr_abort()
+
+
+@handler
+@_builder
+def wr_send(qp: Any) -> None:
+    """
+    Begin a SEND.
+    """
+    _begun(qp).wr_send()
+
+
+@handler
+@_builder
+def wr_send_imm(qp: Any, data: int) -> None:
+    """
+    Begin a SEND with immediate data.
+    """
+    _begun(qp).wr_send_imm(storedImmediate(data))
+
+
+@handler
+@_builder
+def wr_send_inv(qp: Any, rkey: int) -> None:
+    """
+    Begin a SEND that invalidates a window.
+    """
+    _begun(qp).wr_send_inv(rkey)
+
+
+@handler
+@_builder
+def wr_send_tso(qp: Any, hdr: Any, size: int, mss: int) -> None:
+    """
+    Nothing: there are no segmented sends.
+    """
+    _begun(qp)
+    raise unsupported()
+
+
+@handler
+@_builder
+def wr_rdma_read(qp: Any, rkey: int, addr: int) -> None:
+    """
+    Begin a READ.
+    """
+    _begun(qp).wr_rdma_read(rkey, addr)
+
+
+@handler
+@_builder
+def wr_rdma_write(qp: Any, rkey: int, addr: int) -> None:
+    """
+    Begin a WRITE.
+    """
+    _begun(qp).wr_rdma_write(rkey, addr)
+
+
+@handler
+@_builder
+def wr_rdma_write_imm(qp: Any, rkey: int, addr: int, data: int) -> None:
+    """
+    Begin a WRITE with immediate data.
+    """
+    _begun(qp).wr_rdma_write_imm(rkey, addr, storedImmediate(data))
+
+
+@handler
+@_builder
+def wr_atomic_cmp_swp(qp: Any, rkey: int, addr: int, compare: int, swap: int) -> None:
+    """
+    Begin a compare-and-swap.
+    """
+    _begun(qp).wr_atomic_cmp_swp(rkey, addr, compare, swap)
+
+
+@handler
+@_builder
+def wr_atomic_fetch_add(qp: Any, rkey: int, addr: int, add: int) -> None:
+    """
+    Begin a fetch-and-add.
+    """
+    _begun(qp).wr_atomic_fetch_add(rkey, addr, add)
+
+
+@handler
+@_builder
+def wr_local_inv(qp: Any, rkey: int) -> None:
+    """
+    Begin a local invalidate.
+    """
+    _begun(qp).wr_local_inv(rkey)
+
+
+@handler
+@_builder
+def wr_bind_mw(qp: Any, mw: Any, rkey: int, info: Any) -> None:
+    """
+    Begin the bind of a type 2 window.
+    """
+    value = _begun(qp)
+    given(info)
+    value.wr_bind_mw(objectOf(mw, "ibv_mw"), rkey, bindInfo(info))
+
+
+@handler
+@_builder
+def wr_set_sge(qp: Any, lkey: int, addr: int, length: int) -> None:
+    """
+    Set the local buffer.
+    """
+    _queuePair(qp).wr_set_sge(verbs.SGE(addr, length, lkey))
+
+
+@handler
+@_builder
+def wr_set_sge_list(qp: Any, count: int, list: Any) -> None:
+    """
+    Set the local buffers.
+    """
+    _queuePair(qp).wr_set_sge_list(count, elements(list, count))
+
+
+@handler
+@_builder
+def wr_set_inline_data(qp: Any, addr: Any, length: int) -> None:
+    """
+    Set the inline data.
+    """
+    _queuePair(qp).wr_set_inline_data(addressOf(addr), length)
+
+
+@handler
+@_builder
+def wr_set_inline_data_list(qp: Any, count: int, list: Any) -> None:
+    """
+    Set the inline data, in pieces.
+    """
+    value = _queuePair(qp)
+    if count > limits.SCATTER_GATHER_ELEMENTS:
+        raise HandleError(f"A request has at most {limits.SCATTER_GATHER_ELEMENTS} pieces, not {count}")
+    if count:
+        given(list)
+    pieces = [verbs.DataBuffer(addressOf(each.addr), each.length) for each in list[0:count]] if count else []
+    value.wr_set_inline_data_list(count, pieces)
+
+
+@handler
+@_builder
+def wr_set_ud_addr(qp: Any, ah: Any, qpn: int, qkey: int) -> None:
+    """
+    Set the destination of a datagram.
+    """
+    _queuePair(qp).wr_set_ud_addr(objectOf(ah, "ibv_ah"), qpn, qkey)
+
+
+@handler
+@_builder
+def wr_set_xrc_srqn(qp: Any, srqn: int) -> None:
+    """
+    Nothing: there are no XRC queue pairs.
+    """
+    _queuePair(qp)
+    raise unsupported()

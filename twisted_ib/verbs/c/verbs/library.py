@@ -1,0 +1,16 @@
+"""
+The start of libibverbs in its process.
+"""
+
+from __future__ import annotations
+
+from _twisted_ib_verbs import ffi
+
+from twisted_ib.verbs.c.library import connect
+from twisted_ib.verbs.c.verbs import address, completion, device, extended, memory, queues, text, work
+from twisted_ib.verbs.c.verbs.table import TABLE
+
+#: The modules with handlers.
+MODULES = (address, completion, device, extended, memory, queues, text, work)
+
+connect(ffi, "verbs", TABLE)

@@ -1,0 +1,265 @@
+"""
+Protection domains, memory regions and windows, thread domains.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted_ib.verbs import pyverbs as verbs
+from twisted_ib.verbs.c.errors import unsupported
+from twisted_ib.verbs.c.functions import handler
+from twisted_ib.verbs.c.handles import handles
+from twisted_ib.verbs.c.pointers import addressOf, given
+from twisted_ib.verbs.c.verbs.structures import new, objectOf
+from twisted_ib.verbs.pyverbs.enums.device import IBV_ACCESS_OPTIONAL_RANGE, ibv_rereg_mr_flags
+
+
+class ThreadDomain:
+    """
+    A promise of the program that one thread uses what is in it, of which nothing is made here.
+    """
+
+    def close(self) -> None:
+        """
+        Nothing to release.
+        """
+
+
+def domainOf(context: Any, value: verbs.PD) -> Any:
+    """
+    @param context: the C{struct ibv_context} of a domain.
+    @param value: the domain.
+    @return: its C{struct ibv_pd}.
+    """
+    return new("ibv_pd", value, (context,), context=context, handle=value.handle)
+
+
+@handler
+def ibv_alloc_pd(context: Any) -> Any:
+    """
+    Allocate a protection domain.
+    """
+    return domainOf(context, verbs.PD(objectOf(context, "ibv_context")))
+
+
+@handler
+def ibv_dealloc_pd(pd: Any) -> int:
+    """
+    Free a protection domain.
+    """
+    handles.remove(addressOf(pd), "ibv_pd")
+    return 0
+
+
+@handler
+def ibv_import_pd(context: Any, handle: int) -> Any:
+    """
+    Nothing: the objects of a context are in one process.
+    """
+    raise unsupported()
+
+
+@handler
+def ibv_unimport_pd(pd: Any) -> None:
+    """
+    Nothing: none was imported.
+    """
+
+
+@handler
+def alloc_td(context: Any, attr: Any) -> Any:
+    """
+    Allocate a thread domain.
+    """
+    objectOf(context, "ibv_context")
+    given(attr)
+    if attr.comp_mask:
+        raise unsupported()
+    return new("ibv_td", ThreadDomain(), (context,), context=context)
+
+
+@handler
+def dealloc_td(td: Any) -> int:
+    """
+    Free a thread domain.
+    """
+    handles.remove(addressOf(td), "ibv_td")
+    return 0
+
+
+@handler
+def alloc_parent_domain(context: Any, attr: Any) -> Any:
+    """
+    Allocate a parent domain: another name of a protection domain.
+    """
+    owner = objectOf(context, "ibv_context")
+    given(attr)
+    pd = objectOf(attr.pd, "ibv_pd")
+    if attr.td:
+        objectOf(attr.td, "ibv_td")
+    # Its allocators are never called: the device needs no memory of the program.
+    value = verbs.ParentDomain(owner, verbs.ParentDomainInitAttr(pd))
+    parents = (context, attr.pd, attr.td)
+    return new("ibv_pd", value, parents, context=context, handle=value.handle)
+
+
+def _register(pd: Any, addr: Any, length: int, access: int, iova: int | None) -> Any:
+    domain = objectOf(pd, "ibv_pd")
+    # Null would be new memory of the device's.
+    given(addr)
+    # man ibv_reg_mr(3): rights of this range are hints, ignored where they are not known.
+    rights = access & ~IBV_ACCESS_OPTIONAL_RANGE & 0xFFFFFFFF
+    value = verbs.MREx(domain, length, rights, address=addressOf(addr), iova=iova)
+    return new(
+        "ibv_mr",
+        value,
+        (pd,),
+        context=pd.context,
+        pd=pd,
+        addr=addr,
+        length=length,
+        handle=value.handle,
+        lkey=value.lkey,
+        rkey=value.rkey,
+    )
+
+
+@handler
+def ibv_reg_mr(pd: Any, addr: Any, length: int, access: int) -> Any:
+    """
+    Register memory of the program.
+    """
+    return _register(pd, addr, length, access, None)
+
+
+@handler
+def ibv_reg_mr_iova(pd: Any, addr: Any, length: int, iova: int, access: int) -> Any:
+    """
+    Register memory that requests name by other addresses.
+    """
+    return _register(pd, addr, length, access, iova)
+
+
+@handler
+def ibv_reg_mr_iova2(pd: Any, addr: Any, length: int, iova: int, access: int) -> Any:
+    """
+    Register memory that requests name by other addresses.
+    """
+    return _register(pd, addr, length, access, iova)
+
+
+@handler
+def ibv_reg_dmabuf_mr(pd: Any, offset: int, length: int, iova: int, fd: int, access: int) -> Any:
+    """
+    Nothing: the memory of other devices cannot be reached.
+    """
+    raise unsupported()
+
+
+@handler
+def ibv_rereg_mr(mr: Any, flags: int, pd: Any, addr: Any, length: int, access: int) -> int:
+    """
+    Change a region; if it fails, with C{IBV_REREG_MR_ERR_INPUT}, which is -1, the region is as before.
+    """
+    value = objectOf(mr, "ibv_mr")
+    # Without this bit the domain is not looked at.
+    moves = bool(flags & ibv_rereg_mr_flags.IBV_REREG_MR_CHANGE_PD)
+    domain = objectOf(pd, "ibv_pd") if moves else None
+    value.rereg(flags, domain, addressOf(addr), length, access & ~IBV_ACCESS_OPTIONAL_RANGE)
+    if flags & ibv_rereg_mr_flags.IBV_REREG_MR_CHANGE_TRANSLATION:
+        mr.addr, mr.length = addr, length
+    if moves:
+        handles.move(addressOf(mr), addressOf(mr.pd), addressOf(pd))
+        mr.pd = pd
+    mr.lkey, mr.rkey = value.lkey, value.rkey
+    return 0
+
+
+@handler
+def ibv_dereg_mr(mr: Any) -> int:
+    """
+    Deregister memory.
+    """
+    handles.remove(addressOf(mr), "ibv_mr")
+    return 0
+
+
+@handler
+def ibv_import_mr(pd: Any, handle: int) -> Any:
+    """
+    Nothing: the objects of a context are in one process.
+    """
+    raise unsupported()
+
+
+@handler
+def ibv_unimport_mr(mr: Any) -> None:
+    """
+    Nothing: none was imported.
+    """
+
+
+@handler
+def ibv_import_dm(context: Any, handle: int) -> Any:
+    """
+    Nothing: there is no memory on the device.
+    """
+    raise unsupported()
+
+
+@handler
+def ibv_unimport_dm(dm: Any) -> None:
+    """
+    Nothing: none was imported.
+    """
+
+
+@handler
+def alloc_mw(pd: Any, type: int) -> Any:
+    """
+    Allocate a memory window.
+    """
+    value = verbs.MW(objectOf(pd, "ibv_pd"), int(type))
+    return new(
+        "ibv_mw",
+        value,
+        (pd,),
+        context=pd.context,
+        pd=pd,
+        rkey=value.rkey,
+        handle=value.handle,
+        type=int(type),
+    )
+
+
+def bindInfo(info: Any) -> verbs.MWBindInfo:
+    """
+    @param info: a C{struct ibv_mw_bind_info}.
+    @return: the part of a region.
+    """
+    return verbs.MWBindInfo(objectOf(info.mr, "ibv_mr"), info.addr, info.length, info.mw_access_flags)
+
+
+@handler
+def bind_mw(qp: Any, mw: Any, bind: Any) -> int:
+    """
+    Bind a window of type 1.
+    """
+    queue, window = objectOf(qp, "ibv_qp"), objectOf(mw, "ibv_mw")
+    given(bind)
+    queue.bind_mw(window, verbs.MWBind(bindInfo(bind.bind_info), bind.send_flags, bind.wr_id))
+    mw.rkey = window.rkey
+    return 0
+
+
+@handler
+def dealloc_mw(mw: Any) -> int:
+    """
+    Free a memory window.
+    """
+    handles.remove(addressOf(mw), "ibv_mw")
+    return 0
+
+
+__all__ = ["bindInfo", "domainOf"]

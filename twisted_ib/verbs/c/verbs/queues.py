@@ -1,0 +1,326 @@
+"""
+Queue pairs and shared receive queues.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from _twisted_ib_verbs import ffi
+
+from twisted_ib.verbs import pyverbs as verbs
+from twisted_ib.verbs.c.errors import unsupported
+from twisted_ib.verbs.c.functions import handler
+from twisted_ib.verbs.c.handles import handles
+from twisted_ib.verbs.c.pointers import addressOf, given
+from twisted_ib.verbs.c.verbs.address import gidOf, readAddress, writeAddress
+from twisted_ib.verbs.c.verbs.structures import copyFields, new, objectOf, optional, pointers
+from twisted_ib.verbs.pyverbs.enums.queues import (
+    ibv_qp_attr_mask,
+    ibv_qp_init_attr_mask,
+    ibv_srq_init_attr_mask,
+)
+
+#: The fields of C{struct ibv_qp_cap}, in the order of L{verbs.QPCap}.
+_SIZES = ("max_send_wr", "max_recv_wr", "max_send_sge", "max_recv_sge", "max_inline_data")
+_RECEIVE_SIZES = ("max_wr", "max_sge", "srq_limit")
+_M = ibv_qp_attr_mask
+#: The plain fields of C{struct ibv_qp_attr}, and the bit of each in the mask.
+_ATTRIBUTES = {
+    "qp_state": int(_M.IBV_QP_STATE),
+    "cur_qp_state": int(_M.IBV_QP_CUR_STATE),
+    "path_mtu": int(_M.IBV_QP_PATH_MTU),
+    "path_mig_state": int(_M.IBV_QP_PATH_MIG_STATE),
+    "qkey": int(_M.IBV_QP_QKEY),
+    "rq_psn": int(_M.IBV_QP_RQ_PSN),
+    "sq_psn": int(_M.IBV_QP_SQ_PSN),
+    "dest_qp_num": int(_M.IBV_QP_DEST_QPN),
+    "qp_access_flags": int(_M.IBV_QP_ACCESS_FLAGS),
+    "pkey_index": int(_M.IBV_QP_PKEY_INDEX),
+    "alt_pkey_index": int(_M.IBV_QP_ALT_PATH),
+    "en_sqd_async_notify": int(_M.IBV_QP_EN_SQD_ASYNC_NOTIFY),
+    "max_rd_atomic": int(_M.IBV_QP_MAX_QP_RD_ATOMIC),
+    "max_dest_rd_atomic": int(_M.IBV_QP_MAX_DEST_RD_ATOMIC),
+    "min_rnr_timer": int(_M.IBV_QP_MIN_RNR_TIMER),
+    "port_num": int(_M.IBV_QP_PORT),
+    "timeout": int(_M.IBV_QP_TIMEOUT),
+    "retry_cnt": int(_M.IBV_QP_RETRY_CNT),
+    "rnr_retry": int(_M.IBV_QP_RNR_RETRY),
+    "alt_port_num": int(_M.IBV_QP_ALT_PATH),
+    "alt_timeout": int(_M.IBV_QP_ALT_PATH),
+    "rate_limit": int(_M.IBV_QP_RATE_LIMIT),
+}
+_E = ibv_qp_init_attr_mask
+_S = ibv_srq_init_attr_mask
+#: Extended attributes that name objects which no device here has.
+_FOREIGN = int(_E.IBV_QP_INIT_ATTR_XRCD | _E.IBV_QP_INIT_ATTR_IND_TABLE | _E.IBV_QP_INIT_ATTR_RX_HASH)
+
+#: The functions of C{struct ibv_qp_ex}.
+_BUILDERS = pointers(
+    *(
+        name
+        for name, field in ffi.typeof("struct ibv_qp_ex").fields
+        if field.type.kind == "function" and name.startswith("wr_")
+    )
+)
+
+
+def _sizes(cap: Any) -> verbs.QPCap:
+    return verbs.QPCap(*(getattr(cap, name) for name in _SIZES))
+
+
+def initAttr(attr: Any) -> verbs.QPInitAttr:
+    """
+    @param attr: a C{struct ibv_qp_init_attr}.
+    @return: the attributes of a new queue pair.
+    @raise HandleError: a queue in it is none (EINVAL).
+    """
+    return verbs.QPInitAttr(
+        qp_type=attr.qp_type,
+        scq=optional(attr.send_cq, "ibv_cq"),
+        rcq=optional(attr.recv_cq, "ibv_cq"),
+        srq=optional(attr.srq, "ibv_srq"),
+        cap=_sizes(attr.cap),
+        sq_sig_all=1 if attr.sq_sig_all else 0,
+    )
+
+
+def queuePair(context: Any, pd: Any, attr: Any, value: verbs.QP, extended: bool = False) -> Any:
+    """
+    @param context: the C{struct ibv_context}.
+    @param pd: the C{struct ibv_pd}.
+    @param attr: the attributes it was created with; they get the sizes that it has.
+    @param value: the queue pair.
+    @param extended: whether programs may post by C{ibv_wr_*}.
+    @return: its C{struct ibv_qp}.
+    """
+    copyFields(value.query(0)[1], attr.cap, _SIZES)
+    whole = ffi.new("struct ibv_qp_ex *", _BUILDERS if extended else {})
+    structure = ffi.addressof(whole, "qp_base")
+    structure.context = context
+    structure.qp_context = attr.qp_context
+    structure.pd = pd
+    structure.send_cq = attr.send_cq
+    structure.recv_cq = attr.recv_cq
+    structure.srq = attr.srq
+    structure.handle = value.handle
+    structure.qp_num = value.qp_num
+    structure.qp_type = attr.qp_type
+    structure.state = value.qp_state
+    parents = (context, pd, attr.send_cq, attr.recv_cq, attr.srq)
+    handles.add(addressOf(structure), "ibv_qp", value, whole, map(addressOf, parents))
+    return structure
+
+
+@handler
+def ibv_create_qp(pd: Any, attr: Any) -> Any:
+    """
+    Create a queue pair.
+    """
+    domain = objectOf(pd, "ibv_pd")
+    given(attr)
+    return queuePair(pd.context, pd, attr, verbs.QP(domain, initAttr(attr)))
+
+
+@handler
+def create_qp_ex(context: Any, attr: Any) -> Any:
+    """
+    Create a queue pair with extended attributes.
+    """
+    owner = objectOf(context, "ibv_context")
+    given(attr)
+    mask = attr.comp_mask
+    if mask & _FOREIGN:
+        raise unsupported()
+    plain = initAttr(attr)
+    domain = objectOf(attr.pd, "ibv_pd") if mask & _E.IBV_QP_INIT_ATTR_PD else None
+    made = verbs.QPInitAttrEx(
+        qp_type=plain.qp_type,
+        scq=plain.send_cq,
+        rcq=plain.recv_cq,
+        srq=plain.srq,
+        cap=_sizes(attr.cap),
+        sq_sig_all=plain.sq_sig_all,
+        comp_mask=mask,
+        pd=domain,
+        create_flags=attr.create_flags if mask & _E.IBV_QP_INIT_ATTR_CREATE_FLAGS else 0,
+        max_tso_header=attr.max_tso_header if mask & _E.IBV_QP_INIT_ATTR_MAX_TSO_HEADER else 0,
+        send_ops_flags=attr.send_ops_flags if mask & _E.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS else 0,
+    )
+    extended = bool(mask & _E.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
+    value = (verbs.QPEx if extended else verbs.QP)(owner, made)
+    return queuePair(context, attr.pd, attr, value, extended)
+
+
+@handler
+def ibv_modify_qp(qp: Any, attr: Any, mask: int) -> int:
+    """
+    Change the state or attributes of a queue pair.
+    """
+    value = objectOf(qp, "ibv_qp")
+    given(attr)
+    made = verbs.QPAttr(port_num=0)
+    for name, bit in _ATTRIBUTES.items():
+        # Programs leave what the mask does not have as it was on the stack.
+        if mask & bit:
+            setattr(made, name, getattr(attr, name))
+    if mask & _M.IBV_QP_AV:
+        made.ah_attr = readAddress(attr.ah_attr)
+    if mask & _M.IBV_QP_ALT_PATH:
+        made.alt_ah_attr = readAddress(attr.alt_ah_attr)
+    if mask & _M.IBV_QP_CAP:
+        made.cap = _sizes(attr.cap)
+    value.modify(made, mask)
+    qp.state = value.qp_state
+    return 0
+
+
+@handler
+def ibv_query_qp(qp: Any, attr: Any, mask: int, init: Any) -> int:
+    """
+    The attributes of a queue pair.
+    """
+    value = objectOf(qp, "ibv_qp")
+    given(attr, init)
+    made, created = value.query(mask)
+    copyFields(made, attr, _ATTRIBUTES)
+    attr.sq_draining = made.sq_draining
+    copyFields(created, attr.cap, _SIZES)
+    writeAddress(made.ah_attr, attr.ah_attr)
+    writeAddress(made.alt_ah_attr, attr.alt_ah_attr)
+    copyFields(created, init.cap, _SIZES)
+    init.qp_context = qp.qp_context
+    init.send_cq, init.recv_cq, init.srq = qp.send_cq, qp.recv_cq, qp.srq
+    init.qp_type, init.sq_sig_all = qp.qp_type, created.sq_sig_all
+    qp.state = made.qp_state
+    return 0
+
+
+@handler
+def ibv_query_qp_data_in_order(qp: Any, op: int, flags: int) -> int:
+    """
+    Whether the octets of a message are written in order.
+    """
+    return objectOf(qp, "ibv_qp").query_data_in_order(int(op), flags)
+
+
+@handler
+def ibv_destroy_qp(qp: Any) -> int:
+    """
+    Destroy a queue pair.
+    """
+    handles.remove(addressOf(qp), "ibv_qp")
+    return 0
+
+
+@handler
+def ibv_attach_mcast(qp: Any, gid: Any, lid: int) -> int:
+    """
+    Receive the datagrams of a group.
+    """
+    value = objectOf(qp, "ibv_qp")
+    given(gid)
+    value.attach_mcast(gidOf(gid), lid)
+    return 0
+
+
+@handler
+def ibv_detach_mcast(qp: Any, gid: Any, lid: int) -> int:
+    """
+    Leave a group.
+    """
+    value = objectOf(qp, "ibv_qp")
+    given(gid)
+    value.detach_mcast(gidOf(gid), lid)
+    return 0
+
+
+@handler
+def ibv_set_ece(qp: Any, ece: Any) -> int:
+    """
+    Choose a vendor's options, of which there are none.
+    """
+    value = objectOf(qp, "ibv_qp")
+    given(ece)
+    value.set_ece(verbs.ECE(ece.vendor_id, ece.options, ece.comp_mask))
+    return 0
+
+
+@handler
+def ibv_query_ece(qp: Any, ece: Any) -> int:
+    """
+    A vendor's options, of which there are none.
+    """
+    value = objectOf(qp, "ibv_qp")
+    given(ece)
+    value.query_ece()
+    return 0
+
+
+def _receiveQueue(pd: Any, attr: Any, value: verbs.SRQ) -> Any:
+    # man ibv_create_srq(3): the structure gets the sizes that it has.
+    copyFields(value.query(), attr.attr, _RECEIVE_SIZES[:2])
+    fields = {"context": pd.context, "srq_context": attr.srq_context, "pd": pd, "handle": value.handle}
+    return new("ibv_srq", value, (pd.context, pd), **fields)
+
+
+def _receiveSizes(attr: Any) -> verbs.SrqAttr:
+    return verbs.SrqAttr(*(getattr(attr, name) for name in _RECEIVE_SIZES))
+
+
+@handler
+def ibv_create_srq(pd: Any, attr: Any) -> Any:
+    """
+    Create a shared receive queue.
+    """
+    domain = objectOf(pd, "ibv_pd")
+    given(attr)
+    return _receiveQueue(pd, attr, verbs.SRQ(domain, verbs.SrqInitAttr(_receiveSizes(attr.attr))))
+
+
+@handler
+def create_srq_ex(context: Any, attr: Any) -> Any:
+    """
+    Create a shared receive queue with extended attributes.
+    """
+    owner = objectOf(context, "ibv_context")
+    given(attr)
+    made = verbs.SrqInitAttrEx(*(getattr(attr.attr, name) for name in _RECEIVE_SIZES))
+    made.comp_mask = attr.comp_mask
+    made.srq_type = attr.srq_type if attr.comp_mask & _S.IBV_SRQ_INIT_ATTR_TYPE else 0
+    made.pd = objectOf(attr.pd, "ibv_pd") if attr.comp_mask & _S.IBV_SRQ_INIT_ATTR_PD else None
+    return _receiveQueue(attr.pd, attr, verbs.SRQ(owner, made))
+
+
+@handler
+def ibv_modify_srq(srq: Any, attr: Any, mask: int) -> int:
+    """
+    Change the size or the limit of a shared receive queue.
+    """
+    value = objectOf(srq, "ibv_srq")
+    given(attr)
+    value.modify(_receiveSizes(attr), mask)
+    return 0
+
+
+@handler
+def ibv_query_srq(srq: Any, attr: Any) -> int:
+    """
+    The size and the limit of a shared receive queue.
+    """
+    value = objectOf(srq, "ibv_srq")
+    given(attr)
+    copyFields(value.query(), attr, _RECEIVE_SIZES)
+    return 0
+
+
+@handler
+def ibv_destroy_srq(srq: Any) -> int:
+    """
+    Destroy a shared receive queue.
+    """
+    handles.remove(addressOf(srq), "ibv_srq")
+    return 0
+
+
+__all__ = ["initAttr", "queuePair"]

@@ -1,0 +1,90 @@
+"""
+Structures of C: their addresses, their fields, and the objects behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from _twisted_ib_verbs import ffi, lib
+
+from twisted_ib.verbs.c.errors import HandleError
+from twisted_ib.verbs.c.handles import handles
+from twisted_ib.verbs.c.pointers import addressOf
+
+#: Octets by which a program's structure may be longer than this library's.
+LARGEST_STRUCTURE = 1 << 16
+
+
+def new(kind: str, value: Any, parents: Iterable[Any] = (), **fields: Any) -> Any:
+    """
+    Make the structure of an object.
+
+    @param kind: its name in C.
+    @param value: the object.
+    @param parents: pointers to the structures of what it uses; null ones are left out.
+    @param fields: the values of fields; the others are 0.
+    @return: the pointer to it.
+    """
+    structure = ffi.new(f"struct {kind} *", fields)
+    handles.add(addressOf(structure), kind, value, structure, map(addressOf, parents))
+    return structure
+
+
+def objectOf(pointer: Any, *kinds: str) -> Any:
+    """
+    @return: the object of a structure.
+    @raise HandleError: it is none of the kinds, or was destroyed (EINVAL).
+    """
+    return handles.get(addressOf(pointer), *kinds)
+
+
+def optional(pointer: Any, *kinds: str) -> Any:
+    """
+    @return: the object of a structure; L{None} for a null pointer.
+    @raise HandleError: it is none of the kinds, or was destroyed (EINVAL).
+    """
+    return handles.optional(addressOf(pointer), *kinds)
+
+
+def copyFields(source: Any, target: Any, names: Iterable[str]) -> None:
+    """
+    Copy attributes of an object into fields of a structure.
+    """
+    for name in names:
+        setattr(target, name, getattr(source, name))
+
+
+def copyPart(target: Any, made: Any, size: int) -> None:
+    """
+    Copy a structure into a program's, which may have been compiled with an older or a newer header.
+
+    @param target: the program's.
+    @param made: the structure.
+    @param size: octets of the program's; those that this one does not have become 0.
+    """
+    here = ffi.buffer(made)[:size]
+    # A structure has some kilobytes at most: a larger size is a fault of the program.
+    if size - len(here) > LARGEST_STRUCTURE:
+        raise HandleError(f"A structure has no {size} octets")
+    ffi.memmove(target, here + bytes(size - len(here)), size)
+
+
+def pointers(*names: str) -> dict[str, Any]:
+    """
+    @param names: of functions of the table without a version, which are those of fields.
+    @return: pointers to them, for the fields of a structure.
+    """
+    return {name: ffi.addressof(lib, f"exported_{name}") for name in names}
+
+
+__all__ = [
+    "LARGEST_STRUCTURE",
+    "copyFields",
+    "copyPart",
+    "new",
+    "objectOf",
+    "optional",
+    "pointers",
+]

@@ -1,0 +1,150 @@
+"""
+Conversion of verbs' work requests and their chains to those of the core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from twisted_ib.errors import HCAError
+from twisted_ib.hca.queues import requests
+from twisted_ib.hca.queues.requests import ReceiveRequest, SendOpcode, SendRequest
+from twisted_ib.hca.services.operations.rows import OPERATIONS
+from twisted_ib.verbs.pyverbs.base.base import checked
+from twisted_ib.verbs.pyverbs.base.errors import PyverbsError, PyverbsUserError
+from twisted_ib.verbs.pyverbs.base.mem_alloc import processMemory
+from twisted_ib.verbs.pyverbs.base.mwbind import MWBindInfo
+from twisted_ib.verbs.pyverbs.base.verb import invalid, unsupported
+from twisted_ib.verbs.pyverbs.base.wr import SGE, RecvWR, SendWR, storedImmediate
+from twisted_ib.verbs.pyverbs.enums.queues import ibv_send_flags, ibv_wr_opcode
+
+# IBV_SEND_IP_CSUM is left out: a checksum offload, which no device here has.
+_FLAGS = int(
+    ibv_send_flags.IBV_SEND_FENCE
+    | ibv_send_flags.IBV_SEND_SIGNALED
+    | ibv_send_flags.IBV_SEND_SOLICITED
+    | ibv_send_flags.IBV_SEND_INLINE
+)
+_INLINE = int(ibv_send_flags.IBV_SEND_INLINE)
+# libibverbs/verbs.h: imm_data and invalidate_rkey share a union.
+_INVALIDATING = frozenset((int(ibv_wr_opcode.IBV_WR_LOCAL_INV), int(ibv_wr_opcode.IBV_WR_SEND_WITH_INV)))
+_SUPPORTED = {int(each.opcode): each.opcode for each in OPERATIONS}
+_OPCODES = frozenset(int(opcode) for opcode in SendOpcode)
+
+
+def pieces(sges: Iterable[SGE]) -> list[requests.SGE]:
+    """
+    @return: scatter/gather elements, as the core has them.
+    """
+    return [requests.SGE(sge.addr, sge.length, sge.lkey) for sge in sges]
+
+
+def gather(device: Any, pieces: Iterable[requests.SGE]) -> bytes:
+    """
+    @return: the octets of an inline request, read now.  They may be memory of the process.
+    @raise PyverbsRDMAError: there is no such memory (EINVAL, EFAULT).
+    """
+    # man ibv_post_send(3): with IBV_SEND_INLINE the lkey is not checked and the buffer may be reused at once.
+    return b"".join([_octets(device, piece.address, piece.length, piece.key) for piece in pieces])
+
+
+def _octets(device: Any, address: int, length: int, key: int) -> memoryview | bytes:
+    if not length:
+        return b""
+    regions = device.memory.regions
+    # Regions first: their addresses are random names, which the process cannot dereference.
+    for region in [regions[key]] if key in regions else regions.values():
+        start = address - region.address
+        if 0 <= start <= region.length - length:
+            view: memoryview = region.view
+            return view[start : start + length]
+    # A valid key with an address outside of its region is a fault of the program, not a plain pointer.
+    if key in regions:
+        raise invalid(f"The memory region of key {key:#x} has no {length} octets at {address:#x}")
+    return processMemory(address, length, False)
+
+
+def windowBind(mw: Any, info: MWBindInfo, key: int | None) -> requests.WindowBind:
+    """
+    @param key: the rkey that the window will have; None for a random one.
+    @return: the bind, as the core has it.
+    """
+    mw._check()
+    region: Any = info.mr
+    # Now, not at execution: the core object of a closed region must not reach the send queue.
+    region._check()
+    return requests.WindowBind(mw._core, region._core, info.addr, info.length, int(info.mw_access_flags), key)
+
+
+def sendRequest(device: Any, wr: SendWR) -> SendRequest:
+    """
+    @param device: the core's.
+    @return: the request, as the core has it.
+    @raise PyverbsRDMAError: it is invalid (EINVAL) or not supported (EOPNOTSUPP).
+    """
+    code, flags = wr._opcode, wr._send_flags
+    opcode = _SUPPORTED.get(code)
+    if opcode is None:
+        if code not in _OPCODES:
+            raise invalid(f"Failed to post send: there is no opcode {code}")
+        raise unsupported("Failed to post send")
+    pieces = wr._pieces
+    if wr._sges is not None or len(pieces) != wr._num_sge:
+        pieces = wr.pieces()
+    if flags & _INLINE:
+        request = SendRequest(wr._wr_id, opcode, (), flags & _FLAGS)
+        request.inline = gather(device, pieces)
+    else:
+        request = SendRequest(wr._wr_id, opcode, pieces, flags & _FLAGS)
+    value = wr._imm_data
+    if code in _INVALIDATING:
+        request.invalidateKey = value
+    elif value:
+        request.immediate = storedImmediate(value)
+    if wr.target is not None:
+        wr.target.fill(request)
+    bind = wr.bind_mw
+    if bind is not None:
+        request.bind = windowBind(bind.mw, bind.bind_info, bind.rkey)
+    return request
+
+
+def copyRequest(wr: Any, bad: Any) -> None:
+    """
+    Tell a program which request of a chain failed.
+
+    @param bad: is overwritten with C{wr}, unless it is L{None}.
+    """
+    # In C bad_wr points into the caller's chain; a Python caller passes an object that is filled in.
+    if bad is not None:
+        vars(checked(bad, type(wr))).update(vars(wr))
+
+
+def postReceives(post: Callable[[ReceiveRequest], object], wr: RecvWR, bad: RecvWR | None) -> None:
+    """
+    Post a chain of receives.
+
+    @param post: posts one.
+    @param bad: is overwritten with the request that failed; those before it stay posted.
+    """
+    chain: RecvWR | None = wr
+    try:
+        while chain is not None:
+            post(ReceiveRequest(chain._wr_id, chain.pieces()))
+            chain = chain.next_wr
+    except (HCAError, PyverbsError):
+        copyRequest(chain, bad)
+        raise
+
+
+def listed(sges: Sequence[SGE], num_sge: int) -> list[SGE]:
+    """
+    @return: copies of the first C{num_sge} elements.
+    @raise PyverbsUserError: there are fewer.
+    """
+    chosen = list(sges)[:num_sge]
+    if len(chosen) < num_sge:
+        raise PyverbsUserError(f"num_sge is {num_sge}, but there are {len(chosen)} SGEs")
+    # Copies, as copy_sg_array in pyverbs/wr.pyx: a later change of the caller's element has no effect.
+    return [SGE(sge.addr, sge.length, sge.lkey) for sge in chosen]

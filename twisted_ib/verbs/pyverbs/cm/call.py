@@ -1,0 +1,104 @@
+"""
+The parts that connections and datagram services share: private data header and path resolution.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twisted_ib.errors import HCAError
+from twisted_ib.hca.connection.rdmacm import RDMACMHeader, gidNumber
+from twisted_ib.verbs.pyverbs.enums.cm import rdma_port_space
+
+if TYPE_CHECKING:
+    from twisted_ib.verbs.pyverbs.cm.identifier import Identifier
+
+
+class Call:
+    """
+    One identifier's connection attempt or lookup.
+    """
+
+    def __init__(self, identifier: Identifier) -> None:
+        self._identifier = identifier
+        self._route: Any = None
+        self._isDone = False
+        self._isForgotten = False
+
+    def header(self) -> bytes:
+        """
+        The header before the active side's private data; empty in C{RDMA_PS_IB}.
+        """
+        identifier = self._identifier
+        here, there = identifier.source, identifier.destination
+        # IBTA vol. 1 annex A11: IP port spaces carry the IP addresses and the source port in private data.
+        # AF_IB identifiers have no header (Linux cma.c, cma_user_data_offset).
+        if identifier.portSpace == rdma_port_space.RDMA_PS_IB or here is None or there is None:
+            return b""
+        return RDMACMHeader(here.host, here.port, there.host).pack()
+
+    def findPath(self) -> None:
+        """
+        Resolve the path to the peer; calls C{pathFound} or C{pathNotFound}, perhaps before this returns.
+        """
+        identifier = self._identifier
+        there = identifier.destination
+        assert there is not None
+        device = identifier.device
+        found: list[Any] = []
+        try:
+            # IBTA vol. 1 4.1.1: a link-local GID holds the HCA's GUID; RDMA_PS_IB may address an HCA by it,
+            # and no service lookup is needed.
+            if identifier.portSpace == rdma_port_space.RDMA_PS_IB and there.host.startswith("fe80:"):
+                found.append(device.reach(gidNumber(there.host), self))
+            else:
+                found.append(device.connect(identifier.portSpace, there.host, there.port, self))
+        except HCAError as error:
+            self.pathNotFound(error)
+            return
+        # The device may have answered from within the call; its search object is then stale.
+        if not self._isDone:
+            self._route = found[0]
+
+    def pathReady(self, path: Any) -> None:
+        """
+        Called by the device with the path.
+        """
+        self._route, self._isDone = None, True
+        if self._isForgotten:
+            return
+        try:
+            self.pathFound(path)
+        # An error from pathFound has no caller to go to: turn it into the event that Linux reports.
+        except HCAError as error:
+            self.pathNotFound(error)
+
+    def connectFailed(self, error: HCAError) -> None:
+        """
+        Called by the device if there is no path.
+        """
+        self._route, self._isDone = None, True
+        if not self._isForgotten:
+            self.pathNotFound(error)
+
+    def pathFound(self, path: Any) -> None:
+        """
+        Send the first message over the path.
+        """
+        raise NotImplementedError
+
+    def pathNotFound(self, error: HCAError) -> None:
+        """
+        Report the failure.
+        """
+        raise NotImplementedError
+
+    def forgetPath(self) -> None:
+        """
+        Cancel the path resolution.
+        """
+        # Not every search can be cancelled; a late answer must not reach a closed identifier.
+        self._isForgotten = True
+        route, self._route = self._route, None
+        if route is not None and hasattr(route, "cancel"):
+            route.cancel()

@@ -1,0 +1,441 @@
+"""
+Queue pairs.  Source: rdma-core 65, C{pyverbs/qp.pyx}, C{libibverbs/verbs.c}.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted_ib.errors import HCAError
+from twisted_ib.hca.base.states import ATTRIBUTE_NAMES, QPState, QPType, transitionRule
+from twisted_ib.hca.queues.requests import SendOpcode, SendRequest
+from twisted_ib.hca.services.work import WorkQueues
+from twisted_ib.verbs.core.hub import hub, locked
+from twisted_ib.verbs.pyverbs.base.addr import GID, AHAttr
+from twisted_ib.verbs.pyverbs.base.base import checked, named, table
+from twisted_ib.verbs.pyverbs.base.errors import PyverbsError
+from twisted_ib.verbs.pyverbs.base.mwbind import MWBind
+from twisted_ib.verbs.pyverbs.base.posting import copyRequest, postReceives, sendRequest, windowBind
+from twisted_ib.verbs.pyverbs.base.verb import check, closing, deferredCloses, failure, unsupported, verb
+from twisted_ib.verbs.pyverbs.base.wr import RecvWR, SendWR
+from twisted_ib.verbs.pyverbs.enums.device import ibv_mtu, ibv_mw_type
+from twisted_ib.verbs.pyverbs.enums.queues import ibv_qp_attr_mask, ibv_qp_state, ibv_qp_type
+from twisted_ib.verbs.pyverbs.objects.ah import addressAttr, addressVector
+from twisted_ib.verbs.pyverbs.objects.cq import PolledQueue
+from twisted_ib.verbs.pyverbs.objects.device import Context
+from twisted_ib.verbs.pyverbs.objects.mr import MW
+from twisted_ib.verbs.pyverbs.objects.pd import PD
+from twisted_ib.verbs.pyverbs.objects.srq import SRQ
+from twisted_ib.verbs.pyverbs.qp.qpattr import QPAttr, QPCap, QPInitAttr, QPInitAttrEx
+from twisted_ib.verbs.pyverbs.qp.qpcreation import FAILED, capabilities, checkExtended, domain, queues
+from twisted_ib.verbs.pyverbs.qp.qplacks import UnsupportedQPVerbs
+
+_TYPES = {int(kind): kind for kind in QPType}
+_STATE = int(ibv_qp_attr_mask.IBV_QP_STATE)
+_AV = int(ibv_qp_attr_mask.IBV_QP_AV)
+_CUR_STATE = int(ibv_qp_attr_mask.IBV_QP_CUR_STATE)
+# IBTA vol. 1 9.7.1: 24 bits; C's fields have 32, and programs put random numbers there.
+_PSN_BITS = 0xFFFFFF
+#: The attributes of modify and query, by their bits.
+_BY_BIT = {int(bit): name for name, bit in ATTRIBUTE_NAMES.items() if name != "qp_state"}
+
+
+class _Consumer:
+    """
+    The stream interface of a core queue pair, of which verbs have no use.
+    """
+
+    def failed(self, reason: Exception) -> None:
+        """
+        Nothing to do: completions and asynchronous events tell the program.
+        """
+
+    def forked(self) -> None:
+        """
+        Nothing to do: the objects are the parent's.
+        """
+
+    def resume(self) -> None:
+        """
+        Nothing to do: verbs report a full queue at once (ENOMEM).
+        """
+
+
+class QP(UnsupportedQPVerbs):
+    """
+    A queue pair (IBTA vol. 1 10.2.4).
+
+    @ivar scq: the completion queue of its sends.
+    @ivar rcq: that of its receives.
+    @ivar srq: the shared receive queue, or None.
+    """
+
+    _failed = FAILED
+
+    def __init__(
+        self, creator: Any, init_attr: QPInitAttr | QPInitAttrEx, qp_attr: QPAttr | None = None
+    ) -> None:
+        """
+        Create a queue pair.
+
+        @param creator: a L{PD}, or a L{Context} if C{init_attr} has the domain.
+        @param qp_attr: if given, the queue pair goes to INIT with these attributes, a datagram queue pair to
+            RTS.
+        @raise PyverbsRDMAError: the attributes are invalid (EINVAL) or not supported (EOPNOTSUPP), or there
+            are too many queue pairs (ENOMEM).
+        """
+        super().__init__()
+        if not isinstance(init_attr, (QPInitAttr, QPInitAttrEx)):
+            raise TypeError(f"Expected QPInitAttr or QPInitAttrEx, got {type(init_attr).__name__}")
+        if qp_attr is not None:
+            checked(qp_attr, QPAttr)
+        self._create(creator, init_attr)
+        if qp_attr is not None:
+            try:
+                # pyverbs/qp.pyx: as far towards RTS as possible; a connected queue pair needs the peer's
+                # number for RTR.
+                if self.qp_type == ibv_qp_type.IBV_QPT_UD:
+                    self.to_rts(qp_attr)
+                else:
+                    self.to_init(qp_attr)
+            # The constructor fails as a whole, where pyverbs leaves a queue pair in RESET to the garbage
+            # collector.
+            except BaseException:
+                self.close()
+                raise
+
+    # -- creation
+
+    @verb()
+    def _create(self, creator: Any, init_attr: QPInitAttr | QPInitAttrEx) -> None:
+        kind = _TYPES.get(init_attr.qp_type)
+        pd = domain(creator, init_attr)
+        traits = pd._device.traits
+        if kind is None or kind not in traits.services:
+            raise unsupported(f"{self._failed}: type {init_attr.qp_type}")
+        if isinstance(init_attr, QPInitAttrEx):
+            checkExtended(init_attr, kind, traits)
+        scq, rcq, srq = queues(pd, init_attr)
+        sizes = capabilities(init_attr, srq)
+        assert pd.ctx is not None
+        self._device = device = pd._device
+        self._core = core = device.createQueuePair(_Consumer(), kind)
+        try:
+            self._work = WorkQueues(
+                core,
+                pd._core,
+                scq._core,
+                rcq._core,
+                device.timers,
+                sizes,
+                None if srq is None else srq._core,
+                bool(init_attr.sq_sig_all),
+            )
+        except BaseException:
+            core.close()
+            raise
+        self._events = events = pd.ctx._events
+        # IBTA vol. 1 11.6.3.1: affiliated events, COMM_EST and SQ_DRAINED among them.
+        core.onEvent = events.add
+        # A program of verbs keeps RTS and its receives when the peer's process ends, as with an adapter.
+        core.failsWithPath = False
+        self._init_attr = init_attr
+        self._sigAll = init_attr.sq_sig_all
+        self.pd: PD | None = pd
+        self.context: Context | None = creator if isinstance(creator, Context) else None
+        self.scq: PolledQueue | None = scq
+        self.rcq: PolledQueue | None = rcq
+        self.srq: SRQ | None = srq
+
+        # A plain function of core objects only: see VerbsObject._opened.
+        def close() -> None:
+            core.close()
+            # Events of a destroyed queue pair would name an object that the program no longer has.
+            events.forget(core)
+
+        self._opened(closing(device, close), pd, scq, rcq, srq, self.context)
+
+    def _closed(self) -> None:
+        self.pd = self.context = self.scq = self.rcq = self.srq = None
+
+    # -- states
+
+    def _step(self, qp_attr: QPAttr, old: QPState, new: QPState) -> None:
+        self._check()
+        rule = transitionRule(self._core.type, old, new)
+        assert rule is not None
+        qp_attr.qp_state = int(new)
+        # Only the required attributes, as _get_comp_mask in pyverbs/qp.pyx: the optional ones keep their
+        # values.
+        self._modify(qp_attr, int(rule[0]) | _STATE)
+
+    @verb("Failed to modify QP state to init")
+    def to_init(self, qp_attr: QPAttr) -> None:
+        """
+        Modify from RESET to INIT.
+
+        @param qp_attr: the attributes that the transition needs; its C{qp_state} is set.
+        @raise PyverbsRDMAError: the transition or an attribute is invalid (EINVAL); so too in L{to_rtr} and
+            L{to_rts}.
+        """
+        self._step(checked(qp_attr, QPAttr), QPState.RESET, QPState.INIT)
+
+    @verb("Failed to modify QP state to RTR")
+    def to_rtr(self, qp_attr: QPAttr) -> None:
+        """
+        Modify to RTR, from RESET or INIT; parameters as in L{to_init}.
+        """
+        # pyverbs/qp.pyx: any other state is taken for RESET.
+        if self.qp_state != ibv_qp_state.IBV_QPS_INIT:
+            self.to_init(qp_attr)
+        self._step(checked(qp_attr, QPAttr), QPState.INIT, QPState.RTR)
+
+    @verb("Failed to modify QP state to RTS")
+    def to_rts(self, qp_attr: QPAttr) -> None:
+        """
+        Modify to RTS, from RESET, INIT or RTR; parameters as in L{to_init}.
+        """
+        if self.qp_state != ibv_qp_state.IBV_QPS_RTR:
+            self.to_rtr(qp_attr)
+        self._step(checked(qp_attr, QPAttr), QPState.RTR, QPState.RTS)
+
+    @verb("Failed to modify QP")
+    def modify(self, qp_attr: QPAttr, comp_mask: int) -> None:
+        """
+        Change the state or attributes.
+
+        @param comp_mask: which attributes are valid, bits of C{ibv_qp_attr_mask}.
+        @raise PyverbsRDMAError: the transition or an attribute is invalid (EINVAL); nothing changes then.
+        """
+        self._check()
+        self._modify(checked(qp_attr, QPAttr), int(comp_mask))
+
+    def _modify(self, attr: QPAttr, mask: int) -> None:
+        core = self._core
+        check(not mask & ~sum(_BY_BIT, _STATE), f"Failed to modify QP: mask {mask:#x}")
+        state = core.state
+        if mask & _STATE:
+            # IBV_QPS_UNKNOWN is a result of a query only.
+            check(attr.qp_state <= QPState.ERR, f"Failed to modify QP: state {attr.qp_state}")
+            state = QPState(attr.qp_state)
+        values = {name: getattr(attr, name) for bit, name in _BY_BIT.items() if mask & bit}
+        for name in ("rq_psn", "sq_psn"):
+            if name in values:
+                values[name] &= _PSN_BITS
+        if mask & _AV:
+            address: AHAttr = values["ah_attr"]
+            # The path that the communication manager has resolved is kept: address resolution need not run
+            # again, and with its GID alone a host with several HCAs would be ambiguous.
+            linkLayer = self._device.port.linkLayer
+            values["ah_attr"] = address.path or addressVector(address, linkLayer, "Failed to modify QP")
+        # IBTA vol. 1 10.3.1: the core checks the transition table before it changes anything.
+        core.modify(state, **values)
+        if state is QPState.RESET:
+            # As Mellanox' drivers (mlx5_cq_clean): flushed completions of before would mix with those of
+            # requests that are posted from now on.
+            for queue in (self._work.sendCompletions, self._work.receiveCompletions):
+                queue.discard(core.number)
+
+    @verb("Failed to query QP")
+    def query(self, attr_mask: int) -> tuple[QPAttr, QPInitAttr]:
+        """
+        @param attr_mask: the wanted attributes, bits of C{ibv_qp_attr_mask}; all are returned.
+        @return: the present attributes, and those of the creation.
+        """
+        self._check()
+        found = self._core.query()
+        # Not QPAttr's defaults, which are for RESET to INIT.
+        attr = QPAttr(found["qp_state"], found["cur_qp_state"], 0, 0)
+        for name, value in found.items():
+            if name == "cap":
+                attr.cap = self._sizes()
+            elif name == "ah_attr":
+                attr.ah_attr = self._address(value)
+            elif name == "alt_ah_attr":
+                if isinstance(value, AHAttr):
+                    attr.alt_ah_attr = value
+            elif hasattr(attr, name):
+                setattr(attr, name, int(value or 0))
+        # A UD queue pair is given no path MTU; its datagrams are one packet of up to the port's MTU (IBTA
+        # vol. 1 9.8.3).
+        if not attr.path_mtu and self._core.type is QPType.UD:
+            attr.path_mtu = ibv_mtu.IBV_MTU_4096
+        return attr, self._created()
+
+    def _sizes(self) -> QPCap:
+        sizes = self._work.capabilities
+        return QPCap(sizes.sends, sizes.receives, sizes.pieces, sizes.receivePieces, sizes.inline)
+
+    def _created(self) -> QPInitAttr:
+        made = self._init_attr
+        return QPInitAttr(
+            made.qp_type, made.qp_context, self.scq, self.rcq, self.srq, self._sizes(), self._sigAll
+        )
+
+    @staticmethod
+    def _address(value: Any) -> AHAttr:
+        # A resolved path of the communication manager is no address vector; it is passed through C{path}, so
+        # that a program may modify another queue pair with what it queried.
+        gid = getattr(getattr(value, "peer", None), "gid", None)
+        attr = addressAttr(value)
+        if gid is not None:
+            attr.is_global, attr.port_num, attr.path = 1, 1, value
+            attr.dgid = gid.to_bytes(16, "big").hex(":", 2)
+        return attr
+
+    # -- work
+
+    def post_send(self, wr: SendWR, bad_wr: SendWR | None = None) -> None:
+        """
+        Post send requests.
+
+        @param wr: the first of a chain.
+        @param bad_wr: is overwritten with the request that failed; those before it are posted.
+        @raise PyverbsRDMAError: the state forbids it or a request is invalid (EINVAL), or the send queue is
+            full (ENOMEM).
+        """
+        # As the decorator of the other verbs, which would take a tenth of the time.
+        hub.enter()
+        try:
+            if deferredCloses.dead:
+                deferredCloses.closePending()
+            if self._closer is None:
+                self._check()
+            chain: SendWR | None = wr if isinstance(wr, SendWR) else checked(wr, SendWR)
+            device, post = self._device, self._work.postSend
+            try:
+                while chain is not None:
+                    # IBTA vol. 1 10.3.1: refused before RTS; in SQE and ERR accepted and flushed.
+                    post(sendRequest(device, chain), True)
+                    chain = chain.next_wr
+            # man ibv_post_send(3): the chain stops at the first failure; bad_wr tells where, and the requests
+            # before it stay posted.
+            except HCAError:
+                copyRequest(chain, bad_wr)
+                raise
+        except PyverbsError:
+            raise
+        except (HCAError, OSError) as error:
+            raise failure("Failed to post send", error) from error
+        finally:
+            hub.leave()
+
+    @verb("Failed to post recv")
+    def post_recv(self, wr: RecvWR, bad_wr: RecvWR | None = None) -> None:
+        """
+        Post receives; parameters as in L{post_send}.
+
+        @raise PyverbsRDMAError: the state forbids it or a request is invalid (EINVAL), or the receive queue
+            is full (ENOMEM).
+        """
+        if self._closer is None:
+            self._check()
+        if not isinstance(wr, RecvWR):
+            checked(wr, RecvWR)
+        # IBTA vol. 1 10.3.1: allowed from INIT on, so that receives are there before the peer can send.
+        postReceives(self._work.postReceive, wr, bad_wr)
+
+    @verb("Failed to Bind MW")
+    def bind_mw(self, mw: MW, mw_bind: MWBind) -> None:
+        """
+        Post the bind of a type 1 window, whose rkey changes at once.
+
+        @param mw_bind: the part of a region; a length of 0 unbinds.
+        @raise PyverbsRDMAError: the window is of type 2 or the state forbids it (EINVAL), or the send queue
+            is full (ENOMEM).
+        """
+        self._check()
+        checked(mw, MW)._check()
+        bind = checked(mw_bind, MWBind)
+        check(mw.type == ibv_mw_type.IBV_MW_TYPE_1, "Failed to Bind MW: it is not of type 1")
+        memory = self._device.memory
+        # man ibv_bind_mw(3): the new rkey is known when the bind is posted, though it opens nothing until the
+        # bind is done; a SEND behind it on the same queue pair may carry it to the peer.
+        key = memory.reserveKey(mw._core)
+        try:
+            self._work.postSend(
+                SendRequest(
+                    bind.wr_id,
+                    SendOpcode.BIND_MW,
+                    (),
+                    int(bind.send_flags),
+                    bind=windowBind(mw, bind.info, key),
+                )
+            )
+        except BaseException:
+            # Else each refused post would use up one of the keys that a window may have pending.
+            memory.releaseKey(mw._core, key)
+            raise
+        mw._promised = key
+
+    @verb("Failed to attach QP to multicast group")
+    def attach_mcast(self, gid: GID | str, lid: int = 0) -> None:
+        """
+        Receive the datagrams of a multicast group: C{ibv_attach_mcast}, which pyverbs lacks.
+
+        @param lid: 0.
+        @raise PyverbsRDMAError: C{gid} is no group or the queue pair is not UD (EINVAL), or there are too
+            many (ENOMEM).
+        """
+        self._check()
+        # IBTA vol. 1 10.5.2: a group's datagrams have destination QP 0xFFFFFF; each attached queue pair gets
+        # a copy.
+        self._device.paths.attach(self._core, _group(gid))
+
+    @verb("Failed to detach QP from multicast group")
+    def detach_mcast(self, gid: GID | str, lid: int = 0) -> None:
+        """
+        Stop receiving the datagrams of a multicast group.
+
+        @param lid: 0.
+        @raise PyverbsRDMAError: it was not attached (EINVAL).
+        """
+        self._check()
+        self._device.paths.detach(self._core, _group(gid))
+
+    # -- what it is
+
+    @property
+    def qp_type(self) -> int:
+        """
+        One of C{ibv_qp_type}.
+        """
+        self._check()
+        return int(self._core.type)
+
+    @property
+    def qp_state(self) -> int:
+        """
+        One of C{ibv_qp_state}.
+        """
+        self._check()
+        return int(self._core.state)
+
+    @property
+    def qp_num(self) -> int:
+        """
+        Its number.
+        """
+        self._check()
+        return self._core.number
+
+    @property
+    def qp(self) -> int:
+        """
+        An integer in place of the C pointer.
+        """
+        return id(self)
+
+    @locked
+    def __str__(self) -> str:
+        return table(
+            [
+                ("QP type", named(ibv_qp_type, self.qp_type, "IBV_QPT_")),
+                ("  number", self.qp_num),
+                ("  state", named(ibv_qp_state, self.qp_state, "IBV_QPS_")),
+            ]
+        )
+
+
+def _group(gid: GID | str) -> int:
+    return int.from_bytes((gid if isinstance(gid, GID) else GID(gid)).raw, "big")
