@@ -53,34 +53,23 @@ static void finish(void)
 
 /*
  * Python's module of signals takes SIGINT when it is first imported, whatever install_signal_handlers says: Ctrl-C
- * would end no program any more.  So it is imported here, and the signal is given back.
+ * would end no program any more.  So it is imported here, if no file of site-packages has done so, and the signal
+ * is given back.
  */
 static void import_signals(void)
 {
-    /* The kernel's structure, opaque: sigaction(3) would set a flag of its own. */
-    unsigned long program[16];
-    sigset_t interrupt, before;
-    PyObject *module;
+    PyObject *module = PyImport_ImportModule("_signal");
 
-    sigemptyset(&interrupt);
-    sigaddset(&interrupt, SIGINT);
-    /* One that comes meanwhile is for the program. */
-    pthread_sigmask(SIG_BLOCK, &interrupt, &before);
-    syscall(SYS_rt_sigaction, SIGINT, NULL, program, _NSIG / 8);
-    module = PyImport_ImportModule("_signal");
     if (!module)
         PyErr_Clear();
     Py_XDECREF(module);
-    syscall(SYS_rt_sigaction, SIGINT, program, NULL, _NSIG / 8);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-void twisted_ib_initialize(int signals)
+static void initialize(void)
 {
     PyPreConfig before;
     PyConfig config;
 
-    (void)signals;
     /* Isolated: PYTHONHOME and others in the environment are for the program and its children. */
     PyPreConfig_InitIsolatedConfig(&before);
     before.utf8_mode = 1;
@@ -93,6 +82,23 @@ void twisted_ib_initialize(int signals)
     check(Py_InitializeFromConfig(&config));
     PyConfig_Clear(&config);
     import_signals();
+}
+
+void twisted_ib_initialize(int signals)
+{
+    /* The kernel's structure, opaque: sigaction(3) would set a flag of its own. */
+    unsigned long program[16];
+    sigset_t interrupt, before;
+
+    (void)signals;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    /* One that comes meanwhile is for the program. */
+    pthread_sigmask(SIG_BLOCK, &interrupt, &before);
+    syscall(SYS_rt_sigaction, SIGINT, NULL, program, _NSIG / 8);
+    initialize();
+    syscall(SYS_rt_sigaction, SIGINT, program, NULL, _NSIG / 8);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     atexit(finish);
 }
 
