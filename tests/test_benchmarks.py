@@ -381,9 +381,11 @@ class ProgramTests(SynchronousTestCase):
     The programs, with very short rows.
 
     @cvar subjects: Those that are compared; C{tests/soak} has more.
+    @cvar rows: What is measured of them.
     """
 
-    subjects = ("tcp", "sdp-ib", "blocking")
+    subjects: tuple[str, ...] = ("tcp", "sdp-ib")
+    rows: tuple[str, ...] = ("rt64", "connects")
 
     def test_compare(self):
         """
@@ -392,7 +394,7 @@ class ProgramTests(SynchronousTestCase):
         """
         path = self.mktemp()
         present = [name for name in self.subjects if not subjectByName[name].absence()]
-        options = ["--rounds", "1", "--seconds", "0.01", "--rows", "rt64,stream64k,echo100,connects"]
+        options = ["--rounds", "1", "--seconds", "0.01", "--rows", ",".join(self.rows)]
         options += ["--subjects", ",".join(present), "--placements", "free", "--json", path]
         said = io.StringIO()
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
@@ -403,7 +405,7 @@ class ProgramTests(SynchronousTestCase):
         found = {(each["row"], each["subject"]) for each in results["raw"] if all(each["rounds"])}
         wanted = {
             (row, subject)
-            for row in ("rt64", "stream64k", "echo100", "connects")
+            for row in self.rows
             for subject in present
             if compare.Comparison._runs(subjectByName[subject], rowByName[row])
         }

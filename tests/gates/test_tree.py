@@ -8,9 +8,11 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from attrs import frozen
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.gates.any import RECORDED, changes, perMille
@@ -101,13 +103,40 @@ _OWN = ("hca/base/traits.py", "hca/fabric/", "subnet/port/")
 _IGNORE = re.compile(r"#\s*type:\s*ignore")
 
 
-# Each test looks at all of them.
+@frozen
+class Facts:
+    """
+    What a module says.
+
+    @ivar forks: Lines that ask for a trait.
+    @ivar names: What its names stand for: the module that has it, and its name there.
+    @ivar used: The names whose values it uses.
+    @ivar bases: Its classes, each with a base.
+    """
+
+    forks: int
+    names: dict[str, tuple[str, str]]
+    used: set[str]
+    bases: list[tuple[str, str]]
+
+
+# Each test asks for all of them; the trees themselves would burden the collector of garbage.
 @cache
-def tree(path: Path) -> ast.Module:
+def facts(root: Path, path: Path) -> Facts:
     """
-    @return: A module, parsed.
+    @return: Those of a module.
     """
-    return ast.parse(path.read_text())
+    parsed = ast.parse(path.read_text())
+    nodes = list(ast.walk(parsed))
+    asking = {
+        node.lineno
+        for node in nodes
+        if isinstance(node, ast.Attribute) and lastName(node.value).strip("_") == "traits"
+    }
+    bases = [
+        (node.name, lastName(base)) for node in nodes if isinstance(node, ast.ClassDef) for base in node.bases
+    ]
+    return Facts(len(asking), imported(nameOf(root, path), nodes), used(parsed), bases)
 
 
 def lastName(node: ast.AST) -> str:
@@ -128,13 +157,8 @@ def forks(root: Path) -> dict[str, int]:
         name = str(path.relative_to(root / "twisted_ib"))
         if name.startswith(_OWN):
             continue
-        lines = {
-            node.lineno
-            for node in ast.walk(tree(path))
-            if isinstance(node, ast.Attribute) and lastName(node.value).strip("_") == "traits"
-        }
-        if lines:
-            found[folderOf(name)] += len(lines)
+        if count := facts(root, path).forks:
+            found[folderOf(name)] += count
     return found
 
 
@@ -149,12 +173,12 @@ def ignores(root: Path) -> dict[str, int]:
     return found
 
 
-def imported(module: str, parsed: ast.Module) -> dict[str, tuple[str, str]]:
+def imported(module: str, nodes: Sequence[ast.AST]) -> dict[str, tuple[str, str]]:
     """
     @return: What the names in a module stand for: the module that has it, and its name there.
     """
     found: dict[str, tuple[str, str]] = {}
-    for node in ast.walk(parsed):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module:
             found.update((each.asname or each.name, (node.module, each.name)) for each in node.names)
         elif isinstance(node, ast.ClassDef):
@@ -185,24 +209,22 @@ def cut(root: Path) -> dict[str, str]:
     """
     @return: The classes that nothing but one subclass uses, which is in another module, each with that one.
     """
-    modules = {nameOf(root, path): tree(path) for path in sources(root)}
-    names = {module: imported(module, parsed) for module, parsed in modules.items()}
+    modules = {nameOf(root, path): facts(root, path) for path in sources(root)}
 
     def origin(module: str, name: str) -> tuple[str, str]:
         """
         @return: The module of a class, and its name.
         """
-        found = names.get(module, {}).get(name, (module, name))
-        return found if found == (module, name) else origin(*found)
+        own = (module, name)
+        found = modules[module].names.get(name, own) if module in modules else own
+        return found if found == own else origin(*found)
 
     under: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
     apart: set[tuple[str, str]] = set()
-    for module, parsed in modules.items():
-        apart.update(origin(module, name) for name in used(parsed))
-        for node in ast.walk(parsed):
-            if isinstance(node, ast.ClassDef):
-                for base in node.bases:
-                    under[origin(module, lastName(base))].add((module, node.name))
+    for module, said in modules.items():
+        apart.update(origin(module, name) for name in said.used)
+        for name, base in said.bases:
+            under[origin(module, base)].add((module, name))
     return {
         name: subclass
         for (module, name), [(other, subclass), *more] in under.items()

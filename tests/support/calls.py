@@ -42,7 +42,6 @@ def called(act: Callable[[], object], under: str = "") -> Counter[str]:
             calls[code.co_name] += 1
 
     # What a collection of garbage calls belongs to whoever left it, often an earlier test.
-    gc.collect()
     gc.disable()
     sys.setprofile(profile)
     try:

@@ -9,7 +9,8 @@ from tests import test_benchmarks
 
 class ComparisonTests(test_benchmarks.ProgramTests):
     """
-    The programs, with more subjects.
+    The programs, with more subjects and rows.
     """
 
-    subjects = ("tcp", "asyncio", "multiprocessing", "zmq", "iceoryx2")
+    subjects = ("tcp", "sdp-ib", "blocking", "asyncio", "multiprocessing", "zmq", "iceoryx2")
+    rows = ("rt64", "stream64k", "echo100", "connects")
