@@ -160,12 +160,15 @@ class AsPythonTests(_RunTestCase):
         """
         (self.folder / "wrong.py").write_text("def f(:\n")
         (self.folder / "failing.py").write_text("def f():\n    1 / 0\nf()\n")
-        for words in (["wrong.py"], ["failing.py"], ["-m", "failing"], ["-c", "def f(:"], ["-c", "1 / 0"]):
-            # Python itself names a file by its whole path, too, if it was given so.
-            whole = [str(self.folder / word) if word.endswith(".py") else word for word in words]
-            expected = self.started(*whole).communicate(timeout=HANG_SECONDS)
-            found = self.running("-q", *whole).communicate(timeout=HANG_SECONDS)
-            self.assertEqual(found, expected)
+        cases = (["wrong.py"], ["failing.py"], ["-m", "failing"], ["-c", "def f(:"], ["-c", "1 / 0"])
+        # Python itself names a file by its whole path, too, if it was given so.
+        calls = [
+            [str(self.folder / word) if word.endswith(".py") else word for word in words] for words in cases
+        ]
+        both = [(self.started(*words), self.running("-q", *words)) for words in calls]
+        for words, processes in zip(calls, both, strict=True):
+            expected, found = (each.communicate(timeout=HANG_SECONDS) for each in processes)
+            self.assertEqual(found, expected, words)
 
     def test_spawn(self) -> None:
         """
