@@ -9,7 +9,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
-from types import FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from twisted.trial.unittest import SkipTest
@@ -29,17 +29,35 @@ def called(act: Callable[[], object], under: str = "") -> Counter[str]:
     @return: How often which function of Python ran while something was done.
     @raise SkipTest: Some modules are compiled, whose functions Python does not count.
     """
-    if compiledModules():
-        raise SkipTest("compiled modules: their calls are not counted")
     calls: Counter[str] = Counter()
 
-    def profile(frame: FrameType, event: str, argument: Any) -> None:
+    def see(code: CodeType) -> None:
         """
         Count a call.
         """
-        code = frame.f_code
-        if event == "call" and code.co_filename.startswith(under) and code.co_name not in _INLINED:
+        if code.co_filename.startswith(under) and code.co_name not in _INLINED:
             calls[code.co_name] += 1
+
+    profiled(act, see)
+    return calls
+
+
+def profiled(act: Callable[[], object], see: Callable[[CodeType], object]) -> None:
+    """
+    Do something, and say which functions of Python it calls.
+
+    @param see: Called with the code of each.
+    @raise SkipTest: Some modules are compiled, whose functions Python does not count.
+    """
+    if compiledModules():
+        raise SkipTest("compiled modules: their calls are not counted")
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        """
+        A call, or its end.
+        """
+        if event == "call":
+            see(frame.f_code)
 
     # What a collection of garbage calls belongs to whoever left it, often an earlier test.
     gc.disable()
@@ -49,7 +67,6 @@ def called(act: Callable[[], object], under: str = "") -> Counter[str]:
     finally:
         sys.setprofile(None)
         gc.enable()
-    return calls
 
 
 def requireReplaceable(kind: type, name: str) -> None:
