@@ -138,6 +138,17 @@ class AsPythonTests(_RunTestCase):
             self.assertEqual(json.loads(found[0]), json.loads(expected[0]), words)
             self.assertEqual((ours.returncode, found[1]), (7, ""), words)
 
+    def test_light(self) -> None:
+        """
+        A program that does not connect starts without the adapter, and without what that is written with.
+        """
+        program = (
+            "import sys; print([each for each in ('attr', 'twisted', 'twisted_ib.hca', 'zope', 'subprocess', "
+        )
+        program += "'importlib.metadata') if each in sys.modules])"
+        found = self.running("-q", "-c", program).communicate(timeout=HANG_SECONDS)
+        self.assertEqual(found, ("[]\n", ""))
+
     def test_signals(self) -> None:
         """
         SIGINT is C{KeyboardInterrupt}, and ends the process as that; an uncaught error has status 1.

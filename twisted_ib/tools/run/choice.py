@@ -5,8 +5,7 @@ The choice of a loop for a program, by what it imports.
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-from attrs import frozen
+from typing import NamedTuple
 
 from twisted_ib.tools.run.imports import Import, Reading
 
@@ -40,8 +39,7 @@ _UNFIT = {
 _FRAMEWORKS = {"django": BLOCKING}
 
 
-@frozen
-class Choice:
+class Choice(NamedTuple):
     """
     A loop for a program.
 
@@ -55,8 +53,7 @@ class Choice:
     hidden: tuple[str, ...] = ()
 
 
-@frozen
-class Unfit:
+class Unfit(NamedTuple):
     """
     No loop fits.
 

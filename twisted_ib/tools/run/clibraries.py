@@ -1,7 +1,7 @@
 """
 The C libraries of this package for a program: whether they are here, its environment, and its start.
 
-Modules that read binaries or build libraries are imported on demand: most programs are Python.
+Modules that know devices, read binaries or build libraries are imported on demand: most programs are Python.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 
 from twisted_ib.errors import DeviceError, LibraryBuildError, UnknownDeviceError
-from twisted_ib.hca.device.registry import VARIABLE as DEVICES
-from twisted_ib.hca.device.registry import addressOf, isPlacedByUser, kindOf, parseDevices
 from twisted_ib.tools.run.program import NOT_RUNNABLE, NotPython, StartError
 from twisted_ib.verbs.c.chosen import DEVICE
 
 #: The loader's variable (ld.so(8)): directories, with colons between.
 SEARCHED = "LD_LIBRARY_PATH"
+#: The variable by which this process, started again, knows that it was.
+_AGAIN = "TWISTED_IB_RUN_AGAIN"
 #: The modules of the extra [c], and the projects that have them.
 _EXTRA = {"cffi": "cffi", "elftools": "pyelftools"}
 
@@ -40,6 +40,9 @@ def chooseDevice(name: str, address: str | None, environ: MutableMapping[str, st
     @param address: its own, or L{None} if it has none, or one already.
     @raise StartError: there is no such device, or it cannot have that address.
     """
+    from twisted_ib.hca.device.registry import VARIABLE as DEVICES
+    from twisted_ib.hca.device.registry import addressOf, isPlacedByUser, kindOf, parseDevices
+
     try:
         kind = kindOf(name)
         own = addressOf(name)
@@ -118,15 +121,20 @@ def searchByPython() -> str:
 
     @return: why they are not there, for the user; C{""} if they are, or nobody has asked for them.
     """
-    if lacking():
+    # It has started again, as the same process.
+    if os.environ.pop(_AGAIN, "") == str(os.getpid()) or lacking():
         return ""
-    from twisted_ib.verbs.c.building.build import libraries
+    from twisted_ib.verbs.c.kept import isKept, keptFolder
 
     try:
-        folder = str(libraries())
+        folder = keptFolder()
+        if not isKept(folder):
+            from twisted_ib.verbs.c.building.build import libraries
+
+            libraries()
     except LibraryBuildError as error:
         return f"no C libraries: {error}"
     if folder not in os.environ.get(SEARCHED, "").split(":"):
-        environment = {**os.environ, SEARCHED: searchPath([folder], os.environ)}
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+        found = {SEARCHED: searchPath([folder], os.environ), _AGAIN: str(os.getpid())}
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **found})
     return ""

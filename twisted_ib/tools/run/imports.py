@@ -8,8 +8,7 @@ import ast
 import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
-
-from attrs import frozen
+from typing import NamedTuple
 
 #: Modules that are read of one program.  400 take a second; a program whose loop is not known by then is said
 #: to have none.
@@ -21,8 +20,7 @@ _KNOWN = frozenset({"twisted", "twisted_ib", *sys.stdlib_module_names})
 _MISSING = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
 
 
-@frozen
-class Import:
+class Import(NamedTuple):
     """
     An import statement's module.
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 import os
 import re
 import runpy
-import shutil
-import subprocess
 import sys
 from importlib.machinery import BuiltinImporter, SourceFileLoader, SourcelessFileLoader
 from types import CodeType, ModuleType
@@ -269,11 +267,18 @@ def find(name: str) -> Script:
     return Script(path, name)
 
 
+def _which(name: str) -> str | None:
+    # Most programs are named by a path.
+    from shutil import which
+
+    return which(name)
+
+
 def _path(name: str) -> str | None:
     if os.sep in name:
         return name if os.path.exists(name) else None
     # Nothing but a script: what lies in the current directory must not pass for a command that is missing.
-    return shutil.which(name) or (name if name.endswith(_SCRIPTS) and os.path.exists(name) else None)
+    return _which(name) or (name if name.endswith(_SCRIPTS) and os.path.exists(name) else None)
 
 
 def interpreterOf(beginning: bytes) -> list[str]:
@@ -291,7 +296,7 @@ def interpreterOf(beginning: bytes) -> list[str]:
     words = os.fsdecode(first[2:]).split()
     if words and os.path.basename(words[0]) == "env":
         words = [word for word in words[1:] if word != "-S"]
-        words[:1] = [shutil.which(words[0]) or words[0]] if words else []
+        words[:1] = [_which(words[0]) or words[0]] if words else []
     return words
 
 
@@ -328,6 +333,8 @@ class OtherInterpreter(Exception):
         @param words: that, with its options.
         @raise StartError: it does not answer.
         """
+        import subprocess
+
         super().__init__(words[0])
         self._options = words[1:]
         command = [*words, "-c", _ASK]

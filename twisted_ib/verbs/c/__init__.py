@@ -14,6 +14,7 @@ Besides:
   - C{cm}: librdmacm.so.1
   - C{errors}: errors of handlers as C has them
   - C{handles}: the structures that C programs hold
+  - C{kept}: where built libraries are kept
   - C{library}: the start of a library in its process
   - C{pointers}: pointers of C, of any of the libraries
   - C{rsocket}: streams of octets over RDMA WRITE, by the protocol of librdmacm's C{rsend} and C{rrecv}

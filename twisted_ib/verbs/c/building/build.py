@@ -4,16 +4,12 @@ Building the shared objects, once for each interpreter: they are kept in the use
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
-import stat
 import sys
 import sysconfig
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from importlib.machinery import PathFinder
-from importlib.metadata import PackageNotFoundError, version
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -31,19 +27,13 @@ from twisted_ib.verbs.c.building.source import (
 from twisted_ib.verbs.c.cm import declarations as cm
 from twisted_ib.verbs.c.cm.table import TABLE as CM
 from twisted_ib.verbs.c.functions import Row
+from twisted_ib.verbs.c.kept import ROOT, checkOwners, isKept, keptFolder, packagePath
 from twisted_ib.verbs.c.umad import declarations as umad
 from twisted_ib.verbs.c.umad.table import TABLE as UMAD
 from twisted_ib.verbs.c.verbs import declarations as verbs
 from twisted_ib.verbs.c.verbs.table import TABLE as VERBS
 
-#: The directory of the package's own.
-_ROOT = Path(__file__).resolve().parents[4]
 _INTERPRETER = Path(__file__).with_name("interpreter.c")
-#: Characters that the name of a directory for the loader cannot have.
-_SPECIAL = frozenset(":;$")
-#: Modules of other projects that this package imports below the reactor, optional ones too, and the one that
-#: its compiled modules share.
-_IMPORTED = ("_cffi_backend", "attr", "attrs", "google_crc32c", "isal", "twisted_ib__mypyc", "zope")
 
 
 @attrs.frozen
@@ -90,18 +80,6 @@ LIBRARIES = (
 )
 
 
-def packagePath() -> list[str]:
-    """
-    @return: the directories of C{sys.path} with what this package imports.  Not all of them: the first is the
-        program's own or the current one, and each process would have libraries of its own.
-    """
-
-    def hasImported(folder: str) -> bool:
-        return any(PathFinder.find_spec(name, [folder]) is not None for name in _IMPORTED)
-
-    return [each for each in dict.fromkeys(sys.path) if os.path.isdir(each) and hasImported(each)]
-
-
 def startCode(library: Library) -> str:
     """
     @return: the code that the interpreter runs when a function of the library is called first.
@@ -112,7 +90,7 @@ import sys
 name = "twisted_ib"
 if name not in sys.modules:
     from importlib.util import module_from_spec, spec_from_file_location
-    folder = {str(_ROOT / "twisted_ib")!r}
+    folder = {os.path.join(ROOT, "twisted_ib")!r}
     spec = spec_from_file_location(name, folder + "/__init__.py", submodule_search_locations=[folder])
     sys.modules[name] = package = module_from_spec(spec)
     spec.loader.exec_module(package)
@@ -134,41 +112,6 @@ def _literal(text: str) -> str:
     return '"' + "".join(f"\\{octet:03o}" for octet in text.encode()) + '"'
 
 
-def _cache() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    # XDG Base Directory Specification: a relative path is ignored.
-    if not os.path.isabs(home):
-        home = os.path.expanduser("~/.cache")
-    # ld.so(8), LD_LIBRARY_PATH: these separate directories, or begin what is replaced.
-    if not os.path.isabs(home) or not _SPECIAL.isdisjoint(home):
-        raise LibraryBuildError(f"the loader finds no libraries in {home}: set XDG_CACHE_HOME to a directory")
-    return Path(home) / "twisted_ib" / "cabi"
-
-
-def _key() -> str:
-    digest = hashlib.sha256()
-    for text in (sys.executable, str(_ROOT), repr(packagePath()), _cffiVersion(), sysconfig.get_platform()):
-        digest.update(text.encode() + b"\0")
-    for each in (_INTERPRETER, *sorted(_INTERPRETER.parent.glob("*.py"))):
-        digest.update(each.read_bytes())
-    for library in LIBRARIES:
-        digest.update(repr(attrs.astuple(library)).encode())
-    try:
-        release = version("twisted-ib")
-    except PackageNotFoundError:
-        release = "0"
-    return f"{release}-{sys.implementation.cache_tag}-{digest.hexdigest()[:16]}"
-
-
-def _cffiVersion() -> str:
-    try:
-        return version("cffi")
-    except PackageNotFoundError:
-        raise LibraryBuildError(
-            "cffi is not installed; it comes with the extra [c]: pip install 'twisted-ib[c]'"
-        ) from None
-
-
 def libraries() -> Path:
     """
     Build the shared objects, if they are not in the cache.
@@ -177,16 +120,15 @@ def libraries() -> Path:
     @raise LibraryBuildError: something that the build needs is missing, and the message names it; or other
         users may change the cache.
     """
-    folder = _cache() / _key()
-    own = (folder.parent.parent, folder.parent)
-    if folder.is_dir():
-        _checkOwners(own)
-        return folder
+    kept = keptFolder()
+    if isKept(kept):
+        return Path(kept)
+    folder = Path(kept)
     compiler = _checked()
     try:
-        for each in own:
+        for each in (folder.parent.parent, folder.parent):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _checkOwners(own)
+        checkOwners(kept)
     except OSError as error:
         raise LibraryBuildError(f"no directory for libraries: {error}; set XDG_CACHE_HOME") from error
 
@@ -196,14 +138,6 @@ def libraries() -> Path:
 
     built(folder, fill)
     return folder
-
-
-def _checkOwners(folders: Sequence[Path]) -> None:
-    # Programs run what is in them.  A link may be changed by others, whatever it points to.
-    for each in folders:
-        found = each.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
-            raise LibraryBuildError(f"other users may change {each}: set XDG_CACHE_HOME to one of yours")
 
 
 def compilerCommand() -> list[str]:

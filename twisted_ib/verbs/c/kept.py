@@ -1,0 +1,123 @@
+"""
+Where the built libraries are kept: a directory for each interpreter and each state of their sources.
+
+Commands look here before they import what builds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import sys
+import sysconfig
+from collections.abc import Iterable
+from importlib.machinery import PathFinder
+
+from twisted_ib.errors import LibraryBuildError
+
+_HERE = os.path.dirname(os.path.realpath(__file__))
+#: The directory of the package's own.
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
+#: Characters that the name of a directory for the loader cannot have.
+_SPECIAL = frozenset(":;$")
+#: Modules of other projects that this package imports below the reactor, optional ones too, and the one that
+#: its compiled modules share.
+_IMPORTED = ("_cffi_backend", "attr", "attrs", "google_crc32c", "isal", "twisted_ib__mypyc", "zope")
+#: What libraries are built from, below this folder: all modules and sources of C in these, and the tables.
+_BUILDING = "building"
+_TABLES = tuple(
+    f"{folder}/{name}.py" for folder in ("cm", "umad", "verbs") for name in ("declarations", "table")
+)
+
+
+def packagePath() -> list[str]:
+    """
+    @return: the directories of C{sys.path} with what this package imports.  Not all of them: the first is the
+        program's own or the current one, and each process would have libraries of its own.
+    """
+
+    def hasImported(folder: str) -> bool:
+        return any(PathFinder.find_spec(name, [folder]) is not None for name in _IMPORTED)
+
+    return [each for each in dict.fromkeys(sys.path) if os.path.isdir(each) and hasImported(each)]
+
+
+def cacheFolder() -> str:
+    """
+    @return: the directory of this package's cache for libraries.
+    @raise LibraryBuildError: the loader would find none there.
+    """
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    # XDG Base Directory Specification: a relative path is ignored.
+    if not os.path.isabs(home):
+        home = os.path.expanduser("~/.cache")
+    # ld.so(8), LD_LIBRARY_PATH: these separate directories, or begin what is replaced.
+    if not os.path.isabs(home) or not _SPECIAL.isdisjoint(home):
+        raise LibraryBuildError(f"the loader finds no libraries in {home}: set XDG_CACHE_HOME to a directory")
+    return os.path.join(home, "twisted_ib", "cabi")
+
+
+def cffiVersion() -> str:
+    """
+    @return: that of cffi, which is its backend's.
+    @raise LibraryBuildError: it is not installed.
+    """
+    try:
+        # Not importlib.metadata, which takes longer than the rest of a command's start.
+        from _cffi_backend import __version__ as version
+    except ImportError:
+        raise LibraryBuildError(
+            "cffi is not installed; it comes with the extra [c]: pip install 'twisted-ib[c]'"
+        ) from None
+    return str(version)
+
+
+def _sources() -> Iterable[str]:
+    folder = os.path.join(_HERE, _BUILDING)
+    names = sorted(name for name in os.listdir(folder) if name.endswith((".c", ".py")))
+    yield from (os.path.join(folder, name) for name in names)
+    yield from (os.path.join(_HERE, name) for name in ("functions.py", *_TABLES))
+
+
+def keptFolder() -> str:
+    """
+    @return: the directory of the libraries of this interpreter, which may not be there yet.
+    @raise LibraryBuildError: cffi is not installed, or the loader would find none there.
+    """
+    digest = hashlib.sha256()
+    for text in (sys.executable, ROOT, repr(packagePath()), cffiVersion(), sysconfig.get_platform()):
+        digest.update(text.encode() + b"\0")
+    for path in _sources():
+        with open(path, "rb") as file:
+            digest.update(file.read() + b"\0")
+    return os.path.join(cacheFolder(), f"{sys.implementation.cache_tag}-{digest.hexdigest()[:16]}")
+
+
+def isKept(folder: str) -> bool:
+    """
+    @param folder: of L{keptFolder}.
+    @return: whether the libraries are there.
+    @raise LibraryBuildError: other users may change them.
+    """
+    if not os.path.isdir(folder):
+        return False
+    checkOwners(folder)
+    return True
+
+
+def checkOwners(folder: str) -> None:
+    """
+    Check that the directories above one are the user's own.
+
+    @raise LibraryBuildError: other users may change them.
+    """
+    cache = os.path.dirname(folder)
+    # Programs run what is in them.  A link may be changed by others, whatever it points to.
+    for each in (os.path.dirname(cache), cache):
+        found = os.lstat(each)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
+            raise LibraryBuildError(f"other users may change {each}: set XDG_CACHE_HOME to one of yours")
+
+
+__all__ = ["ROOT", "cacheFolder", "cffiVersion", "checkOwners", "isKept", "keptFolder", "packagePath"]
