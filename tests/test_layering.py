@@ -446,9 +446,9 @@ class FolderTests(TreeTestCase):
         root = self.copied()
         self.add(root, "sdp/port", 'sys.modules.get("twisted_ib.rds.port")')
         self.add(root, "rds/port", "importlib.import_module(name)")
-        self.add(root, "hca/device/identity", "__import__(name)")
+        self.add(root, "hca/device/objects", "__import__(name)")
         self.add(root, "rdma/port", 'namedAny("twisted_ib.rds.port")')
-        names = ("hca/device/identity", "rdma/port", "rds/port", "sdp/port")
+        names = ("hca/device/objects", "rdma/port", "rds/port", "sdp/port")
         found = {f"twisted_ib/{name}.py" for name in names}
         self.assertEqual(byName(root), found)
 

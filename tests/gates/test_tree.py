@@ -50,7 +50,6 @@ CUT = {
     "HostDirectory": "SharedMemoryFabric",
     "HotPaths": "HostDirectory",
     "IdentifierView": "DataCalls",
-    "Identity": "Device",
     "Messages": "RDMATransport",
     "RCSender": "RCConnection",
     "ReceiveQueue": "RDSPort",
