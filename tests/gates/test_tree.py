@@ -45,10 +45,8 @@ FORKS = {
 CUT = {
     "AsyncEvents": "_Events",
     "ConnectionTable": "Manager",
-    "DataCalls": "CMID",
     "DeviceProgress": "Device",
     "HotPaths": "SharedMemoryFabric",
-    "IdentifierView": "DataCalls",
     "Messages": "RDMATransport",
     "RCSender": "RCConnection",
     "ReceiveQueue": "RDSPort",
