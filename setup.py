@@ -47,7 +47,6 @@ MODULES = [
     "twisted_ib/internet/localports.py",
     "twisted_ib/rds/media/rccarrier.py",
     "twisted_ib/rds/media/rcconnection.py",
-    "twisted_ib/rds/media/rcsend.py",
     "twisted_ib/rds/protocol/bundle.py",
     "twisted_ib/rds/protocol/congestion.py",
     "twisted_ib/rds/protocol/machine.py",

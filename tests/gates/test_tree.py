@@ -48,7 +48,6 @@ CUT = {
     "DeviceProgress": "Device",
     "HotPaths": "SharedMemoryFabric",
     "Messages": "RDMATransport",
-    "RCSender": "RCConnection",
     "ReceiveQueue": "RDSPort",
     "SendQueue": "ReceiveQueue",
     "Sender": "Messages",

@@ -32,7 +32,7 @@ from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.interfaces import IRDSCookieProtocol, IRDSMemoryTransport
 from twisted_ib.rds import port as rdsPort
 from twisted_ib.rds import socketrdma
-from twisted_ib.rds.media import rcsend
+from twisted_ib.rds.media import rcconnection
 from twisted_ib.rds.paths.rdmaoperations import (
     OperationMessage,
     cookieExtensions,
@@ -449,7 +449,7 @@ class SharedTests(Atomics, ProcessesTestCase):
         """
         Messages of all sizes go both ways as before once there are operations, whoever has begun.
         """
-        fragment = rcsend.RDS_FRAGMENT
+        fragment = rcconnection.RDS_FRAGMENT
         sent = [
             bytes([at]) * n
             for at, n in enumerate((0, 1, 5000, fragment - 48, fragment, fragment + 1, 1 << 20))
@@ -523,7 +523,7 @@ class SharedTests(Atomics, ProcessesTestCase):
         memory = self.owner.registerMemory(8)
         done = [self.port.rdmaWrite(memory.cookie, b"x", self.there, datagram=None) for _ in range(200)]
         (session,) = self.a.medium.sessions.values()
-        self.assertEqual(len(session._operations), rcsend.RDS_OPERATIONS_POSTED)
+        self.assertEqual(len(session._operations), rcconnection.RDS_OPERATIONS_POSTED)
         for each in done:
             self.result(each)
         self.assertEqual(len(session._operations), 0)
@@ -740,7 +740,7 @@ class IWARPTests(Operating, ProcessesTestCase):
         """
         A WRITE that its READ would not fit behind waits until the send queue is empty.
         """
-        self.patch(rcsend, "RDS_SENDS", 4)
+        self.patch(rcconnection, "RDS_SENDS", 4)
         memory = self.owner.registerMemory(20)
         done = [
             self.port.rdmaWrite(memory.cookie, b"%d" % (at % 10), self.there, at, b"%d" % at)
