@@ -39,7 +39,7 @@ from twisted_ib.rds.ping import Ping
 from twisted_ib.rds.protocol.bundle import LONGEST, MOST
 from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import LOWEST_PORT
-from twisted_ib.rds.receiving import ReceiveQueue
+from twisted_ib.rds.queues import SocketQueues
 from twisted_ib.rds.socketrdma import SocketRDMA
 
 #: Bytes that one socket may hold back for one congested destination; they do not count as
@@ -80,7 +80,7 @@ class _Held:
 
 
 @implementer(IListeningPort, IRDSTransport, IRDSMemoryTransport, IPushProducer)
-class RDSPort(SocketRDMA, ReceiveQueue):
+class RDSPort(SocketRDMA, SocketQueues):
     """
     An RDS socket.
 
@@ -123,7 +123,7 @@ class RDSPort(SocketRDMA, ReceiveQueue):
             raise ValueError(f"maxPacketSize is 0 to {limits.RDS_MESSAGE}, not {maxPacketSize!r}")
         if not isinstance(interface, str):
             raise ValueError(f"interface {interface!r} is not an address")
-        ReceiveQueue.__init__(self, reactor, protocol, maxPacketSize)
+        SocketQueues.__init__(self, reactor, protocol, maxPacketSize)
         self.port = port
         self.interface = interface
         self.device = device

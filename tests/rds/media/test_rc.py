@@ -19,7 +19,7 @@ from twisted_ib.hca.connection.rdmacm import RDMACMHeader
 from twisted_ib.internet.channel import channelFor
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rds import port as rdsPort
-from twisted_ib.rds import receiving
+from twisted_ib.rds import queues
 from twisted_ib.rds.media import rc, rcaccept, rcconnect, rcconnection
 from twisted_ib.rds.media.rcconnect import PORT_SPACE
 from twisted_ib.rds.media.rcconnection import CONTROL, RCConnection
@@ -162,7 +162,7 @@ class DeliveryTests(ProcessesTestCase):
         A process that has no memory left makes the sender wait, and gets all afterwards.
         """
         self.patch(limits, "RDS_RECEIVE_BUDGET", 1000)
-        self.patch(receiving, "RDS_RECEIVE_MOST", 2000)
+        self.patch(queues, "RDS_RECEIVE_MOST", 2000)
         self.two.transport.pauseProducing()
         self.patch(limits, "RDS_SEND_BUDGET", 1 << 30)
         sent = [b"%d" % index * 2000 for index in range(3000)]
@@ -671,7 +671,7 @@ class HostileTests(ProcessesTestCase):
         A peer that goes on when it was told to send nothing is cut off.
         """
         self.patch(limits, "RDS_RECEIVE_BUDGET", 100)
-        self.patch(receiving, "RDS_RECEIVE_MOST", 200)
+        self.patch(queues, "RDS_RECEIVE_MOST", 200)
         self.patch(rcconnection, "RDS_PAUSED", 10_000)
         self.two.transport.pauseProducing()
         session = self.session(self.a)
@@ -788,7 +788,7 @@ class HostileTests(ProcessesTestCase):
         Nor does it help to connect again.
         """
         self.patch(limits, "RDS_RECEIVE_BUDGET", 100)
-        self.patch(receiving, "RDS_RECEIVE_MOST", 200)
+        self.patch(queues, "RDS_RECEIVE_MOST", 200)
         self.patch(rcconnection, "RDS_PAUSED", 10_000)
         self.patch(limits, "RDS_TCP_DRAIN", 30_000)
         self.two.transport.pauseProducing()
