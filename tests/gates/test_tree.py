@@ -51,7 +51,6 @@ CUT = {
     "Sender": "Messages",
     "SendingPath": "StreamPath",
     "SocketQueues": "RDSPort",
-    "SocketRDMA": "RDSPort",
     "Stream": "SDPTransport",
     "StreamSender": "Stream",
     "Test": "Exchange",

@@ -220,7 +220,7 @@ class SocketQueues:
 
     def extended(self, extensions: bytes) -> int | None:
         """
-        Process extension headers: see L{SocketRDMA<twisted_ib.rds.socketrdma.SocketRDMA>}.
+        Process extension headers: see L{RDSPort<twisted_ib.rds.port.RDSPort>}.
         """
         raise NotImplementedError
 
