@@ -48,6 +48,7 @@ MOST_LINES = 600
 LONG_MODULES = {
     "twisted_ib/blocking/connection.py": "one class: a connection, as socket's calls want it",
     "twisted_ib/hca/device/device.py": "one class, the HCA as users see it; its parts are modules beside it",
+    "twisted_ib/hca/fabric/iwarp/streampath.py": "one class: the path of a queue pair",
     "twisted_ib/hca/fabric/shm/ring.py": "one class: both directions of a ring, compiled as one",
     "twisted_ib/hca/fabric/shm/shm.py": "one class: the fabric of an HCA and its run directories",
     "twisted_ib/interfaces.py": "the documented interfaces of all protocols: docstrings, hardly any code",

@@ -49,7 +49,6 @@ CUT = {
     "HotPaths": "SharedMemoryFabric",
     "Messages": "RDMATransport",
     "Sender": "Messages",
-    "SendingPath": "StreamPath",
     "SocketQueues": "RDSPort",
     "Stream": "SDPTransport",
     "StreamSender": "Stream",
