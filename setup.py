@@ -56,7 +56,6 @@ MODULES = [
     "twisted_ib/sdp/protocol/machine.py",
     "twisted_ib/sdp/protocol/zerocopy.py",
     "twisted_ib/sdp/stream.py",
-    "twisted_ib/sdp/streamsend.py",
 ]
 
 requires: list[str] = []

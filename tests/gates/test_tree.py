@@ -51,7 +51,6 @@ CUT = {
     "Sender": "Messages",
     "SocketQueues": "RDSPort",
     "Stream": "SDPTransport",
-    "StreamSender": "Stream",
     "Test": "Exchange",
     "ThreadDirectory": "LoopbackFabric",
     "UnsupportedQPVerbs": "QP",
