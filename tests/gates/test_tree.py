@@ -47,8 +47,6 @@ CUT = {
     "ConnectionTable": "Manager",
     "DeviceProgress": "Device",
     "HotPaths": "SharedMemoryFabric",
-    "Messages": "RDMATransport",
-    "Sender": "Messages",
     "SocketQueues": "RDSPort",
     "Stream": "SDPTransport",
     "Test": "Exchange",
