@@ -51,7 +51,6 @@ CUT = {
     "Stream": "SDPTransport",
     "Test": "Exchange",
     "ThreadDirectory": "LoopbackFabric",
-    "UnsupportedQPVerbs": "QP",
 }
 #: C{type: ignore} comments, by folder.
 IGNORES = {
