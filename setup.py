@@ -47,18 +47,15 @@ MODULES = [
     "twisted_ib/internet/localports.py",
     "twisted_ib/rds/media/rccarrier.py",
     "twisted_ib/rds/media/rcconnection.py",
-    "twisted_ib/rds/media/rcsend.py",
     "twisted_ib/rds/protocol/bundle.py",
     "twisted_ib/rds/protocol/congestion.py",
     "twisted_ib/rds/protocol/machine.py",
-    "twisted_ib/rds/receiving.py",
-    "twisted_ib/rds/sending.py",
+    "twisted_ib/rds/queues.py",
     "twisted_ib/reactor/loop.py",
     "twisted_ib/sdp/pendingsends.py",
     "twisted_ib/sdp/protocol/machine.py",
     "twisted_ib/sdp/protocol/zerocopy.py",
     "twisted_ib/sdp/stream.py",
-    "twisted_ib/sdp/streamsend.py",
 ]
 
 requires: list[str] = []

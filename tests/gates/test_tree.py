@@ -45,24 +45,12 @@ FORKS = {
 CUT = {
     "AsyncEvents": "_Events",
     "ConnectionTable": "Manager",
-    "DataCalls": "CMID",
     "DeviceProgress": "Device",
-    "HostDirectory": "SharedMemoryFabric",
-    "HotPaths": "HostDirectory",
-    "IdentifierView": "DataCalls",
-    "Identity": "Device",
-    "Messages": "RDMATransport",
-    "RCSender": "RCConnection",
-    "ReceiveQueue": "RDSPort",
-    "SendQueue": "ReceiveQueue",
-    "Sender": "Messages",
-    "SendingPath": "StreamPath",
-    "SocketRDMA": "RDSPort",
+    "HotPaths": "SharedMemoryFabric",
+    "SocketQueues": "RDSPort",
     "Stream": "SDPTransport",
-    "StreamSender": "Stream",
     "Test": "Exchange",
     "ThreadDirectory": "LoopbackFabric",
-    "UnsupportedQPVerbs": "QP",
 }
 #: C{type: ignore} comments, by folder.
 IGNORES = {

@@ -1,6 +1,6 @@
 """
 Tests of how a connection of messages ends, and of what its REQ and REP say:
-L{twisted_ib.rdma.messages}, L{twisted_ib.rdma.handshake}.
+L{twisted_ib.rdma.transport}, L{twisted_ib.rdma.handshake}.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from tests.rdma.pair import EVERYTHING, Asker, PairTestCase
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError, WireError
 from twisted_ib.hca.connection import ConnectRequest
-from twisted_ib.rdma import handshake, sender
+from twisted_ib.rdma import handshake
+from twisted_ib.rdma import transport as transports
 
 
 class CloseTests(PairTestCase):
@@ -28,7 +29,7 @@ class CloseTests(PairTestCase):
         """
         one, two = self.pair.connected()
         two.pauseProducing()
-        messages = [b"%d" % number for number in range(2 * sender.RDMA_SENDS)]
+        messages = [b"%d" % number for number in range(2 * transports.RDMA_SENDS)]
         for message in messages:
             one.write(message)
         one.loseConnection()
@@ -76,7 +77,7 @@ class CloseTests(PairTestCase):
         one, two = self.pair.connected()
         for end in (one, two):
             end.pauseProducing()
-        for _ in range(2 * sender.RDMA_SENDS):
+        for _ in range(2 * transports.RDMA_SENDS):
             one.write(b"x" * 1000), two.write(b"x" * 1000)
         one.loseConnection(), two.loseConnection()
         for _ in range(20):
@@ -203,7 +204,7 @@ class AbortTests(PairTestCase):
         """
         one, two = self.pair.connected()
         two.pauseProducing()
-        for _ in range(2 * sender.RDMA_SENDS):
+        for _ in range(2 * transports.RDMA_SENDS):
             one.write(b"x")
         one.abortConnection()
         one.abortConnection()

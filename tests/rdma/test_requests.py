@@ -1,6 +1,6 @@
 """
 Tests of requests that somebody waits for, and of registered memory:
-L{twisted_ib.rdma.messages}, L{twisted_ib.rdma.pendingrequests}, L{twisted_ib.internet.region}.
+L{twisted_ib.rdma.transport}, L{twisted_ib.rdma.pendingrequests}, L{twisted_ib.internet.region}.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from twisted_ib.errors import (
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.interfaces import IRDMARegion
-from twisted_ib.rdma import sender
+from twisted_ib.rdma import transport as transports
 
 #: What a connection without requests has.
 _AT_REST = {"pd": 2, "mr": 0, "qp": 2}
@@ -426,7 +426,7 @@ class ErrorTests(RequestTestCase):
             one, two = self.pair.connected()
             two.pauseProducing()
             told: list[Any] = []
-            for number in range(sender.RDMA_SENDS + 10):
+            for number in range(transports.RDMA_SENDS + 10):
                 done = one.send(b"%d" % number)
                 done.addErrback(lambda reason, n=number, told=told: told.append((n, reason.value.statusName)))
             one.heard.connectionLost = lambda reason, told=told: told.append("lost")
@@ -440,7 +440,7 @@ class ErrorTests(RequestTestCase):
                 self.pair.b.device.disconnect(two.connection)
             self.settle()
             self.assertEqual(
-                told, [(n, "WR_FLUSH_ERR") for n in range(sender.RDMA_SENDS + 10)] + ["lost"], end
+                told, [(n, "WR_FLUSH_ERR") for n in range(transports.RDMA_SENDS + 10)] + ["lost"], end
             )
 
     def test_peerLost(self) -> None:
@@ -481,7 +481,7 @@ class CancelTests(RequestTestCase):
         A cancelled request that was not sent never is.
         """
         self.two.pauseProducing()
-        for _ in range(sender.RDMA_SENDS):
+        for _ in range(transports.RDMA_SENDS):
             self.one.write(b"before")
         cancelled = self.one.send(b"never"), self.one.fetchAdd(self.address, self.key, 1)
         kept = self.one.send(b"after")
@@ -492,7 +492,7 @@ class CancelTests(RequestTestCase):
         for _ in range(5):
             self.pair.wait()
         self.assertIsNone(self.successResultOf(kept))
-        self.assertEqual(self.two.heard.log, [b"before"] * sender.RDMA_SENDS + [b"after"])
+        self.assertEqual(self.two.heard.log, [b"before"] * transports.RDMA_SENDS + [b"after"])
         self.assertEqual(self.buffer[0], 0)
         self.assertEqual((self.regions(), self.one.asked), (0, {}))
 

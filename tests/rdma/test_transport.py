@@ -16,7 +16,7 @@ from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, MessageTooLongError, WrongThreadError
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.interfaces import IRDMAProtocol, IRDMATransport
-from twisted_ib.rdma import sender
+from twisted_ib.rdma import transport as transports
 
 
 class MessageTests(PairTestCase):
@@ -489,28 +489,28 @@ class PacingTests(PairTestCase):
         Requests and messages that find the send queue full wait behind it, in order, and some leave in each
         turn.
         """
-        self.patch(sender, "RDMA_SENDS_PER_FLUSH", 10)
+        self.patch(transports, "RDMA_SENDS_PER_FLUSH", 10)
         one, two = self.pair.connected()
         region = two.registerMemory(bytearray(8), 0xF)
         two.pauseProducing()
         found = []
-        for number in range(2 * sender.RDMA_SENDS):
+        for number in range(2 * transports.RDMA_SENDS):
             one.write(b"%d" % number)
             one.fetchAdd(region.address, region.remoteKey, 1).addCallback(found.append)
-        self.assertEqual(len(one.waiting), 3 * sender.RDMA_SENDS)
+        self.assertEqual(len(one.waiting), 3 * transports.RDMA_SENDS)
         self.settle()
         two.resumeProducing()
         for _ in range(200):
             self.pair.wait()
-        self.assertEqual(two.heard.log, [b"%d" % number for number in range(2 * sender.RDMA_SENDS)])
-        self.assertEqual(found, list(range(2 * sender.RDMA_SENDS)))
+        self.assertEqual(two.heard.log, [b"%d" % number for number in range(2 * transports.RDMA_SENDS)])
+        self.assertEqual(found, list(range(2 * transports.RDMA_SENDS)))
         self.assertIsNone(one.waiting)
 
     def test_someInEachTurn(self) -> None:
         """
         Some waiting requests leave in each turn; those made meanwhile wait behind them.
         """
-        self.patch(sender, "RDMA_SENDS_PER_FLUSH", 10)
+        self.patch(transports, "RDMA_SENDS_PER_FLUSH", 10)
         one, two = self.pair.connected()
         region = two.registerMemory(bytearray(8), 0xF)
         one.waiting = deque((None, b"%d" % number, len(b"%d" % number), None, None) for number in range(25))

@@ -20,7 +20,7 @@ from twisted_ib import limits
 from twisted_ib.errors import DatagramTooLongError, DestinationCongestedError, PeerGoneError, SendBudgetError
 from twisted_ib.interfaces import IRDSProtocol, IRDSTransport
 from twisted_ib.rds import port as rdsPort
-from twisted_ib.rds import receiving
+from twisted_ib.rds import queues
 from twisted_ib.rds.media.tcp import TCPMedium
 from twisted_ib.rds.paths import path as pathsPath
 from twisted_ib.rds.paths.network import Network
@@ -944,7 +944,7 @@ class CongestionTests(PortCase):
         A peer that sends on regardless is not read, and its datagrams come when there is memory.
         """
         self.patch(limits, "RDS_RECEIVE_BUDGET", 4 * SIZE)
-        self.patch(receiving, "RDS_RECEIVE_MOST", 8 * SIZE)
+        self.patch(queues, "RDS_RECEIVE_MOST", 8 * SIZE)
         one, two = self.pair()
         two.pauseProducing()
         one.write(bytes(SIZE), ("10.0.0.2", 5000))

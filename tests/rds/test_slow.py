@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 from tests.rds.ends import HOST, ProcessesTestCase, Recorder
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib import limits
-from twisted_ib.rds import port, receiving
+from twisted_ib.rds import port, queues
 
 #: Bytes of a datagram, and of all that are offered.
 SIZE = 60_000
@@ -89,7 +89,7 @@ class SlowTests(ProcessesTestCase):
         self.assertLess(longest, 20)
         self.assertGreater(held, limits.RDS_RECEIVE_BUDGET)
         self.assertLess(most, limits.RDS_SEND_BUDGET + port.RDS_CONGESTED_BUDGET + 2 * SIZE)
-        self.assertLess(held, receiving.RDS_RECEIVE_MOST + 2 * limits.RDS_SEND_BUDGET)
+        self.assertLess(held, queues.RDS_RECEIVE_MOST + 2 * limits.RDS_SEND_BUDGET)
 
 
 class ShmSlowTests(SlowTests):

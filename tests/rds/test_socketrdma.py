@@ -31,8 +31,7 @@ from twisted_ib.errors import (
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.interfaces import IRDSCookieProtocol, IRDSMemoryTransport
 from twisted_ib.rds import port as rdsPort
-from twisted_ib.rds import socketrdma
-from twisted_ib.rds.media import rcsend
+from twisted_ib.rds.media import rcconnection
 from twisted_ib.rds.paths.rdmaoperations import (
     OperationMessage,
     cookieExtensions,
@@ -40,8 +39,8 @@ from twisted_ib.rds.paths.rdmaoperations import (
     makeCookie,
     splitCookie,
 )
+from twisted_ib.rds.port import addMasked
 from twisted_ib.rds.protocol.wire import parseExtensions
-from twisted_ib.rds.socketrdma import addMasked
 
 _64 = (1 << 64) - 1
 #: The base of tests that run on several devices.
@@ -320,11 +319,11 @@ class Operating(_Base):
         self.patch(limits, "RDS_REGIONS", 1)
         port.registerMemory(1)
         self.assertRaises(ResourceLimitError, port.registerMemory, 1)
-        done = [port.rdmaWrite(memory.cookie, b"x", there) for _ in range(socketrdma.RDS_OPERATIONS)]
+        done = [port.rdmaWrite(memory.cookie, b"x", there) for _ in range(rdsPort.RDS_OPERATIONS)]
         self.assertRaises(SendBudgetError, port.rdmaWrite, memory.cookie, b"x", there)
         for each in done:
             self.result(each)
-        self.assertEqual(len(self.two.got), socketrdma.RDS_OPERATIONS)
+        self.assertEqual(len(self.two.got), rdsPort.RDS_OPERATIONS)
 
     def test_closed(self) -> None:
         """
@@ -370,7 +369,7 @@ class Atomics(Operating):
         self.assertRaises(ValueError, port.compareAndSwap, cookie, -1, 0, there)
         refused = self.port.fetchAdd(cookie, 1, there, 4)
         self.assertEqual(self.status(refused), "RDS_RDMA_REMOTE_ERROR")
-        self.patch(socketrdma, "RDS_ATOMIC_ATTEMPTS", 0)
+        self.patch(rdsPort, "RDS_ATOMIC_ATTEMPTS", 0)
         self.assertEqual(self.status(port.fetchAdd(cookie, 1, there, 8, mask=1)), "RDS_RDMA_OTHER_ERROR")
 
     def test_atomicRefused(self) -> None:
@@ -449,7 +448,7 @@ class SharedTests(Atomics, ProcessesTestCase):
         """
         Messages of all sizes go both ways as before once there are operations, whoever has begun.
         """
-        fragment = rcsend.RDS_FRAGMENT
+        fragment = rcconnection.RDS_FRAGMENT
         sent = [
             bytes([at]) * n
             for at, n in enumerate((0, 1, 5000, fragment - 48, fragment, fragment + 1, 1 << 20))
@@ -523,7 +522,7 @@ class SharedTests(Atomics, ProcessesTestCase):
         memory = self.owner.registerMemory(8)
         done = [self.port.rdmaWrite(memory.cookie, b"x", self.there, datagram=None) for _ in range(200)]
         (session,) = self.a.medium.sessions.values()
-        self.assertEqual(len(session._operations), rcsend.RDS_OPERATIONS_POSTED)
+        self.assertEqual(len(session._operations), rcconnection.RDS_OPERATIONS_POSTED)
         for each in done:
             self.result(each)
         self.assertEqual(len(session._operations), 0)
@@ -740,7 +739,7 @@ class IWARPTests(Operating, ProcessesTestCase):
         """
         A WRITE that its READ would not fit behind waits until the send queue is empty.
         """
-        self.patch(rcsend, "RDS_SENDS", 4)
+        self.patch(rcconnection, "RDS_SENDS", 4)
         memory = self.owner.registerMemory(20)
         done = [
             self.port.rdmaWrite(memory.cookie, b"%d" % (at % 10), self.there, at, b"%d" % at)

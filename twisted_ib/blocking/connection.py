@@ -437,7 +437,7 @@ class Connection:
             if loop.owner != get_ident():
                 loop.own()
             self._turns = turns
-            # Of a batch of its own: StreamSender.write and DeviceProgress.flush, without what they ask.
+            # Of a batch of its own: Stream.write and DeviceProgress.flush, without what they ask.
             stream.written = data
             stream.postWritten([stream])
             device = stream.channel.device

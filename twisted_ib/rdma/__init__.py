@@ -12,11 +12,9 @@ Modules:
 
   - C{administration}: subnet administration for Twisted
   - C{handshake}: connection setup of messages
-  - C{messages}: one connection of messages below Twisted's transport API
   - C{pendingrequests}: requests of a connection that are not completed
   - C{port}: L{listenRDMA} and L{connectRDMA}, their port, connector and transports, and the endpoints, used
     like C{TCP4ServerEndpoint} and C{HostnameEndpoint}
-  - C{sender}: the sending half of a message connection
   - C{successor}: the two transports of a connection that switches to RDMA
   - C{switching}: a connection of bytes goes on as one of messages, RDMA READ and WRITE, as C{startTLS} lets
     one go on encrypted

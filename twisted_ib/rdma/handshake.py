@@ -7,7 +7,7 @@ vol. 1 annex A11).  Other values are such programs' defaults; RNR retries are un
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.hca.base.states import QPState
@@ -15,7 +15,9 @@ from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader, serviceID
 from twisted_ib.hca.memory.memory import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.internet.addresses import Address
-from twisted_ib.rdma.messages import Messages
+
+if TYPE_CHECKING:
+    from twisted_ib.rdma.transport import RDMATransport
 
 PORT_SPACE = int(PortSpace.TCP)
 #: See L{twisted_ib.sdp.handshake.Handshake}: the other side may be a program of verbs.
@@ -42,7 +44,7 @@ _MTU = 5
 _ACCESS = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC
 
 
-def request(messages: Messages, local: Address, peer: Address) -> ConnectRequest:
+def request(messages: RDMATransport, local: Address, peer: Address) -> ConnectRequest:
     """
     Return the REQ of an active side.
     """
@@ -92,7 +94,7 @@ def _depths(message: ConnectRequest | ConnectReply) -> tuple[int, int]:
     return served if served < most else most, asked if asked < most else most
 
 
-def reply(messages: Messages, message: ConnectRequest, header: RDMACMHeader) -> ConnectReply:
+def reply(messages: RDMATransport, message: ConnectRequest, header: RDMACMHeader) -> ConnectReply:
     """
     Return the REP of a passive side.
     """
@@ -107,7 +109,7 @@ def reply(messages: Messages, message: ConnectRequest, header: RDMACMHeader) -> 
     )
 
 
-def accepted(messages: Messages, connection: Any, message: ConnectRequest, header: RDMACMHeader) -> None:
+def accepted(messages: RDMATransport, connection: Any, message: ConnectRequest, header: RDMACMHeader) -> None:
     """
     Connect a passive side, after its REP was made.
     """
@@ -115,7 +117,7 @@ def accepted(messages: Messages, connection: Any, message: ConnectRequest, heade
     _join(messages, connection, message)
 
 
-def replied(messages: Messages, connection: Any, message: ConnectReply) -> None:
+def replied(messages: RDMATransport, connection: Any, message: ConnectReply) -> None:
     """
     Connect an active side to the peer that replied.
     """
@@ -123,7 +125,7 @@ def replied(messages: Messages, connection: Any, message: ConnectReply) -> None:
     _join(messages, connection, message)
 
 
-def _join(messages: Messages, connection: Any, message: ConnectRequest | ConnectReply) -> None:
+def _join(messages: RDMATransport, connection: Any, message: ConnectRequest | ConnectReply) -> None:
     served, asked = _depths(message)
     messages.connection = connection
     connection.user = messages

@@ -8,14 +8,10 @@ L{twisted_ib.interfaces.IRDSProtocol} lists the optional notifications of a prot
 and L{RDSClientEndpoint} are streams over such sockets, with the endpoint strings C{rds:PORT} and
 C{rds:HOST:PORT}.
 
-Inside: C{port} is a socket, with C{receiving}, C{socketrdma} and C{ping}; C{networks} finds the network of
+Inside: C{port} is a socket, with C{queues} and C{ping}; C{networks} finds the network of
 a reactor and a device.  C{protocol} is pure: wire format, sequence numbers, congestion maps, streams.
 C{paths} has the network, which all sockets of a process share, and one path for each pair of addresses,
 C{media} the connections that carry a path (TCP, RC queue pairs), C{streams} the Twisted side of streams.
-
-Besides:
-
-  - C{sending}: the send side of a socket
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Ping:
     def datagramReceived(self, path: Any, port: int, payload: bytes) -> None:
         """
         Drop what is no pong: see
-        L{ReceiveQueue.datagramReceived<twisted_ib.rds.receiving.ReceiveQueue.datagramReceived>}.
+        L{SocketQueues.datagramReceived<twisted_ib.rds.queues.SocketQueues.datagramReceived>}.
         """
         self._network.counters["recv_drop_no_sock"] += 1
 

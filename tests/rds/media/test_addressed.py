@@ -27,7 +27,7 @@ from twisted_ib.hca.wire.cm import REQ, RTU
 from twisted_ib.hca.wire.cm.layout import BODY_BYTES
 from twisted_ib.hca.wire.headers import BTH, ICRC
 from twisted_ib.internet.channel import DeviceChannel
-from twisted_ib.rds import receiving
+from twisted_ib.rds import queues
 from twisted_ib.rds.media import rc
 from twisted_ib.rds.media.rcconnection import RCConnection
 from twisted_ib.rds.protocol.private import PrivateData
@@ -235,7 +235,7 @@ class AddressedTests(AddressedTestCase):
         A host without memory makes the peer wait.
         """
         self.patch(limits, "RDS_RECEIVE_BUDGET", 1000)
-        self.patch(receiving, "RDS_RECEIVE_MOST", 2000)
+        self.patch(queues, "RDS_RECEIVE_MOST", 2000)
         self.two.transport.pauseProducing()
         sent = [b"%d" % index * 1000 for index in range(200)]
         for data in sent:
@@ -280,7 +280,7 @@ class LossTests(AddressedTestCase):
         """
         super().setUp()
         self.patch(limits, "RDS_RECEIVE_BUDGET", 4000)
-        self.patch(receiving, "RDS_RECEIVE_MOST", 20_000)
+        self.patch(queues, "RDS_RECEIVE_MOST", 20_000)
 
     def bad(self, dice: Random) -> Callable[[Datagram], Iterable[Datagram]]:
         """

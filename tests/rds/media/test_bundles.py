@@ -13,7 +13,7 @@ from tests.support.rundirectory import ownRunDirectory
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError
 from twisted_ib.rds import port as rdsPort
-from twisted_ib.rds.media import rcsend
+from twisted_ib.rds.media import rcconnection
 from twisted_ib.rds.protocol import bundle as protocolBundle
 from twisted_ib.rds.protocol.bundle import LONGEST, Bundle, datagramsOf
 from twisted_ib.rds.protocol.machine import RDSMessage
@@ -170,7 +170,7 @@ class BundleTests(ProcessesTestCase):
         All is acknowledged, and counted as done.
         """
         self.settle()
-        self.pass_(2 * rcsend.RDS_ACK_SECONDS)
+        self.pass_(2 * rcconnection.RDS_ACK_SECONDS)
         self.assertEqual((self.one.socket._queued, self.one.socket._bundles), (0, {}))
 
     def test_together(self) -> None:

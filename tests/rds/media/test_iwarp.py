@@ -15,7 +15,7 @@ from tests.support.waiting import waitUntil
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, RDSUnsupportedError
 from twisted_ib.hca.fabric.iwarp.streampath import IWARP_NO_RECEIVE_SECONDS
-from twisted_ib.rds import receiving
+from twisted_ib.rds import queues
 from twisted_ib.rds.media import rc, rcconnect
 
 ONE, TWO, SIX = ownAddress(1), ownAddress(2), "::1"
@@ -133,7 +133,7 @@ class IWARPTests(ProcessesTestCase):
         then everything comes once.
         """
         self.patch(limits, "RDS_RECEIVE_BUDGET", 1000)
-        self.patch(receiving, "RDS_RECEIVE_MOST", 2000)
+        self.patch(queues, "RDS_RECEIVE_MOST", 2000)
         ports = [self.b.listen(port, TWO) for port in range(5001, 5010)]
         for port in ports:
             port.transport.pauseProducing()

@@ -19,8 +19,8 @@ from twisted_ib.hca.connection.rdmacm import RDMACMHeader
 from twisted_ib.internet.channel import channelFor
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rds import port as rdsPort
-from twisted_ib.rds import receiving
-from twisted_ib.rds.media import rc, rcaccept, rcconnect, rcconnection, rcsend
+from twisted_ib.rds import queues
+from twisted_ib.rds.media import rc, rcaccept, rcconnect, rcconnection
 from twisted_ib.rds.media.rcconnect import PORT_SPACE
 from twisted_ib.rds.media.rcconnection import CONTROL, RCConnection
 from twisted_ib.rds.protocol.bundle import BUNDLE
@@ -56,7 +56,7 @@ class DeliveryTests(ProcessesTestCase):
         """
         Of any size, in order.
         """
-        fragment = rcsend.RDS_FRAGMENT
+        fragment = rcconnection.RDS_FRAGMENT
         sizes = [0, 1, 4096, fragment - 1, fragment, fragment + 1, 2 * fragment, 1 << 20, 0, 3]
         sent = [bytes([index]) * size for index, size in enumerate(sizes)]
         for data in sent:
@@ -82,7 +82,7 @@ class DeliveryTests(ProcessesTestCase):
         for _ in range(10):
             for _ in range(20):
                 self.one.transport.write(bytes(100_000), (HOST, 5000))
-            self.pass_(rcsend.RDS_ACK_SECONDS)
+            self.pass_(rcconnection.RDS_ACK_SECONDS)
         self.assertEqual((len(self.two.got), self.one.socket._queued), (200, 0))
 
     def test_duel(self) -> None:
@@ -147,7 +147,7 @@ class DeliveryTests(ProcessesTestCase):
             self.one.transport.write(b"x", (HOST, 5000))
             self.settle()
             closed = [end.socket.stopListening() for end in (self.one, self.two)]
-            self.pass_(2 * rcsend.RDS_ACK_SECONDS)
+            self.pass_(2 * rcconnection.RDS_ACK_SECONDS)
             for each in closed:
                 self.successResultOf(each)
             self.settle()
@@ -162,7 +162,7 @@ class DeliveryTests(ProcessesTestCase):
         A process that has no memory left makes the sender wait, and gets all afterwards.
         """
         self.patch(limits, "RDS_RECEIVE_BUDGET", 1000)
-        self.patch(receiving, "RDS_RECEIVE_MOST", 2000)
+        self.patch(queues, "RDS_RECEIVE_MOST", 2000)
         self.two.transport.pauseProducing()
         self.patch(limits, "RDS_SEND_BUDGET", 1 << 30)
         sent = [b"%d" % index * 2000 for index in range(3000)]
@@ -223,14 +223,14 @@ class FormTests(ProcessesTestCase):
 
         def expect(*frames: str) -> None:
             self.settle()
-            self.pass_(2 * rcsend.RDS_ACK_SECONDS)
+            self.pass_(2 * rcconnection.RDS_ACK_SECONDS)
             self.assertEqual(said, ["".join(frame.split()) for frame in frames])
             said.clear()
 
         for port in (5000, 5001):
             one.transport.write(b"x", (HOST, port))
         self.settle()
-        self.pass_(2 * rcsend.RDS_ACK_SECONDS)
+        self.pass_(2 * rcconnection.RDS_ACK_SECONDS)
         addresses = "0000000000000000 0000000000000000 00000014 0000 0000 80 00 00000001 0000" + "00" * 16
         self.assertEqual(said[0], "".join(addresses.split()) + b"\x01127.0.0.1 127.0.0.1".hex())
         said.clear()
@@ -311,7 +311,7 @@ class ComingAndGoingTests(ProcessesTestCase):
         two = b.listen(5000)
         self.write(b"1")
         self.assertEqual(two.data, [b"1"])
-        self.pass_(rcsend.RDS_ACK_SECONDS)
+        self.pass_(rcconnection.RDS_ACK_SECONDS)
         b.kill()
         self.settle()
         self.write(b"2", b"3")
@@ -388,7 +388,7 @@ class ComingAndGoingTests(ProcessesTestCase):
         b = self.process()
         two = b.listen(5000)
         self.write(b"1")
-        self.pass_(rcsend.RDS_ACK_SECONDS)
+        self.pass_(rcconnection.RDS_ACK_SECONDS)
         self.successResultOf(self.closed(two))
         self.write(b"2", b"3")
         self.pass_(1.0)
@@ -613,7 +613,7 @@ class HostileTests(ProcessesTestCase):
         """
         Each of these ends the connection, and no more.
         """
-        fragment = rcsend.RDS_FRAGMENT
+        fragment = rcconnection.RDS_FRAGMENT
         first = self.header(2 * fragment) + bytes(fragment)
         control = {"flags": CONTROL, "sequence": 0, "source": 0, "to": 0}
         cases: list[tuple[bytes, ...]] = [
@@ -671,7 +671,7 @@ class HostileTests(ProcessesTestCase):
         A peer that goes on when it was told to send nothing is cut off.
         """
         self.patch(limits, "RDS_RECEIVE_BUDGET", 100)
-        self.patch(receiving, "RDS_RECEIVE_MOST", 200)
+        self.patch(queues, "RDS_RECEIVE_MOST", 200)
         self.patch(rcconnection, "RDS_PAUSED", 10_000)
         self.two.transport.pauseProducing()
         session = self.session(self.a)
@@ -774,13 +774,13 @@ class HostileTests(ProcessesTestCase):
         session = self.session(self.b)
         carrier = session.ours[1]
         carrier.path.pause, carrier.owing = 1.0, 0
-        count = rcsend.MUCH // rcsend.EACH
+        count = rcconnection.MUCH // rcconnection.EACH
         for number in range(count - 1):
             frame = self.header(sequence=number + 9)
             session.received(frame, 0, len(frame))
-        self.assertGreater(carrier.owing, rcsend.MUCH - 2 * rcsend.EACH)
+        self.assertGreater(carrier.owing, rcconnection.MUCH - 2 * rcconnection.EACH)
         session.received(frame, 0, len(frame))
-        self.assertLess(carrier.owing, rcsend.EACH)
+        self.assertLess(carrier.owing, rcconnection.EACH)
         self.assertEqual((carrier.path.pause, len(self.two.got)), (0.0, 1 + count))
 
     def test_pauseIgnoredAgain(self) -> None:
@@ -788,7 +788,7 @@ class HostileTests(ProcessesTestCase):
         Nor does it help to connect again.
         """
         self.patch(limits, "RDS_RECEIVE_BUDGET", 100)
-        self.patch(receiving, "RDS_RECEIVE_MOST", 200)
+        self.patch(queues, "RDS_RECEIVE_MOST", 200)
         self.patch(rcconnection, "RDS_PAUSED", 10_000)
         self.patch(limits, "RDS_TCP_DRAIN", 30_000)
         self.two.transport.pauseProducing()

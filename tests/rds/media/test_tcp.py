@@ -26,7 +26,7 @@ from tests.support.ownaddress import ownAddress
 from tests.support.waiting import HANG_SECONDS, becomes
 from twisted_ib import limits
 from twisted_ib.interfaces import IReactorRDS
-from twisted_ib.rds import listenRDS, receiving
+from twisted_ib.rds import listenRDS, queues
 from twisted_ib.rds import port as rdsPort
 from twisted_ib.rds.media import tcpcarrier
 from twisted_ib.rds.media.tcp import TCPMedium
@@ -398,7 +398,7 @@ class SlowTests(TCPCase):
         self.assertEqual((slow.protocol.count, slow.protocol.wrong), (count, 0))
         self.assertGreater(others, 20)
         self.assertLess(most, limits.RDS_SEND_BUDGET + rdsPort.RDS_CONGESTED_BUDGET + 2 * SLOW_BYTES)
-        self.assertLess(held, receiving.RDS_RECEIVE_MOST + 2 * limits.RDS_SEND_BUDGET)
+        self.assertLess(held, queues.RDS_RECEIVE_MOST + 2 * limits.RDS_SEND_BUDGET)
 
 
 class AcceptedTests(TCPCase):
@@ -556,7 +556,7 @@ class AcceptedTests(TCPCase):
         A peer that connects again and again pins no more memory of a socket that is not read.
         """
         self.patch(limits, "RDS_RECEIVE_BUDGET", 1000)
-        self.patch(receiving, "RDS_RECEIVE_MOST", 10_000)
+        self.patch(queues, "RDS_RECEIVE_MOST", 10_000)
         self.patch(limits, "RDS_TCP_DRAIN", 100_000)
         one, peer = await self.begun()
         one.pauseProducing()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
-from twisted_ib.rds.media.rcsend import RDS_FRAGMENT
+from twisted_ib.rds.media.rcconnection import RDS_FRAGMENT
 from twisted_ib.rds.protocol import streammachine
 from twisted_ib.rds.protocol.frames import HEADER, HEADER_BYTES, MAGIC, VERSION, EndReason, FrameKind, frame
 from twisted_ib.rds.protocol.streammachine import StreamEvent, StreamMachine, StreamState

@@ -33,7 +33,7 @@ from tests.support.rundirectory import ownRunDirectory
 from twisted_ib import limits
 from twisted_ib.errors import NoRouteError
 from twisted_ib.internet.readers import channelsOf
-from twisted_ib.rds.media import rcsend
+from twisted_ib.rds.media import rcconnection
 from twisted_ib.rds.protocol import streammachine, streams
 from twisted_ib.rds.protocol.counters import STREAM_COUNTERS
 from twisted_ib.rds.protocol.frames import EndReason, FrameKind, frame
@@ -1267,7 +1267,7 @@ class CounterTests(ProcessesTestCase):
         self.settle()
         self.assertIsInstance(accepted.reason, error.ConnectionDone)
         stopped = port.stopListening()
-        self.pass_(4 * rcsend.RDS_ACK_SECONDS)
+        self.pass_(4 * rcconnection.RDS_ACK_SECONDS)
         self.successResultOf(stopped)
 
     def test_names(self) -> None:

@@ -20,7 +20,7 @@ from tests.sdp.pair import Pair, PairTestCase
 from tests.support.calls import called
 from twisted_ib import limits
 from twisted_ib.hca.device.form import compiledModules
-from twisted_ib.sdp.streamsend import GATHER_LEFT
+from twisted_ib.sdp.stream import GATHER_LEFT
 
 #: What an idle connection may take at both ends together, the test's two protocols included.
 MOST_BYTES = 2496

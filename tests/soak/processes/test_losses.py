@@ -112,7 +112,7 @@ class LossTests(SynchronousTestCase):
         An object more for each connection.
         """
         self.plant(
-            "twisted_ib/sdp/streamsend.py",
+            "twisted_ib/sdp/stream.py",
             "        self.thread: int = channel.device.thread\n",
             "        self.thread: int = int(str(channel.device.thread))\n",
         )

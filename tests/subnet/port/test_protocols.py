@@ -34,7 +34,7 @@ from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.connection import ConnectRequest
 from twisted_ib.hca.device.device import Device
 from twisted_ib.internet.channel import channelFor
-from twisted_ib.rds.media.rcsend import ADDRESSES
+from twisted_ib.rds.media.rcconnection import ADDRESSES
 from twisted_ib.rds.streams.endpoints import RDSClientEndpoint
 from twisted_ib.rds.streams.listening import listenStreams
 from twisted_ib.sdp.port import SDPClientEndpoint, listenSDP

@@ -8,9 +8,8 @@ that names fabrics.
 Besides:
 
   - C{counters}: the counters of an HCA, under the names of Linux rxe's C{hw_counters} and under its own
-  - C{device}: its identity, its objects, its progress
+  - C{device}: its addresses and its peers', its objects, its progress
   - C{form}: the form in which this package runs
-  - C{identity}: the addresses of a device, and of its peers
   - C{objects}: the objects of one HCA other than queue pairs and memory
   - C{programname}: the name of a program, from its command line
   - C{progress}: the progress of a device

@@ -277,7 +277,7 @@ class StreamQueuePair(RecordReceiver):
                 f"queue pair {self.number} in {self.state.name} cannot send"
                 f" {length} bytes (at most {self.maxMessage})"
             )
-        # StreamSender.postWritten and Stream.deliver inline this, to save a call per message: change all.
+        # Stream.postWritten and Stream.deliver inline this, to save a call per message: change all.
         if self.pending or not self.path.post(  # type: ignore[union-attr]
             self.sends | self.remote, header, payload, length
         ):

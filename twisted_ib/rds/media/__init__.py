@@ -7,6 +7,5 @@ Besides:
   - C{rccarrier}: one path of RDS on a queue pair
   - C{rcconnect}: connection attempts of RDS on queue pairs
   - C{rcconnection}: RDS on RC queue pairs
-  - C{rcsend}: the send side of a queue pair of RDS
   - C{tcpcarrier}: the TCP connection that carries a path's messages, with its Twisted transports
 """

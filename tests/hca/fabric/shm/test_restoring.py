@@ -1,5 +1,5 @@
 """
-Tests of L{twisted_ib.hca.fabric.shm.discovery}: the run directory goes away (issue 16, point 18).
+Tests of L{twisted_ib.hca.fabric.shm.shm}: the run directory goes away (issue 16, point 18).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.hca.hcas import LISTENER, SDP, HCATestCase
 from tests.support.commands import PATH, running
 from twisted_ib.errors import RunDirectoryError, ServiceInUseError
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.fabric.shm import discovery
+from twisted_ib.hca.fabric.shm import shm
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.host import libc, rundirectory
 from twisted_ib.hca.host.rendezvous import Rendezvous
@@ -54,7 +54,7 @@ class RestoringTests(HCATestCase):
         self.a.warn = lambda text: None  # type: ignore[method-assign]
         self.b.listen(SDP, "127.0.0.1", 7001, LISTENER)
 
-    def look(self, *devices: Device, seconds: float = discovery.LOOK_PAUSE_SECONDS) -> None:
+    def look(self, *devices: Device, seconds: float = shm.LOOK_PAUSE_SECONDS) -> None:
         """
         What has happened is noticed, and the pause is over.
         """
@@ -130,7 +130,7 @@ class RestoringTests(HCATestCase):
                 self.place.symlink_to("/")
             self.said.clear()
             self.look(self.b)
-            self.look(self.b, seconds=discovery.LOOK_SECONDS)
+            self.look(self.b, seconds=shm.LOOK_SECONDS)
             self.assertEqual(len(self.said), 1, self.said)
             self.assertIn({"mode": "mode 0755", "link": "symbolic link"}[wrong], self.said[0])
             self.assertIn(str(self.place), self.said[0])
@@ -139,7 +139,7 @@ class RestoringTests(HCATestCase):
                 self.place.rmdir()
             else:
                 self.place.unlink()
-            self.look(self.b, seconds=discovery.LOOK_SECONDS)
+            self.look(self.b, seconds=shm.LOOK_SECONDS)
             self.assertEqual(len(self.said), 2, self.said)
             self.look(self.a)
             self.assertServed()
@@ -199,7 +199,7 @@ class RestoringTests(HCATestCase):
         c.warn = self.said.append  # type: ignore[method-assign]
         c.listen(SDP, "127.0.0.1", 7003, LISTENER)
         shutil.rmtree(self.place)
-        self.look(c, seconds=discovery.LOOK_SECONDS)
+        self.look(c, seconds=shm.LOOK_SECONDS)
         self.assertEqual(len(self.said), 1, self.said)
 
     def test_listensAtOnce(self) -> None:

@@ -11,5 +11,4 @@ Besides:
   - C{listener}: the TCP listener of a service
   - C{peerpath}: paths to peers' addresses, for connection management
   - C{protection}: the memory that a peer named and was refused
-  - C{sendingpath}: the half of a stream's path that sends, and ends the connection
 """

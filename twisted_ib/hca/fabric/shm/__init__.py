@@ -8,7 +8,6 @@ the records travel over that socket (C{socketpath}).
 
 Besides:
 
-  - C{discovery}: the directory of a host
   - C{hotpaths}: the progress of paths between processes
   - C{listeners}: listening sockets and admission limits
   - C{peersockets}: the sockets of one HCA to the processes that it has paths to or is shaking hands with

@@ -9,7 +9,6 @@ Besides:
   - C{call}: the parts that connections and datagram services share
   - C{connected}: REQ, REP, RTU, and the state transitions of its queue pair
   - C{connparam}: connection parameters
-  - C{data}: shortcuts for memory, work requests and completions of an identifier's own queue pair
   - C{datagram}: an identifier of a datagram service
   - C{event}: events of the communication manager, and the channel that delivers them
   - C{groups}: the multicast groups of an identifier
@@ -17,5 +16,4 @@ Besides:
   - C{listener}: the port of a bound identifier, and the listening identifier
   - C{negotiation}: the parameters that two ends of a reliable connection negotiate
   - C{stage}: the stages of a CM identifier, and the commands that each permits
-  - C{view}: the attributes of an identifier that programs see
 """

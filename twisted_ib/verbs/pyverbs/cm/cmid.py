@@ -3,7 +3,7 @@ Connection identifiers, the communication manager's endpoints, as verbs programs
 
 An identifier made of an L{AddrInfo} is synchronous: each command waits until it is complete.  One made of an
 L{CMEventChannel} reports the outcome of commands there.  Source: rdma-core 65, C{pyverbs/cmid.pyx},
-C{librdmacm/cma.c}; the man page C{rdma_cm(7)}.
+C{librdmacm/cma.c}, C{librdmacm/rdma_verbs.h}; the man page C{rdma_cm(7)}.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-from twisted_ib.verbs.core.hub import locked
+from twisted_ib.hca.base import attributes
+from twisted_ib.verbs.core.hub import hub, locked
 from twisted_ib.verbs.pyverbs.base.base import checked
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsError, PyverbsRDMAError, PyverbsUserError
-from twisted_ib.verbs.pyverbs.base.verb import check, invalid, unsupported, verb
+from twisted_ib.verbs.pyverbs.base.verb import VerbsObject, check, invalid, unsupported, verb
+from twisted_ib.verbs.pyverbs.base.wc import WC
+from twisted_ib.verbs.pyverbs.base.wr import SGE, RecvWR, SendWR
 from twisted_ib.verbs.pyverbs.cm.addrinfo import Address, AddrInfo, JoinMCAttrEx, Text, resolve
 from twisted_ib.verbs.pyverbs.cm.connparam import ConnParam
-from twisted_ib.verbs.pyverbs.cm.data import DataCalls
 from twisted_ib.verbs.pyverbs.cm.event import CMEvent, CMEventChannel, CMEventQueue, CMEventRecord, nextReport
 from twisted_ib.verbs.pyverbs.cm.identifier import Identifier
 from twisted_ib.verbs.pyverbs.cm.stage import Stage
@@ -25,17 +27,26 @@ from twisted_ib.verbs.pyverbs.enums.cm import (
     RAI_PASSIVE,
     RDMA_OPTION_ID,
     RDMA_OPTION_ID_ACK_TIMEOUT,
+    RDMA_UDP_QKEY,
     rdma_cm_event_type,
     rdma_cm_join_mc_attr_mask,
     rdma_cm_mc_join_flags,
     rdma_port_space,
 )
-from twisted_ib.verbs.pyverbs.enums.queues import ibv_qp_type
+from twisted_ib.verbs.pyverbs.enums.device import ibv_access_flags
+from twisted_ib.verbs.pyverbs.enums.queues import ibv_qp_type, ibv_send_flags, ibv_wr_opcode
+from twisted_ib.verbs.pyverbs.objects.ah import AH
+from twisted_ib.verbs.pyverbs.objects.cq import CQ
+from twisted_ib.verbs.pyverbs.objects.device import Context
+from twisted_ib.verbs.pyverbs.objects.mr import MR
 from twisted_ib.verbs.pyverbs.objects.pd import PD
 from twisted_ib.verbs.pyverbs.qp.qp import QP
 from twisted_ib.verbs.pyverbs.qp.qpattr import QPAttr, QPInitAttr
 from twisted_ib.verbs.pyverbs.qp.qplacks import ECE
 
+_A = ibv_access_flags
+_OP = ibv_wr_opcode
+_SIGNALED = ibv_send_flags.IBV_SEND_SIGNALED
 _E = rdma_cm_event_type
 _MASK, _JOIN = rdma_cm_join_mc_attr_mask, rdma_cm_mc_join_flags
 _BAD_EVENT = "Failed to get request, no connection established"
@@ -53,9 +64,12 @@ _FAILURES = (
 _MOST_TIMEOUT = 31
 
 
-class CMID(DataCalls):
+class CMID(VerbsObject):
     """
     A connection identifier.
+
+    Of the shortcuts for its queue pair C{length} is in octets, the whole region by default; C{flags} are
+    bits of C{ibv_send_flags}.
     """
 
     def __init__(
@@ -83,6 +97,9 @@ class CMID(DataCalls):
             or the queue pair cannot be made.
         """
         super().__init__()
+        self._id: Identifier | None = None
+        self._channel: CMEventChannel | None = None
+        self._info: Any = None
         if creator is None:
             return
         if isinstance(creator, AddrInfo):
@@ -135,6 +152,134 @@ class CMID(DataCalls):
             raise invalid("Failed to create CM ID: the event has none to give")
         self._channel = listener._channel
         self._hold(child)
+
+    def _hold(self, identifier: Identifier) -> Identifier:
+        self._id = identifier
+        self._opened(identifier.close)
+        return identifier
+
+    def _get(self) -> Identifier:
+        self._check()
+        identifier = self._id
+        assert identifier is not None
+        # After a fork the device is the parent's, and is marked closed in the child.
+        if identifier.binding is not None and identifier.binding.device.closed:
+            raise PyverbsRDMAError("The identifier's device is closed", errno.ENODEV)
+        return identifier
+
+    def _closed(self) -> None:
+        self._id = None
+
+    def _queuePair(self) -> QP:
+        qp = self._get().qp
+        if qp is None:
+            raise invalid("The identifier has no queue pair")
+        return qp
+
+    # -- what it is
+
+    @property
+    def event_channel(self) -> CMEventChannel | None:
+        """
+        The channel of its events; None if it is synchronous.
+        """
+        return self._channel
+
+    @property
+    def device(self) -> Any:
+        """
+        The HCA, or None while unbound.  Not in pyverbs.
+        """
+        binding = None if self._id is None else self._id.binding
+        return None if binding is None else binding.device
+
+    @property
+    def identifier(self) -> object:
+        """
+        The endpoint, by which an event names it; None once it is closed.  Not in pyverbs.
+        """
+        return self._id
+
+    @property
+    def context(self) -> Context | None:
+        """
+        The context of its device; None while unbound.
+        """
+        binding = None if self._id is None else self._id.binding
+        return None if binding is None else binding.ctx
+
+    ctx = context
+
+    @property
+    def pd(self) -> PD | None:
+        """
+        The protection domain of its queue pair; None while unbound.
+        """
+        binding = None if self._id is None else self._id.binding
+        return None if binding is None else binding.pd
+
+    @property
+    def qp(self) -> QP | None:
+        """
+        Its queue pair, or None.  Not in pyverbs, nor are the next three.
+        """
+        return None if self._id is None else self._id.qp
+
+    @property
+    def send_cq(self) -> CQ | None:
+        """
+        The completion queue made for its sends, or None.
+        """
+        return None if self._id is None else self._id.sendCQ
+
+    @property
+    def recv_cq(self) -> CQ | None:
+        """
+        The completion queue made for its receives, or None.
+        """
+        return None if self._id is None else self._id.recvCQ
+
+    @property
+    def local_addr(self) -> tuple[str, int] | None:
+        """
+        Its address and port (C{rdma_get_local_addr}), or None.
+        """
+        source = None if self._id is None else self._id.source
+        return None if source is None else (source.host, source.port)
+
+    @property
+    def peer_addr(self) -> tuple[str, int] | None:
+        """
+        The peer's address and port (C{rdma_get_peer_addr}), or None.  Not in pyverbs.
+        """
+        there = None if self._id is None else self._id.destination
+        return None if there is None else (there.host, there.port)
+
+    @property
+    def qpn(self) -> int | None:
+        """
+        The number of its queue pair, or None.
+        """
+        qp = self.qp
+        return None if qp is None else qp.qp_num
+
+    @property
+    def dev_name(self) -> str:
+        """
+        The name of its device.
+
+        @raise PyverbsRDMAError: it is unbound (EINVAL).
+        """
+        device = self._get().device
+        return str(device.name)
+
+    @property
+    def port_num(self) -> int:
+        """
+        The port number of its device; 0 while unbound.
+        """
+        # Devices have one port; librdmacm reports 0 before the identifier is bound.
+        return 0 if self.device is None else attributes.PORT
 
     # -- waiting
 
@@ -540,6 +685,130 @@ class CMID(DataCalls):
         @raise PyverbsRDMAError: always (EOPNOTSUPP): there are no vendor enhancements.
         """
         raise unsupported("Failed to get remote ECE")
+
+    # -- memory
+
+    def _register(self, size: int, access: int) -> MR:
+        self._get().device  # noqa: B018
+        # IBTA vol. 1 10.6.3: remote write requires local write; librdmacm/rdma_verbs.h sets local write in
+        # all three calls.
+        return MR(self, size, int(_A.IBV_ACCESS_LOCAL_WRITE | access))
+
+    def reg_msgs(self, size: int) -> MR:
+        """
+        Register memory for messages, of C{size} octets; the region is closed with the identifier.
+        """
+        return self._register(size, 0)
+
+    def reg_read(self, size: int = 0) -> MR:
+        """
+        Register memory that the peer may read, of C{size} octets; the region is closed with the identifier.
+        """
+        return self._register(size, _A.IBV_ACCESS_REMOTE_READ)
+
+    def reg_write(self, size: int = 0) -> MR:
+        """
+        Register memory that the peer may write, of C{size} octets; the region is closed with the identifier.
+        """
+        return self._register(size, _A.IBV_ACCESS_REMOTE_WRITE)
+
+    # -- requests
+
+    @verb("Failed to Post Receive")
+    def post_recv(self, mr: MR, length: int | None = None) -> None:
+        """
+        Post a receive at the start of a region.
+
+        @raise PyverbsRDMAError: there is no queue pair (EINVAL), or its queue is full (ENOMEM).
+        """
+        sge = SGE(checked(mr, MR).buf, length or mr.length, mr.lkey)
+        self._queuePair().post_recv(RecvWR(num_sge=1, sg=[sge]))
+
+    def _post(self, mr: MR, length: int | None, opcode: int, flags: int) -> SendWR:
+        sge = SGE(checked(mr, MR).buf, length or mr.length, mr.lkey)
+        return SendWR(num_sge=1, sg=[sge], opcode=opcode, send_flags=int(flags))
+
+    @verb("Failed to Post Send")
+    def post_send(self, mr: MR, flags: int = _SIGNALED, length: int | None = None) -> None:
+        """
+        Send from the start of a region.
+
+        @raise PyverbsRDMAError: there is no queue pair, or it is not in RTS (EINVAL), or its queue is full
+            (ENOMEM).
+        """
+        self._queuePair().post_send(self._post(mr, length, _OP.IBV_WR_SEND, flags))
+
+    @verb("Failed to Post Read")
+    def post_read(self, mr: MR, length: int, remote_addr: int, rkey: int, flags: int = 0) -> None:
+        """
+        RDMA READ the peer's memory into the start of a region.
+
+        @param remote_addr: the virtual address in the peer's region, and C{rkey} that region's key.
+        @raise PyverbsRDMAError: as L{post_send}.
+        """
+        request = self._post(mr, length, _OP.IBV_WR_RDMA_READ, flags)
+        request.set_wr_rdma(rkey, remote_addr)
+        self._queuePair().post_send(request)
+
+    @verb("Failed to Post Write")
+    def post_write(self, mr: MR, length: int, remote_addr: int, rkey: int, flags: int = 0) -> None:
+        """
+        RDMA WRITE the start of a region into the peer's memory.
+
+        @param remote_addr: the virtual address in the peer's region, and C{rkey} that region's key.
+        @raise PyverbsRDMAError: as L{post_send}.
+        """
+        request = self._post(mr, length, _OP.IBV_WR_RDMA_WRITE, flags)
+        request.set_wr_rdma(rkey, remote_addr)
+        self._queuePair().post_send(request)
+
+    @verb("Failed to Post Send")
+    def post_ud_send(
+        self, mr: MR, ah: AH, rqpn: int = 0, flags: int = _SIGNALED, length: int | None = None
+    ) -> None:
+        """
+        Send a datagram from the start of a region.
+
+        @param rqpn: the destination queue pair.
+        @raise PyverbsRDMAError: as L{post_send}.
+        """
+        request = self._post(mr, length, _OP.IBV_WR_SEND, flags)
+        # librdmacm gives all UD services of RDMA-CM one Q_Key (rdma_cma.h, RDMA_UDP_QKEY), so the event's
+        # need not be kept.
+        request.set_wr_ud(checked(ah, AH), rqpn, RDMA_UDP_QKEY)
+        self._queuePair().post_send(request)
+
+    # -- completions
+
+    def get_recv_comp(self) -> WC | None:
+        """
+        Wait for a receive to complete, and serve peers meanwhile.
+
+        @raise PyverbsRDMAError: the identifier did not make the completion queue (EINVAL).
+        """
+        return self._completion(self._get().recvCQ)
+
+    def get_send_comp(self) -> WC | None:
+        """
+        Wait for a send request to complete, and serve peers meanwhile.
+
+        @raise PyverbsRDMAError: the identifier did not make the completion queue (EINVAL).
+        """
+        return self._completion(self._get().sendCQ)
+
+    def _completion(self, queue: CQ | None) -> WC:
+        # Only queues that the identifier made are waited on: a queue of the program's may hold others'
+        # completions, which would be consumed here.
+        check(queue is not None, "The identifier has made no such completion queue")
+        assert queue is not None
+        found: list[WC] = []
+
+        def ready() -> bool:
+            found.extend(queue.poll(1)[1])
+            return bool(found)
+
+        hub.wait(ready)
+        return found[0]
 
 
 def _qpType(portSpace: int) -> int:

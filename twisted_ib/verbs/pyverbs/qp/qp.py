@@ -16,7 +16,15 @@ from twisted_ib.verbs.pyverbs.base.base import checked, named, table
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsError
 from twisted_ib.verbs.pyverbs.base.mwbind import MWBind
 from twisted_ib.verbs.pyverbs.base.posting import copyRequest, postReceives, sendRequest, windowBind
-from twisted_ib.verbs.pyverbs.base.verb import check, closing, deferredCloses, failure, unsupported, verb
+from twisted_ib.verbs.pyverbs.base.verb import (
+    VerbsObject,
+    check,
+    closing,
+    deferredCloses,
+    failure,
+    unsupported,
+    verb,
+)
 from twisted_ib.verbs.pyverbs.base.wr import RecvWR, SendWR
 from twisted_ib.verbs.pyverbs.enums.device import ibv_mtu, ibv_mw_type
 from twisted_ib.verbs.pyverbs.enums.queues import ibv_qp_attr_mask, ibv_qp_state, ibv_qp_type
@@ -28,7 +36,7 @@ from twisted_ib.verbs.pyverbs.objects.pd import PD
 from twisted_ib.verbs.pyverbs.objects.srq import SRQ
 from twisted_ib.verbs.pyverbs.qp.qpattr import QPAttr, QPCap, QPInitAttr, QPInitAttrEx
 from twisted_ib.verbs.pyverbs.qp.qpcreation import FAILED, capabilities, checkExtended, domain, queues
-from twisted_ib.verbs.pyverbs.qp.qplacks import UnsupportedQPVerbs
+from twisted_ib.verbs.pyverbs.qp.qplacks import ECE, QPAttachCompCntrAttr, QPRateLimitAttr
 
 _TYPES = {int(kind): kind for kind in QPType}
 _STATE = int(ibv_qp_attr_mask.IBV_QP_STATE)
@@ -61,7 +69,7 @@ class _Consumer:
         """
 
 
-class QP(UnsupportedQPVerbs):
+class QP(VerbsObject):
     """
     A queue pair (IBTA vol. 1 10.2.4).
 
@@ -435,6 +443,42 @@ class QP(UnsupportedQPVerbs):
                 ("  state", named(ibv_qp_state, self.qp_state, "IBV_QPS_")),
             ]
         )
+
+    # -- what is not supported (EOPNOTSUPP)
+
+    def modify_rate_limit(self, attr: QPRateLimitAttr) -> None:
+        """
+        @raise PyverbsRDMAError: always (EOPNOTSUPP).
+        """
+        raise unsupported("Failed to modify QP rate limit")
+
+    def attach_comp_cntr(self, comp_cntr: object, attr: QPAttachCompCntrAttr) -> None:
+        """
+        @raise PyverbsRDMAError: always (EOPNOTSUPP).
+        """
+        raise unsupported("Failed to attach comp cntr to QP")
+
+    def set_ece(self, ece: ECE) -> None:
+        """
+        @raise PyverbsRDMAError: C{ece} has a vendor (EOPNOTSUPP).
+        """
+        # Without a vendor there are no options to set, which any device can do.
+        if checked(ece, ECE).vendor_id:
+            raise unsupported("Failed to set ECE")
+
+    def query_ece(self) -> ECE:
+        """
+        @raise PyverbsRDMAError: always (EOPNOTSUPP).
+        """
+        raise unsupported("Failed to query ECE")
+
+    def query_data_in_order(self, op: int, flags: int = 0) -> int:
+        """
+        @return: 0: the order in which a message's octets are written is not guaranteed.
+        """
+        # IBTA vol. 1 9.5: a program must not depend on the order of writes within a message; only the
+        # completion shows that all of it is there.
+        return 0
 
 
 def _group(gid: GID | str) -> int:

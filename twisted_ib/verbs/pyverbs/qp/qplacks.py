@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from twisted_ib.verbs.pyverbs.base.base import PyverbsCM, PyverbsObject, checked, table, u16, u32
-from twisted_ib.verbs.pyverbs.base.verb import VerbsObject, unsupported
+from twisted_ib.verbs.pyverbs.base.base import PyverbsCM, PyverbsObject, table, u16, u32
 
 
 @attrs.define(eq=False)
@@ -65,43 +64,3 @@ class ECE(PyverbsCM):
     def __str__(self) -> str:
         rows = [("Vendor ID", self.vendor_id), ("Options", self.options), ("Comp Mask", self.comp_mask)]
         return "ECE:\n" + table([(name, hex(value)) for name, value in rows])
-
-
-class UnsupportedQPVerbs(VerbsObject):
-    """
-    Base of C{QP} with the verbs that are not supported (EOPNOTSUPP).
-    """
-
-    def modify_rate_limit(self, attr: QPRateLimitAttr) -> None:
-        """
-        @raise PyverbsRDMAError: always (EOPNOTSUPP).
-        """
-        raise unsupported("Failed to modify QP rate limit")
-
-    def attach_comp_cntr(self, comp_cntr: object, attr: QPAttachCompCntrAttr) -> None:
-        """
-        @raise PyverbsRDMAError: always (EOPNOTSUPP).
-        """
-        raise unsupported("Failed to attach comp cntr to QP")
-
-    def set_ece(self, ece: ECE) -> None:
-        """
-        @raise PyverbsRDMAError: C{ece} has a vendor (EOPNOTSUPP).
-        """
-        # Without a vendor there are no options to set, which any device can do.
-        if checked(ece, ECE).vendor_id:
-            raise unsupported("Failed to set ECE")
-
-    def query_ece(self) -> ECE:
-        """
-        @raise PyverbsRDMAError: always (EOPNOTSUPP).
-        """
-        raise unsupported("Failed to query ECE")
-
-    def query_data_in_order(self, op: int, flags: int = 0) -> int:
-        """
-        @return: 0: the order in which a message's octets are written is not guaranteed.
-        """
-        # IBTA vol. 1 9.5: a program must not depend on the order of writes within a message; only the
-        # completion shows that all of it is there.
-        return 0

@@ -1,5 +1,6 @@
 """
-The receive side of a socket: the queue while its protocol does not read, and congestion marks.
+The queues of a socket: datagrams added to an open bundle, those received while its protocol does not read,
+and congestion marks.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ from twisted.logger import Logger
 from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
 from twisted_ib.interfaces import IRDSCookieProtocol
-from twisted_ib.rds.protocol.bundle import BUNDLE, MOST, datagramsOf
+from twisted_ib.rds.protocol.bundle import BUNDLE, MOST, Bundle, datagramsOf
+from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import NO_EXTENSIONS, Fields
-from twisted_ib.rds.sending import SendQueue
+
+#: Stands for no open bundle: it has no room, and nobody's address.
+NO_BUNDLE: Final = Bundle(None, None, object(), 0)
+NO_BUNDLE.room = -1
 
 #: Bytes that one socket accepts in any case: messages already on the way when its port is marked congested.
 #: Beyond that, connections with messages for it are not read.
@@ -27,11 +32,14 @@ _OVERHEAD: Final = limits.RDS_DATAGRAM_OVERHEAD
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class ReceiveQueue(SendQueue):
+class SocketQueues:
     """
-    The receive side of a L{RDSPort<twisted_ib.rds.port.RDSPort>}.
+    What messages pass in a L{RDSPort<twisted_ib.rds.port.RDSPort>}; compiled, which a port cannot be.
 
     @ivar _counters: those of the network, when the socket is open.
+    @ivar _queued: the bytes that peers have not acknowledged, with overhead; an open bundle's whole room.
+    @ivar _bundles: open bundles, by the address that was given to C{write}.
+    @ivar _bundle: the one that was written to last, or L{NO_BUNDLE}.
     @ivar _received: the queue: path, sender's port, payload, cookie.
     @ivar _receivedBytes: the bytes in it, with overhead.
     @ivar _congested: whether the port is marked congested.
@@ -39,7 +47,10 @@ class ReceiveQueue(SendQueue):
     """
 
     def __init__(self, reactor: Any, protocol: Any, maxPacketSize: int) -> None:
-        super().__init__()
+        self._realPort = 0
+        self._queued = 0
+        self._bundles: dict[Any, Bundle] = {}
+        self._bundle = NO_BUNDLE
         self.reactor = reactor
         self.protocol = protocol
         self.maxPacketSize = maxPacketSize
@@ -54,6 +65,61 @@ class ReceiveQueue(SendQueue):
         self._reading = True
         self._congested = False
         self._drain: Any = None
+
+    # -- sending
+
+    def write(self, datagram: Any, addr: Any = None) -> Deferred[None] | None:
+        """
+        See L{IRDSTransport.write<twisted_ib.interfaces.IRDSTransport.write>}.
+        """
+        # The fast path: the bundle was opened after all checks, and its room is part of the send budget.
+        bundle = self._bundle
+        # Mostly the address is the same object, which saves computing its hash.
+        if bundle.address is not addr and self._bundles:
+            bundle = self._bundles.get(addr, NO_BUNDLE)
+        room = bundle.room
+        if room >= 0 and datagram.__class__ is bytes:
+            room -= len(datagram) + _OVERHEAD
+            if room >= 0:
+                bundle.room = room
+                bundle.pieces.append(datagram)
+                return None
+        return self._writeSlowly(datagram, addr)
+
+    def _writeSlowly(self, datagram: Any, addr: Any) -> Deferred[None] | None:
+        raise NotImplementedError
+
+    def _openBundle(self, path: Any, given: Any, port: int, data: bytes) -> None:
+        bundle: Bundle = path.openBundle(self, given, port)
+        self._bundles[given] = self._bundle = bundle
+        # Reserve the whole bundle; bundleClosed() returns the rest.
+        self._queued += MOST
+        bundle.room -= len(data) + _OVERHEAD
+        bundle.pieces.append(data)
+
+    def bundleClosed(self, bundle: Bundle) -> RDSMessage:
+        """
+        A bundle is complete.
+
+        @return: the message to send.
+        """
+        del self._bundles[bundle.address]
+        if self._bundle is bundle:
+            self._bundle = NO_BUNDLE
+        message = bundle.message(self._realPort)
+        # Account for the bundle's real size instead of its reserved one: one object, and so one overhead,
+        # however many datagrams it has.
+        self._queued += message.size + _OVERHEAD - MOST
+        return message
+
+    def closeBundles(self) -> None:
+        """
+        Send all open bundles.
+        """
+        for bundle in list(self._bundles.values()):
+            bundle.path.closeBundle()
+
+    # -- receiving
 
     def pauseProducing(self) -> None:
         """
@@ -154,7 +220,7 @@ class ReceiveQueue(SendQueue):
 
     def extended(self, extensions: bytes) -> int | None:
         """
-        Process extension headers: see L{SocketRDMA<twisted_ib.rds.socketrdma.SocketRDMA>}.
+        Process extension headers: see L{RDSPort<twisted_ib.rds.port.RDSPort>}.
         """
         raise NotImplementedError
 
