@@ -54,10 +54,10 @@ RECORDED = {
     "subnet/sma": 21,
     "switch": 123,
     "tools": 68,
-    "twisted_ib": 95,
-    "verbs/c": 235,
+    "twisted_ib": 82,
+    "verbs/c": 24,
     "verbs/core": 24,
-    "verbs/pyverbs": 48,
+    "verbs/pyverbs": 37,
 }
 #: The sum of all.
 _ALL = "twisted_ib"
