@@ -23,7 +23,17 @@ from tests.support.waiting import HANG_SECONDS
 ROOT = Path(__file__).resolve().parent.parent
 
 #: All of the checkout.
-FOLDERS = (".ci", "benchmarks", "docs", "examples", "newsfragments", "tests", "twisted", "twisted_ib")
+FOLDERS = (
+    ".ci",
+    "benchmarks",
+    "docs",
+    "examples",
+    "newsfragments",
+    "stubs",
+    "tests",
+    "twisted",
+    "twisted_ib",
+)
 FILES = (
     ".containerignore",
     ".gitignore",

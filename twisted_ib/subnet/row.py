@@ -12,7 +12,7 @@ import re
 import select
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twisted_ib.errors import DeviceError
 from twisted_ib.hca.base.traits import SUBNET
@@ -20,10 +20,17 @@ from twisted_ib.hca.device.registry import FABRICS, FabricKind, addFabric
 from twisted_ib.hca.fabric.base.neighbours import ofThisThread as neighboursOf
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.device.device import Device
     from twisted_ib.hca.fabric.base.neighbours import Neighbours
+    from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
+    from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
+    from twisted_ib.subnet.hosting.attached import AttachedPort
+    from twisted_ib.subnet.port.fabric import SubnetFabric
 
 
-def _ofThread(owner: Any, guid: int, clock: Callable[[], float], neighbours: Neighbours | None = None) -> Any:
+def _ofThread(
+    owner: Device, guid: int, clock: Callable[[], float], neighbours: Neighbours | None = None
+) -> SubnetFabric:
     # Imported on demand: a program pays for the fabrics that it uses.
     from twisted_ib.subnet.hosting.ofthread import ofThisThread
     from twisted_ib.subnet.port.fabric import SubnetFabric
@@ -32,25 +39,26 @@ def _ofThread(owner: Any, guid: int, clock: Callable[[], float], neighbours: Nei
     if subnet is None:
         return _ofHost(owner, guid, clock)
 
-    def attach(fabric: Any, own: int) -> Any:
+    def attach(fabric: SubnetFabric, own: int) -> AttachedPort:
         return subnet.attach(fabric, own, owner.name)
 
-    def records(owner: Any, guid: int, clock: Callable[[], float]) -> Any:
-        open = FABRICS["loopback"].open
+    def records(owner: Device, guid: int, clock: Callable[[], float]) -> LoopbackFabric:
+        open: Callable[..., LoopbackFabric] = FABRICS["loopback"].open
         return open(owner, guid, clock, neighboursOf("ib") if neighbours is None else neighbours)
 
     return SubnetFabric(owner, guid, clock, attach, records)
 
 
-def _ofHost(owner: Any, guid: int, clock: Callable[[], float]) -> Any:
+def _ofHost(owner: Device, guid: int, clock: Callable[[], float]) -> SubnetFabric:
     if not hasattr(select, "epoll"):
         raise DeviceError(f"device {owner.name} needs Linux, but where its thread hosts the subnet")
     from twisted_ib.subnet.hosting.link import attached
     from twisted_ib.subnet.port.fabric import SubnetFabric
 
-    def records(owner: Any, guid: int, clock: Callable[[], float]) -> Any:
+    def records(owner: Device, guid: int, clock: Callable[[], float]) -> SharedMemoryFabric:
         # An HCA is below IP, so that network namespaces share the subnet: 0 stands for all.
-        return FABRICS["shm"].open(owner, guid, clock, namespace=0)
+        open: Callable[..., SharedMemoryFabric] = FABRICS["shm"].open
+        return open(owner, guid, clock, namespace=0)
 
     description = f"{socket.gethostname()} {owner.name} {os.getpid()}"
     return SubnetFabric(owner, guid, clock, attached(description), records)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from attrs import evolve
 from zope.interface import implementer
@@ -34,6 +34,11 @@ from twisted_ib.subnet.port.paths import ManagementPath, SubnetPath
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.port import KeyViolation, PortChange
+    from twisted_ib.hca.device.device import Device
+    from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
+    from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
+
+    Records = LoopbackFabric | SharedMemoryFabric
 
 #: Settings of the port that wait for the device's turn; each has all of them, so that the latest suffice.
 _CHANGES: Final = 64
@@ -41,17 +46,51 @@ _CHANGES: Final = 64
 _PASSED: Final = 256
 
 
+class _Port(Protocol):
+    @property
+    def guid(self) -> int: ...
+    @property
+    def generation(self) -> int: ...
+    def watchedBy(self, fabric: object) -> None: ...
+    def settings(self) -> PortChange: ...
+    def route(self, lid: int) -> int: ...
+    def members(self, lid: int) -> tuple[int, ...]: ...
+    def refresh(self) -> None: ...
+    def has(self, guid: int) -> bool: ...
+    def lidOf(self, guid: int) -> int: ...
+    def connects(self, guid: int, partition: int) -> bool: ...
+    def named(self, description: str) -> int: ...
+    def send(self, packet: Packet) -> None: ...
+    def setSM(self, isSM: bool) -> None: ...
+    def violated(self, count: int, violation: KeyViolation) -> None: ...
+    def forked(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class _PathUser(Protocol):
+    def pathReady(self, path: SubnetPath) -> None: ...
+    def connectFailed(self, error: Exception) -> None: ...
+
+
+class _Search(Protocol):
+    def cancel(self) -> None: ...
+
+
+class _Observer(Protocol):
+    def tracedMAD(self, isOutbound: bool, packet: Packet) -> None: ...
+
+
 class _Checked:
     """
     A consumer that asks for the path to a service.
     """
 
-    def __init__(self, fabric: SubnetFabric, user: Any) -> None:
+    def __init__(self, fabric: SubnetFabric, user: _PathUser) -> None:
         self._fabric = fabric
         self._user = user
         self.isAsking = True
 
-    def pathReady(self, path: Any) -> None:
+    def pathReady(self, path: SubnetPath) -> None:
         """
         It is found; it may be of an HCA that packets do not reach.
         """
@@ -84,11 +123,11 @@ class SubnetFabric:
 
     def __init__(
         self,
-        owner: Any,
+        owner: Device,
         guid: int,
         clock: Callable[[], float],
-        attach: Callable[[Any, int], Any],
-        records: Callable[[Any, int, Callable[[], float]], Any],
+        attach: Callable[[SubnetFabric, int], _Port],
+        records: Callable[[Device, int, Callable[[], float]], Records],
     ) -> None:
         """
         @param owner: the device, an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
@@ -99,24 +138,26 @@ class SubnetFabric:
         self.owner = owner
         self._changes: deque[PortChange] = deque(maxlen=_CHANGES)
         self._mads: deque[Packet] = deque()
-        self._observer: Any = None
+        self._observer: _Observer | None = None
         #: MADs that pass the port while there is no observer yet.
         self._passed: deque[tuple[bool, Packet]] = deque(maxlen=_PASSED)
         self._isRerouted = self._isWaiting = False
         self._joined: set[int] = set()
         #: Multicast LID -> the members elsewhere, and with this HCA.
         self._members: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-        self._checks: Iterator[tuple[Any, int]] | None = None
+        self._checks: Iterator[tuple[SubnetPath, int]] | None = None
         #: By their kind: how many, and the latest.
         self._violations: dict[bool, tuple[int, KeyViolation]] = {}
-        self._records: Any = None
+        self._isReady = False
         self.port = port = attach(self, guid)
         self.guid: int = port.guid
         try:
-            self._records = inner = records(owner, self.guid, clock)
+            inner = records(owner, self.guid, clock)
         except BaseException:
             port.close()
             raise
+        self._records = inner
+        self._isReady = True
         port.watchedBy(inner)
         self.traits = evolve(inner.traits, peers=SUBNET.peers, linkLayer=SUBNET.linkLayer)
         inner.trace(self)
@@ -133,7 +174,7 @@ class SubnetFabric:
         # Of those in the run directory.
         self.attachPage = getattr(inner, "attachPage", None)
 
-    def trace(self, observer: Any) -> None:
+    def trace(self, observer: _Observer) -> None:
         """
         See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>}.
         """
@@ -211,7 +252,7 @@ class SubnetFabric:
         port: int = self._records.publishAny(prefix, address, self._isOwn(address))
         return port
 
-    def resolve(self, serviceID: int, address: str, user: Any) -> Any:
+    def resolve(self, serviceID: int, address: str, user: _PathUser) -> _Search:
         """
         See L{IDirectory<twisted_ib.hca.base.interfaces.IDirectory>}.
 
@@ -388,7 +429,7 @@ class SubnetFabric:
         """
         See L{IAttachedDevice<twisted_ib.subnet.hosting.attached.IAttachedDevice>}.
         """
-        if self._records is not None:
+        if self._isReady:
             self._changes.append(change)
             self._wait()
 
@@ -396,7 +437,7 @@ class SubnetFabric:
         """
         See L{IAttachedDevice<twisted_ib.subnet.hosting.attached.IAttachedDevice>}.
         """
-        if self._records is not None:
+        if self._isReady:
             self._isRerouted = True
             self._wait()
 
@@ -444,7 +485,7 @@ class SubnetFabric:
             if looked < limits.SUBNET_CHECKS:
                 self._checks = None
 
-    def _bound(self) -> Iterator[tuple[Any, int]]:
+    def _bound(self) -> Iterator[tuple[SubnetPath, int]]:
         for path in self.paths():
             for number in list(path.table):
                 yield path, number

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from attrs import frozen
 
@@ -27,7 +27,10 @@ from twisted_ib.hca.queues.receiver import RecordReceiver
 from twisted_ib.hca.wire.mad.mad import MAD_BYTES
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.connection import ConnectRequest
     from twisted_ib.hca.fabric.base.path import RecordPath as _Path
+    from twisted_ib.hca.queues.queuepair import StreamQueuePair
+    from twisted_ib.subnet.port.fabric import Records, SubnetFabric
 else:
     _Path = object
 
@@ -39,6 +42,27 @@ _MEMBER: Final = Struct("<IH2x")
 _SOURCE: Final = slice(-MAD_BYTES - 4, -MAD_BYTES)
 
 
+class HasPorts(Protocol):
+    """
+    What a port knows of the others of its subnet.
+    """
+
+    def has(self, guid: int) -> bool:
+        """
+        @return: whether the port with a GUID is that of an HCA.
+        """
+
+    def lidOf(self, guid: int) -> int:
+        """
+        @return: the first LID of the port with a GUID; 0 if it has none.
+        """
+
+    def connects(self, guid: int, partition: int) -> bool:
+        """
+        @return: whether both ports reach each other, in a partition of both.
+        """
+
+
 @frozen
 class SubnetPeer(PeerIdentity):
     """
@@ -47,15 +71,14 @@ class SubnetPeer(PeerIdentity):
     @ivar port: this end's port.
     """
 
-    port: Any
+    port: HasPorts
 
     @property
     def lid(self) -> int:
         """
         Its first LID, as a subnet manager has set it; 0 if it is no device of the subnet.
         """
-        lid: int = self.port.lidOf(self.guid)
-        return lid
+        return self.port.lidOf(self.guid)
 
 
 class Unreachable(RecordReceiver):
@@ -65,7 +88,7 @@ class Unreachable(RecordReceiver):
 
     __slots__ = ("queuePair",)
 
-    def __init__(self, queuePair: Any) -> None:
+    def __init__(self, queuePair: StreamQueuePair) -> None:
         self.queuePair = queuePair
 
     @property
@@ -73,31 +96,28 @@ class Unreachable(RecordReceiver):
         """
         The queue pair's number.
         """
-        number: int = self.queuePair.number
-        return number
+        return self.queuePair.number
 
     @property
     def remote(self) -> int:
         """
         That of its peer.
         """
-        number: int = self.queuePair.remote
-        return number
+        return self.queuePair.remote
 
     @property
-    def path(self) -> Any:
+    def path(self) -> SubnetPath:
         """
         The queue pair's path.
         """
-        return self.queuePair.path
+        return cast("SubnetPath", self.queuePair.path)
 
-    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+    def delivered(self, opcode: int, buffer: bytes | memoryview, start: int, stop: int) -> int:
         """
         Refuse requests; responses were on their way.
         """
         if opcode in RESPONSES:
-            answer: int = self.queuePair.delivered(opcode, buffer, start, stop)
-            return answer
+            return self.queuePair.delivered(opcode, buffer, start, stop)
         if opcode != RESUME:
             self.path.refused(self.queuePair)
         # IBTA vol. 1 9.8.2: what is unreliable is lost.
@@ -109,7 +129,7 @@ class _Membership:
     The P_Key of a queue pair, while its path has no room for the record.
     """
 
-    def __init__(self, path: Any, body: bytes) -> None:
+    def __init__(self, path: SubnetPath, body: bytes) -> None:
         self._path = path
         self._body = body
 
@@ -130,10 +150,10 @@ class SubnetPath(_Path):
     @ivar members: the P_Keys that the peer has told, by its queue pairs' numbers.
     """
 
-    port: Any
+    port: HasPorts
     violated: Callable[[KeyViolation], None]
 
-    def __init__(self, fabric: Any, peer: Any, *rest: Any) -> None:
+    def __init__(self, fabric: Records, peer: PeerIdentity, *rest: Any) -> None:
         super().__init__(fabric, peer, *rest)
         self.peer = SubnetPeer(peer.guid, peer.pid, peer.uid, peer.program, self.port)
         self.members: dict[int, int] = {}
@@ -141,7 +161,7 @@ class SubnetPath(_Path):
         self._told: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
 
-    def bind(self, queuePair: Any, message: Any = None) -> Any:
+    def bind(self, queuePair: StreamQueuePair, message: Any = None) -> Any:
         """
         See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
         """
@@ -150,7 +170,7 @@ class SubnetPath(_Path):
         self.modified(queuePair)
         return bound
 
-    def unbind(self, queuePair: Any) -> None:
+    def unbind(self, queuePair: StreamQueuePair) -> None:
         """
         See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
         """
@@ -159,7 +179,7 @@ class SubnetPath(_Path):
         if self._numbers.get(queuePair.remote) == queuePair.number:
             del self._numbers[queuePair.remote]
 
-    def modified(self, queuePair: Any) -> None:
+    def modified(self, queuePair: StreamQueuePair) -> None:
         """
         See L{IPath<twisted_ib.hca.base.interfaces.IPath>}: its partition may be another one.
         """
@@ -169,7 +189,7 @@ class SubnetPath(_Path):
             _Membership(self, _MEMBER.pack(number, key)).resume()
         self._follow(number)
 
-    def unknown(self, word: int, buffer: Any, start: int, stop: int) -> int:
+    def unknown(self, word: int, buffer: bytes | memoryview, start: int, stop: int) -> int:
         """
         See L{RecordPath<twisted_ib.hca.fabric.base.path.RecordPath>}: the peer may tell a P_Key.
         """
@@ -211,7 +231,7 @@ class SubnetPath(_Path):
         else:
             self.table[number] = stands
 
-    def refused(self, queuePair: Any) -> None:
+    def refused(self, queuePair: StreamQueuePair) -> None:
         """
         A request came for a queue pair that its peer does not reach.
         """
@@ -222,13 +242,13 @@ class SubnetPath(_Path):
             ends = queuePair.remote, queuePair.number
             self.violated(KeyViolation(False, theirs, source, owner.port.lid, 0, *ends))
 
-    def queuePairs(self) -> list[Any]:
+    def queuePairs(self) -> list[StreamQueuePair]:
         """
         See L{RecordPath<twisted_ib.hca.fabric.base.path.RecordPath>}.
         """
         return [each.queuePair if each.__class__ is Unreachable else each for each in super().queuePairs()]
 
-    def prepareRequest(self, request: Any) -> None:
+    def prepareRequest(self, request: ConnectRequest) -> None:
         """
         See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}: the LIDs and GIDs of both ports.
         """
@@ -267,7 +287,7 @@ class ManagementPath:
 
     alive = True
 
-    def __init__(self, fabric: Any, lid: int) -> None:
+    def __init__(self, fabric: SubnetFabric, lid: int) -> None:
         self.fabric = fabric
         self.peer = Sender(lid)
 

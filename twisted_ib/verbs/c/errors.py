@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, DeviceError, ForkedSocketError, HCAError, UnknownDeviceError
@@ -18,6 +18,9 @@ from twisted_ib.verbs.c import attend
 from twisted_ib.verbs.c.functions import Failure, Row
 from twisted_ib.verbs.pyverbs import PyverbsError
 from twisted_ib.verbs.pyverbs.base.errors import errnoOf
+
+if TYPE_CHECKING:
+    from _cffi_backend import FFI
 
 #: With this variable in the environment, each error is written to the standard error with its traceback.
 DEBUG = "TWISTED_IB_CABI_DEBUG"
@@ -87,7 +90,7 @@ def _sayDevice(name: str, error: BaseException) -> None:
         print(f"{name}: {text}", file=sys.stderr)
 
 
-def guarded(row: Row, function: Callable[..., Any], ffi: Any) -> Callable[..., Any]:
+def guarded(row: Row, function: Callable[..., object], ffi: FFI) -> Callable[..., object]:
     """
     @return: the handler, but an error is a result of C, as the row says, and C{errno}.
     """
@@ -95,7 +98,7 @@ def guarded(row: Row, function: Callable[..., Any], ffi: Any) -> Callable[..., A
     fixed = ffi.NULL if kind is Failure.NULL else _FIXED.get(kind)
     loud = DEBUG in os.environ
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: object) -> object:
         try:
             return function(*arguments)
         # No exception has a way through C.

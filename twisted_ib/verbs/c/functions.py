@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import attrs
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., object])
 
 _PROTOTYPE = re.compile(r"(?P<result>.*?)(?P<name>\w+)\((?P<parameters>.*)\)", re.DOTALL)
 
@@ -99,7 +99,7 @@ class Row:
 
 
 #: The handlers of each library that is loaded, by its name and theirs.
-_handlers: dict[str, dict[str, Callable[..., Any]]] = {}
+_handlers: dict[str, dict[str, Callable[..., object]]] = {}
 
 
 def handler(function: Function) -> Function:
@@ -116,7 +116,7 @@ def handler(function: Function) -> Function:
     return function
 
 
-def handlersOf(library: str, table: Iterable[Row]) -> list[tuple[Row, Callable[..., Any]]]:
+def handlersOf(library: str, table: Iterable[Row]) -> list[tuple[Row, Callable[..., object]]]:
     """
     @param library: the folder's name.
     @return: each row with its handler.

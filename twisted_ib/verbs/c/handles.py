@@ -26,7 +26,7 @@ FREED_STRUCTURES = 1024
 class _Entry:
     kind: str
     value: Any
-    structure: Any
+    structure: object
     parents: tuple[int, ...]
     users: int = 0
 
@@ -43,13 +43,13 @@ class Handles:
         self._entries: dict[int, _Entry] = {}
         # By the objects' identities: the entries keep the objects.
         self._addresses: dict[int, int] = {}
-        self._freed: deque[Any] = deque(maxlen=FREED_STRUCTURES)
+        self._freed: deque[object] = deque(maxlen=FREED_STRUCTURES)
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def add(
-        self, address: int, kind: str, value: Any, structure: Any, parents: Iterable[int | None] = ()
+        self, address: int, kind: str, value: object, structure: object, parents: Iterable[int | None] = ()
     ) -> None:
         """
         Add an object.
@@ -94,7 +94,7 @@ class Handles:
         """
         return self.get(address, *kinds) if address else None
 
-    def structure(self, address: int) -> Any:
+    def structure(self, address: int) -> object:
         """
         @return: what was given as the structure at an address.
         @raise HandleError: there is none (EINVAL).
@@ -104,7 +104,7 @@ class Handles:
             raise HandleError(f"There is no object at {address:#x}")
         return entry.structure
 
-    def addressOf(self, value: Any) -> int:
+    def addressOf(self, value: object) -> int:
         """
         @param value: an object that was added.
         @return: the address of its structure; 0 if it has none.

@@ -5,13 +5,13 @@ The start of a library in its process: each function gets its handler.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from twisted_ib.verbs.c.errors import guarded
 from twisted_ib.verbs.c.functions import Row, handlersOf
+from twisted_ib.verbs.c.pointers import FFI
 
 
-def connect(ffi: Any, library: str, table: Iterable[Row]) -> None:
+def connect(ffi: FFI, library: str, table: Iterable[Row]) -> None:
     """
     Give each function its handler.
 

@@ -4,24 +4,23 @@ Pointers of C, of any of the libraries.
 
 from __future__ import annotations
 
-from typing import Any
-
-import _cffi_backend
+from _cffi_backend import FFI
+from _cffi_backend import _CDataBase as CData
 
 from twisted_ib.verbs.c.errors import HandleError
 
 #: It knows C's own types, which are the same in all libraries.
-_ffi = _cffi_backend.FFI()
+_ffi = FFI()
 
 
-def addressOf(pointer: Any) -> int:
+def addressOf(pointer: CData) -> int:
     """
     @return: what a pointer points to, as a number; 0 of a null pointer.
     """
     return int(_ffi.cast("uintptr_t", pointer))
 
 
-def given(*pointers: Any) -> None:
+def given(*pointers: CData) -> None:
     """
     @raise HandleError: one of the pointers is null (EINVAL): cffi would follow it.
     """
@@ -30,10 +29,10 @@ def given(*pointers: Any) -> None:
 
 
 #: Texts that C programs hold for ever: one for each value of an enumeration.
-_texts: dict[str, Any] = {}
+_texts: dict[str, CData] = {}
 
 
-def lasting(text: str) -> Any:
+def lasting(text: str) -> CData:
     """
     @param text: one of a fixed set.
     @return: it as a string of C that stays.
@@ -43,4 +42,4 @@ def lasting(text: str) -> Any:
     return _texts[text]
 
 
-__all__ = ["addressOf", "given", "lasting"]
+__all__ = ["FFI", "CData", "addressOf", "given", "lasting"]

@@ -7,7 +7,6 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from typing import Any
 
 import attrs
 from _twisted_ib_cm import ffi
@@ -19,7 +18,7 @@ from twisted_ib.verbs.c.cm.structures import Channel, Endpoint, channelOf, endpo
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import AGAIN, handler
 from twisted_ib.verbs.c.handles import handles
-from twisted_ib.verbs.c.pointers import addressOf, given, lasting
+from twisted_ib.verbs.c.pointers import CData, addressOf, given, lasting
 from twisted_ib.verbs.c.verbs.address import writeAddress
 from twisted_ib.verbs.c.waiting import WAIT_SECONDS, nextEvent
 from twisted_ib.verbs.pyverbs import CMID, CMEvent, ConnParam, UDParam, enums
@@ -45,7 +44,7 @@ class Taken:
     """
 
     endpoint: Endpoint
-    private: Any
+    private: object
 
     def close(self) -> None:
         """
@@ -54,7 +53,7 @@ class Taken:
         endpoints.eventDone(self.endpoint)
 
 
-def takeEvent(channel: Channel) -> Any:
+def takeEvent(channel: Channel) -> CData | None:
     """
     Wait for an event, for a moment only, so that the thread can be cancelled.
 
@@ -79,7 +78,8 @@ def takeEvent(channel: Channel) -> Any:
             event.close()
 
 
-def _structure(event: CMEvent, endpoint: Endpoint) -> Any:
+def _structure(event: CMEvent, endpoint: Endpoint) -> CData:
+    private: object
     kind = event.event_type
     made = ffi.new("struct rdma_cm_event *")
     made.event, made.status, made.id = kind, event.status, endpoint.structure
@@ -106,14 +106,14 @@ def _structure(event: CMEvent, endpoint: Endpoint) -> Any:
     return made
 
 
-def _fillConnection(target: Any, param: ConnParam | None) -> None:
+def _fillConnection(target: CData, param: ConnParam | None) -> None:
     if param is not None:
         target.responder_resources, target.initiator_depth = param.resources, param.depth
         target.flow_control, target.srq, target.qp_num = param.flow_control, param.srq, param.qpn
         target.retry_count, target.rnr_retry_count = param.retry, param.rnr_retry
 
 
-def _fillDatagram(target: Any, param: UDParam) -> None:
+def _fillDatagram(target: CData, param: UDParam) -> None:
     target.qp_num, target.qkey = param.qp_num, param.qkey
     vector = verbsFFI.cast("struct ibv_ah_attr *", addressOf(ffi.addressof(target, "ah_attr")))
     writeAddress(param.ah_attr, vector)
@@ -168,7 +168,7 @@ def acknowledgeLast(endpoint: Endpoint) -> None:
 
 
 @handler
-def rdma_create_event_channel() -> Any:
+def rdma_create_event_channel() -> CData:
     """
     Make an event channel.
     """
@@ -177,7 +177,7 @@ def rdma_create_event_channel() -> Any:
 
 
 @handler
-def rdma_destroy_event_channel(channel: Any) -> None:
+def rdma_destroy_event_channel(channel: CData) -> None:
     """
     Close an event channel.
     """
@@ -186,7 +186,7 @@ def rdma_destroy_event_channel(channel: Any) -> None:
 
 
 @handler
-def rdma_get_cm_event(channel: Any, event: Any) -> int:
+def rdma_get_cm_event(channel: CData, event: CData) -> int:
     """
     Wait for an event.
     """
@@ -214,7 +214,7 @@ def rdma_get_cm_event(channel: Any, event: Any) -> int:
 
 
 @handler
-def rdma_ack_cm_event(event: Any) -> int:
+def rdma_ack_cm_event(event: CData) -> int:
     """
     Give an event back.
     """
@@ -223,7 +223,7 @@ def rdma_ack_cm_event(event: Any) -> int:
 
 
 @handler
-def rdma_event_str(event: int) -> Any:
+def rdma_event_str(event: int) -> CData:
     """
     The name of a kind of event.
     """

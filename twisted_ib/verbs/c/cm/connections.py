@@ -5,14 +5,13 @@ Connections: listening, connecting, accepting, rejecting and disconnecting; mult
 from __future__ import annotations
 
 import errno
-from typing import Any
 
 from twisted_ib.verbs.c.cm.channels import acknowledgeLast, complete, takeEvent
 from twisted_ib.verbs.c.cm.queues import copyAttributes, createQP, followQP
 from twisted_ib.verbs.c.cm.structures import Endpoint, endpointOf, octets, socketAddress
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import AGAIN, handler
-from twisted_ib.verbs.c.pointers import given
+from twisted_ib.verbs.c.pointers import CData, given
 from twisted_ib.verbs.pyverbs import AddrInfo, ConnParam, JoinMCAttrEx, enums
 
 _E = enums.rdma_cm_event_type
@@ -23,13 +22,13 @@ _RETRIES = 7
 _MOST_DATA = 255
 
 
-def _ofQueuePair(endpoint: Endpoint, param: Any) -> tuple[int, int]:
+def _ofQueuePair(endpoint: Endpoint, param: CData) -> tuple[int, int]:
     # librdmacm cma.c, rdma_connect and rdma_accept: with a queue pair the program's values are not looked at.
     qp = endpoint.cmid.qp
-    return (param.srq, param.qp_num) if qp is None else (0, qp.qp_num)
+    return (int(param.srq), param.qp_num) if qp is None else (0, qp.qp_num)
 
 
-def _parameters(endpoint: Endpoint, param: Any) -> ConnParam | None:
+def _parameters(endpoint: Endpoint, param: CData) -> ConnParam | None:
     before = endpoint.connectData
     if not param and not before:
         return None
@@ -51,7 +50,7 @@ def _parameters(endpoint: Endpoint, param: Any) -> ConnParam | None:
 
 
 @handler
-def rdma_listen(id: Any, backlog: int) -> int:
+def rdma_listen(id: CData, backlog: int) -> int:
     """
     Listen for requests.
     """
@@ -62,7 +61,7 @@ def rdma_listen(id: Any, backlog: int) -> int:
 
 
 @handler
-def rdma_get_request(listener: Any, id: Any) -> int:
+def rdma_get_request(listener: CData, id: CData) -> int:
     """
     Wait for a request to a synchronous identifier; the identifier that answers it has a queue pair if the
     listener has attributes for one.
@@ -93,7 +92,7 @@ def rdma_get_request(listener: Any, id: Any) -> int:
 
 
 @handler
-def rdma_connect(id: Any, param: Any) -> int:
+def rdma_connect(id: CData, param: CData) -> int:
     """
     Connect to the peer.
     """
@@ -105,7 +104,7 @@ def rdma_connect(id: Any, param: Any) -> int:
 
 
 @handler
-def rdma_establish(id: Any) -> int:
+def rdma_establish(id: CData) -> int:
     """
     Tell the peer that the program's own queue pair is ready.
     """
@@ -114,7 +113,7 @@ def rdma_establish(id: Any) -> int:
 
 
 @handler
-def rdma_accept(id: Any, param: Any) -> int:
+def rdma_accept(id: CData, param: CData) -> int:
     """
     Accept a request.
     """
@@ -126,7 +125,7 @@ def rdma_accept(id: Any, param: Any) -> int:
 
 
 @handler
-def rdma_reject(id: Any, data: Any, length: int) -> int:
+def rdma_reject(id: CData, data: CData, length: int) -> int:
     """
     Reject a request.
     """
@@ -135,7 +134,7 @@ def rdma_reject(id: Any, data: Any, length: int) -> int:
 
 
 @handler
-def rdma_reject_ece(id: Any, data: Any, length: int) -> int:
+def rdma_reject_ece(id: CData, data: CData, length: int) -> int:
     """
     Reject a request for its vendor options: no request here has any.
     """
@@ -144,7 +143,7 @@ def rdma_reject_ece(id: Any, data: Any, length: int) -> int:
 
 
 @handler
-def rdma_notify(id: Any, event: int) -> int:
+def rdma_notify(id: CData, event: int) -> int:
     """
     Tell the communication manager of an event of the queue pair.
     """
@@ -158,7 +157,7 @@ def rdma_notify(id: Any, event: int) -> int:
 
 
 @handler
-def rdma_disconnect(id: Any) -> int:
+def rdma_disconnect(id: CData) -> int:
     """
     End a connection.
     """
@@ -168,7 +167,7 @@ def rdma_disconnect(id: Any) -> int:
 
 
 @handler
-def rdma_set_local_ece(id: Any, ece: Any) -> int:
+def rdma_set_local_ece(id: CData, ece: CData) -> int:
     """
     Vendor options for a request: there are none.
     """
@@ -178,7 +177,7 @@ def rdma_set_local_ece(id: Any, ece: Any) -> int:
 
 
 @handler
-def rdma_get_remote_ece(id: Any, ece: Any) -> int:
+def rdma_get_remote_ece(id: CData, ece: CData) -> int:
     """
     Vendor options of the peer: there are none.
     """
@@ -190,14 +189,14 @@ def rdma_get_remote_ece(id: Any, ece: Any) -> int:
 # -- multicast groups
 
 
-def _group(addr: Any) -> AddrInfo:
+def _group(addr: CData) -> AddrInfo:
     info = AddrInfo()
     info.source = socketAddress(addr).address
     return info
 
 
 @handler
-def rdma_join_multicast(id: Any, addr: Any, context: Any) -> int:
+def rdma_join_multicast(id: CData, addr: CData, context: CData) -> int:
     """
     Join a group as a full member.
     """
@@ -207,7 +206,7 @@ def rdma_join_multicast(id: Any, addr: Any, context: Any) -> int:
 
 
 @handler
-def rdma_join_multicast_ex(id: Any, attr: Any, context: Any) -> int:
+def rdma_join_multicast_ex(id: CData, attr: CData, context: CData) -> int:
     """
     Join a group.
     """
@@ -221,7 +220,7 @@ def rdma_join_multicast_ex(id: Any, attr: Any, context: Any) -> int:
 
 
 @handler
-def rdma_leave_multicast(id: Any, addr: Any) -> int:
+def rdma_leave_multicast(id: CData, addr: CData) -> int:
     """
     Leave a group.
     """

@@ -5,7 +5,6 @@ Identifiers: making and destroying them, their channels and options, and the dev
 from __future__ import annotations
 
 import errno
-from typing import Any
 
 from _twisted_ib_cm import ffi
 
@@ -27,7 +26,7 @@ from twisted_ib.verbs.c.cm.structures import (
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import handler
 from twisted_ib.verbs.c.handles import handles
-from twisted_ib.verbs.c.pointers import addressOf, given
+from twisted_ib.verbs.c.pointers import CData, addressOf, given
 from twisted_ib.verbs.pyverbs import CMID, enums
 
 #: The octets of the options of C{RDMA_OPTION_ID} (rdma_cma.h).  The type of service and the reuse of
@@ -41,10 +40,10 @@ _OPTIONS = {
 }
 
 #: The lists of devices that are not freed.
-_lists: dict[int, Any] = {}
+_lists: dict[int, CData] = {}
 
 
-def _make(channel: Any, context: Any, portSpace: int) -> Endpoint:
+def _make(channel: CData, context: CData, portSpace: int) -> Endpoint:
     own = None if channel else Channel()
     used = own or channelOf(channel)
     try:
@@ -57,7 +56,7 @@ def _make(channel: Any, context: Any, portSpace: int) -> Endpoint:
 
 
 @handler
-def rdma_create_id(channel: Any, id: Any, context: Any, ps: int) -> int:
+def rdma_create_id(channel: CData, id: CData, context: CData, ps: int) -> int:
     """
     Make an identifier; without a channel, a synchronous one.
     """
@@ -68,7 +67,7 @@ def rdma_create_id(channel: Any, id: Any, context: Any, ps: int) -> int:
 
 
 @handler
-def rdma_destroy_id(id: Any) -> int:
+def rdma_destroy_id(id: CData) -> int:
     """
     Destroy an identifier, once its events are acknowledged.
     """
@@ -83,7 +82,7 @@ def rdma_destroy_id(id: Any) -> int:
 
 
 @handler
-def rdma_create_ep(id: Any, res: Any, pd: Any, attr: Any) -> int:
+def rdma_create_ep(id: CData, res: CData, pd: CData, attr: CData) -> int:
     """
     Make a synchronous identifier, bound or with its route resolved, and its queue pair.
     """
@@ -117,7 +116,7 @@ def rdma_create_ep(id: Any, res: Any, pd: Any, attr: Any) -> int:
 
 
 @handler
-def rdma_destroy_ep(id: Any) -> None:
+def rdma_destroy_ep(id: CData) -> None:
     """
     Destroy an identifier with its queues.
     """
@@ -130,7 +129,7 @@ def rdma_destroy_ep(id: Any) -> None:
 
 
 @handler
-def rdma_migrate_id(id: Any, channel: Any) -> int:
+def rdma_migrate_id(id: CData, channel: CData) -> int:
     """
     Move an identifier to another channel; without one it becomes synchronous.
     """
@@ -150,7 +149,7 @@ def rdma_migrate_id(id: Any, channel: Any) -> int:
 
 
 @handler
-def rdma_set_option(id: Any, level: int, optname: int, optval: Any, optlen: int) -> int:
+def rdma_set_option(id: CData, level: int, optname: int, optval: CData, optlen: int) -> int:
     """
     Set an option.
     """
@@ -169,7 +168,7 @@ def rdma_set_option(id: Any, level: int, optname: int, optval: Any, optlen: int)
 
 
 @handler
-def rdma_get_devices(num_devices: Any) -> Any:
+def rdma_get_devices(num_devices: CData) -> CData:
     """
     The contexts of devices with a communication manager; the list is to be freed.
     """
@@ -185,7 +184,7 @@ def rdma_get_devices(num_devices: Any) -> Any:
 
 
 @handler
-def rdma_free_devices(list: Any) -> None:
+def rdma_free_devices(list: CData) -> None:
     """
     Free a list; the contexts stay open.
     """

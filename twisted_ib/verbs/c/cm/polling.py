@@ -7,14 +7,13 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable
-from typing import Any
 
 from _twisted_ib_cm import ffi
 
 from twisted_ib import limits
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import handler
-from twisted_ib.verbs.c.pointers import given
+from twisted_ib.verbs.c.pointers import CData, given
 from twisted_ib.verbs.c.rsocket.descriptors import descriptors
 from twisted_ib.verbs.c.rsocket.stream import Phase
 from twisted_ib.verbs.core.hub import hub
@@ -66,7 +65,7 @@ def _waitForAny(ask: Callable[[], int], timeout: float | None) -> int:
 
 
 @handler
-def rpoll(fds: Any, count: int, timeout: int) -> int:
+def rpoll(fds: CData, count: int, timeout: int) -> int:
     """
     Wait for one of several sockets, or other files.
     """
@@ -87,7 +86,7 @@ def rpoll(fds: Any, count: int, timeout: int) -> int:
 
 
 @handler
-def rselect(count: int, readable: Any, writable: Any, exceptional: Any, timeout: Any) -> int:
+def rselect(count: int, readable: CData, writable: CData, exceptional: CData, timeout: CData) -> int:
     """
     Wait for one of several sockets, or other files.
     """

@@ -8,7 +8,7 @@ rdma-core 44, C{librdmacm/cma.c}: C{rdma_create_qp_ex}, C{rdma_create_srq_ex}, C
 from __future__ import annotations
 
 import errno
-from typing import Any
+from collections.abc import Callable
 
 from _twisted_ib_cm import ffi
 from _twisted_ib_verbs import ffi as verbsFFI
@@ -16,7 +16,7 @@ from _twisted_ib_verbs import ffi as verbsFFI
 from twisted_ib.verbs.c.cm.structures import Endpoint, endpointOf, endpoints
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import handler
-from twisted_ib.verbs.c.pointers import addressOf, given
+from twisted_ib.verbs.c.pointers import CData, addressOf, given
 from twisted_ib.verbs.c.verbs.address import writeAddress
 from twisted_ib.verbs.c.verbs.completion import (
     ibv_create_comp_channel,
@@ -56,16 +56,16 @@ _ATTRIBUTES = {
 }
 
 
-def _verbs(kind: str, pointer: Any) -> Any:
+def _verbs(kind: str, pointer: CData) -> CData:
     # The same pointer, with the type that libibverbs' handlers have.
     return verbsFFI.cast(f"struct {kind} *", addressOf(pointer))
 
 
-def _own(kind: str, pointer: Any) -> Any:
+def _own(kind: str, pointer: CData) -> CData:
     return ffi.cast(f"struct {kind} *", addressOf(pointer))
 
 
-def copyAttributes(attr: Any) -> Any:
+def copyAttributes(attr: CData) -> CData:
     """
     @return: a copy of a C{struct ibv_qp_init_attr}.
     """
@@ -75,7 +75,7 @@ def copyAttributes(attr: Any) -> Any:
 # -- completion queues
 
 
-def _createCQs(endpoint: Endpoint, attr: Any) -> None:
+def _createCQs(endpoint: Endpoint, attr: CData) -> None:
     """
     Make the completion queues that neither the attributes nor the identifier have.
 
@@ -123,7 +123,7 @@ def _destroyCQs(endpoint: Endpoint) -> None:
 # -- queue pairs
 
 
-def createQP(endpoint: Endpoint, pd: Any, attr: Any) -> None:
+def createQP(endpoint: Endpoint, pd: CData, attr: CData) -> None:
     """
     Make the queue pair.
 
@@ -134,7 +134,7 @@ def createQP(endpoint: Endpoint, pd: Any, attr: Any) -> None:
     _create(endpoint, _verbs("ibv_qp_init_attr", attr), lambda found: ibv_create_qp(domain, found))
 
 
-def _create(endpoint: Endpoint, attr: Any, make: Any) -> None:
+def _create(endpoint: Endpoint, attr: CData, make: Callable[[CData], CData]) -> None:
     own = endpoint.structure
     if own.qp:
         raise HandleError("The identifier has a queue pair")
@@ -171,7 +171,7 @@ def followQP(endpoint: Endpoint) -> None:
 
 
 @handler
-def rdma_create_qp(id: Any, pd: Any, attr: Any) -> int:
+def rdma_create_qp(id: CData, pd: CData, attr: CData) -> int:
     """
     Make the queue pair of an identifier.
     """
@@ -182,7 +182,7 @@ def rdma_create_qp(id: Any, pd: Any, attr: Any) -> int:
 
 
 @handler
-def rdma_create_qp_ex(id: Any, attr: Any) -> int:
+def rdma_create_qp_ex(id: CData, attr: CData) -> int:
     """
     Make the queue pair of an identifier, with extended attributes.
     """
@@ -198,7 +198,7 @@ def rdma_create_qp_ex(id: Any, attr: Any) -> int:
 
 
 @handler
-def rdma_destroy_qp(id: Any) -> None:
+def rdma_destroy_qp(id: CData) -> None:
     """
     Destroy the queue pair of an identifier, and the completion queues that were made for it.
     """
@@ -212,7 +212,7 @@ def rdma_destroy_qp(id: Any) -> None:
     _destroyCQs(endpoint)
 
 
-def _fill(found: QPAttr, target: Any, bits: int) -> None:
+def _fill(found: QPAttr, target: CData, bits: int) -> None:
     target.qp_state = found.qp_state
     for bit, name in _ATTRIBUTES.items():
         if bits & bit:
@@ -222,7 +222,7 @@ def _fill(found: QPAttr, target: Any, bits: int) -> None:
 
 
 @handler
-def rdma_init_qp_attr(id: Any, attr: Any, mask: Any) -> int:
+def rdma_init_qp_attr(id: CData, attr: CData, mask: CData) -> int:
     """
     The attributes that bring a queue pair of the program's into a state.
     """
@@ -239,7 +239,7 @@ def rdma_init_qp_attr(id: Any, attr: Any, mask: Any) -> int:
 
 
 @handler
-def rdma_create_srq(id: Any, pd: Any, attr: Any) -> int:
+def rdma_create_srq(id: CData, pd: CData, attr: CData) -> int:
     """
     Make the shared receive queue of an identifier.
     """
@@ -254,7 +254,7 @@ def rdma_create_srq(id: Any, pd: Any, attr: Any) -> int:
 
 
 @handler
-def rdma_create_srq_ex(id: Any, attr: Any) -> int:
+def rdma_create_srq_ex(id: CData, attr: CData) -> int:
     """
     Make the shared receive queue of an identifier, with extended attributes.
     """
@@ -274,7 +274,7 @@ def rdma_create_srq_ex(id: Any, attr: Any) -> int:
 
 
 @handler
-def rdma_destroy_srq(id: Any) -> None:
+def rdma_destroy_srq(id: CData) -> None:
     """
     Destroy the shared receive queue of an identifier.
     """

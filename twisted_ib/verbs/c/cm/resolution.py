@@ -5,7 +5,6 @@ Binding and resolving addresses and routes; C{rdma_getaddrinfo}.
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from _twisted_ib_cm import ffi
 
@@ -14,12 +13,12 @@ from twisted_ib.verbs.c.cm.channels import complete
 from twisted_ib.verbs.c.cm.structures import Endpoint, endpointOf, octets, socketAddress
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import handler
-from twisted_ib.verbs.c.pointers import addressOf, given
+from twisted_ib.verbs.c.pointers import CData, addressOf, given
 from twisted_ib.verbs.pyverbs import AddrInfo
 from twisted_ib.verbs.pyverbs.cm.addrinfo import Address, resolve
 
 #: The parts of each C{struct rdma_addrinfo} that is not freed.
-_results: dict[int, list[Any]] = {}
+_results: dict[int, list[CData]] = {}
 
 
 def bind(endpoint: Endpoint, source: sockaddr.SocketAddress) -> None:
@@ -36,7 +35,7 @@ def bind(endpoint: Endpoint, source: sockaddr.SocketAddress) -> None:
         endpoint.showDevice()
 
 
-def resolveAddress(endpoint: Endpoint, source: sockaddr.SocketAddress | None, destination: Any) -> None:
+def resolveAddress(endpoint: Endpoint, source: sockaddr.SocketAddress | None, destination: CData) -> None:
     """
     Check that an address is reachable.
 
@@ -55,7 +54,7 @@ def resolveAddress(endpoint: Endpoint, source: sockaddr.SocketAddress | None, de
 
 
 @handler
-def rdma_bind_addr(id: Any, addr: Any) -> int:
+def rdma_bind_addr(id: CData, addr: CData) -> int:
     """
     Bind an identifier.
     """
@@ -64,7 +63,7 @@ def rdma_bind_addr(id: Any, addr: Any) -> int:
 
 
 @handler
-def rdma_resolve_addr(id: Any, src: Any, dst: Any, timeout_ms: int) -> int:
+def rdma_resolve_addr(id: CData, src: CData, dst: CData, timeout_ms: int) -> int:
     """
     Resolve the peer's address.
     """
@@ -74,7 +73,7 @@ def rdma_resolve_addr(id: Any, src: Any, dst: Any, timeout_ms: int) -> int:
 
 
 @handler
-def rdma_resolve_route(id: Any, timeout_ms: int) -> int:
+def rdma_resolve_route(id: CData, timeout_ms: int) -> int:
     """
     Resolve the route to the peer.
     """
@@ -89,7 +88,7 @@ def _port(found: tuple[str, int] | None) -> int:
 
 
 @handler
-def rdma_get_src_port(id: Any) -> int:
+def rdma_get_src_port(id: CData) -> int:
     """
     The port that an identifier is bound to.
     """
@@ -97,7 +96,7 @@ def rdma_get_src_port(id: Any) -> int:
 
 
 @handler
-def rdma_get_dst_port(id: Any) -> int:
+def rdma_get_dst_port(id: CData) -> int:
     """
     The peer's port.
     """
@@ -107,12 +106,12 @@ def rdma_get_dst_port(id: Any) -> int:
 # -- rdma_getaddrinfo
 
 
-def _text(pointer: Any) -> str | None:
+def _text(pointer: CData) -> str | None:
     return os.fsdecode(ffi.string(pointer)) if pointer else None
 
 
 @handler
-def rdma_getaddrinfo(node: Any, service: Any, hints: Any, res: Any) -> int:
+def rdma_getaddrinfo(node: CData, service: CData, hints: CData, res: CData) -> int:
     """
     Translate names to addresses; the result is to be freed.
     """
@@ -156,7 +155,7 @@ def rdma_getaddrinfo(node: Any, service: Any, hints: Any, res: Any) -> int:
 
 
 @handler
-def rdma_freeaddrinfo(res: Any) -> None:
+def rdma_freeaddrinfo(res: CData) -> None:
     """
     Free a result.
     """

@@ -11,7 +11,6 @@ import errno
 import os
 import socket as sockets
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from _twisted_ib_cm import ffi
 
@@ -20,7 +19,7 @@ from twisted_ib.verbs.c.chosen import chosenDevice
 from twisted_ib.verbs.c.cm.structures import socketAddress
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import handler
-from twisted_ib.verbs.c.pointers import given
+from twisted_ib.verbs.c.pointers import CData, given
 from twisted_ib.verbs.c.rsocket.descriptors import Descriptor, descriptorOf, descriptors, insert
 from twisted_ib.verbs.c.rsocket.protocol import Way
 from twisted_ib.verbs.c.rsocket.stream import Phase, RSocket
@@ -73,7 +72,7 @@ def _wait(one: Descriptor, ready: Callable[[], bool], flags: int = 0, again: int
         raise HandleError("The call would wait", again)
 
 
-def _memory(pointer: Any, length: int) -> memoryview:
+def _memory(pointer: CData, length: int) -> memoryview:
     if not length:
         return memoryview(b"")
     given(pointer)
@@ -97,7 +96,7 @@ def rsocket(domain: int, type: int, protocol: int) -> int:
 
 
 @handler
-def rbind(socket: int, addr: Any, length: int) -> int:
+def rbind(socket: int, addr: CData, length: int) -> int:
     """
     Bind a socket.
     """
@@ -120,7 +119,7 @@ def rlisten(socket: int, backlog: int) -> int:
 
 
 @handler
-def raccept(socket: int, addr: Any, length: Any) -> int:
+def raccept(socket: int, addr: CData, length: CData) -> int:
     """
     Take a connection.
     """
@@ -140,7 +139,7 @@ def raccept(socket: int, addr: Any, length: Any) -> int:
 
 
 @handler
-def rconnect(socket: int, addr: Any, length: int) -> int:
+def rconnect(socket: int, addr: CData, length: int) -> int:
     """
     Connect a socket.
     """
@@ -242,14 +241,14 @@ def _send(number: int, parts: Iterable[memoryview], flags: int) -> int:
     return total
 
 
-def _vector(vector: Any, count: int) -> list[memoryview]:
+def _vector(vector: CData, count: int) -> list[memoryview]:
     if not 0 <= count <= _MOST_PARTS:
         raise HandleError(f"{count} parts")
     return [_memory(vector[i].iov_base, vector[i].iov_len) for i in range(count)]
 
 
 @handler
-def rrecv(socket: int, buffer: Any, length: int, flags: int) -> int:
+def rrecv(socket: int, buffer: CData, length: int, flags: int) -> int:
     """
     Read octets.
     """
@@ -257,7 +256,7 @@ def rrecv(socket: int, buffer: Any, length: int, flags: int) -> int:
 
 
 @handler
-def rrecvfrom(socket: int, buffer: Any, length: int, flags: int, addr: Any, size: Any) -> int:
+def rrecvfrom(socket: int, buffer: CData, length: int, flags: int, addr: CData, size: CData) -> int:
     """
     Read octets, and say of whom.
     """
@@ -268,7 +267,7 @@ def rrecvfrom(socket: int, buffer: Any, length: int, flags: int, addr: Any, size
 
 
 @handler
-def rrecvmsg(socket: int, message: Any, flags: int) -> int:
+def rrecvmsg(socket: int, message: CData, flags: int) -> int:
     """
     Read octets into several buffers.
     """
@@ -278,7 +277,7 @@ def rrecvmsg(socket: int, message: Any, flags: int) -> int:
 
 
 @handler
-def rread(socket: int, buffer: Any, length: int) -> int:
+def rread(socket: int, buffer: CData, length: int) -> int:
     """
     Read octets.
     """
@@ -286,7 +285,7 @@ def rread(socket: int, buffer: Any, length: int) -> int:
 
 
 @handler
-def rreadv(socket: int, vector: Any, count: int) -> int:
+def rreadv(socket: int, vector: CData, count: int) -> int:
     """
     Read octets into several buffers.
     """
@@ -294,7 +293,7 @@ def rreadv(socket: int, vector: Any, count: int) -> int:
 
 
 @handler
-def rsend(socket: int, buffer: Any, length: int, flags: int) -> int:
+def rsend(socket: int, buffer: CData, length: int, flags: int) -> int:
     """
     Write octets.
     """
@@ -302,7 +301,7 @@ def rsend(socket: int, buffer: Any, length: int, flags: int) -> int:
 
 
 @handler
-def rsendto(socket: int, buffer: Any, length: int, flags: int, addr: Any, size: int) -> int:
+def rsendto(socket: int, buffer: CData, length: int, flags: int, addr: CData, size: int) -> int:
     """
     Write octets; a stream has its destination.
     """
@@ -313,7 +312,7 @@ def rsendto(socket: int, buffer: Any, length: int, flags: int, addr: Any, size: 
 
 
 @handler
-def rsendmsg(socket: int, message: Any, flags: int) -> int:
+def rsendmsg(socket: int, message: CData, flags: int) -> int:
     """
     Write octets of several buffers.
     """
@@ -323,7 +322,7 @@ def rsendmsg(socket: int, message: Any, flags: int) -> int:
 
 
 @handler
-def rwrite(socket: int, buffer: Any, length: int) -> int:
+def rwrite(socket: int, buffer: CData, length: int) -> int:
     """
     Write octets.
     """
@@ -331,7 +330,7 @@ def rwrite(socket: int, buffer: Any, length: int) -> int:
 
 
 @handler
-def rwritev(socket: int, vector: Any, count: int) -> int:
+def rwritev(socket: int, vector: CData, count: int) -> int:
     """
     Write octets of several buffers.
     """
@@ -341,17 +340,17 @@ def rwritev(socket: int, vector: Any, count: int) -> int:
 # -- names and options
 
 
-def _tell(addr: Any, length: Any, found: tuple[str, int] | None) -> None:
+def _tell(addr: CData, length: CData, found: tuple[str, int] | None) -> None:
     given(addr, length)
     if found is None:
         raise HandleError("The socket is not connected", errno.ENOTCONN)
     packed = sockaddr.pack(Address(*found))
-    ffi.memmove(ffi.cast("char *", addr), packed, min(len(packed), length[0]))
+    ffi.memmove(ffi.cast("char *", addr), packed, min(len(packed), int(length[0])))
     length[0] = len(packed)
 
 
 @handler
-def rgetpeername(socket: int, addr: Any, length: Any) -> int:
+def rgetpeername(socket: int, addr: CData, length: CData) -> int:
     """
     The peer's address.
     """
@@ -360,7 +359,7 @@ def rgetpeername(socket: int, addr: Any, length: Any) -> int:
 
 
 @handler
-def rgetsockname(socket: int, addr: Any, length: Any) -> int:
+def rgetsockname(socket: int, addr: CData, length: CData) -> int:
     """
     The socket's own address.
     """
@@ -374,7 +373,7 @@ def rgetsockname(socket: int, addr: Any, length: Any) -> int:
 
 
 @handler
-def rsetsockopt(socket: int, level: int, name: int, value: Any, length: int) -> int:
+def rsetsockopt(socket: int, level: int, name: int, value: CData, length: int) -> int:
     """
     Set an option.
     """
@@ -398,7 +397,7 @@ def rsetsockopt(socket: int, level: int, name: int, value: Any, length: int) -> 
 
 
 @handler
-def rgetsockopt(socket: int, level: int, name: int, value: Any, length: Any) -> int:
+def rgetsockopt(socket: int, level: int, name: int, value: CData, length: CData) -> int:
     """
     An option's value.
     """
@@ -412,7 +411,7 @@ def rgetsockopt(socket: int, level: int, name: int, value: Any, length: Any) -> 
         data = one.options.get((level, name), bytes(ffi.sizeof("int")))
     else:
         raise HandleError("There is no such option", errno.ENOPROTOOPT)
-    count = min(len(data), length[0])
+    count = min(len(data), int(length[0]))
     ffi.memmove(ffi.cast("char *", value), data, count)
     length[0] = count
     return 0
@@ -435,14 +434,14 @@ def rfcntl(socket: int, command: int, argument: int) -> int:
 # -- direct writes
 
 
-def _noMap(number: int) -> Any:
+def _noMap(number: int) -> HandleError:
     descriptorOf(number)
     # The peer is shown no entries of an I/O map.
     return HandleError("There is no I/O map", errno.EOPNOTSUPP)
 
 
 @handler
-def riomap(socket: int, buffer: Any, length: int, protection: int, flags: int, offset: int) -> int:
+def riomap(socket: int, buffer: CData, length: int, protection: int, flags: int, offset: int) -> int:
     """
     Map memory for direct writes.
     """
@@ -450,7 +449,7 @@ def riomap(socket: int, buffer: Any, length: int, protection: int, flags: int, o
 
 
 @handler
-def riounmap(socket: int, buffer: Any, length: int) -> int:
+def riounmap(socket: int, buffer: CData, length: int) -> int:
     """
     Unmap memory.
     """
@@ -458,7 +457,7 @@ def riounmap(socket: int, buffer: Any, length: int) -> int:
 
 
 @handler
-def riowrite(socket: int, buffer: Any, length: int, offset: int, flags: int) -> int:
+def riowrite(socket: int, buffer: CData, length: int, offset: int, flags: int) -> int:
     """
     Write to mapped memory of the peer.
     """

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import os
 from threading import Condition
-from typing import Any
 
 from _twisted_ib_cm import ffi
 from _twisted_ib_verbs import ffi as verbsFFI
 
 from twisted_ib.hca.connection.rdmacm import gidOf
+from twisted_ib.hca.device.device import Device
 from twisted_ib.verbs.c import sockaddr
 from twisted_ib.verbs.c.chosen import chosenDevice
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.handles import handles
-from twisted_ib.verbs.c.pointers import addressOf, given
+from twisted_ib.verbs.c.pointers import CData, addressOf, given
 from twisted_ib.verbs.c.verbs.device import openContext
 from twisted_ib.verbs.c.verbs.memory import domainOf
-from twisted_ib.verbs.pyverbs import CMID, PD, CMEventChannel, Context, enums
+from twisted_ib.verbs.pyverbs import CMID, PD, QP, CMEventChannel, Context, enums
 from twisted_ib.verbs.pyverbs.cm.addrinfo import Address
 
 #: The P_Key that every device has (IBTA vol. 1 10.9.1.2), in network byte order as in memory.
@@ -73,16 +73,16 @@ class Endpoint:
     """
 
     def __init__(
-        self, cmid: CMID, channel: Channel, portSpace: int, isSynchronous: bool, context: Any
+        self, cmid: CMID, channel: Channel, portSpace: int, isSynchronous: bool, context: CData
     ) -> None:
         self.cmid = cmid
         self.channel = channel
         self.isSynchronous = isSynchronous
         self.isIB = False
-        self.initAttr: Any = None
+        self.initAttr: CData | None = None
         self.connectData = b""
         self.unacknowledged = 0
-        self._paths: Any = None
+        self._paths: CData | None = None
         self.structure = structure = ffi.new("struct rdma_cm_id *")
         structure.channel, structure.context, structure.ps = channel.structure, context, portSpace
         datagrams = portSpace in (enums.RDMA_PS_UDP, enums.RDMA_PS_IPOIB)
@@ -165,7 +165,7 @@ class Endpoints:
         with self._changed:
             self._endpoints[endpoint.cmid.identifier] = endpoint
 
-    def withQP(self, qp: Any) -> list[Endpoint]:
+    def withQP(self, qp: QP) -> list[Endpoint]:
         """
         @return: those whose identifier has a queue pair.
         """
@@ -210,10 +210,10 @@ endpoints = Endpoints()
 
 #: The context and the domain of each device, as pointers.  librdmacm keeps contexts, too, until the process
 #: ends: programs allocate from C{id->verbs}, and what they have must outlive the identifier.
-_devices: dict[Any, tuple[Any, Any]] = {}
+_devices: dict[Device, tuple[CData, CData]] = {}
 
 
-def sharedDevice(cmid: CMID) -> tuple[Any, Any]:
+def sharedDevice(cmid: CMID) -> tuple[CData, CData]:
     """
     @param cmid: a bound identifier.
     @return: pointers to the C{struct ibv_context} and C{struct ibv_pd} of all identifiers of its device.
@@ -225,7 +225,7 @@ def sharedDevice(cmid: CMID) -> tuple[Any, Any]:
         return _devices[device]
 
 
-def devices() -> list[Any]:
+def devices() -> list[CData]:
     """
     @return: pointers to the contexts of the devices that this program may use.
     """
@@ -237,7 +237,7 @@ def devices() -> list[Any]:
         return [context for context, _ in _devices.values()]
 
 
-def _opened(value: Context) -> tuple[Any, Any]:
+def _opened(value: Context) -> tuple[CData, CData]:
     context = openContext(str(value.name), value)
     return context, domainOf(context, PD(value))
 
@@ -245,7 +245,7 @@ def _opened(value: Context) -> tuple[Any, Any]:
 # -- arguments
 
 
-def endpointOf(pointer: Any) -> Endpoint:
+def endpointOf(pointer: CData) -> Endpoint:
     """
     @raise HandleError: it is no identifier, or was destroyed (EINVAL).
     """
@@ -253,7 +253,7 @@ def endpointOf(pointer: Any) -> Endpoint:
     return found
 
 
-def channelOf(pointer: Any) -> Channel:
+def channelOf(pointer: CData) -> Channel:
     """
     @raise HandleError: it is no event channel, or was destroyed (EINVAL).
     """
@@ -261,7 +261,7 @@ def channelOf(pointer: Any) -> Channel:
     return found
 
 
-def socketAddress(pointer: Any) -> sockaddr.SocketAddress:
+def socketAddress(pointer: CData) -> sockaddr.SocketAddress:
     """
     @param pointer: to a C{struct sockaddr}.
     @raise HandleError: it is null, or of an unknown family (EINVAL).
@@ -273,14 +273,14 @@ def socketAddress(pointer: Any) -> sockaddr.SocketAddress:
     return sockaddr.parse(octets(pointer, length))
 
 
-def octets(pointer: Any, length: int) -> bytes:
+def octets(pointer: CData, length: int) -> bytes:
     """
     @return: private data: nothing if the pointer is null.
     """
     return bytes(ffi.buffer(ffi.cast("char *", pointer), length)) if pointer and length else b""
 
 
-def verbsPointer(kind: str, pointer: Any) -> Any:
+def verbsPointer(kind: str, pointer: CData) -> CData:
     """
     @param kind: a structure of libibverbs.
     @return: the pointer with libibverbs' type.

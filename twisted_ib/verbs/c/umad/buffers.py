@@ -8,12 +8,11 @@ import os
 import sys
 from ipaddress import IPv6Address
 from socket import htonl, htons, ntohl, ntohs
-from typing import Any
 
 from _twisted_ib_umad import ffi
 
 from twisted_ib.verbs.c.functions import handler
-from twisted_ib.verbs.c.pointers import given
+from twisted_ib.verbs.c.pointers import CData, given
 
 #: Octets in front of the MAD.
 HEADER_BYTES = ffi.sizeof("struct ib_user_mad")
@@ -22,7 +21,7 @@ HEADER_BYTES = ffi.sizeof("struct ib_user_mad")
 _level = [0]
 
 
-def mad(umad: Any) -> Any:
+def mad(umad: CData) -> CData:
     """
     @return: the C{struct ib_user_mad} of a buffer.
     @raise HandleError: there is none (EINVAL).
@@ -40,7 +39,7 @@ def umad_size() -> int:
 
 
 @handler
-def umad_get_mad(umad: Any) -> Any:
+def umad_get_mad(umad: CData) -> CData:
     """
     The MAD.
     """
@@ -48,7 +47,7 @@ def umad_get_mad(umad: Any) -> Any:
 
 
 @handler
-def umad_status(umad: Any) -> int:
+def umad_status(umad: CData) -> int:
     """
     0, or the errno of a request that failed.
     """
@@ -56,7 +55,7 @@ def umad_status(umad: Any) -> int:
 
 
 @handler
-def umad_get_mad_addr(umad: Any) -> Any:
+def umad_get_mad_addr(umad: CData) -> CData:
     """
     The address.
     """
@@ -64,7 +63,7 @@ def umad_get_mad_addr(umad: Any) -> Any:
 
 
 @handler
-def umad_set_grh(umad: Any, mad_addr: Any) -> int:
+def umad_set_grh(umad: CData, mad_addr: CData) -> int:
     """
     Set the GRH, or that there is none; the flow label is in the host's byte order here.
     """
@@ -79,7 +78,7 @@ def umad_set_grh(umad: Any, mad_addr: Any) -> int:
 
 
 @handler
-def umad_set_addr(umad: Any, dlid: int, dqp: int, sl: int, qkey: int) -> int:
+def umad_set_addr(umad: CData, dlid: int, dqp: int, sl: int, qkey: int) -> int:
     """
     Set the destination, in the host's byte order.
     """
@@ -88,7 +87,7 @@ def umad_set_addr(umad: Any, dlid: int, dqp: int, sl: int, qkey: int) -> int:
 
 
 @handler
-def umad_set_addr_net(umad: Any, dlid: int, dqp: int, sl: int, qkey: int) -> int:
+def umad_set_addr_net(umad: CData, dlid: int, dqp: int, sl: int, qkey: int) -> int:
     """
     Set the destination, in network byte order.
     """
@@ -98,7 +97,7 @@ def umad_set_addr_net(umad: Any, dlid: int, dqp: int, sl: int, qkey: int) -> int
 
 
 @handler
-def umad_set_pkey(umad: Any, pkey_index: int) -> int:
+def umad_set_pkey(umad: CData, pkey_index: int) -> int:
     """
     Set the slot of the P_Key.
     """
@@ -107,7 +106,7 @@ def umad_set_pkey(umad: Any, pkey_index: int) -> int:
 
 
 @handler
-def umad_get_pkey(umad: Any) -> int:
+def umad_get_pkey(umad: CData) -> int:
     """
     The slot of the P_Key.
     """
@@ -137,7 +136,7 @@ def _say(text: str) -> None:
 
 
 @handler
-def umad_addr_dump(addr: Any) -> None:
+def umad_addr_dump(addr: CData) -> None:
     """
     Write an address to the standard error.
     """
@@ -152,7 +151,7 @@ def umad_addr_dump(addr: Any) -> None:
 
 
 @handler
-def umad_dump(umad: Any) -> None:
+def umad_dump(umad: CData) -> None:
     """
     Write the header of a buffer to the standard error.
     """

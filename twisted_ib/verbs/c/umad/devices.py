@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from _twisted_ib_umad import ffi
 
@@ -20,7 +20,7 @@ from twisted_ib.verbs.c import attend
 from twisted_ib.verbs.c.chosen import chosenDevice
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import handler
-from twisted_ib.verbs.c.pointers import given
+from twisted_ib.verbs.c.pointers import CData, given
 from twisted_ib.verbs.c.umad.issm import issmPath
 from twisted_ib.verbs.c.umad.structures import hold, isHeld, release, textOf
 from twisted_ib.verbs.core.hub import hub
@@ -80,7 +80,7 @@ def _big(value: int, size: int) -> int:
     return int.from_bytes(value.to_bytes(size, "big"), sys.byteorder)
 
 
-def _fillPort(device: Device, target: Any) -> None:
+def _fillPort(device: Device, target: CData) -> None:
     port = device.port
     ffi.memmove(target, bytes(ffi.sizeof(target[0])), ffi.sizeof(target[0]))
     target.ca_name, target.portnum = device.name.encode()[: _NAME_BYTES - 1], PORT
@@ -112,7 +112,7 @@ def umad_done() -> int:
 
 
 @handler
-def umad_get_cas_names(cas: Any, max: int) -> int:
+def umad_get_cas_names(cas: CData, max: int) -> int:
     """
     The names of the channel adapters.
     """
@@ -125,7 +125,7 @@ def umad_get_cas_names(cas: Any, max: int) -> int:
 
 
 @handler
-def umad_get_ca_portguids(ca_name: Any, portguids: Any, max: int) -> int:
+def umad_get_ca_portguids(ca_name: CData, portguids: CData, max: int) -> int:
     """
     The GUIDs of the ports, that of port 0 being 0.
     """
@@ -139,7 +139,7 @@ def umad_get_ca_portguids(ca_name: Any, portguids: Any, max: int) -> int:
 
 
 @handler
-def umad_get_ca(ca_name: Any, ca: Any) -> int:
+def umad_get_ca(ca_name: CData, ca: CData) -> int:
     """
     A channel adapter with its ports.
     """
@@ -161,7 +161,7 @@ def umad_get_ca(ca_name: Any, ca: Any) -> int:
 
 
 @handler
-def umad_release_ca(ca: Any) -> int:
+def umad_release_ca(ca: CData) -> int:
     """
     Free the ports of a channel adapter.
     """
@@ -176,7 +176,7 @@ def umad_release_ca(ca: Any) -> int:
 
 
 @handler
-def umad_get_port(ca_name: Any, portnum: int, port: Any) -> int:
+def umad_get_port(ca_name: CData, portnum: int, port: CData) -> int:
     """
     A port.
     """
@@ -188,7 +188,7 @@ def umad_get_port(ca_name: Any, portnum: int, port: Any) -> int:
 
 
 @handler
-def umad_release_port(port: Any) -> int:
+def umad_release_port(port: CData) -> int:
     """
     Free what a port points to.
     """
@@ -199,7 +199,7 @@ def umad_release_port(port: Any) -> int:
 
 
 @handler
-def umad_get_issm_path(ca_name: Any, portnum: int, path: Any, max: int) -> int:
+def umad_get_issm_path(ca_name: CData, portnum: int, path: CData, max: int) -> int:
     """
     The file that a subnet manager opens, and keeps open.
     """
@@ -211,7 +211,7 @@ def umad_get_issm_path(ca_name: Any, portnum: int, path: Any, max: int) -> int:
 
 
 @handler
-def umad_get_ca_device_list() -> Any:
+def umad_get_ca_device_list() -> CData:
     """
     The names of the channel adapters, in a list that is to be freed.
     """
@@ -222,7 +222,7 @@ def umad_get_ca_device_list() -> Any:
     return head
 
 
-def _nodes(head: Any) -> Iterator[Any]:
+def _nodes(head: CData) -> Iterator[CData]:
     # Not of a list that is freed.
     while isHeld(head):
         following = head.next
@@ -231,7 +231,7 @@ def _nodes(head: Any) -> Iterator[Any]:
 
 
 @handler
-def umad_free_ca_device_list(head: Any) -> None:
+def umad_free_ca_device_list(head: CData) -> None:
     """
     Free a list.
     """
@@ -240,7 +240,7 @@ def umad_free_ca_device_list(head: Any) -> None:
 
 
 @handler
-def umad_sort_ca_device_list(head: Any, size: int) -> int:
+def umad_sort_ca_device_list(head: CData, size: int) -> int:
     """
     Sort a list by name.
     """

@@ -10,12 +10,13 @@ import os
 import signal
 from contextlib import suppress
 from threading import Thread
-from typing import Any, Final
+from typing import Final
 
 from _twisted_ib_umad import ffi, lib
 
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.base.traits import Peers
+from twisted_ib.hca.device.device import Device
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.core.hub import hub
 
@@ -23,10 +24,10 @@ from twisted_ib.verbs.core.hub import hub
 _EVENTS: Final = 64 * 16
 
 #: By the device, and there is one thread for each.
-_paths: dict[Any, str] = {}
+_paths: dict[Device, str] = {}
 
 
-def issmPath(device: Any) -> str:
+def issmPath(device: Device) -> str:
     """
     @return: the path of a device's file, for this process.
     @raise HandleError: its port has no subnet manager (EINVAL).
@@ -55,7 +56,7 @@ def issmPath(device: Any) -> str:
         return _paths[device]
 
 
-def _follow(device: Any, watch: int, file: int) -> None:
+def _follow(device: Device, watch: int, file: int) -> None:
     while os.read(watch, _EVENTS):
         isOpen = _isOpen(file)
         # A host that ends just now: the next one is told.

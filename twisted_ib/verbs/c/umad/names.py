@@ -5,7 +5,7 @@ Names of classes, methods, attributes and states of MADs (C{umad_str.h}).
 from __future__ import annotations
 
 from socket import ntohs
-from typing import Any, Final
+from typing import Final
 
 from twisted_ib.hca.wire.mad.classes import (
     COMMUNICATION,
@@ -15,7 +15,7 @@ from twisted_ib.hca.wire.mad.classes import (
     VENDOR_CLASSES,
 )
 from twisted_ib.verbs.c.functions import handler
-from twisted_ib.verbs.c.pointers import lasting
+from twisted_ib.verbs.c.pointers import CData, lasting
 
 _UNKNOWN: Final = "<unknown>"
 # The values are those of umad_types.h, umad_sm.h, umad_sa.h and umad_cm.h, and so are the names.
@@ -136,7 +136,7 @@ _SA_STATES: Final = (
 
 
 @handler
-def umad_class_str(mgmt_class: int) -> Any:
+def umad_class_str(mgmt_class: int) -> CData:
     """
     The name of a class.
     """
@@ -144,7 +144,7 @@ def umad_class_str(mgmt_class: int) -> Any:
 
 
 @handler
-def umad_method_str(mgmt_class: int, method: int) -> Any:
+def umad_method_str(mgmt_class: int, method: int) -> CData:
     """
     The name of a method.
     """
@@ -153,7 +153,7 @@ def umad_method_str(mgmt_class: int, method: int) -> Any:
 
 
 @handler
-def umad_attribute_str(mgmt_class: int, attr_id: int) -> Any:
+def umad_attribute_str(mgmt_class: int, attr_id: int) -> CData:
     """
     The name of an attribute, whose id is in network byte order.
     """
@@ -168,7 +168,7 @@ def umad_attribute_str(mgmt_class: int, attr_id: int) -> Any:
 
 
 @handler
-def umad_common_mad_status_str(status: int) -> Any:
+def umad_common_mad_status_str(status: int) -> CData:
     """
     The common part of a status, which is in network byte order.
     """
@@ -181,7 +181,7 @@ def umad_common_mad_status_str(status: int) -> Any:
 
 
 @handler
-def umad_sa_mad_status_str(status: int) -> Any:
+def umad_sa_mad_status_str(status: int) -> CData:
     """
     The part of a status that is of subnet administration; it is in network byte order.
     """

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from socket import htonl, htons, ntohl, ntohs
-from typing import Any, Final
+from typing import Final
 
 from _twisted_ib_umad import ffi
 
@@ -24,7 +24,7 @@ from twisted_ib.hca.wire.mad.classes import ORGANIZATION_CLASSES
 from twisted_ib.hca.wire.mad.mad import MAD_BYTES
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import handler
-from twisted_ib.verbs.c.pointers import given
+from twisted_ib.verbs.c.pointers import CData, given
 from twisted_ib.verbs.c.umad.buffers import HEADER_BYTES, debug, mad
 from twisted_ib.verbs.c.umad.devices import portOf
 from twisted_ib.verbs.c.umad.structures import textOf
@@ -65,7 +65,7 @@ def _portOf(portid: int) -> UserPort:
 
 
 @handler
-def umad_open_port(ca_name: Any, portnum: int) -> int:
+def umad_open_port(ca_name: CData, portnum: int) -> int:
     """
     Open a port.
     """
@@ -123,7 +123,7 @@ def umad_poll(portid: int, timeout_ms: int) -> int:
     return 0
 
 
-def _methods(mask: Any) -> list[int]:
+def _methods(mask: CData) -> list[int]:
     if not mask:
         return []
     # C{long}s of the host, or 64-bit words: the same on hosts that count octets from the lowest.
@@ -131,16 +131,16 @@ def _methods(mask: Any) -> list[int]:
     return [method for method in range(_METHODS) if bits >> method & 1]
 
 
-def _registered(*arguments: Any) -> int:
-    _portOf(arguments[0])
+def _registered(portid: int, class_: int, version: int, rmpp: int, oui: int, mask: CData) -> int:
+    _portOf(portid)
     try:
-        return _register(*arguments)
+        return _register(portid, class_, version, rmpp, oui, mask)
     except (HCAError, ValueError) as error:
         # umad_register(3).
         raise HandleError(str(error), errno.EPERM) from None
 
 
-def _register(portid: int, class_: int, version: int, rmpp: int, oui: int, mask: Any) -> int:
+def _register(portid: int, class_: int, version: int, rmpp: int, oui: int, mask: CData) -> int:
     with hub:
         number = _portOf(portid).register(class_ & 0xFF, version & 0xFF, _methods(mask), rmpp, oui)
     debug(f"port {portid} has agent {number} of class {class_:#04x} version {version}")
@@ -149,7 +149,7 @@ def _register(portid: int, class_: int, version: int, rmpp: int, oui: int, mask:
 
 @handler
 def umad_register(
-    portid: int, mgmt_class: int, mgmt_version: int, rmpp_version: int, method_mask: Any
+    portid: int, mgmt_class: int, mgmt_version: int, rmpp_version: int, method_mask: CData
 ) -> int:
     """
     Register an agent.
@@ -158,7 +158,7 @@ def umad_register(
 
 
 @handler
-def umad_register_oui(portid: int, mgmt_class: int, rmpp_version: int, oui: Any, method_mask: Any) -> int:
+def umad_register_oui(portid: int, mgmt_class: int, rmpp_version: int, oui: CData, method_mask: CData) -> int:
     """
     Register an agent of a vendor class that has an OUI.
     """
@@ -170,7 +170,7 @@ def umad_register_oui(portid: int, mgmt_class: int, rmpp_version: int, oui: Any,
 
 
 @handler
-def umad_register2(portid: int, attr: Any, agent_id: Any) -> int:
+def umad_register2(portid: int, attr: CData, agent_id: CData) -> int:
     """
     Register an agent; flags that are not known are cleared in C{attr}, and refused.
     """
@@ -197,7 +197,7 @@ def umad_unregister(portid: int, agentid: int) -> int:
     return 0
 
 
-def _vector(addr: Any) -> AddressVector:
+def _vector(addr: CData) -> AddressVector:
     lid, sl = ntohs(addr.lid), addr.sl & 0xF
     if not addr.grh_present:
         return AddressVector(0, lid=lid, serviceLevel=sl, isGlobal=False)
@@ -207,7 +207,7 @@ def _vector(addr: Any) -> AddressVector:
 
 
 @handler
-def umad_send(portid: int, agentid: int, umad: Any, length: int, timeout_ms: int, retries: int) -> int:
+def umad_send(portid: int, agentid: int, umad: CData, length: int, timeout_ms: int, retries: int) -> int:
     """
     Send a MAD.
     """
@@ -229,7 +229,7 @@ def umad_send(portid: int, agentid: int, umad: Any, length: int, timeout_ms: int
     return 0
 
 
-def _fill(target: Any, found: UserMAD) -> None:
+def _fill(target: CData, found: UserMAD) -> None:
     target.agent_id, target.status = found.agent, found.status
     target.length = HEADER_BYTES + len(found.octets)
     addr, source = target.addr, found.source
@@ -242,12 +242,12 @@ def _fill(target: Any, found: UserMAD) -> None:
 
 
 @handler
-def umad_recv(portid: int, umad: Any, length: Any, timeout_ms: int) -> int:
+def umad_recv(portid: int, umad: CData, length: CData, timeout_ms: int) -> int:
     """
     Take a MAD, when one waits.
     """
     given(umad, length)
-    room = length[0]
+    room = int(length[0])
     with hub:
         found = _portOf(portid).receive(max(room, 0))
     if found is None:

@@ -4,17 +4,15 @@ Memory of this library that programs are given and give back.
 
 from __future__ import annotations
 
-from typing import Any
-
 from _twisted_ib_umad import ffi
 
-from twisted_ib.verbs.c.pointers import addressOf
+from twisted_ib.verbs.c.pointers import CData, addressOf
 
 #: By its address, until the program releases it.
-_held: dict[int, Any] = {}
+_held: dict[int, object] = {}
 
 
-def hold(made: Any, *parts: Any) -> Any:
+def hold(made: CData, *parts: CData) -> CData:
     """
     Keep memory for a program, until L{release}.
 
@@ -25,21 +23,21 @@ def hold(made: Any, *parts: Any) -> Any:
     return made
 
 
-def isHeld(pointer: Any) -> bool:
+def isHeld(pointer: CData) -> bool:
     """
     @return: whether there is memory of this library, which is not released.
     """
     return addressOf(pointer) in _held
 
 
-def release(pointer: Any) -> None:
+def release(pointer: CData) -> None:
     """
     Free memory; harmless if it is not of this library, or is free.
     """
     _held.pop(addressOf(pointer), None)
 
 
-def textOf(pointer: Any) -> str:
+def textOf(pointer: CData) -> str:
     """
     @return: a string of C; no text for a null pointer.
     """

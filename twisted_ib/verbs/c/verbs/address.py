@@ -4,15 +4,13 @@ Address handles.
 
 from __future__ import annotations
 
-from typing import Any
-
 from _twisted_ib_verbs import ffi
 
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import unsupported
 from twisted_ib.verbs.c.functions import handler
 from twisted_ib.verbs.c.handles import handles
-from twisted_ib.verbs.c.pointers import addressOf, given
+from twisted_ib.verbs.c.pointers import CData, addressOf, given
 from twisted_ib.verbs.c.verbs.structures import new, objectOf
 from twisted_ib.verbs.pyverbs.enums.queues import ibv_wc_flags
 from twisted_ib.verbs.pyverbs.objects.ah import addressOfSender, readGRH
@@ -24,14 +22,14 @@ _FIELDS = ("dlid", "sl", "src_path_bits", "static_rate", "is_global", "port_num"
 _ROUTE = ("flow_label", "sgid_index", "hop_limit", "traffic_class")
 
 
-def gidOf(gid: Any) -> verbs.GID:
+def gidOf(gid: CData) -> verbs.GID:
     """
     @param gid: a pointer to, or a C{union ibv_gid}.
     """
     return verbs.GID.of(bytes(gid.raw))
 
 
-def readAddress(attr: Any) -> verbs.AHAttr:
+def readAddress(attr: CData) -> verbs.AHAttr:
     """
     @param attr: a C{struct ibv_ah_attr}.
     """
@@ -45,7 +43,7 @@ def readAddress(attr: Any) -> verbs.AHAttr:
     return made
 
 
-def writeAddress(made: verbs.AHAttr, attr: Any) -> None:
+def writeAddress(made: verbs.AHAttr, attr: CData) -> None:
     """
     @param attr: the C{struct ibv_ah_attr} to fill.
     """
@@ -56,7 +54,7 @@ def writeAddress(made: verbs.AHAttr, attr: Any) -> None:
     ffi.memmove(attr.grh.dgid.raw, verbs.GID(made.gr.dgid).raw, _GID_BYTES)
 
 
-def _received(wc: Any) -> verbs.WC:
+def _received(wc: CData) -> verbs.WC:
     return verbs.WC(
         byte_len=wc.byte_len,
         qp_num=wc.qp_num,
@@ -68,13 +66,13 @@ def _received(wc: Any) -> verbs.WC:
     )
 
 
-def _header(grh: Any) -> bytes:
+def _header(grh: CData) -> bytes:
     given(grh)
     return bytes(ffi.buffer(ffi.cast("char *", grh), _GRH_BYTES))
 
 
 @handler
-def ibv_create_ah(pd: Any, attr: Any) -> Any:
+def ibv_create_ah(pd: CData, attr: CData) -> CData:
     """
     Create an address handle.
     """
@@ -85,7 +83,7 @@ def ibv_create_ah(pd: Any, attr: Any) -> Any:
 
 
 @handler
-def ibv_init_ah_from_wc(context: Any, port: int, wc: Any, grh: Any, attr: Any) -> int:
+def ibv_init_ah_from_wc(context: CData, port: int, wc: CData, grh: CData, attr: CData) -> int:
     """
     The address of a datagram's sender.
     """
@@ -101,7 +99,7 @@ def ibv_init_ah_from_wc(context: Any, port: int, wc: Any, grh: Any, attr: Any) -
 
 
 @handler
-def ibv_create_ah_from_wc(pd: Any, wc: Any, grh: Any, port: int) -> Any:
+def ibv_create_ah_from_wc(pd: CData, wc: CData, grh: CData, port: int) -> CData:
     """
     Create a handle of a datagram's sender.
     """
@@ -113,7 +111,7 @@ def ibv_create_ah_from_wc(pd: Any, wc: Any, grh: Any, port: int) -> Any:
 
 
 @handler
-def ibv_destroy_ah(ah: Any) -> int:
+def ibv_destroy_ah(ah: CData) -> int:
     """
     Destroy an address handle.
     """
@@ -122,7 +120,7 @@ def ibv_destroy_ah(ah: Any) -> int:
 
 
 @handler
-def ibv_resolve_eth_l2_from_gid(context: Any, attr: Any, mac: Any, vid: Any) -> int:
+def ibv_resolve_eth_l2_from_gid(context: CData, attr: CData, mac: CData, vid: CData) -> int:
     """
     Nothing: the device has no Ethernet of its own.
     """

@@ -5,7 +5,6 @@ Completion channels, completion queues and their events.
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from _twisted_ib_verbs import ffi
 
@@ -13,7 +12,7 @@ from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import AGAIN, handler
 from twisted_ib.verbs.c.handles import handles
-from twisted_ib.verbs.c.pointers import addressOf, given
+from twisted_ib.verbs.c.pointers import CData, addressOf, given
 from twisted_ib.verbs.c.verbs.structures import new, objectOf, optional, pointers
 from twisted_ib.verbs.c.waiting import nextEvent
 from twisted_ib.verbs.pyverbs.enums.queues import ibv_cq_attr_mask, ibv_cq_init_attr_mask
@@ -37,7 +36,7 @@ _MODERATE = int(ibv_cq_attr_mask.IBV_CQ_ATTR_MODERATE)
 
 
 @handler
-def ibv_create_comp_channel(context: Any) -> Any:
+def ibv_create_comp_channel(context: CData) -> CData:
     """
     Create a completion channel.
     """
@@ -49,7 +48,7 @@ def ibv_create_comp_channel(context: Any) -> Any:
 
 
 @handler
-def ibv_destroy_comp_channel(channel: Any) -> int:
+def ibv_destroy_comp_channel(channel: CData) -> int:
     """
     Destroy a completion channel.
     """
@@ -58,7 +57,7 @@ def ibv_destroy_comp_channel(channel: Any) -> int:
 
 
 @handler
-def ibv_create_cq(context: Any, cqe: int, cq_context: Any, channel: Any, vector: int) -> Any:
+def ibv_create_cq(context: CData, cqe: int, cq_context: CData, channel: CData, vector: int) -> CData:
     """
     Create a completion queue.
     """
@@ -77,7 +76,7 @@ def ibv_create_cq(context: Any, cqe: int, cq_context: Any, channel: Any, vector:
 
 
 @handler
-def create_cq_ex(context: Any, attr: Any) -> Any:
+def create_cq_ex(context: CData, attr: CData) -> CData:
     """
     Create an extended completion queue.
     """
@@ -107,7 +106,7 @@ def create_cq_ex(context: Any, attr: Any) -> Any:
 
 
 @handler
-def ibv_resize_cq(cq: Any, cqe: int) -> int:
+def ibv_resize_cq(cq: CData, cqe: int) -> int:
     """
     Resize a completion queue.
     """
@@ -118,7 +117,7 @@ def ibv_resize_cq(cq: Any, cqe: int) -> int:
 
 
 @handler
-def modify_cq(cq: Any, attr: Any) -> int:
+def modify_cq(cq: CData, attr: CData) -> int:
     """
     Moderate the events of a completion queue.
     """
@@ -131,7 +130,7 @@ def modify_cq(cq: Any, attr: Any) -> int:
 
 
 @handler
-def ibv_destroy_cq(cq: Any) -> int:
+def ibv_destroy_cq(cq: CData) -> int:
     """
     Destroy a completion queue.
     """
@@ -140,7 +139,7 @@ def ibv_destroy_cq(cq: Any) -> int:
 
 
 @handler
-def ibv_get_cq_event(channel: Any, cq: Any, cq_context: Any) -> int:
+def ibv_get_cq_event(channel: CData, cq: CData, cq_context: CData) -> int:
     """
     Wait for an event of the queues of a channel.
     """
@@ -159,7 +158,7 @@ def ibv_get_cq_event(channel: Any, cq: Any, cq_context: Any) -> int:
 
 
 @handler
-def ibv_ack_cq_events(cq: Any, count: int) -> None:
+def ibv_ack_cq_events(cq: CData, count: int) -> None:
     """
     Acknowledge events.
     """
@@ -167,7 +166,7 @@ def ibv_ack_cq_events(cq: Any, count: int) -> None:
 
 
 @handler
-def poll_cq(cq: Any, count: int, wc: Any) -> int:
+def poll_cq(cq: CData, count: int, wc: CData) -> int:
     """
     Fetch completions.
     """
@@ -182,7 +181,7 @@ def poll_cq(cq: Any, count: int, wc: Any) -> int:
     return found
 
 
-def _fill(target: Any, completion: verbs.WC) -> None:
+def _fill(target: CData, completion: verbs.WC) -> None:
     target.wr_id = completion.wr_id
     target.status = completion.status
     target.opcode = completion.opcode
@@ -198,7 +197,7 @@ def _fill(target: Any, completion: verbs.WC) -> None:
     target.dlid_path_bits = completion.dlid_path_bits
 
 
-def _pollExtended(queue: verbs.CQEX, count: int, wc: Any) -> int:
+def _pollExtended(queue: verbs.CQEX, count: int, wc: CData) -> int:
     # A program may treat an extended queue as a plain one: ibv_cq_ex_to_cq.
     found = 0
     while found < count and not (queue.poll_next() if found else queue.start_poll()):
@@ -215,7 +214,7 @@ def _pollExtended(queue: verbs.CQEX, count: int, wc: Any) -> int:
 
 
 @handler
-def req_notify_cq(cq: Any, solicited: int) -> int:
+def req_notify_cq(cq: CData, solicited: int) -> int:
     """
     Ask for an event.
     """
@@ -223,21 +222,21 @@ def req_notify_cq(cq: Any, solicited: int) -> int:
     return 0
 
 
-def _extended(cq: Any) -> verbs.CQEX:
+def _extended(cq: CData) -> verbs.CQEX:
     value = objectOf(cq, "ibv_cq")
     if not isinstance(value, verbs.CQEX):
         raise HandleError("The completion queue is not an extended one")
     return value
 
 
-def _present(cq: Any, queue: verbs.CQEX, result: int) -> int:
+def _present(cq: CData, queue: verbs.CQEX, result: int) -> int:
     if not result:
         cq.wr_id, cq.status = queue.wr_id, queue.status
     return result
 
 
 @handler
-def start_poll(cq: Any, attr: Any) -> int:
+def start_poll(cq: CData, attr: CData) -> int:
     """
     Go to the oldest completion.
     """
@@ -249,7 +248,7 @@ def start_poll(cq: Any, attr: Any) -> int:
 
 
 @handler
-def next_poll(cq: Any) -> int:
+def next_poll(cq: CData) -> int:
     """
     Go to the next completion.
     """
@@ -258,7 +257,7 @@ def next_poll(cq: Any) -> int:
 
 
 @handler
-def end_poll(cq: Any) -> None:
+def end_poll(cq: CData) -> None:
     """
     End the batch.
     """
@@ -266,7 +265,7 @@ def end_poll(cq: Any) -> None:
 
 
 @handler
-def read_opcode(cq: Any) -> int:
+def read_opcode(cq: CData) -> int:
     """
     The operation of the present completion.
     """
@@ -274,7 +273,7 @@ def read_opcode(cq: Any) -> int:
 
 
 @handler
-def read_vendor_err(cq: Any) -> int:
+def read_vendor_err(cq: CData) -> int:
     """
     The vendor's error of the present completion.
     """
@@ -282,7 +281,7 @@ def read_vendor_err(cq: Any) -> int:
 
 
 @handler
-def read_byte_len(cq: Any) -> int:
+def read_byte_len(cq: CData) -> int:
     """
     The octets of the present completion.
     """
@@ -290,7 +289,7 @@ def read_byte_len(cq: Any) -> int:
 
 
 @handler
-def read_imm_data(cq: Any) -> int:
+def read_imm_data(cq: CData) -> int:
     """
     The immediate data, or the key, of the present completion.
     """
@@ -298,7 +297,7 @@ def read_imm_data(cq: Any) -> int:
 
 
 @handler
-def read_qp_num(cq: Any) -> int:
+def read_qp_num(cq: CData) -> int:
     """
     The queue pair of the present completion.
     """
@@ -306,7 +305,7 @@ def read_qp_num(cq: Any) -> int:
 
 
 @handler
-def read_src_qp(cq: Any) -> int:
+def read_src_qp(cq: CData) -> int:
     """
     The sender's queue pair of the present completion.
     """
@@ -314,7 +313,7 @@ def read_src_qp(cq: Any) -> int:
 
 
 @handler
-def read_wc_flags(cq: Any) -> int:
+def read_wc_flags(cq: CData) -> int:
     """
     The flags of the present completion.
     """
@@ -322,7 +321,7 @@ def read_wc_flags(cq: Any) -> int:
 
 
 @handler
-def read_slid(cq: Any) -> int:
+def read_slid(cq: CData) -> int:
     """
     The sender's LID of the present completion.
     """
@@ -330,7 +329,7 @@ def read_slid(cq: Any) -> int:
 
 
 @handler
-def read_sl(cq: Any) -> int:
+def read_sl(cq: CData) -> int:
     """
     The service level of the present completion.
     """
@@ -338,7 +337,7 @@ def read_sl(cq: Any) -> int:
 
 
 @handler
-def read_dlid_path_bits(cq: Any) -> int:
+def read_dlid_path_bits(cq: CData) -> int:
     """
     The path bits of the present completion.
     """

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Any
 
 from _twisted_ib_verbs import ffi
 
@@ -20,7 +19,7 @@ from twisted_ib.verbs.c.chosen import chosenDevice
 from twisted_ib.verbs.c.errors import HandleError, unsupported
 from twisted_ib.verbs.c.functions import AGAIN, handler
 from twisted_ib.verbs.c.handles import handles
-from twisted_ib.verbs.c.pointers import addressOf, given, lasting
+from twisted_ib.verbs.c.pointers import CData, addressOf, given, lasting
 from twisted_ib.verbs.c.verbs.structures import copyFields, copyPart, objectOf, pointers
 from twisted_ib.verbs.c.waiting import nextEvent
 from twisted_ib.verbs.pyverbs.objects.deviceattr import DeviceAttr, PortAttr
@@ -45,12 +44,12 @@ _IS_EXTENDED = ffi.cast("void *", -1)
 
 #: The structures of devices by their names, for as long as the process is: programs keep the pointers after
 #: they have freed the list.
-_devices: dict[str, Any] = {}
+_devices: dict[str, CData] = {}
 #: The lists that are not freed.
-_lists: dict[int, Any] = {}
+_lists: dict[int, CData] = {}
 
 
-def deviceStructure(name: str) -> Any:
+def deviceStructure(name: str) -> CData:
     """
     @param name: of a device.
     @return: its C{struct ibv_device}.
@@ -73,7 +72,7 @@ def deviceStructure(name: str) -> Any:
     return _devices[name]
 
 
-def openContext(name: str, value: verbs.Context) -> Any:
+def openContext(name: str, value: verbs.Context) -> CData:
     """
     @param name: the device's.
     @param value: the open context.
@@ -94,7 +93,7 @@ def openContext(name: str, value: verbs.Context) -> Any:
 
 
 @handler
-def ibv_get_device_list(num: Any) -> Any:
+def ibv_get_device_list(num: CData) -> CData:
     """
     The devices; the list is to be freed.
     """
@@ -109,7 +108,7 @@ def ibv_get_device_list(num: Any) -> Any:
 
 
 @handler
-def ibv_free_device_list(list: Any) -> None:
+def ibv_free_device_list(list: CData) -> None:
     """
     Free a list; the devices stay.
     """
@@ -117,7 +116,7 @@ def ibv_free_device_list(list: Any) -> None:
 
 
 @handler
-def ibv_get_device_name(device: Any) -> Any:
+def ibv_get_device_name(device: CData) -> CData:
     """
     The name of a device.
     """
@@ -126,7 +125,7 @@ def ibv_get_device_name(device: Any) -> Any:
 
 
 @handler
-def ibv_get_device_guid(device: Any) -> int:
+def ibv_get_device_guid(device: CData) -> int:
     """
     The node GUID of a device, in network byte order.
     """
@@ -140,7 +139,7 @@ def ibv_get_device_guid(device: Any) -> int:
 
 
 @handler
-def ibv_get_device_index(device: Any) -> int:
+def ibv_get_device_index(device: CData) -> int:
     """
     The number of a device.
     """
@@ -148,7 +147,7 @@ def ibv_get_device_index(device: Any) -> int:
 
 
 @handler
-def ibv_import_device(cmd_fd: int) -> Any:
+def ibv_import_device(cmd_fd: int) -> CData:
     """
     Nothing: a context is in one process.
     """
@@ -156,7 +155,7 @@ def ibv_import_device(cmd_fd: int) -> Any:
 
 
 @handler
-def ibv_open_device(device: Any) -> Any:
+def ibv_open_device(device: CData) -> CData:
     """
     Open a device.
     """
@@ -165,7 +164,7 @@ def ibv_open_device(device: Any) -> Any:
 
 
 @handler
-def ibv_close_device(context: Any) -> int:
+def ibv_close_device(context: CData) -> int:
     """
     Close a context with all that it has.
     """
@@ -174,7 +173,7 @@ def ibv_close_device(context: Any) -> int:
     return 0
 
 
-def fillDevice(attr: DeviceAttr, target: Any) -> None:
+def fillDevice(attr: DeviceAttr, target: CData) -> None:
     """
     @param target: the C{struct ibv_device_attr}.
     """
@@ -186,7 +185,7 @@ def fillDevice(attr: DeviceAttr, target: Any) -> None:
 
 
 @handler
-def ibv_query_device(context: Any, attr: Any) -> int:
+def ibv_query_device(context: CData, attr: CData) -> int:
     """
     The attributes of a device.
     """
@@ -197,7 +196,7 @@ def ibv_query_device(context: Any, attr: Any) -> int:
 
 
 @handler
-def query_device_ex(context: Any, input: Any, attr: Any, size: int) -> int:
+def query_device_ex(context: CData, input: CData, attr: CData, size: int) -> int:
     """
     The attributes of a device, with the extended ones, as far as the program's structure has them.
     """
@@ -216,7 +215,7 @@ def query_device_ex(context: Any, input: Any, attr: Any, size: int) -> int:
 
 
 @handler
-def ibv_query_port(context: Any, port: int, attr: Any) -> int:
+def ibv_query_port(context: CData, port: int, attr: CData) -> int:
     """
     The attributes of a port.
     """
@@ -227,7 +226,7 @@ def ibv_query_port(context: Any, port: int, attr: Any) -> int:
 
 
 @handler
-def query_port(context: Any, port: int, attr: Any, size: int) -> int:
+def query_port(context: CData, port: int, attr: CData, size: int) -> int:
     """
     The attributes of a port, as far as the program's structure has them.
     """
@@ -251,7 +250,7 @@ def isUsable(context: verbs.Context, index: int) -> bool:
 
 
 @handler
-def ibv_query_gid(context: Any, port: int, index: int, gid: Any) -> int:
+def ibv_query_gid(context: CData, port: int, index: int, gid: CData) -> int:
     """
     A GID of a port.
     """
@@ -262,13 +261,13 @@ def ibv_query_gid(context: Any, port: int, index: int, gid: Any) -> int:
     return 0
 
 
-def _fillEntry(made: verbs.GIDEntry, entry: Any) -> None:
+def _fillEntry(made: verbs.GIDEntry, entry: CData) -> None:
     entry.gid.raw = verbs.GID(made.gid_str()).raw
     entry.gid_index, entry.port_num, entry.gid_type = made.gid_index, made.port_num, made.gid_type
 
 
 @handler
-def _ibv_query_gid_ex(context: Any, port: int, index: int, entry: Any, flags: int, size: int) -> int:
+def _ibv_query_gid_ex(context: CData, port: int, index: int, entry: CData, flags: int, size: int) -> int:
     """
     An entry of the GID table.
     """
@@ -283,7 +282,7 @@ def _ibv_query_gid_ex(context: Any, port: int, index: int, entry: Any, flags: in
 
 
 @handler
-def _ibv_query_gid_table(context: Any, entries: Any, most: int, flags: int, size: int) -> int:
+def _ibv_query_gid_table(context: CData, entries: CData, most: int, flags: int, size: int) -> int:
     """
     All entries of the GID table.
     """
@@ -303,7 +302,7 @@ def _ibv_query_gid_table(context: Any, entries: Any, most: int, flags: int, size
 
 
 @handler
-def ibv_query_gid_type(context: Any, port: int, index: int, type: Any) -> int:
+def ibv_query_gid_type(context: CData, port: int, index: int, type: CData) -> int:
     """
     The kind of a GID, as sysfs has it.
     """
@@ -314,7 +313,7 @@ def ibv_query_gid_type(context: Any, port: int, index: int, type: Any) -> int:
 
 
 @handler
-def ibv_query_pkey(context: Any, port: int, index: int, pkey: Any) -> int:
+def ibv_query_pkey(context: CData, port: int, index: int, pkey: CData) -> int:
     """
     A P_Key of a port, in network byte order.
     """
@@ -325,7 +324,7 @@ def ibv_query_pkey(context: Any, port: int, index: int, pkey: Any) -> int:
 
 
 @handler
-def ibv_get_pkey_index(context: Any, port: int, pkey: int) -> int:
+def ibv_get_pkey_index(context: CData, port: int, pkey: int) -> int:
     """
     The slot of a P_Key.
     """
@@ -333,7 +332,7 @@ def ibv_get_pkey_index(context: Any, port: int, pkey: int) -> int:
 
 
 @handler
-def ibv_get_async_event(context: Any, event: Any) -> int:
+def ibv_get_async_event(context: CData, event: CData) -> int:
     """
     Wait for an asynchronous event.
     """
@@ -354,14 +353,14 @@ def ibv_get_async_event(context: Any, event: Any) -> int:
 
 
 @handler
-def ibv_ack_async_event(event: Any) -> None:
+def ibv_ack_async_event(event: CData) -> None:
     """
     Nothing: destroying an object drops its events.
     """
 
 
 @handler
-def ibv_get_sysfs_path() -> Any:
+def ibv_get_sysfs_path() -> CData:
     """
     Where sysfs is.
     """
@@ -369,7 +368,7 @@ def ibv_get_sysfs_path() -> Any:
 
 
 @handler
-def ibv_read_sysfs_file(directory: Any, file: Any, buffer: Any, size: int) -> int:
+def ibv_read_sysfs_file(directory: CData, file: CData, buffer: CData, size: int) -> int:
     """
     Read a file of sysfs: there is none of these devices.
     """
@@ -394,7 +393,7 @@ def ibv_is_fork_initialized() -> int:
 
 
 @handler
-def ibv_dontfork_range(base: Any, size: int) -> int:
+def ibv_dontfork_range(base: CData, size: int) -> int:
     """
     Nothing: no page is pinned.
     """
@@ -402,7 +401,7 @@ def ibv_dontfork_range(base: Any, size: int) -> int:
 
 
 @handler
-def ibv_dofork_range(base: Any, size: int) -> int:
+def ibv_dofork_range(base: CData, size: int) -> int:
     """
     Nothing: no page is pinned.
     """

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from _twisted_ib_verbs import ffi
@@ -15,23 +15,23 @@ from twisted_ib import limits
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import HandleError, unsupported
 from twisted_ib.verbs.c.functions import handler
-from twisted_ib.verbs.c.pointers import addressOf, given
+from twisted_ib.verbs.c.pointers import CData, addressOf, given
 from twisted_ib.verbs.c.verbs.memory import bindInfo
 from twisted_ib.verbs.c.verbs.structures import objectOf
 from twisted_ib.verbs.c.verbs.work import elements
 from twisted_ib.verbs.pyverbs.base.wr import storedImmediate
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., None])
 
 
-def _queuePair(qp: Any) -> verbs.QPEx:
+def _queuePair(qp: CData) -> verbs.QPEx:
     value = objectOf(qp, "ibv_qp")
     if not isinstance(value, verbs.QPEx):
         raise HandleError("The queue pair was created without IBV_QP_INIT_ATTR_SEND_OPS_FLAGS")
     return value
 
 
-def _begun(qp: Any) -> verbs.QPEx:
+def _begun(qp: CData) -> verbs.QPEx:
     value = _queuePair(qp)
     # Programs set these fields before the call.
     value.wr_id, value.wr_flags = qp.wr_id, qp.wr_flags
@@ -44,7 +44,7 @@ _failures: WeakKeyDictionary[verbs.QPEx, Exception] = WeakKeyDictionary()
 
 def _builder(function: Function) -> Function:
     @wraps(function)
-    def call(qp: Any, *arguments: Any) -> None:
+    def call(qp: CData, *arguments: CData) -> None:
         value = _queuePair(qp)
         try:
             function(qp, *arguments)
@@ -57,7 +57,7 @@ def _builder(function: Function) -> Function:
 
 
 @handler
-def ibv_qp_to_qp_ex(qp: Any) -> Any:
+def ibv_qp_to_qp_ex(qp: CData) -> CData:
     """
     The extended structure of a queue pair that was created with one.
     """
@@ -67,7 +67,7 @@ def ibv_qp_to_qp_ex(qp: Any) -> Any:
 
 
 @handler
-def wr_start(qp: Any) -> None:
+def wr_start(qp: CData) -> None:
     """
     Begin a batch.
     """
@@ -77,7 +77,7 @@ def wr_start(qp: Any) -> None:
 
 
 @handler
-def wr_complete(qp: Any) -> int:
+def wr_complete(qp: CData) -> int:
     """
     Post the batch.
     """
@@ -91,7 +91,7 @@ def wr_complete(qp: Any) -> int:
 
 
 @handler
-def wr_abort(qp: Any) -> None:
+def wr_abort(qp: CData) -> None:
     """
     Drop the batch.
     """
@@ -102,7 +102,7 @@ def wr_abort(qp: Any) -> None:
 
 @handler
 @_builder
-def wr_send(qp: Any) -> None:
+def wr_send(qp: CData) -> None:
     """
     Begin a SEND.
     """
@@ -111,7 +111,7 @@ def wr_send(qp: Any) -> None:
 
 @handler
 @_builder
-def wr_send_imm(qp: Any, data: int) -> None:
+def wr_send_imm(qp: CData, data: int) -> None:
     """
     Begin a SEND with immediate data.
     """
@@ -120,7 +120,7 @@ def wr_send_imm(qp: Any, data: int) -> None:
 
 @handler
 @_builder
-def wr_send_inv(qp: Any, rkey: int) -> None:
+def wr_send_inv(qp: CData, rkey: int) -> None:
     """
     Begin a SEND that invalidates a window.
     """
@@ -129,7 +129,7 @@ def wr_send_inv(qp: Any, rkey: int) -> None:
 
 @handler
 @_builder
-def wr_send_tso(qp: Any, hdr: Any, size: int, mss: int) -> None:
+def wr_send_tso(qp: CData, hdr: CData, size: int, mss: int) -> None:
     """
     Nothing: there are no segmented sends.
     """
@@ -139,7 +139,7 @@ def wr_send_tso(qp: Any, hdr: Any, size: int, mss: int) -> None:
 
 @handler
 @_builder
-def wr_rdma_read(qp: Any, rkey: int, addr: int) -> None:
+def wr_rdma_read(qp: CData, rkey: int, addr: int) -> None:
     """
     Begin a READ.
     """
@@ -148,7 +148,7 @@ def wr_rdma_read(qp: Any, rkey: int, addr: int) -> None:
 
 @handler
 @_builder
-def wr_rdma_write(qp: Any, rkey: int, addr: int) -> None:
+def wr_rdma_write(qp: CData, rkey: int, addr: int) -> None:
     """
     Begin a WRITE.
     """
@@ -157,7 +157,7 @@ def wr_rdma_write(qp: Any, rkey: int, addr: int) -> None:
 
 @handler
 @_builder
-def wr_rdma_write_imm(qp: Any, rkey: int, addr: int, data: int) -> None:
+def wr_rdma_write_imm(qp: CData, rkey: int, addr: int, data: int) -> None:
     """
     Begin a WRITE with immediate data.
     """
@@ -166,7 +166,7 @@ def wr_rdma_write_imm(qp: Any, rkey: int, addr: int, data: int) -> None:
 
 @handler
 @_builder
-def wr_atomic_cmp_swp(qp: Any, rkey: int, addr: int, compare: int, swap: int) -> None:
+def wr_atomic_cmp_swp(qp: CData, rkey: int, addr: int, compare: int, swap: int) -> None:
     """
     Begin a compare-and-swap.
     """
@@ -175,7 +175,7 @@ def wr_atomic_cmp_swp(qp: Any, rkey: int, addr: int, compare: int, swap: int) ->
 
 @handler
 @_builder
-def wr_atomic_fetch_add(qp: Any, rkey: int, addr: int, add: int) -> None:
+def wr_atomic_fetch_add(qp: CData, rkey: int, addr: int, add: int) -> None:
     """
     Begin a fetch-and-add.
     """
@@ -184,7 +184,7 @@ def wr_atomic_fetch_add(qp: Any, rkey: int, addr: int, add: int) -> None:
 
 @handler
 @_builder
-def wr_local_inv(qp: Any, rkey: int) -> None:
+def wr_local_inv(qp: CData, rkey: int) -> None:
     """
     Begin a local invalidate.
     """
@@ -193,7 +193,7 @@ def wr_local_inv(qp: Any, rkey: int) -> None:
 
 @handler
 @_builder
-def wr_bind_mw(qp: Any, mw: Any, rkey: int, info: Any) -> None:
+def wr_bind_mw(qp: CData, mw: CData, rkey: int, info: CData) -> None:
     """
     Begin the bind of a type 2 window.
     """
@@ -204,7 +204,7 @@ def wr_bind_mw(qp: Any, mw: Any, rkey: int, info: Any) -> None:
 
 @handler
 @_builder
-def wr_set_sge(qp: Any, lkey: int, addr: int, length: int) -> None:
+def wr_set_sge(qp: CData, lkey: int, addr: int, length: int) -> None:
     """
     Set the local buffer.
     """
@@ -213,7 +213,7 @@ def wr_set_sge(qp: Any, lkey: int, addr: int, length: int) -> None:
 
 @handler
 @_builder
-def wr_set_sge_list(qp: Any, count: int, list: Any) -> None:
+def wr_set_sge_list(qp: CData, count: int, list: CData) -> None:
     """
     Set the local buffers.
     """
@@ -222,7 +222,7 @@ def wr_set_sge_list(qp: Any, count: int, list: Any) -> None:
 
 @handler
 @_builder
-def wr_set_inline_data(qp: Any, addr: Any, length: int) -> None:
+def wr_set_inline_data(qp: CData, addr: CData, length: int) -> None:
     """
     Set the inline data.
     """
@@ -231,7 +231,7 @@ def wr_set_inline_data(qp: Any, addr: Any, length: int) -> None:
 
 @handler
 @_builder
-def wr_set_inline_data_list(qp: Any, count: int, list: Any) -> None:
+def wr_set_inline_data_list(qp: CData, count: int, list: CData) -> None:
     """
     Set the inline data, in pieces.
     """
@@ -246,7 +246,7 @@ def wr_set_inline_data_list(qp: Any, count: int, list: Any) -> None:
 
 @handler
 @_builder
-def wr_set_ud_addr(qp: Any, ah: Any, qpn: int, qkey: int) -> None:
+def wr_set_ud_addr(qp: CData, ah: CData, qpn: int, qkey: int) -> None:
     """
     Set the destination of a datagram.
     """
@@ -255,7 +255,7 @@ def wr_set_ud_addr(qp: Any, ah: Any, qpn: int, qkey: int) -> None:
 
 @handler
 @_builder
-def wr_set_xrc_srqn(qp: Any, srqn: int) -> None:
+def wr_set_xrc_srqn(qp: CData, srqn: int) -> None:
     """
     Nothing: there are no XRC queue pairs.
     """

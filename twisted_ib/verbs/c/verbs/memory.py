@@ -4,13 +4,11 @@ Protection domains, memory regions and windows, thread domains.
 
 from __future__ import annotations
 
-from typing import Any
-
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import unsupported
 from twisted_ib.verbs.c.functions import handler
 from twisted_ib.verbs.c.handles import handles
-from twisted_ib.verbs.c.pointers import addressOf, given
+from twisted_ib.verbs.c.pointers import CData, addressOf, given
 from twisted_ib.verbs.c.verbs.structures import new, objectOf
 from twisted_ib.verbs.pyverbs.enums.device import IBV_ACCESS_OPTIONAL_RANGE, ibv_rereg_mr_flags
 
@@ -26,7 +24,7 @@ class ThreadDomain:
         """
 
 
-def domainOf(context: Any, value: verbs.PD) -> Any:
+def domainOf(context: CData, value: verbs.PD) -> CData:
     """
     @param context: the C{struct ibv_context} of a domain.
     @param value: the domain.
@@ -36,7 +34,7 @@ def domainOf(context: Any, value: verbs.PD) -> Any:
 
 
 @handler
-def ibv_alloc_pd(context: Any) -> Any:
+def ibv_alloc_pd(context: CData) -> CData:
     """
     Allocate a protection domain.
     """
@@ -44,7 +42,7 @@ def ibv_alloc_pd(context: Any) -> Any:
 
 
 @handler
-def ibv_dealloc_pd(pd: Any) -> int:
+def ibv_dealloc_pd(pd: CData) -> int:
     """
     Free a protection domain.
     """
@@ -53,7 +51,7 @@ def ibv_dealloc_pd(pd: Any) -> int:
 
 
 @handler
-def ibv_import_pd(context: Any, handle: int) -> Any:
+def ibv_import_pd(context: CData, handle: int) -> CData:
     """
     Nothing: the objects of a context are in one process.
     """
@@ -61,14 +59,14 @@ def ibv_import_pd(context: Any, handle: int) -> Any:
 
 
 @handler
-def ibv_unimport_pd(pd: Any) -> None:
+def ibv_unimport_pd(pd: CData) -> None:
     """
     Nothing: none was imported.
     """
 
 
 @handler
-def alloc_td(context: Any, attr: Any) -> Any:
+def alloc_td(context: CData, attr: CData) -> CData:
     """
     Allocate a thread domain.
     """
@@ -80,7 +78,7 @@ def alloc_td(context: Any, attr: Any) -> Any:
 
 
 @handler
-def dealloc_td(td: Any) -> int:
+def dealloc_td(td: CData) -> int:
     """
     Free a thread domain.
     """
@@ -89,7 +87,7 @@ def dealloc_td(td: Any) -> int:
 
 
 @handler
-def alloc_parent_domain(context: Any, attr: Any) -> Any:
+def alloc_parent_domain(context: CData, attr: CData) -> CData:
     """
     Allocate a parent domain: another name of a protection domain.
     """
@@ -104,7 +102,7 @@ def alloc_parent_domain(context: Any, attr: Any) -> Any:
     return new("ibv_pd", value, parents, context=context, handle=value.handle)
 
 
-def _register(pd: Any, addr: Any, length: int, access: int, iova: int | None) -> Any:
+def _register(pd: CData, addr: CData, length: int, access: int, iova: int | None) -> CData:
     domain = objectOf(pd, "ibv_pd")
     # Null would be new memory of the device's.
     given(addr)
@@ -126,7 +124,7 @@ def _register(pd: Any, addr: Any, length: int, access: int, iova: int | None) ->
 
 
 @handler
-def ibv_reg_mr(pd: Any, addr: Any, length: int, access: int) -> Any:
+def ibv_reg_mr(pd: CData, addr: CData, length: int, access: int) -> CData:
     """
     Register memory of the program.
     """
@@ -134,7 +132,7 @@ def ibv_reg_mr(pd: Any, addr: Any, length: int, access: int) -> Any:
 
 
 @handler
-def ibv_reg_mr_iova(pd: Any, addr: Any, length: int, iova: int, access: int) -> Any:
+def ibv_reg_mr_iova(pd: CData, addr: CData, length: int, iova: int, access: int) -> CData:
     """
     Register memory that requests name by other addresses.
     """
@@ -142,7 +140,7 @@ def ibv_reg_mr_iova(pd: Any, addr: Any, length: int, iova: int, access: int) -> 
 
 
 @handler
-def ibv_reg_mr_iova2(pd: Any, addr: Any, length: int, iova: int, access: int) -> Any:
+def ibv_reg_mr_iova2(pd: CData, addr: CData, length: int, iova: int, access: int) -> CData:
     """
     Register memory that requests name by other addresses.
     """
@@ -150,7 +148,7 @@ def ibv_reg_mr_iova2(pd: Any, addr: Any, length: int, iova: int, access: int) ->
 
 
 @handler
-def ibv_reg_dmabuf_mr(pd: Any, offset: int, length: int, iova: int, fd: int, access: int) -> Any:
+def ibv_reg_dmabuf_mr(pd: CData, offset: int, length: int, iova: int, fd: int, access: int) -> CData:
     """
     Nothing: the memory of other devices cannot be reached.
     """
@@ -158,7 +156,7 @@ def ibv_reg_dmabuf_mr(pd: Any, offset: int, length: int, iova: int, fd: int, acc
 
 
 @handler
-def ibv_rereg_mr(mr: Any, flags: int, pd: Any, addr: Any, length: int, access: int) -> int:
+def ibv_rereg_mr(mr: CData, flags: int, pd: CData, addr: CData, length: int, access: int) -> int:
     """
     Change a region; if it fails, with C{IBV_REREG_MR_ERR_INPUT}, which is -1, the region is as before.
     """
@@ -177,7 +175,7 @@ def ibv_rereg_mr(mr: Any, flags: int, pd: Any, addr: Any, length: int, access: i
 
 
 @handler
-def ibv_dereg_mr(mr: Any) -> int:
+def ibv_dereg_mr(mr: CData) -> int:
     """
     Deregister memory.
     """
@@ -186,7 +184,7 @@ def ibv_dereg_mr(mr: Any) -> int:
 
 
 @handler
-def ibv_import_mr(pd: Any, handle: int) -> Any:
+def ibv_import_mr(pd: CData, handle: int) -> CData:
     """
     Nothing: the objects of a context are in one process.
     """
@@ -194,14 +192,14 @@ def ibv_import_mr(pd: Any, handle: int) -> Any:
 
 
 @handler
-def ibv_unimport_mr(mr: Any) -> None:
+def ibv_unimport_mr(mr: CData) -> None:
     """
     Nothing: none was imported.
     """
 
 
 @handler
-def ibv_import_dm(context: Any, handle: int) -> Any:
+def ibv_import_dm(context: CData, handle: int) -> CData:
     """
     Nothing: there is no memory on the device.
     """
@@ -209,14 +207,14 @@ def ibv_import_dm(context: Any, handle: int) -> Any:
 
 
 @handler
-def ibv_unimport_dm(dm: Any) -> None:
+def ibv_unimport_dm(dm: CData) -> None:
     """
     Nothing: none was imported.
     """
 
 
 @handler
-def alloc_mw(pd: Any, type: int) -> Any:
+def alloc_mw(pd: CData, type: int) -> CData:
     """
     Allocate a memory window.
     """
@@ -233,7 +231,7 @@ def alloc_mw(pd: Any, type: int) -> Any:
     )
 
 
-def bindInfo(info: Any) -> verbs.MWBindInfo:
+def bindInfo(info: CData) -> verbs.MWBindInfo:
     """
     @param info: a C{struct ibv_mw_bind_info}.
     @return: the part of a region.
@@ -242,7 +240,7 @@ def bindInfo(info: Any) -> verbs.MWBindInfo:
 
 
 @handler
-def bind_mw(qp: Any, mw: Any, bind: Any) -> int:
+def bind_mw(qp: CData, mw: CData, bind: CData) -> int:
     """
     Bind a window of type 1.
     """
@@ -254,7 +252,7 @@ def bind_mw(qp: Any, mw: Any, bind: Any) -> int:
 
 
 @handler
-def dealloc_mw(mw: Any) -> int:
+def dealloc_mw(mw: CData) -> int:
     """
     Free a memory window.
     """

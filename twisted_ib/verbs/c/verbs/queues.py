@@ -4,15 +4,13 @@ Queue pairs and shared receive queues.
 
 from __future__ import annotations
 
-from typing import Any
-
 from _twisted_ib_verbs import ffi
 
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import unsupported
 from twisted_ib.verbs.c.functions import handler
 from twisted_ib.verbs.c.handles import handles
-from twisted_ib.verbs.c.pointers import addressOf, given
+from twisted_ib.verbs.c.pointers import CData, addressOf, given
 from twisted_ib.verbs.c.verbs.address import gidOf, readAddress, writeAddress
 from twisted_ib.verbs.c.verbs.structures import copyFields, new, objectOf, optional, pointers
 from twisted_ib.verbs.pyverbs.enums.queues import (
@@ -65,11 +63,11 @@ _BUILDERS = pointers(
 )
 
 
-def _sizes(cap: Any) -> verbs.QPCap:
+def _sizes(cap: CData) -> verbs.QPCap:
     return verbs.QPCap(*(getattr(cap, name) for name in _SIZES))
 
 
-def initAttr(attr: Any) -> verbs.QPInitAttr:
+def initAttr(attr: CData) -> verbs.QPInitAttr:
     """
     @param attr: a C{struct ibv_qp_init_attr}.
     @return: the attributes of a new queue pair.
@@ -85,7 +83,7 @@ def initAttr(attr: Any) -> verbs.QPInitAttr:
     )
 
 
-def queuePair(context: Any, pd: Any, attr: Any, value: verbs.QP, extended: bool = False) -> Any:
+def queuePair(context: CData, pd: CData, attr: CData, value: verbs.QP, extended: bool = False) -> CData:
     """
     @param context: the C{struct ibv_context}.
     @param pd: the C{struct ibv_pd}.
@@ -113,7 +111,7 @@ def queuePair(context: Any, pd: Any, attr: Any, value: verbs.QP, extended: bool 
 
 
 @handler
-def ibv_create_qp(pd: Any, attr: Any) -> Any:
+def ibv_create_qp(pd: CData, attr: CData) -> CData:
     """
     Create a queue pair.
     """
@@ -123,7 +121,7 @@ def ibv_create_qp(pd: Any, attr: Any) -> Any:
 
 
 @handler
-def create_qp_ex(context: Any, attr: Any) -> Any:
+def create_qp_ex(context: CData, attr: CData) -> CData:
     """
     Create a queue pair with extended attributes.
     """
@@ -153,7 +151,7 @@ def create_qp_ex(context: Any, attr: Any) -> Any:
 
 
 @handler
-def ibv_modify_qp(qp: Any, attr: Any, mask: int) -> int:
+def ibv_modify_qp(qp: CData, attr: CData, mask: int) -> int:
     """
     Change the state or attributes of a queue pair.
     """
@@ -176,7 +174,7 @@ def ibv_modify_qp(qp: Any, attr: Any, mask: int) -> int:
 
 
 @handler
-def ibv_query_qp(qp: Any, attr: Any, mask: int, init: Any) -> int:
+def ibv_query_qp(qp: CData, attr: CData, mask: int, init: CData) -> int:
     """
     The attributes of a queue pair.
     """
@@ -197,7 +195,7 @@ def ibv_query_qp(qp: Any, attr: Any, mask: int, init: Any) -> int:
 
 
 @handler
-def ibv_query_qp_data_in_order(qp: Any, op: int, flags: int) -> int:
+def ibv_query_qp_data_in_order(qp: CData, op: int, flags: int) -> int:
     """
     Whether the octets of a message are written in order.
     """
@@ -205,7 +203,7 @@ def ibv_query_qp_data_in_order(qp: Any, op: int, flags: int) -> int:
 
 
 @handler
-def ibv_destroy_qp(qp: Any) -> int:
+def ibv_destroy_qp(qp: CData) -> int:
     """
     Destroy a queue pair.
     """
@@ -214,7 +212,7 @@ def ibv_destroy_qp(qp: Any) -> int:
 
 
 @handler
-def ibv_attach_mcast(qp: Any, gid: Any, lid: int) -> int:
+def ibv_attach_mcast(qp: CData, gid: CData, lid: int) -> int:
     """
     Receive the datagrams of a group.
     """
@@ -225,7 +223,7 @@ def ibv_attach_mcast(qp: Any, gid: Any, lid: int) -> int:
 
 
 @handler
-def ibv_detach_mcast(qp: Any, gid: Any, lid: int) -> int:
+def ibv_detach_mcast(qp: CData, gid: CData, lid: int) -> int:
     """
     Leave a group.
     """
@@ -236,7 +234,7 @@ def ibv_detach_mcast(qp: Any, gid: Any, lid: int) -> int:
 
 
 @handler
-def ibv_set_ece(qp: Any, ece: Any) -> int:
+def ibv_set_ece(qp: CData, ece: CData) -> int:
     """
     Choose a vendor's options, of which there are none.
     """
@@ -247,7 +245,7 @@ def ibv_set_ece(qp: Any, ece: Any) -> int:
 
 
 @handler
-def ibv_query_ece(qp: Any, ece: Any) -> int:
+def ibv_query_ece(qp: CData, ece: CData) -> int:
     """
     A vendor's options, of which there are none.
     """
@@ -257,19 +255,19 @@ def ibv_query_ece(qp: Any, ece: Any) -> int:
     return 0
 
 
-def _receiveQueue(pd: Any, attr: Any, value: verbs.SRQ) -> Any:
+def _receiveQueue(pd: CData, attr: CData, value: verbs.SRQ) -> CData:
     # man ibv_create_srq(3): the structure gets the sizes that it has.
     copyFields(value.query(), attr.attr, _RECEIVE_SIZES[:2])
     fields = {"context": pd.context, "srq_context": attr.srq_context, "pd": pd, "handle": value.handle}
     return new("ibv_srq", value, (pd.context, pd), **fields)
 
 
-def _receiveSizes(attr: Any) -> verbs.SrqAttr:
+def _receiveSizes(attr: CData) -> verbs.SrqAttr:
     return verbs.SrqAttr(*(getattr(attr, name) for name in _RECEIVE_SIZES))
 
 
 @handler
-def ibv_create_srq(pd: Any, attr: Any) -> Any:
+def ibv_create_srq(pd: CData, attr: CData) -> CData:
     """
     Create a shared receive queue.
     """
@@ -279,7 +277,7 @@ def ibv_create_srq(pd: Any, attr: Any) -> Any:
 
 
 @handler
-def create_srq_ex(context: Any, attr: Any) -> Any:
+def create_srq_ex(context: CData, attr: CData) -> CData:
     """
     Create a shared receive queue with extended attributes.
     """
@@ -293,7 +291,7 @@ def create_srq_ex(context: Any, attr: Any) -> Any:
 
 
 @handler
-def ibv_modify_srq(srq: Any, attr: Any, mask: int) -> int:
+def ibv_modify_srq(srq: CData, attr: CData, mask: int) -> int:
     """
     Change the size or the limit of a shared receive queue.
     """
@@ -304,7 +302,7 @@ def ibv_modify_srq(srq: Any, attr: Any, mask: int) -> int:
 
 
 @handler
-def ibv_query_srq(srq: Any, attr: Any) -> int:
+def ibv_query_srq(srq: CData, attr: CData) -> int:
     """
     The size and the limit of a shared receive queue.
     """
@@ -315,7 +313,7 @@ def ibv_query_srq(srq: Any, attr: Any) -> int:
 
 
 @handler
-def ibv_destroy_srq(srq: Any) -> int:
+def ibv_destroy_srq(srq: CData) -> int:
     """
     Destroy a shared receive queue.
     """

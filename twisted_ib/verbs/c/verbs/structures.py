@@ -5,19 +5,20 @@ Structures of C: their addresses, their fields, and the objects behind them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Literal, overload
 
 from _twisted_ib_verbs import ffi, lib
 
+from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.handles import handles
-from twisted_ib.verbs.c.pointers import addressOf
+from twisted_ib.verbs.c.pointers import CData, addressOf
 
 #: Octets by which a program's structure may be longer than this library's.
 LARGEST_STRUCTURE = 1 << 16
 
 
-def new(kind: str, value: Any, parents: Iterable[Any] = (), **fields: Any) -> Any:
+def new(kind: str, value: object, parents: Iterable[CData] = (), **fields: object) -> CData:
     """
     Make the structure of an object.
 
@@ -32,23 +33,79 @@ def new(kind: str, value: Any, parents: Iterable[Any] = (), **fields: Any) -> An
     return structure
 
 
-def objectOf(pointer: Any, *kinds: str) -> Any:
+@overload
+def objectOf(pointer: CData, kind: Literal["ibv_device"]) -> verbs.Device: ...
+
+
+@overload
+def objectOf(pointer: CData, kind: Literal["ibv_context"]) -> verbs.Context: ...
+
+
+@overload
+def objectOf(pointer: CData, kind: Literal["ibv_pd"]) -> verbs.PD: ...
+
+
+@overload
+def objectOf(pointer: CData, kind: Literal["ibv_td"]) -> object: ...
+
+
+@overload
+def objectOf(pointer: CData, kind: Literal["ibv_mr"]) -> verbs.MR: ...
+
+
+@overload
+def objectOf(pointer: CData, kind: Literal["ibv_mw"]) -> verbs.MW: ...
+
+
+@overload
+def objectOf(pointer: CData, kind: Literal["ibv_comp_channel"]) -> verbs.CompChannel: ...
+
+
+@overload
+def objectOf(pointer: CData, kind: Literal["ibv_cq"]) -> verbs.CQ: ...
+
+
+@overload
+def objectOf(pointer: CData, kind: Literal["ibv_qp"]) -> verbs.QP: ...
+
+
+@overload
+def objectOf(pointer: CData, kind: Literal["ibv_srq"]) -> verbs.SRQ: ...
+
+
+@overload
+def objectOf(pointer: CData, kind: Literal["ibv_ah"]) -> verbs.AH: ...
+
+
+def objectOf(pointer: CData, kind: str) -> object:
     """
     @return: the object of a structure.
-    @raise HandleError: it is none of the kinds, or was destroyed (EINVAL).
+    @raise HandleError: it is not of this kind, or was destroyed (EINVAL).
     """
-    return handles.get(addressOf(pointer), *kinds)
+    return handles.get(addressOf(pointer), kind)
 
 
-def optional(pointer: Any, *kinds: str) -> Any:
+@overload
+def optional(pointer: CData, kind: Literal["ibv_comp_channel"]) -> verbs.CompChannel | None: ...
+
+
+@overload
+def optional(pointer: CData, kind: Literal["ibv_cq"]) -> verbs.CQ | None: ...
+
+
+@overload
+def optional(pointer: CData, kind: Literal["ibv_srq"]) -> verbs.SRQ | None: ...
+
+
+def optional(pointer: CData, kind: str) -> object:
     """
     @return: the object of a structure; L{None} for a null pointer.
-    @raise HandleError: it is none of the kinds, or was destroyed (EINVAL).
+    @raise HandleError: it is not of this kind, or was destroyed (EINVAL).
     """
-    return handles.optional(addressOf(pointer), *kinds)
+    return handles.optional(addressOf(pointer), kind)
 
 
-def copyFields(source: Any, target: Any, names: Iterable[str]) -> None:
+def copyFields(source: object, target: object, names: Iterable[str]) -> None:
     """
     Copy attributes of an object into fields of a structure.
     """
@@ -56,7 +113,7 @@ def copyFields(source: Any, target: Any, names: Iterable[str]) -> None:
         setattr(target, name, getattr(source, name))
 
 
-def copyPart(target: Any, made: Any, size: int) -> None:
+def copyPart(target: CData, made: CData, size: int) -> None:
     """
     Copy a structure into a program's, which may have been compiled with an older or a newer header.
 
@@ -71,7 +128,7 @@ def copyPart(target: Any, made: Any, size: int) -> None:
     ffi.memmove(target, here + bytes(size - len(here)), size)
 
 
-def pointers(*names: str) -> dict[str, Any]:
+def pointers(*names: str) -> dict[str, CData]:
     """
     @param names: of functions of the table without a version, which are those of fields.
     @return: pointers to them, for the fields of a structure.

@@ -4,11 +4,9 @@ Texts of codes, and rates.
 
 from __future__ import annotations
 
-from typing import Any
-
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.verbs.c.functions import handler
-from twisted_ib.verbs.c.pointers import lasting
+from twisted_ib.verbs.c.pointers import CData, lasting
 
 _NODES = {1: "channel adapter", 2: "switch", 3: "router", 4: "RNIC", 5: "usNIC", 6: "usNIC over UDP"}
 _PORTS = {0: "no change", 1: "down", 2: "initializing", 3: "armed", 4: "active", 5: "active, deferred"}
@@ -70,7 +68,7 @@ _NO_LIMIT = 0
 
 
 @handler
-def ibv_node_type_str(node_type: int) -> Any:
+def ibv_node_type_str(node_type: int) -> CData:
     """
     The name of a kind of node.
     """
@@ -78,7 +76,7 @@ def ibv_node_type_str(node_type: int) -> Any:
 
 
 @handler
-def ibv_port_state_str(port_state: int) -> Any:
+def ibv_port_state_str(port_state: int) -> CData:
     """
     The name of a port's state.
     """
@@ -86,7 +84,7 @@ def ibv_port_state_str(port_state: int) -> Any:
 
 
 @handler
-def ibv_event_type_str(event: int) -> Any:
+def ibv_event_type_str(event: int) -> CData:
     """
     The name of an asynchronous event.
     """
@@ -95,7 +93,7 @@ def ibv_event_type_str(event: int) -> Any:
 
 
 @handler
-def ibv_wc_status_str(status: int) -> Any:
+def ibv_wc_status_str(status: int) -> CData:
     """
     The name of a completion's status.
     """

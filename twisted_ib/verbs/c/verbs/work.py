@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import handler
-from twisted_ib.verbs.c.pointers import given
+from twisted_ib.verbs.c.pointers import CData, given
 from twisted_ib.verbs.c.verbs.memory import bindInfo
 from twisted_ib.verbs.c.verbs.structures import objectOf
 from twisted_ib.verbs.core.hub import hub
@@ -30,7 +29,7 @@ _UD = int(ibv_qp_type.IBV_QPT_UD)
 _NO_ELEMENT = [verbs.SGE(0, 0, 0)]
 
 
-def elements(list: Any, count: int) -> list[verbs.SGE]:
+def elements(list: CData, count: int) -> list[verbs.SGE]:
     """
     @param list: a C{struct ibv_sge *}.
     @param count: its elements.
@@ -45,7 +44,7 @@ def elements(list: Any, count: int) -> list[verbs.SGE]:
     return [verbs.SGE(each.addr, each.length, each.lkey) for each in list[0:count]]
 
 
-def _sendRequest(wr: Any, isDatagram: bool) -> verbs.SendWR:
+def _sendRequest(wr: CData, isDatagram: bool) -> verbs.SendWR:
     opcode = wr.opcode
     pieces = [] if opcode in _WITHOUT_LIST else elements(wr.sg_list, wr.num_sge)
     made = verbs.SendWR(
@@ -67,7 +66,7 @@ def _sendRequest(wr: Any, isDatagram: bool) -> verbs.SendWR:
     return made
 
 
-def _post(wr: Any, bad: Any, post: Callable[[Any], object]) -> int:
+def _post(wr: CData, bad: CData, post: Callable[[CData], object]) -> int:
     given(wr, bad)
     # One verb for the chain, so that the peer is woken once.
     with hub:
@@ -85,7 +84,7 @@ def _post(wr: Any, bad: Any, post: Callable[[Any], object]) -> int:
 
 
 @handler
-def post_send(qp: Any, wr: Any, bad: Any) -> int:
+def post_send(qp: CData, wr: CData, bad: CData) -> int:
     """
     Post send requests.
     """
@@ -94,13 +93,13 @@ def post_send(qp: Any, wr: Any, bad: Any) -> int:
     return _post(wr, bad, lambda each: value.post_send(_sendRequest(each, isDatagram)))
 
 
-def _receiveRequest(wr: Any) -> verbs.RecvWR:
+def _receiveRequest(wr: CData) -> verbs.RecvWR:
     pieces = elements(wr.sg_list, wr.num_sge)
     return verbs.RecvWR(wr.wr_id, len(pieces), pieces)
 
 
 @handler
-def post_recv(qp: Any, wr: Any, bad: Any) -> int:
+def post_recv(qp: CData, wr: CData, bad: CData) -> int:
     """
     Post receives.
     """
@@ -109,7 +108,7 @@ def post_recv(qp: Any, wr: Any, bad: Any) -> int:
 
 
 @handler
-def post_srq_recv(srq: Any, wr: Any, bad: Any) -> int:
+def post_srq_recv(srq: CData, wr: CData, bad: CData) -> int:
     """
     Post receives to a shared receive queue.
     """

@@ -4,8 +4,9 @@ The device of an identifier.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addressOf, deviceNames, place
 from twisted_ib.hca.host.addresses import isLocalAddress
 from twisted_ib.verbs.core.attendant import attendance
@@ -71,7 +72,7 @@ class Binding:
         return binding.share()
 
     @property
-    def device(self) -> Any:
+    def device(self) -> Device:
         """
         The HCA.
         """

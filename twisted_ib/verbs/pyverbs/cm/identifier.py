@@ -17,6 +17,7 @@ from typing import Any
 
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.connection.rdmacm import gidNumber
+from twisted_ib.hca.device.device import Device
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsRDMAError
 from twisted_ib.verbs.pyverbs.base.verb import invalid
 from twisted_ib.verbs.pyverbs.cm.addrinfo import Address
@@ -91,7 +92,7 @@ class Identifier:
         return self.qpType == ibv_qp_type.IBV_QPT_UD
 
     @property
-    def device(self) -> Any:
+    def device(self) -> Device:
         """
         The HCA that it is bound to.
 

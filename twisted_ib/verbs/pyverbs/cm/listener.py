@@ -67,7 +67,7 @@ class Listener:
         space, listen = self._identifier.portSpace, self._device.listen
         host = source.host
         if self._device.traits.hasAddress:
-            isIPv6 = ":" in self._device.address
+            isIPv6 = ":" in (self._device.address or "")
             if (host == "0.0.0.0" and isIPv6) or (
                 host == "::" and self._identifier.isIPv6Only and not isIPv6
             ):

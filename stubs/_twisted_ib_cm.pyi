@@ -1,0 +1,4 @@
+from _cffi_backend import FFI, Lib
+
+ffi: FFI
+lib: Lib
