@@ -64,7 +64,6 @@ CUT = {
 }
 #: C{type: ignore} comments, by folder.
 IGNORES = {
-    ".": 50,
     "aio": 18,
     "blocking": 18,
     "hca/fabric": 1,
