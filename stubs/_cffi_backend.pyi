@@ -5,6 +5,8 @@ What cffi gives, as far as the C libraries use it.
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
+__version__: str
+
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 class _CDataBase:

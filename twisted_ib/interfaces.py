@@ -4,8 +4,15 @@ Interfaces of twisted_ib for Twisted programs.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from twisted.internet.interfaces import IProtocol, ITransport
 from zope.interface import Attribute, Interface
+
+if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+    from twisted.internet.interfaces import IAddress, IConnector, IListeningPort, IProducer
+    from twisted.internet.protocol import ClientFactory, DatagramProtocol, Factory
 
 
 class IReactorCompletionChannels(Interface):
@@ -13,22 +20,22 @@ class IReactorCompletionChannels(Interface):
     A reactor that polls devices between its other work, not only when their descriptors are readable.
     """
 
-    def addChannel(channel):  # type: ignore[no-untyped-def]
+    def addChannel(channel: Any) -> None:
         """
         Start polling the device of a L{twisted_ib.internet.channel.DeviceChannel}.
         """
 
-    def removeChannel(channel):  # type: ignore[no-untyped-def]
+    def removeChannel(channel: Any) -> None:
         """
         Stop polling it.
         """
 
-    def watchChannel(channel):  # type: ignore[no-untyped-def]
+    def watchChannel(channel: Any) -> None:
         """
         Call its C{doRead} when the device's descriptor is readable, also while it is not polled.
         """
 
-    def unwatchChannel(channel):  # type: ignore[no-untyped-def]
+    def unwatchChannel(channel: Any) -> None:
         """
         Undo C{watchChannel}.
         """
@@ -41,9 +48,15 @@ class IReactorRDMA(Interface):
     A reactor with messages and RDMA besides its streams.
     """
 
-    def listenRDMA(  # type: ignore[no-untyped-def]
-        port, factory, interface="", backlog=50, device=None, privateData=b"", maxMessageSize=65536
-    ):
+    def listenRDMA(
+        port: int,
+        factory: Factory,
+        interface: str = "",
+        backlog: int = 50,
+        device: str | None = None,
+        privateData: bytes = b"",
+        maxMessageSize: int = 65536,
+    ) -> IListeningPort:
         """
         Listen on a port of the RDMA-CM port space TCP (C{RDMA_PS_TCP}).
 
@@ -60,16 +73,16 @@ class IReactorRDMA(Interface):
         @raise CannotListenError: the port is unavailable.
         """
 
-    def connectRDMA(  # type: ignore[no-untyped-def]
-        host,
-        port,
-        factory,
-        timeout=30,
-        bindAddress=None,
-        device=None,
-        privateData=b"",
-        maxMessageSize=65536,
-    ):
+    def connectRDMA(
+        host: str,
+        port: int,
+        factory: ClientFactory,
+        timeout: float | None = 30,
+        bindAddress: tuple[str, int] | None = None,
+        device: str | None = None,
+        privateData: bytes = b"",
+        maxMessageSize: int = 65536,
+    ) -> IConnector:
         """
         Connect to a port of C{listenRDMA}.
 
@@ -115,20 +128,20 @@ class IRDMATransport(ITransport):
     in another.
     """
 
-    maxMessageSize = Attribute("The longest message, in bytes, each way.")
-    privateData = Attribute("What this end said in its REQ or REP: C{bytes}.")
+    maxMessageSize: int = Attribute("The longest message, in bytes, each way.")
+    privateData: bytes = Attribute("What this end said in its REQ or REP: C{bytes}.")
     # The receiver cannot tell padding from data: protocols must carry their own length.
-    peerPrivateData = Attribute(
+    peerPrivateData: bytes = Attribute(
         "What the peer said in its REQ (56 bytes) or REP (196 bytes), with the zeros that the"
         " message was filled with: the wire has no length for it (IBTA vol. 1 12.6)."
     )
     # ImmDt of the last packet (IBTA vol. 1 9.3).
-    immediate = Attribute(
+    immediate: int | None = Attribute(
         "The immediate data of the message that is being delivered, an integer of 32 bits, or"
         " L{None} if it has none."
     )
 
-    def send(data, immediate=None):  # type: ignore[no-untyped-def]
+    def send(data: bytes, immediate: int | None = None) -> Deferred[None]:
         """
         Send one message.
 
@@ -138,7 +151,7 @@ class IRDMATransport(ITransport):
         @raise MessageTooLongError: C{data} is too long; nothing was sent.
         """
 
-    def sendRegistered(region, offset=0, length=None):  # type: ignore[no-untyped-def]
+    def sendRegistered(region: Any, offset: int = 0, length: int | None = None) -> Deferred[None]:
         """
         Send a part of registered memory as one message, without a local copy.  It must not change until the
         peer has received it.
@@ -148,7 +161,9 @@ class IRDMATransport(ITransport):
         @raise MessageTooLongError: it is too long; nothing was sent.
         """
 
-    def rdmaRead(length, remoteAddress, remoteKey, region=None, offset=0):  # type: ignore[no-untyped-def]
+    def rdmaRead(
+        length: int, remoteAddress: int, remoteKey: int, region: Any = None, offset: int = 0
+    ) -> Deferred[Any]:
         """
         Read the peer's memory (RDMA READ, IBTA vol. 1 9.4.4).
 
@@ -156,9 +171,13 @@ class IRDMATransport(ITransport):
         @return: a Deferred that fires with the C{bytes}; with C{region}, with their number.
         """
 
-    def rdmaWrite(  # type: ignore[no-untyped-def]
-        data, remoteAddress, remoteKey, offset=0, length=None
-    ):
+    def rdmaWrite(
+        data: bytes | IRDMARegion,
+        remoteAddress: int,
+        remoteKey: int,
+        offset: int = 0,
+        length: int | None = None,
+    ) -> Deferred[None]:
         """
         Write to the peer's memory, without notice to the peer (RDMA WRITE, IBTA vol. 1 9.4.3).
 
@@ -166,9 +185,14 @@ class IRDMATransport(ITransport):
         @return: a Deferred that fires with L{None} when they are written.
         """
 
-    def rdmaWriteWithImmediate(  # type: ignore[no-untyped-def]
-        data, remoteAddress, remoteKey, immediate, offset=0, length=None
-    ):
+    def rdmaWriteWithImmediate(
+        data: bytes | IRDMARegion,
+        remoteAddress: int,
+        remoteKey: int,
+        immediate: int,
+        offset: int = 0,
+        length: int | None = None,
+    ) -> Deferred[None]:
         """
         Write as C{rdmaWrite}, and call the C{remoteMemoryWritten} of the peer's protocol.
 
@@ -177,7 +201,7 @@ class IRDMATransport(ITransport):
 
     # IBTA vol. 1 9.4.5: 8 bytes, naturally aligned; the responder refuses others with NAK 0x61 (Linux
     # rxe_resp.c).
-    def compareAndSwap(remoteAddress, remoteKey, compare, swap):  # type: ignore[no-untyped-def]
+    def compareAndSwap(remoteAddress: int, remoteKey: int, compare: int, swap: int) -> Deferred[int]:
         """
         Replace 8 bytes of the peer's memory if they equal C{compare} (atomic CmpSwap, IBTA vol. 1 9.4.5).
 
@@ -186,7 +210,7 @@ class IRDMATransport(ITransport):
         @return: a Deferred that fires with the previous value.
         """
 
-    def fetchAdd(remoteAddress, remoteKey, add):  # type: ignore[no-untyped-def]
+    def fetchAdd(remoteAddress: int, remoteKey: int, add: int) -> Deferred[int]:
         """
         Add to 8 bytes of the peer's memory (atomic FetchAdd, IBTA vol. 1 9.4.5).
 
@@ -196,7 +220,7 @@ class IRDMATransport(ITransport):
         """
 
     # No remote right by default: an R_Key that leaks must open nothing.
-    def registerMemory(sizeOrBuffer, access=None):  # type: ignore[no-untyped-def]
+    def registerMemory(sizeOrBuffer: Any, access: int | None = None) -> IRDMARegion:
         """
         Register memory for this connection's peer only.  Several connections may register one buffer.
 
@@ -208,7 +232,7 @@ class IRDMATransport(ITransport):
         @raise MemoryRegionError: it cannot be registered so.
         """
 
-    def grant(region, access, offset=0, length=None):  # type: ignore[no-untyped-def]
+    def grant(region: Any, access: int, offset: int = 0, length: int | None = None) -> IRDMAWindow:
         """
         Give the peer access to a part of registered memory through a type 2 memory window
         (IBTA vol. 1 10.6.7.2), which can be revoked while the region stays.
@@ -223,7 +247,7 @@ class IRDMATransport(ITransport):
         @raise ResourceLimitError: there are too many windows.
         """
 
-    def abortConnection():  # type: ignore[no-untyped-def]
+    def abortConnection() -> None:
         """
         Discard what is queued and end the connection at once; the peer sees it as lost.
         """
@@ -239,7 +263,7 @@ class ISDPTransport(ITransport):
     in another.
     """
 
-    def registerMemory(sizeOrBuffer, access=None):  # type: ignore[no-untyped-def]
+    def registerMemory(sizeOrBuffer: Any, access: int | None = None) -> IRDMARegion:
         """
         Register memory for this connection: see L{IRDMATransport.registerMemory}.  The peer gets access for
         each transfer only, so C{access} needs no remote bits.
@@ -248,7 +272,7 @@ class ISDPTransport(ITransport):
         @raise MemoryRegionError: it cannot be registered so.
         """
 
-    def writeRegistered(region, offset=0, length=None):  # type: ignore[no-untyped-def]
+    def writeRegistered(region: Any, offset: int = 0, length: int | None = None) -> Deferred[None]:
         """
         Send a part of registered memory without a local copy, in order with C{write}; several may be queued.
         It must not change until it is sent.  A peer of this host copies it once if it can map it, which it
@@ -268,7 +292,7 @@ class ISDPTransport(ITransport):
         @raise MemoryAccessError: the range is outside of the region.
         """
 
-    def sendUrgent(byte):  # type: ignore[no-untyped-def]
+    def sendUrgent(byte: bytes) -> None:
         """
         Send one urgent byte, in order with earlier writes.  The peer's host is notified at once that it is
         coming.  Registered memory that the peer has not read yet is then sent as ordinary data, so that the
@@ -279,7 +303,7 @@ class ISDPTransport(ITransport):
         @raise ValueError: it has another length; or the transport is TLS.
         """
 
-    def setZeroCopyThresholds(registered=None, plain=None):  # type: ignore[no-untyped-def]
+    def setZeroCopyThresholds(registered: int | None = None, plain: int | None = None) -> None:
         """
         Set the sizes from which on bytes are sent by zero copy.
 
@@ -301,7 +325,7 @@ class ISDPBufferedProtocol(IProtocol):
     """
 
     # Small buffers are not advertised in SinkAvail: the exchange costs more than the copy it saves.
-    def getBuffer():  # type: ignore[no-untyped-def]
+    def getBuffer() -> tuple[IRDMARegion, int, int] | None:
         """
         Provide the next receive buffer.  It is called several times before anything arrives, and the buffers
         are filled in that order.  The peer does not write to a buffer of less than 65536 bytes; data is read
@@ -312,7 +336,7 @@ class ISDPBufferedProtocol(IProtocol):
             L{None} sends the next bytes to C{dataReceived}; it is called again for those after them.
         """
 
-    def bufferFilled(region, offset, count):  # type: ignore[no-untyped-def]
+    def bufferFilled(region: IRDMARegion, offset: int, count: int) -> None:
         """
         Bytes were received.
 
@@ -328,7 +352,7 @@ class ISDPUrgentProtocol(IProtocol):
     A protocol declares this by C{@implementer(ISDPUrgentProtocol)}.
     """
 
-    def urgentDataReceived(byte):  # type: ignore[no-untyped-def]
+    def urgentDataReceived(byte: bytes) -> None:
         """
         An urgent byte arrived: at once, before unread data that was sent before it, also while the transport
         is paused.  C{byte} is C{bytes} of length 1.
@@ -340,13 +364,13 @@ class IRDMARegion(Interface):
     Registered memory; a context manager that closes it.
     """
 
-    view = Attribute("The bytes, a C{memoryview}; it can be written if the memory can.")
-    address = Attribute("The name of the first byte, for the peer.")
-    length = Attribute("Bytes.")
-    remoteKey = Attribute("The key for the peer; 0 if the region grants it nothing.")
-    closed = Attribute("Whether C{close} was called, or the connection has ended.")
+    view: memoryview = Attribute("The bytes, a C{memoryview}; it can be written if the memory can.")
+    address: int = Attribute("The name of the first byte, for the peer.")
+    length: int = Attribute("Bytes.")
+    remoteKey: int = Attribute("The key for the peer; 0 if the region grants it nothing.")
+    closed: bool = Attribute("Whether C{close} was called, or the connection has ended.")
 
-    def close():  # type: ignore[no-untyped-def]
+    def close() -> None:
         """
         Revoke all access, also that of C{grant}: from now on an access of the peer fails (C{REM_ACCESS_ERR}),
         and the connection with it (IBTA vol. 1 9.7.5.2).  The bytes stay, for holders of C{view}.
@@ -358,12 +382,12 @@ class IRDMAWindow(Interface):
     A part of registered memory that the peer has access to for a while; a context manager that revokes it.
     """
 
-    address = Attribute("The name of the first byte, for the peer.")
-    length = Attribute("Bytes.")
-    remoteKey = Attribute("The key for the peer.")
-    revoked = Attribute("Whether C{revoke} was called, or the region closed.")
+    address: int = Attribute("The name of the first byte, for the peer.")
+    length: int = Attribute("Bytes.")
+    remoteKey: int = Attribute("The key for the peer.")
+    revoked: bool = Attribute("Whether C{revoke} was called, or the region closed.")
 
-    def revoke():  # type: ignore[no-untyped-def]
+    def revoke() -> None:
         """
         Revoke the access: from now on an access of the peer with this key fails (C{REM_ACCESS_ERR}), and the
         connection with it.  The region and its other windows are unaffected.
@@ -378,7 +402,7 @@ class IRDMAProtocol(IProtocol):
     C{dataReceived(bytes)}, and no notice of writes to memory.
     """
 
-    def messageReceived(view):  # type: ignore[no-untyped-def]
+    def messageReceived(view: memoryview) -> None:
         """
         A message arrived.
 
@@ -386,7 +410,7 @@ class IRDMAProtocol(IProtocol):
             immediate data.
         """
 
-    def remoteMemoryWritten(immediate, length):  # type: ignore[no-untyped-def]
+    def remoteMemoryWritten(immediate: int, length: int) -> None:
         """
         The peer has written to memory that is registered here, by RDMA WRITE with immediate data.
 
@@ -402,9 +426,13 @@ class IReactorRDS(Interface):
     A reactor with reliable datagrams.
     """
 
-    def listenRDS(  # type: ignore[no-untyped-def]
-        port, protocol, interface="", maxPacketSize=1048576, device=None
-    ):
+    def listenRDS(
+        port: int,
+        protocol: DatagramProtocol,
+        interface: str = "",
+        maxPacketSize: int = 1048576,
+        device: str | None = None,
+    ) -> IListeningPort:
         """
         Open an RDS socket.
 
@@ -432,7 +460,7 @@ class IRDSTransport(Interface):
     it.  If the destination's port is not open it is dropped.
     """
 
-    def write(datagram, addr=None):  # type: ignore[no-untyped-def]
+    def write(datagram: bytes, addr: tuple[str, int] | None = None) -> Deferred[None] | None:
         """
         Send a datagram.
 
@@ -452,12 +480,12 @@ class IRDSTransport(Interface):
         @raise ResourceLimitError: there are too many paths to peers, and all are in use.
         """
 
-    def connect(host, port):  # type: ignore[no-untyped-def]
+    def connect(host: str, port: int) -> None:
         """
         Set the default destination.
         """
 
-    def cancel(addr):  # type: ignore[no-untyped-def]
+    def cancel(addr: tuple[str, int]) -> int:
         """
         Discard what is queued for a destination (C{RDS_CANCEL_SENT_TO}); what is in flight may arrive.
 
@@ -465,7 +493,7 @@ class IRDSTransport(Interface):
         @return: the number of datagrams.
         """
 
-    def ping(host):  # type: ignore[no-untyped-def]
+    def ping(host: str) -> Deferred[float]:
         """
         Probe the peer's RDS instance.
 
@@ -474,38 +502,38 @@ class IRDSTransport(Interface):
             L{PeerGoneError<twisted_ib.errors.PeerGoneError>} if the peer stays unreachable.
         """
 
-    def counters():  # type: ignore[no-untyped-def]
+    def counters() -> dict[str, int]:
         """
         @return: the counters of all sockets of the process on this device: the kernel's names (C{rds-info
             -c}), and ours (L{twisted_ib.rds.protocol.counters}).
         """
 
-    def registerProducer(producer, streaming):  # type: ignore[no-untyped-def]
+    def registerProducer(producer: IProducer, streaming: bool) -> None:
         """
         See L{IConsumer<twisted.internet.interfaces.IConsumer>}.
         """
 
-    def unregisterProducer():  # type: ignore[no-untyped-def]
+    def unregisterProducer() -> None:
         """
         See L{IConsumer<twisted.internet.interfaces.IConsumer>}.
         """
 
-    def pauseProducing():  # type: ignore[no-untyped-def]
+    def pauseProducing() -> None:
         """
         Stop receiving: once the receive budget is used up, peers are notified that the port is congested.
         """
 
-    def resumeProducing():  # type: ignore[no-untyped-def]
+    def resumeProducing() -> None:
         """
         Receive again.
         """
 
-    def getHost():  # type: ignore[no-untyped-def]
+    def getHost() -> IAddress:
         """
         @return: the bound address.
         """
 
-    def stopListening():  # type: ignore[no-untyped-def]
+    def stopListening() -> Deferred[None] | None:
         """
         Close the socket when what was written has arrived, or after a timeout; return a Deferred that fires
         then.
@@ -526,7 +554,7 @@ class IRDSMemoryTransport(Interface):
     or C{RDS_RDMA_OTHER_ERROR}.  A refused operation costs the connection, which is made again.
     """
 
-    def registerMemory(sizeOrBuffer, writable=True, useOnce=False):  # type: ignore[no-untyped-def]
+    def registerMemory(sizeOrBuffer: Any, writable: bool = True, useOnce: bool = False) -> Any:
         """
         Register memory for peers.
 
@@ -539,7 +567,7 @@ class IRDSMemoryTransport(Interface):
         @raise ResourceLimitError: there is too much.
         """
 
-    def freeMemory(memoryOrCookie, invalidate=True):  # type: ignore[no-untyped-def]
+    def freeMemory(memoryOrCookie: Any, invalidate: bool = True) -> bool:
         """
         Revoke the access; memory is freed with its socket at the latest.
 
@@ -547,14 +575,23 @@ class IRDSMemoryTransport(Interface):
         @return: whether it was registered with this socket.
         """
 
-    def writeWithCookie(datagram, cookie, addr=None):  # type: ignore[no-untyped-def]
+    def writeWithCookie(
+        datagram: bytes, cookie: int, addr: tuple[str, int] | None = None
+    ) -> Deferred[None] | None:
         """
         Send a datagram with a cookie: see L{IRDSCookieProtocol}.
         """
 
-    def rdmaWrite(  # type: ignore[no-untyped-def]
-        cookie, data, addr=None, offset=0, datagram=b"", localOffset=0, length=None, fence=False
-    ):
+    def rdmaWrite(
+        cookie: int,
+        data: Any,
+        addr: tuple[str, int] | None = None,
+        offset: int = 0,
+        datagram: bytes | None = b"",
+        localOffset: int = 0,
+        length: int | None = None,
+        fence: bool = False,
+    ) -> Deferred[None]:
         """
         Write to the peer's memory, then send a datagram.
 
@@ -566,9 +603,16 @@ class IRDSMemoryTransport(Interface):
         @raise SendBudgetError: too many operations are outstanding.
         """
 
-    def rdmaRead(  # type: ignore[no-untyped-def]
-        cookie, length, addr=None, offset=0, datagram=b"", memory=None, localOffset=0, fence=False
-    ):
+    def rdmaRead(
+        cookie: int,
+        length: int,
+        addr: tuple[str, int] | None = None,
+        offset: int = 0,
+        datagram: bytes | None = b"",
+        memory: Any = None,
+        localOffset: int = 0,
+        fence: bool = False,
+    ) -> Deferred[Any]:
         """
         Read the peer's memory, then send a datagram.
 
@@ -577,7 +621,14 @@ class IRDSMemoryTransport(Interface):
         @raise SendBudgetError: too many operations are outstanding.
         """
 
-    def fetchAdd(cookie, add, addr=None, offset=0, datagram=b"", mask=0):  # type: ignore[no-untyped-def]
+    def fetchAdd(
+        cookie: int,
+        add: int,
+        addr: tuple[str, int] | None = None,
+        offset: int = 0,
+        datagram: bytes | None = b"",
+        mask: int = 0,
+    ) -> Deferred[int]:
         """
         Atomically add to 64 bits of the peer's memory, in its host's byte order.
 
@@ -585,9 +636,16 @@ class IRDSMemoryTransport(Interface):
         @return: a Deferred of the previous value.
         """
 
-    def compareAndSwap(  # type: ignore[no-untyped-def]
-        cookie, compare, swap, addr=None, offset=0, datagram=b"", compareMask=..., swapMask=...
-    ):
+    def compareAndSwap(
+        cookie: int,
+        compare: int,
+        swap: int,
+        addr: tuple[str, int] | None = None,
+        offset: int = 0,
+        datagram: bytes | None = b"",
+        compareMask: int = ...,
+        swapMask: int = ...,
+    ) -> Deferred[int]:
         """
         Atomically replace 64 bits of the peer's memory if they equal C{compare}.
 
@@ -601,7 +659,7 @@ class IRDSCookieProtocol(Interface):
     A datagram protocol that receives cookies; declared by C{@implementer(IRDSCookieProtocol)}.
     """
 
-    def datagramWithCookieReceived(datagram, addr, cookie):  # type: ignore[no-untyped-def]
+    def datagramWithCookieReceived(datagram: bytes, addr: tuple[str, int], cookie: int) -> None:
         """
         Called instead of C{datagramReceived} for a datagram with a cookie.
         """
@@ -612,17 +670,17 @@ class IRDSProtocol(Interface):
     A datagram protocol with notices of congestion and loss; declared by C{@implementer(IRDSProtocol)}.
     """
 
-    def destinationCongested(addr):  # type: ignore[no-untyped-def]
+    def destinationCongested(addr: tuple[str, int]) -> None:
         """
         Datagrams to a destination (host, port) are queued from now on, as its receive buffer is full.
         """
 
-    def destinationCleared(addr):  # type: ignore[no-untyped-def]
+    def destinationCleared(addr: tuple[str, int]) -> None:
         """
         The queue to the destination (host, port) has been sent.
         """
 
-    def peerGone(host, reason):  # type: ignore[no-untyped-def]
+    def peerGone(host: str, reason: Exception) -> None:
         """
         A peer is unreachable, and datagrams for it are queued.  Retries continue as long as they are;
         C{cancel} discards them.

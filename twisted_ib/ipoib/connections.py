@@ -14,10 +14,10 @@ from zope.interface import implementer
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.base.attributes import MTU_CODES
-from twisted_ib.hca.base.interfaces import IConsumer
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest, RejectReason
 from twisted_ib.hca.connection.interfaces import IConnectionUser, IServiceListener
+from twisted_ib.hca.queues.consumers import IConsumer
 from twisted_ib.ipoib.protocol.wire import serviceID
 
 if TYPE_CHECKING:

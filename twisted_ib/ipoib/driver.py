@@ -15,10 +15,10 @@ from zope.interface import implementer
 from twisted_ib import limits
 from twisted_ib.errors import DeviceError, HCAError, QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.events import EventType
-from twisted_ib.hca.base.interfaces import IDatagramConsumer
 from twisted_ib.hca.base.operation import MULTICAST_QPN
 from twisted_ib.hca.base.partition import matches
 from twisted_ib.hca.base.states import QPState, QPType
+from twisted_ib.hca.queues.consumers import IDatagramConsumer
 from twisted_ib.hca.services.datagramconsumer import InlineDatagrams
 from twisted_ib.ipoib.connections import Connection, Connections
 from twisted_ib.ipoib.paths import Path, Paths

@@ -8,7 +8,19 @@ L{ConnectionStateError<twisted_ib.errors.ConnectionStateError>} if the user has 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 from zope.interface import Attribute, Interface
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.connection.codes import RejectReason
+    from twisted_ib.hca.connection.request import (
+        ConnectReply,
+        ConnectRequest,
+        LookupReply,
+        Rejection,
+    )
 
 
 class IServiceListener(Interface):
@@ -16,7 +28,7 @@ class IServiceListener(Interface):
     The listener of a service.
     """
 
-    def connectionRequested(connection, request):  # type: ignore[no-untyped-def]
+    def connectionRequested(connection: Any, request: ConnectRequest) -> None:
         """
         A request arrived: answer with C{connection.accept}, C{reject} or C{ignore}, now or later.
 
@@ -24,7 +36,7 @@ class IServiceListener(Interface):
         @param request: a L{ConnectRequest<twisted_ib.hca.connection.request.ConnectRequest>}.
         """
 
-    def requestWithdrawn(connection):  # type: ignore[no-untyped-def]
+    def requestWithdrawn(connection: IConnection) -> None:
         """
         The request needs no answer any more.
         """
@@ -38,14 +50,14 @@ class IConnection(Interface):
     One end of a connection: of the communication manager it is L{twisted_ib.hca.cm.machine.Connection}.
     """
 
-    user = Attribute("The L{IConnectionUser} that its events go to, or L{None}; the user's to set.")
-    destination = Attribute("The path that the request took.")
-    localID = Attribute("Active: its number in messages about it, see C{ConnectRequest.communicationID}.")
-    disconnectData = Attribute("The private data by which the peer ended the connection, or empty.")
-    ackSeconds = Attribute("For how long packets of a connection that has ended may be on their way.")
-    isDelayed = Attribute("Active: whether the peer has asked for time (MRA), which is not over.")
+    user: Any = Attribute("The L{IConnectionUser} that its events go to, or L{None}; the user's to set.")
+    destination: Any = Attribute("The path that the request took.")
+    localID: int = Attribute("Active: its number in messages, see C{ConnectRequest.communicationID}.")
+    disconnectData: bytes = Attribute("The private data by which the peer ended the connection, or empty.")
+    ackSeconds: float = Attribute("For how long packets of a connection that has ended may be on their way.")
+    isDelayed: bool = Attribute("Active: whether the peer has asked for time (MRA), which is not over.")
 
-    def accept(reply, now, isConfirmed=True):  # type: ignore[no-untyped-def]
+    def accept(reply: ConnectReply, now: float, isConfirmed: bool = True) -> bool:
         """
         Passive: accept.
 
@@ -54,31 +66,31 @@ class IConnection(Interface):
             lost: a protocol whose two sides have no use for that says so at both.
         """
 
-    def reject(reason, privateData, now):  # type: ignore[no-untyped-def]
+    def reject(reason: RejectReason, privateData: bytes, now: float) -> bool:
         """
         Refuse a request; of the active side, a reply.
 
         @param reason: a L{RejectReason<twisted_ib.hca.connection.codes.RejectReason>}.
         """
 
-    def ignore(now):  # type: ignore[no-untyped-def]
+    def ignore(now: float) -> bool:
         """
         Passive: forget the request, as if it had been lost.
         """
 
-    def sendMRA(now):  # type: ignore[no-untyped-def]
+    def sendMRA(now: float) -> bool:
         """
         Keep the peer from giving up: the answer will be late (IBTA vol. 1 12.6.6).
         """
 
-    def ready(now, privateData=b"", isConfirmed=True):  # type: ignore[no-untyped-def]
+    def ready(now: float, privateData: bytes = b"", isConfirmed: bool = True) -> bool:
         """
         Active: the reply is good, and the queue pair takes data.
 
         @param isConfirmed: see C{accept}.
         """
 
-    def abandon(now):  # type: ignore[no-untyped-def]
+    def abandon(now: float) -> bool:
         """
         End it, in whatever state it is, and hear no more of it.
         """
@@ -90,26 +102,26 @@ class IConnectionUser(Interface):
     while it is the user.
     """
 
-    def replied(connection, reply):  # type: ignore[no-untyped-def]
+    def replied(connection: Any, reply: ConnectReply) -> None:
         """
         Active: the peer accepts.  Answer with C{connection.ready} or C{reject}.
 
         @param reply: a L{ConnectReply<twisted_ib.hca.connection.request.ConnectReply>}.
         """
 
-    def rejected(connection, rejection):  # type: ignore[no-untyped-def]
+    def rejected(connection: Any, rejection: Rejection) -> None:
         """
         The peer has refused.
 
         @param rejection: a L{Rejection<twisted_ib.hca.connection.request.Rejection>}.
         """
 
-    def unreachable(connection):  # type: ignore[no-untyped-def]
+    def unreachable(connection: Any) -> None:
         """
         The peer has not answered.
         """
 
-    def peerDisconnected(connection):  # type: ignore[no-untyped-def]
+    def peerDisconnected(connection: Any) -> None:
         """
         The connection has ended: the peer has ended it, or has answered C{Device.disconnect}.
         """
@@ -125,22 +137,22 @@ class IAddressResolver(Interface):
     Addresses are texts, normalised and without a scope.
     """
 
-    def isOwn(address):  # type: ignore[no-untyped-def]
+    def isOwn(address: str) -> bool:
         """
         @return: whether an address is of this HCA.
         """
 
-    def sourceFor(address):  # type: ignore[no-untyped-def]
+    def sourceFor(address: str) -> str:
         """
         @return: this HCA's address in the network of an address; empty if it has none there.
         """
 
-    def gidOf(address):  # type: ignore[no-untyped-def]
+    def gidOf(address: str) -> int:
         """
         @return: the GID of the port that is known to have an address; 0 if none is.
         """
 
-    def locate(address, found):  # type: ignore[no-untyped-def]
+    def locate(address: str, found: Callable[[Any], object]) -> None:
         """
         Find the port that has an address which C{sourceFor} has a source for.
 
@@ -148,7 +160,7 @@ class IAddressResolver(Interface):
             L{HCAError<twisted_ib.errors.HCAError>}.
         """
 
-    def resolve(address, user):  # type: ignore[no-untyped-def]
+    def resolve(address: str, user: Any) -> Any:
         """
         Resolve the path to the HCA of an address that C{sourceFor} has a source for.
 
@@ -163,31 +175,31 @@ class ILookup(Interface):
     L{twisted_ib.hca.cm.sidr.Lookup}.
     """
 
-    user = Attribute(
+    user: Any = Attribute(
         "It hears C{found(lookup, reply)} or C{unreachable(lookup)}, and of C{pathLost(reason)}."
     )
-    destination = Attribute("The path that the request took.")
+    destination: Any = Attribute("The path that the request took.")
 
-    def answer(reply, now):  # type: ignore[no-untyped-def]
+    def answer(reply: LookupReply, now: float) -> bool:
         """
         Passive: answer.
 
         @param reply: a L{LookupReply<twisted_ib.hca.connection.request.LookupReply>}.
         """
 
-    def reject(status, privateData, now):  # type: ignore[no-untyped-def]
+    def reject(status: int, privateData: bytes, now: float) -> bool:
         """
         Passive: refuse.
 
         @param status: a L{SIDRStatus<twisted_ib.hca.connection.codes.SIDRStatus>} other than VALID.
         """
 
-    def ignore(now):  # type: ignore[no-untyped-def]
+    def ignore(now: float) -> bool:
         """
         Passive: forget the request, as if it had been lost.
         """
 
-    def close(now):  # type: ignore[no-untyped-def]
+    def close(now: float) -> bool:
         """
         Its user has no more use for it.
         """

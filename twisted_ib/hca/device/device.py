@@ -622,7 +622,7 @@ class Device(DeviceProgress):
         """
         Create a queue pair, in RESET.
 
-        @param consumer: an L{IConsumer<twisted_ib.hca.base.interfaces.IConsumer>}.
+        @param consumer: an L{IConsumer<twisted_ib.hca.queues.consumers.IConsumer>}.
         @raise ResourceLimitError: there are too many.
         """
         number = self._newNumber()

@@ -123,7 +123,7 @@ class StreamQueuePair(RecordReceiver):
         Make a queue pair in RESET.
 
         @param number: Its number, 24 bits, of the local HCA.
-        @param consumer: An L{IConsumer<twisted_ib.hca.base.interfaces.IConsumer>}.
+        @param consumer: An L{IConsumer<twisted_ib.hca.queues.consumers.IConsumer>}.
         @param device: Counts and keeps time for it.
         """
         self.number = number

@@ -2,7 +2,7 @@
 Datagrams without work requests, as streams send and receive messages without them.
 
 The consumer of such a queue pair is an L{IDatagramConsumer
-<twisted_ib.hca.base.interfaces.IDatagramConsumer>}.  A send makes no request and no completion, and a
+<twisted_ib.hca.queues.consumers.IDatagramConsumer>}.  A send makes no request and no completion, and a
 datagram that arrives is given to the consumer where it lies: no object is made for it.
 """
 

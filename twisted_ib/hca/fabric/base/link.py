@@ -4,6 +4,8 @@ The datagram medium of a fabric of packets.
 
 from __future__ import annotations
 
+from typing import Any
+
 from zope.interface import Attribute, Interface
 
 
@@ -16,37 +18,44 @@ class ILink(Interface):
     without a scope.  Delivery is not reliable.
     """
 
-    address = Attribute("The IP address of this end.")
+    address: str = Attribute("The IP address of this end.")
     # The sizes of enum ib_mtu (Linux ib_verbs.h; IBTA vol. 1 9.7.3).
-    pathMTU = Attribute("The most octets of a packet's payload: 256, 512, 1024, 2048 or 4096.")
+    pathMTU: int = Attribute("The most octets of a packet's payload: 256, 512, 1024, 2048 or 4096.")
     # The invariant CRC covers identification and flags of the IPv4 header (IBTA vol. 1 annex A17; Linux
     # rxe_icrc.c), so the sender must know what the kernel will write.
-    burst = Attribute(
+    burst: int = Attribute(
         "How many datagrams of one size C{send} takes at a time.  Of IPv4 the first of them has"
         " identification 0, the next 1, and so on; all have Don't Fragment."
     )
-    user = Attribute(
+    user: Any = Attribute(
         "Who takes what arrives, set by that: C{user.arrived(source, port, destination, buffer,"
         " start, stop, size, trafficClass)}, where C{buffer} has from C{start} to C{stop} datagrams"
         " of C{size} octets each, the last perhaps shorter.  It is valid during the call only; its"
         " slices are bytes."
     )
 
-    def pathMTUTo(destination):  # type: ignore[no-untyped-def]
+    def pathMTUTo(destination: str) -> int:
         """
         @return: the largest payload of a packet to an IP address, in octets, as far as is known.
         """
 
     # One source port for each flow keeps its packets in order on networks with several paths
     # (IBTA vol. 1 annex A17; Linux ib_verbs.h, rdma_flow_label_to_udp_sport).
-    def sourcePort(wanted):  # type: ignore[no-untyped-def]
+    def sourcePort(wanted: int) -> int:
         """
         @param wanted: the UDP source port that a flow should have.
         @return: the one that it gets.
         """
 
     # Several datagrams in one call, for UDP segmentation offload (udp(7), UDP_SEGMENT).
-    def send(destination, port, pieces, size, trafficClass=0, hopLimit=64):  # type: ignore[no-untyped-def]
+    def send(
+        destination: str,
+        port: int,
+        pieces: list[Any],
+        size: int,
+        trafficClass: int = 0,
+        hopLimit: int = 64,
+    ) -> bool:
         """
         Send datagrams.
 
@@ -56,7 +65,7 @@ class ILink(Interface):
         @return: False if nothing was sent because there is no space now.  Other failures lose datagrams.
         """
 
-    def receive(budget):  # type: ignore[no-untyped-def]
+    def receive(budget: int) -> int:
         """
         Deliver what has arrived to C{user}.
 
@@ -64,30 +73,30 @@ class ILink(Interface):
         @return: the number of datagrams.
         """
 
-    def pending():  # type: ignore[no-untyped-def]
+    def pending() -> bool:
         """
         @return: whether C{receive} has something to deliver.
         """
 
-    def fileno():  # type: ignore[no-untyped-def]
+    def fileno() -> int:
         """
         @return: a descriptor that is readable while something has arrived; -1 if there is none: then
             C{user.signal()} is called when something arrives.
         """
 
-    def join(group):  # type: ignore[no-untyped-def]
+    def join(group: str) -> None:
         """
         Receive datagrams to a multicast address too.
 
         @raise HCAError: it cannot be joined.
         """
 
-    def leave(group):  # type: ignore[no-untyped-def]
+    def leave(group: str) -> None:
         """
         Undo C{join}.
         """
 
-    def close():  # type: ignore[no-untyped-def]
+    def close() -> None:
         """
         Release everything.
         """
@@ -98,19 +107,19 @@ class IFabricObserver(Interface):
     An observer of the traffic of a fabric, which puts itself where that passes.
     """
 
-    def tracedPaths(base):  # type: ignore[no-untyped-def]
+    def tracedPaths(base: type) -> type:
         """
         @param base: the class of the paths of a fabric of records.
         @return: a subclass, for the paths that follow.
         """
 
-    def tracedLink(link):  # type: ignore[no-untyped-def]
+    def tracedLink(link: ILink) -> ILink:
         """
         @param link: the L{ILink} of a fabric of packets.
         @return: another in its place.
         """
 
-    def tracedStream(stream, isInitiator, leftover):  # type: ignore[no-untyped-def]
+    def tracedStream(stream: Any, isInitiator: bool, leftover: bytes) -> Any:
         """
         @param stream: a TCP socket of a fabric of streams, which is connected.
         @param isInitiator: whether this side sends MPA's Request.
@@ -118,7 +127,7 @@ class IFabricObserver(Interface):
         @return: another in its place, or the same.
         """
 
-    def tracedMAD(isOutbound, packet):  # type: ignore[no-untyped-def]
+    def tracedMAD(isOutbound: bool, packet: Any) -> None:
         """
         A MAD passes the port of the fabric of a subnet.
 

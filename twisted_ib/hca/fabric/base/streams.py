@@ -4,7 +4,10 @@ A fabric of TCP connections, as a device and its users ask it, and the device, a
 
 from __future__ import annotations
 
-from twisted_ib.hca.base.interfaces import IAddressDirectory, IFabric, IFabricOwner
+from collections.abc import Callable
+from socket import socket
+
+from twisted_ib.hca.base.interfaces import IAddressDirectory, IFabric, IFabricOwner, IPeerPath
 
 
 class IStreamFabric(IFabric, IAddressDirectory):
@@ -13,7 +16,13 @@ class IStreamFabric(IFabric, IAddressDirectory):
     """
 
     # RFC 5044 section 7.1: startup may follow octets of another protocol.
-    def adopt(made, leftover=b"", serviceID=0, seconds=None, ended=None):  # type: ignore[no-untyped-def]
+    def adopt(
+        made: socket,
+        leftover: bytes = b"",
+        serviceID: int = 0,
+        seconds: float | None = None,
+        ended: Callable[[], object] | None = None,
+    ) -> IPeerPath:
         """
         Let a connected TCP socket go on as a connection of this fabric.
 
@@ -38,7 +47,7 @@ class IStreamOwner(IFabricOwner):
     """
 
     # IBTA vol. 1 12.9.8: the RTU, or the first message.  MPA has no frame for it.
-    def communicationEstablished(number):  # type: ignore[no-untyped-def]
+    def communicationEstablished(number: int) -> None:
         """
         The peer of a queue pair whose connection was accepted is ready.
 

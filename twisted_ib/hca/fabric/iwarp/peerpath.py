@@ -11,12 +11,12 @@ from attrs import evolve
 from zope.interface import implementer
 
 from twisted_ib.errors import PathLostError
-from twisted_ib.hca.base.interfaces import IPeerPath
+from twisted_ib.hca.base.interfaces import IPath, IPeerPath
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.base.addressdirectory import PeerAddress
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.fabric.iwarp.streampath import StreamPath
+    pass
 
 HOP_LIMIT: Final = 64
 
@@ -59,11 +59,11 @@ class PeerPath:
         """
         return False
 
-    def bind(self, queuePair: Any, message: Any = None) -> StreamPath:
+    def bind(self, queuePair: Any, message: Any = None) -> IPath:
         """
         @return: the queue pair's own path, the TCP connection that stands for its remote number.
         """
-        stream: StreamPath = self.fabric.service.bind(self, queuePair)
+        stream: IPath = self.fabric.service.bind(self, queuePair)
         return stream
 
     def unbind(self, queuePair: Any) -> None:

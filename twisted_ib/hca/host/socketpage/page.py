@@ -49,7 +49,7 @@ class IListed(Interface):
     A fabric whose HCAs commands find by entries in the host's run directory.
     """
 
-    def attachPage(page):  # type: ignore[no-untyped-def]
+    def attachPage(page: SocketPage) -> None:
         """
         Keep a L{SocketPage} beside the HCA's entry.
         """

@@ -11,7 +11,7 @@ Reserved bits are ignored by who reads and 0 from who writes (IBTA vol. 1 3.2).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar, cast
 
 from attrs import field, fields
 
@@ -20,6 +20,7 @@ from twisted_ib.errors import HeaderError, LengthError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+Kind = TypeVar("Kind", bound="Attribute")
 _FIELD: Final = "twisted_ib.field"
 _OCTET: Final = 8
 
@@ -56,7 +57,7 @@ class Field(NamedTuple):
 
 def bits(
     octet: int, width: int, first: int = 7, *, default: int = 0, skip: int = 0, components: int = 1
-) -> Any:
+) -> int:
     """
     An unsigned number.
 
@@ -71,7 +72,9 @@ def bits(
     return field(default=default, metadata={_FIELD: place})
 
 
-def table(octet: int, count: int, width: int, first: int = 7, stride: int = 0, *, skip: int = 0) -> Any:
+def table(
+    octet: int, count: int, width: int, first: int = 7, stride: int = 0, *, skip: int = 0
+) -> tuple[int, ...]:
     """
     A table of unsigned numbers, which is a tuple.
 
@@ -81,7 +84,7 @@ def table(octet: int, count: int, width: int, first: int = 7, stride: int = 0, *
     return field(default=(0,) * count, metadata={_FIELD: place})
 
 
-def octets(octet: int, size: int, *, skip: int = 0) -> Any:
+def octets(octet: int, size: int, *, skip: int = 0) -> bytes:
     """
     Octets, padded with zeros.
     """
@@ -89,7 +92,7 @@ def octets(octet: int, size: int, *, skip: int = 0) -> Any:
     return field(default=bytes(size), metadata={_FIELD: place})
 
 
-def nested(octet: int, kind: type[Attribute], *, skip: int = 0) -> Any:
+def nested(octet: int, kind: type[Kind], *, skip: int = 0) -> Kind:
     """
     Another attribute, inside a record of subnet administration.
     """

@@ -1,0 +1,100 @@
+"""
+The device, as its fabric sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from zope.interface import Attribute, Interface
+
+from twisted_ib.hca.base.interfaces.roles import Buffer
+from twisted_ib.hca.base.partition import PartitionTable
+
+if TYPE_CHECKING:
+    from twisted_ib.errors import PathLostError
+
+
+class IFabricOwner(Interface):
+    """
+    The device, as its fabric sees it.
+    """
+
+    wanted: Callable[[], object] | None = Attribute(
+        "L{None}, or called when something was published and nothing may follow that ends the batch."
+    )
+    queuePairs: Mapping[int, Any] = Attribute("The queue pairs, by number.")
+    partitions: PartitionTable = Attribute(
+        "The L{PartitionTable<twisted_ib.hca.base.partition.PartitionTable>}."
+    )
+
+    # Between processes, and from the agent of its class: a MAD of 256 octets without its header of 24
+    # (IBTA vol. 1 13.4.3).
+    def managementReceived(path: Any, attribute: int, buffer: Buffer, start: int, stop: int) -> None:
+        """
+        A connection management message arrived: 232 bytes of C{buffer}.
+        """
+
+    def madReceived(
+        path: Any, number: int, source: int, buffer: Buffer, start: int, stop: int, partition: int = 0
+    ) -> None:
+        """
+        A datagram for queue pair 0 or 1 arrived, which should be a MAD of 256 octets.
+
+        @param number: the queue pair, 0 only where there is one.
+        @param source: the sender's queue pair.
+        @param partition: the packet's P_Key; 0 if the medium has none.
+        """
+
+    # The GRH is the 40 octets that a UD receive has before its payload (IBTA vol. 1 9.8.3, 8.3).
+    def datagramReceived(
+        path: Any, opcode: int, number: int, buffer: Buffer, start: int, stop: int, partition: int = 0
+    ) -> None:
+        """
+        A datagram arrived: GRH, DETH, payload.
+
+        @param opcode: L{UD_SEND_ONLY<twisted_ib.hca.base.operation.UD_SEND_ONLY>} or the one with immediate
+            data, perhaps solicited.
+        @param number: the destination queue pair number.
+        @param partition: the packet's P_Key; 0 if the medium has none, or its records have it.
+        """
+
+    def arrivedEarly(number: int, address: str, psn: int) -> None:
+        """
+        A connection's packet arrived, with this PSN, for the number of no queue pair.
+        """
+
+    def pathAccepted(path: Any) -> None:
+        """
+        A path dialled by the peer is complete.  The peer's identity is only a claim.
+        """
+
+    def pathLost(path: Any, reason: PathLostError) -> None:
+        """
+        A peer is gone.  Its queue pairs fail next.
+        """
+
+    def count(name: str) -> None:
+        """
+        Add one to a counter.
+        """
+
+    def warn(text: str) -> None:
+        """
+        Warn the operator of this process.
+        """
+
+    def describe() -> dict[str, Any]:
+        """
+        @return: the answer to a query of this device: a dict for JSON.
+        """
+
+    def describeSockets() -> Iterator[dict[str, Any]]:
+        """
+        @return: the answer to a query of listeners and connections: an iterator of dicts for JSON, made one
+            by one; C{more} in each is whether another one follows.
+        """
+
+
+__all__ = ["IFabricOwner"]

@@ -1,0 +1,201 @@
+"""
+The paths to a peer: that of its HCA, and that of a queue pair.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from zope.interface import Attribute, Interface
+
+from twisted_ib.hca.base.interfaces.roles import BoundQueuePair, Waiter
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest
+
+
+class IPeerPath(Interface):
+    """
+    The path to a peer's HCA: management, datagrams, and the paths of queue pairs.
+    """
+
+    fabric: Any = Attribute("The fabric that it belongs to.")
+    peer: Any = Attribute(
+        "The peer: its C{guid} and C{gid}; C{pid}, C{uid} and C{program} of its process, where the fabric is"
+        " one of processes; its C{address}, where it has one."
+    )
+    alive: bool = Attribute("Whether the peer can still be reached.")
+
+    # IBTA vol. 1 9.6: HCAs compare a packet's source with the queue pair's peer.  Here a peer cannot even
+    # name a queue pair that is bound to another path.
+    def bind(queuePair: BoundQueuePair, message: Any = None) -> IPath:
+        """
+        Deliver what comes for a queue pair's number to its C{delivered} from now on.
+
+        @param queuePair: has C{number}, C{remote}, C{type} and the attributes of its state.
+        @param message: the peer's request or reply, if a connection is the reason.
+        @return: the L{IPath} that the queue pair uses.
+        """
+
+    def unbind(queuePair: BoundQueuePair) -> None:
+        """
+        Stop delivering to a queue pair; harmless if it is not bound.
+        """
+
+    def forget(number: int) -> None:
+        """
+        A queue pair's number is used anew, by a stream: what a requester was refused for it is no matter.
+        """
+
+    # The consumer's buffers are its own again when this returns: the medium has copied them.
+    def post(word: int, header: bytes, payload: Any, length: int) -> bool:
+        """
+        Publish one record.
+
+        @param word: its opcode, shifted by 24 bits, and the peer's queue pair number.
+        @param header: bytes.
+        @param payload: bytes-like, or a list of bytes-like objects.
+        @param length: bytes in C{payload}.
+        @return: False if the medium has no room now.
+        """
+
+    def position() -> int:
+        """
+        @return: the position in the medium after the last record published, which grows with each; 0 where
+            nothing is acknowledged.
+        """
+
+    def wantSpace(waiter: Waiter) -> None:
+        """
+        Have C{waiter.resume()} called once, when the medium has room again.
+        """
+
+    def wantNoSpace(waiter: Waiter) -> None:
+        """
+        Remove a waiter; harmless if it does not wait.
+        """
+
+    def respond(word: int, record: bytes, partition: int) -> bool:
+        """
+        Send the response to a management datagram.
+
+        @param word: as for C{post}.
+        @param record: GRH, DETH and MAD.
+        @param partition: the request's P_Key; 0 if the medium has none.
+        @return: False if the medium has no room now.
+        """
+
+    def sendManagement(attribute: int, body: bytes, transaction: int = 0) -> None:
+        """
+        Send a connection management message, at once or when there is room.
+
+        @param body: the message without its MAD header, 232 bytes.
+        @param transaction: the transaction id, where a whole MAD is sent.
+        """
+
+    def unsent() -> int:
+        """
+        @return: how many connection management messages wait for room.
+        """
+
+    def prepareRequest(request: ConnectRequest) -> None:
+        """
+        Put into a request the parameters that a fabric of packets negotiates (PSN, path MTU).
+
+        @param request: a L{ConnectRequest<twisted_ib.hca.connection.request.ConnectRequest>}, to be
+            changed.
+        """
+
+    def prepareReply(reply: ConnectReply, request: ConnectRequest) -> Any:
+        """
+        Do the same for a reply.
+
+        @param reply: a L{ConnectReply<twisted_ib.hca.connection.request.ConnectReply>}, to be
+            changed.
+        @param request: the request that it answers.
+        @return: the parameters as a queue pair's C{proposal}, or L{None}.
+        """
+
+
+class IPath(IPeerPath):
+    """
+    The path that a bound queue pair uses.
+    """
+
+    way: IPeerPath = Attribute("The L{IPeerPath} to its peer; all queue pairs of the peer share it.")
+    scheduler: Any = Attribute(
+        "The place of the core's L{ResponseScheduler<twisted_ib.hca.services.responses.ResponseScheduler>};"
+        " L{None} at first."
+    )
+    messageBytes: int = Attribute("The longest stream message that it carries well.")
+    inPackets: bool = Attribute("Whether only the refused packet is sent again, and not its whole message.")
+    inSegments: bool = Attribute(
+        "Whether records become segments of DDP (RFC 5041): then each record of a SEND says how the message"
+        " ends, as its last one does; and a WRITE may come between the records of a SEND."
+    )
+    retransmits: int = Attribute("Packets sent again; 0 where nothing is lost.")
+
+    def modified(queuePair: BoundQueuePair) -> None:
+        """
+        A bound queue pair has changed its state or attributes.
+        """
+
+    def postReserved(word: int, body: bytes, refusal: bool) -> bool:
+        """
+        Publish a small record that may use the reserve, so that refusals and ends get through when data is
+        stuck.
+
+        @param refusal: whether it may use the last part of the reserve too.
+        @return: False if even the reserve has no room.
+        """
+
+    # One argument, so that this can be the bound append of a queue: it runs for each work request.
+    def track(request: Any) -> object:
+        """
+        Call C{requester.acknowledged(position)} when the peer has consumed everything before a position.
+
+        @param request: position and requester; positions never decrease from one call to the next.
+        """
+
+    # IBTA vol. 1 9.6: HCAs drop a packet for a queue pair that does not exist, and the requester finds out by
+    # its timeout.  A peer that is a living process refuses at once, but does not know who sent.
+    def expect(requester: Any) -> None:
+        """
+        A queue pair begins to send requests that it keeps: until it is unbound it gets what the peer refuses
+        for want of a queue pair of the number C{requester.remote}.
+        """
+
+
+class ITwinPath(IPath):
+    """
+    A path of a fabric on which an HCA can reach itself by a path with two ends.
+    """
+
+    twin: Any = Attribute("On a path from an HCA to itself the other end; else L{None}.")
+
+
+class ISharedMemoryPath(IPath):
+    """
+    A path whose peer may map registered memory, so that records refer to it instead of carrying its bytes.
+    """
+
+    def offer(segment: Any) -> int:
+        """
+        Let the peer map a segment of registered memory for reading.
+
+        @param segment: one that the fabric's C{allocate} gave.
+        @return: the number by which records refer to it, or 0 if the bytes must travel in the records.
+        """
+
+    def withdraw(segment: Any) -> None:
+        """
+        Have the peer unmap a segment; harmless if it was not offered.
+        """
+
+    def offered(number: int) -> memoryview | None:
+        """
+        @return: a view of the segment that the peer offered under a number, or L{None}.
+        """
+
+
+__all__ = ["IPath", "IPeerPath", "ISharedMemoryPath", "ITwinPath"]

@@ -1,0 +1,115 @@
+"""
+What crosses the seams of a fabric, as whoever gets it sees it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from twisted_ib.hca.base.states import QPState, QPType
+
+if TYPE_CHECKING:
+    from twisted_ib.errors import PathLostError
+    from twisted_ib.hca.base.events import EventType
+
+
+#: Bytes of a medium, or of a program.
+Buffer = bytes | bytearray | memoryview
+
+
+class Search(Protocol):
+    """
+    What looks for a path.
+    """
+
+    def cancel(self) -> None:
+        """
+        Tell the user no more.
+        """
+
+
+class PathUser(Protocol):
+    """
+    Who wants a path.
+    """
+
+    def pathReady(self, path: Any) -> None:
+        """
+        The L{IPeerPath} is there.
+        """
+
+    def connectFailed(self, error: Any) -> None:
+        """
+        There is none.
+        """
+
+
+class Waiter(Protocol):
+    """
+    Who waits for room in a medium.
+    """
+
+    def resume(self) -> None:
+        """
+        There is room again.
+        """
+
+
+class Segment(Protocol):
+    """
+    Memory that peers can map.
+    """
+
+    @property
+    def map(self) -> Any:
+        """
+        Its buffer.
+        """
+
+    def close(self) -> None:
+        """
+        Release it.
+        """
+
+
+class BoundQueuePair(Protocol):
+    """
+    A queue pair, as its path sees it.
+    """
+
+    number: int
+    remote: int
+    partition: int
+    posted: int
+    type: QPType
+    state: QPState
+    minRNRTimer: int
+    attributes: dict[str, Any] | None
+    proposal: Any
+    work: Any
+    vector: Any
+
+    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+        """
+        A record arrived.
+
+        @return: 0, or the syndrome of a NAK.
+        """
+
+    def fail(self, reason: Exception) -> None:
+        """
+        Go to ERR.
+        """
+
+    def pathLost(self, reason: PathLostError) -> None:
+        """
+        The peer's HCA is gone.
+        """
+
+    def raiseEvent(self, kind: EventType) -> None:
+        """
+        Report an asynchronous event.
+        """
+
+
+__all__ = ["BoundQueuePair", "Buffer", "PathUser", "Search", "Segment", "Waiter"]
