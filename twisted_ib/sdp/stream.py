@@ -99,7 +99,7 @@ class Stream(StreamSender):
         if extensions is None:
             self.direct = False
             extensions = self.extensions = Extensions(self)
-            # What memory is advertised, and what of it was read, is not said there.
+            # The advertised memory, and how much of it was read, are not said there.
             self.words.cells[self.slot + 1] = UNKNOWN
         return extensions
 
@@ -568,7 +568,7 @@ class Stream(StreamSender):
         """
         End the application's part and finish with the peer alone.
 
-        What was written is still sent.  With unread data the connection is reset, as TCP does it.
+        The bytes that were written are still sent.  With unread data the connection is reset, as TCP does it.
         """
         self.attached = False
         self.reading = False
