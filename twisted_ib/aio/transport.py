@@ -83,7 +83,7 @@ class StreamTransport(_FlowControl):
         self._closing = self._paused = self._eof = self._over = self._drops = self._shut = False
         self._hasEnded = self._hasRest = False
         self._error: BaseException | None = None
-        #: What of a C{BufferedProtocol} is under way.
+        #: The part of a C{BufferedProtocol} that is under way.
         self._failing = ""
         self._describe(sock)
         # As with asyncio's readers all calls have one copy of the context, but for what follows a close().

@@ -27,7 +27,7 @@ HELD: Final = 1024
 HELD_SECONDS: Final = 0.1
 #: Where nobody listens, by family.
 _NOBODY: Final[dict[int, str]] = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
-#: What the answer of a host to itself takes at most.
+#: The longest that the answer of a host to itself takes.
 _TRAP_MILLISECONDS: Final = 100
 # Now: the names may stand for others later (L{twisted_ib.blocking.patch}).
 _poll, _epoll = select.poll, select.epoll

@@ -595,7 +595,7 @@ class Stream:
         if extensions is None:
             self.direct = False
             extensions = self.extensions = Extensions(self)
-            # What memory is advertised, and what of it was read, is not said there.
+            # The advertised memory, and how much of it was read, are not said there.
             self.words.cells[self.slot + 1] = UNKNOWN
         return extensions
 
@@ -1063,7 +1063,7 @@ class Stream:
         """
         End the application's part and finish with the peer alone.
 
-        What was written is still sent.  With unread data the connection is reset, as TCP does it.
+        The bytes that were written are still sent.  With unread data the connection is reset, as TCP does it.
         """
         self.attached = False
         self.reading = False

@@ -1,7 +1,7 @@
 """
 Connecting through the switch: SDP first where it is offered, else TCP.
 
-An L{Attempt} is the one client of the switch: it decides, tries SDP, and falls back.  What differs between
+An L{Attempt} is the one client of the switch: it decides, tries SDP, and falls back.  The difference between
 the calls of an application is its L{Face}: Twisted's TCP client here, a future of asyncio's, a blocking
 socket.
 """
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 class Face(Protocol):
     """
-    What an attempt asks of the call that it serves.  It says how the attempt ends by one call of C{carried},
-    C{overTCP} or C{failed}, which may come while it begins; by none after L{Attempt.cancel}.
+    The questions of an attempt to the call that it serves.  It says how the attempt ends by one call of
+    C{carried}, C{overTCP} or C{failed}, which may come while it begins; by none after L{Attempt.cancel}.
     """
 
     @property

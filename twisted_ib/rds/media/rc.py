@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.host.socketpage.page import SocketPage
     from twisted_ib.rds.paths.network import Network
 
-#: What awaits the peer's RTU.
+#: Those that await the peer's RTU.
 Expected = RCConnection | HalfOpenSession
 
 #: Queue pairs of one process and device.

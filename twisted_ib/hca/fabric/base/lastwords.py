@@ -1,5 +1,5 @@
 """
-What a process leaves in shared memory about its streams, to be read when it has died.
+The words that a process leaves in shared memory about its streams, to be read when it has died.
 
 When a process dies, the kernel ends its TCP connections in order if everything that was sent to it was read,
 and resets them if not.  Here nobody acts for the dead, so each side keeps two cells for each stream::
