@@ -364,7 +364,7 @@ class Transfers:
         if request is None:
             machine = Receiver(at, now)
         else:
-            machine = Receiver(at, now, max(request.patience, RMPP_RESPONSE_LEAST))
+            machine = Receiver(at, now, max(request.patience, RMPP_RESPONSE_LEAST), isAnswer=True)
         receiving = self._receiving[key] = Receiving(self, key, machine, mad, request)
         if request is not None:
             request.transferring(receiving)

@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.mad.rmpp.segmented import AT, SIZE, answer, data, seen
 from twisted_ib.hca.mad.rmpp import receiver, segments
-from twisted_ib.hca.mad.rmpp.receiver import RMPP_COMPLETE_SECONDS, RMPP_WINDOW, Receiver
+from twisted_ib.hca.mad.rmpp.receiver import RMPP_ASK_SECONDS, RMPP_COMPLETE_SECONDS, RMPP_WINDOW, Receiver
 from twisted_ib.hca.mad.rmpp.segments import ABORT, ACK, FIRST, LAST, STOP, TransferStatus
 from twisted_ib.hca.wire.mad.mad import METHOD_AT
 
@@ -223,6 +223,21 @@ class ReceiverTests(SynchronousTestCase):
         self.take(part(1, 9), 1.0)
         self.assertEqual(self.machine.deadline, 3.0)
         self.assertEqual(Receiver(AT, 0.0, 1e9).deadline, segments.RMPP_IDLE_SECONDS)
+
+    def test_asking(self) -> None:
+        """
+        What was asked for is asked for again while nothing arrives in order, as long as it is waited for: its
+        sender may have nothing left to spend on us.
+        """
+        self.machine = Receiver(AT, 0.0, 2.5 * RMPP_ASK_SECONDS, isAnswer=True)
+        self.take(part(1, 9), 1.0)
+        for turn in (1, 2):
+            self.assertEqual(self.machine.deadline, 1.0 + turn * RMPP_ASK_SECONDS)
+            found = seen(self.machine.expired(1.0 + turn * RMPP_ASK_SECONDS))
+            self.assertEqual([each[:3] for each in found], [(ACK, 0, 1)])
+        end = 1.0 + 2.5 * RMPP_ASK_SECONDS
+        self.assertEqual(self.machine.deadline, end)
+        self.assertEqual(seen(self.machine.expired(end)), FAILED[TransferStatus.TIME_TOO_LONG])
 
     def test_total(self) -> None:
         """

@@ -14,7 +14,7 @@ from tests.hca.mad.rmpp.segmented import AT, HEAD, METHOD, SIZE, answer, data, s
 from twisted_ib import limits
 from twisted_ib.hca.mad.rmpp import segments, sender
 from twisted_ib.hca.mad.rmpp.segments import ABORT, ACK, DATA, STOP, TransferStatus
-from twisted_ib.hca.mad.rmpp.sender import RMPP_ACK_SECONDS, RMPP_RETRIES, Sender
+from twisted_ib.hca.mad.rmpp.sender import RMPP_ACK_SECONDS, RMPP_RETRIES, RMPP_RETRIES_UNPROVEN, Sender
 from twisted_ib.hca.wire.mad.mad import METHOD_AT
 
 #: As C{seen} shows an ABORT.
@@ -187,9 +187,24 @@ class TimerTests(SenderTestCase):
         A receiver that never answered gets no more than asked for, and no ABORT: the request may be forged.
         """
         machine = self.begun(draw=getrandbits)
-        self.assertEqual(self.passed(machine), [1])
-        self.assertEqual(self.passed(machine), [])
+        sent = [self.passed(machine) for _ in range(RMPP_RETRIES_UNPROVEN + 1)]
+        self.assertEqual(sent, [[1]] + [[]] * RMPP_RETRIES_UNPROVEN)
         self.assertIs(machine.status, TransferStatus.TOO_MANY_RETRIES)
+
+    def test_unprovenAlive(self) -> None:
+        """
+        While a receiver proves itself each of its ACKs shows that it is there, also one of nothing new: what
+        got lost is sent again for those.
+        """
+        machine = self.begun(9 * SIZE, draw=getrandbits)
+        self.acked(machine, 1, 65)
+        self.acked(machine, 1, 65)
+        for _ in range(RMPP_RETRIES + 1):
+            self.passed(machine)
+            now = machine.deadline
+            assert now is not None
+            self.assertEqual(self.acked(machine, 1, 65, now), [])
+        self.assertIsNone(machine.status)
 
     def test_turningACK(self) -> None:
         """

@@ -9,6 +9,7 @@ States and inputs; in all others nothing happens::
                a segment beyond the window                              nothing: it will be repeated
                more than may be held                                    ENDED, RESOURCES_EXHAUSTED; sends STOP
                a segment that is wrong                                  ENDED with the fault; sends ABORT
+               no progress for a while, of what was asked for           sends ACK
                no progress, or a total time too long                    ENDED, TIME_TOO_LONG; sends ABORT
                a STOP or an ABORT                                       ENDED with its status
     COMPLETE   any segment, repeated                                    sends ACK
@@ -43,6 +44,10 @@ RMPP_TABLE_BYTES = 4 << 20
 #: How long repeated segments of a complete transfer are acknowledged, in seconds (Linux mad_rmpp.c
 #: complete_rmpp).
 RMPP_COMPLETE_SECONDS = 10.0
+#: After so long without progress who has asked for a transfer repeats its ACK, in seconds: its sender spends
+#: on a peer that has not proved itself no more than a multiple of what comes from there, and may have spent
+#: that on what got lost (as often as Linux mad_rmpp.c send_next_seg repeats a segment).
+RMPP_ASK_SECONDS = 2.0
 
 
 class Receiver:
@@ -56,11 +61,13 @@ class Receiver:
     """
 
     __slots__ = (
+        "_asking",
         "_at",
         "_early",
         "_end",
         "_expected",
         "_idle",
+        "_idleAt",
         "_latest",
         "_pieces",
         "_window",
@@ -70,10 +77,14 @@ class Receiver:
         "status",
     )
 
-    def __init__(self, at: int, now: float, idle: float = segments.RMPP_IDLE_SECONDS) -> None:
+    def __init__(
+        self, at: int, now: float, idle: float = segments.RMPP_IDLE_SECONDS, *, isAnswer: bool = False
+    ) -> None:
         """
         @param at: the offset of the data in MADs of this class.
         @param idle: how long it goes on without progress, seconds, at most L{segments.RMPP_IDLE_SECONDS}.
+        @param isAnswer: whether we have asked for it; what nobody asked for may have a forged source, which
+            gets no more ACKs than segments came.
         """
         self._at = at
         #: The data of the segments in order, and of those behind a gap by their numbers.
@@ -86,7 +97,10 @@ class Receiver:
         self._idle = min(idle, segments.RMPP_IDLE_SECONDS)
         self._end = now + segments.RMPP_SECONDS
         self.status: TransferStatus | None = None
-        self.deadline: float | None = now + self._idle
+        self._asking = RMPP_ASK_SECONDS if isAnswer else self._idle
+        self._idleAt = now + self._idle
+        self.deadline: float | None = None
+        self._wait(now)
         self.count = 0
         self.held = 0
 
@@ -159,7 +173,8 @@ class Receiver:
         while (found := self._early.pop(self.count + 1, None)) is not None:
             self._pieces.append(found)
             self.count += 1
-        self.deadline = min(now + self._idle, self._end)
+        self._idleAt = min(now + self._idle, self._end)
+        self._wait(now)
         if self.count == self._expected:
             self._finish(TransferStatus.SUCCESS)
             self.deadline = now + RMPP_COMPLETE_SECONDS
@@ -183,6 +198,9 @@ class Receiver:
         if self.status is not None:
             self.deadline = None
             return []
+        if now < self._idleAt:
+            self._wait(now)
+            return self._acknowledge(self._latest)
         return self.abort(TransferStatus.TIME_TOO_LONG)
 
     def stop(self) -> list[bytes]:
@@ -214,6 +232,9 @@ class Receiver:
         self._finish(TransferStatus.RESOURCES_EXHAUSTED)
         return []
 
+    def _wait(self, now: float) -> None:
+        self.deadline = min(now + self._asking, self._idleAt)
+
     def _finish(self, status: TransferStatus) -> None:
         self.status = status
         self._early.clear()
@@ -223,4 +244,4 @@ class Receiver:
             self.deadline = None
 
 
-__all__ = ["RMPP_COMPLETE_SECONDS", "RMPP_TABLE_BYTES", "RMPP_WINDOW", "Receiver"]
+__all__ = ["RMPP_ASK_SECONDS", "RMPP_COMPLETE_SECONDS", "RMPP_TABLE_BYTES", "RMPP_WINDOW", "Receiver"]

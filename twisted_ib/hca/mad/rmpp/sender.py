@@ -56,8 +56,9 @@ RMPP_SEGMENTS_SENT = 256
 RMPP_ACK_SECONDS = 2.0
 #: Repetitions without an ACK of anything new.
 RMPP_RETRIES = 7
-#: The same until the first ACK: a request with a forged source draws two packets and no more.
-RMPP_RETRIES_UNPROVEN = 1
+#: The same until the first ACK: a request with a forged source draws two packets and no more, and who has got
+#: one of them, but whose ACKs get lost, repeats its ACK.
+RMPP_RETRIES_UNPROVEN = 3
 
 
 class Sender:
@@ -164,7 +165,8 @@ class Sender:
         # An ACK that was overtaken by a later one.
         if number < self.acknowledged or window < self._window:
             return []
-        if not self.acknowledged:
+        if not self.acknowledged or self._doubt > 0:
+            # What proves itself shows with each that it is there: C{_idleAt} ends one that goes no further.
             # Also the ACK of segment 0, by which the direction of a double-sided transfer turns.
             self._left = RMPP_RETRIES
         if header.responseTime != NO_RESPONSE_TIME:
