@@ -79,6 +79,7 @@ class StreamTests(BlockingTestCase):
         one, other = self.pair()
         self.assertEqual(one.send(memoryview(b"ab")), 2)
         self.assertEqual(one.sendmsg([b"cd", b"e"]), 3)
+        self.assertEqual(one.sendto(b"", other.getsockname()), 0)
         self.assertEqual(one.sendto(b"f", 0, other.getsockname()), 1)
         one.sendall(bytearray(b"gh"))
         with tempfile.TemporaryFile() as file:
