@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     _Watch = select.epoll | select.poll
 
+#: How often all processes are looked at if new ones begin meanwhile.
+_SCANS: Final = 8
 #: Where nobody listens, by family.
 _NOBODY: Final[dict[int, str]] = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 #: The longest that the answer of a host to itself takes.
@@ -157,20 +159,26 @@ def elsewhere(parts: Iterable[Connection]) -> dict[int, str]:
     """
     wanted = {f"socket:[{each.inode}]": each.inode for each in parts if each.forks != _forks}
     found: dict[int, str] = {}
-    if not wanted:
-        return found
-    own = str(os.getpid())
-    for process in os.listdir("/proc"):
-        if not process.isdecimal() or process == own:
-            continue
-        # Those of other users, and those that have ended.
-        with suppress(OSError):
-            folder = f"/proc/{process}/fd"
-            for each in os.listdir(folder):
-                with suppress(OSError):
-                    inode = wanted.get(os.readlink(f"{folder}/{each}"))
-                    if inode is not None:
-                        found[inode] = f"{folder}/{each}"
+    processes: set[str] = set()
+    # One may have ended meanwhile, and left its descriptors to one that was not listed yet.
+    for _ in range(_SCANS if wanted else 0):
+        before, processes = processes, {each for each in os.listdir("/proc") if each.isdecimal()}
+        if len(found) == len(wanted) or processes <= before:
+            break
+        for process in processes - {str(os.getpid())}:
+            found.update(_shown(f"/proc/{process}/fd", wanted))
+    return found
+
+
+def _shown(folder: str, wanted: dict[str, int]) -> dict[int, str]:
+    found = {}
+    # Those of other users, and those that have ended.
+    with suppress(OSError):
+        for each in os.listdir(folder):
+            with suppress(OSError):
+                inode = wanted.get(os.readlink(f"{folder}/{each}"))
+                if inode is not None:
+                    found[inode] = f"{folder}/{each}"
     return found
 
 
