@@ -479,6 +479,15 @@ PING_COUNT = (1 << 31) - 1
 #: The longest place of a rule, in characters.
 SOCKET_RULE = 1024
 
+# -- blocking sockets
+
+#: Connections of descriptors that were detached and that no socket has taken; beyond it the oldest is closed.
+BLOCKING_DETACHED = 1024
+#: Connections that only descriptors have, which no socket knows; beyond it the oldest is reset.
+BLOCKING_HELD = 1024
+#: Seconds after which it is seen that another process has closed a descriptor.
+BLOCKING_HELD_SECONDS = 0.1
+
 # -- IP over InfiniBand: interfaces
 
 #: Users that wait for the answers of look-ups.

@@ -6,6 +6,7 @@ L{twisted_ib.blocking.descriptors}.
 from __future__ import annotations
 
 import array
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -24,7 +25,10 @@ from unittest import mock
 
 from tests.blocking.case import BlockingTestCase, exactly
 from tests.support.waiting import HANG_SECONDS, waitUntil
+from twisted_ib import limits
+from twisted_ib import socket as offloading
 from twisted_ib.blocking import descriptors
+from twisted_ib.blocking import loop as module
 from twisted_ib.blocking.patch import patched
 
 #: The walks of L{WalkTests}, and the steps of each.
@@ -256,7 +260,7 @@ class CallTests(Case):
             self.assertEqual(os.read(copy, 1), b"x")
             os.close(copy)
             self.assertEqual(other.recv(1), b"")
-        self.assertEqual(descriptors._held, [])
+        self.assertEqual(self.loop.held, {})
 
     def test_closedByDescriptor(self) -> None:
         """
@@ -274,8 +278,11 @@ class CallTests(Case):
         with patched():
             socket.socket(fileno=os.dup(one.fileno())).sendall(b"x")
         gc.collect()
+        self.assertEqual((one.sdp.sockets, len(self.loop.orphans)), (1, 0))
         one.sendall(b"y")
         self.assertEqual(exactly(other, 2), b"xy")
+        one.close()
+        self.assertEqual(other.recv(1), b"")
         self.flushWarnings()
 
 
@@ -355,7 +362,7 @@ class ForeignTests(Case):
                 os._exit(0)
         os.close(out)
         one.close()
-        self.assertEqual(len(descriptors._held), 1)
+        self.assertEqual(len(self.loop.held), 1)
         os.write(into, b"x")
         self.assertRaises(ConnectionResetError, other.recv, 1)
         os.write(into, b"x")
@@ -380,11 +387,146 @@ class ForeignTests(Case):
         self.assertEqual(other.recv(1), b"")
         os.waitpid(pid, 0)
 
+    def forked(self, work: Any) -> tuple[int, int]:
+        """
+        Fork a process that works and ends when it is told to.
+
+        @param work: Called in it, with a function that waits to be told so.
+        @return: The process, and a descriptor to tell it by.
+        """
+        out, into = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.close(into)
+            try:
+                work(lambda: os.read(out, 1))
+            finally:
+                os._exit(0)
+        os.close(out)
+        self.addCleanup(lambda: os.waitpid(pid, os.WNOHANG))
+        return pid, into
+
+    def usePlainly(self, skt: Any) -> None:
+        """
+        Receive as a program that knows of no SDP.
+        """
+        plain = descriptors._socket.socket(fileno=skt.fileno())
+        with contextlib.suppress(OSError):
+            plain.recv(1)
+
+    def test_childAtOnce(self) -> None:
+        """
+        A forked process that reads from its descriptor after the close here, and ends before anybody looks
+        here, is seen.
+        """
+        one, other = self.over()
+
+        def work(told: Any) -> None:
+            told()
+            self.usePlainly(one)
+
+        pid, into = self.forked(work)
+        one.close()
+        os.write(into, b"x")
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        self.assertRaises(ConnectionResetError, other.recv, 1)
+        os.close(into)
+        self.assertEqual(self.loop.held, {})
+
+    def test_childBefore(self) -> None:
+        """
+        So is one that has read and has ended before the close.
+        """
+        one, other = self.over()
+        pid, into = self.forked(lambda _: self.usePlainly(one))
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        one.close()
+        self.assertRaises(ConnectionResetError, other.recv, 1)
+        os.close(into)
+
+    def test_grandchild(self) -> None:
+        """
+        A forked process that ends leaves its descriptor to one that it has forked.
+        """
+        one, other = self.over()
+        ready, said = os.pipe()
+
+        def work(told: Any) -> None:
+            if not os.fork():
+                os.write(said, b"x")
+                told()
+                self.usePlainly(one)
+                told()
+
+        pid, into = self.forked(work)
+        one.close()
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        os.read(ready, 1)
+        other.settimeout(0)
+        self.assertRaises(BlockingIOError, other.recv, 1)
+        other.settimeout(HANG_SECONDS)
+        os.write(into, b"x")
+        self.assertRaises(ConnectionResetError, other.recv, 1)
+        for each in (into, ready, said):
+            os.close(each)
+
+    def test_exit(self) -> None:
+        """
+        A process that ends without a close, and leaves its descriptor to another one, resets the connection.
+        """
+        listener = self.server()
+        address = listener.getsockname()
+        accepted = self.inThread(listener.accept)
+        ready, said = os.pipe()
+
+        def work(told: Any) -> None:
+            skt = offloading.create_connection(address)
+            assert skt.sdp is not None
+            if os.fork():
+                module.theLoop().close(True)
+                os.write(said, b"x")
+            else:
+                told()
+
+        pid, into = self.forked(work)
+        other = accepted.result(HANG_SECONDS)[0]
+        self.addCleanup(other.close)
+        os.read(ready, 1)
+        self.assertRaises(ConnectionResetError, other.recv, 1)
+        for each in (into, ready, said):
+            os.close(each)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+    def test_shutdown(self) -> None:
+        """
+        A C{shutdown} after somebody has used the descriptor is an error, and a reset.
+        """
+        for how in (socket.SHUT_WR, socket.SHUT_RDWR):
+            one, other = self.over()
+            self.usePlainly(one.dup())
+            error = self.assertRaises(OSError, one.shutdown, how)
+            self.assertEqual(error.errno, errno.ECONNRESET)
+            self.assertRaises(ConnectionResetError, other.recv, 1)
+
+    def test_duplicateUsed(self) -> None:
+        """
+        A duplicate that outlives its socket, and that C code uses, is reset by its close.
+        """
+        one, other = self.over()
+        with patched():
+            copy = os.dup(one.fileno())
+            one.close()
+            plain = descriptors._socket.socket(fileno=copy)
+            self.assertRaises(OSError, plain.recv, 1)
+            plain.detach()
+            os.close(copy)
+        self.assertRaises(ConnectionResetError, other.recv, 1)
+
     def test_heldBound(self) -> None:
         """
-        Of more connections that only descriptors have than C{HELD} the oldest is reset.
+        Of more connections that only descriptors have than C{limits.BLOCKING_HELD} the oldest is reset.
         """
-        with mock.patch.object(descriptors, "HELD", 1), patched():
+        with mock.patch.object(limits, "BLOCKING_HELD", 1), patched():
             pairs = [self.over() for _ in range(2)]
             copies = [os.dup(one.fileno()) for one, _ in pairs]
             for one, _ in pairs:
@@ -394,7 +536,7 @@ class ForeignTests(Case):
             self.assertEqual(exactly(pairs[1][1], 1), b"x")
             for each in copies:
                 os.close(each)
-        self.assertEqual(descriptors._held, [])
+        self.assertEqual(self.loop.held, {})
 
 
 class WalkTests(Case):

@@ -4,6 +4,7 @@ Tests for L{twisted_ib.blocking.patch} and L{twisted_ib.blocking.tls}.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import selectors
@@ -285,6 +286,27 @@ class TLSTests(BlockingTestCase):
             client.unwrap()
             client.send(b"in the clear")
             self.assertEqual(exactly(ending.result(HANG_SECONDS), 12), b"in the clear")
+
+    def test_connectNumber(self) -> None:
+        """
+        C{connect_ex} returns the number of its error, and C{connect} nothing, or raises it.
+        """
+        listener = tls.wrap_socket(self.serverSide, self.server(), server_side=True)
+        address = listener.getsockname()
+        for name, expected in (("connect_ex", 0), ("connect", None)):
+            accepting = self.inThread(listener.accept)
+            client: Any = tls.wrap_socket(self.clientSide, ourSocket.socket(), server_hostname="localhost")
+            self.addCleanup(client.close)
+            self.assertEqual(getattr(client, name)(address), expected)
+            self.addCleanup(accepting.result(HANG_SECONDS)[0].close)
+        listener.close()
+        for name in ("connect_ex", "connect"):
+            client = tls.wrap_socket(self.clientSide, ourSocket.socket(), server_hostname="localhost")
+            self.addCleanup(client.close)
+            if name == "connect":
+                self.assertRaises(ConnectionRefusedError, client.connect, address)
+            else:
+                self.assertEqual(client.connect_ex(address), errno.ECONNREFUSED)
 
     def test_bothWays(self) -> None:
         """

@@ -20,6 +20,7 @@ from typing import Any
 from tests.blocking.case import LOOPBACK, BlockingTestCase, echo, exactly
 from tests.support.calls import requireReplaceable
 from tests.support.waiting import HANG_SECONDS, waitUntil
+from twisted_ib import limits
 from twisted_ib import socket as offloading
 from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.connection import RECEIVE_BYTES, Connection
@@ -78,6 +79,7 @@ class StreamTests(BlockingTestCase):
         one, other = self.pair()
         self.assertEqual(one.send(memoryview(b"ab")), 2)
         self.assertEqual(one.sendmsg([b"cd", b"e"]), 3)
+        self.assertEqual(one.sendto(b"", other.getsockname()), 0)
         self.assertEqual(one.sendto(b"f", 0, other.getsockname()), 1)
         one.sendall(bytearray(b"gh"))
         with tempfile.TemporaryFile() as file:
@@ -355,7 +357,7 @@ class DescriptorTests(BlockingTestCase):
         """
         Of connections whose descriptors nobody takes up the oldest is closed.
         """
-        self.patch(descriptors, "DETACHED", 1)
+        self.patch(limits, "BLOCKING_DETACHED", 1)
         first, peer = self.pair()
         second, _ = self.pair()
         numbers = [first.detach(), second.detach()]

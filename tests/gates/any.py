@@ -23,7 +23,7 @@ SKIPPED = 77
 RECORDED = {
     ".": 65,
     "aio": 211,
-    "blocking": 123,
+    "blocking": 109,
     "configuration": 2,
     "hca": 77,
     "hca/base": 41,

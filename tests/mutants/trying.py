@@ -56,6 +56,13 @@ PARTS: dict[str, tuple[str, ...]] = {
     "twisted_ib/sdp": ("tests/sdp",),
     "twisted_ib/rds": ("tests/rds",),
     "twisted_ib/ipoib/protocol": ("tests/ipoib/protocol",),
+    "twisted_ib/aio": ("tests/aio",),
+    "twisted_ib/blocking": ("tests/blocking",),
+    "twisted_ib/verbs/c": ("tests/verbs/c",),
+    "twisted_ib/reactor": ("tests/reactor",),
+    "twisted_ib/rdma": ("tests/rdma",),
+    "twisted_ib/hca/host": ("tests/hca/host",),
+    "twisted_ib/hca/device": ("tests/hca/device",),
 }
 #: What fabrics, and so these parts, have to keep.
 CONTRACTS = ("tests/hca/fabric/toy/test_toy.py", "tests/hca/fabric/test_contract.py")

@@ -13,6 +13,7 @@ import socket as kernel
 import sys
 from collections import deque
 from contextlib import suppress
+from select import epoll
 from threading import get_ident
 from time import monotonic
 from typing import Any, Final
@@ -22,6 +23,7 @@ from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.python.failure import Failure
 from zope.interface import classImplements
 
+from twisted_ib.blocking.descriptors import isUsed
 from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.switch.handle import pairOf
 
@@ -75,6 +77,8 @@ class Connection:
     @ivar isNew: Whether C{connect} has not said yet that an attempt that did not block has succeeded.
     @ivar over: Whether the connection has ended in both directions.
     @ivar held: What tells whether a descriptor is still open, if no socket has the connection any more.
+    @ivar kept: A descriptor of our own then, or -1; C{holder}: where another process has one, if it is known.
+    @ivar forks: How often the process had been forked when the connection came to its descriptor.
     @ivar descriptor: A descriptor of it, and the C{inode} of its socket; C{isTrapped}: whether it is seen if
         others use that; C{isMarked}: whether a program has said there whether it blocks, behind its socket's
         timeout.
@@ -85,9 +89,10 @@ class Connection:
 
     def __init__(self, loop: BlockingLoop) -> None:
         self.loop = loop
-        self.held: Any = None
+        self.held: epoll | None = None
         self.isTrapped = self.isMarked = False
-        self.descriptor, self.inode = -1, 0
+        self.descriptor, self.inode, self.forks = -1, 0, 0
+        self.kept, self.holder = -1, ""
         self.stream: Any = None
         self.sockets = 1
         self.inbox: deque[bytes] = deque()
@@ -499,6 +504,13 @@ class Connection:
             stream = self.stream
             if stream is None or self.closed():
                 raise failure(errno.ENOTCONN)
+            if isUsed(self):
+                # Bytes are missing: no end of stream.
+                self.ended = self._isShut = True
+                stream.thread = get_ident()
+                stream.abortConnection()
+                self.loop.changed()
+                raise failure(errno.ECONNRESET)
             if how != kernel.SHUT_WR:
                 self.ended = True
             if how != kernel.SHUT_RD and not self._isShut:

@@ -15,22 +15,23 @@ from stat import S_ISSOCK
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet, WeakValueDictionary
 
+from twisted_ib import limits
+
 if TYPE_CHECKING:
     from twisted_ib.blocking.connection import Connection
     from twisted_ib.blocking.listening import Listening
+    from twisted_ib.blocking.loop import BlockingLoop
 
-#: Connections of descriptors that were detached and that no socket has taken; beyond it the oldest is closed.
-DETACHED: Final = 1024
-#: Connections that only descriptors have, which no socket knows; beyond it the oldest is reset.
-HELD: Final = 1024
-#: Seconds after which it is seen that another process has closed a descriptor.
-HELD_SECONDS: Final = 0.1
+    _Watch = select.epoll | select.poll
+
+#: How often all processes are looked at if new ones begin meanwhile.
+_SCANS: Final = 8
 #: Where nobody listens, by family.
 _NOBODY: Final[dict[int, str]] = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 #: The longest that the answer of a host to itself takes.
 _TRAP_MILLISECONDS: Final = 100
 # Now: the names may stand for others later (L{twisted_ib.blocking.patch}).
-_poll, _epoll = select.poll, select.epoll
+_poll, _epoll, _close = select.poll, select.epoll, os.close
 _ERR, _HUP = select.POLLERR, select.POLLHUP
 
 
@@ -72,8 +73,17 @@ offloaded: WeakValueDictionary[int, Any] = WeakValueDictionary()
 _byDescriptor: WeakValueDictionary[int, Offloaded] = WeakValueDictionary()
 _byInode = Offloaded.parts
 _detached: dict[int, Offloaded] = {}
-#: Connections that descriptors alone have.
-_held: list[Connection] = []
+#: One for each fork(2) of this process: those that have the descriptors of before.
+#: How often this process was forked: the children have the descriptors that were there before.
+_forks = 0
+
+
+def _fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(before=_fork)
 
 
 def offload(skt: Any, part: Connection | Listening) -> Offloaded:
@@ -85,7 +95,7 @@ def offload(skt: Any, part: Connection | Listening) -> Offloaded:
     _byInode[made.inode] = part
     offloaded[descriptor] = skt
     carried: Any = part
-    carried.descriptor, carried.inode = descriptor, made.inode
+    carried.descriptor, carried.inode, carried.forks = descriptor, made.inode, _forks
     if not part.listens and skt.family in _NOBODY:
         carried.isTrapped = _setTrap(descriptor, skt.family)
     return made
@@ -124,32 +134,85 @@ def isReset(descriptor: int) -> bool:
     return value[:4] != bytes(4) and value[4:] == bytes(4)
 
 
-def _isSprung(part: Any, events: list[tuple[int, int]]) -> bool:
-    # A socket that waits for an answer to its SYN has not hung up.
-    return part.isTrapped and any(each & _HUP and not each & _ERR for _, each in events)
-
-
-def isUsed(part: Any) -> bool:
+def isUsed(part: Connection, watch: _Watch | None = None) -> bool:
     """
     Return whether something that knows of no SDP has read from a descriptor of a connection, or written to
     it: bytes are missing then.
+
+    @param watch: An object that polls one of them, if there is one.
     """
-    if part.held is not None:
-        return _isSprung(part, part.held.poll(0))
-    if not part.isTrapped or _inodeOf(part.descriptor) != part.inode:
-        return False
-    poller = _poll()
-    poller.register(part.descriptor, 0)
-    return _isSprung(part, poller.poll(0))
+    if watch is None:
+        watch = part.held
+    if watch is None:
+        if _inodeOf(part.descriptor) != part.inode:
+            return False
+        watch = _poll()
+        watch.register(part.descriptor, 0)
+    # A socket that waits for an answer to its SYN has not hung up.
+    return part.isTrapped and any(each & _HUP and not each & _ERR for _, each in watch.poll(0))
 
 
-def isElsewhere(part: Any) -> bool:
+def elsewhere(parts: Iterable[Connection]) -> dict[int, str]:
     """
-    Return whether other processes alone have the descriptors of a connection.
+    Return which of some connections other processes may use: where a descriptor of each is in /proc, by the
+    inode of its socket.  Those that no process can have that was forked are not looked for.
     """
-    if part.held is None or not part.held.poll(0):
-        return False
-    return all(_inodeOf(int(each)) != part.inode for each in os.listdir("/proc/self/fd"))
+    wanted = {f"socket:[{each.inode}]": each.inode for each in parts if each.forks != _forks}
+    found: dict[int, str] = {}
+    processes: set[str] = set()
+    # One may have ended meanwhile, and left its descriptors to one that was not listed yet.
+    for _ in range(_SCANS if wanted else 0):
+        before, processes = processes, {each for each in os.listdir("/proc") if each.isdecimal()}
+        if len(found) == len(wanted) or processes <= before:
+            break
+        for process in processes - {str(os.getpid())}:
+            found.update(_shown(f"/proc/{process}/fd", wanted))
+    return found
+
+
+def _shown(folder: str, wanted: dict[str, int]) -> dict[int, str]:
+    found = {}
+    # Those of other users, and those that have ended.
+    with suppress(OSError):
+        for each in os.listdir(folder):
+            with suppress(OSError):
+                inode = wanted.get(os.readlink(f"{folder}/{each}"))
+                if inode is not None:
+                    found[inode] = f"{folder}/{each}"
+    return found
+
+
+def isElsewhere(part: Connection, found: dict[int, str]) -> bool:
+    """
+    Return whether other processes have a descriptor of a connection.
+
+    @param found: The answer of L{elsewhere}.
+    """
+    if part.inode in found:
+        return True
+    # Of those that were not forked by os.fork() only this is known.
+    return part.kept < 0 and _isOpen(part) and not _isHere(part)
+
+
+def _isOpen(part: Connection) -> bool:
+    return part.held is not None and bool(part.held.poll(0))
+
+
+def _isHere(part: Connection) -> bool:
+    # Whether this process has a descriptor that is not our own.
+    numbers = (int(each) for each in os.listdir("/proc/self/fd"))
+    return any(each != part.kept and _inodeOf(each) == part.inode for each in numbers)
+
+
+def _isHeld(part: Connection) -> bool:
+    # Whether a descriptor is open that is not our own.
+    if part.kept < 0:
+        return _isOpen(part)
+    with suppress(OSError):
+        if part.holder and os.readlink(part.holder) == f"socket:[{part.inode}]":
+            return True
+    part.holder = elsewhere([part]).get(part.inode, "")
+    return bool(part.holder) or _isHere(part)
 
 
 def _inodeOf(descriptor: int) -> int:
@@ -194,7 +257,8 @@ def found(skt: Any, descriptor: int) -> Offloaded | None:
             _letGo(part)
     made = _byDescriptor[descriptor] = Offloaded(descriptor, part)
     offloaded[descriptor] = skt
-    part.descriptor = descriptor
+    if _inodeOf(part.descriptor) != part.inode:
+        part.descriptor = descriptor
     return made
 
 
@@ -211,7 +275,7 @@ def detach(skt: Any, it: Offloaded) -> None:
     if others:
         offloaded[descriptor] = others.pop()
         return
-    if len(_detached) >= DETACHED:
+    if len(_detached) >= limits.BLOCKING_DETACHED:
         del _detached[next(iter(_detached))]
     _detached[descriptor] = it
 
@@ -226,8 +290,14 @@ def close(it: Offloaded) -> Connection | Listening | None:
     offloaded.pop(it.descriptor, None)
     _byDescriptor.pop(it.descriptor, None)
     _detached.pop(it.descriptor, None)
-    if part is not None and part.sockets == 1 and part.held is None:
+    if part is None:
+        return None
+    if part.sockets == 1 and part.held is None:
         _byInode.pop(it.inode, None)
+    elif not part.listens and part.descriptor == it.descriptor:
+        # Another one of it tells from now on whether it blocks, and whether it is used.
+        others = (number for number, each in _byDescriptor.items() if each.part is part)
+        part.descriptor = next(others, -1)
     return part
 
 
@@ -243,7 +313,7 @@ class leaving:
         """
         self._descriptor, self._it = descriptor, it
         self._part: Any = None
-        self._watch: Any = None
+        self._watch: select.epoll | None = None
         self._isAborted = False
 
     def __enter__(self) -> None:
@@ -263,71 +333,94 @@ class leaving:
         self._part = part
         if it is not None:
             close(it)
-            isLast = part.sockets == 1 and not part.listens
-            if isLast and it.inode == inode:
-                self._watch = _epoll()
-                self._watch.register(descriptor, 0)
-                self._isAborted = isReset(descriptor) or _isSprung(part, self._watch.poll(0))
+            if part.listens or part.sockets != 1 or it.inode != inode:
+                return
+            self._watch = _epoll()
+            self._watch.register(descriptor, 0)
+        self._isAborted = isUsed(part, self._watch) or (it is not None and isReset(descriptor))
+        if part.forks != _forks and part.kept < 0 and not self._isAborted:
+            # Its state outlives the process that uses it last.
+            part.kept = os.dup(descriptor)
 
     def __exit__(self, *_: object) -> None:
         part, watch = self._part, self._watch
         if part is None:
             return
-        if part.held is not None:
-            if not part.held.poll(0):
-                _release(part)
-        elif watch is not None and watch.poll(0) and not self._isAborted:
-            with part.loop:
-                _hold(part, watch)
-        else:
+        if part.held is None and (self._isAborted or watch is None or not watch.poll(0)):
             part.drop(self._isAborted)
-        if watch is not None and part.held is not watch:
-            watch.close()
+            if watch is not None:
+                watch.close()
+            return
+        with part.loop:
+            if watch is not None:
+                _hold(part, watch)
+            if self._isAborted:
+                _release(part, True)
+            else:
+                _settle(part)
 
 
-def _hold(part: Any, watch: Any) -> None:
-    if len(_held) >= HELD:
-        _release(_held[0], True)
+def _hold(part: Connection, watch: select.epoll) -> None:
+    loop = part.loop
+    if len(loop.held) >= limits.BLOCKING_HELD:
+        _release(next(iter(loop.held)), True)
     part.held = watch
     _byInode[part.inode] = part
-    loop = part.loop
-    if all(each.loop is not loop for each in _held):
-        loop.reactor.callLater(HELD_SECONDS, _look, loop)
+    loop.held[part] = None
+    if loop.looking is None:
+        loop.looking = loop.reactor.callLater(limits.BLOCKING_HELD_SECONDS, _look, loop)
         loop.disturb()
-    _held.append(part)
 
 
-def _letGo(part: Any) -> None:
-    part.held.close()
-    part.held = None
-    _held.remove(part)
+def _settle(part: Connection) -> None:
+    # Whether that is the end, in order or not, of what only descriptors have.
+    if _isHeld(part):
+        if isUsed(part):
+            _release(part, True)
+        return
+    # Nobody is left who could still use it.
+    isAborted = isUsed(part)
+    _forget(part)
+    # A process whose descriptors are not shown may have it.
+    if isAborted or not _isOpen(part):
+        _release(part, isAborted)
 
 
-def letAllGo(loop: Any) -> None:
+def _forget(part: Connection) -> None:
+    if part.kept >= 0:
+        _close(part.kept)
+        part.kept = -1
+
+
+def _letGo(part: Connection) -> None:
+    watch, part.held = part.held, None
+    if watch is not None:
+        watch.close()
+    _forget(part)
+    part.loop.held.pop(part, None)
+
+
+def letAllGo(loop: BlockingLoop) -> None:
     """
-    A loop has closed its connections.
+    A loop has closed its connections, or has none in this process.
     """
-    for part in tuple(_held):
-        if part.loop is loop:
-            _letGo(part)
+    for part in tuple(loop.held):
+        _letGo(part)
 
 
-def _release(part: Any, isAborted: bool = False) -> None:
+def _release(part: Connection, isAborted: bool = False) -> None:
     _letGo(part)
     _byInode.pop(part.inode, None)
     part.drop(isAborted)
 
 
-def _look(loop: Any) -> None:
+def _look(loop: BlockingLoop) -> None:
     # Nothing tells when another process closes what it has.
-    mine = [part for part in _held if part.loop is loop]
-    for part in mine:
-        if not part.held.poll(0):
-            _release(part)
-        elif isUsed(part):
-            _release(part, True)
-    if mine:
-        loop.reactor.callLater(HELD_SECONDS, _look, loop)
+    loop.looking = None
+    for part in tuple(loop.held):
+        _settle(part)
+    if loop.held:
+        loop.looking = loop.reactor.callLater(limits.BLOCKING_HELD_SECONDS, _look, loop)
 
 
 def keep(descriptors: Iterable[Any]) -> None:
@@ -361,6 +454,7 @@ __all__ = [
     "Offloaded",
     "close",
     "detach",
+    "elsewhere",
     "found",
     "isElsewhere",
     "isUsed",

@@ -20,17 +20,22 @@ from collections.abc import Callable
 from math import ceil
 from threading import Lock, RLock, active_count, get_ident
 from time import monotonic
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.error import ConnectionDone
 from twisted.python import log
 from twisted.python.failure import Failure
 
-from twisted_ib.blocking.descriptors import isElsewhere, isUsed, letAllGo
+from twisted_ib.blocking.descriptors import elsewhere, isElsewhere, isUsed, letAllGo
 from twisted_ib.blocking.waiter import NoLock, Waiter
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.reactor.loop import EPOLL_EVERY, progress
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IDelayedCall
+
+    from twisted_ib.blocking.connection import Connection
 
 #: Seconds that the loop may be without a leader while threads wait: longer than a thread takes between a
 #: receive and the next, shorter than a person notices.
@@ -199,6 +204,8 @@ class BlockingLoop:
     @ivar sleeping: Whether the leader sleeps, without the lock.
     @ivar forked: Whether this process is a child of the one that has the devices.
     @ivar closed: Whether L{close} was called: there is nothing left to close.
+    @ivar held: Connections that descriptors alone have, the oldest first; C{looking}: the call that looks
+        after them, or L{None}.
     @ivar orphans: Connections whose sockets were never closed, which the next turn closes.
     """
 
@@ -209,6 +216,8 @@ class BlockingLoop:
         self.driven = self.reactor._loop
         self.sleeping = self.forked = self.closed = False
         self.orphans: deque[Any] = deque()
+        self.held: dict[Connection, None] = {}
+        self.looking: IDelayedCall | None = None
         self.owner = get_ident()
         self._leader = 0
         self._leaderReady: Callable[[], object] | None = None
@@ -485,11 +494,13 @@ class BlockingLoop:
 
     def _closeConnections(self) -> None:
         # As a kernel closes the sockets of a process: their peers get an end of stream, no reset.
-        for channel in channelsOf(self.reactor):
-            for user in tuple(channel.users):
-                if (connection := getattr(user, "protocol", None)) is not None:
-                    # Cut off is what another process has too, and bytes that others read or wrote.
-                    connection.close(isUsed(connection) or isElsewhere(connection))
+        users = [user for channel in channelsOf(self.reactor) for user in channel.users]
+        protocols: list[Connection | None] = [getattr(user, "protocol", None) for user in users]
+        connections = [each for each in protocols if each is not None]
+        found = elsewhere(connections)
+        for each in connections:
+            # Cut off is what another process has too, and bytes that others read or wrote.
+            each.close(isElsewhere(each, found) or isUsed(each))
 
     def _isUnsent(self) -> bool:
         return any(
@@ -534,6 +545,7 @@ def _forked() -> None:
     _making = Lock()
     if _loop is not None:
         _loop.forked = True
+        letAllGo(_loop)
         _loop.lock = NoLock()
         _loop = None
 

@@ -104,6 +104,12 @@ class TraitTests(EveryKindTestCase):
         for device, address in ((packets, ADDRESS), (streams, STREAMS)):
             self.assertEqual((device.gid, device.gids()), (gidNumber(address), [address]))
 
+    def test_unknownHost(self) -> None:
+        """
+        Where the resolver alone knows names, there is nothing to be said of one that it does not.
+        """
+        self.assertEqual(self.each(lambda device: device.unknownHost("nobody")), [""] * 4)
+
     def test_pathKnown(self) -> None:
         """
         An address names one HCA among hosts, so its path is known; among processes all HCAs share it, and
