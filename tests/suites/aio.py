@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -59,9 +58,6 @@ ROUNDS = 3
 MOST_ALONE = 60
 #: How long a process may take to end when its tests have, seconds.
 EXIT_SECONDS = 10
-#: As C{unittest} reports a test that has not passed.
-_FAILED = re.compile(r"^(?:FAIL|ERROR): \S+ \((\S+)\)", re.M)
-_RAN = re.compile(r"^Ran (\d+) tests?", re.M)
 
 
 @frozen
@@ -157,7 +153,7 @@ class Outcome:
     What became of some tests.
 
     @ivar count: How many ran.
-    @ivar results: By name C{"passed"}, C{"failed"} or C{"skipped"}; of the interpreter's, those that failed.
+    @ivar results: By name C{"passed"}, C{"failed"} or C{"skipped"}.
     @ivar reasons: Of those that failed, why.
     """
 
@@ -191,6 +187,14 @@ class Outcome:
             if of == "CollectReport" and outcome == "passed":
                 continue
             self.add(part["nodeid"], outcome, _reason(part) if outcome == "failed" else "")
+
+    def readLines(self, path: Path) -> None:
+        """
+        Take in what L{tests.suites.written} has written.
+        """
+        for line in path.read_text().splitlines() if path.exists() else ():
+            result, test = json.loads(line)
+            self.add(test, result)
 
     def join(self, other: Outcome) -> None:
         """
@@ -295,21 +299,20 @@ class Suites:
             TMPDIR=str(base / "tmp"),
             TWISTED_IB_RUN_DIR=str(base / "run"),
         )
-        python, where, program = sys.executable, base, ["-m", "unittest", "-v", *tests]
+        results = base / "results"
+        python, where = sys.executable, base
+        program = ["-m", "tests.suites.written", str(results), *tests]
         if name != "interpreter":
             python = str(self.environment / name / "bin" / "python")
             where, program = self._pytest(name, base, tests)
         command = [python, *ON_LOOP, f"--reactor={loop}", *program] if isOurs else [python, *program]
         with open(base / "log", "w") as log:
-            self._wait(command, base / "results", cwd=where, env=environment, stdout=log, stderr=log)
+            self._wait(command, results, cwd=where, env=environment, stdout=log, stderr=log)
         outcome = Outcome()
         if name == "interpreter":
-            said = (base / "log").read_text()
-            for each in _FAILED.findall(said):
-                outcome.add(each, "failed")
-            outcome.count = sum(map(int, _RAN.findall(said)))
+            outcome.readLines(results)
         else:
-            outcome.read(base / "results")
+            outcome.read(results)
         return outcome
 
     def _wait(self, command: list[str], results: Path, **how: Any) -> None:
@@ -395,8 +398,8 @@ def compare(suites: Suites, name: str) -> int:
             seconds[which] += time.monotonic() - began
     for which, side in sides.items():
         print(f"{name}: {which}: {_counts(side)}; {seconds[which]:.0f} s", flush=True)
-    # Of the interpreter's only what fails has a name.
-    complete = name != "interpreter" or ours.count == theirs.count
+    # What neither runs does not differ.
+    hasRun = all(side.having("passed") for side in sides.values())
     steady, unsteady = settle(suites, name, theirs, ours)
     for each in unsteady:
         print(f"    differed, and not again: {each}")
@@ -407,8 +410,8 @@ def compare(suites: Suites, name: str) -> int:
         if result == "failed" and each not in steady:
             print(f"    fails on both: {each}: {ours.reasons.get(each, '')}")
     ended = f"{theirs.having('failed')} and {ours.having('failed')} fail after that"
-    print(f"{name}: {len(steady)} differences; {ended}{'' if complete else '; not all ran'}", flush=True)
-    return len(steady) + (not complete) + (not theirs.count)
+    print(f"{name}: {len(steady)} differences; {ended}{'' if hasRun else '; NOTHING PASSED'}", flush=True)
+    return len(steady) + (not hasRun)
 
 
 def _counts(outcome: Outcome) -> str:

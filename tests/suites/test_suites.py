@@ -10,7 +10,7 @@ import sys
 from io import StringIO
 from pathlib import Path
 from typing import Any
-from unittest import mock
+from unittest import TestCase, mock
 
 from twisted._version import __version__ as TWISTED
 from twisted.python.reflect import namedAny
@@ -45,6 +45,31 @@ class Fake:
         outcome = compare.Outcome()
         outcome.results[compare.plain(names[0])] = ("failed" if self.fails[run] else "ok", "")
         return outcome
+
+
+class Sample(TestCase):
+    """
+    Tests for L{tests.suites.written}; by no name that trial takes for a test.
+    """
+
+    def passes(self) -> None:
+        """
+        Pass.
+        """
+
+    def fails(self) -> None:
+        """
+        Fail in a part, and pass in another.
+        """
+        for number in range(2):
+            with self.subTest(number):
+                self.assertEqual(number, 0)
+
+    def isLeftOut(self) -> None:
+        """
+        Is skipped.
+        """
+        self.skipTest("as it should")
 
 
 def outcome(**kinds: str) -> compare.Outcome:
@@ -356,6 +381,37 @@ class LoopSuitesTests(SynchronousTestCase):
         results = {"b.py": "failed", "a.py::x": "failed", "a.py::y": "passed", "a.py::z": "skipped"}
         self.assertEqual((found.results, found.count), (results, 4))
         self.assertEqual(found.reasons, {"b.py": "no module", "a.py::x": "left behind"})
+
+    def test_interpreter(self) -> None:
+        """
+        The interpreter's tests have a line each: those that passed, failed in a part, and were left out.
+        """
+        path = Path(self.mktemp()).absolute()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        names = [f"{__name__}.Sample.{each}" for each in ("passes", "fails", "isLeftOut", "none")]
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.suites.written", str(path), *names],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=aio.ROOT,
+            check=False,
+        )
+        self.assertEqual(done.returncode, 1)
+        found = aio.Outcome()
+        found.readLines(path)
+        self.assertEqual([found.having(each) for each in ("passed", "failed", "skipped")], [1, 2, 1])
+
+    def test_nothingPassed(self) -> None:
+        """
+        If nothing passed, or nothing ran, nothing was compared: that is a fault, and it is said.
+        """
+        for results in ({}, {"x": "failed"}, {"x": "skipped"}):
+            suites: Any = mock.Mock()
+            suites.parts.return_value = [["x"]]
+            suites.run.side_effect = lambda *of, results=results: aio.Outcome(len(results), dict(results))
+            with mock.patch("sys.stdout", StringIO()) as said:
+                self.assertEqual(aio.compare(suites, "interpreter"), 1)
+            self.assertIn("NOTHING PASSED", said.getvalue())
 
     def settled(self, alone: dict[str, list[str]]) -> tuple[list[str], list[str], list[tuple[bool, str]]]:
         """
