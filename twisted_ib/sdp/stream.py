@@ -100,7 +100,7 @@ class Stream(StreamSender):
             self.direct = False
             extensions = self.extensions = Extensions(self)
             # What memory is advertised, and what of it was read, is not said there.
-            self.words.cells[self.slot + 1] = UNKNOWN
+            self.words.cells[self.slot] = UNKNOWN
         return extensions
 
     # -- receiving (consumer of the queue pair)
@@ -170,7 +170,7 @@ class Stream(StreamSender):
             written = self.written
             if written is not None:
                 self.written = None
-                length = len(written)
+                length = self.writtenLength
                 machine, queuePair = self.machine, self.queuePair
                 sequence = machine.sequence + 1
                 if (
@@ -490,7 +490,7 @@ class Stream(StreamSender):
         if self.slot:
             # Inlines closeWords().
             self.words.free.append(self.slot)
-            self.words.cells[self.slot] = 0
+            self.words.cells[self.slot - 1] = 0
             self.words, self.slot = NO_WORDS, 0
         self.pendingControl = None
         self.ending = False

@@ -65,7 +65,9 @@ class StreamSender:
     @ivar ending: Whether a DisConn is due and not in the medium yet.
     @ivar disconnSent: Whether the DisConn is numbered: nothing may follow it.
     @ivar reading: Whether the application reads.
-    @ivar words: Where what is left of it is said if this process dies, and C{slot} the index there.
+    @ivar words: Where what is left of it is said if this process dies, and C{slot} the index there of the
+        second cell.
+    @ivar writtenLength: That of C{written}, for as long as there is one.
     @ivar bufferSize: As of L{SDPTransport<twisted_ib.sdp.transport.SDPTransport>}.
     @ivar held: Input that arrived while it did not: bytes, filled places, then perhaps the end of stream
         (L{None}) or the loss (an exception); L{None} if there is nothing.
@@ -97,6 +99,7 @@ class StreamSender:
         "thread",
         "words",
         "written",
+        "writtenLength",
     )
 
     # Defaults of most connections; a transport has a dictionary for those that change.
@@ -125,7 +128,7 @@ class StreamSender:
         self.append: Any = None
         self.written: bytes | None = None
         self.words: LastWords = NO_WORDS
-        self.slot = 0
+        self.slot = self.writtenLength = 0
         self.room = self.batch = -1
         self.corked = self.delivering = self.direct = self.ending = self.reading = False
         self.pendingControl: deque[tuple[int, bytes, int]] | None = None
@@ -240,13 +243,14 @@ class StreamSender:
         if data.__class__ is bytes and _ident() == self.thread:
             length = len(data)
             # A longer one is not sent as it is, and whoever is to be paused by it is told in this turn.
-            if self.direct and 0 < length <= _MESSAGE:
+            if self.direct and length <= _MESSAGE and length:
                 device = self.channel.device
                 batch = device.batch
                 if self.batch != batch:
                     self.batch = batch
                     self.written = data
-                    self.words.cells[self.slot + 1] = self.machine.sequence + 1
+                    self.writtenLength = length
+                    self.words.cells[self.slot] = self.machine.sequence + 1
                     if not self.delivering:
                         device.writers.append(self)
                     return
@@ -271,7 +275,7 @@ class StreamSender:
             if data is None:
                 continue
             writer.written = None
-            length = len(data)
+            length = writer.writtenLength
             machine, queuePair = writer.machine, writer.queuePair
             sequence = machine.sequence + 1
             if (
@@ -287,7 +291,7 @@ class StreamSender:
                 header = _pack(_DATA, 0, receives, length + 16, sequence & M32, received & M32)
                 if not queuePair.path.post(SEND | queuePair.remote, header, data, length):  # type: ignore[union-attr]
                     queuePair.keep(header, data, length)
-                    writer.words.cells[writer.slot + 1] = sequence
+                    writer.words.cells[writer.slot] = sequence
             else:
                 writer.send(data)
 
@@ -325,7 +329,7 @@ class StreamSender:
         buffer = self.buffer
         if buffer is None:
             buffer = self.buffer = SendBuffer()
-            self.words.cells[self.slot + 1] = UNKNOWN
+            self.words.cells[self.slot] = UNKNOWN
             self.append = buffer.pieces.append
             self.direct = False
         elif self.room >= 0:
@@ -422,7 +426,7 @@ class StreamSender:
                 return
             self.buffer = self.append = None
             if self.extensions is None:
-                self.words.cells[self.slot + 1] = self.machine.sequence
+                self.words.cells[self.slot] = self.machine.sequence
         if self.corked or self.queuePair.pending is not None:
             return
         # DisConn goes behind all data and all SrcAvails (OpenIB sdp_send.c sdp_send_ctrl_disconnect).
@@ -463,7 +467,7 @@ class StreamSender:
         """
         if self.slot:
             self.words.free.append(self.slot)
-            self.words.cells[self.slot] = 0
+            self.words.cells[self.slot - 1] = 0
             self.words, self.slot = NO_WORDS, 0
 
     def sayUnread(self, isUnread: bool) -> None:
@@ -472,7 +476,7 @@ class StreamSender:
         """
         if self.words is not NO_WORDS:
             remote = self.queuePair.remote
-            self.words.cells[self.slot] = remote | UNREAD if isUnread else remote
+            self.words.cells[self.slot - 1] = remote | UNREAD if isUnread else remote
 
     # -- control messages
 
