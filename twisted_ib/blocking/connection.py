@@ -443,7 +443,7 @@ class Connection:
                 loop.own()
             self._turns = turns
             # Of a batch of its own: Stream.write and DeviceProgress.flush, without what they ask.
-            stream.written = data
+            stream.written, stream.writtenLength = data, len(data)
             stream.postWritten([stream])
             device = stream.channel.device
             if stream.corked or loop.sleeping:

@@ -289,8 +289,8 @@ def _join(
     words = getattr(stream.queuePair.path, "lastWords", None)
     if words is not None and words.free:
         stream.words, stream.slot = words, words.free.pop()
-        words.cells[stream.slot + 1] = 0
-        words.cells[stream.slot] = message.localQPN
+        words.cells[stream.slot] = 0
+        words.cells[stream.slot - 1] = message.localQPN
     longest = stream.queuePair.path.messageBytes - BSDH_BYTES  # type: ignore[union-attr]
     if longest < limits.INLINE_MESSAGE:
         stream.longest = longest

@@ -101,7 +101,8 @@ class Stream:
     @ivar thread: The id of the thread that may use it.
     @ivar connection: The CM's connection.
     @ivar room: Bytes that may be gathered before a write takes the slow path; below zero every write does.
-    @ivar written: The first write of the batch, if it is still to be sent, or L{None}.
+    @ivar written: The first write of the batch, if it is still to be sent, or L{None}; C{writtenLength}: its
+        octets.
     @ivar corked: Whether this turn's C{endOfBatch} is still to come.
     @ivar pendingControl: Control messages waiting for credits: (id, body, flags); L{None} if there are none.
     @ivar extensions: Zero copy, modes and urgent data, or L{None} if unused.
@@ -117,7 +118,7 @@ class Stream:
     @ivar ending: Whether a DisConn is due and not in the medium yet.
     @ivar disconnSent: Whether the DisConn is numbered: nothing may follow it.
     @ivar reading: Whether the application reads.
-    @ivar words: Where what is left of it is said if this process dies, and C{slot} the index there.
+    @ivar words: Where the rest of it is said if this process dies; C{slot}: its second cell's index there.
     @ivar bufferSize: As of L{SDPTransport<twisted_ib.sdp.transport.SDPTransport>}.
     @ivar held: Input that arrived while it did not: bytes, filled places, then perhaps the end of stream
         (L{None}) or the loss (an exception); L{None} if there is nothing.
@@ -149,6 +150,7 @@ class Stream:
         "thread",
         "words",
         "written",
+        "writtenLength",
     )
 
     # Defaults of most connections; a transport has a dictionary for those that change.
@@ -177,7 +179,7 @@ class Stream:
         self.append: Any = None
         self.written: bytes | None = None
         self.words: LastWords = NO_WORDS
-        self.slot = 0
+        self.slot = self.writtenLength = 0
         self.room = self.batch = -1
         self.corked = self.delivering = self.direct = self.ending = self.reading = False
         self.pendingControl: deque[tuple[int, bytes, int]] | None = None
@@ -272,13 +274,14 @@ class Stream:
         if data.__class__ is bytes and _ident() == self.thread:
             length = len(data)
             # A longer one is not sent as it is, and whoever is to be paused by it is told in this turn.
-            if self.direct and 0 < length <= _MESSAGE:
+            if self.direct and length <= _MESSAGE and length:
                 device = self.channel.device
                 batch = device.batch
                 if self.batch != batch:
                     self.batch = batch
                     self.written = data
-                    self.words.cells[self.slot + 1] = self.machine.sequence + 1
+                    self.writtenLength = length
+                    self.words.cells[self.slot] = self.machine.sequence + 1
                     if not self.delivering:
                         device.writers.append(self)
                     return
@@ -303,7 +306,7 @@ class Stream:
             if data is None:
                 continue
             writer.written = None
-            length = len(data)
+            length = writer.writtenLength
             machine, queuePair = writer.machine, writer.queuePair
             sequence = machine.sequence + 1
             if (
@@ -319,7 +322,7 @@ class Stream:
                 header = _pack(_DATA, 0, receives, length + 16, sequence & M32, received & M32)
                 if not queuePair.path.post(SEND | queuePair.remote, header, data, length):  # type: ignore[union-attr]
                     queuePair.keep(header, data, length)
-                    writer.words.cells[writer.slot + 1] = sequence
+                    writer.words.cells[writer.slot] = sequence
             else:
                 writer.send(data)
 
@@ -357,7 +360,7 @@ class Stream:
         buffer = self.buffer
         if buffer is None:
             buffer = self.buffer = SendBuffer()
-            self.words.cells[self.slot + 1] = UNKNOWN
+            self.words.cells[self.slot] = UNKNOWN
             self.append = buffer.pieces.append
             self.direct = False
         elif self.room >= 0:
@@ -454,7 +457,7 @@ class Stream:
                 return
             self.buffer = self.append = None
             if self.extensions is None:
-                self.words.cells[self.slot + 1] = self.machine.sequence
+                self.words.cells[self.slot] = self.machine.sequence
         if self.corked or self.queuePair.pending is not None:
             return
         # DisConn goes behind all data and all SrcAvails (OpenIB sdp_send.c sdp_send_ctrl_disconnect).
@@ -495,7 +498,7 @@ class Stream:
         """
         if self.slot:
             self.words.free.append(self.slot)
-            self.words.cells[self.slot] = 0
+            self.words.cells[self.slot - 1] = 0
             self.words, self.slot = NO_WORDS, 0
 
     def sayUnread(self, isUnread: bool) -> None:
@@ -504,7 +507,7 @@ class Stream:
         """
         if self.words is not NO_WORDS:
             remote = self.queuePair.remote
-            self.words.cells[self.slot] = remote | UNREAD if isUnread else remote
+            self.words.cells[self.slot - 1] = remote | UNREAD if isUnread else remote
 
     # -- control messages
 
@@ -596,7 +599,7 @@ class Stream:
             self.direct = False
             extensions = self.extensions = Extensions(self)
             # The advertised memory, and how much of it was read, are not said there.
-            self.words.cells[self.slot + 1] = UNKNOWN
+            self.words.cells[self.slot] = UNKNOWN
         return extensions
 
     # -- receiving (consumer of the queue pair)
@@ -666,7 +669,7 @@ class Stream:
             written = self.written
             if written is not None:
                 self.written = None
-                length = len(written)
+                length = self.writtenLength
                 machine, queuePair = self.machine, self.queuePair
                 sequence = machine.sequence + 1
                 if (
@@ -987,7 +990,7 @@ class Stream:
         if self.slot:
             # Inlines closeWords().
             self.words.free.append(self.slot)
-            self.words.cells[self.slot] = 0
+            self.words.cells[self.slot - 1] = 0
             self.words, self.slot = NO_WORDS, 0
         self.pendingControl = None
         self.ending = False

@@ -36,7 +36,7 @@ class LastWords:
     The words of one side about its ends of the streams of a path.
 
     @ivar cells: Where they are; without shared memory, and behind the last slot, nobody reads them.
-    @ivar free: The indices of the free slots, of which 0 is none.
+    @ivar free: The indices of the second cells of the free slots; 0 is none.
     """
 
     __slots__ = ("cells", "free")
@@ -46,7 +46,7 @@ class LastWords:
         @param cells: Zeroed, from C{start} on L{limits.LAST_WORDS} slots of two.
         """
         self.cells: Cells = [0, 0] if cells is None else cells
-        self.free: list[int] = [] if cells is None else slots(start)[::-1]
+        self.free: list[int] = [] if cells is None else [index + 1 for index in reversed(slots(start))]
 
     def silence(self) -> None:
         """

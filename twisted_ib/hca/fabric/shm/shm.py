@@ -105,7 +105,7 @@ class SharedMemoryFabric(HotPaths):
         #: The paths that this side dialled, by GUID.
         self._paths: dict[int, Any] = {}
         #: Of the paths that are gone.
-        self._octetsBefore: list[tuple[int, int]] = []
+        self._octetsBefore = 0, 0
         #: The accepting end of the latest path from this HCA to itself.
         self._ownCall: Any = None
         self._detached: list[Any] = []
@@ -641,8 +641,7 @@ class SharedMemoryFabric(HotPaths):
             if path.busy:
                 self._detached.append(path)
             else:
-                self._octetsBefore.append(path.octets())
-                self._octetsBefore = [_sum(self._octetsBefore)]
+                self._octetsBefore = _sum([self._octetsBefore, path.octets()])
                 path.close()
         self._over = bool(self._detached)
         return n
@@ -711,7 +710,7 @@ class SharedMemoryFabric(HotPaths):
         See L{Fabric.octets<twisted_ib.hca.fabric.base.fabric.Fabric.octets>}.
         """
         paths = {*self.paths(), *self._detached}
-        return _sum([*self._octetsBefore, *(path.octets() for path in paths)])
+        return _sum([self._octetsBefore, *(path.octets() for path in paths)])
 
     def forked(self) -> None:
         """
