@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPWireError, WireError
@@ -36,6 +36,9 @@ from twisted_ib.sdp.protocol.wire import (
 )
 from twisted_ib.sdp.stream import Stream
 from twisted_ib.sdp.streamrdma import READ_DEPTH
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.base.lastwords import LastWords
 
 #: CM response timeout code: 0.54 s.
 CM_RESPONSE_TIMEOUT = 17
@@ -286,7 +289,7 @@ def _join(
     if message.responderResources < READ_DEPTH:
         stream.reads = message.responderResources
     stream.queuePair.connect(connection.destination, message.localQPN, message)
-    words = getattr(stream.queuePair.path, "lastWords", None)
+    words: LastWords | None = getattr(stream.queuePair.path, "lastWords", None)
     if words is not None and words.free:
         stream.words, stream.slot = words, words.free.pop()
         words.cells[stream.slot] = 0

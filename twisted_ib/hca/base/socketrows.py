@@ -10,7 +10,7 @@ Pure: objects in, lists of plain values out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from attrs import define
 
@@ -114,18 +114,41 @@ def sourcesOf(reactor: Any) -> list[Callable[[], Iterable[Row]]]:
     return found
 
 
+class Decision(Protocol):
+    """
+    Why a transport was chosen, and when.
+    """
+
+    @property
+    def rule(self) -> object:
+        """
+        The rule that has decided.
+        """
+
+    @property
+    def fallback(self) -> object:
+        """
+        Why it was not what the rule wants.
+        """
+
+    asked: float | None
+    decided: float | None
+    connected: float | None
+
+
 def noWhy(user: Any) -> None:
     """
     Return L{None}: without the switch every transport was chosen explicitly.
     """
 
 
-def values(row: Row, device: str | None, why: Any) -> list[Any]:
+def values(row: Row, device: str | None, why: Decision | None) -> list[Any]:
     """
-    @param why: its C{Why}, or L{None} if its transport was chosen explicitly.
+    @param why: its L{Decision}, or L{None} if its transport was chosen explicitly.
     @return: the values of L{COLUMNS}.
     """
-    rule, fallback, times = EXPLICIT, None, [None, None, None]
+    rule, fallback = EXPLICIT, None
+    times: list[float | None] = [None, None, None]
     if why is not None:
         # The end of a long rule: the line number stands there.
         rule = str(why.rule)[-limits.SOCKET_RULE :]

@@ -8,7 +8,7 @@ events to listeners, by service and address, and to the users of connections.  T
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, ResourceLimitError, ServiceInUseError
@@ -38,6 +38,11 @@ from twisted_ib.hca.connection.path import ANY_PATH
 from twisted_ib.hca.connection.rdmacm import PortSpace, textOf, unpackAddress
 from twisted_ib.hca.host.addresses import freePort, normalise
 from twisted_ib.hca.memory.keys import DrawnAhead
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twisted_ib.hca.device.device import Device
 
 #: Offsets of the IP version and the destination address in private data, by port space: SDP's Hello
 #: (IBTA vol. 1 annex A4).
@@ -114,7 +119,7 @@ class Services:
     The services and connections of one device.
     """
 
-    def __init__(self, device: Any, randomBits: Any) -> None:
+    def __init__(self, device: Device, randomBits: Callable[[int], int]) -> None:
         """
         @param randomBits: returns a number of that many unpredictable bits.
         """

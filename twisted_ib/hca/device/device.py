@@ -77,6 +77,7 @@ from twisted_ib.hca.wire.headers import PSN_MASK
 
 if TYPE_CHECKING:
     from twisted_ib.hca.capture.capture import Capture
+    from twisted_ib.hca.device.addressing.fabric import IDeviceFabric
     from twisted_ib.hca.host.queryserver import QueryServer
     from twisted_ib.hca.mad.sa.client import SAClient
 
@@ -219,7 +220,7 @@ class Device(DeviceProgress):
             self._trace(self.capture)
         _devices.add(self)
 
-    def _join(self, fabric: Any) -> None:
+    def _join(self, fabric: IDeviceFabric) -> None:
         self.fabric = fabric
         self.traits = traits = fabric.traits
         # The port of an adapter of a subnet may have one already.

@@ -9,7 +9,7 @@ closes, or whose process dies, leaves nothing behind.
 from __future__ import annotations
 
 from collections.abc import Sized
-from typing import Any
+from typing import TYPE_CHECKING
 
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
@@ -18,13 +18,16 @@ from twisted_ib.hca.queues.completion import CompletionQueue
 from twisted_ib.hca.queues.sharedreceive import SharedReceiveQueue
 from twisted_ib.hca.services.address import AddressHandle, AddressVector
 
+if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import IDevice
+
 
 class Objects:
     """
     The tables of one device.
     """
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: IDevice) -> None:
         self._device = device
         self.completionQueues: set[CompletionQueue] = set()
         self.sharedReceiveQueues: set[SharedReceiveQueue] = set()

@@ -5,10 +5,13 @@ The progress of a device: batches of what is sent and of what has arrived.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.device.addressing.fabric import IDeviceFabric
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -25,7 +28,7 @@ class DeviceProgress:
     @ivar wanted: Called when there is something to do outside of L{progress}, or L{None}.
     """
 
-    fabric: Any
+    fabric: IDeviceFabric
 
     def __init__(self) -> None:
         self.turns = 0

@@ -9,6 +9,7 @@ connection management, C{pma} performance management, C{vendor} OpenIB's ping.
 Besides:
 
   - C{attributes}: management attributes, each a class with its layout
+  - C{device}: the device, as the agents see it
   - C{sa}: the client of subnet administration
   - C{user}: the MADs of a program at a port
 """

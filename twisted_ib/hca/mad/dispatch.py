@@ -63,6 +63,7 @@ from twisted_ib.hca.wire.mad.mad import (
 )
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.mad.device import IManagedDevice
     from twisted_ib.hca.services.address import AddressVector
     from twisted_ib.hca.services.datagramform import DatagramForm
 
@@ -213,7 +214,7 @@ class Agents:
     The agents of one device, and the requests that they have sent.
     """
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: IManagedDevice) -> None:
         """
         @param device: has C{check}, C{count}, C{datagramForm}, C{gid}, C{partitions}, C{paths}, C{port},
             C{randomBits}, C{timers} and C{traits}.

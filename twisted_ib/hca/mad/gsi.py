@@ -6,12 +6,15 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib.hca.mad.dispatch import ReceivedMAD
 from twisted_ib.hca.wire.cm import REQ, SIDR_REQ
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION
 from twisted_ib.hca.wire.mad.mad import CM_VERSION, HEADER_BYTES, MAD_BYTES, SEND
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.mad.device import IManagedDevice
 
 #: Unsolicited CM requests (REQ, SIDR_REQ) that are queued, over which the oldest is dropped; and how many are
 #: processed at the end of a batch.
@@ -40,7 +43,7 @@ class CMAgent:
 
     __slots__ = ("_device", "_queues", "requests")
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: IManagedDevice) -> None:
         """
         @param device: an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>} with C{mads}, C{cm} and
             C{markDirty}.

@@ -8,7 +8,7 @@ from then on.  The 32-bit counters and those of 64 bits are set apart, as in ada
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import evolve
 
@@ -44,6 +44,9 @@ from twisted_ib.hca.wire.mad.mad import (
     Mad,
     decodeMAD,
 )
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.mad.device import IManagedDevice
 
 VERSION: Final = 1
 #: Bits of ClassPortInfo's CapabilityMask: PortSelect may be all ports; PortCountersExtended, and the same
@@ -265,7 +268,7 @@ class PerformanceAgent:
     PortXmitData and PortRcvData are 0 on a fabric that counts no octets.
     """
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: IManagedDevice) -> None:
         """
         @param device: has C{mads}, C{clock} and C{statistics}.
         """

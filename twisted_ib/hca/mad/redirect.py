@@ -8,7 +8,7 @@ which says where they are served.  Its peers repeat the request there, and send 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attrs import evolve
 
@@ -19,6 +19,9 @@ from twisted_ib.hca.mad.attributes.classportinfo import RESPONSE_TIME, ClassPort
 from twisted_ib.hca.wire.grh import isMulticast
 from twisted_ib.hca.wire.mad.classes import TRANSFER_HEADERS, RMPPHeader
 from twisted_ib.hca.wire.mad.mad import REDIRECTED, Mad
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.mad.device import IManagedDevice
 
 #: Redirections that a device remembers; over it that which was not used for longest is forgotten.
 MAD_REDIRECTIONS = 1024
@@ -60,7 +63,7 @@ def redirectionOf(mad: Mad, key: int, hasLIDs: bool) -> Redirection | None:
     return Redirection(found, info.redirectQP, info.redirectQKey, info.redirectTC, info.redirectFL)
 
 
-def redirecting(request: Mad, device: Any, queuePair: Any, capabilities: int) -> Mad:
+def redirecting(request: Mad, device: IManagedDevice, queuePair: Any, capabilities: int) -> Mad:
     """
     @param queuePair: a UD queue pair in RTR or RTS.
     @param capabilities: CapabilityMask of the class.

@@ -29,6 +29,7 @@ from twisted_ib.hca.wire.mad.mad import RESPONSE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.timers import Timer
+    from twisted_ib.hca.mad.device import IManagedDevice
     from twisted_ib.hca.mad.requests import ReceivedMAD, Request
 
 #: Transfers of one device that are sent, and as many that peers send without having been asked.
@@ -211,7 +212,7 @@ class Transfers:
         @param agents: L{Agents<twisted_ib.hca.mad.dispatch.Agents>}.
         """
         self.agents = agents
-        self.device = agents.device
+        self.device: IManagedDevice = agents.device
         self._sending: dict[Key, Sending] = {}
         self._receiving: dict[Key, Receiving] = {}
         self._complete: OrderedDict[Key, Receiving] = OrderedDict()

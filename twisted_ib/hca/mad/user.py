@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import evolve, frozen
 
@@ -37,6 +37,7 @@ from twisted_ib.hca.wire.mad.mad import (
 )
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.mad.device import IManagedDevice
     from twisted_ib.hca.mad.requests import ReceivedMAD, Request
 
 #: Agents of one program at a port (Linux user_mad.c, IB_UMAD_MAX_AGENTS).
@@ -91,7 +92,7 @@ class UserPort:
     One program's agents at a port, and what they have received.
     """
 
-    def __init__(self, device: Any, readable: Callable[[bool], object]) -> None:
+    def __init__(self, device: IManagedDevice, readable: Callable[[bool], object]) -> None:
         """
         @param device: has C{count}, C{datagramForm}, C{mads}.
         @param readable: called with whether there is something to L{receive}, when that changes.

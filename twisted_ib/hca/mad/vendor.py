@@ -4,7 +4,7 @@ The vendor class of OpenIB's ping: whether a port's QP1 answers (infiniband-diag
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import evolve
 
@@ -18,6 +18,9 @@ from twisted_ib.hca.wire.mad.mad import (
     Mad,
     decodeMAD,
 )
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.mad.device import IManagedDevice
 
 #: rdma-core C{libibmad/mad.h}: IB_VENDOR_OPENIB_PING_CLASS, IB_OPENIB_OUI.
 PING: Final = 0x32
@@ -59,7 +62,7 @@ class PingAgent:
     Answers pings.
     """
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: IManagedDevice) -> None:
         """
         @param device: has C{mads} and C{name}.
         """

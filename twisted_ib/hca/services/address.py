@@ -14,7 +14,7 @@ program may send, see the completion and destroy the handle at once.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
@@ -25,6 +25,9 @@ from twisted_ib.hca.base.refcount import RefCounted
 from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.memory.memory import ProtectionDomain
 from twisted_ib.hca.wire.grh import isMulticast
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import IDevice
 
 #: Datagrams of one device that wait, for their path or for room on it: 16 MiB.
 DATAGRAMS_WAITING = 4096
@@ -242,7 +245,7 @@ class AddressPaths:
     @ivar waiting: datagrams that wait, in all of them together.
     """
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: IDevice) -> None:
         self.device = device
         self.waiting = 0
         self._byKey: dict[int, AddressPath] = {}
@@ -316,7 +319,7 @@ class AddressHandle(RefCounted):
 
     kind = "address handle"
 
-    def __init__(self, pd: ProtectionDomain, vector: AddressVector, device: Any) -> None:
+    def __init__(self, pd: ProtectionDomain, vector: AddressVector, device: IDevice) -> None:
         """
         @param pd: the protection domain, which must be that of the queue pair.
         @param device: has C{addressPaths} and C{traits}.

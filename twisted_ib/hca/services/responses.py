@@ -24,6 +24,7 @@ from twisted_ib.hca.base.operation import ABSENT, ACKNOWLEDGE, NAK_REMOTE_ACCESS
 from twisted_ib.hca.services.operations.operation import Response
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import IDevice
     from twisted_ib.hca.services.work import WorkQueues
 
 
@@ -53,7 +54,7 @@ class ResponseScheduler:
 
     __slots__ = ("_device", "_isDirty", "_turn", "_waiting", "used")
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: IDevice) -> None:
         self._device = device
         self._turn = self.used = 0
         self._waiting: OrderedDict[ResponseQueue, None] = OrderedDict()

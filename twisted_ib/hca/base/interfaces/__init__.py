@@ -6,12 +6,14 @@ the seam.
 
 Modules:
 
+  - C{device}: the device, as what is in it sees it
   - C{fabric}: a fabric, and its directory
   - C{owner}: the device, as its fabric sees it
   - C{path}: the paths to a peer
   - C{roles}: what crosses the seams
 """
 
+from twisted_ib.hca.base.interfaces.device import IDevice
 from twisted_ib.hca.base.interfaces.fabric import (
     IAddressDirectory,
     IDirectory,
@@ -29,6 +31,7 @@ __all__ = [
     "BoundQueuePair",
     "Buffer",
     "IAddressDirectory",
+    "IDevice",
     "IDirectory",
     "IFabric",
     "IFabricConnections",

@@ -4,7 +4,7 @@ A fabric, as its device sees it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zope.interface import Attribute, Interface
@@ -193,7 +193,7 @@ class IHostDirectory(IDirectory):
         @return: L{None} if that cannot be verified now.
         """
 
-    def members(group: int) -> Collection[int]:
+    def members(group: int) -> tuple[int, ...]:
         """
         @return: the GUIDs of a multicast group's HCAs, perhaps with this one; immutable.  The same object
             while nothing has changed.

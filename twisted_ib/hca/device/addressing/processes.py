@@ -38,6 +38,7 @@ from twisted_ib.hca.services.address import AddressPath
 from twisted_ib.hca.wire.grh import guidGID, isMulticast
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.device.addressing.fabric import IResolvingDevice
     from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
 
 #: HCAs whose paths are being resolved at a time for one device.
@@ -60,7 +61,7 @@ class MulticastGroup:
     # the copies.
     __slots__ = ("_device", "_members", "_ways", "alive", "gid")
 
-    def __init__(self, device: Any, gid: int) -> None:
+    def __init__(self, device: IResolvingDevice, gid: int) -> None:
         self._device = device
         #: The group's MGID.
         self.gid = gid
@@ -124,7 +125,7 @@ class ProcessResolution(Resolution):
     The paths of one device to HCAs of this host, and its multicast groups.
     """
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: IResolvingDevice) -> None:
         super().__init__(device)
         #: The device's GUID.
         self.guid: int = device.guid

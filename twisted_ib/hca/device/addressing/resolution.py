@@ -17,6 +17,7 @@ from twisted_ib.hca.wire.grh import DETH_BYTES, isMulticast
 from twisted_ib.hca.wire.headers import IMMEDIATE
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.device.addressing.fabric import IResolvingDevice
     from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
 
 #: Bytes from the DETH on, at most.
@@ -30,7 +31,7 @@ class Resolution:
     @ivar takesDatagrams: whether the device ever had UD queue pairs.
     """
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: IResolvingDevice) -> None:
         self.takesDatagrams = False
         self._device = device
         self._attached: dict[int, dict[StreamQueuePair, None]] = {}
@@ -163,7 +164,7 @@ class Resolution:
             targets = [queuePair for queuePair in self._attached.get(group, ()) if takesDatagrams(queuePair)]
         else:
             target = device.queuePairs.get(number)
-            targets = [target] if takesDatagrams(target) else []
+            targets = [target] if target is not None and takesDatagrams(target) else []
         # Dropped silently, and counted: UD has no acknowledgements (IBTA vol. 1 9.8.3; Linux rxe_recv.c).
         if not targets:
             device.count("datagrams_unclaimed")

@@ -17,6 +17,7 @@ from twisted_ib.hca.device.addressing.processes import PendingPaths, ProcessReso
 from twisted_ib.hca.services.address import AddressPath
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.device.addressing.fabric import IResolvingDevice
     from twisted_ib.hca.queues.queuepair import StreamQueuePair
 
 #: IBTA vol. 1 4.1.1: the lower half of a GID is the GUID, and the upper half is not 0.
@@ -33,7 +34,7 @@ class LIDPath:
 
     __slots__ = ("_device", "_generation", "_guid", "_isHere", "lid", "path")
 
-    def __init__(self, device: Any, lid: int, guid: int, path: Any) -> None:
+    def __init__(self, device: IResolvingDevice, lid: int, guid: int, path: Any) -> None:
         self._device = device
         self._guid = guid
         self._generation = device.fabric.generation
@@ -118,7 +119,7 @@ class SubnetResolution(ProcessResolution):
     The paths of one device to ports of its subnet, and its multicast groups, by their LIDs.
     """
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: IResolvingDevice) -> None:
         super().__init__(device)
         self._lidPaths: dict[int, LIDPath] = {}
 

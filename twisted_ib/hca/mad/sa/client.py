@@ -47,6 +47,7 @@ from twisted_ib.hca.wire.mad.mad import GET, REPORT, UNSUPPORTED_METHOD_ATTRIBUT
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.timers import Timer
+    from twisted_ib.hca.mad.device import IManagedDevice
     from twisted_ib.hca.mad.requests import ReceivedMAD
 
 #: A Notice of subnet administration has the GID of its issuer behind it (IBTA vol. 1 13.4.8.2).
@@ -145,7 +146,7 @@ class SAClient:
     The client of one device.
     """
 
-    def __init__(self, device: Any, address: Callable[[], AddressVector] | None = None) -> None:
+    def __init__(self, device: IManagedDevice, address: Callable[[], AddressVector] | None = None) -> None:
         """
         @param device: has C{clock}, C{closed}, C{count}, C{datagramForm}, C{gid}, C{mads}, C{name}, C{port}
             and C{timers}.

@@ -21,6 +21,7 @@ from twisted_ib.hca.wire.mad.administration import BUSY
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.timers import Timer
+    from twisted_ib.hca.mad.device import IManagedDevice
     from twisted_ib.hca.mad.requests import ReceivedMAD, Request
     from twisted_ib.hca.services.address import AddressVector
     from twisted_ib.hca.wire.mad.mad import Mad
@@ -146,7 +147,7 @@ class Exchanges:
     @ivar unaddressed: those that wait for a subnet manager.
     """
 
-    def __init__(self, device: Any, agent: Any, address: Callable[[], AddressVector]) -> None:
+    def __init__(self, device: IManagedDevice, agent: Any, address: Callable[[], AddressVector]) -> None:
         self.device, self.agent, self.address = device, agent, address
         self.unaddressed: dict[Exchange, None] = {}
 

@@ -24,6 +24,7 @@ from twisted_ib.hca.wire.mad.administration import SAStatus
 if TYPE_CHECKING:
     from twisted_ib.hca.base.timers import Timer
     from twisted_ib.hca.mad.attributes.notice import Notice
+    from twisted_ib.hca.mad.device import IManagedDevice
     from twisted_ib.hca.mad.sa.exchange import Ended, Exchange
     from twisted_ib.hca.wire.mad.mad import Mad
 
@@ -106,7 +107,7 @@ class Registrations:
     See the module.
     """
 
-    def __init__(self, device: Any, send: Send, gid: Callable[[], int]) -> None:
+    def __init__(self, device: IManagedDevice, send: Send, gid: Callable[[], int]) -> None:
         """
         @param device: has C{timers}.
         @param gid: returns the port's own GID.
