@@ -43,7 +43,6 @@ FORKS = {
 #: Classes that nothing but one subclass uses, which is in another module: one class in two places.  The list
 #: only gets shorter; where compiled and interpreted code force one, it is said here.
 CUT = {
-    "AsyncEvents": "_Events",
     "ConnectionTable": "Manager",
     "DeviceProgress": "Device",
     "HotPaths": "SharedMemoryFabric",
