@@ -40,18 +40,17 @@ FORKS = {
     "verbs/c": 3,
     "verbs/pyverbs": 15,
 }
-#: Classes that nothing but one subclass uses, which is in another module: one class in two places.  The list
-#: only gets shorter; where compiled and interpreted code force one, it is said here.
+#: Classes that nothing but one subclass uses, which is in another module: one class in two places.  At most
+#: five, with that subclass and what keeps both apart.
 CUT = {
-    "AsyncEvents": "_Events",
-    "ConnectionTable": "Manager",
-    "DeviceProgress": "Device",
-    "HotPaths": "SharedMemoryFabric",
-    "SocketQueues": "RDSPort",
-    "Stream": "SDPTransport",
-    "Test": "Exchange",
-    "ThreadDirectory": "LoopbackFabric",
+    "ConnectionTable": ("Manager", "all of the CM that is pure, and compiled; a device's is above it"),
+    "DeviceProgress": ("Device", "compiled: what messages pass; a device is none, with interfaces"),
+    "HotPaths": ("SharedMemoryFabric", "compiled: the progress of paths; a fabric is none, with interfaces"),
+    "SocketQueues": ("RDSPort", "compiled: what each datagram passes; a port is none, with interfaces"),
+    "Stream": ("SDPTransport", "compiled: a stream; a transport is none, with two bases and interfaces"),
 }
+#: Classes of no more than one fabric here that a fabric of elsewhere stands on: the tests' toy does.
+SHARED = {"ThreadDirectory": "LoopbackFabric"}
 #: C{type: ignore} comments, by folder.
 IGNORES = {
     "aio": 18,
@@ -230,9 +229,10 @@ class GateTests(SynchronousTestCase):
 
     def test_cut(self) -> None:
         """
-        A class is in one module.
+        A class is in one module, but for those that are listed.
         """
-        self.assertEqual(cut(ROOT), CUT)
+        self.assertEqual(cut(ROOT), {**{name: subclass for name, (subclass, _) in CUT.items()}, **SHARED})
+        self.assertLessEqual(len(CUT), 5)
 
     def test_ignores(self) -> None:
         """

@@ -4,10 +4,8 @@ Two-sided subcommands of C{ib-perf}: messages, and streams.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
-from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
 from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndpoint
 
@@ -15,67 +13,13 @@ from twisted_ib import limits
 from twisted_ib.rdma import RDMAClientEndpoint, RDMAServerEndpoint
 from twisted_ib.reactor import direct
 from twisted_ib.sdp import SDPClientEndpoint, SDPServerEndpoint
-from twisted_ib.tools.perf.link import Link
-from twisted_ib.tools.perf.method import Ask, Test
-from twisted_ib.tools.perf.runs import PingPong, Run, Source, Span
-from twisted_ib.tools.program import ProgramError
+from twisted_ib.tools.perf.method import Test
 
 #: Connection requests queued at the server.
 _BACKLOG = 4 * limits.PERF_CONNECTING
 
 
-class Exchange(Test):
-    """
-    A test with both programs: the server's echoes, or counts.
-    """
-
-    latencyOf = "a round trip: to the server's program and back"
-
-    async def begin(self, ask: Ask, what: str) -> None:
-        """
-        See L{Test.begin}.
-        """
-        await ask(phase=what)
-
-    async def end(self, ask: Ask, moved: int) -> None:
-        """
-        See L{Test.end}.
-        """
-        await ask(sent=moved)
-
-    def latency(self, link: Link, message: bytes, span: Span, counts: defaultdict[int, int]) -> Run:
-        """
-        See L{Test.latency}.
-        """
-        return PingPong(link, message, span, counts)
-
-    def bandwidth(self, link: Link, message: bytes, span: Span) -> Run:
-        """
-        See L{Test.bandwidth}.
-        """
-        return Source(link, message, span)
-
-    async def before(self, link: Link, message: bytes) -> None:
-        """
-        Send one message and check that it comes back unchanged.
-        """
-        pieces: list[bytes] = []
-        whole: Deferred[None] = Deferred()
-
-        def came(data: bytes) -> None:
-            pieces.append(data)
-            # A stream may deliver it in pieces.
-            if sum(map(len, pieces)) >= len(message) and not whole.called:
-                whole.callback(None)
-
-        link.take = came
-        link.transport.write(message)
-        await whole
-        if b"".join(pieces) != message:
-            raise ProgramError(f"{len(message)} bytes came back as others")
-
-
-class Send(Exchange):
+class Send(Test):
     """
     Messages over C{ib:} (SEND, IBTA vol. 1 9.4.1).
     """
@@ -97,7 +41,7 @@ class Send(Exchange):
         return RDMAClientEndpoint(reactor, host, port, device=device, maxMessageSize=limits.PERF_MESSAGE)
 
 
-class SDP(Exchange):
+class SDP(Test):
     """
     Streams over C{sdp:}.
     """
@@ -118,7 +62,7 @@ class SDP(Exchange):
         return SDPClientEndpoint(reactor, host, port, device=device)
 
 
-class TCP(Exchange):
+class TCP(Test):
     """
     Twisted's TCP with TCP_NODELAY, for comparison.
     """

@@ -9,11 +9,13 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndpoint
 
 from twisted_ib.tools.perf.link import Link
 from twisted_ib.tools.perf.parameters import Parameters
-from twisted_ib.tools.perf.runs import Run, Span
+from twisted_ib.tools.perf.runs import PingPong, Run, Source, Span
+from twisted_ib.tools.program import ProgramError
 
 #: The phases of the dialogue: the server echoes, or counts.
 ECHO, COUNT = "echo", "count"
@@ -32,7 +34,7 @@ def pattern(terms: Parameters) -> bytes:
 
 class Test:
     """
-    One subcommand.
+    One subcommand: by default of both programs, of which the server's echoes, or counts.
 
     @cvar latencyOf: The meaning of a latency, for the report.
     @cvar only: The one message size; L{None} for any.
@@ -41,7 +43,7 @@ class Test:
 
     name: str
     summary: str
-    latencyOf: str
+    latencyOf = "a round trip: to the server's program and back"
     only: int | None = None
     hasDevice = True
 
@@ -87,6 +89,7 @@ class Test:
 
         @param what: L{ECHO} or L{COUNT}.
         """
+        await ask(phase=what)
 
     async def end(self, ask: Ask, moved: int) -> None:
         """
@@ -94,6 +97,7 @@ class Test:
 
         @param moved: Bytes sent.
         """
+        await ask(sent=moved)
 
     def latency(self, link: Link, message: bytes, span: Span, counts: defaultdict[int, int]) -> Run:
         """
@@ -101,20 +105,34 @@ class Test:
 
         @param counts: Receives the number of messages per latency, in nanoseconds.
         """
-        raise NotImplementedError
+        return PingPong(link, message, span, counts)
 
     def bandwidth(self, link: Link, message: bytes, span: Span) -> Run:
         """
         Return a run of messages sent as fast as possible.
         """
-        raise NotImplementedError
+        return Source(link, message, span)
 
     async def before(self, link: Link, message: bytes) -> None:
         """
-        Prepare a connection before L{latency}, outside the measured time.
+        Send one message and check that it comes back unchanged, outside the measured time.
 
-        @raise ProgramError: Data was corrupted.
+        @raise ProgramError: It does not.
         """
+        pieces: list[bytes] = []
+        whole: Deferred[None] = Deferred()
+
+        def came(data: bytes) -> None:
+            pieces.append(data)
+            # A stream may deliver it in pieces.
+            if sum(map(len, pieces)) >= len(message) and not whole.called:
+                whole.callback(None)
+
+        link.take = came
+        link.transport.write(message)
+        await whole
+        if b"".join(pieces) != message:
+            raise ProgramError(f"{len(message)} bytes came back as others")
 
     async def after(self, link: Link, message: bytes) -> None:
         """

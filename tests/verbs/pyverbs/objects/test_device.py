@@ -342,3 +342,49 @@ class ContextTests(VerbsTestCase):
         self.assertEqual((qp_type_to_str(2), qp_type_to_str(7)), ("RC", "Unknown (7)"))
         self.assertEqual((qp_state_to_str(3), qp_state_to_str(8)), ("RTS", "Unknown (8)"))
         self.assertEqual(str(ODPCaps()).count("\n"), 5)
+
+
+class QueueTests(SynchronousTestCase):
+    """
+    The queue of asynchronous events.
+    """
+
+    def test_order(self) -> None:
+        """
+        Events come out in the order they came in, with their objects.
+        """
+        events = verbsDevice.AsyncEvents()
+        self.assertIsNone(events.take())
+        events.add(EventType.COMM_EST, "a")
+        events.add(EventType.CQ_ERR, "b")
+        self.assertEqual(len(events), 2)
+        self.assertEqual(events.take(), (EventType.COMM_EST, "a"))
+        self.assertEqual(events.take(), (EventType.CQ_ERR, "b"))
+        self.assertIsNone(events.take())
+
+    def test_bound(self) -> None:
+        """
+        Too many events are counted, and the oldest stay.
+        """
+        events = verbsDevice.AsyncEvents()
+        for number in range(limits.ASYNC_EVENTS + 3):
+            events.add(EventType.COMM_EST, number)
+        self.assertEqual((len(events), events.lost), (limits.ASYNC_EVENTS, 3))
+        self.assertEqual(events.take(), (EventType.COMM_EST, 0))
+        events.add(EventType.COMM_EST, "late")
+        self.assertEqual(events.lost, 3)
+
+    def test_forget(self) -> None:
+        """
+        The events of an object go with it: of that object, not of one that is equal.
+        """
+        events = verbsDevice.AsyncEvents()
+        one: list[int] = []
+        two: list[int] = []
+        for element in (one, two, one):
+            events.add(EventType.QP_FATAL, element)
+        events.forget(one)
+        self.assertEqual(len(events), 1)
+        found = events.take()
+        assert found is not None
+        self.assertIs(found[1], two)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import sys
+from collections import deque
 from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import Any
@@ -16,9 +17,10 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import attrs
 
+from twisted_ib import limits
 from twisted_ib.errors import UnknownDeviceError
 from twisted_ib.hca.base import attributes
-from twisted_ib.hca.base.events import AsyncEvents, EventType
+from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.device import device
 from twisted_ib.hca.device.registry import deviceNames, place, traitsOf
@@ -138,31 +140,62 @@ class AsyncEvent(PyverbsObject):
 
 
 #: The event queues of each device's contexts, for the events of the device itself.
-_contexts: WeakKeyDictionary[device.Device, WeakSet[_Events]] = WeakKeyDictionary()
+_contexts: WeakKeyDictionary[device.Device, WeakSet[AsyncEvents]] = WeakKeyDictionary()
 
 
-class _Events(AsyncEvents):
-    # AsyncEvents has no slot for weak references; a WeakSet needs one.
-    __slots__ = ("__weakref__", "pipe")
+class AsyncEvents:
+    """
+    The queue of one context's events.
+
+    An object with events has an attribute C{onEvent}: L{None}, or a function of the L{EventType} and the
+    object, such as L{AsyncEvents.add}.
+
+    @ivar lost: events dropped because the queue was full.
+    @ivar pipe: readable while there are events, or L{None}.
+    """
+
+    __slots__ = ("__weakref__", "_events", "lost", "pipe")
 
     def __init__(self) -> None:
-        super().__init__()
+        self._events: deque[tuple[EventType, Any]] = deque()
+        self.lost = 0
         self.pipe: ReadablePipe | None = None
 
+    def __len__(self) -> int:
+        return len(self._events)
+
     def add(self, kind: EventType, element: Any) -> None:
-        super().add(kind, element)
+        """
+        Append an event.
+        """
+        # The oldest stay: the first error explains those after it.  Peers can cause events, so the queue is
+        # bounded.
+        if len(self._events) >= limits.ASYNC_EVENTS:
+            self.lost += 1
+        else:
+            self._events.append((kind, element))
         self.settle()
 
     def take(self) -> tuple[EventType, Any] | None:
-        taken = super().take()
+        """
+        Remove and return the oldest event and its object, or L{None}.
+        """
+        taken = self._events.popleft() if self._events else None
         self.settle()
         return taken
 
     def forget(self, element: Any) -> None:
-        super().forget(element)
+        """
+        Remove the events of a destroyed object.
+        """
+        # Linux uverbs releases the events of a destroyed object too: no program may be handed a dead one.
+        self._events = deque(event for event in self._events if event[1] is not element)
         self.settle()
 
     def settle(self) -> None:
+        """
+        Make C{pipe} readable, or not.
+        """
         if self.pipe is not None:
             if len(self):
                 self.pipe.set()
@@ -170,6 +203,9 @@ class _Events(AsyncEvents):
                 self.pipe.clear()
 
     def close(self) -> None:
+        """
+        Close C{pipe}.
+        """
         if self.pipe is not None:
             self.pipe.close()
 
@@ -224,7 +260,7 @@ class Context(VerbsObject):
             self._device = hub.open(cmid.device.name, cmid.device.address)
             self.name = self._device.name
         # One queue per context, as each has an async_fd of its own in C.
-        self._events = _Events()
+        self._events = AsyncEvents()
         _contexts.setdefault(self._device, WeakSet()).add(self._events)
         # Set again by each context of the device: it is a function without state.
         self._device.onEvent = _deviceEvent
