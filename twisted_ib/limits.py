@@ -82,6 +82,11 @@ CM_CONNECTIONS_PER_PATH = 1 << 16
 #: The least time, in seconds, that an answer may take where no message is lost (RFC 9293 section 3.8.3, R2 of
 #: a SYN: 3 minutes): the peer's process lives, but may be short of CPU.
 CM_ANSWER_SECONDS = 180.0
+#: Connections that both ends knew and that have ended, of whose ids a REP or RTU that was overtaken draws no
+#: REJ; above it the oldest is forgotten.
+CM_ENDED = 8192
+#: For so long, in seconds: the longest time after which we repeat a message that draws one.
+CM_ENDED_SECONDS = 9.0
 #: Events that wait for the consumer; above it new REQs are dropped, and the peer repeats them
 #: (IBTA vol. 1 12.6.5).
 CM_EVENTS = 131072

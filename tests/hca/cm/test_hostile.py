@@ -19,6 +19,7 @@ from twisted_ib.hca.cm.machine import Connection, Event, State
 from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.wire import cm
 from twisted_ib.hca.wire.cm import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU, SIDR_REP, SIDR_REQ
+from twisted_ib.hca.wire.cm.codes import MessageKind
 
 
 class HostileTests(SynchronousTestCase):
@@ -79,25 +80,84 @@ class HostileTests(SynchronousTestCase):
             send(net.b, DREQ(1, passive.localID, 0x1001), "a"), [DREP(passive.localID, 1, bytes(224))]
         )
         self.assertEqual(send(net.b, DREQ(3, 4, 5), "x"), [DREP(4, 3, bytes(224))])
-        for unknown in (RTU(3, 4), MRA(3, 4), REJ(3, 4), DREP(3, 4), LAP(3, 4)):
+        for unknown in (MRA(3, 4), REJ(3, 4), DREP(3, 4), LAP(3, 4)):
             self.assertEqual(send(net.b, unknown, "a"), [])
         self.assertEqual(passive.state, State.ESTABLISHED)
 
     def test_nobodysID(self) -> None:
         """
-        Who accepts what nobody has here is told so, once for each REP: reason 6, invalid communication ID.
-        Not of one that was open and has just ended, whose peer knows.
+        Who accepts, or confirms, what nobody has here is told so, once for each REP or RTU: reason 6, invalid
+        communication ID.
         """
         net = Net()
-        (reject,) = send(net.b, REP(3, 4), "a")
-        assert isinstance(reject, REJ)
-        told = reject.localCommunicationID, reject.remoteCommunicationID
-        self.assertEqual((told, reject.messageRejected, reject.reason), ((4, 3), 1, 6))
-        active, passive = net.open()
-        mine, yours = active.localID, passive.localID
+        for message, kind in ((REP(3, 4), MessageKind.REP), (RTU(3, 4), MessageKind.OTHER)):
+            (reject,) = send(net.b, message, "a")
+            assert isinstance(reject, REJ)
+            told = reject.localCommunicationID, reject.remoteCommunicationID
+            self.assertEqual((told, reject.messageRejected, reject.reason), ((4, 3), kind, 6))
+
+    def test_overtaken(self) -> None:
+        """
+        A REP or RTU of a connection that was open and has ended draws nothing, whoever ended it, for a while
+        after TIMEWAIT too: its sender knows.
+        """
+        for ends in (0, 1):
+            net = Net()
+            pair = net.open()
+            mine, yours = (each.localID for each in pair)
+            pair[ends].disconnect(net.now)
+            net.wait(limits.CM_ENDED_SECONDS - 0.1)
+            self.assertEqual((len(net.a._timewait), len(net.b._timewait)), (0, 0))
+            self.assertEqual(send(net.a, REP(yours, mine), "b", net.now), [])
+            self.assertEqual(send(net.b, RTU(mine, yours), "a", net.now), [])
+            net.wait(0.1)
+            for table, message in ((net.a, REP(yours, mine)), (net.b, RTU(mine, yours))):
+                (reject,) = send(table, message, "x", net.now)
+                self.assertIsInstance(reject, REJ)
+
+    def test_ended(self) -> None:
+        """
+        Of more connections than CM_ENDED the oldest are forgotten, and those whose time is over.
+        """
+        net = Net()
+        pairs = [net.open(number + 1) for number in range(5)]
+        self.patch(limits, "CM_ENDED", 3)
+        for active, _ in pairs:
+            active.disconnect(net.now)
+            net.wait(0.1)
+            self.assertLessEqual(len(net.b.ended), 3)
+        told = [len(send(net.b, RTU(each.localID, yours.localID), "a", net.now)) for each, yours in pairs]
+        self.assertEqual(told, [1, 1, 0, 0, 0])
+        active, _ = net.open(6)
+        net.wait(limits.CM_ENDED_SECONDS)
         active.disconnect(net.now)
         net.pump()
-        self.assertEqual((send(net.a, REP(yours, mine), "b"), send(net.b, RTU(mine, yours), "a")), ([], []))
+        self.assertEqual(len(net.b.ended), 1)
+
+    def test_confirmedTooLate(self) -> None:
+        """
+        A passive side that has gone without a word: whoever confirms its REP hears of it at once.
+        """
+        net = Net()
+        active, passive = net.request()
+        passive.accept(REP(), net.now)
+        net.pump()
+        net.lose[REJ] = 1
+        passive.abandon(net.now)
+        net.pump()
+        active.ready(net.now)
+        net.pump()
+        self.assertEqual(net.carried, [("a", REQ), ("b", REP), ("b", REJ), ("a", RTU), ("b", REJ)])
+        self.assertEqual(net.kinds("a"), [Event.REPLY, Event.DISCONNECTED])
+
+    def test_quiet(self) -> None:
+        """
+        Where a process begins on an address, an RTU may mean the one that was there before: no word of it.
+        """
+        net = Net()
+        net.b.quietUntil = 9.0
+        self.assertEqual(send(net.b, RTU(3, 4), "a", 8.9), [])
+        self.assertEqual(len(send(net.b, RTU(3, 4), "a", 9.0)), 1)
 
     def test_repeatedID(self) -> None:
         """

@@ -28,7 +28,7 @@ from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.peer import Peer
 from twisted_ib.hca.cm.sidr import Lookup, Lookups
 from twisted_ib.hca.cm.states import COUNTERS, Event, Input, State
-from twisted_ib.hca.cm.timers import Deadlines, Timewait, answerSeconds
+from twisted_ib.hca.cm.timers import Deadlines, Ended, Timewait, answerSeconds
 from twisted_ib.hca.cm.transitions import HALF_OPEN, askAgain
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.wire.cm import (
@@ -79,6 +79,8 @@ class ConnectionTable:
     @ivar pack: serializes every message for the medium, see L{keepLengths}.
     @ivar draw: draws a communication id; where no stranger can send it is the number of a queue pair.
     @ivar lookups: SIDR exchanges.
+    @ivar ended: ids that draw no REJ.
+    @ivar quietUntil: until then an RTU may mean a process that had this address before us, and draws no REJ.
     @ivar accepted: connections whose REP was sent and whose RTU is awaited, by their queue pair number.
     @ivar events: queue of L{nextEvent}.
     @ivar outputs: queue of L{nextOutput}; a user that must put one back does so with C{appendleft}.
@@ -112,6 +114,8 @@ class ConnectionTable:
         self.arm, self.disarm = self._deadlines.set, self._deadlines.clear
         self.lookups = Lookups(self, randomBits)
         self._timewait = Timewait()
+        self.ended = Ended()
+        self.quietUntil = 0.0
         take: dict[type[AnyMessage], _Take] = {
             REQ: self._takeREQ,
             REP: self._takeREP,
@@ -409,11 +413,9 @@ class ConnectionTable:
     def _takeREP(self, source: Any, message: REP, now: float) -> None:
         connection = self._find(source, message)
         if connection is None:
-            number = message.remoteCommunicationID
-            if number not in self._connections and number not in self._timewait.ids:
-                # Linux cm.c cm_rep_handler does so too.  A passive side that was away cannot learn otherwise
-                # that we gave up before its REP came; an id in TIMEWAIT was known to both ends.
-                self._refuse(source, message, MessageKind.REP, RejectReason.INVALID_COMMUNICATION_ID)
+            # Linux cm.c cm_rep_handler does so too.  A passive side that was away cannot learn otherwise that
+            # we gave up before its REP came.
+            self._disown(source, message, MessageKind.REP, now)
             return
         # A repeated REP: the state machine repeats the RTU or MRA.
         if connection.remoteID:
@@ -472,10 +474,12 @@ class ConnectionTable:
 
     def _takeRTU(self, source: Any, message: RTU, now: float) -> None:
         connection = self._find(source, message)
-        # One for an id that nobody has is no sign: a DREQ may have overtaken it.
-        if connection is None or connection.feed(_RTU, message, now):
-            return
-        if connection.state is not State.ESTABLISHED:  # Repeated there, see CM_READY_REPEATS.
+        if connection is None:
+            # Its sender would wait for data on what it takes for open.
+            if now >= self.quietUntil:
+                self._disown(source, message, MessageKind.OTHER, now)
+        elif not connection.feed(_RTU, message, now) and connection.state is not State.ESTABLISHED:
+            # Repeated there, see CM_READY_REPEATS.
             self.counters["unexpected"] += 1
 
     def _takeDREQ(self, source: Any, message: DREQ, now: float) -> None:
@@ -538,13 +542,18 @@ class ConnectionTable:
         if not connection.feed(given, message, now):
             self.counters["unexpected"] += 1
 
-    def _refuse(self, source: Any, message: REQ | REP, kind: MessageKind, reason: RejectReason) -> None:
+    def _disown(self, source: Any, message: REP | RTU, kind: MessageKind, now: float) -> None:
+        number = message.remoteCommunicationID
+        if number not in self._connections and not self.ended.isKnown(number, now):
+            self._refuse(source, message, kind, RejectReason.INVALID_COMMUNICATION_ID)
+
+    def _refuse(self, source: Any, message: REQ | REP | RTU, kind: MessageKind, reason: RejectReason) -> None:
         reject = REJ(
             remoteCommunicationID=message.localCommunicationID,
             messageRejected=kind,
             reason=reason,
         )
-        if isinstance(message, REP):
+        if not isinstance(message, REQ):
             reject.localCommunicationID = message.remoteCommunicationID
         self.send((source, reject.attribute, self.pack(reject)))
 
@@ -575,6 +584,7 @@ class ConnectionTable:
         peer.startTimewait(key)
         expiry = now + connection.ackSeconds
         self._timewait.add((expiry, connection.localID, peer, key, connection.localQPN))
+        self.ended.add(connection.localID, now)
 
     def _endTimewait(self) -> None:
         _, _, ending, key, localQPN = self._timewait.pop()

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
+from twisted_ib import limits
 from twisted_ib.hca.wire.cm import timeoutSeconds
 
 #: Cancelled deadlines that the heap may hold beyond as many as are valid.
@@ -171,6 +173,40 @@ class Timewait:
         self.heap = [ended for ended in self.heap if ended[2] is not peer]
         heapify(self.heap)
         self.ids = {ended[1] for ended in self.heap}
+
+
+class Ended:
+    """
+    Ids of connections that both ends knew: a REP or RTU for one of them was only overtaken by what ended it,
+    and its sender knows of the end.  They outlast TIMEWAIT, which reserves numbers and is as short as a path.
+    """
+
+    __slots__ = ("_times",)
+
+    def __init__(self) -> None:
+        self._times: dict[int, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def add(self, localID: int, now: float) -> None:
+        """
+        Remember one, in place of those whose time is over, and of the oldest where there are too many.
+        """
+        times = self._times
+        times.pop(localID, None)  # At the end again: they are in the order of their times.
+        while times:
+            oldest = next(iter(times))
+            if len(times) < limits.CM_ENDED and times[oldest] + limits.CM_ENDED_SECONDS > now:
+                break
+            del times[oldest]
+        times[localID] = now
+
+    def isKnown(self, localID: int, now: float) -> bool:
+        """
+        @return: whether an id is one of them.
+        """
+        return now < self._times.get(localID, -inf) + limits.CM_ENDED_SECONDS
 
 
 @lru_cache(maxsize=1024)  # 32 times 32; connections keep what it gives.

@@ -233,6 +233,8 @@ class Device(DeviceProgress):
         # the kernel has identified.
         if traits.proof is Proof.ANSWER:
             self.cm.limitHalfOpen(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
+            # Sessions of a process that has just ended here may be meant still (RFC 9293 3.6.1, quiet time).
+            self.cm.quietUntil = self.clock() + limits.CM_ENDED_SECONDS
         if traits.privateBytes.isExact:
             self.cm.keepLengths()
         self.cm.lossless = traits.proof is not Proof.ANSWER

@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.hcas import settle
 from tests.hca.memorylink import Wire, deviceOn
+from twisted_ib import limits
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, gidOf
@@ -231,6 +232,22 @@ class DescriptionTests(PacketTestCase):
         local = Device("lo0", self.clock.seconds, LoopbackFabric)
         self.addCleanup(local.close)
         self.assertNotIn("icrc", local.describe())
+
+
+class BegunTests(PacketTestCase):
+    """
+    A device that has just been opened.
+    """
+
+    def test_quiet(self) -> None:
+        """
+        For a while no RTU draws a REJ that may mean a process which had this address before.
+        """
+        self.clock.advance(5.0)
+        self.assertEqual(self.device(HERE).cm.quietUntil, 5.0 + limits.CM_ENDED_SECONDS)
+        local = Device("lo0", self.clock.seconds, LoopbackFabric)
+        self.addCleanup(local.close)
+        self.assertEqual(local.cm.quietUntil, 0.0)
 
 
 class ClosedTests(PacketTestCase):
