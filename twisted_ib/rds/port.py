@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet import error
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -41,6 +41,10 @@ from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import LOWEST_PORT
 from twisted_ib.rds.receiving import ReceiveQueue
 from twisted_ib.rds.socketrdma import SocketRDMA
+
+if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
+
 
 #: Bytes that one socket may hold back for one congested destination; they do not count as
 #: C{RDS_SEND_BUDGET}.
@@ -605,7 +609,7 @@ class RDSPort(SocketRDMA, ReceiveQueue):
 
 
 def listenRDS(
-    reactor: Any,
+    reactor: ReactorBase,
     port: int,
     protocol: Any,
     interface: str = "",
