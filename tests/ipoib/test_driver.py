@@ -13,10 +13,10 @@ from zope.interface.verify import verifyObject
 from tests.ipoib.pairs import BROADCAST, PKEY, OnLoopback, OnPackets, OnSharedMemory, OnSubnet
 from twisted_ib import limits
 from twisted_ib.errors import DeviceError, HCAError, QueuePairError
-from twisted_ib.hca.base.interfaces import IConsumer, IDatagramConsumer
 from twisted_ib.hca.base.port import PortChange
 from twisted_ib.hca.connection.interfaces import IConnectionUser, IServiceListener
 from twisted_ib.hca.host import libc
+from twisted_ib.hca.queues.consumers import IConsumer, IDatagramConsumer
 from twisted_ib.ipoib.driver import Driver
 from twisted_ib.ipoib.protocol.interfaces import IMachineDriver
 

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from threading import get_ident
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from twisted.internet import interfaces
@@ -41,6 +41,10 @@ from twisted_ib.internet.localports import LocalPorts
 from twisted_ib.internet.logcontext import callInContext
 from twisted_ib.internet.readers import Readers, readersOf
 from twisted_ib.internet.waiting import threadsNeedInterpreter, yieldCPU
+
+if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
+
 
 #: Seconds that a closed connection waits for the peer's part of the closing (OFED C{sdp.h},
 #: SDP_FIN_WAIT_TIMEOUT, "like TCP_FIN_TIMEOUT").
@@ -487,7 +491,7 @@ onOpened: list[Callable[[DeviceChannel], object]] = []
 _reactors: WeakSet[Any] = WeakSet()
 
 
-def _channelsIn(reactor: Any) -> dict[str, DeviceChannel]:
+def _channelsIn(reactor: ReactorBase) -> dict[str, DeviceChannel]:
     channels: dict[str, DeviceChannel] | None = getattr(reactor, readers.CHANNELS, None)
     if channels is None:
         channels = {}
@@ -496,7 +500,9 @@ def _channelsIn(reactor: Any) -> dict[str, DeviceChannel]:
     return channels
 
 
-def channelFor(reactor: Any, name: str | None = None, bound: str = "", peer: str = "") -> DeviceChannel:
+def channelFor(
+    reactor: ReactorBase, name: str | None = None, bound: str = "", peer: str = ""
+) -> DeviceChannel:
     """
     Return the channel of a device in a reactor.
 

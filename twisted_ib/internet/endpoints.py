@@ -26,6 +26,7 @@ from zope.interface import implementer
 from twisted_ib.internet.addresses import checkPort, parseBindAddress, splitBinding, withPort
 
 if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
     from twisted.internet.interfaces import Binding
 
 
@@ -41,7 +42,7 @@ class ServerEndpoint:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: ReactorBase,
         port: int | Binding,
         backlog: int = 50,
         interface: str = "",
@@ -98,7 +99,7 @@ class ClientEndpoint:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: ReactorBase,
         host: str,
         port: int,
         timeout: float | None = 30,

@@ -10,7 +10,11 @@ reactor gets those of L{Readers} while a device is in it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
+
 
 _METHODS = ("getReaders", "removeAll")
 #: The attribute of a reactor that holds its channels by device name.  A table here would keep the reactor
@@ -18,7 +22,7 @@ _METHODS = ("getReaders", "removeAll")
 CHANNELS = "_hcaChannels"
 
 
-def channelsOf(reactor: Any) -> list[Any]:
+def channelsOf(reactor: ReactorBase) -> list[Any]:
     """
     Return the open channels of a reactor.
     """
@@ -55,7 +59,7 @@ class Readers:
     @ivar channels: The channels in it.
     """
 
-    def __init__(self, reactor: Any) -> None:
+    def __init__(self, reactor: ReactorBase) -> None:
         self.reactor = reactor
         self.channels: list[Any] = []
         self._before: dict[str, Any] = {}
@@ -122,7 +126,7 @@ class Readers:
         return removed + takeUsers(self.channels)
 
 
-def readersOf(reactor: Any) -> Readers:
+def readersOf(reactor: ReactorBase) -> Readers:
     """
     Return the L{Readers} of a reactor that does not poll devices; a new one if it has none in place.
     """

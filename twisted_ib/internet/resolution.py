@@ -4,7 +4,7 @@ The destination of a connector: a host's name, resolved by the reactor's own res
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet import address, base
 from twisted.internet.defer import Deferred, fail, succeed
@@ -30,6 +30,10 @@ from twisted_ib.internet.addresses import (
     servicePort,
     withPort,
 )
+
+if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
+
 
 __all__ = ["Destination"]
 
@@ -61,7 +65,7 @@ class Destination(base.BaseConnector):
         factory: Any,
         timeout: float | None,
         bindAddress: Any,
-        reactor: Any,
+        reactor: ReactorBase,
         device: str | None = None,
     ) -> None:
         """
@@ -166,7 +170,7 @@ def literalOf(host: str) -> str | None:
     return canonical(host) if host else "127.0.0.1"
 
 
-def resolve(reactor: Any, host: str, reason: str = "") -> Deferred[list[str]]:
+def resolve(reactor: ReactorBase, host: str, reason: str = "") -> Deferred[list[str]]:
     """
     Find the addresses of a host.
 

@@ -22,6 +22,7 @@ from twisted_ib.internet.logcontext import upcalls
 
 if TYPE_CHECKING:
     from twisted.internet.address import IPv4Address, IPv6Address
+    from twisted.internet.base import ReactorBase
 
     from twisted_ib.internet.channel import DeviceChannel
 
@@ -142,7 +143,7 @@ class Transport(_ConsumerMixin, _LogOwner):
     # -- ITransport
 
     @property
-    def reactor(self) -> Any:
+    def reactor(self) -> ReactorBase:
         """
         The reactor that this transport belongs to.
         """

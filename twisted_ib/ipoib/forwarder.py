@@ -8,7 +8,7 @@ import errno
 import os
 from collections.abc import Callable
 from ipaddress import ip_address
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReadDescriptor
@@ -20,6 +20,10 @@ from twisted_ib.errors import HCAError, InterfaceClosedError, TunError
 from twisted_ib.ipoib.protocol import memberships
 from twisted_ib.ipoib.protocol.wire import ENCAPSULATION_BYTES, IPV4_HEADER, IPV6_HEADER
 from twisted_ib.ipoib.tun import Tun
+
+if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
+
 
 #: The longest IP packet (RFC 791, 8200), without jumbograms.
 PACKET_BYTES = 65535
@@ -39,7 +43,7 @@ class Forwarder:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: ReactorBase,
         tun: Tun,
         interface: Any,
         failed: Callable[[BaseException], object],

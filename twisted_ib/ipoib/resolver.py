@@ -22,6 +22,7 @@ from twisted_ib.internet.channel import channelFor, onOpened
 from twisted_ib.ipoib.interface import IPoIBInterface
 
 if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
     from twisted.python.failure import Failure
 
     from twisted_ib.hca.device.device import Device
@@ -160,7 +161,7 @@ def resolverOf(channel: DeviceChannel) -> Resolver:
     return found
 
 
-def interfaceFor(reactor: Any, device: str, address: str) -> IPoIBInterface:
+def interfaceFor(reactor: ReactorBase, device: str, address: str) -> IPoIBInterface:
     """
     Find or open the interface that this process has with an address.  Each user calls
     L{IPoIBInterface.close}.

@@ -15,7 +15,7 @@ from functools import partial
 from ipaddress import ip_address
 from itertools import chain
 from struct import Struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -35,6 +35,10 @@ from twisted_ib.ipoib.protocol.stack.reassembly import Reassembly
 from twisted_ib.ipoib.protocol.stack.udp import UDP, UDPSegment
 from twisted_ib.ipoib.protocol.wire import IPV4_HEADER, IPV6_HEADER
 from twisted_ib.ipoib.resolver import interfaceFor
+
+if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
+
 
 #: RFC 1122 section 3.2.1.7 and RFC 1700: what packets to one host begin with.
 HOP_LIMIT: Final = 64
@@ -66,7 +70,7 @@ class IPStack:
     @ivar counters: the interface's.
     """
 
-    def __init__(self, interface: Any, reactor: Any) -> None:
+    def __init__(self, interface: Any, reactor: ReactorBase) -> None:
         """
         Become the interface's consumer.
         """
@@ -551,7 +555,7 @@ class IPStack:
         self._send(ip.destination, ip.source, PROTOCOL[ip.version], error)
 
 
-def stackFor(reactor: Any, device: str, address: str) -> IPStack:
+def stackFor(reactor: ReactorBase, device: str, address: str) -> IPStack:
     """
     Return the stack of an interface, for one port more.
 

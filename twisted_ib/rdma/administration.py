@@ -5,7 +5,7 @@ Subnet administration for Twisted: C{device.sa} with Deferreds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -18,6 +18,10 @@ from twisted_ib.hca.mad.sa.client import Waiter
 from twisted_ib.hca.mad.sa.exchange import RETRIES, TIMEOUT, Patience
 from twisted_ib.hca.mad.sa.registry import Handle
 from twisted_ib.internet.channel import channelFor
+
+if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
+
 
 #: The device of a subnet.
 DEVICE = "ib0"
@@ -111,7 +115,7 @@ class SubnetAdministration:
     cancelled its request is not repeated.
     """
 
-    def __init__(self, reactor: Any, device: str = DEVICE) -> None:
+    def __init__(self, reactor: ReactorBase, device: str = DEVICE) -> None:
         """
         @param reactor: any with C{IReactorFDSet} and C{IReactorTime}.
         @param device: the name of the device, which is opened if it is not open.

@@ -26,6 +26,7 @@ from twisted_ib.rdma import handshake
 from twisted_ib.rdma.transport import RDMATransport
 
 if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
     from twisted.internet.interfaces import Binding
 
 
@@ -164,7 +165,7 @@ class RDMAPort(Port):
 
 
 def listenRDMA(
-    reactor: Any,
+    reactor: ReactorBase,
     port: int | Binding,
     factory: IProtocolFactory,
     interface: str = "",
@@ -201,7 +202,7 @@ def listenRDMA(
 
 
 def connectRDMA(
-    reactor: Any,
+    reactor: ReactorBase,
     host: str,
     port: int,
     factory: ClientFactory,

@@ -6,18 +6,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from twisted_ib.hca.base.socketrows import addSource
 from twisted_ib.rds.paths.network import Network
 from twisted_ib.rds.paths.rows import networkRows
 
+if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
+
+
 _TCP = "tcp"
 _networks: WeakKeyDictionary[Any, dict[str, Network]] = WeakKeyDictionary()
 
 
-def networkFor(reactor: Any, device: str | None) -> Network:
+def networkFor(reactor: ReactorBase, device: str | None) -> Network:
     """
     @param device: C{tcp}, or a device's name; L{None} for the host's default.
     @return: the one network of a reactor and a device.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet import error
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -64,6 +64,10 @@ RDS_ATOMIC_ATTEMPTS = 64
 _Address = tuple[str, int]
 _64_BITS = 1 << 64
 _ALL_BITS = _64_BITS - 1
+
+if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
+
 
 #: Bytes that one socket may hold back for one congested destination; they do not count as
 #: C{RDS_SEND_BUDGET}.
@@ -932,7 +936,7 @@ class RDSPort(SocketQueues):
 
 
 def listenRDS(
-    reactor: Any,
+    reactor: ReactorBase,
     port: int,
     protocol: Any,
     interface: str = "",

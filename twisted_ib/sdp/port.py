@@ -31,6 +31,7 @@ from twisted_ib.sdp.secure import innermostTLS
 from twisted_ib.sdp.transport import SDPTransport
 
 if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
     from twisted.internet.interfaces import Binding, IProtocol
 
     from twisted_ib.hca.device.device import Device
@@ -189,7 +190,7 @@ def _classOf(classes: dict[int, Any], portSpace: int) -> Any:
 
 
 def listenSDP(
-    reactor: Any,
+    reactor: ReactorBase,
     port: int | Binding,
     factory: IProtocolFactory,
     backlog: int = 50,
@@ -215,7 +216,7 @@ def listenSDP(
 
 
 def connectSDP(
-    reactor: Any,
+    reactor: ReactorBase,
     host: str,
     port: int | str,
     factory: ClientFactory,

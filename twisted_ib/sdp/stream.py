@@ -101,8 +101,7 @@ class Stream:
     @ivar thread: The id of the thread that may use it.
     @ivar connection: The CM's connection.
     @ivar room: Bytes that may be gathered before a write takes the slow path; below zero every write does.
-    @ivar written: The first write of the batch, if it is still to be sent, or L{None}; C{writtenLength}: its
-        octets.
+    @ivar written: The batch's first write while it is to be sent, else L{None}; C{writtenLength}: its bytes.
     @ivar corked: Whether this turn's C{endOfBatch} is still to come.
     @ivar pendingControl: Control messages waiting for credits: (id, body, flags); L{None} if there are none.
     @ivar extensions: Zero copy, modes and urgent data, or L{None} if unused.
@@ -121,8 +120,7 @@ class Stream:
     @ivar words: Where the rest of it is said if this process dies; C{slot}: its second cell's index there.
     @ivar bufferSize: As of L{SDPTransport<twisted_ib.sdp.transport.SDPTransport>}.
     @ivar held: Input that arrived while it did not: bytes, filled places, then perhaps the end of stream
-        (L{None}) or the loss (an exception); L{None} if there is nothing.
-    @ivar heldBytes: Bytes in C{held}.
+        (L{None}) or the loss (an exception); L{None} if there is nothing.  C{heldBytes}: its bytes.
     @ivar attached: Whether there is an application.
     @cvar messageBytes: The largest payload that we receive in one message.
     """

@@ -32,6 +32,7 @@ from twisted_ib.sdp.stream import Stream
 
 if TYPE_CHECKING:
     from twisted.internet.address import IPv4Address, IPv6Address
+    from twisted.internet.base import ReactorBase
 
     from twisted_ib.internet.channel import DeviceChannel
 
@@ -49,7 +50,7 @@ class KeepAlive:
 
     __slots__ = ("_call", "_reactor", "_seen", "_stream", "seconds")
 
-    def __init__(self, stream: Stream, reactor: Any) -> None:
+    def __init__(self, stream: Stream, reactor: ReactorBase) -> None:
         self._stream = stream
         self._reactor = reactor
         # OFED sdp.h: SDP_KEEPALIVE_TIME is two hours too.

@@ -7,7 +7,7 @@ arguments of C{tcp:}, use it.  In Intel's Offload Protocol Switch this is AF_INE
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.endpoints import clientFromString, quoteStringArgument, serverFromString
 from twisted.internet.posixbase import PosixReactorBase
@@ -16,13 +16,16 @@ from zope.interface import directlyProvides, providedBy
 from twisted_ib.configuration.parser import TCP
 from twisted_ib.switch.reason import EXPLICIT, Reason
 
+if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
+
 
 class Direct:
     """
     A reactor whose TCP is the operating system's; everything else is the reactor's.
     """
 
-    def __init__(self, reactor: Any) -> None:
+    def __init__(self, reactor: ReactorBase) -> None:
         self._reactor = reactor
         directlyProvides(self, providedBy(reactor))
 
@@ -93,11 +96,11 @@ class Direct:
         return PosixReactorBase.connectSSL(this, host, port, factory, contextFactory, timeout, bindAddress)
 
 
-def direct(reactor: Any) -> Direct:
+def direct(reactor: ReactorBase) -> Direct:
     """
     Return a reactor without the switch, for calls and for endpoints.
 
-    @param reactor: Any reactor with C{IReactorTCP}.
+    @param reactor: ReactorBase reactor with C{IReactorTCP}.
     """
     return reactor if isinstance(reactor, Direct) else Direct(reactor)
 
@@ -108,14 +111,14 @@ def _string(args: tuple[str, ...], kwargs: dict[str, str]) -> str:
     return ":".join(["tcp", *parts])
 
 
-def serverEndpoint(reactor: Any, *args: str, **kwargs: str) -> Any:
+def serverEndpoint(reactor: ReactorBase, *args: str, **kwargs: str) -> Any:
     """
     Return the endpoint of C{direct:PORT...}, with the arguments of C{tcp:}.
     """
     return serverFromString(direct(reactor), _string(args, kwargs))
 
 
-def clientEndpoint(reactor: Any, *args: str, **kwargs: str) -> Any:
+def clientEndpoint(reactor: ReactorBase, *args: str, **kwargs: str) -> Any:
     """
     Return the endpoint of C{direct:HOST:PORT...}, with the arguments of C{tcp:}.
     """

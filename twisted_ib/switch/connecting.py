@@ -21,6 +21,7 @@ from twisted_ib.switch.reason import UNASKED, Fallback, Reason
 if TYPE_CHECKING:
     import socket
 
+    from twisted.internet.base import ReactorBase
     from twisted.internet.interfaces import IAddress, IProtocol
 
     from twisted_ib.internet.addresses import Address
@@ -37,7 +38,7 @@ class Face(Protocol):
     """
 
     @property
-    def reactor(self) -> Any:
+    def reactor(self) -> ReactorBase:
         """
         The reactor that serves the devices.
         """
@@ -188,7 +189,7 @@ class SwitchedClient(tcp.Client):
     reactor: Any
     _isBound = False
 
-    def __init__(self, host: Any, port: Any, bindAddress: Any, connector: Any, reactor: Any) -> None:
+    def __init__(self, host: Any, port: Any, bindAddress: Any, connector: Any, reactor: ReactorBase) -> None:
         self.reactor = reactor
         self.attempt = Attempt(connector.switch, self)
         self.why = self.attempt.why
@@ -301,7 +302,14 @@ class SwitchedConnector(tcp.Connector):
     why: Reason
 
     def __init__(
-        self, switch: Switch, host: Any, port: Any, factory: Any, timeout: Any, bindAddress: Any, reactor: Any
+        self,
+        switch: Switch,
+        host: Any,
+        port: Any,
+        factory: Any,
+        timeout: Any,
+        bindAddress: Any,
+        reactor: ReactorBase,
     ) -> None:
         self.switch = switch
         super().__init__(host, port, factory, timeout, bindAddress, reactor)

@@ -23,6 +23,8 @@ from twisted_ib.switch.sdplistener import SDPListener
 from twisted_ib.switch.serverclient import RedirectedServer
 
 if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
+
     from twisted_ib.switch.switch import Switch
 
 #: The reason of a listener whose device is removed.
@@ -42,7 +44,7 @@ class PortListeners:
     """
 
     factory: Any
-    reactor: Any
+    reactor: ReactorBase
     interface: str
     backlog: int
     connected: Any
@@ -50,7 +52,7 @@ class PortListeners:
     transportClass: type[RedirectedServer] = RedirectedServer
     _log = Logger()
 
-    def _withoutListeners(self, switch: Switch, reactor: Any) -> None:
+    def _withoutListeners(self, switch: Switch, reactor: ReactorBase) -> None:
         self.switch = switch
         self.sdpListeners: tuple[SDPListener, ...] = ()
         self.peers: dict[str, set[int]] = {}
@@ -177,7 +179,7 @@ class SocketListeners(PortListeners):
     sessionno = 0
     connected: Any = False
 
-    def _besideSocket(self, switch: Switch, reactor: Any, skt: socket.socket) -> None:
+    def _besideSocket(self, switch: Switch, reactor: ReactorBase, skt: socket.socket) -> None:
         self.reactor = reactor
         self._withoutListeners(switch, reactor)
         self._address = self._addressOf(skt)

@@ -27,6 +27,8 @@ from twisted_ib.switch.listeners import PortListeners, isBusy
 from twisted_ib.switch.reason import Fallback
 
 if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
+
     from twisted_ib.switch.switch import Switch
 
 
@@ -45,13 +47,15 @@ class SwitchedPort(tcp.Port, PortListeners):
     _reusePort = False
 
     def __init__(
-        self, switch: Switch, port: Any, factory: Any, backlog: int, interface: str, reactor: Any
+        self, switch: Switch, port: Any, factory: Any, backlog: int, interface: str, reactor: ReactorBase
     ) -> None:
         super().__init__(port, factory, backlog, interface, reactor)
         self._withoutListeners(switch, reactor)
 
     @classmethod
-    def adopt(cls, switch: Switch, reactor: Any, descriptor: int, family: Any, factory: Any) -> SwitchedPort:
+    def adopt(
+        cls, switch: Switch, reactor: ReactorBase, descriptor: int, family: Any, factory: Any
+    ) -> SwitchedPort:
         """
         Return a port for a TCP socket that listens already; C{startListening} offers SDP on its address too.
         A rule C{sdp} is C{both} for it.

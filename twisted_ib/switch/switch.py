@@ -30,6 +30,8 @@ from twisted_ib.internet.readers import channelsOf
 from twisted_ib.switch.reason import EXPLICIT, UNASKED, Fallback, Reason
 
 if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
+
     from twisted_ib.hca.device.tcpcounterparts import Counterpart
     from twisted_ib.switch.bypass import Direct
     from twisted_ib.switch.candidates import Candidate, Candidates
@@ -95,7 +97,9 @@ class Switch:
             import twisted_ib.switch.candidates
             import twisted_ib.switch.connecting  # noqa: F401
 
-    def listenTCP(self, reactor: Any, port: Any, factory: Any, backlog: int, interface: str) -> SwitchedPort:
+    def listenTCP(
+        self, reactor: ReactorBase, port: Any, factory: Any, backlog: int, interface: str
+    ) -> SwitchedPort:
         """
         See C{IReactorTCP}.
         """
@@ -105,7 +109,9 @@ class Switch:
         made.startListening()
         return made
 
-    def adoptStreamPort(self, reactor: Any, descriptor: int, family: Any, factory: Any) -> SwitchedPort:
+    def adoptStreamPort(
+        self, reactor: ReactorBase, descriptor: int, family: Any, factory: Any
+    ) -> SwitchedPort:
         """
         See C{IReactorSocket}.
         """
@@ -116,7 +122,7 @@ class Switch:
         return made
 
     def connectTCP(
-        self, reactor: Any, host: Any, port: Any, factory: Any, timeout: Any, bindAddress: Any
+        self, reactor: ReactorBase, host: Any, port: Any, factory: Any, timeout: Any, bindAddress: Any
     ) -> SwitchedConnector:
         """
         See C{IReactorTCP}.
@@ -215,7 +221,7 @@ class Switch:
         return most if timeout is None else min(most, timeout / 3)
 
     def candidatesFor(
-        self, reactor: Any, verdict: str, host: str, port: int
+        self, reactor: ReactorBase, verdict: str, host: str, port: int
     ) -> list[Candidate] | Fallback | None:
         """
         Return the SDP candidates for a peer, or why there is none; L{None} if the rules want TCP.
@@ -243,7 +249,7 @@ class Switch:
         """
         return self.candidates.stands(device, host, port, counterpart)
 
-    def remember(self, reactor: Any, host: str, port: int, counterpart: Counterpart) -> None:
+    def remember(self, reactor: ReactorBase, host: str, port: int, counterpart: Counterpart) -> None:
         """
         Record that SDP to a server failed: it is not tried for a while.
         """
@@ -302,7 +308,7 @@ class Switch:
 
     def _eachPort(self, method: str, name: str) -> None:
         for port in list(self.ports):
-            reactor = port.reactor
+            reactor: Any = port.reactor
             # Any thread may add or remove a device; ports belong to the reactor's.
             if reactor.inOtherThread():
                 reactor.callFromThread(getattr(port, method), name)
@@ -324,7 +330,7 @@ class Switch:
         if reactor.inOtherThread():
             raise WrongThreadError("this is not the reactor's thread")
 
-    def opened(self, reactor: Any, device: str) -> None:
+    def opened(self, reactor: ReactorBase, device: str) -> None:
         """
         A device is used by this switch: show its counters there.
         """
@@ -374,11 +380,11 @@ class Switch:
         return Reason(why.rule, why.verdict, SDP, channel.device.name, None, now, now, now)
 
 
-def direct(reactor: Any) -> Direct:
+def direct(reactor: ReactorBase) -> Direct:
     """
     Return a reactor without the switch: see L{twisted_ib.switch.bypass.direct}.
 
-    @param reactor: Any reactor with C{IReactorTCP}.
+    @param reactor: ReactorBase reactor with C{IReactorTCP}.
     """
     from twisted_ib.switch.bypass import direct
 

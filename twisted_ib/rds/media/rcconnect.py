@@ -17,6 +17,8 @@ from twisted_ib.rds.paths.path import RDSPath
 from twisted_ib.rds.protocol.private import MAJOR, MINOR, PrivateData, packHello, parseHello, servicePort
 
 if TYPE_CHECKING:
+    from twisted.internet.base import DelayedCall, ReactorBase
+
     from twisted_ib.hca.base.timers import Timer
     from twisted_ib.rds.media.rc import RCMedium
     from twisted_ib.rds.media.rcconnection import RCConnection
@@ -54,9 +56,9 @@ class PendingCall:
     @ivar over: whether it was cancelled.
     """
 
-    def __init__(self, reactor: Any, call: Any, *arguments: Any) -> None:
+    def __init__(self, reactor: ReactorBase, call: Any, *arguments: Any) -> None:
         self.over = False
-        self._call = reactor.callLater(0, self._now, call, *arguments)
+        self._call: DelayedCall | None = reactor.callLater(0, self._now, call, *arguments)
 
     def _now(self, call: Any, *arguments: Any) -> None:
         self._call = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError, ServiceInUseError
@@ -18,6 +18,10 @@ from twisted_ib.rds.paths.path import RDSPath
 from twisted_ib.rds.protocol.congestion import PORTS, CongestionMap
 from twisted_ib.rds.protocol.counters import newCounters
 from twisted_ib.rds.protocol.wire import LOWEST_PORT, Fields
+
+if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
+
 
 _random = secrets.SystemRandom()
 
@@ -39,7 +43,7 @@ class Network:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: ReactorBase,
         medium: Callable[[Network], Any],
         random: Callable[[], float] = _random.random,
         below: Callable[[int], int] = secrets.randbelow,

@@ -5,7 +5,7 @@ The active side of streams over reliable datagrams: connection attempts and the 
 from __future__ import annotations
 
 import errno
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet import error
 from twisted.internet.interfaces import IConnector
@@ -24,6 +24,10 @@ from twisted_ib.rds.protocol.frames import EndReason
 from twisted_ib.rds.protocol.streammachine import StreamMachine
 from twisted_ib.rds.streams.streamsocket import StreamSocket, socketFor
 from twisted_ib.rds.streams.transport import StreamTransport, wordsOf
+
+if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
+
 
 #: Reasons that programs see as "connection refused".
 _REFUSALS = (EndReason.NO_LISTENER, EndReason.TOO_MANY, EndReason.UNWANTED, EndReason.VERSION)
@@ -225,7 +229,7 @@ class StreamConnector(Destination):
 
 
 def connectStream(
-    reactor: Any,
+    reactor: ReactorBase,
     host: str,
     port: int,
     factory: ClientFactory,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from errno import EADDRINUSE
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import CannotListenError
@@ -18,6 +18,9 @@ from twisted_ib.internet.addresses import Address, addressOf, canonical, checkPo
 from twisted_ib.rds.protocol.streammachine import StreamMachine
 from twisted_ib.rds.streams.streamsocket import StreamSocket, socketFor
 from twisted_ib.rds.streams.transport import StreamTransport
+
+if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
 
 
 @implementer(IListeningPort)
@@ -34,7 +37,7 @@ class StreamPort:
     _address: Address
 
     def __init__(
-        self, port: int, factory: IProtocolFactory, interface: str, reactor: Any, device: str | None
+        self, port: int, factory: IProtocolFactory, interface: str, reactor: ReactorBase, device: str | None
     ) -> None:
         """
         Open nothing before C{startListening} is called.
@@ -148,7 +151,7 @@ def chained(deferred: Deferred[None]) -> Deferred[None]:
 
 
 def listenStreams(
-    reactor: Any,
+    reactor: ReactorBase,
     port: int,
     factory: IProtocolFactory,
     interface: str = "",

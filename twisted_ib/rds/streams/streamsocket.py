@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from secrets import randbits
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.protocol import DatagramProtocol
@@ -30,6 +30,10 @@ from twisted_ib.rds.protocol.frames import EndReason
 from twisted_ib.rds.protocol.streammachine import StreamEvent, StreamMachine, StreamState
 from twisted_ib.rds.protocol.streams import Streams
 from twisted_ib.rds.streams.transport import StreamTransport
+
+if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
+
 
 #: How long a socket may be without any room before the peers with most of the queued data lose their
 #: streams, in seconds.
@@ -66,7 +70,7 @@ class StreamSocket(DatagramProtocol):
 
     noisy = False
 
-    def __init__(self, reactor: Any, key: Key) -> None:
+    def __init__(self, reactor: ReactorBase, key: Key) -> None:
         """
         Open nothing; see L{socketFor}.
         """
@@ -501,7 +505,7 @@ class StreamSocket(DatagramProtocol):
                 call.cancel()
 
 
-def socketFor(reactor: Any, device: str | None, interface: str, port: int, user: Any) -> StreamSocket:
+def socketFor(reactor: ReactorBase, device: str | None, interface: str, port: int, user: Any) -> StreamSocket:
     """
     Find the stream socket of a port, or open one.
 

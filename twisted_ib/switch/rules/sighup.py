@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import current_thread, main_thread
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
 
 
 def _hasTerminal() -> bool:
@@ -36,7 +39,7 @@ def startFolder() -> str | None:
 @contextmanager
 def reloadingOnHangup(
     reload: Callable[[], object],
-    reactor: Any,
+    reactor: ReactorBase,
     wanted: bool = True,
     hasFile: Callable[[], bool] = lambda: True,
 ) -> Iterator[None]:
