@@ -53,7 +53,7 @@ RECORDED = {
     "subnet/sm": 1,
     "subnet/sma": 21,
     "switch": 106,
-    "tools": 68,
+    "tools": 66,
     "twisted_ib": 73,
     "verbs/c": 24,
     "verbs/core": 9,

@@ -14,7 +14,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from time import perf_counter, process_time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from twisted.internet.defer import Deferred, gatherResults
@@ -29,6 +29,10 @@ from twisted_ib.tools.perf.load import HEADER_BYTES, TERMS, StressParameters, Ta
 from twisted_ib.tools.ping.device import addressOf
 from twisted_ib.tools.ping.rdsoptions import addDeviceOptions, openSocket, ownAddress, runOverRDS
 from twisted_ib.tools.program import ArgumentParser, ProgramError, secondsWithin, sentence, whole, write
+
+if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
+
 
 #: Seconds for which the tasks still answer after the end.
 PERF_SETTLE_SECONDS = 0.2
@@ -96,7 +100,7 @@ class Stress:
     One run.
     """
 
-    def __init__(self, reactor: Any, options: Namespace, device: str) -> None:
+    def __init__(self, reactor: ReactorBase, options: Namespace, device: str) -> None:
         """
         @param device: C{tcp}, or the name of an HCA.
         """
@@ -316,7 +320,7 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
     return parser.parse_args(arguments)
 
 
-async def run(reactor: Any, options: Namespace, device: str) -> int:
+async def run(reactor: ReactorBase, options: Namespace, device: str) -> int:
     """
     Run a test, and return the exit status.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 from argparse import Namespace, RawDescriptionHelpFormatter
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.error import CannotListenError
@@ -22,6 +22,10 @@ from twisted_ib.tools.ping.device import addressOf
 from twisted_ib.tools.ping.rdsoptions import addDeviceOptions, openSocket, ownAddress, runOverRDS
 from twisted_ib.tools.ping.station import PROGRAM, RDS
 from twisted_ib.tools.program import ArgumentParser, ProgramError, secondsWithin, sentence, whole, write
+
+if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
+
 
 #: The least time between two pings, and how long the last answer is awaited, in seconds.
 RDS_PING_INTERVAL = 0.001
@@ -94,7 +98,7 @@ class Pinger:
     @ivar received: pings answered.
     """
 
-    def __init__(self, reactor: Any, options: Namespace, device: str) -> None:
+    def __init__(self, reactor: ReactorBase, options: Namespace, device: str) -> None:
         """
         @param device: C{tcp}, or the name of a device.
         @raise ProgramError: the peer's or the local address cannot be resolved.
@@ -182,7 +186,7 @@ class Pinger:
         await gatherResults([port.stopListening() for port in self._ports])
 
 
-async def run(reactor: Any, options: Namespace, device: str) -> int:
+async def run(reactor: ReactorBase, options: Namespace, device: str) -> int:
     """
     Run the command.
 
