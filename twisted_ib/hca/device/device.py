@@ -192,7 +192,7 @@ class Device(DeviceProgress):
         self._sa: SAClient | None = None
         self.receiveBudget = ReceiveBudget(self.count)
         #: See L{ReceiveBudget.hold}.
-        self.hold = self.receiveBudget.hold
+        self.hold: Callable[[Any, int], None] = self.receiveBudget.hold
         self.queuePairs: dict[int, StreamQueuePair] = {}
         #: Number -> owner of a queue pair that will have it; see L{reserveNumber}.
         self.reservedNumbers: dict[int, Any] = {}
