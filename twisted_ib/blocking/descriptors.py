@@ -144,7 +144,8 @@ def isUsed(part: Connection, watch: _Watch | None = None) -> bool:
     if watch is None:
         watch = part.held
     if watch is None:
-        if _inodeOf(part.descriptor) != part.inode:
+        # It has none before it is accepted, and after its last one was closed.
+        if part.descriptor < 0 or _inodeOf(part.descriptor) != part.inode:
             return False
         watch = _poll()
         watch.register(part.descriptor, 0)
@@ -275,7 +276,7 @@ def detach(skt: Any, it: Offloaded) -> None:
     if others:
         offloaded[descriptor] = others.pop()
         return
-    if len(_detached) >= limits.BLOCKING_DETACHED:
+    while len(_detached) >= limits.BLOCKING_DETACHED:
         del _detached[next(iter(_detached))]
     _detached[descriptor] = it
 
