@@ -234,6 +234,13 @@ RDMA_MESSAGE = 64 * 1024
 RDMA_MESSAGE_MOST = 64 * 1024 * 1024
 #: Receives that one connection keeps posted while its protocol reads.
 RDMA_RECEIVES = 64
+#: The most bytes of a SEND of several messages; what each message counts beyond its own, for its length field
+#: and so that a SEND of empty ones ends; and the longest message that is copied once more to go with others.
+RDMA_GATHERED = 64 * 1024
+RDMA_GATHERED_MESSAGE = 4096
+RDMA_GATHERED_EACH = 32
+#: A message waits for others to go with it when so many SENDs before it are on their way: answers go at once.
+RDMA_GATHERS_BEHIND = 4
 #: READs and atomics of one connection that are outstanding, each way.
 RDMA_READS = 16
 

@@ -119,6 +119,9 @@ class Raw:
     @ivar log: What the CM and the queue pair said.
     """
 
+    #: Too small for several messages in a SEND, which programs of verbs do not know.
+    maxMessageSize = 0
+
     def __init__(self, device: Any, receives: int = 100) -> None:
         """
         @param receives: How many it posts.

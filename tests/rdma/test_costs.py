@@ -38,15 +38,18 @@ class ObjectTests(PairTestCase):
 
     polled = True
 
-    def made(self, count: int) -> tuple[Counter[str], Counter[str]]:
+    def made(self, count: int, gathers: bool = False) -> tuple[Counter[str], Counter[str]]:
         """
         Send some messages.
 
+        @param gathers: whether several go in a SEND.
         @return: how often the initialiser of which class ran, and which functions were called.
         """
         objects: Counter[str] = Counter()
         calls: Counter[str] = Counter()
         one, _ = self.pair.connected(Sink(), Sink())
+        if not gathers:
+            one.gathered = None
 
         def profile(frame: FrameType, event: str, argument: Any) -> None:
             """
@@ -89,6 +92,17 @@ class ObjectTests(PairTestCase):
         self.assertLess(sum(perMessage.values()), 40, perMessage)
         for name in ("write", "post", "postInline", "received", "deliver", "messageReceived"):
             self.assertIn(name, perMessage)
+
+    def test_gathered(self) -> None:
+        """
+        Where several messages go in a SEND no object is made for one more, and two functions are called:
+        to write it, and the protocol's.
+        """
+        objects, calls = self.made(50, True)
+        more, moreCalls = self.made(100, True)
+        self.assertEqual(more, objects)
+        extra = {name: moreCalls[name] - calls[name] for name in moreCalls if moreCalls[name] != calls[name]}
+        self.assertEqual(extra, {"write": 50, "messageReceived": 50})
 
 
 class SharedEnd(End):

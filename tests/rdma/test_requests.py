@@ -460,7 +460,7 @@ class CancelTests(RequestTestCase):
     Deferreds that are cancelled.
     """
 
-    def test_onTheWay(self) -> None:
+    def testonTheWay(self) -> None:
         """
         A cancelled request that was sent is executed all the same; its result goes nowhere, and nothing
         stays.
@@ -482,7 +482,7 @@ class CancelTests(RequestTestCase):
         """
         self.two.pauseProducing()
         for _ in range(transports.RDMA_SENDS):
-            self.one.write(b"before")
+            self.one.send(b"before")
         cancelled = self.one.send(b"never"), self.one.fetchAdd(self.address, self.key, 1)
         kept = self.one.send(b"after")
         for done in cancelled:

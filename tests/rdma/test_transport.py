@@ -277,7 +277,7 @@ class EarlyTests(PairTestCase):
         self.pair.attach(one)
         messages = [b"%d" % number for number in range(2 * limits.RDMA_RECEIVES)]
         for message in messages:
-            one.write(message)
+            one.send(message)
         self.settle()
         self.assertEqual(len(two.held), limits.RDMA_RECEIVES)
         two.connected = 1
@@ -513,7 +513,9 @@ class PacingTests(PairTestCase):
         self.patch(transports, "RDMA_SENDS_PER_FLUSH", 10)
         one, two = self.pair.connected()
         region = two.registerMemory(bytearray(8), 0xF)
-        one.waiting = deque((None, b"%d" % number, len(b"%d" % number), None, None) for number in range(25))
+        one.waiting = deque(
+            (None, b"%d" % number, len(b"%d" % number), None, None, False) for number in range(25)
+        )
         told: list[Any] = []
         two.heard.hook = told.append
         one.flush()

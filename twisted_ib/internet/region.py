@@ -5,16 +5,25 @@ The memory regions and memory windows of one connection.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zope.interface import implementer
 
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError
 from twisted_ib.hca.memory.access import ZERO_BASED
-from twisted_ib.hca.memory.memory import LOCAL_WRITE, MemoryRegion, MemoryWindow, ProtectionDomain
+from twisted_ib.hca.memory.memory import (
+    LOCAL_WRITE,
+    MemoryRegion,
+    MemoryWindow,
+    ProtectionDomain,
+    WindowType,
+)
 from twisted_ib.hca.queues.requests import SGE
 from twisted_ib.interfaces import IRDMARegion, IRDMAWindow
 from twisted_ib.internet.addresses import checkInteger
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.queues.queuepair import QueuePair
 
 
 @implementer(IRDMARegion)
@@ -251,6 +260,36 @@ class Regions:
         self._check()
         self._open.discard(region)
         self._device.deregisterMemory(found)
+
+    def open(self, region: RDMARegion, access: int, piece: SGE, queuePair: QueuePair) -> RDMAWindow:
+        """
+        Bind a memory window to a part of a region: see L{twisted_ib.interfaces.IRDMATransport.grant}.
+
+        @param piece: That part.
+        @param queuePair: The connection's.
+        """
+        memory = self._device.memory
+        # IBTA vol. 1 10.6.7.2: a type 2 window belongs to one queue pair, so its R_Key is of no use to other
+        # peers, and it can be revoked without deregistering the region.
+        window = memory.allocateWindow(self.pd, WindowType.TYPE_2)
+        try:
+            bound = memory.regions.get(piece.key)
+            memory.bind(window, bound, piece.address, piece.length, access, window.key, queuePair)
+        except MemoryAccessError:
+            memory.deallocateWindow(window)
+            raise
+
+        def revoke(handle: RDMAWindow, window: MemoryWindow) -> None:
+            self._check()
+            assert region.windows is not None
+            region.windows.discard(handle)
+            memory.deallocateWindow(window)
+
+        found = RDMAWindow(window, revoke)
+        if region.windows is None:
+            region.windows = set()
+        region.windows.add(found)
+        return found
 
     def piece(self, region: RDMARegion, offset: int, length: int | None) -> SGE:
         """

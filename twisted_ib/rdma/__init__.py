@@ -11,6 +11,7 @@ InfiniBand subnet.  L{switchToRDMA} lets a connection of bytes go on as one of m
 Modules:
 
   - C{administration}: subnet administration for Twisted
+  - C{gathering}: several messages in one SEND
   - C{handshake}: connection setup of messages
   - C{pendingrequests}: requests of a connection that are not completed
   - C{port}: L{listenRDMA} and L{connectRDMA}, their port, connector and transports, and the endpoints, used

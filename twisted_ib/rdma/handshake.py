@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from twisted_ib.rdma.transport import RDMATransport
 
 PORT_SPACE = int(PortSpace.TCP)
+#: The vendor id of a side whose messages may come several in a SEND (L{twisted_ib.rdma.gathering}), for
+#: Enhanced Connection Establishment (rdma-core C{ibv_set_ece(3)}): a made-up OUI, with the bit of local
+#: administration.
+GATHERS = 0x024742
 #: See L{twisted_ib.sdp.handshake.Handshake}: the other side may be a program of verbs.
 IS_CONFIRMED = True
 
@@ -61,6 +65,7 @@ def request(messages: RDMATransport, local: Address, peer: Address) -> ConnectRe
         pathMTU=_MTU,
         rnrRetryCount=_RETRIES,
         privateData=header.pack() + messages.privateData,
+        vendorID=GATHERS if messages.maxMessageSize >= limits.RDMA_GATHERED else 0,
     )
 
 
@@ -99,6 +104,7 @@ def reply(messages: RDMATransport, message: ConnectRequest, header: RDMACMHeader
     Return the REP of a passive side.
     """
     served, asked = _depths(message)
+    gathers = message.vendorID == GATHERS and messages.maxMessageSize >= limits.RDMA_GATHERED
     return ConnectReply(
         localQPN=messages.queuePair.number,
         responderResources=served,
@@ -106,6 +112,7 @@ def reply(messages: RDMATransport, message: ConnectRequest, header: RDMACMHeader
         rnrRetryCount=_RETRIES,
         # A REP has no RDMA-CM header; all 196 bytes are the user's (cma.c cma_accept_ib).
         privateData=messages.privateData,
+        vendorID=GATHERS if gathers else 0,
     )
 
 
@@ -129,6 +136,9 @@ def _join(messages: RDMATransport, connection: Any, message: ConnectRequest | Co
     served, asked = _depths(message)
     messages.connection = connection
     connection.user = messages
+    if message.vendorID == GATHERS and messages.maxMessageSize >= limits.RDMA_GATHERED:
+        messages.gathered = ()
+        messages.queuePair.gathers = True
     modify, proposal = messages.queuePair.modify, messages.queuePair.proposal
     expected, mtu, timeout = 0, _MTU, _ACK_TIMEOUT
     if proposal is not None:

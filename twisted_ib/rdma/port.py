@@ -138,6 +138,14 @@ class HalfOpenMessages(HalfOpenAccept):
         found: bytes = self.port.privateData
         return found
 
+    @property
+    def maxMessageSize(self) -> int:
+        """
+        The port's longest message.
+        """
+        found: int = self.port.maxMessageSize
+        return found
+
 
 class RDMAPort(Port):
     """

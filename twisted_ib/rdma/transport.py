@@ -27,9 +27,10 @@ from twisted_ib.errors import (
     PathLostError,
     QueuePairError,
     ResourceLimitError,
+    WireError,
 )
 from twisted_ib.hca.base.traits import Completion
-from twisted_ib.hca.memory.memory import LOCAL_WRITE, MemoryWindow, WindowType
+from twisted_ib.hca.memory.memory import LOCAL_WRITE
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import ATOMIC_BYTES, SGE, Capabilities, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
@@ -38,6 +39,7 @@ from twisted_ib.internet.addresses import checkInteger, immediateData, toBytes
 from twisted_ib.internet.logcontext import upcalls
 from twisted_ib.internet.region import RDMARegion, RDMAWindow, Regions
 from twisted_ib.internet.transport import CONNECTION_DONE, FIELDS, Transport, misused
+from twisted_ib.rdma import gathering
 from twisted_ib.rdma.pendingrequests import PendingRequest, content, count, integer, nothing
 
 if TYPE_CHECKING:
@@ -56,9 +58,13 @@ _PLACES = Capabilities(RDMA_SENDS, 0, 1, 0, 0)
 # Receives are a count here, not buffers.  While the protocol reads there are always some; while it does not
 # there are none, and the peer gets an RNR NAK and retries (IBTA vol. 1 9.7.5.2.8).
 _RECEIVES = limits.RDMA_RECEIVES
+_EACH, _LONGEST = limits.RDMA_GATHERED_EACH, limits.RDMA_GATHERED_MESSAGE
+_BEHIND = limits.RDMA_GATHERS_BEHIND
 #: Private data of the DREQ that aborts a connection.  The CM has one disconnect for what are FIN and RST in
 #: TCP; a librdmacm peer sends none, and so always closes in order.
 ABORTED = b"aborted"
+
+_Waiting = tuple[SendRequest | None, Any, int, int | None, int | None, bool]
 
 
 class PeerClosed(HCAError):
@@ -85,10 +91,13 @@ class RDMATransport(Transport):
     @ivar work: The work queues.
     @ivar corked: Whether this turn's C{endOfBatch} is still to come.
     @ivar stuck: Whether the medium or the peer does not accept more for now.
+    @ivar gathered: Messages that are to go in one SEND, behind the number of bytes that still fit.  Empty if
+        there are none; L{None} if the peer takes one message in a SEND.
     @ivar asked: Pending requests by number.
     @ivar sent: Where completions tell only that requests were sent: those not known to have arrived.
     @ivar waiting: Requests behind a full send queue: (request or L{None}, message bytes, their number,
-        immediate, number in C{asked} or L{None}); L{None} if there are none.
+        immediate, number in C{asked} or L{None}, whether they are several messages); L{None} if there are
+        none.
     @ivar privateData: Private data of our REQ or REP; C{peerPrivateData} of the peer's.
     @ivar connection: The CM's connection.
     @ivar reading: Whether the application reads.
@@ -113,6 +122,7 @@ class RDMATransport(Transport):
         "completions",
         "connection",
         "corked",
+        "gathered",
         "held",
         "heldBytes",
         "immediate",
@@ -156,7 +166,8 @@ class RDMATransport(Transport):
         self.asked: dict[int, PendingRequest] = {}
         self.sent: dict[int, WorkCompletion] | None = None
         self._confirming = 0
-        self.waiting: deque[tuple[SendRequest | None, Any, int, int | None, int | None]] | None = None
+        self.waiting: deque[_Waiting] | None = None
+        self.gathered: Any = None
         # A deque is 760 bytes, which a connection that only writes never needs.
         self.completions: deque[WorkCompletion] | tuple[()] = ()
         self._numbers = 0
@@ -227,11 +238,23 @@ class RDMATransport(Transport):
         if _ident() != self.thread:
             raise misused(self.channel.device)
         length = len(data)
+        gathered = self.gathered
+        if gathered and length <= gathered[0] and length <= _LONGEST:
+            gathered[0] -= length + _EACH
+            gathered.append(data)
+            return
         if length > self.maxMessageSize:
-            raise self._tooLong(length)
+            self._checkLength(length)
         # As in twisted.internet.abstract.FileDescriptor, a write after the end is dropped without an error.
         if self.connected and not self._aborting:
-            self.post(data, length)
+            if (
+                gathered is not None
+                and length <= _LONGEST
+                and (gathered or len(self.work.requester.onTheWay) >= _BEHIND)
+            ):
+                gathering.begin(self, data, length)
+            else:
+                self.post(data, length)
             if self.producer is not None:
                 self._pace(length)
 
@@ -255,8 +278,7 @@ class RDMATransport(Transport):
                 self._pace(length)
 
     def _pace(self, length: int) -> None:
-        # A producer is paused by a large message, as by TCP's buffer, and is due for more at the end of the
-        # batch.
+        # As by TCP's buffer a producer is paused by a large message; it is due for more behind the batch.
         if length > self.bufferSize:
             self.filled()
         self.cork()
@@ -269,12 +291,9 @@ class RDMATransport(Transport):
         if self.connected:
             self.cork()
 
-    def _tooLong(self, length: int) -> MessageTooLongError:
-        return MessageTooLongError(f"a message has at most {self.maxMessageSize} bytes, not {length}")
-
     def _checkLength(self, length: int) -> None:
         if length > self.maxMessageSize:
-            raise self._tooLong(length)
+            raise MessageTooLongError(f"a message has at most {self.maxMessageSize} bytes, not {length}")
 
     # -- IRDMATransport
 
@@ -319,8 +338,7 @@ class RDMATransport(Transport):
         if not 0 <= length <= limits.MESSAGE_BYTES:
             raise ValueError(f"a READ has 0 to {limits.MESSAGE_BYTES} bytes, not {length}")
         if region is None:
-            # Memory of its own for each request: it may be given up by a cancel while the HCA still writes to
-            # it.
+            # Memory of its own for each request: the HCA may still write to it after a cancel.
             asked = PendingRequest(WCOpcode.RDMA_READ, content, bytearray(length))
             pieces = self.scratch(asked, LOCAL_WRITE)
         else:
@@ -434,7 +452,9 @@ class RDMATransport(Transport):
         See L{IRDMATransport.registerMemory}.
         """
         self.checkCaller()
-        return self.register(sizeOrBuffer, access)
+        if self.queuePair.device is None:
+            raise MemoryRegionError("the connection has ended")
+        return self._regions.register(sizeOrBuffer, access)
 
     def grant(
         self, region: RDMARegion, access: int, offset: int = 0, length: int | None = None
@@ -448,7 +468,7 @@ class RDMATransport(Transport):
         # it.
         if not pieces:
             raise MemoryAccessError("a window has at least one byte")
-        return self.open(region, checkInteger("access", access), pieces[0])
+        return self._regions.open(region, checkInteger("access", access), pieces[0], self.queuePair)
 
     # -- for ib-ss
 
@@ -456,7 +476,8 @@ class RDMATransport(Transport):
         """
         Return the bytes of messages waiting for the send queue or for the medium.
         """
-        return super().unsent() + sum([entry[2] for entry in self.waiting or ()])
+        waiting = sum([entry[2] for entry in self.waiting or ()])
+        return super().unsent() + waiting + sum(map(len, (self.gathered or ())[1:]))
 
     # -- from the messages
 
@@ -478,10 +499,8 @@ class RDMATransport(Transport):
         connection.
         """
         protocol = self.protocol
-        # A protocol can be replaced; the interface test is worth one per protocol.
         if protocol is not self._known:
-            self._known = protocol
-            self._takesMessages = IRDMAProtocol.providedBy(protocol)
+            self._look(protocol)
         upcalls.current = self
         try:
             if message.__class__ is not bytes:
@@ -498,6 +517,10 @@ class RDMATransport(Transport):
         finally:
             upcalls.current = None
             self.immediate = None
+
+    def _look(self, protocol: Any) -> None:
+        # A protocol can be replaced; the interface test is worth one per protocol.
+        self._known, self._takesMessages = protocol, IRDMAProtocol.providedBy(protocol)
 
     def lost(self, reason: Exception) -> None:
         """
@@ -537,7 +560,12 @@ class RDMATransport(Transport):
     # -- sending
 
     def post(
-        self, payload: Any, length: int, immediate: int | None = None, number: int | None = None
+        self,
+        payload: Any,
+        length: int,
+        immediate: int | None = None,
+        number: int | None = None,
+        several: bool = False,
     ) -> None:
         """
         Post a message, or let it wait.
@@ -545,11 +573,14 @@ class RDMATransport(Transport):
         @param payload: Bytes, or a list of them.
         @param length: Their number.
         @param number: In C{asked}, if a Deferred waits for the completion.
+        @param several: Whether they are several messages, see L{twisted_ib.rdma.gathering}.
         """
+        if self.gathered:
+            gathering.post(self)
         # Never past a waiting request: a queue pair executes requests in posting order (IBTA vol. 1 9.5).
         if self.waiting is None:
             try:
-                if not self.work.postInline(payload, length, immediate, number):
+                if not self.work.postInline(payload, length, immediate, number, several):
                     self.stuck = True
                     self.filled()
                 return
@@ -559,9 +590,9 @@ class RDMATransport(Transport):
             except QueuePairError:
                 self._unposted(number)
                 return
-        self._wait((None, payload, length, immediate, number))
+        self._wait((None, payload, length, immediate, number, several))
 
-    def _wait(self, entry: tuple[SendRequest | None, Any, int, int | None, int | None]) -> None:
+    def _wait(self, entry: _Waiting) -> None:
         if self.waiting is None:
             self.waiting = deque()
         self.waiting.append(entry)
@@ -582,7 +613,7 @@ class RDMATransport(Transport):
             if not self.work.canPost():
                 return
             left -= 1
-            request, payload, length, immediate, number = waiting.popleft()
+            request, payload, length, immediate, number, several = waiting.popleft()
             if number is not None and self.asked[number].deferred is None:
                 # Cancelled before it was posted.
                 self._forget(number)
@@ -593,7 +624,7 @@ class RDMATransport(Transport):
                 if request is not None:
                     self._postRequest(request, number)
                 else:
-                    self.post(payload, length, immediate, number)
+                    self.post(payload, length, immediate, number, several)
             finally:
                 self.waiting = waiting
             if self.queuePair.path is None:
@@ -626,8 +657,10 @@ class RDMATransport(Transport):
         except BaseException:
             self._forget(number)
             raise
+        if self.gathered:
+            gathering.post(self)
         if self.waiting is not None or not self.work.canPost():
-            self._wait((request, None, 0, None, number))
+            self._wait((request, None, 0, None, number, False))
         else:
             self._postRequest(request, number)
         return deferred
@@ -655,7 +688,10 @@ class RDMATransport(Transport):
         try:
             self.work.postSend(request)
         except QueuePairError as error:
-            self._refused(number, error)
+            assert number is not None
+            asked = self.asked[number]
+            self._forget(number)
+            asked.refused(error)
 
     def _unposted(self, number: int | None) -> None:
         if number is not None:
@@ -664,12 +700,6 @@ class RDMATransport(Transport):
             # Requests posted in the error state complete flushed (IBTA vol. 1 10.3.1.7).
             asked.failed(WCStatus.WR_FLUSH_ERR)
         self.cork()
-
-    def _refused(self, number: int | None, reason: Exception) -> None:
-        assert number is not None
-        asked = self.asked[number]
-        self._forget(number)
-        asked.refused(reason)
 
     def _forget(self, number: int) -> None:
         scratch = self.asked.pop(number).scratch
@@ -680,7 +710,7 @@ class RDMATransport(Transport):
         """
         Drop what waits; its Deferreds fail with all others at the end.
         """
-        self.waiting = None
+        self.waiting = self.gathered = None
 
     # -- completions (where the work queues complete)
 
@@ -697,13 +727,10 @@ class RDMATransport(Transport):
 
     def hold(self, kind: str) -> None:
         """
-        Do nothing: see L{twisted_ib.hca.base.refcount.RefCounted}.
+        Do nothing: see L{twisted_ib.hca.base.refcount.RefCounted}; C{release} neither.
         """
 
-    def release(self, kind: str) -> None:
-        """
-        Do nothing, like L{hold}.
-        """
+    release = hold
 
     def tellCompletions(self) -> None:
         """
@@ -777,50 +804,6 @@ class RDMATransport(Transport):
 
     # -- memory
 
-    def register(self, sizeOrBuffer: Any, access: int | None) -> RDMARegion:
-        """
-        Register memory: see L{twisted_ib.interfaces.IRDMATransport.registerMemory}.
-        """
-        if self.queuePair.device is None:
-            raise MemoryRegionError("the connection has ended")
-        return self._regions.register(sizeOrBuffer, access)
-
-    def open(self, region: RDMARegion, access: int, piece: SGE) -> RDMAWindow:
-        """
-        Bind a memory window to a part of a region: see L{twisted_ib.interfaces.IRDMATransport.grant}.
-
-        @param piece: That part.
-        """
-        memory = self.channel.device.memory
-        # IBTA vol. 1 10.6.7.2: a type 2 window belongs to one queue pair, so its R_Key is of no use to other
-        # peers, and it can be revoked without deregistering the region.
-        window = memory.allocateWindow(self.pd, WindowType.TYPE_2)
-        try:
-            memory.bind(
-                window,
-                memory.regions.get(piece.key),
-                piece.address,
-                piece.length,
-                access,
-                window.key,
-                self.queuePair,
-            )
-        except MemoryAccessError:
-            memory.deallocateWindow(window)
-            raise
-
-        def revoke(handle: RDMAWindow, window: MemoryWindow) -> None:
-            self.checkCaller()
-            assert region.windows is not None
-            region.windows.discard(handle)
-            memory.deallocateWindow(window)
-
-        found = RDMAWindow(window, revoke)
-        if region.windows is None:
-            region.windows = set()
-        region.windows.add(found)
-        return found
-
     def scratch(self, asked: PendingRequest, access: int = 0) -> Sequence[SGE]:
         """
         Register the memory of one request.
@@ -880,6 +863,8 @@ class RDMATransport(Transport):
         if self.loss is not None:
             self._over()
         elif not self.corked and self.queuePair.path is not None:
+            if self.gathered:
+                gathering.post(self)
             if self.waiting is not None:
                 self.flush()
             if self.waiting is None and not self.stuck:
@@ -898,6 +883,39 @@ class RDMATransport(Transport):
             self.deliver(None, message)
         else:
             self._arrived(None, bytes(message))
+
+    def severalReceived(self, data: bytes) -> None:
+        """
+        Process a SEND of several messages: see L{twisted_ib.rdma.gathering}.
+        """
+        try:
+            start, lengths = gathering.lengths(data)
+        except WireError as error:
+            self._broken(error)
+            return
+        protocol = self.protocol
+        if protocol is not self._known:
+            self._look(protocol)
+        if self.reading:
+            self.queuePair.posted = _RECEIVES
+        takesMessages = self._takesMessages
+        upcalls.current = self
+        try:
+            for length in lengths:
+                message = data[start : start + length]
+                start += length
+                # As deliver(), without its call.
+                if self.held is None and self.reading and not self.completions and self.protocol is protocol:
+                    if takesMessages:
+                        protocol.messageReceived(memoryview(message))
+                    else:
+                        protocol.dataReceived(message)
+                else:
+                    self._arrived(None, message)
+        except BaseException:
+            self._raised()
+        finally:
+            upcalls.current = None
 
     def immediateReceived(self, immediate: int | None, buffer: Any, start: int, stop: int) -> None:
         """

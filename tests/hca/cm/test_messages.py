@@ -41,6 +41,7 @@ REQUEST = ConnectRequest(
     startingPSN=0x654321,
     pathMTU=3,
     primaryPath=PATH,
+    vendorID=0x024742,
 )
 REPLY = ConnectReply(
     privateData=b"yes",
@@ -52,6 +53,7 @@ REPLY = ConnectReply(
     sharedReceiveQueue=True,
     startingPSN=0x654321,
     targetACKDelay=15,
+    vendorID=0x024742,
 )
 
 
@@ -80,7 +82,7 @@ class MessageTests(SynchronousTestCase):
         self.assertEqual(
             self.there(REQUEST, message, messages.requestOf),
             "01020304"
-            "00000000"
+            "00024742"
             "0000000001061389"
             "1122334455667788"
             "00000000"
@@ -131,9 +133,9 @@ class MessageTests(SynchronousTestCase):
             "00000000"
             "00000000"
             "00000000"
-            "12345600"
-            "00000000"
-            "65432100"
+            "12345602"
+            "00000047"
+            "65432142"
             "0b"
             "0c"
             "79"

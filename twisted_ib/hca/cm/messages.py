@@ -27,7 +27,7 @@ def requestMessage(request: ConnectRequest) -> REQ:
     # By position, as keywords cost more than the object; in the order of the message.
     # fmt: off
     return REQ(
-        0, 0, request.serviceID, 0,
+        0, request.vendorID, request.serviceID, 0,
         0, request.localQPN, request.responderResources, 0, request.initiatorDepth, 0,
         timeout, 0, request.endToEndFlowControl, request.startingPSN, timeout, request.retryCount,
         DEFAULT_PKEY, request.pathMTU, False, request.rnrRetryCount,
@@ -58,6 +58,7 @@ def requestOf(message: REQ) -> ConnectRequest:
         message.primaryPath,
         # IBTA vol. 1 12.6.7.2, reason 9: only RC (0); connections need its order and retransmission.
         RejectReason.INVALID_TRANSPORT_TYPE if message.transportServiceType else None,
+        message.vendorID,
     )
 
 
@@ -67,7 +68,7 @@ def replyMessage(reply: ConnectReply) -> REP:
     """
     # fmt: off
     return REP(
-        0, 0, 0, reply.localQPN, 0, 0, reply.startingPSN,
+        0, 0, 0, reply.localQPN, reply.vendorID, 0, reply.startingPSN,
         reply.responderResources, reply.initiatorDepth,
         reply.targetACKDelay, 0, reply.endToEndFlowControl,
         reply.rnrRetryCount, reply.sharedReceiveQueue, 0, reply.privateData,
@@ -89,6 +90,7 @@ def replyOf(message: REP) -> ConnectReply:
         message.sharedReceiveQueue,
         message.startingPSN,
         message.targetACKDelay,
+        message.vendorID,
     )
 
 

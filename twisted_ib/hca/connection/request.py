@@ -37,6 +37,8 @@ class ConnectRequest:
     @ivar pathMTU: a code, see L{MTU_CODES<twisted_ib.hca.base.attributes.MTU_CODES>}.
     @ivar primaryPath: between the two ports; with none the device gives the path that the request takes.
     @ivar unsupported: of a received one: why it cannot be accepted, whatever its user wants.
+    @ivar vendorID: whose additions the sender knows: Enhanced Connection Establishment, an OUI or 0; a fabric
+        of other vendors' HCAs leaves it out.
     @ivar communicationID: of one that goes on asking after the repeats of an earlier one: the
         C{communicationID} of that one's connection; 0 for a new one.
     """
@@ -56,6 +58,7 @@ class ConnectRequest:
     pathMTU: int = 0
     primaryPath: PathRecord = ANY_PATH
     unsupported: RejectReason | None = None
+    vendorID: int = 0
     communicationID: int = 0
 
 
@@ -76,6 +79,7 @@ class ConnectReply:
     sharedReceiveQueue: bool = False
     startingPSN: int = 0
     targetACKDelay: int = 0
+    vendorID: int = 0
 
 
 @attrs.define

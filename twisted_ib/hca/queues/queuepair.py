@@ -87,6 +87,7 @@ class StreamQueuePair(RecordReceiver):
     @ivar sends: The operation of its inline messages, C{SEND} or C{SEND_SOLICITED}.
     @ivar waits: Whether a message without a posted receive draws an RNR NAK; the path's transport must
         repeat it then.  Otherwise it is an error of the peer.
+    @ivar gathers: Whether a solicited message is several, which the consumer takes as C{severalReceived}.
     @ivar failsWithPath: Whether the end of the peer's HCA is an error at once.  If not, a reliable connection
         keeps its state and its receives, and what is posted fails by its retries.
     """
@@ -116,6 +117,7 @@ class StreamQueuePair(RecordReceiver):
     onRequest: Callable[[], None] | None = None
     sends = SEND
     waits = False
+    gathers = False
     failsWithPath = True
 
     def __init__(self, number: int, consumer: Any, device: Any = None) -> None:

@@ -72,7 +72,7 @@ class Requester(SendQueue):
     Sends, repeats and completes the requests of one send queue.
 
     An operation starts in C{_unsent}; when its last record is in the medium, or when it cannot be sent, it
-    moves to C{_onTheWay}; when everything before it is done and its own result is known, it completes.
+    moves to C{onTheWay}; when everything before it is done and its own result is known, it completes.
 
     @cvar transport: the bits of the service in opcodes.
     """
@@ -124,7 +124,7 @@ class Requester(SendQueue):
         """
         Publish what the state, the medium and the number of outstanding READs permit.
         """
-        unsent, onTheWay = self._unsent, self._onTheWay
+        unsent, onTheWay = self._unsent, self.onTheWay
         while unsent:
             work = self.work
             if work is None or self._waiting or self._pausing:
@@ -202,7 +202,7 @@ class Requester(SendQueue):
         return True
 
     def _mayGo(self, operation: Operation, work: WorkQueues) -> bool:
-        onTheWay = self._onTheWay
+        onTheWay = self.onTheWay
         if onTheWay and (onTheWay[-1].status is not _SUCCESS or operation.isLast):
             # Nothing is sent behind a request that can only fail; LOCAL_INV waits for everything
             # before it.
@@ -244,8 +244,8 @@ class Requester(SendQueue):
         """
         self._cancelTimer()
         self._waiting = self._isExpected = False
-        oldest = next(iter(self._onTheWay or self._unsent), None)
-        if oldest is not None and (self._onTheWay or oldest.started):
+        oldest = next(iter(self.onTheWay or self._unsent), None)
+        if oldest is not None and (self.onTheWay or oldest.started):
             self._goBack(oldest)
             # It was sent: SQD waits for its end.
             oldest.absences += 1
@@ -344,7 +344,7 @@ class Requester(SendQueue):
         # A position is the peer's word: outside of what is outstanding it names no request.
         if path is None or not self._acknowledged < position <= path.position():
             return None
-        for operation in self._onTheWay:
+        for operation in self.onTheWay:
             if operation.position >= position:
                 return operation
         if self._unsent and self._unsent[0].position >= position:
@@ -367,7 +367,7 @@ class Requester(SendQueue):
             self._timer = work.timers.start(seconds, self._expired)
 
     def _goBack(self, operation: Operation) -> None:
-        onTheWay, unsent = self._onTheWay, self._unsent
+        onTheWay, unsent = self.onTheWay, self._unsent
         if unsent:
             unsent[0].rewind()
         while not unsent or unsent[0] is not operation:
@@ -393,7 +393,7 @@ class Requester(SendQueue):
     # -- completion
 
     def _complete(self) -> None:
-        work, onTheWay = self.work, self._onTheWay
+        work, onTheWay = self.work, self.onTheWay
         assert work is not None
         while onTheWay:
             operation = onTheWay[0]
@@ -422,7 +422,7 @@ class Requester(SendQueue):
     def _fail(self, operation: Operation, status: WCStatus) -> None:
         # Everything before the operation is done: the peer refuses in order.  What is behind it is
         # flushed when the queue pair goes to ERR.
-        work, onTheWay, unsent = self.work, self._onTheWay, self._unsent
+        work, onTheWay, unsent = self.work, self.onTheWay, self._unsent
         assert work is not None
         queuePair = work.queuePair
         while onTheWay and onTheWay[0] is not operation:
@@ -480,7 +480,7 @@ class Requester(SendQueue):
         self._cancelTimer()
         self._pausing = False
         self._asked = ()
-        for queue in (self._onTheWay, self._unsent):
+        for queue in (self.onTheWay, self._unsent):
             while queue:
                 self._push(work, queue.popleft(), status)
                 status = WCStatus.WR_FLUSH_ERR
@@ -492,8 +492,8 @@ class Requester(SendQueue):
         work, self.work = self.work, None
         self._cancelTimer()
         if work is not None:
-            for operation in (*self._onTheWay, *self._unsent):
+            for operation in (*self.onTheWay, *self._unsent):
                 operation.abandon(work)
         self._asked = ()
-        self._onTheWay.clear()
+        self.onTheWay.clear()
         self._unsent.clear()

@@ -34,20 +34,21 @@ class SendQueue:
     The requests of one send queue, in order.
 
     An operation starts in C{_unsent}; when its last record is in the medium, or when it cannot be sent, it
-    moves to C{_onTheWay}; from there it completes.
+    moves to L{onTheWay}; from there it completes.
 
     @cvar operations: the operations of the service, by opcode; a fabric may lack some.
     @ivar work: the work queues it belongs to; L{None} once closed.
+    @ivar onTheWay: what the peer has not done yet, as far as is known.
     """
 
-    __slots__ = ("_awaited", "_onTheWay", "_unsent", "work")
+    __slots__ = ("_awaited", "_unsent", "onTheWay", "work")
 
     operations: Mapping[SendOpcode, type[Any]] = {}
 
     def __init__(self, work: WorkQueues) -> None:
         self.work: WorkQueues | None = work
         self._unsent: deque[Operation] = deque()
-        self._onTheWay: deque[Operation] = deque()
+        self.onTheWay: deque[Operation] = deque()
         self._awaited = 0
 
     def pump(self) -> None:
@@ -106,7 +107,7 @@ class SendQueue:
         if immediate is not None and SendOpcode.SEND_WITH_IMM not in work.operations:
             raise self._notSupported(SendOpcode.SEND_WITH_IMM)
         # If the queue is full, _append raises; the consumer is told when it is half empty, as by canPost().
-        if len(self._unsent) + len(self._onTheWay) >= work.capabilities.sends:
+        if len(self._unsent) + len(self.onTheWay) >= work.capabilities.sends:
             self._awaited |= _ROOM
         self._append(work, Inline(payload, length, immediate, id, solicited))
         if self._unsent:
@@ -135,7 +136,7 @@ class SendQueue:
     def _append(self, work: WorkQueues, operation: Operation) -> None:
         # A request occupies the queue until it completes, not only until it is sent:
         # libibverbs/verbs.h's max_send_wr counts outstanding requests.
-        if len(self._unsent) + len(self._onTheWay) >= work.capabilities.sends:
+        if len(self._unsent) + len(self.onTheWay) >= work.capabilities.sends:
             raise ResourceLimitError(f"the send queue of queue pair {work.queuePair.number} is full")
         self._unsent.append(operation)
         if work.queuePair.state in _FLUSHING:
@@ -149,7 +150,7 @@ class SendQueue:
         """
         work = self.work
         assert work is not None
-        return work.capabilities.sends - len(self._unsent) - len(self._onTheWay)
+        return work.capabilities.sends - len(self._unsent) - len(self.onTheWay)
 
     def canPost(self) -> bool:
         """
@@ -157,7 +158,7 @@ class SendQueue:
         """
         work = self.work
         assert work is not None
-        if len(self._unsent) + len(self._onTheWay) < work.capabilities.sends:
+        if len(self._unsent) + len(self.onTheWay) < work.capabilities.sends:
             return True
         self._awaited |= _ROOM
         return False
@@ -166,7 +167,7 @@ class SendQueue:
         """
         Whether everything posted is completed; if not, the consumer is notified when it is.
         """
-        if self._unsent or self._onTheWay:
+        if self._unsent or self.onTheWay:
             self._awaited |= _IDLE
             return False
         return True
@@ -175,14 +176,14 @@ class SendQueue:
         """
         Whether the oldest request that is not done was refused for want of a receive, at least once.
         """
-        queue = self._onTheWay or self._unsent
+        queue = self.onTheWay or self._unsent
         return bool(queue) and queue[0].rnrRefusals > 0
 
     def drained(self) -> bool:
         """
         Whether everything that was started is done (SQD).
         """
-        return not self._onTheWay and not (self._unsent and self._unsent[0].started)
+        return not self.onTheWay and not (self._unsent and self._unsent[0].started)
 
     def awaitDrained(self) -> None:
         """
@@ -197,7 +198,7 @@ class SendQueue:
         if work is None:
             return
         queuePair, awaited = work.queuePair, self._awaited
-        count = len(unsent) + len(self._onTheWay)
+        count = len(unsent) + len(self.onTheWay)
         # Room is announced at half, not at one free entry: else a busy producer would be woken per
         # completion.
         true = 0 if unsent else _SENT

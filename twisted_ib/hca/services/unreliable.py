@@ -60,7 +60,7 @@ class UnreliableRequester(Requester):
         See L{Requester.pump}.
         """
         super().pump()
-        while self._gone and self.work is not None and self._onTheWay:
+        while self._gone and self.work is not None and self.onTheWay:
             self._complete()
             # Completing makes way for a LOCAL_INV, which waits for everything before it.
             super().pump()
@@ -105,7 +105,7 @@ class UnreliableRequester(Requester):
         The path broke: whatever is on its way completes, as it may have arrived or not.
         """
         self._gone, self._waiting = True, False
-        for operation in self._onTheWay:
+        for operation in self.onTheWay:
             operation.position = 0
         self.pump()
         if self._awaited:

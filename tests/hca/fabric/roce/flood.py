@@ -66,6 +66,7 @@ class _Stream:
 
     posted = 8
     privateData = b""
+    maxMessageSize = 0
 
     def __init__(self, number: int) -> None:
         """

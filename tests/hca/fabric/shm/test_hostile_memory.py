@@ -272,11 +272,11 @@ class WildRefusalTests(RequesterTestCase):
         requester = self.a.work.requester
         for id in range(3):
             self.post(id, SendOpcode.SEND)
-        queue, requester._onTheWay = requester._onTheWay, Unread(requester._onTheWay)
+        queue, requester.onTheWay = requester.onTheWay, Unread(requester.onTheWay)
         for position in (self.a.path.position() + 1, (1 << 64) - 1):
             body = operation.REFUSAL.pack(operation.NAK_INVALID_REQUEST, 18, position)
             self.a.work.delivered(operation.ACKNOWLEDGE, body, 0, len(body))
-        requester._onTheWay = queue
+        requester.onTheWay = queue
         self.assertEqual((self.a.qp.state, len(queue), self.a.statuses()), (QPState.RTS, 3, []))
         body = operation.REFUSAL.pack(operation.NAK_INVALID_REQUEST, 18, self.a.path.position())
         self.a.work.delivered(operation.ACKNOWLEDGE, body, 0, len(body))

@@ -79,6 +79,8 @@ def propose(fabric: Any, remote: int, request: ConnectRequest) -> None:
     # Random: an off-path sender must guess it to inject a packet (RFC 6528 for TCP). Linux cma.c chooses it
     # at random too.
     request.startingPSN = fabric.randomBits(_PSN_BITS)
+    # Hosts see the REQ that Linux's HCAs without a vendor send.
+    request.vendorID = 0
     request.pathMTU = MTU_CODES[fabric.link.pathMTUTo(gidText(remote))]
     # It selects the UDP source port. Linux cma.c cma_get_roce_udp_flow_label computes it from the ports; any
     # value will do.
@@ -107,6 +109,8 @@ def answer(fabric: Any, reply: ConnectReply, request: ConnectRequest) -> Proposa
     @param request: the request.
     @return: the proposal, for a queue pair that may not exist yet.
     """
+    # As in the request, whatever that asked for.
+    request.vendorID = reply.vendorID = 0
     reply.startingPSN = fabric.randomBits(_PSN_BITS)
     reply.targetACKDelay = ACK_DELAY_CODE
     # The REQ's flow label, so that both directions have the same source port.

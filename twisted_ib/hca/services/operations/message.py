@@ -84,7 +84,7 @@ class IncomingMessage:
             # done.
             receive = receives.take()
         if receive is None:
-            self.hand(queuePair, extra, value)
+            self.hand(queuePair, extra, value, solicited)
             return
         flags = 0
         if extra is not None:
@@ -101,9 +101,9 @@ class IncomingMessage:
         if not work.receiveCompletions.push(completion, solicited):
             work.completionLost()
 
-    def hand(self, queuePair: Any, extra: Struct | None, value: int) -> None:
+    def hand(self, queuePair: Any, extra: Struct | None, value: int, solicited: bool) -> None:
         """
-        Hand it to the consumer of a queue pair.
+        Hand it to the consumer of a queue pair: the same parameters as of L{finish}.
         """
         raise NotImplementedError
 

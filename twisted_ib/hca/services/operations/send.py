@@ -105,13 +105,15 @@ class IncomingSend(IncomingMessage):
                 raise Refused(NAK_REMOTE_OPERATIONAL, WCStatus.LOC_PROT_ERR) from None
         self.done = done + count
 
-    def hand(self, queuePair: Any, extra: Struct | None, value: int) -> None:
+    def hand(self, queuePair: Any, extra: Struct | None, value: int, solicited: bool) -> None:
         """
         See L{IncomingMessage.hand}.
         """
         data = b"" if self.parts is None else self.parts.take()
         if extra is IMMEDIATE:
             queuePair.consumer.immediateReceived(value, data, 0, len(data))
+        elif solicited and queuePair.gathers:
+            queuePair.consumer.severalReceived(data)
         else:
             queuePair.consumer.received(data, 0, len(data))
 

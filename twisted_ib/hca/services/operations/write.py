@@ -71,7 +71,7 @@ class IncomingWrite(IncomingMessage):
                 store(view, offset, source, self.address + done + count)
         self.done = done + count
 
-    def hand(self, queuePair: Any, extra: Struct | None, value: int) -> None:
+    def hand(self, queuePair: Any, extra: Struct | None, value: int, solicited: bool) -> None:
         """
         See L{IncomingMessage.hand}.
         """

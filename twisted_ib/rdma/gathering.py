@@ -1,0 +1,73 @@
+"""
+Several messages in one SEND, between two processes that have agreed on it: the format, and what is sent.
+
+Messages that are written while others are on their way go together, as TCP joins small writes.  The SEND is
+the 32-bit number of messages, that of each one's bytes, little-endian, and the messages.  It is a solicited
+one, which tells it from a SEND of one message; nobody waits for events of these connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct, pack, unpack_from
+from typing import TYPE_CHECKING
+
+from twisted_ib import limits
+from twisted_ib.errors import WireError
+
+if TYPE_CHECKING:
+    from twisted_ib.rdma.transport import RDMATransport
+
+_COUNT = Struct("<I")
+_MOST = limits.RDMA_GATHERED // limits.RDMA_GATHERED_EACH
+
+
+def begin(transport: RDMATransport, data: bytes, length: int) -> None:
+    """
+    Gather a first message, or one for which the SEND that is being gathered has no room.
+    """
+    isFull = bool(transport.gathered)
+    if isFull:
+        post(transport)
+    transport.gathered = [limits.RDMA_GATHERED - length - 2 * limits.RDMA_GATHERED_EACH, data]
+    transport.cork()
+    if isFull:
+        # As if so much waited: what a producer writes in one turn has a bound.
+        transport.filled()
+
+
+def post(transport: RDMATransport) -> None:
+    """
+    Post what was gathered.
+    """
+    _, *messages = transport.gathered
+    transport.gathered = ()
+    if len(messages) == 1:
+        transport.post(messages[0], len(messages[0]))
+    else:
+        data = join(messages)
+        transport.post(data, len(data), several=True)
+
+
+def join(messages: Sequence[bytes]) -> bytes:
+    """
+    Return the SEND of at most C{limits.RDMA_GATHERED // limits.RDMA_GATHERED_EACH} messages.
+    """
+    count = len(messages)
+    return b"".join((pack(f"<{count + 1}I", count, *map(len, messages)), *messages))
+
+
+def lengths(data: bytes) -> tuple[int, tuple[int, ...]]:
+    """
+    Return where the first message of such a SEND begins, and the bytes of each.
+
+    @raise WireError: It is not one.
+    """
+    count = _COUNT.unpack_from(data)[0] if len(data) >= _COUNT.size else 0
+    start = _COUNT.size * (count + 1)
+    if not 0 < count <= _MOST or len(data) < start:
+        raise WireError(f"a SEND of {len(data)} bytes is said to have {count} messages")
+    found = unpack_from(f"<{count}I", data, _COUNT.size)
+    if start + sum(found) != len(data):
+        raise WireError(f"the {count} messages of a SEND of {len(data)} bytes have {sum(found)}")
+    return start, found
