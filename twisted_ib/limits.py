@@ -165,6 +165,9 @@ QUEUE_PAIRS = 1 << 20
 
 #: The deepest send or receive queue, in work requests (Linux C{rxe_param.h}: RXE_MAX_QP_WR once was this).
 WORK_QUEUE_DEPTH = 16384
+#: The longest send queue that is a list, which costs an idle one less than a deque; taking its first entry
+#: moves the others.
+SHORT_SEND_QUEUE = 256
 #: Elements of one scatter/gather list (Linux C{rxe_param.h}: 32).
 SCATTER_GATHER_ELEMENTS = 32
 #: The longest message (IBTA vol. 1 9.7.7).

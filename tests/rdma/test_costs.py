@@ -49,7 +49,7 @@ class ObjectTests(PairTestCase):
         calls: Counter[str] = Counter()
         one, _ = self.pair.connected(Sink(), Sink())
         if not gathers:
-            one.gathered = None
+            one.onTheWay = ()
 
         def profile(frame: FrameType, event: str, argument: Any) -> None:
             """

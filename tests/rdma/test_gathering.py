@@ -73,7 +73,9 @@ class AgreementTests(PairTestCase):
         two = self.pair.transport(self.pair.b, maxMessageSize=second)
         self.pair.join(one, two)
         return tuple(
-            each for side in (one, two) for each in (side.gathered is not None, side.queuePair.gathers)
+            each
+            for side in (one, two)
+            for each in (side.onTheWay is side.work.requester.onTheWay, side.queuePair.gathers)
         )
 
     def test_both(self) -> None:

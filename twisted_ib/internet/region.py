@@ -210,12 +210,16 @@ class Regions:
     @ivar pd: Its protection domain.
     """
 
-    __slots__ = ("_check", "_device", "_open", "pd")
+    __slots__ = ("_device", "_open", "_owner", "pd")
 
-    def __init__(self, device: Any, pd: ProtectionDomain, check: Callable[[], None]) -> None:
+    def __init__(self, device: Any, pd: ProtectionDomain, owner: Any) -> None:
+        """
+        @param owner: C{checkCaller()} refuses a call from another thread.
+        """
         self._device = device
-        self._check = check
-        self._open: set[RDMARegion] = set()
+        self._owner = owner
+        # Made with the first one: most connections have none.
+        self._open: set[RDMARegion] | None = None
         # IBTA vol. 1 10.2.3: a key is valid only for queue pairs of its protection domain.  One domain per
         # connection keeps a peer from using a key that was given to another peer.
         self.pd = pd
@@ -244,6 +248,8 @@ class Regions:
                 access = 0 if readOnly else LOCAL_WRITE
             found = self._device.memory.register(sizeOrBuffer, access, self.pd)
         region = RDMARegion(found, self._close)
+        if self._open is None:
+            self._open = set()
         self._open.add(region)
         return region
 
@@ -257,8 +263,9 @@ class Regions:
         return found
 
     def _close(self, region: RDMARegion, found: MemoryRegion) -> None:
-        self._check()
-        self._open.discard(region)
+        self._owner.checkCaller()
+        if self._open is not None:
+            self._open.discard(region)
         self._device.deregisterMemory(found)
 
     def open(self, region: RDMARegion, access: int, piece: SGE, queuePair: QueuePair) -> RDMAWindow:
@@ -280,7 +287,7 @@ class Regions:
             raise
 
         def revoke(handle: RDMAWindow, window: MemoryWindow) -> None:
-            self._check()
+            self._owner.checkCaller()
             assert region.windows is not None
             region.windows.discard(handle)
             memory.deallocateWindow(window)
@@ -300,7 +307,7 @@ class Regions:
         """
         if not isinstance(region, RDMARegion):
             raise TypeError(f"a region that registerMemory gave is needed, not {type(region).__name__}")
-        if not region.closed and region not in self._open:
+        if not region.closed and region not in (self._open or ()):
             raise MemoryAccessError("this memory region belongs to another connection")
         return region.piece(offset, length)
 
@@ -308,7 +315,7 @@ class Regions:
         """
         Close all regions with the connection.
         """
-        for region in list(self._open):
+        for region in list(self._open or ()):
             region.close()
             if region.uses:
                 # The queue pair is gone, and with it every transfer: none will call unuse().

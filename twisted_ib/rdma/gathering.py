@@ -26,7 +26,7 @@ def begin(transport: RDMATransport, data: bytes, length: int) -> None:
     """
     Gather a first message, or one for which the SEND that is being gathered has no room.
     """
-    isFull = bool(transport.gathered)
+    isFull = transport.gathered is not None
     if isFull:
         post(transport)
     transport.gathered = [limits.RDMA_GATHERED - length - 2 * limits.RDMA_GATHERED_EACH, data]
@@ -40,8 +40,9 @@ def post(transport: RDMATransport) -> None:
     """
     Post what was gathered.
     """
+    assert transport.gathered is not None
     _, *messages = transport.gathered
-    transport.gathered = ()
+    transport.gathered = None
     if len(messages) == 1:
         transport.post(messages[0], len(messages[0]))
     else:

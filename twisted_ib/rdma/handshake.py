@@ -7,10 +7,11 @@ vol. 1 annex A11).  Other values are such programs' defaults; RNR retries are un
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
-from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.base.traits import IB_PRIVATE_BYTES
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader, serviceID
 from twisted_ib.hca.memory.memory import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
@@ -46,6 +47,10 @@ _MTU = 5
 #: The peer's access rights, given an R_Key whose memory allows it too.  Linux cm.c grants READ and atomics
 #: whenever responder resources are not 0 (cm_init_qp_init_attr).
 _ACCESS = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC
+#: The private data of peers that send none, one object for all of them.
+_NOTHING = {
+    zeros: zeros for zeros in (bytes(IB_PRIVATE_BYTES.request - HEADER_BYTES), bytes(IB_PRIVATE_BYTES.reply))
+}
 
 
 def request(messages: RDMATransport, local: Address, peer: Address) -> ConnectRequest:
@@ -120,7 +125,8 @@ def accepted(messages: RDMATransport, connection: Any, message: ConnectRequest, 
     """
     Connect a passive side, after its REP was made.
     """
-    messages.peerPrivateData = message.privateData[HEADER_BYTES:]
+    data = message.privateData[HEADER_BYTES:]
+    messages.peerPrivateData = _NOTHING.get(data, data)
     _join(messages, connection, message)
 
 
@@ -128,7 +134,7 @@ def replied(messages: RDMATransport, connection: Any, message: ConnectReply) -> 
     """
     Connect an active side to the peer that replied.
     """
-    messages.peerPrivateData = message.privateData
+    messages.peerPrivateData = _NOTHING.get(message.privateData, message.privateData)
     _join(messages, connection, message)
 
 
@@ -137,33 +143,38 @@ def _join(messages: RDMATransport, connection: Any, message: ConnectRequest | Co
     messages.connection = connection
     connection.user = messages
     if message.vendorID == GATHERS and messages.maxMessageSize >= limits.RDMA_GATHERED:
-        messages.gathered = ()
+        messages.onTheWay = messages.work.requester.onTheWay
         messages.queuePair.gathers = True
-    modify, proposal = messages.queuePair.modify, messages.queuePair.proposal
+    proposal = messages.queuePair.proposal
     expected, mtu, timeout = 0, _MTU, _ACK_TIMEOUT
     if proposal is not None:
         expected, mtu, timeout = proposal.expectedPSN, proposal.mtu, _PACKET_ACK_TIMEOUT
     # An acceptor that does not wait is ready before its REP is sent, since data may follow at once (IBTA vol.
     # 1 12.9.8; cma.c cma_accept_ib).
-    modify(QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=_ACCESS)
-    modify(
-        QPState.RTR,
-        ah_attr=connection.destination,
-        path_mtu=mtu,
-        dest_qp_num=message.localQPN,
-        rq_psn=expected,
+    attributes = _attributes(expected, message.startingPSN, mtu, timeout, served, asked)
+    messages.work.connect(connection.destination, message.localQPN, attributes)
+
+
+@lru_cache(64)
+def _attributes(
+    expected: int, startingPSN: int, mtu: int, timeout: int, served: int, asked: int
+) -> dict[str, int]:
+    # Connections whose attributes are equal, as all between processes of one host, have one dictionary.
+    return {
+        "pkey_index": 0,
+        "port_num": 1,
+        "qp_access_flags": _ACCESS,
+        "path_mtu": mtu,
+        "rq_psn": expected,
         # The responder's limit: READs beyond it are NAKed as invalid requests (IBTA vol. 1 9.7.4).
-        max_dest_rd_atomic=served,
-        min_rnr_timer=_RNR_TIMER,
-    )
-    modify(
-        QPState.RTS,
+        "max_dest_rd_atomic": served,
+        "min_rnr_timer": _RNR_TIMER,
         # IBTA vol. 1 12.7: a message's starting PSN is the one that its sender expects first (Linux cm.c
         # cm_init_qp_rts_attr).
-        sq_psn=message.startingPSN,
-        timeout=timeout,
-        retry_cnt=_RETRIES,
+        "sq_psn": startingPSN,
+        "timeout": timeout,
+        "retry_cnt": _RETRIES,
         # Without limit, whatever the peer announces: here RNR is flow control, not an error.
-        rnr_retry=_RETRIES,
-        max_rd_atomic=asked,
-    )
+        "rnr_retry": _RETRIES,
+        "max_rd_atomic": asked,
+    }

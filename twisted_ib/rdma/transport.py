@@ -91,8 +91,9 @@ class RDMATransport(Transport):
     @ivar work: The work queues.
     @ivar corked: Whether this turn's C{endOfBatch} is still to come.
     @ivar stuck: Whether the medium or the peer does not accept more for now.
-    @ivar gathered: Messages that are to go in one SEND, behind the number of bytes that still fit.  Empty if
-        there are none; L{None} if the peer takes one message in a SEND.
+    @ivar gathered: Messages that are to go in one SEND, behind the number of bytes that still fit; L{None} if
+        there are none.
+    @ivar onTheWay: SENDs that others wait for, to go together; empty if the peer takes one message in a SEND.
     @ivar asked: Pending requests by number.
     @ivar sent: Where completions tell only that requests were sent: those not known to have arrived.
     @ivar waiting: Requests behind a full send queue: (request or L{None}, message bytes, their number,
@@ -128,6 +129,7 @@ class RDMATransport(Transport):
         "immediate",
         "loss",
         "maxMessageSize",
+        "onTheWay",
         "pd",
         "peerPrivateData",
         "privateData",
@@ -167,7 +169,8 @@ class RDMATransport(Transport):
         self.sent: dict[int, WorkCompletion] | None = None
         self._confirming = 0
         self.waiting: deque[_Waiting] | None = None
-        self.gathered: Any = None
+        self.gathered: list[Any] | None = None
+        self.onTheWay: Sequence[Any] = ()
         # A deque is 760 bytes, which a connection that only writes never needs.
         self.completions: deque[WorkCompletion] | tuple[()] = ()
         self._numbers = 0
@@ -180,7 +183,7 @@ class RDMATransport(Transport):
         except HCAError:
             self.queuePair.close()
             raise
-        self._regions = Regions(device, self.pd, self.checkCaller)
+        self._regions = Regions(device, self.pd, self)
         queue: Any = self
         self.work = WorkQueues(self.queuePair, self.pd, queue, queue, device.timers, _PLACES)
         self.privateData: bytes = owner.privateData
@@ -239,7 +242,7 @@ class RDMATransport(Transport):
             raise misused(self.channel.device)
         length = len(data)
         gathered = self.gathered
-        if gathered and length <= gathered[0] and length <= _LONGEST:
+        if gathered is not None and length <= gathered[0] and length <= _LONGEST:
             gathered[0] -= length + _EACH
             gathered.append(data)
             return
@@ -247,11 +250,7 @@ class RDMATransport(Transport):
             self._checkLength(length)
         # As in twisted.internet.abstract.FileDescriptor, a write after the end is dropped without an error.
         if self.connected and not self._aborting:
-            if (
-                gathered is not None
-                and length <= _LONGEST
-                and (gathered or len(self.work.requester.onTheWay) >= _BEHIND)
-            ):
+            if len(self.onTheWay) >= _BEHIND and length <= _LONGEST:
                 gathering.begin(self, data, length)
             else:
                 self.post(data, length)
@@ -575,7 +574,7 @@ class RDMATransport(Transport):
         @param number: In C{asked}, if a Deferred waits for the completion.
         @param several: Whether they are several messages, see L{twisted_ib.rdma.gathering}.
         """
-        if self.gathered:
+        if self.gathered is not None:
             gathering.post(self)
         # Never past a waiting request: a queue pair executes requests in posting order (IBTA vol. 1 9.5).
         if self.waiting is None:
@@ -657,7 +656,7 @@ class RDMATransport(Transport):
         except BaseException:
             self._forget(number)
             raise
-        if self.gathered:
+        if self.gathered is not None:
             gathering.post(self)
         if self.waiting is not None or not self.work.canPost():
             self._wait((request, None, 0, None, number, False))
@@ -863,7 +862,7 @@ class RDMATransport(Transport):
         if self.loss is not None:
             self._over()
         elif not self.corked and self.queuePair.path is not None:
-            if self.gathered:
+            if self.gathered is not None:
                 gathering.post(self)
             if self.waiting is not None:
                 self.flush()

@@ -89,7 +89,7 @@ class StreamRDMA:
             raise MemoryRegionError("the connection has ended")
         self.stream = stream
         # A protection domain of its own: another connection's keys are refused here.
-        self.regions = Regions(device, device.memory.allocateDomain(), stream.checkCaller)
+        self.regions = Regions(device, device.memory.allocateDomain(), stream)
         self.completions: deque[WorkCompletion] = deque()
         self._calls: dict[int, Callable[[], None]] = {}
         self._exposed: set[MemoryRegion] = set()

@@ -505,8 +505,7 @@ class QueuePair(StreamQueuePair):
             self._resolvePath(old, before)
 
     def _resolvePath(self, old: QPState, before: dict[str, Any] | None) -> None:
-        # Start resolving the address vector; if the device refuses, modify() must have changed
-        # nothing.
+        # Start resolving the address vector; if the device refuses, modify() must have changed nothing.
         if self.device is not None:
             try:
                 self.device.resolvePath(self)
@@ -532,8 +531,7 @@ class QueuePair(StreamQueuePair):
             address = attributes["ah_attr"]
             isPath = self.path is not None and address in (self.path, self.path.way)
             if self.state in RECEIVING and not isPath and address != self.vector:
-                # Positions and outstanding records belong to one path (no automatic path
-                # migration, IBTA vol. 1 17.2.8).
+                # Positions and outstanding records belong to one path (no migration, IBTA vol. 1 17.2.8).
                 raise QueuePairError(f"queue pair {self.number} is connected: its path cannot change")
             if address is None:
                 raise QueuePairError(f"queue pair {self.number} needs a path as ah_attr")
@@ -595,6 +593,8 @@ class QueuePair(StreamQueuePair):
         found = {**_UNSET, **(self.attributes or {})}
         found["qp_state"] = found["cur_qp_state"] = self.state
         found["sq_draining"] = self.state == QPState.SQD and work is not None and not work.requester.drained()
+        if self.state in RECEIVING:
+            found["dest_qp_num"] = self.remote
         found["ah_attr"] = self.path if self.vector is None else self.vector
         found["cap"] = None if work is None else work.capabilities
         return found

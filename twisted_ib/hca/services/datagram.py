@@ -162,7 +162,8 @@ class DatagramRequester(SendQueue):
         # Looked at per datagram: a completion's callback may change the state, and an error brings
         # it to SQE.
         while unsent and queuePair.state == QPState.RTS:
-            datagram = unsent.popleft()
+            datagram = unsent[0]
+            del unsent[0]
             assert isinstance(datagram, Datagram)
             status = datagram.send(work)
             if status is not WCStatus.SUCCESS:
@@ -193,7 +194,9 @@ class DatagramRequester(SendQueue):
         work, unsent, status = self.work, self._unsent, first
         assert work is not None
         while unsent:
-            self._push(work, unsent.popleft(), status)
+            datagram = unsent[0]
+            del unsent[0]
+            self._push(work, datagram, status)
             status = WCStatus.WR_FLUSH_ERR
 
     def close(self) -> None:

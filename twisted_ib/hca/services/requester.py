@@ -144,7 +144,7 @@ class Requester(SendQueue):
                     anyDone = True
                 elif not self._publish(operation, work):
                     break
-                unsent.popleft()
+                del unsent[0]
                 onTheWay.append(operation)
                 # Nothing is sent behind a request that failed here; those before it still complete.
                 if operation.status is not _SUCCESS:
@@ -378,7 +378,7 @@ class Requester(SendQueue):
             # again.
             last.status = _SUCCESS
             last.rewind()
-            unsent.appendleft(last)
+            unsent.insert(0, last)
 
     def _cancelTimer(self) -> None:
         timer, self._timer = self._timer, None
@@ -402,7 +402,7 @@ class Requester(SendQueue):
                 return
             if operation.position > self._acknowledged or (not operation.answered and operation.asks):
                 return
-            onTheWay.popleft()
+            del onTheWay[0]
             work.messagesSent += 1
             # IBTA vol. 1 10.7.3.1: an unsignaled request has no completion if it succeeds.
             if operation.flags & _SIGNALED and operation.id is not None:
@@ -433,7 +433,7 @@ class Requester(SendQueue):
             if before.asks and not before.answered:
                 operation, status = before, WCStatus.RETRY_EXC_ERR
                 break
-            onTheWay.popleft()
+            del onTheWay[0]
             work.messagesSent += 1
             if before.flags & _SIGNALED and before.id is not None:
                 self._succeed(work, before, before.id)
@@ -442,7 +442,7 @@ class Requester(SendQueue):
             # A completion was lost to a full queue, or the program closed the queue pair in a
             # callback.
             return
-        queue.popleft()
+        del queue[0]
         if status in _EXHAUSTED:
             work.count(_EXHAUSTED[status])
         # The completion's callback may post; nothing is sent any more.
@@ -482,7 +482,9 @@ class Requester(SendQueue):
         self._asked = ()
         for queue in (self.onTheWay, self._unsent):
             while queue:
-                self._push(work, queue.popleft(), status)
+                operation = queue[0]
+                del queue[0]
+                self._push(work, operation, status)
                 status = WCStatus.WR_FLUSH_ERR
 
     def close(self) -> None:

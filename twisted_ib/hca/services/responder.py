@@ -51,6 +51,8 @@ _EVENTS = {
     NAK_REMOTE_OPERATIONAL: EventType.QP_FATAL,
 }
 
+#: In the place of that of a queue pair that was never asked, as most are not.
+_NONE_OWED = ResponseQueue(None)
 _ERR = QPState.ERR
 #: Bytes that are copied by less than it costs to make a view of them.
 _SMALL = 1024
@@ -74,7 +76,7 @@ class Responder:
     def __init__(self, work: WorkQueues) -> None:
         self.work: WorkQueues | None = work
         self._receives = Receives(work)
-        self._answers = ResponseQueue(work)
+        self._answers = _NONE_OWED
         # No record has arrived yet: the first one raises COMM_EST.
         self._fresh = True
         self._message: IncomingMessage | None = None
@@ -266,6 +268,8 @@ class Responder:
         # rxe_resp.c check_resource() recycles the oldest instead and trusts the requester.
         if not attributes.access & response.access or len(self._answers.owed) >= attributes.peerReads:
             raise Refused(NAK_INVALID_REQUEST)
+        if self._answers is _NONE_OWED:
+            self._answers = ResponseQueue(work)
         answer = response(work, code, buffer, start, stop)
         work.messagesReceived += 1
         # Counted when it is accepted, as the MSN is (C9-148; Linux rxe_resp.c execute()).

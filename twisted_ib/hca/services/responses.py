@@ -112,8 +112,8 @@ class ResponseQueue:
 
     __slots__ = ("_path", "owed", "work")
 
-    def __init__(self, work: WorkQueues) -> None:
-        self.work: WorkQueues | None = work
+    def __init__(self, work: WorkQueues | None) -> None:
+        self.work = work
         self.owed: deque[Response] | tuple[()] = ()
         # Where it waits for room or for its next turn, if it does; set only while responses are
         # owed.

@@ -17,6 +17,7 @@ from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.operation import RESPONSES
+from twisted_ib.hca.base.partition import isValid
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LOCAL
@@ -34,6 +35,7 @@ from twisted_ib.hca.queues.scatter import locate, total
 from twisted_ib.hca.services.support import SERVICES, operationsOf
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import IPath
     from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.hca.queues.sharedreceive import SharedReceiveQueue
 
@@ -272,6 +274,30 @@ class WorkQueues:
     def _wrongState(self, verb: str) -> QueuePairError:
         queuePair = self.queuePair
         return QueuePairError(f"queue pair {queuePair.number} takes no {verb} in {queuePair.state.name}")
+
+    def connect(self, path: IPath, remote: int, attributes: dict[str, Any]) -> None:
+        """
+        Take a new queue pair from RESET to RTS at once, as three calls of L{QueuePair.modify} do, for a
+        consumer that knows what it asks for.
+
+        @param path: the path to the peer's HCA.
+        @param remote: the peer's queue pair number.
+        @param attributes: what the three transitions set besides, each in its range; not to be changed.
+        @raise QueuePairError: the queue pair is not in RESET, or its port is in no partition.
+        """
+        queuePair = self.queuePair
+        if queuePair.state is not _RESET:
+            raise self._wrongState("path")
+        queuePair.joinPartition(attributes["pkey_index"])
+        if not isValid(queuePair.partition):
+            raise QueuePairError(f"queue pair {queuePair.number} is in no partition")
+        queuePair.remote, queuePair.minRNRTimer = remote, attributes["min_rnr_timer"]
+        queuePair.attributes = attributes
+        queuePair.state = QPState.RTR
+        queuePair.path = path.bind(queuePair)
+        queuePair.state = _RTS
+        queuePair.path.modified(queuePair)
+        self.modified(attributes)
 
     # -- from the queue pair
 
