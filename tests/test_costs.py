@@ -263,7 +263,7 @@ class ConnectTests(SynchronousTestCase):
         """
         C{ib:}, whose queue pairs have work queues.
         """
-        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 517)
+        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 473)
 
 
 class MessageTests(SynchronousTestCase):
