@@ -5,7 +5,7 @@ The memory regions and memory windows of one connection.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from zope.interface import implementer
 
@@ -23,6 +23,7 @@ from twisted_ib.interfaces import IRDMARegion, IRDMAWindow
 from twisted_ib.internet.addresses import checkInteger
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.device.device import Device
     from twisted_ib.hca.queues.queuepair import QueuePair
 
 
@@ -203,6 +204,17 @@ class RDMAWindow:
         return f"<RDMAWindow {self.length} bytes at {self.address:#x}{state}>"
 
 
+class Owner(Protocol):
+    """
+    The connection.
+    """
+
+    def checkCaller(self) -> None:
+        """
+        Refuse a call from another thread.
+        """
+
+
 class Regions:
     """
     The registered memory of one connection.
@@ -212,10 +224,7 @@ class Regions:
 
     __slots__ = ("_device", "_open", "_owner", "pd")
 
-    def __init__(self, device: Any, pd: ProtectionDomain, owner: Any) -> None:
-        """
-        @param owner: C{checkCaller()} refuses a call from another thread.
-        """
+    def __init__(self, device: Device, pd: ProtectionDomain, owner: Owner) -> None:
         self._device = device
         self._owner = owner
         # Made with the first one: most connections have none.
