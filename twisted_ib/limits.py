@@ -500,6 +500,8 @@ SOCKET_RULE = 1024
 BLOCKING_DETACHED = 1024
 #: Connections that only descriptors have, which no socket knows; beyond it the oldest is reset.
 BLOCKING_HELD = 1024
+#: Looks at the list of all processes for those that have one of them, as long as new ones appear.
+BLOCKING_PROCESS_LOOKS = 8
 #: Seconds after which it is seen that another process has closed a descriptor.
 BLOCKING_HELD_SECONDS = 0.1
 

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import termios
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -537,6 +538,50 @@ class ForeignTests(Case):
             for each in copies:
                 os.close(each)
         self.assertEqual(self.loop.held, {})
+
+    def test_processesBound(self) -> None:
+        """
+        While every look at the list of all processes shows a new one, it is looked at
+        C{limits.BLOCKING_PROCESS_LOOKS} times; without a new one, once more.
+        """
+        part: Any = SimpleNamespace(inode=1, forks=-1)
+        for new, looks in ((True, limits.BLOCKING_PROCESS_LOOKS), (False, 2)):
+            seen: list[str] = []
+
+            def listdir(folder: str, new: bool = new, seen: list[str] = seen) -> list[str]:
+                if folder != "/proc":
+                    raise PermissionError
+                seen.append(folder)
+                return [str(number) for number in range(len(seen) if new else 1)]
+
+            with mock.patch.object(descriptors.os, "listdir", listdir):
+                self.assertEqual(descriptors.elsewhere([part]), {})
+            self.assertEqual(len(seen), looks)
+
+    def test_looks(self) -> None:
+        """
+        That another process has closed its descriptor is looked for each C{limits.BLOCKING_HELD_SECONDS}, as
+        long as there is one.
+        """
+        one, other = self.over()
+        with patched():
+            copy = os.dup(one.fileno())
+            one.close()
+        for _ in range(2):
+            before = self.loop.looking
+            self.assertAlmostEqual(
+                before.getTime() - self.loop.reactor.seconds(), limits.BLOCKING_HELD_SECONDS, 1
+            )
+            before.reset(0)
+            with self.loop:
+                self.loop.wait(lambda before=before: self.loop.looking is not before)
+        # As another process does, unseen here.
+        descriptors._close(copy)
+        self.loop.looking.reset(0)
+        with self.loop:
+            self.loop.wait(lambda: self.loop.looking is None)
+        self.assertEqual(self.loop.held, {})
+        self.assertEqual(other.recv(1), b"")
 
 
 class WalkTests(Case):

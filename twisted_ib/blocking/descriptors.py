@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     _Watch = select.epoll | select.poll
 
-#: How often all processes are looked at if new ones begin meanwhile.
-_SCANS: Final = 8
 #: Where nobody listens, by family.
 _NOBODY: Final[dict[int, str]] = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 #: The longest that the answer of a host to itself takes.
@@ -162,7 +160,7 @@ def elsewhere(parts: Iterable[Connection]) -> dict[int, str]:
     found: dict[int, str] = {}
     processes: set[str] = set()
     # One may have ended meanwhile, and left its descriptors to one that was not listed yet.
-    for _ in range(_SCANS if wanted else 0):
+    for _ in range(limits.BLOCKING_PROCESS_LOOKS if wanted else 0):
         before, processes = processes, {each for each in os.listdir("/proc") if each.isdecimal()}
         if len(found) == len(wanted) or processes <= before:
             break
