@@ -16,7 +16,7 @@ from twisted_ib.hca.base.socketrows import COLUMNS
 from twisted_ib.tools.show import processes
 from twisted_ib.tools.show.processes import UNKNOWN, programOf, tcpRows
 
-NONE: dict[str, Any] = dict.fromkeys(COLUMNS)
+NONE: dict[str, Any] = {**dict.fromkeys(COLUMNS), "provider": "tcp"}
 
 
 class TCPTests(SynchronousTestCase):
@@ -100,6 +100,31 @@ class TCPTests(SynchronousTestCase):
         self.assertEqual(
             [(row["rule"], row["asked"]) for row in self.rows(1, reasons, there)], [("/a:2", 2.0)]
         )
+
+    def test_halfOfSDP(self) -> None:
+        """
+        A port that answers TCP and SDP has one rule for both; the half of SDP may be all that the page has.
+        """
+        listening, near, _far = self.pair("127.0.0.1", socket.AF_INET)
+        here, there = listening.getsockname()[1], near.getsockname()[1]
+        port = f"127.0.0.1:{here}"
+        half = {**NONE, "kind": "listener", "provider": "sdp", "local": port, "rule": "/a:1", "asked": 1.0}
+        for reasons, rule in (
+            ([half], "/a:1"),
+            ([{**half, "provider": "tcp", "rule": "/a:2", "asked": None}, half], "/a:2"),
+        ):
+            found = {
+                (row["kind"], row["local"], row["provider"], row["rule"], row["asked"])
+                for row in self.rows(2, reasons, here)
+            }
+            self.assertEqual(
+                found,
+                {
+                    ("listener", port, "tcp", rule, None),
+                    ("connection", port, "tcp", rule, None),
+                },
+            )
+        self.assertEqual({row["rule"] for row in self.rows(1, [half], there)}, {UNKNOWN})
 
     def test_gone(self) -> None:
         """

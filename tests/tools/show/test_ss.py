@@ -378,7 +378,7 @@ class CommandTests(SynchronousTestCase):
     def test_standing(self) -> None:
         """
         Of a process that does not answer its page is shown, with the kernel's sockets of TCP if they can be
-        known, and the page's reasons; the reason of all others is no socket.
+        known, and the reasons of all its rows; the reason of all others is no socket.
         """
         tcp = row(provider="tcp", device=None, local="1.2.3.4:5", rule="/a:3")
         ofKernel = row(provider="tcp", device=None, local="1.2.3.4:6")
@@ -398,7 +398,7 @@ class CommandTests(SynchronousTestCase):
         self.patch(ss, "tcpRows", kernel)
         found = ss.standing(entry, 7)
         self.assertEqual([each["local"] for each in found.sockets], ["127.0.0.1:80", "1.2.3.4:6"])
-        self.assertEqual(asked, [(7, ["/a:3", "/a:9"])])
+        self.assertEqual(asked, [(7, ["default", "/a:3", "/a:9"])])
         self.assertIn("does not answer in time", found.note)
         self.patch(ss, "tcpRows", lambda pid, reasons: None)
         for pid in (7, 0):

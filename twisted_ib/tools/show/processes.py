@@ -24,6 +24,8 @@ COMMAND_LINE = 4096
 ANYWHERE = f"{ANY[0]}:{ANY[1]}"
 #: The rule of a TCP socket of which nothing is known: the process is busy and has not said it before.
 UNKNOWN = ""
+#: The provider of the sockets of TCP.
+TCP = "tcp"
 
 _TABLES = (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6))
 _WORD = 4
@@ -48,14 +50,17 @@ def tcpRows(pid: int, reasons: list[dict[str, Any]]) -> list[list[Any]] | None:
     """
     List the TCP sockets of a process that does not answer.
 
-    @param reasons: the rows of its socket page that are about TCP, by column.
+    @param reasons: the rows of its socket page, by column.
     @return: values of L{COLUMNS}; L{None} if the kernel does not show the process to this user.
     """
     inodes = _socketsOf(pid)
     if inodes is None:
         return None
-    ends = {(row["local"], row["remote"]): row for row in reasons}
-    ports = {row["local"].rpartition(":")[2]: row for row in reasons if row["kind"] == LISTENER}
+    ends = {(row["local"], row["remote"]): row for row in reasons if row["provider"] == TCP}
+    # Of a port that answers SDP and TCP only the half of SDP may stand there; one rule is about both.
+    listeners = [row for row in reasons if row["kind"] == LISTENER]
+    listeners.sort(key=lambda row: row["provider"] == TCP)
+    ports = {row["local"].rpartition(":")[2]: row for row in listeners}
     other = ends.get((ANYWHERE, ANYWHERE), {"rule": UNKNOWN})
     found = []
     for table, family in _TABLES:
@@ -69,7 +74,7 @@ def tcpRows(pid: int, reasons: list[dict[str, Any]]) -> list[list[Any]] | None:
                     why = ports.get(local.rpartition(":")[2], other)
                     why = {name: why.get(name) for name in ("rule", "fallback")}
                 row |= why
-                row |= {"kind": LISTENER if isListener else CONNECTION, "provider": "tcp", "device": None}
+                row |= {"kind": LISTENER if isListener else CONNECTION, "provider": TCP, "device": None}
                 row |= {"local": local, "remote": None if isListener else remote, "state": TCP_STATES[state]}
                 row |= {"in_flight": None if isListener else queued}
                 found.append([row[name] for name in COLUMNS])
@@ -119,4 +124,4 @@ def _address(text: str, family: int) -> str:
     return f"[{host}]:{int(port, 16)}" if ":" in host else f"{host}:{int(port, 16)}"
 
 
-__all__ = ["ANYWHERE", "ASKED_AT_ONCE", "UNKNOWN", "programOf", "tcpRows"]
+__all__ = ["ANYWHERE", "ASKED_AT_ONCE", "TCP", "UNKNOWN", "programOf", "tcpRows"]

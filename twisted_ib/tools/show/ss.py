@@ -24,7 +24,7 @@ from twisted_ib.hca.host.search import Search
 from twisted_ib.hca.host.socketpage.reading import readPage
 from twisted_ib.tools.program import ArgumentParser, complain, printable, secondsWithin, write
 from twisted_ib.tools.show.filters import FilterError, Test, expression, inState
-from twisted_ib.tools.show.processes import ANYWHERE, ASKED_AT_ONCE, programOf, tcpRows
+from twisted_ib.tools.show.processes import ANYWHERE, ASKED_AT_ONCE, TCP, programOf, tcpRows
 from twisted_ib.tools.show.sockets import order, socketsOf
 from twisted_ib.tools.show.sockettext import cut, table, total
 
@@ -32,8 +32,6 @@ from twisted_ib.tools.show.sockettext import cut, table, total
 #: socket page says what it has: the answer has figures besides.
 PAGE_SECONDS = 0.03
 ANSWER_SECONDS = 0.2
-
-TCP = "tcp"
 
 #: The shortest and the longest interval of C{--watch}, in seconds.
 WATCH_SECONDS_LEAST = 0.1
@@ -98,7 +96,7 @@ def standing(entry: Entry, pid: int) -> Found:
     if page is None:
         return Found(pid, [], f"{who} does not answer")
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in page["rows"]]
-    reasons = [row for row in rows if row["provider"] == TCP and row["local"] is not None]
+    reasons = [row for row in rows if row["local"] is not None]
     known = tcpRows(pid, reasons) if pid else None
     if known is not None:
         others = [row for row in rows if row["provider"] != TCP]
