@@ -57,12 +57,12 @@ class AllocateTests(WindowTestCase):
         """
         asked = []
 
-        def present(offset: int, length: int) -> bool:
+        def present(offset: int, length: int, writes: bool) -> bool:
             """
-            The first 10 bytes are there.
+            The first 10 bytes are there, to be read.
             """
             asked.append((offset, length))
-            return offset + length <= 10
+            return offset + length <= 10 and not writes
 
         region = self.memory.register(
             bytearray(100), self.region.access | REMOTE_READ, self.pd, BASE, present=present

@@ -7,6 +7,7 @@
 #include "checks.h"
 
 #define BYTES 8192
+#define MOST (1 << 20)
 #define RIGHTS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
 
 static void connect_to(struct ibv_qp *qp, struct ibv_qp *peer)
@@ -27,12 +28,13 @@ static void connect_to(struct ibv_qp *qp, struct ibv_qp *peer)
 }
 
 /* The status of a request from local to remote memory. */
-static int status(struct ibv_pd *pd, struct ibv_cq *cq, int opcode, struct ibv_mr *local, struct ibv_mr *remote)
+static int status(struct ibv_pd *pd, struct ibv_cq *cq, int opcode, struct ibv_mr *local, struct ibv_mr *remote,
+                  unsigned length)
 {
     struct ibv_qp_init_attr wanted = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = {4, 4, 1, 1, 0}};
     struct ibv_qp *qp = MADE(ibv_create_qp(pd, &wanted)), *peer = MADE(ibv_create_qp(pd, &wanted));
     /* Not from the first page's first octet: the hole is amid. */
-    struct ibv_sge piece = {(uintptr_t)local->addr + 100, 6000, local->lkey};
+    struct ibv_sge piece = {(uintptr_t)local->addr + 100, length, local->lkey};
     struct ibv_send_wr request = {.sg_list = &piece, .num_sge = 1, .opcode = opcode,
                                   .send_flags = IBV_SEND_SIGNALED}, *refused;
     struct ibv_wc wc;
@@ -57,18 +59,35 @@ int main(void)
     struct ibv_context *context = MADE(ibv_open_device(list[0]));
     struct ibv_pd *pd = MADE(ibv_alloc_pd(context));
     struct ibv_cq *cq = MADE(ibv_create_cq(context, 8, NULL, NULL, 0));
-    static char memory[BYTES];
+    static char memory[MOST];
     char *pages = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    struct ibv_mr *here = MADE(ibv_reg_mr(pd, memory, BYTES, RIGHTS));
+    struct ibv_mr *here = MADE(ibv_reg_mr(pd, memory, MOST, RIGHTS));
     struct ibv_mr *gone = MADE(ibv_reg_mr(pd, pages, BYTES, RIGHTS));
 
-    IS(status(pd, cq, IBV_WR_RDMA_WRITE, here, gone), IBV_WC_SUCCESS);
-    IS(status(pd, cq, IBV_WR_RDMA_READ, here, gone), IBV_WC_SUCCESS);
+    IS(status(pd, cq, IBV_WR_RDMA_WRITE, here, gone, 6000), IBV_WC_SUCCESS);
+    IS(status(pd, cq, IBV_WR_RDMA_READ, here, gone, 6000), IBV_WC_SUCCESS);
     /* The second page only. */
     munmap(pages + 4096, 4096);
-    IS(status(pd, cq, IBV_WR_RDMA_WRITE, here, gone), IBV_WC_REM_ACCESS_ERR);
-    IS(status(pd, cq, IBV_WR_RDMA_READ, here, gone), IBV_WC_REM_ACCESS_ERR);
-    IS(status(pd, cq, IBV_WR_RDMA_WRITE, gone, here), IBV_WC_LOC_PROT_ERR);
+    IS(status(pd, cq, IBV_WR_RDMA_WRITE, here, gone, 6000), IBV_WC_REM_ACCESS_ERR);
+    IS(status(pd, cq, IBV_WR_RDMA_READ, here, gone, 6000), IBV_WC_REM_ACCESS_ERR);
+    IS(status(pd, cq, IBV_WR_RDMA_WRITE, gone, here, 6000), IBV_WC_LOC_PROT_ERR);
     IS(ibv_dereg_mr(gone), 0);
+
+    /* Memory that may no longer be written, and then not be read, either: of some bytes, and of many. */
+    for (unsigned size = BYTES; size <= MOST; size <<= 7) {
+        pages = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        gone = MADE(ibv_reg_mr(pd, pages, size, RIGHTS));
+        mprotect(pages, size, PROT_READ);
+        IS(status(pd, cq, IBV_WR_RDMA_READ, here, gone, size - 200), IBV_WC_SUCCESS);
+        IS(status(pd, cq, IBV_WR_RDMA_WRITE, here, gone, size - 200), IBV_WC_REM_ACCESS_ERR);
+        IS(status(pd, cq, IBV_WR_RDMA_READ, gone, here, size - 200), IBV_WC_LOC_PROT_ERR);
+        mprotect(pages, size, PROT_NONE);
+        IS(status(pd, cq, IBV_WR_RDMA_READ, here, gone, size - 200), IBV_WC_REM_ACCESS_ERR);
+        IS(status(pd, cq, IBV_WR_RDMA_WRITE, gone, here, size - 200), IBV_WC_LOC_PROT_ERR);
+        mprotect(pages, size, PROT_READ | PROT_WRITE);
+        IS(status(pd, cq, IBV_WR_RDMA_WRITE, here, gone, size - 200), IBV_WC_SUCCESS);
+        IS(ibv_dereg_mr(gone), 0);
+        munmap(pages, size);
+    }
     return !!failures;
 }

@@ -100,7 +100,7 @@ class Memory:
         pd: ProtectionDomain,
         address: int | None = None,
         segment: object = None,
-        present: Callable[[int, int], bool] | None = None,
+        present: Callable[[int, int, bool], bool] | None = None,
     ) -> MemoryRegion:
         """
         Register a buffer.
@@ -137,7 +137,7 @@ class Memory:
         address: int | None = None,
         segment: object = ...,
         keepKey: bool = False,
-        present: Callable[[int, int], bool] | None = None,
+        present: Callable[[int, int, bool], bool] | None = None,
     ) -> None:
         """
         Change a region and its key (IBTA vol. 1 11.2.8).  On error the region stays as it was.
@@ -330,7 +330,7 @@ class Memory:
         # number.
         offset = address - region.address
         if (offset < 0 or length < 0 or offset + length > region.sure) and not region.isWithin(
-            offset, length
+            offset, length, access
         ):
             raise MemoryAccessError(
                 f"{length} bytes at {address:#x} are not within the memory region of key {key:#010x}, or gone"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from twisted_ib.hca.base.refcount import RefCounted
-from twisted_ib.hca.memory.access import REMOTE
+from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE, REMOTE_ATOMIC, REMOTE_WRITE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.memory.memory import Memory
@@ -30,6 +30,9 @@ class ProtectionDomain(RefCounted):
         self.memory = memory
 
 
+_WRITES = LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC
+
+
 class MemoryRegion(RefCounted):
     """
     A registered buffer.
@@ -41,8 +44,8 @@ class MemoryRegion(RefCounted):
     @ivar key: local and remote key.
     @ivar segment: the shared memory that the bytes lie in, if the fabric allocated them so that a peer can
         map them; else L{None}.  Opaque here.
-    @ivar present: tells whether so many bytes from an offset on are there, for memory that is not kept by
-        L{view} and may go while it is registered; L{None} for all other.
+    @ivar present: tells whether so many bytes from an offset on are there, writable if that is asked, for
+        memory that is not kept by L{view} and may go while it is registered; L{None} for all other.
     @ivar sure: the offset before which all bytes are there for certain: L{length}, or none.
     """
 
@@ -57,7 +60,7 @@ class MemoryRegion(RefCounted):
         access: int,
         pd: ProtectionDomain,
         segment: object,
-        present: Callable[[int, int], bool] | None = None,
+        present: Callable[[int, int, bool], bool] | None = None,
     ) -> None:
         super().__init__()
         self.view = view
@@ -69,20 +72,21 @@ class MemoryRegion(RefCounted):
         self.setPresent(present)
         self.key = 0
 
-    def setPresent(self, present: Callable[[int, int], bool] | None) -> None:
+    def setPresent(self, present: Callable[[int, int, bool], bool] | None) -> None:
         """
         Set L{present}, with the length that there is.
         """
         self.present = present
         self.sure = self.length if present is None else -1
 
-    def isWithin(self, offset: int, length: int) -> bool:
+    def isWithin(self, offset: int, length: int, access: int) -> bool:
         """
-        @return: whether bytes are the region's, and there.
+        @param access: the bits that are needed.
+        @return: whether bytes are the region's, and there for that.
         """
         if offset < 0 or length < 0 or offset + length > self.length:
             return False
-        return self.present is None or self.present(offset, length)
+        return self.present is None or self.present(offset, length, bool(access & _WRITES))
 
     @property
     def localKey(self) -> int:

@@ -251,7 +251,7 @@ class Windows:
                 f"the memory window of key {key:#010x} does not grant {Access(missing)!r}"
             )
         offset += window.address - region.address
-        if not region.isWithin(offset, length):
+        if not region.isWithin(offset, length, access):
             raise MemoryAccessError(f"the memory of the window of key {key:#010x} is gone")
         return region.view, offset
 

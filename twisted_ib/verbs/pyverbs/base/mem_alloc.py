@@ -23,12 +23,19 @@ _libc.free.restype = None
 _libc.free.argtypes = [ctypes.c_void_p]
 _libc.posix_memalign.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t, ctypes.c_size_t]
 # With Python's lock held: no other thread of Python comes between the question and the access.
-_mincore = getattr(ctypes.PyDLL(None, use_errno=True), "mincore", None)
+_held = ctypes.PyDLL(None, use_errno=True)
+_mincore = getattr(_held, "mincore", None)
+_madvise = _held.madvise
+#: Of madvise(2): the pages of a range are made to be there.
+_POPULATE_READ, _POPULATE_WRITE = 22, 23
+#: The most bytes whose pages are all asked for.
+_POPULATED = 1 << 16
 #: Pages of one question.
 _ASKED_PAGES = 4096
 _asked = ctypes.create_string_buffer(_ASKED_PAGES)
 if _mincore is not None:
     _mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+    _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [
     ctypes.c_void_p,
@@ -218,18 +225,24 @@ def processMemory(address: int, length: int, write: bool) -> memoryview:
     return memoryview(array).cast("B")
 
 
-def presence(address: int) -> Callable[[int, int], bool] | None:
+def presence(address: int) -> Callable[[int, int, bool], bool] | None:
     """
-    @param address: of memory that the program may unmap while it is registered.
-    @return: tells whether so many bytes from an offset on are mapped; L{None} where nobody can tell.
+    @param address: of memory that the program may unmap, or take the rights to, while it is registered.
+    @return: tells whether so many bytes from an offset on are mapped, and may be read, or written if that is
+        asked; of more than L{_POPULATED} bytes the rights to the first and the last of them.  L{None} where
+        nobody can tell.
     """
     # Linux keeps the pages of a region.  Here an access would be a segmentation fault of the whole process.
     if _mincore is None:
         return None
 
-    def isThere(offset: int, length: int) -> bool:
+    def isThere(offset: int, length: int, writes: bool) -> bool:
         start = address + offset
         end, start = start + length, start & -PAGESIZE
+        if end - start <= _POPULATED:
+            return _isPermitted(start, end, writes)
+        if not (_isPermitted(start, start + 1, writes) and _isPermitted(end - 1 & -PAGESIZE, end, writes)):
+            return False
         while start < end:
             count = min(end - start, _ASKED_PAGES * PAGESIZE)
             # ENOMEM: a hole (mincore(2)).
@@ -239,6 +252,14 @@ def presence(address: int) -> Callable[[int, int], bool] | None:
         return True
 
     return isThere
+
+
+def _isPermitted(start: int, end: int, writes: bool) -> bool:
+    # From the beginning of a page.
+    if not _madvise(start, end - start, _POPULATE_WRITE if writes else _POPULATE_READ):
+        return True
+    # EINVAL: not these rights, memory of a device, or a kernel before 5.14, which does not know the advice.
+    return ctypes.get_errno() == errno.EINVAL and _mapped(start, end - start, writes)
 
 
 def _mapped(address: int, length: int, write: bool) -> bool:
