@@ -362,6 +362,10 @@ TOPOLOGY_LINE = 1024
 TOPOLOGY_BYTES = 16 * 1024 * 1024
 #: Links that a LID-routed packet passes at most: a wrong forwarding table may have made a loop.
 SUBNET_HOPS = 64
+#: How often a port looks whether it and another one reach each other before it says that they do not, and the
+#: seconds from one look to the next.
+SUBNET_ROUTE_LOOKS = 50
+SUBNET_ROUTE_SECONDS = 0.02
 #: Ways of packets, and of packets to groups, that a subnet keeps.
 SUBNET_ROUTES = 65536
 #: Processes that are attached to the host of a subnet, or about to be.

@@ -375,10 +375,31 @@ class LoopbackTests(CutContract, SubnetTestCase):
         settle(self.a, self.c)
         self.assertEqual((target.records, len(taker.said("refused"))), ([b"first"], 1))
         user = User()
-        with self.assertRaises(NoRouteError):
-            self.a.connect(SDP, "127.0.0.1", 7001, user)
-            settle(self.a, self.c)
-            raise user.error or AssertionError("a path where nothing leads")
+        self.a.connect(SDP, "127.0.0.1", 7001, user)
+        patience = limits.SUBNET_ROUTE_LOOKS * limits.SUBNET_ROUTE_SECONDS
+        self.run_(patience - 0.01, self.a, self.c)
+        self.assertIsNone(user.error)
+        self.run_(limits.SUBNET_ROUTE_SECONDS, self.a, self.c)
+        self.assertIsInstance(user.error, NoRouteError)
+
+    def test_lateRoute(self) -> None:
+        """
+        A route that is not made yet when somebody connects is waited for, unless the connect is cancelled.
+        """
+        self.c.listen(SDP, "127.0.0.1", 7001, LISTENER)
+        number = self.port("t").node.switch.linear[self.a.port.lid]
+        self.manager.setRoute(self.port("t"), self.a.port.lid, NO_PORT)
+        user, cancelled = User(), User()
+        self.a.connect(SDP, "127.0.0.1", 7001, user)
+        search = self.a.connect(SDP, "127.0.0.1", 7001, cancelled)
+        self.run_(0.5, self.a, self.c)
+        self.assertEqual((user.path, user.error), (None, None))
+        search.cancel()
+        self.manager.setRoute(self.port("t"), self.a.port.lid, number)
+        self.run_(limits.SUBNET_ROUTE_SECONDS + 0.01, self.a, self.c)
+        self.assertEqual((user.path.peer.guid, user.error), (self.c.guid, None))
+        self.run_(2, self.a, self.c)
+        self.assertEqual((cancelled.path, cancelled.error), (None, None))
 
     def test_turns(self) -> None:
         """

@@ -29,6 +29,7 @@ from tests.support.commands import PATH, running
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import becomes, runToEnd
 from tests.verbs.pyverbs.qp import test_qp
+from twisted_ib import limits
 from twisted_ib.errors import NoRouteError
 from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.connection import ConnectRequest
@@ -309,7 +310,10 @@ class GIDTests(SynchronousTestCase):
             self.assertRaises(NoRouteError, self.one.connect, SDP_SPACE, address, 7001, User())
         self.two.fabric.port.port.state = PortState.INIT
         self.two.fabric.port._subnet.forwarding.changed()
-        self.assertRaises(NoRouteError, self.one.connect, SDP_SPACE, self.two.gids()[0], 7001, User())
+        user = User()
+        self.patch(limits, "SUBNET_ROUTE_LOOKS", 0)
+        self.one.connect(SDP_SPACE, self.two.gids()[0], 7001, user)
+        self.assertIsInstance(user.error, NoRouteError)
 
 
 class StreamMixin:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
@@ -82,26 +83,44 @@ class _Observer(Protocol):
 
 class _Checked:
     """
-    A consumer that asks for the path to a service.
+    A consumer that asks for the path to a service, and its search.
     """
 
     def __init__(self, fabric: SubnetFabric, user: _PathUser) -> None:
         self._fabric = fabric
         self._user = user
-        self.isAsking = True
+        self._left = limits.SUBNET_ROUTE_LOOKS
+        #: What goes on: the directory's search, then the wait for a route; L{None} if that is cancelled.
+        self.search: _Search | None = None
+        self._isOver = False
+
+    def cancel(self) -> None:
+        """
+        Ask no more.
+        """
+        self._isOver = True
+        if self.search is not None:
+            self.search.cancel()
 
     def pathReady(self, path: SubnetPath) -> None:
         """
-        It is found; it may be of an HCA that packets do not reach.
+        It is found; it may be of an HCA that packets do not reach, or not yet: routes are made after a port
+        has come, one way and then the other, and of both ends either may be told first.
         """
         fabric = self._fabric
+        if self._isOver:
+            return
         if fabric.connects(path.peer.guid):
             self._user.pathReady(path)
-            return
-        error = NoRouteError(f"the subnet does not lead to HCA {path.peer.guid:016x} and back")
-        if self.isAsking:
-            raise error
-        self._user.connectFailed(error)
+        elif self._left:
+            self._left -= 1
+            self.search = fabric.owner.timers.start(
+                limits.SUBNET_ROUTE_SECONDS, partial(self.pathReady, path)
+            )
+        else:
+            self._user.connectFailed(
+                NoRouteError(f"the subnet does not lead to HCA {path.peer.guid:016x} and back")
+            )
 
     def connectFailed(self, error: Exception) -> None:
         """
@@ -257,15 +276,15 @@ class SubnetFabric:
         See L{IDirectory<twisted_ib.hca.base.interfaces.IDirectory>}.
 
         @param address: a GID of the subnet, or an address of this host.
-        @raise NoRouteError: the subnet does not lead there and back.
         """
         checked, guid = _Checked(self, user), self._guidOf(address)
         if guid:
             search = self._records.reach(guid, checked)
         else:
             search = self._records.resolve(serviceID, address, checked)
-        checked.isAsking = False
-        return search
+        # Unless it has become the wait meanwhile.
+        checked.search = checked.search or search
+        return checked
 
     def _isOwn(self, address: str) -> bool:
         return gidNumber(address) in self.owner.port.gids
