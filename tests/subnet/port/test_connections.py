@@ -401,6 +401,29 @@ class LoopbackTests(CutContract, SubnetTestCase):
         self.run_(2, self.a, self.c)
         self.assertEqual((cancelled.path, cancelled.error), (None, None))
 
+    def test_lateHCA(self) -> None:
+        """
+        So is an HCA of which the port has not been told yet; one that does not come is an error in the end.
+        """
+        self.c.listen(SDP, "127.0.0.1", 7001, LISTENER)
+        known = set[int]()
+        kind = type(self.a.fabric.port)
+        has = kind.has
+        self.patch(kind, "has", lambda port, guid: guid in known and has(port, guid))
+        gid = self.c.gids()[0]
+        users = User(), User(), User()
+        for user in users[:2]:
+            search = self.a.connect(SDP, gid, 7001, user)
+        search.cancel()
+        self.a.connect(SDP, "fe80::77", 7001, users[2])
+        self.run_(0.5, self.a, self.c)
+        known.add(self.c.guid)
+        self.run_(limits.SUBNET_ROUTE_SECONDS + 0.01, self.a, self.c)
+        self.assertEqual((users[0].path.peer.guid, users[0].error), (self.c.guid, None))
+        self.run_(1, self.a, self.c)
+        self.assertEqual((users[1].path, users[1].error), (None, None))
+        self.assertIsInstance(users[2].error, NoRouteError)
+
     def test_turns(self) -> None:
         """
         A turn looks at so many queue pairs; under steady changes all have theirs.

@@ -306,12 +306,12 @@ class GIDTests(SynchronousTestCase):
         A GID that the subnet does not have, or of another prefix, is no host; one where nothing leads is not
         reached.
         """
+        self.patch(limits, "SUBNET_ROUTE_LOOKS", 0)
         for address in ("fe80::1", f"fec0::{self.two.guid:x}"[:9], "192.0.2.77"):
             self.assertRaises(NoRouteError, self.one.connect, SDP_SPACE, address, 7001, User())
         self.two.fabric.port.port.state = PortState.INIT
         self.two.fabric.port._subnet.forwarding.changed()
         user = User()
-        self.patch(limits, "SUBNET_ROUTE_LOOKS", 0)
         self.one.connect(SDP_SPACE, self.two.gids()[0], 7001, user)
         self.assertIsInstance(user.error, NoRouteError)
 

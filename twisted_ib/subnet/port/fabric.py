@@ -20,7 +20,7 @@ from attrs import evolve
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import NoRouteError
+from twisted_ib.errors import HCAError, NoRouteError
 from twisted_ib.hca.base.interfaces import IFabric
 from twisted_ib.hca.base.operation import GSI_QPN, UD_SEND_ONLY
 from twisted_ib.hca.base.traits import SUBNET
@@ -84,43 +84,67 @@ class _Observer(Protocol):
 class _Checked:
     """
     A consumer that asks for the path to a service, and its search.
+
+    A port learns of others, and they reach it, after it has come: so what it does not know yet is waited for.
     """
 
-    def __init__(self, fabric: SubnetFabric, user: _PathUser) -> None:
+    def __init__(self, fabric: SubnetFabric, serviceID: int, address: str, user: _PathUser) -> None:
         self._fabric = fabric
+        self._serviceID, self._address = serviceID, address
         self._user = user
         self._left = limits.SUBNET_ROUTE_LOOKS
-        #: What goes on: the directory's search, then the wait for a route; L{None} if that is cancelled.
-        self.search: _Search | None = None
+        # The directory's search, or the wait.
+        self._search: _Search | None = None
         self._isOver = False
+
+    def look(self) -> None:
+        """
+        Ask the directory, if the HCA of a GID of the subnet is known.
+
+        @raise HCAError: the address is none that it knows.
+        """
+        fabric, before = self._fabric, self._search
+        guid = guidOf(self._address, fabric.owner.port.subnetPrefix)
+        isKnown = fabric.knows(guid)
+        if guid and not isKnown and self._left:
+            self._wait(self._lookAgain)
+            return
+        search = fabric.search(guid if isKnown else 0, self._serviceID, self._address, self)
+        # The answer may have come at once, and be waited for again.
+        if self._search is before:
+            self._search = search
+
+    def _lookAgain(self) -> None:
+        try:
+            self.look()
+        except HCAError as error:
+            self._user.connectFailed(error)
+
+    def _wait(self, call: Callable[[], None]) -> None:
+        self._left -= 1
+        self._search = self._fabric.owner.timers.start(limits.SUBNET_ROUTE_SECONDS, call)
 
     def cancel(self) -> None:
         """
         Ask no more.
         """
         self._isOver = True
-        if self.search is not None:
-            self.search.cancel()
+        if self._search is not None:
+            self._search.cancel()
 
     def pathReady(self, path: SubnetPath) -> None:
         """
-        It is found; it may be of an HCA that packets do not reach, or not yet: routes are made after a port
-        has come, one way and then the other, and of both ends either may be told first.
+        It is found; it may be of an HCA that packets do not reach, or not yet.
         """
-        fabric = self._fabric
         if self._isOver:
             return
-        if fabric.connects(path.peer.guid):
+        guid = path.peer.guid
+        if self._fabric.connects(guid):
             self._user.pathReady(path)
         elif self._left:
-            self._left -= 1
-            self.search = fabric.owner.timers.start(
-                limits.SUBNET_ROUTE_SECONDS, partial(self.pathReady, path)
-            )
+            self._wait(partial(self.pathReady, path))
         else:
-            self._user.connectFailed(
-                NoRouteError(f"the subnet does not lead to HCA {path.peer.guid:016x} and back")
-            )
+            self._user.connectFailed(NoRouteError(f"the subnet does not lead to HCA {guid:016x} and back"))
 
     def connectFailed(self, error: Exception) -> None:
         """
@@ -277,23 +301,33 @@ class SubnetFabric:
 
         @param address: a GID of the subnet, or an address of this host.
         """
-        checked, guid = _Checked(self, user), self._guidOf(address)
-        if guid:
-            search = self._records.reach(guid, checked)
-        else:
-            search = self._records.resolve(serviceID, address, checked)
-        # Unless it has become the wait meanwhile.
-        checked.search = checked.search or search
+        checked = _Checked(self, serviceID, address, user)
+        checked.look()
         return checked
+
+    def search(self, guid: int, serviceID: int, address: str, user: _PathUser) -> _Search:
+        """
+        Ask the directory of the records.
+
+        @param guid: of an HCA that the subnet has; 0 for an address of this host.
+        """
+        found: _Search
+        if guid:
+            found = self._records.reach(guid, user)
+        else:
+            found = self._records.resolve(serviceID, address, user)
+        return found
 
     def _isOwn(self, address: str) -> bool:
         return gidNumber(address) in self.owner.port.gids
 
-    def _guidOf(self, address: str) -> int:
-        guid: int = guidOf(address, self.owner.port.subnetPrefix)
+    def knows(self, guid: int) -> bool:
+        """
+        @return: whether the subnet has told of an HCA.
+        """
         if guid and not self.port.has(guid):
             self.port.refresh()
-        return guid if self.port.has(guid) else 0
+        return bool(self.port.has(guid))
 
     def connects(self, guid: int) -> bool:
         """
