@@ -10,6 +10,7 @@ from zope.interface import Attribute
 
 from twisted_ib.hca.base.interfaces import IFabricOwner, IHostDirectory
 from twisted_ib.hca.base.port import KeyViolation, Port, PortChange
+from twisted_ib.hca.base.timers import Timers
 
 
 class ISubnetDirectory(IHostDirectory):
@@ -75,6 +76,7 @@ class ISubnetOwner(IFabricOwner):
 
     port: Port = Attribute("Its L{Port<twisted_ib.hca.base.port.Port>}.")
     capture: Any = Attribute("Where its packets are written, or L{None}.")
+    timers: Timers = Attribute("Its L{Timers<twisted_ib.hca.base.timers.Timers>}.")
 
     def changePort(change: PortChange) -> None:
         """
