@@ -263,7 +263,7 @@ class ConnectTests(SynchronousTestCase):
         """
         C{ib:}, whose queue pairs have work queues.
         """
-        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 473)
+        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 446)
 
 
 class MessageTests(SynchronousTestCase):

@@ -56,7 +56,9 @@ class CaptureTests(ProcessTestCase):
         seen = {child: read(file) for child, file in files.items()}
         for child, frames in seen.items():
             observer = Observer().see(frames)
-            self.assertEqual(observer.messages[:3], ["REQ", "REP", "RTU"])
+            # Between two such processes the REP is enough.
+            self.assertEqual(observer.messages[:2], ["REQ", "REP"])
+            self.assertNotIn("RTU", observer.messages)
             self.assertLessEqual(observer.unanswered, 1)
             self.assertEqual(observer.counts["RC FetchAdd"], 50)
             self.assertGreater(observer.counts["RC WRITE Middle"], 0)

@@ -16,6 +16,7 @@ from twisted_ib import limits
 from twisted_ib.hca.base.traits import PrivateBytes
 from twisted_ib.hca.connection import ConnectRequest, Rejection
 from twisted_ib.hca.device.registry import traitsOf
+from twisted_ib.hca.wire.cm import RTU
 from twisted_ib.internet import connector as connectorModule
 from twisted_ib.internet import port as portModule
 from twisted_ib.internet.addresses import addressOf
@@ -218,6 +219,36 @@ class PortTests(PortTestCase):
         self.patch(rdmaPort, "traitsOf", traitsOf)
         connector = rdmaPort.RDMAConnector(*arguments, "nothing0", privateData=b"x", maxMessageSize=1)
         self.assertEqual(connector.privateData, b"x")
+
+    def test_confirmed(self) -> None:
+        """
+        The REP is enough between two sides of this package where no message is lost, also where the messages
+        of one are too short to go several in a SEND; a side that says no such vendor id sends an RTU, and is
+        sent one.
+        """
+        sent: list[int] = []
+
+        def made(message: RTU, *arguments: Any) -> Any:
+            sent.append(message.attribute)
+            return pack(message, *arguments)
+
+        pack = RTU.pack
+        self.patch(RTU, "pack", made)
+        for long in (True, False):
+            self.connect(maxMessageSize=limits.RDMA_GATHERED - (not long))
+            self.settle()
+            self.assertEqual((len(self.clients.made), sent), (1, []))
+            self.clients.made.pop()
+        # The REP to a program of verbs says none either; such a program sends its RTU.
+        forger = self.forge(lambda request: setattr(request, "vendorID", 0))
+        assert forger.reply is not None
+        self.assertEqual((forger.reply.vendorID, sent), (0, [RTU.attribute]))
+        self.assertEqual(len(self.servers.made), 3)
+        reply = handshake.reply
+        self.patch(handshake, "reply", lambda *arguments: evolve(reply(*arguments), vendorID=0))
+        self.connect()
+        self.settle()
+        self.assertEqual((len(self.clients.made), sent), (1, [RTU.attribute] * 2))
 
     def test_forgedAddress(self) -> None:
         """

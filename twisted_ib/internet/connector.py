@@ -280,7 +280,9 @@ class Attempt:
             return
         # RTU, if there is one, before connectionMade(): the protocol may write at once, and a passive side
         # that has not seen the RTU would take the data for it (IBTA vol. 1 12.9.8).
-        connection.ready(channel.now(), isConfirmed=self._connector.handshake.IS_CONFIRMED)
+        connection.ready(
+            channel.now(), isConfirmed=reply.vendorID not in self._connector.handshake.UNCONFIRMED
+        )
         self._succeed(channel, transport)
 
     def rejected(self, connection: Any, rejection: Rejection) -> None:
@@ -424,7 +426,7 @@ class Connector(Destination):
     The connector that a connecting call returns.
 
     @cvar handshake: The protocol's module or object for requests and replies: C{PORT_SPACE},
-        C{IS_CONFIRMED}, C{request(transport, local, peer)}, C{replied(transport, connection, reply)}.
+        C{UNCONFIRMED}, C{request(transport, local, peer)}, C{replied(transport, connection, reply)}.
     @cvar attemptClass: The class of its attempts.
     @cvar transportClass: The class of its transports.
     """

@@ -320,7 +320,7 @@ class Port(base.BasePort):
                 # IBTA vol. 1 12.6.7.2, reason 3.  The transport may exist already, with its queue pair.
                 transport.abandon()
             return
-        if not connection.accept(reply, channel.now(), self.handshake.IS_CONFIRMED):
+        if not connection.accept(reply, channel.now(), request.vendorID not in self.handshake.UNCONFIRMED):
             # The peer has given up meanwhile.
             transport.abandon()
             return

@@ -25,8 +25,10 @@ PORT_SPACE = int(PortSpace.TCP)
 #: Enhanced Connection Establishment (rdma-core C{ibv_set_ece(3)}): a made-up OUI, with the bit of local
 #: administration.
 GATHERS = 0x024742
-#: See L{twisted_ib.sdp.handshake.Handshake}: the other side may be a program of verbs.
-IS_CONFIRMED = True
+#: That of a side whose messages are too short for it.
+SINGLE = 0x024743
+#: See L{twisted_ib.sdp.handshake.Handshake}; the other side may be a program of verbs, which needs an RTU.
+UNCONFIRMED = frozenset({GATHERS, SINGLE})
 
 #: CM response timeout code: 0.54 s.  rdma_cm uses 20, which is 4.3 s (cma.c CMA_CM_RESPONSE_TIMEOUT).
 _CM_RESPONSE_TIMEOUT = 17
@@ -70,7 +72,7 @@ def request(messages: RDMATransport, local: Address, peer: Address) -> ConnectRe
         pathMTU=_MTU,
         rnrRetryCount=_RETRIES,
         privateData=header.pack() + messages.privateData,
-        vendorID=GATHERS if messages.maxMessageSize >= limits.RDMA_GATHERED else 0,
+        vendorID=GATHERS if messages.maxMessageSize >= limits.RDMA_GATHERED else SINGLE,
     )
 
 
@@ -117,7 +119,7 @@ def reply(messages: RDMATransport, message: ConnectRequest, header: RDMACMHeader
         rnrRetryCount=_RETRIES,
         # A REP has no RDMA-CM header; all 196 bytes are the user's (cma.c cma_accept_ib).
         privateData=messages.privateData,
-        vendorID=GATHERS if gathers else 0,
+        vendorID=GATHERS if gathers else SINGLE if message.vendorID in UNCONFIRMED else 0,
     )
 
 

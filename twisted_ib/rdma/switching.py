@@ -207,7 +207,7 @@ class Switch(ABC):
         except HCAError as e:
             self.failed(failures.oneLine(e))
             return
-        connection.ready(channel.now(), isConfirmed=handshake.IS_CONFIRMED)
+        connection.ready(channel.now())
         self.succeed()
 
     def rejected(self, connection: Any, rejection: Any) -> None:
@@ -246,7 +246,7 @@ class Switch(ABC):
         reply = handshake.reply(transport, request, header)
         connection.destination.prepareReply(reply, request)
         handshake.accepted(transport, connection, request, header)
-        accepted: bool = connection.accept(reply, channel.now(), handshake.IS_CONFIRMED)
+        accepted: bool = connection.accept(reply, channel.now())
         return accepted
 
     def established(self) -> None:

@@ -86,15 +86,15 @@ class Handshake:
     The handshake between IP addresses.
 
     @cvar PORT_SPACE: The RDMA-CM port space.
-    @cvar IS_CONFIRMED: Whether the passive side needs an RTU where no message is lost: to a stream the REP is
-        enough.
+    @cvar UNCONFIRMED: The vendor ids of REQs and REPs whose connection needs no RTU where no message is lost:
+        to a stream the REP is enough.
     """
 
     # Service ids are C{0x1pppp} (annex A4; OpenIB sdp_dev.h SDP_MSG_SERVICE_ID_MASK).  rdma_cm builds the
     # same value from RDMA_PS_SDP (cma.c cma_get_service_id), a port space apart from TCP's, which upstream
     # Linux has removed.
     PORT_SPACE = int(PortSpace.SDP)
-    IS_CONFIRMED = False
+    UNCONFIRMED = frozenset({0})
 
     #: The octet of Hello's IP version; 0 for that of the address.
     _ipVersion = 0
