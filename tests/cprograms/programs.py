@@ -24,6 +24,8 @@ class Program:
     @ivar said: what the client has to print; the exit statuses are 0 in any case.
     @ivar ready: what the server prints when the client may start; C{""} if it listens.
     @ivar isOverTCP: whether the client connects to the server by TCP first.
+    @ivar unsaid: what the client prints where something went wrong, with status 0.
+    @ivar goesOn: whether the server waits for more clients, instead of ending.
     """
 
     name: str
@@ -33,6 +35,8 @@ class Program:
     said: str
     ready: str = ""
     isOverTCP: bool = False
+    unsaid: str = "\0"
+    goesOn: bool = False
 
 
 def _pingpong(kind: str, options: str, name: str = "") -> Program:
@@ -69,6 +73,17 @@ _PINGPONGS = (
     _pingpong("srq", "-c -n 20 -q 4 -s 1000 -e", "srq_events"),
 )
 
+#: A hundred connects at once.
+CMTIME = Program(
+    "cmtime",
+    "cmtime -b {server} -p {port} -c 100",
+    "cmtime -s {server} -b {client} -p {port} -c 100",
+    "rdmacm-utils",
+    "destroy      :",
+    unsaid="event:",
+    goesOn=True,
+)
+
 _CM = (
     _cm(
         "rping",
@@ -82,6 +97,14 @@ _CM = (
         "ucmatose -s {server} -b {client} -p {port} -c 3 -C 10 -S 1000",
         "return status 0",
     ),
+    # As many connects at once, of one address.
+    _cm(
+        "ucmatose_1000",
+        "ucmatose -b {server} -p {port} -c 1000 -C 1 -S 100",
+        "ucmatose -s {server} -b {client} -p {port} -c 1000 -C 1 -S 100",
+        "return status 0",
+    ),
+    CMTIME,
     _cm(
         "udaddy",
         "udaddy -b {server} -c 3 -C 10 -S 1000",

@@ -12,7 +12,7 @@ from tests.interop.lab.lab import lacking
 from tests.support.optional import suiteUnless
 
 #: The modules that have them.
-MODULES = ("plain", "rping", "examples", "pingpong", "verbs", "rds", "siw", "cprograms.rxe")
+MODULES = ("plain", "rping", "examples", "pingpong", "verbs", "rds", "siw", "cprograms.rxe", "cprograms.siw")
 
 
 class NoKernelTests(SynchronousTestCase):

@@ -7,14 +7,17 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 from struct import pack
 from typing import Any
 from unittest import mock
 
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from tests.cprograms.lab import Here, Lab, LabError, missing, unbuilt
+from tests.cprograms.programs import PROGRAMS
 from tests.hca.fabric.roce import flood
 from tests.processes.programs.flooded import PORT
 from tests.support.commands import running
@@ -26,6 +29,8 @@ CLIENT, SERVER = ownAddress(2), ownAddress(1)
 REQUESTS, MUTATIONS, RATE = 100_000, 30_000, 5000
 #: So many different ones are made; they come again and again.
 MADE = 20_000
+#: Sent without a pause.
+BATCH = 25
 PATIENCE, GROWTH = 2.0, 16 << 20
 _IP_PKTINFO = 8
 
@@ -48,7 +53,40 @@ class _Forger(flood.FloodTestCase):
         return f"127.{1 + number // 62500}.{number // 250 % 250}.{1 + number % 250}"
 
 
-class FloodedTests(SynchronousTestCase):
+class _FloodedTestCase(SynchronousTestCase):
+    # Strangers on this host.
+
+    def forger(self, port: int) -> _Forger:
+        """
+        @param port: of the streams and of the messages at L{SERVER} that are asked for.
+        @return: who makes the packets.
+        """
+        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.addCleanup(made.close)
+        made.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER: the identification is 0.
+        made.bind(("0.0.0.0", 0))
+        self.socket = made
+        self.patch(flood, "ADDRESSES", (CLIENT, SERVER))
+        self.patch(flood, "PORT", port)
+        self.patch(flood, "MESSAGES_PORT", port)
+        self.patch(flood, "_CM_PORT", made.getsockname()[1])
+        self.patch(flood, "TIMEOUTS", (20,))
+        return _Forger()
+
+    def send(self, packets: list[tuple[str, bytes]], sent: int) -> int:
+        """
+        Send a few more.
+
+        @param sent: how many were sent.
+        @return: how many are sent now.
+        """
+        for source, octets in (packets[(sent + n) % len(packets)] for n in range(BATCH)):
+            where = [(socket.IPPROTO_IP, _IP_PKTINFO, pack("I4s4x", 0, socket.inet_aton(source)))]
+            self.socket.sendmsg([octets], where, 0, (SERVER, 4791))
+        return sent + BATCH
+
+
+class FloodedTests(_FloodedTestCase):
     """
     Forged requests and damaged packets from 19,000 addresses of this host, 5,000 per second.
     """
@@ -85,10 +123,7 @@ class FloodedTests(SynchronousTestCase):
         """
         begin, sent, client = time.monotonic(), 0, None
         while sent < count:
-            for source, octets in (packets[(sent + n) % len(packets)] for n in range(25)):
-                where = [(socket.IPPROTO_IP, _IP_PKTINFO, pack("I4s4x", 0, socket.inet_aton(source)))]
-                self.socket.sendmsg([octets], where, 0, (SERVER, 4791))
-            sent += 25
+            sent = self.send(packets, sent)
             if client is None:
                 client = self.start("client", CLIENT, SERVER)
             elif client.poll() is not None:
@@ -109,16 +144,7 @@ class FloodedTests(SynchronousTestCase):
         os.makedirs(self.directory, 0o700)
         self.directory = os.path.abspath(self.directory)
         self.times: list[float] = []
-        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.addCleanup(made.close)
-        made.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER: the identification is 0.
-        made.bind(("0.0.0.0", 0))
-        self.socket, own = made, made.getsockname()[1]
-        self.patch(flood, "ADDRESSES", (CLIENT, SERVER))
-        self.patch(flood, "PORT", PORT)
-        self.patch(flood, "_CM_PORT", own)
-        self.patch(flood, "TIMEOUTS", (20,))
-        forger = _Forger()
+        forger = self.forger(PORT)
         requests = [forger.forged() for _ in range(MADE)]
         mutated = [forger.mutated() for _ in range(MADE)]
         self.server = self.start("server", SERVER, "-")
@@ -137,3 +163,44 @@ class FloodedTests(SynchronousTestCase):
         self.assertLess(self.times[-1], 5 * PATIENCE, self.times)
         self.server.terminate()
         self.assertEqual(self.server.communicate()[0], "")
+
+
+class ProgramTests(_FloodedTestCase):
+    """
+    A program of verbs that connects a thousand times at once, with the same strangers beside it.
+    """
+
+    timeout = 3 * HANG_SECONDS
+    skip = unbuilt()
+
+    def test_ucmatose(self) -> None:
+        """
+        All of its connections come up and are closed, at both ends.
+        """
+        (program,) = (each for each in PROGRAMS if each.name == "ucmatose_1000")
+        reason = missing(program)
+        if reason is not None:
+            raise SkipTest(reason)
+        # Of the program's own port each of them would be one of its thousand, on Linux too.
+        forger = self.forger(PORT)
+        packets = [forger.forged() for _ in range(MADE)]
+        over = threading.Event()
+        told: list[int] = []
+
+        def flooded() -> None:
+            begin, sent = time.monotonic(), 0
+            while not over.wait(max(0.0, begin + sent / RATE - time.monotonic())):
+                sent = self.send(packets, sent)
+            told.append(int(sent / (time.monotonic() - begin)))
+
+        thread = threading.Thread(target=flooded)
+        thread.start()
+        try:
+            Lab(Here("roce0", SERVER), Here("roce0", CLIENT)).run(program)
+        except LabError as error:
+            self.fail(str(error))
+        finally:
+            over.set()
+            thread.join()
+        # What was sent is what was meant to be.
+        self.assertGreater(told[0], RATE // 2)
