@@ -68,7 +68,7 @@ class CallTests(VerbsTestCase):
 
     #: Of a signalled request, of a receive; of polling for two completions that are there, for two that come
     #: with the peer's answers, and for none.
-    recorded = {"post_send": 39, "post_recv": 28, "poll_cq, arriving": 31, "poll_cq": 14, "poll_cq, none": 14}
+    recorded = {"post_send": 38, "post_recv": 28, "poll_cq, arriving": 31, "poll_cq": 14, "poll_cq, none": 14}
 
     def setUp(self) -> None:
         """

@@ -218,8 +218,12 @@ class RingPath(HostPath):
         # Ordering"), so header and payload are visible before it.
         self._tail = self._cells[TAIL] = end
         if not self.bell:
+            # Inlines Fabric.ringLater().
             self.bell = True
-            self.fabric.ringLater(self)
+            fabric = self.fabric
+            fabric.bells.append(self)
+            if fabric.owner.wanted is not None:
+                fabric.owner.wanted()
         return True
 
     def _turns(self, tail: int, end: int) -> bool:
@@ -402,6 +406,9 @@ class RingPath(HostPath):
                 if waiting and peer[HEAD] >= self._target:
                     self.resumeWaiting()
                 if head == tail:
+                    # A small one that came alone is answered at once: more would have come with it.
+                    if n == 1 and length < BULK:
+                        return n
                     tail = peer[TAIL]
                     if head == tail:
                         return n
