@@ -10,10 +10,11 @@ import time
 from collections.abc import Sequence
 
 from tests.suites.differential.loops import scenarios as loops
+from tests.suites.differential.reactors import scenarios as reactors
 from tests.suites.differential.record import Scenarios
 from tests.suites.differential.sockets import scenarios as sockets
 
-PROGRAMS: dict[str, Scenarios] = {"asyncio": loops, "socket": sockets}
+PROGRAMS: dict[str, Scenarios] = {"asyncio": loops, "reactor": reactors, "socket": sockets}
 
 
 def _show(scenarios: Scenarios, name: str) -> None:

@@ -13,6 +13,7 @@ KNOWN: Final[dict[str, dict[str, str]]] = {
         " its first word is a reset.  Over SDP it has not seen them yet and ends in order, and the reset is"
         " behind that end: EPIPE, as of Linux's tcp_reset() in CLOSE_WAIT.",
     },
+    "reactor": {},
     "socket": {},
 }
 

@@ -1,0 +1,404 @@
+"""
+Two ends of a connection for scenarios of Twisted's reactors.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from attrs import define, field
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.epollreactor import EPollReactor
+from twisted.internet.interfaces import IHalfCloseableProtocol
+from twisted.internet.protocol import ClientFactory, Protocol
+from twisted.logger import LogEvent, globalLogPublisher
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from tests.suites.differential.known import KNOWN
+from tests.suites.differential.places import apart
+from tests.suites.differential.record import Record, Scenarios
+from tests.support.waiting import HANG_SECONDS
+from twisted_ib.internet.readers import channelsOf
+from twisted_ib.reactor.ibreactor import IBReactor
+from twisted_ib.sdp.stream import Stream
+
+HOST = "127.0.0.1"
+
+
+class Recorder(Protocol):
+    """
+    Notes its calls, and does what the scenario wants in them.
+
+    @ivar log: The calls, with what was given; data in one piece.
+    """
+
+    transport: Any = None
+    port = 0
+
+    def __init__(self, name: str, does: dict[str, Callable[..., Any]]) -> None:
+        """
+        @param does: By names of calls: what is called with this object, and with what was given.
+        """
+        self.name, self.does = name, does
+        self.log: list[list[Any]] = []
+
+    def note(self, what: str, *values: Any) -> None:
+        """
+        Note a call, and do what the scenario wants.
+        """
+        if what == "data" and self.log and self.log[-1][0] == "data":
+            self.log[-1][1] += values[0]
+        else:
+            self.log.append([what, *values])
+        action = self.does.get(what)
+        if action is not None:
+            action(self, *values)
+
+    def has(self, name: str) -> bool:
+        """
+        @return: Whether it was called.
+        """
+        return any(each[0] == name for each in self.log)
+
+    @property
+    def data(self) -> bytes:
+        """
+        All that has arrived.
+        """
+        return b"".join(each[1] for each in self.log if each[0] == "data")
+
+    def connectionMade(self) -> None:
+        """
+        Note.
+        """
+        self.port = self.transport.getHost().port
+        self.note("made")
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Note.
+        """
+        self.note("data", data)
+
+    def connectionLost(self, reason: Failure = Failure(Exception())) -> None:  # noqa: B008
+        """
+        Note.
+        """
+        self.note("lost", reason.value)
+
+
+@implementer(IHalfCloseableProtocol)
+class Half(Recorder):
+    """
+    One that hears of both directions.
+    """
+
+    def readConnectionLost(self) -> None:
+        """
+        Note.
+        """
+        self.note("readLost")
+
+    def writeConnectionLost(self) -> None:
+        """
+        Note.
+        """
+        self.note("writeLost")
+
+
+class Factory(ClientFactory):
+    """
+    Notes its calls, and gives the protocols that it has.
+
+    @ivar protocols: What is to be given, in order; L{None} refuses.
+    """
+
+    noisy = False
+
+    def __init__(self, name: str, ends: Ends, *protocols: Any) -> None:
+        """
+        @param name: By which its calls are said.
+        """
+        self.name, self.ends, self.protocols = name, ends, list(protocols)
+        self.log: list[list[Any]] = []
+        self.does: dict[str, Callable[..., Any]] = {}
+
+    def note(self, what: str, *values: Any) -> None:
+        """
+        Note a call, and do what the scenario wants.
+        """
+        self.log.append([what, *values])
+        action = self.does.get(what)
+        if action is not None:
+            action(self, *values)
+
+    def has(self, name: str) -> bool:
+        """
+        @return: Whether it was called.
+        """
+        return any(each[0] == name for each in self.log)
+
+    def doStart(self) -> None:
+        """
+        Note.
+        """
+        self.note("doStart")
+        super().doStart()
+
+    def doStop(self) -> None:
+        """
+        Note.
+        """
+        self.note("doStop")
+        super().doStop()
+
+    def startFactory(self) -> None:
+        """
+        Note.
+        """
+        self.note("start")
+
+    def stopFactory(self) -> None:
+        """
+        Note.
+        """
+        self.note("stop")
+
+    def startedConnecting(self, connector: Any) -> None:
+        """
+        Note.
+        """
+        self.note("connecting")
+        self.connector = connector
+
+    def clientConnectionFailed(self, connector: Any, reason: Failure) -> None:
+        """
+        Note.
+        """
+        self.note("failed", reason.value)
+
+    def clientConnectionLost(self, connector: Any, reason: Failure) -> None:
+        """
+        Note.
+        """
+        self.note("lost", reason.value)
+
+    def buildProtocol(self, addr: Any) -> Any:
+        """
+        Note, and give the next one.
+        """
+        self.note("build", type(addr).__name__, getattr(addr, "type", None), getattr(addr, "host", None))
+        made = self.protocols.pop(0) if self.protocols else self.ends.recorder("one more")
+        if made is not None:
+            made.factory = self
+        return made
+
+
+@define
+class Ends:
+    """
+    What a scenario gets.
+
+    @ivar record: Where it says what it sees.
+    @ivar isSDP: Which of both carries it; scenarios do not ask, but what is made for them is checked by it.
+    """
+
+    record: Record
+    isSDP: bool
+    reactor: Any
+    noting: list[Any] = field(factory=list)
+    ports: list[Any] = field(factory=list)
+
+    def say(self, what: str, *values: Any) -> None:
+        """
+        See L{Record.say}.
+        """
+        self.record.say(what, *values)
+
+    def call(self, what: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """
+        See L{Record.call}.
+        """
+        return self.record.call(what, call, *arguments, **named)
+
+    async def wait(self, what: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        """
+        Wait for what a call returns, and say what came of it.
+
+        @return: The result; L{None} after an error.
+        """
+        try:
+            result = await maybeDeferred(call, *arguments)
+        except Exception as e:
+            self.say(f"{what}:", e)
+            return None
+        self.say(f"{what}:", result)
+        return result
+
+    async def turn(self) -> None:
+        """
+        Wait for a later turn.
+        """
+        later: Deferred[None] = Deferred()
+        self.reactor.callLater(0, later.callback, None)
+        await later
+
+    async def until(self, holds: Callable[[], Any]) -> None:
+        """
+        Wait until something is so.
+        """
+        deadline = time.monotonic() + HANG_SECONDS / 2
+        while not holds():
+            if time.monotonic() > deadline:
+                raise AssertionError("it does not happen")
+            await self.turn()
+
+    async def have(self, name: str, *noting: Any) -> None:
+        """
+        Wait until these had a call.
+        """
+        await self.until(lambda: all(each.has(name) for each in noting))
+
+    def recorder(
+        self, name: str, does: dict[str, Any] | None = None, kind: type[Recorder] = Recorder
+    ) -> Recorder:
+        """
+        @return: A protocol, whose calls are said when the scenario is over.
+        """
+        made = kind(name, does or {})
+        self.noting.append(made)
+        return made
+
+    def factory(self, name: str, *protocols: Any) -> Factory:
+        """
+        @return: A factory, whose calls are said when the scenario is over.
+        """
+        made = Factory(name, self, *protocols)
+        self.noting.append(made)
+        return made
+
+    def listen(self, factory: Any, port: int = 0, **options: Any) -> tuple[Any, int]:
+        """
+        @return: A port, and its number.
+        """
+        made = self.reactor.listenTCP(port, factory, interface=HOST, **options)
+        self.ports.append(made)
+        number = made.getHost().port
+        self.record.names[number] = "SERVER"
+        return made, number
+
+    async def pair(
+        self,
+        client: dict[str, Any] | None = None,
+        server: dict[str, Any] | None = None,
+        kinds: tuple[type[Recorder], type[Recorder]] = (Recorder, Recorder),
+    ) -> tuple[Any, Any]:
+        """
+        @param client: What the client's protocol does; C{server}: likewise.
+        @return: Both protocols, connected.
+        """
+        ours, theirs = self.recorder("client", client, kinds[0]), self.recorder("server", server, kinds[1])
+        quiet = ClientFactory(), ClientFactory()
+        for factory, protocol in zip(quiet, (ours, theirs), strict=True):
+            factory.noisy = False
+            factory.buildProtocol = lambda addr, protocol=protocol: protocol  # type: ignore[method-assign,misc]
+        port, number = self.listen(quiet[1])
+        self.reactor.connectTCP(HOST, number, quiet[0])
+        await self.have("made", ours, theirs)
+        await maybeDeferred(port.stopListening)
+        self.check(ours.transport)
+        self.record.names[ours.port] = "CLIENT"
+        return ours, theirs
+
+    def check(self, transport: Any) -> None:
+        """
+        @raise AssertionError: It is over the other of both.
+        """
+        if isinstance(transport, Stream) != self.isSDP:
+            raise AssertionError("the connection is over the other of both")
+
+    def tell(self) -> None:
+        """
+        Say what the protocols and factories were told.
+        """
+        for each in self.noting:
+            self.record.part(each.name)
+            for what, *values in tuple(each.log):
+                self.say(what, *values)
+
+    async def close(self) -> None:
+        """
+        End what is left.
+        """
+        for port in self.ports:
+            await maybeDeferred(port.stopListening)
+        recorders = [each for each in self.noting if isinstance(each, Recorder)]
+        for each in self.noting:
+            each.does = {}
+        for each in recorders:
+            if each.transport is not None and not each.has("lost"):
+                with suppress(Exception):
+                    each.transport.unregisterProducer()
+                each.transport.abortConnection()
+        for _ in range(5):
+            await self.turn()
+
+
+async def _played(ends: Ends, scenario: Callable[[Ends], Coroutine[Any, Any, None]]) -> None:
+    try:
+        await scenario(ends)
+    except Exception as e:
+        ends.say("the scenario ends:", e, str(e))
+    ends.tell()
+    await ends.close()
+
+
+def play(scenario: Callable[[Ends], Coroutine[Any, Any, None]], isSDP: bool) -> Record:
+    """
+    Play a scenario: the same calls of a reactor's C{IReactorTCP}, of L{IBReactor}'s without any rules, and of
+    Twisted's own.
+
+    @return: What it has said.
+    """
+    record = Record()
+
+    def logged(event: LogEvent) -> None:
+        if "log_failure" in event:
+            record.parts[""].append(f"logged: {record.form(event['log_failure'].value)}")
+
+    with apart():
+        reactor: Any = IBReactor() if isSDP else EPollReactor()
+        # What a reactor does when it begins, without its signals.
+        reactor.running = True
+        globalLogPublisher.addObserver(logged)
+        try:
+            done = Deferred.fromCoroutine(_played(Ends(record, isSDP, reactor), scenario))
+            deadline = time.monotonic() + HANG_SECONDS
+            while not done.called and time.monotonic() < deadline:
+                reactor.iterate(0.001)
+            if not done.called:
+                record.say("the scenario does not end")
+                done.cancel()
+            done.addErrback(lambda failure: record.say("the end fails:", failure.value))
+        finally:
+            globalLogPublisher.removeObserver(logged)
+            for channel in list(channelsOf(reactor)) if isSDP else ():
+                channel.close()
+            # A scenario that raises an exception at the wrong place has spoiled its tables.
+            with suppress(Exception):
+                for each in reactor.removeAll():
+                    each.connectionLost(Failure(Exception("the scenario is over")))
+            for call in reactor.getDelayedCalls():
+                call.cancel()
+            if not isSDP:
+                reactor._poller.close()
+            if reactor.threadpool is not None:
+                reactor.threadpool.stop()
+    return record
+
+
+scenarios = Scenarios(play, KNOWN["reactor"])
