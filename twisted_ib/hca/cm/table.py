@@ -113,7 +113,7 @@ class ConnectionTable:
         self._connections: dict[int, Connection] = {}
         self.accepted: dict[int, Connection] = {}
         self._peers: dict[Any, Peer] = {}
-        self._deadlines: Deadlines[Connection] = Deadlines()
+        self._deadlines: Deadlines[Connection] = Deadlines(self._connections)
         self.arm, self.disarm = self._deadlines.set, self._deadlines.clear
         self.lookups = Lookups(self, randomBits)
         self._timewait = Timewait()
