@@ -39,7 +39,7 @@ RECORDED = {
     "hca/services": 99,
     "hca/transport": 25,
     "hca/wire": 98,
-    "internet": 114,
+    "internet": 112,
     "ipoib": 78,
     "rdma": 112,
     "rds": 108,

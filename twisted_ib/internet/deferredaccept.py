@@ -15,6 +15,7 @@ from twisted_ib.hca.connection import ConnectRequest
 
 if TYPE_CHECKING:
     from twisted_ib.hca.connection import ConnectReply
+    from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.hca.device.device import Device
 
 
@@ -39,7 +40,7 @@ class HalfOpenAccept:
     __slots__ = ("_request", "connection", "number", "port", "proposal")
 
     def __init__(
-        self, port: Any, device: Device, connection: Any, request: ConnectRequest, greeting: Any
+        self, port: Any, device: Device, connection: IConnection, request: ConnectRequest, greeting: Any
     ) -> None:
         """
         Send the REP.
