@@ -398,6 +398,8 @@ SA_WAITING = 4096
 #: C{ipoib.h}, IPOIB_MAX_BACKOFF_SECONDS).
 SA_RENEWALS = 32
 SA_RETRY_SECONDS = 16.0
+#: What has not answered for so many seconds may be stopped.
+SA_SILENT_SECONDS = 0.5
 #: Paths that a port remembers, and for how many seconds.
 SA_PATHS = 4096
 SA_PATH_SECONDS = 60.0

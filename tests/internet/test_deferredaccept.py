@@ -151,10 +151,10 @@ class PromiseTests(SynchronousTestCase):
         client = self.streams.connect(Recorder(), 20)
         self.wait(2.0)
         self.assertGreaterEqual(len(lost), 2)
-        self.assertEqual((self.made, self.device.queuePairs, len(self.device.reservedNumbers)), ([], {}, 1))
+        self.assertEqual((self.made, self.device.queuePairs, len(self.device.cm.accepted)), ([], {}, 1))
         self.wait(400.0)
         assert client.failure is not None
-        self.assertEqual((self.made, self.device.queuePairs, self.device.reservedNumbers), ([], {}, {}))
+        self.assertEqual((self.made, self.device.queuePairs, self.device.cm.accepted), ([], {}, {}))
         self.assertEqual(len(self.device.cm), 0)
 
     def test_withoutRTU(self) -> None:
@@ -167,7 +167,7 @@ class PromiseTests(SynchronousTestCase):
         self.wait(0.5)
         self.assertEqual(lost[0], RTU.attribute)
         self.assertEqual([each.data for each in self.made], [b"data"])
-        self.assertEqual((len(self.device.reservedNumbers), len(self.device.queuePairs)), (0, 1))
+        self.assertEqual((len(self.device.cm.accepted), len(self.device.queuePairs)), (0, 1))
 
     def test_strangersData(self) -> None:
         """
@@ -176,8 +176,8 @@ class PromiseTests(SynchronousTestCase):
         self.lose(0, RTU)
         self.streams.connect(Recorder())
         self.wait(0.1)
-        (number,) = self.device.reservedNumbers
-        psn = self.device.reservedNumbers[number].proposal.expectedPSN
+        (number,) = self.device.cm.accepted
+        psn = self.device.cm.accepted[number].user.proposal.expectedPSN
         self.device.arrivedEarly(number, "10.0.0.9", psn)
         self.device.arrivedEarly(number ^ 1, ADDRESSES[0], psn)
         for other in (-1, limits.TRANSPORT_WINDOW, 1 << 23):
@@ -193,7 +193,8 @@ class PromiseTests(SynchronousTestCase):
         self.lose(1, REP)
         self.streams.connect(Recorder(), 20)
         self.wait(1.0)
-        [halfOpen] = self.device.reservedNumbers.values()
+        [connection] = self.device.cm.accepted.values()
+        halfOpen: Any = connection.user
         self.assertIsInstance(halfOpen._request, bytes)
         self.assertLessEqual(len(halfOpen._request), 92 + 25)
 
@@ -220,7 +221,7 @@ class PromiseTests(SynchronousTestCase):
             client = self.streams.connect(Recorder(), 20)
             self.wait(1.0)
             self.assertIsNotNone(client.failure, name)
-            self.assertEqual((self.made, self.device.reservedNumbers, len(self.device.cm)), ([], {}, 0))
+            self.assertEqual((self.made, self.device.cm.accepted, len(self.device.cm)), ([], {}, 0))
 
     def test_givenUp(self) -> None:
         """
@@ -229,11 +230,11 @@ class PromiseTests(SynchronousTestCase):
         self.lose(1, REP)
         self.streams.connect(Recorder(), 0.01)
         self.wait(0.005)
-        self.assertEqual(len(self.device.reservedNumbers), 1)
+        self.assertEqual(len(self.device.cm.accepted), 1)
         lost = self.lose(0, DREQ)
         self.wait(0.1)  # It says so by a REJ.
         self.assertEqual(lost, [])
-        self.assertEqual((self.made, self.device.reservedNumbers, len(self.device.cm)), ([], {}, 0))
+        self.assertEqual((self.made, self.device.cm.accepted, len(self.device.cm)), ([], {}, 0))
 
     def test_stopped(self) -> None:
         """
@@ -243,11 +244,11 @@ class PromiseTests(SynchronousTestCase):
         client = Recorder()
         self.streams.connect(client)
         self.wait(0.15)
-        self.assertEqual(len(self.device.reservedNumbers), 1)
+        self.assertEqual(len(self.device.cm.accepted), 1)
         self.port.stopListening()
         self.world.run(lambda: client.over, 5.0)
         self.assertTrue(client.over)
-        self.assertEqual((self.made, self.device.queuePairs, self.device.reservedNumbers), ([], {}, {}))
+        self.assertEqual((self.made, self.device.queuePairs, self.device.cm.accepted), ([], {}, {}))
 
     def test_rejected(self) -> None:
         """
@@ -257,7 +258,7 @@ class PromiseTests(SynchronousTestCase):
         self.lose(0, REJ)
         self.streams.connect(Recorder(), 0.01)
         self.wait(400.0)
-        self.assertEqual((self.made, self.device.reservedNumbers, len(self.device.cm)), ([], {}, 0))
+        self.assertEqual((self.made, self.device.cm.accepted, len(self.device.cm)), ([], {}, 0))
 
     def end(self, delays: list[float], listen: Any, connect: Any) -> None:
         """

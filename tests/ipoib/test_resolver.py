@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, ClassVar
 from unittest import mock
@@ -35,6 +36,7 @@ from twisted_ib.hca.connection import ConnectRequest
 from twisted_ib.hca.connection.interfaces import IAddressResolver
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader
 from twisted_ib.hca.device.registry import VARIABLE, addDevice, removeDevice
+from twisted_ib.hca.mad.sa.client import SAClient
 from twisted_ib.internet.channel import channelFor
 from twisted_ib.ipoib import listenIPoIB
 from twisted_ib.ipoib.protocol.wire import packHardwareAddress
@@ -199,6 +201,34 @@ class SubnetTests(ResolverContract, OnSubnet):
     """
     Ports of a subnet with a manager.
     """
+
+    def test_silent(self) -> None:
+        """
+        While subnet administration does not answer nobody can answer ARP: the search goes on until it is
+        given up, or a moment after that is back.
+        """
+        said = [True, True, True, False]
+
+        def silent(client: SAClient, told: Any) -> Any:
+            isSilent = said.pop(0) if said else False
+            return self.one.timers.start(
+                limits.SA_SILENT_SECONDS if isSilent else 0.01, partial(told, isSilent)
+            )
+
+        self.patch(SAClient, "silent", silent)
+        user = User()
+        self.one.connect(PortSpace.TCP, "10.9.0.99", 7001, user)
+        self.settle(3 * 3.5 + 5.9)
+        self.assertEqual((said, user.error), ([], None))
+        self.settle(0.5)
+        self.assertIsInstance(user.error, NoRouteError)
+        said[:] = [True] * 9
+        cancelled = User()
+        search = self.one.connect(PortSpace.TCP, "10.9.0.98", 7001, cancelled)
+        self.settle(3.2)
+        search.cancel()
+        self.settle(9.0)
+        self.assertEqual((len(said), cancelled.path, cancelled.error), (8, None, None))
 
 
 class EndpointMixin:

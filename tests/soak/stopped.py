@@ -5,6 +5,8 @@ A server in a process of its own is stopped (SIGSTOP) for some time, while clien
 timeout that a program has by default.  Then it goes on.  Each connect must work at both ends, that is a
 message must come back, or fail at the client with a reason.  What became of them is printed as a line of
 JSON, and the status is 1 if one did neither, or if the server holds a connection that its client does not.
+On C{ib0} the client's process hosts the subnet.  With C{--hosts server} the server's does, and with C{--hosts
+other} a third one, which is stopped in place of the server.
 
 Kinds are C{sdp}, C{ib}, C{rds} (one datagram is one connect) and C{cmid}, a program that waits in verbs.
 """
@@ -20,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from threading import Thread
 from typing import Any
 
@@ -31,6 +34,7 @@ from tests.support.counting import Counted
 from tests.support.ownaddress import ownAddress
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.internet.readers import channelsOf
+from twisted_ib.ipoib import interfaceFor
 from twisted_ib.rds import listenRDS
 from twisted_ib.reactor import ibreactor
 from twisted_ib.verbs import pyverbs as verbs
@@ -235,26 +239,37 @@ def serve(device: str, kind: str, server: str) -> None:
         hasGID = device.startswith("ib")  # So its sockets of RDS have.
         listenRDS(reactor, PORT, Datagrams(), "" if hasGID else server, device=device)
         [channel] = channelsOf(reactor)
-        print("listening", channel.device.gids()[0] if hasGID else server, flush=True)
+        text = f"listening {channel.device.gids()[0] if hasGID else server}"
     else:
         endpoint = serverFromString(reactor, f"{kind}:{PORT}:interface={server}:device={device}")
-        listening = endpoint.listen(protocol.Factory.forProtocol(Echo))
-        listening.addCallbacks(lambda port: f"listening {server}", str).addCallback(print, flush=True)
+        endpoint.listen(protocol.Factory.forProtocol(Echo)).addErrback(print)
+        text = f"listening {server}"
+    whenUp(reactor, device, server, lambda _: print(text, flush=True))
     reactor.run()
+
+
+def whenUp(reactor: Any, device: str, address: str, then: Callable[[Any], object]) -> None:
+    """
+    Call a function when the device can be reached by its address.
+    """
+    if device.startswith("ib"):
+        interfaceFor(reactor, device, f"{address}/24").ready().addCallbacks(then, print)
+    else:
+        reactor.callWhenRunning(then, None)
 
 
 def call(device: str, kind: str, source: str, count: int, seconds: float) -> None:
     """
     Be the clients: they begin when a line comes, which says where the server is.
     """
-    # On C{ib0} this process hosts the subnet from now on.
+    # On C{ib0} this process hosts the subnet from now on, or belongs to it.
     own = _own(device, source)
     if kind == "cmid":
         source = own
-    print("ready", flush=True)
-    server = sys.stdin.readline().strip()
     result = Result(count)
     if kind == "cmid":
+        print("ready", flush=True)
+        server = sys.stdin.readline().strip()
         for _ in range(count):
             Thread(target=_callCMID, args=[source, server, result], daemon=True).start()
         time.sleep(seconds + AFTER)
@@ -266,7 +281,13 @@ def call(device: str, kind: str, source: str, count: int, seconds: float) -> Non
     reactor: Any = installed
     factory = protocol.Factory.forProtocol(lambda: Caller(result))  # type: ignore[arg-type]
 
-    def connect() -> None:
+    def begin() -> None:
+        print("ready", flush=True)
+        server = sys.stdin.readline().strip()
+        reactor.callFromThread(connect, server)
+
+    def connect(server: str) -> None:
+        reactor.callLater(seconds + AFTER, result.tell)
         for _ in range(count):
             if kind == "rds":
                 interface = "" if device.startswith("ib") else source
@@ -279,15 +300,17 @@ def call(device: str, kind: str, source: str, count: int, seconds: float) -> Non
                 connecting = clientFromString(reactor, text).connect(factory)
                 connecting.addErrback(lambda failure: result.add(f"failed: {failure.value}"))
 
-    reactor.callWhenRunning(connect)
-    reactor.callLater(seconds + AFTER, result.tell)
+    whenUp(reactor, device, source, lambda _: Thread(target=begin, daemon=True).start())
     reactor.run()
 
 
-def story(device: str, kind: str, seconds: float, connects: int, start: Any) -> dict[str, Any]:
+def story(
+    device: str, kind: str, seconds: float, connects: int, start: Any, hosts: str = "client"
+) -> dict[str, Any]:
     """
     Stop a server while clients connect.
 
+    @param hosts: who hosts the subnet of C{ib0}: C{other} is a third process, which is stopped.
     @param start: starts this module with arguments and an environment, as a process with pipes.
     @return: C{ended}, how often connects ended how; C{seconds}, after which the last did; C{server}, how many
         connections the server has then.
@@ -303,17 +326,26 @@ def story(device: str, kind: str, seconds: float, connects: int, start: Any) -> 
         ends = [f"{device}={device.rstrip('0123456789')}:{address}" for address in (server, source)]
     first, second = ({**os.environ, "TWISTED_IB_DEVICES": each} for each in ends)
     common = ["--device", device, "--kind", kind, "--seconds", str(seconds), "--connects", str(connects)]
-    # Before the server: on C{ib0} the first process hosts the subnet, and that is not the one that is away.
-    client = start([*common, "--role", "client", "--addresses", server, source], second)
-    said = client.stdout.readline()
-    listener = start([*common, "--role", "server", "--addresses", server, source], first)
-    told = listener.stdout.readline().split()
-    assert (said, told[:1]) == ("ready\n", ["listening"]), (said, told)
-    listener.send_signal(signal.SIGSTOP)
+    begun: dict[str, Any] = {}
+    said: dict[str, str] = {}
+    # On C{ib0} the first process hosts the subnet.
+    roles = {
+        "client": ("client", "server"),
+        "server": ("server", "client"),
+        "other": ("host", "server", "client"),
+    }
+    for role in roles[hosts]:
+        environment = first if role == "server" else second
+        begun[role] = start([*common, "--role", role, "--addresses", server, source], environment)
+        said[role] = begun[role].stdout.readline()
+    client, listener, told = begun["client"], begun["server"], said["server"].split()
+    assert (said["client"], told[:1]) == ("ready\n", ["listening"]), said
+    away = begun.get("host", listener)
+    away.send_signal(signal.SIGSTOP)
     client.stdin.write(f"{told[1]}\n")
     client.stdin.flush()
     time.sleep(seconds)
-    listener.send_signal(signal.SIGCONT)
+    away.send_signal(signal.SIGCONT)
     found: dict[str, Any] = json.loads(client.stdout.readline())
     # What has failed at the client, or has just been answered, the server learns of a little later.
     end = time.monotonic() + HANG_SECONDS
@@ -346,13 +378,18 @@ def main() -> int:
     parser.add_argument("--kind", default="sdp", choices=("sdp", "ib", "rds", "cmid"))
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--connects", type=int, default=20)
-    parser.add_argument("--role", choices=("server", "client"))
+    parser.add_argument("--hosts", default="client", choices=("client", "server", "other"))
+    parser.add_argument("--role", choices=("server", "client", "host"))
     parser.add_argument("--addresses", nargs=2)
     given = parser.parse_args()
     if given.role is not None:
         ibreactor.install()
         server, source = given.addresses
-        if given.role == "server":
+        if given.role == "host":
+            _own(given.device, source)
+            print("ready", flush=True)
+            sys.stdin.read()
+        elif given.role == "server":
             serve(given.device, given.kind, server)
         else:
             call(given.device, given.kind, source, given.connects, given.seconds)
@@ -368,7 +405,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         os.environ["TWISTED_IB_RUN_DIR"] = os.path.join(directory, "run")
         try:
-            found = story(given.device, given.kind, given.seconds, given.connects, start)
+            found = story(given.device, given.kind, given.seconds, given.connects, start, given.hosts)
         finally:
             for process in processes:
                 process.kill()

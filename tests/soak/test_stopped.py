@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 CONNECTS = 20
 #: Longer than the repeats of a REQ of C{sdp} last on C{roce0}.
 LONG = 20.0
+#: Longer than IPoIB asks for an address.
+HOST = 5.0
 
 
 class StoppedTests(SynchronousTestCase):
@@ -32,14 +34,16 @@ class StoppedTests(SynchronousTestCase):
         self.ends.append(running(self, *words, cwd=ROOT, env=environment, stdin=subprocess.PIPE))
         return self.ends[-1]
 
-    def stop(self, device: str, seconds: float) -> None:
+    def stop(self, device: str, seconds: float, hosts: str = "client") -> None:
         """
         Tell the story with each kind of program.
+
+        @param hosts: see L{story}.
         """
         ownRunDirectory(self)
         for kind in ("sdp", "ib", "rds", "cmid"):
             self.ends: list[subprocess.Popen[str]] = []
-            found = story(device, kind, seconds, CONNECTS, self.start)
+            found = story(device, kind, seconds, CONNECTS, self.start, hosts)
             # Their addresses are the next ones' too.
             for end in self.ends:
                 end.kill()
@@ -57,6 +61,18 @@ class StoppedTests(SynchronousTestCase):
         In a subnet that the clients' process hosts.
         """
         self.stop("ib0", 1.0)
+
+    def test_ibServerHosts(self) -> None:
+        """
+        In one that the server's process hosts: longer than ARP is repeated.
+        """
+        self.stop("ib0", HOST, "server")
+
+    def test_ibHost(self) -> None:
+        """
+        While a third process is stopped, which hosts the subnet.
+        """
+        self.stop("ib0", HOST, "other")
 
     def test_iwarp(self) -> None:
         """

@@ -15,6 +15,7 @@ from twisted_ib.hca.connection import ConnectRequest
 
 if TYPE_CHECKING:
     from twisted_ib.hca.connection import ConnectReply
+    from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.hca.device.device import Device
 
 
@@ -36,10 +37,10 @@ class HalfOpenAccept:
     @ivar proposal: The packet parameters of the REP.
     """
 
-    __slots__ = ("_request", "connection", "device", "number", "port", "proposal")
+    __slots__ = ("_request", "connection", "number", "port", "proposal")
 
     def __init__(
-        self, port: Any, device: Device, connection: Any, request: ConnectRequest, greeting: Any
+        self, port: Any, device: Device, connection: IConnection, request: ConnectRequest, greeting: Any
     ) -> None:
         """
         Send the REP.
@@ -48,20 +49,21 @@ class HalfOpenAccept:
         @param greeting: The greeting that the port's handshake has read from the request.
         @raise HCAError: it cannot be accepted; nothing was sent.
         """
-        self.port, self.device, self.connection = port, device, connection
-        self.number = 0
-        self.number = device.reserveNumber(self)
-        try:
-            reply: ConnectReply = port.handshake.reply(self, request, greeting)
-            self._request = self._packed(request)
-            self.proposal = connection.destination.prepareReply(reply, request)
-            connection.user = self
-            # False if the peer has withdrawn its REQ.
-            if not connection.accept(reply, device.clock()):
-                self._end()
-        except BaseException:
-            self._end()
-            raise
+        self.port, self.connection = port, connection
+        self.number = device.reserveNumber()
+        reply: ConnectReply = port.handshake.reply(self, request, greeting)
+        self._request = self._packed(request)
+        self.proposal = connection.destination.prepareReply(reply, request)
+        connection.user = self
+        connection.accept(reply, device.clock())
+
+    @property
+    def device(self) -> Device:
+        """
+        The device that got the request.
+        """
+        found: Device = self.connection.destination.fabric.owner
+        return found
 
     @property
     def queuePair(self) -> HalfOpenAccept:
@@ -95,7 +97,8 @@ class HalfOpenAccept:
         return ConnectRequest(service, self._request[_KEPT.size :], *fields)
 
     def _end(self) -> None:
-        self.device.reservedNumbers.pop(self.number, None)
+        # Nothing but the CM knows of it.
+        pass
 
     # -- events of the communication manager
 

@@ -85,7 +85,7 @@ class Driver:
         self.device, self.user, self.clock = device, user, device.clock
         self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
         self._pKey = pKey
-        self._access = subnetAccess(device, pKey)
+        self.access = subnetAccess(device, pKey)
         self._groups: dict[int, _Joined] = {}
         self._queueKey = 0
         self.broadcast: Group | None = None
@@ -204,7 +204,7 @@ class Driver:
             else:
                 self.machine.pathResolved(gid, path, self.clock())
 
-        self._access.path(gid, taken)
+        self.access.path(gid, taken)
 
     def join(self, mgid: int, isSendOnly: bool, template: Group | None) -> None:
         """
@@ -213,7 +213,7 @@ class Driver:
         before = self._groups.get(mgid)
         joined = self._groups[mgid] = _Joined()
         taken = partial(self._joined, joined, mgid, isSendOnly, template)
-        joined.membership = self._access.join(mgid, isSendOnly, template, taken)
+        joined.membership = self.access.join(mgid, isSendOnly, template, taken)
         if before is not None:
             self._leave(mgid, before)
         if self._groups.get(mgid) is not joined:

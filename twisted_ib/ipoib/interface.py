@@ -224,6 +224,12 @@ class IPoIBInterface:
         self._driver.wake()
         return done
 
+    def silent(self) -> Deferred[bool]:
+        """
+        See L{ISubnetAccess.silent<twisted_ib.ipoib.subnetaccess.ISubnetAccess>}.
+        """
+        return self._driver.access.silent()
+
     def gidOf(self, address: str) -> int:
         """
         @return: the GID of the port that has an IP address of this link, as far as this interface knows; 0 if

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted.internet.defer import CancelledError, Deferred
 from zope.interface import implementer
 
-from twisted_ib.errors import DeviceError, HCAError
+from twisted_ib.errors import DeviceError, HCAError, NoRouteError
 from twisted_ib.hca.connection.interfaces import IAddressResolver
 from twisted_ib.hca.device.registry import interfaceOf
 from twisted_ib.internet.channel import channelFor, onOpened
@@ -32,10 +32,25 @@ if TYPE_CHECKING:
 _GID: Final = slice(4, 20)
 
 
-def _gid(interface: IPoIBInterface, address: str) -> Deferred[int]:
+async def _search(interface: IPoIBInterface, address: str) -> int:
     # A program may connect as soon as its device is open, before the interface is up.
-    found = interface.ready().addCallback(lambda interface: interface.resolve(address))
-    return found.addCallback(lambda found: int.from_bytes(found[0][_GID], "big"))
+    await interface.ready()
+    wasAway = False
+    while True:
+        try:
+            found = await interface.resolve(address)
+        except NoRouteError:
+            # Who is asked needs a path to answer by, which only subnet administration has.
+            isAway = await interface.silent()
+            if not isAway and not wasAway:
+                raise
+            wasAway = isAway
+        else:
+            return int.from_bytes(found[0][_GID], "big")
+
+
+def _gid(interface: IPoIBInterface, address: str) -> Deferred[int]:
+    return Deferred.fromCoroutine(_search(interface, address))
 
 
 class _Search:

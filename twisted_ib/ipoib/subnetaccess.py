@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from twisted.internet.defer import Deferred, succeed
 from zope.interface import Interface, implementer
 
 from twisted_ib.errors import DeviceError, HCAError, SAResponseError, SAStatusError
@@ -77,6 +78,13 @@ class ISubnetAccess(Interface):
         @return: an L{IMembership}.
         """
 
+    def silent() -> Deferred[bool]:
+        """
+        Find out whether who could tell of paths is away, and does not answer.
+
+        @return: a L{Deferred} that fires with a L{bool}.
+        """
+
 
 def groupVector(group: Group) -> AddressVector:
     """
@@ -128,6 +136,12 @@ class ConstantAccess:
         """
         taken(Group(mgid, 0, QUEUE_KEY, self._mtu, hopLimit=1, pKey=self._pKey))
         return _Constant()
+
+    def silent(self) -> Deferred[bool]:
+        """
+        See L{ISubnetAccess}.
+        """
+        return succeed(False)
 
 
 @implementer(IMembership)
@@ -215,6 +229,14 @@ class AdministrationAccess:
         state = JoinState.SEND_ONLY_FULL_MEMBER if isSendOnly else JoinState.FULL_MEMBER
         member.open(mgid, state, values)
         return member
+
+    def silent(self) -> Deferred[bool]:
+        """
+        See L{ISubnetAccess}.
+        """
+        told: Deferred[bool] = Deferred(lambda _: asked.cancel())
+        asked = self._device.sa.silent(told.callback)
+        return told
 
 
 def _groupOf(record: MCMemberRecord, longest: int) -> Group | HCAError:

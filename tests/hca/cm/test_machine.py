@@ -36,6 +36,7 @@ class FakeTable:
     caGUID = GUID
     sourcesForgeable = lossless = False
     pack = staticmethod(methodcaller("pack"))
+    padded = 232
 
     def __init__(self) -> None:
         """

@@ -219,7 +219,7 @@ class TimerTests(SynchronousTestCase):
         """
         count = 20 * timers.CM_IDLE_DEADLINES
         waiting = [Waiting(number) for number in range(count)]
-        deadlines: timers.Deadlines[Waiting] = timers.Deadlines()
+        deadlines = timers.Deadlines(dict(enumerate(waiting)))
         for each in waiting:
             deadlines.set(each, each.localID)
         heap, rebuilt = deadlines._heap, 0
@@ -240,8 +240,8 @@ class TimerTests(SynchronousTestCase):
         """
         A deadline that moves again and again leaves a bounded number of old entries, and keeps its last time.
         """
-        deadlines: timers.Deadlines[Waiting] = timers.Deadlines()
         one = Waiting(1)
+        deadlines = timers.Deadlines({1: one})
         for moves in range(1, 3 + timers.CM_IDLE_DEADLINES):
             deadlines.set(one, moves)
             self.assertEqual(len(deadlines), moves)
@@ -254,7 +254,7 @@ class TimerTests(SynchronousTestCase):
         """
         count = 10 * timers.CM_IDLE_DEADLINES
         waiting = [Waiting(number) for number in range(count)]
-        deadlines: timers.Deadlines[Waiting] = timers.Deadlines()
+        deadlines = timers.Deadlines(dict(enumerate(waiting)))
         for each in waiting:
             deadlines.set(each, each.localID)
         while len(deadlines) == count:
@@ -270,10 +270,10 @@ class TimerTests(SynchronousTestCase):
         The same holds when deadlines have passed.
         """
         count = 10 * timers.CM_IDLE_DEADLINES
-        deadlines: timers.Deadlines[Waiting] = timers.Deadlines()
+        known = {number: Waiting(number) for number in range(count + 1)}
+        deadlines, moved = timers.Deadlines(known), known[count]
         for number in range(count):
-            deadlines.set(Waiting(number), number)
-        moved = Waiting(count)
+            deadlines.set(known[number], number)
         for deadline in range(count, count + count // 2):
             deadlines.set(moved, deadline)
         entries = len(deadlines)

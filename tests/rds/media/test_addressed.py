@@ -6,14 +6,11 @@ as Linux has it.
 from __future__ import annotations
 
 import gc
-import sys
 import tracemalloc
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from random import Random
 from typing import Any
-
-import attrs
 
 from tests.hca.memorylink import Datagram, Wire, deviceOn
 from tests.rds.ends import Process, ProcessesTestCase
@@ -43,24 +40,8 @@ def isRTU(datagram: Datagram) -> bool:
     return int.from_bytes(datagram[4][36:38], "big") == RTU.attribute
 
 
-#: Of the places in C{expected} and the device's C{reservedNumbers}, each of 1,000 in 36 KiB.
-DICTIONARIES = 2 * 37
-
-
-def sizeOf(entry: tuple[Any, Any]) -> int:
-    """
-    @return: The octets of an entry of C{expected}: its key and all that is held for it alone.
-    """
-    key, session = entry
-    names = [name for kind in type(session).__mro__ for name in getattr(kind, "__slots__", ())]
-    shared = {"port", "device", "connection", "key"}
-    parts = [getattr(session, name) for name in names if name not in shared]
-    own = [session, key, *parts, *attrs.astuple(session.proposal)]
-    # The addresses are the device's own and the path's.
-    assert session.connection.destination.peer.address is key[1]
-    assert session.device.fabric.address is key[0]
-    # Python has each small integer once.
-    return sum(sys.getsizeof(each) for each in own if not (isinstance(each, int) and each < 257))
+#: What a half-open connection costs at most, in octets: all that is kept of it anywhere.
+HALF_OPEN_BYTES = 1410
 
 
 class AddressedTestCase(ProcessesTestCase):
@@ -637,20 +618,23 @@ class RequestTests(AddressedTestCase):
 
     def test_memory(self) -> None:
         """
-        A REQ whose sender does not answer costs 512 octets at most beside the CM's connection, and nothing is
-        left when it is given up.
+        A REQ whose sender does not answer costs little, and nothing is left when it is given up.
         """
         device = self.channelFor(self.b.reactor, "roce0", THERE).device
-        expected, left = self.b.medium.expected, []
+        expected, few, many = self.b.medium.expected, 500, limits.CM_HALF_OPEN_ADDRESSES
+        left: list[int] = []
         tracemalloc.start()
         self.addCleanup(tracemalloc.stop)
-        for first in 0, 1000, 2000:
-            self.flood(device, first, 1000)
-            self.assertEqual((len(expected), self.b.queuePairs), (1000, 0))
-            sizes = [sizeOf(each) for each in expected.items()]
-            self.assertLess(max(sizes) + DICTIONARIES, 512)
+        for first in 0, many, 2 * many:
+            traced = []
+            for start, stop in (0, few), (few, many):
+                self.flood(device, first + start, stop - start)
+                self.assertEqual((len(expected), self.b.queuePairs), (stop, 0))
+                gc.collect()
+                traced.append(tracemalloc.get_traced_memory()[0])
+            self.assertLess((traced[1] - traced[0]) / (many - few), HALF_OPEN_BYTES)
             self.pass_(60.0, 1.0)
-            self.assertEqual((expected, device.reservedNumbers), ({}, {}))
+            self.assertEqual((expected, device.cm.accepted, len(device.cm)), ({}, {}, 0))
             gc.collect()
             left.append(tracemalloc.get_traced_memory()[0])
         # What is bounded has filled at the first time.

@@ -4,6 +4,8 @@ Reliable and unreliable connections by LID, and what cuts them: forwarding table
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from struct import Struct
 from typing import Any
 from unittest import skipIf
@@ -20,6 +22,7 @@ from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.mad.attributes.notice import BadKeyDetails
+from twisted_ib.hca.mad.sa.client import SAClient
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.services.address import AddressVector
@@ -32,6 +35,8 @@ OK, RETRIES = WCStatus.SUCCESS, WCStatus.RETRY_EXC_ERR
 LIMITED, FULL, OTHER = 0x0123, 0x8123, 0x8456
 #: Code 10: 4.2 ms; with one repetition a request fails soon.
 SOON = {"timeout": 10, "retry_cnt": 1}
+#: What an answer of subnet administration takes.
+ANSWER_SECONDS = 0.01
 
 
 class LIDSide(DeviceSide):
@@ -374,13 +379,51 @@ class LoopbackTests(CutContract, SubnetTestCase):
         taker.post(b"second")
         settle(self.a, self.c)
         self.assertEqual((target.records, len(taker.said("refused"))), ([b"first"], 1))
+        self.answer(True)
         user = User()
         self.a.connect(SDP, "127.0.0.1", 7001, user)
         patience = limits.SUBNET_ROUTE_LOOKS * limits.SUBNET_ROUTE_SECONDS
         self.run_(patience - 0.01, self.a, self.c)
         self.assertIsNone(user.error)
-        self.run_(limits.SUBNET_ROUTE_SECONDS, self.a, self.c)
+        self.run_(limits.SUBNET_ROUTE_SECONDS + ANSWER_SECONDS, self.a, self.c)
         self.assertIsInstance(user.error, NoRouteError)
+
+    def answer(self, *said: bool) -> list[float]:
+        """
+        Subnet administration answers, or does not; the last time for ever.
+
+        @return: when it was asked.
+        """
+        asked: list[float] = []
+
+        def silent(client: SAClient, told: Callable[[bool], object]) -> Any:
+            isSilent = not said[min(len(asked), len(said) - 1)]
+            asked.append(self.clock.seconds())
+            seconds = limits.SA_SILENT_SECONDS if isSilent else ANSWER_SECONDS
+            return self.a.timers.start(seconds, partial(told, isSilent))
+
+        self.patch(SAClient, "silent", silent)
+        return asked
+
+    def test_silentHost(self) -> None:
+        """
+        While the host of the subnet is stopped nobody learns of an HCA that has come, so that a connect waits
+        as long as its user does; when it is back, it has a moment to tell.
+        """
+        asked = self.answer(*[False] * 50, True)
+        users = gone, cancelled = User(), User()
+        searches = [self.a.connect(SDP, "fe80::77", 7001, user) for user in users]
+        self.run_(20, self.a, self.c)
+        self.assertEqual((gone.error, cancelled.error), (None, None))
+        searches[1].cancel()
+        self.run_(10, self.a, self.c)
+        self.assertIsNone(gone.error)
+        while not gone.error and len(asked) < 100:
+            self.run_(0.1, self.a, self.c)
+        self.assertIsInstance(gone.error, NoRouteError)
+        # It was asked once more, and was there again.
+        self.assertGreater(asked[-1] - asked[-2], limits.SUBNET_ROUTE_LOOKS * limits.SUBNET_ROUTE_SECONDS)
+        self.assertEqual((cancelled.path, cancelled.error), (None, None))
 
     def test_lateRoute(self) -> None:
         """
@@ -406,6 +449,7 @@ class LoopbackTests(CutContract, SubnetTestCase):
         So is an HCA of which the port has not been told yet; one that does not come is an error in the end.
         """
         self.c.listen(SDP, "127.0.0.1", 7001, LISTENER)
+        self.answer(True)
         known = set[int]()
         kind = type(self.a.fabric.port)
         has = kind.has
@@ -420,7 +464,7 @@ class LoopbackTests(CutContract, SubnetTestCase):
         known.add(self.c.guid)
         self.run_(limits.SUBNET_ROUTE_SECONDS + 0.01, self.a, self.c)
         self.assertEqual((users[0].path.peer.guid, users[0].error), (self.c.guid, None))
-        self.run_(1, self.a, self.c)
+        self.run_(1 + ANSWER_SECONDS, self.a, self.c)
         self.assertEqual((users[1].path, users[1].error), (None, None))
         self.assertIsInstance(users[2].error, NoRouteError)
 

@@ -30,10 +30,11 @@ from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import becomes, runToEnd
 from tests.verbs.pyverbs.qp import test_qp
 from twisted_ib import limits
-from twisted_ib.errors import NoRouteError
+from twisted_ib.errors import NoRouteError, ResourceLimitError
 from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.connection import ConnectRequest
 from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.mad.sa.client import SAClient
 from twisted_ib.internet.channel import channelFor
 from twisted_ib.rds.media.rcconnection import ADDRESSES
 from twisted_ib.rds.streams.endpoints import RDSClientEndpoint
@@ -306,7 +307,12 @@ class GIDTests(SynchronousTestCase):
         A GID that the subnet does not have, or of another prefix, is no host; one where nothing leads is not
         reached.
         """
+
+        def unable(client: SAClient, told: Any) -> Any:
+            raise ResourceLimitError("too many queries")
+
         self.patch(limits, "SUBNET_ROUTE_LOOKS", 0)
+        self.patch(SAClient, "silent", unable)
         for address in ("fe80::1", f"fec0::{self.two.guid:x}"[:9], "192.0.2.77"):
             self.assertRaises(NoRouteError, self.one.connect, SDP_SPACE, address, 7001, User())
         self.two.fabric.port.port.state = PortState.INIT

@@ -52,16 +52,17 @@ class HalfOpenLimit:
             key = peer.key(guid, key)
         if isHalfOpen:
             self.halfOpen += 1
-            if not peer.halfOpen:
-                peer.halfOpen = {}
-            peer.halfOpen[key] = connection
+            if peer.only is None:
+                if not peer.halfOpen:
+                    peer.halfOpen = {}
+                peer.halfOpen[key] = connection
             if self._replaces:
                 # The new one is among its peer's connections already.
-                hasShown = len(peer.connections) > len(peer.halfOpen)
-                (self.shown if hasShown else self.strangers)[connection] = now
+                (self.shown if peer.hasShown() else self.strangers)[connection] = now
         else:
             self.halfOpen -= 1
-            del peer.halfOpen[key]
+            if peer.only is None:
+                del peer.halfOpen[key]
             if self._replaces:
                 if self.strangers.pop(connection, None) is None:
                     del self.shown[connection]
@@ -82,11 +83,11 @@ class HalfOpenLimit:
         """
         if not self._replaces:
             return None
-        hasShown = peer is not None and len(peer.connections) > len(peer.halfOpen)
+        hasShown = peer is not None and peer.hasShown()
         # A peer over its own limit evicts one of its own, so that it cannot displace the connections of
         # others.
-        if peer is not None and len(peer.halfOpen) >= self._perSource:
-            first = next(iter(peer.halfOpen.values()))
+        if peer is not None and peer.halfOpens() >= self._perSource:
+            first = peer.oldest()
         elif self.halfOpen < self._inAll:
             return None
         else:
@@ -111,8 +112,11 @@ class HalfOpenLimit:
         @param events: how many wait for the consumer.
         @return: the name of the counter of the limit that is reached, or L{None}.
         """
-        ofPeer = 0 if peer is None else len(peer.halfOpen)
-        known = 0 if peer is None else len(peer.connections)
+        ofPeer = known = 0
+        if peer is not None:
+            ofPeer, known = len(peer.halfOpen), len(peer.connections)
+            if peer.only is not None:
+                ofPeer, known = peer.halfOpens(), 1
         # A REQ over a limit is dropped without a REJ: the peer retransmits (IBTA vol. 1 12.6.5, Max CM
         # Retries), by when there may be room.
         if ofPeer >= self._perSource or self.halfOpen >= self._inAll:

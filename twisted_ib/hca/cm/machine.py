@@ -39,12 +39,14 @@ class ConnectionContext(Protocol):
     @ivar sourcesForgeable: whether a REQ proves nothing about its source.
     @ivar lossless: whether no message is lost while the peer lives.
     @ivar pack: serializes every message for the medium.
+    @ivar padded: the length to which it pads them, or 0.
     """
 
     caGUID: int
     sourcesForgeable: bool
     lossless: bool
     pack: Callable[[Any], bytes]
+    padded: int
 
     def send(self, output: Output) -> None:
         """
@@ -85,7 +87,7 @@ class Connection:
     @ivar remoteID: the peer's communication id; 0 while unknown.
     @ivar localQPN: 0 until C{accept} on the passive side.
     @ivar remoteQPN: 0 until the REP on the active side.
-    @ivar output: the last message, for retransmission.
+    @ivar output: the last message, for retransmission; on a medium that pads them, without zeros at its end.
     @ivar deadline: when to retransmit, or L{None}.
     @ivar period: seconds between retransmissions.
     @ivar ackSeconds: the path's ACK timeout, which MRA waits and TIMEWAIT add.
@@ -130,7 +132,7 @@ class Connection:
         self.listener: Any = None
         self.user: Any = None
         self.state: State = _IDLE
-        self.output: Output | None = None
+        self.output: bytes | None = None
         self.disconnectData = b""
         self.deadline: float | None = None
         self.maxRetries = self.retriesLeft = request.maxCMRetries

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from twisted_ib.hca.cm.machine import Connection
+from twisted_ib.hca.cm.transitions import HALF_OPEN
 from twisted_ib.hca.wire.cm import REP, REQ
 
 # Shared empty dictionaries, never written: most peers have no pending REQs of ours and nothing in TIMEWAIT.
@@ -20,7 +21,9 @@ class Peer:
 
     @ivar source: the medium's name of it: a path or an address.
     @ivar calling: local id -> our REQ that has no answer yet.
-    @ivar connections: L{key} of CA GUID and remote queue pair number -> connection.
+    @ivar only: its connection, if it has been the only one: two dictionaries of one entry are more than all
+        else that a half-open connection costs, and anybody can make many.
+    @ivar connections: else: L{key} of CA GUID and remote queue pair number -> connection.
     @ivar halfOpen: the same by remote communication id, of those that are half open.
     @ivar guid: the first CA GUID that it announced, normally the only one.
     @ivar waiting: key as in C{halfOpen} -> entries in TIMEWAIT.
@@ -28,12 +31,13 @@ class Peer:
 
     # Remote ids and GUIDs are looked up per source: they are the peer's claims, and must not match a
     # connection of somebody else.
-    __slots__ = ("calling", "connections", "guid", "halfOpen", "source", "waiting")
+    __slots__ = ("calling", "connections", "guid", "halfOpen", "only", "source", "waiting")
 
     def __init__(self, source: Any) -> None:
         self.source = source
         self.calling = _NO_CONNECTIONS
-        self.connections: dict[int, Connection] = {}
+        self.only: Connection | None = None
+        self.connections = _NO_CONNECTIONS
         self.halfOpen = _NO_CONNECTIONS
         self.waiting = _NO_KEYS
         self.guid = -1
@@ -45,6 +49,36 @@ class Peer:
         # The number itself for the usual GUID: no new integer per connection. The offset 1 keeps GUID 0
         # distinct.
         return number if guid == self.guid else guid + 1 << 32 | number
+
+    def halfOpens(self) -> int:
+        """
+        @return: how many are half open.
+        """
+        return len(self.halfOpen) if self.only is None else HALF_OPEN[self.only.state]
+
+    def hasShown(self) -> bool:
+        """
+        @return: whether one of them came up.
+        """
+        only = self.only
+        return len(self.connections) > len(self.halfOpen) if only is None else not HALF_OPEN[only.state]
+
+    def oldest(self) -> Connection:
+        """
+        @return: the first that is half open; there is one.
+        """
+        return next(iter(self.halfOpen.values())) if self.only is None else self.only
+
+    def isOnly(self, key: int, number: int) -> Connection | None:
+        """
+        @return: C{only}, if these are its keys among C{halfOpen} or C{connections}.
+        """
+        only = self.only
+        if only is None:
+            return None
+        guid = only.remoteCAGUID
+        isIt = self.key(guid, only.remoteQPN) == number
+        return only if isIt or (HALF_OPEN[only.state] and self.key(guid, only.remoteID) == key) else None
 
     def call(self, connection: Connection) -> None:
         """
@@ -72,7 +106,18 @@ class Peer:
         connection.remoteCAGUID = guid
         if self.calling:
             self.calling.pop(connection.localID, None)
+        if self.only is not None:
+            self._spread(self.only)
+        elif not self.connections:
+            self.only = connection
+            return
         self.connections[number] = connection
+
+    def _spread(self, first: Connection) -> None:
+        self.only = None
+        self.connections = {self.key(first.remoteCAGUID, first.remoteQPN): first}
+        if HALF_OPEN[first.state]:
+            self.halfOpen = {self.key(first.remoteCAGUID, first.remoteID): first}
 
     def forget(self, connection: Connection) -> None:
         """
@@ -81,8 +126,10 @@ class Peer:
         if self.calling:
             self.calling.pop(connection.localID, None)
         number, guid = connection.remoteQPN, connection.remoteCAGUID
-        # 0: no REP came, so it was never in the dictionary.
-        if connection.remoteID:
+        if self.only is connection:
+            self.only = None
+        # 0: no REP came, so it was never known.
+        elif connection.remoteID:
             del self.connections[number if guid == self.guid else self.key(guid, number)]
 
     def startTimewait(self, key: int) -> None:

@@ -334,7 +334,7 @@ class Lookups:
         self.table = table
         self._randomBits = randomBits
         self._asked: dict[int, Lookup] = {}
-        self._deadlines: Deadlines[Lookup] = Deadlines()
+        self._deadlines: Deadlines[Lookup] = Deadlines(self._asked)
         # Source -> request id -> lookup that the consumer has not answered.
         self._waiting: dict[Any, dict[int, Lookup]] = {}
         self._waitingInAll = 0

@@ -32,6 +32,7 @@ from twisted_ib.hca.cm.timers import Deadlines, Ended, Timewait, answerSeconds
 from twisted_ib.hca.cm.transitions import HALF_OPEN, askAgain
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.wire.cm import (
+    BODY_BYTES,
     DREP,
     DREQ,
     LAP,
@@ -77,6 +78,7 @@ class ConnectionTable:
     @ivar lossless: whether no message is lost while the peer lives: then one is repeated only if an MRA, or a
         SIDR_REP's NO_QP, says so.
     @ivar pack: serializes every message for the medium, see L{keepLengths}.
+    @ivar padded: the length of every message; 0 if they end with their private data.
     @ivar draw: draws a communication id; where no stranger can send it is the number of a queue pair.
     @ivar lookups: SIDR exchanges.
     @ivar ended: ids that draw no REJ.
@@ -101,6 +103,7 @@ class ConnectionTable:
         self.caGUID = caGUID
         self.sourcesForgeable = self.lossless = False
         self.pack: Callable[[Any], bytes] = methodcaller("pack")
+        self.padded = BODY_BYTES
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.outputs: deque[Output] = deque()
         self.events: deque[CMEvent] = deque()
@@ -110,7 +113,7 @@ class ConnectionTable:
         self._connections: dict[int, Connection] = {}
         self.accepted: dict[int, Connection] = {}
         self._peers: dict[Any, Peer] = {}
-        self._deadlines: Deadlines[Connection] = Deadlines()
+        self._deadlines: Deadlines[Connection] = Deadlines(self._connections)
         self.arm, self.disarm = self._deadlines.set, self._deadlines.clear
         self.lookups = Lookups(self, randomBits)
         self._timewait = Timewait()
@@ -123,8 +126,8 @@ class ConnectionTable:
             MRA: self._takeMRA,
             RTU: self._takeRTU,
             DREQ: self._takeDREQ,
-            DREP: self._takeDREP,
-            LAP: self._takeLAP,
+            DREP: partial(self._takeKnown, _DREP),
+            LAP: partial(self._takeKnown, Input.LAP),
             SIDR_REQ: self._takeSIDR_REQ,
             SIDR_REP: self.lookups.takeREP,
         }
@@ -141,7 +144,7 @@ class ConnectionTable:
         From now on messages end with their private data, and so do those that are received: the medium
         carries its length.
         """
-        self.pack = methodcaller("packExact")
+        self.pack, self.padded = methodcaller("packExact"), 0
         self._receivers = {
             message.attribute: (message.parseExact, self._receivers[message.attribute][1])
             for message in byAttribute.values()
@@ -250,7 +253,8 @@ class ConnectionTable:
         lost: list[Connection | Lookup] = [*self.lookups.pathLost(source)]
         peer = self._peers.get(source)
         if peer is not None:
-            connections = [*peer.calling.values(), *peer.connections.values()]
+            known = [peer.only] if peer.only else peer.connections.values()
+            connections = [*peer.calling.values(), *known]
             for connection in connections:
                 connection.feed(Input.PATH_LOST, None, 0.0)
             if peer.waiting:
@@ -336,7 +340,11 @@ class ConnectionTable:
             # Where nothing is lost or repeated, nothing of the connection is on its way any more.
             if state is _TIMEWAIT and not self.lossless:
                 self._startTimewait(connection, now)
-            self._forget(connection)
+            self._connections.pop(connection.localID, None)
+            peer: Peer = connection.peer
+            peer.forget(connection)
+            if not (peer.only or peer.connections or peer.calling or peer.waiting):
+                self._peers.pop(peer.source, None)
 
     # Messages.
 
@@ -388,7 +396,7 @@ class ConnectionTable:
         guid, key, number = message.localCAGUID, message.localCommunicationID, message.localQPN
         if guid != peer.guid:
             key, number = peer.key(guid, key), peer.key(guid, number)
-        known = peer.halfOpen.get(key) or peer.connections.get(number)
+        known = peer.isOnly(key, number) or peer.halfOpen.get(key) or peer.connections.get(number)
         if known is not None and known.remoteID == message.localCommunicationID:
             self.counters["repeatedREQ"] += 1
             known.feed(Input.REPEATED_REQ, message, now)
@@ -427,7 +435,9 @@ class ConnectionTable:
             return
         peer: Peer = connection.peer
         guid, number = message.localCAGUID, message.localQPN
-        known = peer.connections.get(number if guid == peer.guid else peer.key(guid, number))
+        if guid != peer.guid:
+            number = peer.key(guid, number)
+        known = peer.isOnly(-1, number) if peer.only else peer.connections.get(number)
         if known is not None:
             # IBTA vol. 1 12.6.7.2 reason 10: the queue pair of this REP belongs to a connection that we
             # still hold (Linux cm.c cm_rep_handler).
@@ -447,7 +457,8 @@ class ConnectionTable:
             peer = self._peers.get(source)
             connection = None
             if peer is not None:
-                connection = peer.halfOpen.get(peer.key(guid, message.localCommunicationID))
+                key = peer.key(guid, message.localCommunicationID)
+                connection = peer.isOnly(key, -1) or peer.halfOpen.get(key)
             if connection is None:
                 # A peer that has confirmed the connection knows our id and must use it.
                 self.counters["unknownID"] += 1
@@ -499,15 +510,10 @@ class ConnectionTable:
         elif not connection.feed(_DREQ, message, now):
             self.counters["unexpected"] += 1
 
-    def _takeDREP(self, source: Any, message: DREP, now: float) -> None:
+    def _takeKnown(self, given: Input, source: Any, message: DREP | LAP, now: float) -> None:
         connection = self._find(source, message)
-        if connection is not None and not connection.feed(_DREP, message, now):
+        if connection is not None and not connection.feed(given, message, now):
             self.counters["unexpected"] += 1
-
-    def _takeLAP(self, source: Any, message: LAP, now: float) -> None:
-        connection = self._find(source, message)
-        if connection is not None:
-            self._feed(connection, Input.LAP, message, now)
 
     def _takeSIDR_REQ(self, source: Any, message: SIDR_REQ, now: float) -> None:
         # Kept answers have no timer of their own, and an expired one must not answer a new request with its
@@ -565,13 +571,6 @@ class ConnectionTable:
             localID = localID + 1 & 0xFFFFFFFF
         return localID
 
-    def _forget(self, connection: Connection) -> None:
-        self._connections.pop(connection.localID, None)
-        peer: Peer = connection.peer
-        peer.forget(connection)
-        if not (peer.connections or peer.calling or peer.waiting):
-            self._peers.pop(peer.source, None)
-
     def _startTimewait(self, connection: Connection, now: float) -> None:
         # The peer's packets may be on their way for the ACK timeout: until then its ids and our queue pair
         # number stay reserved (Linux cm.c cm_enter_timewait).
@@ -590,7 +589,7 @@ class ConnectionTable:
         _, _, ending, key, localQPN = self._timewait.pop()
         peer: Peer = ending
         peer.endTimewait(key)
-        if not (peer.connections or peer.calling or peer.waiting):
+        if not (peer.only or peer.connections or peer.calling or peer.waiting):
             self._peers.pop(peer.source, None)
         # Linux ib_cm.h IB_CM_TIMEWAIT_EXIT: only now may the consumer reuse the queue pair number.
         self.events.append((_TIMEWAIT_EXIT, None, localQPN))

@@ -41,11 +41,15 @@ class Deadlines(Generic[Waits]):
     # A cancelled entry stays in the heap until it comes up, until there are too many of them, or until
     # nothing waits: most deadlines are cancelled by an answer, and removing one from the middle costs a
     # scan. Twisted's C{twisted.internet.base.ReactorBase} treats cancelled C{DelayedCall}s the same way.
-    __slots__ = ("_heap", "_waiting")
+    __slots__ = ("_count", "_heap", "_known")
 
-    def __init__(self) -> None:
+    def __init__(self, known: dict[int, Waits]) -> None:
+        """
+        @param known: all that may have a deadline, by their names; it is kept up to date elsewhere.
+        """
         self._heap: list[tuple[float, int]] = []
-        self._waiting: dict[int, Waits] = {}
+        self._known = known
+        self._count = 0
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -54,11 +58,11 @@ class Deadlines(Generic[Waits]):
         """
         Set or move a deadline.
         """
+        if connection.deadline is None:
+            self._count += 1
         connection.deadline = deadline
-        localID, heap, waiting = connection.localID, self._heap, self._waiting
-        waiting[localID] = connection
-        heappush(heap, (deadline, localID))
-        if len(heap) > 2 * len(waiting) + _IDLE:
+        heappush(self._heap, (deadline, connection.localID))
+        if len(self._heap) > 2 * self._count + _IDLE:
             self._rebuild()
 
     def clear(self, connection: Waits) -> None:
@@ -66,21 +70,20 @@ class Deadlines(Generic[Waits]):
         Cancel a deadline.
         """
         connection.deadline = None
-        heap, waiting = self._heap, self._waiting
-        del waiting[connection.localID]
-        if not waiting:
-            heap.clear()
-        elif len(heap) > 2 * len(waiting) + _IDLE:
+        self._count -= 1
+        if not self._count:
+            self._heap.clear()
+        elif len(self._heap) > 2 * self._count + _IDLE:
             self._rebuild()
 
     def soonest(self) -> float | None:
         """
         The next deadline, or L{None}.
         """
-        heap, waiting = self._heap, self._waiting
+        heap, known = self._heap, self._known
         while heap:
             deadline, localID = heap[0]
-            connection = waiting.get(localID)
+            connection = known.get(localID)
             # As _isMeant, without its call: each deadline comes up here, and nearly all are cancelled.
             if connection is not None and connection.deadline == deadline:
                 return deadline
@@ -91,7 +94,7 @@ class Deadlines(Generic[Waits]):
         """
         The connection with the next deadline, or L{None}.
         """
-        return None if self.soonest() is None else self._waiting[self._heap[0][1]]
+        return None if self.soonest() is None else self._known[self._heap[0][1]]
 
     def takeDue(self, now: float) -> list[Waits]:
         """
@@ -102,17 +105,18 @@ class Deadlines(Generic[Waits]):
         while heap and heap[0][0] <= now:
             entry = heappop(heap)
             if self._isMeant(entry):
-                connection = self._waiting.pop(entry[1])
+                connection = self._known[entry[1]]
                 connection.deadline = None
+                self._count -= 1
                 due.append(connection)
-        if not self._waiting:
-            heap.clear()
-        elif len(heap) > 2 * len(self._waiting) + _IDLE:
+        if not self._count:
+            self._heap.clear()
+        elif len(self._heap) > 2 * self._count + _IDLE:
             self._rebuild()
         return due
 
     def _isMeant(self, entry: tuple[float, int]) -> bool:
-        connection = self._waiting.get(entry[1])
+        connection = self._known.get(entry[1])
         # A deadline that was moved leaves its old entry behind, with another time.
         return connection is not None and connection.deadline == entry[0]
 

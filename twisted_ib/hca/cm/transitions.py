@@ -47,10 +47,18 @@ _ESTABLISHED, _DISCONNECTED = Event.ESTABLISHED, Event.DISCONNECTED
 
 def _sendRequest(connection: Connection, message: REQ | REP | DREQ, now: float) -> None:
     table = connection.table
-    output = connection.output = (connection.destination, message.attribute, table.pack(message))
+    body = table.pack(message)
+    # Most of its private data are zeros, and anybody can have any number of REPs kept.
+    connection.output = body.rstrip(b"\0") if table.padded else body
     connection.retriesLeft = connection.maxRetries
-    table.send(output)
+    table.send((connection.destination, message.attribute, body))
     _awaitAnswer(connection, now)
+
+
+def _again(connection: Connection) -> None:
+    body, table = connection.output, connection.table
+    assert body is not None
+    table.send((connection.destination, _REPEATED[connection.state], body.ljust(table.padded, b"\0")))
 
 
 def _awaitAnswer(connection: Connection, now: float) -> None:
@@ -117,11 +125,11 @@ def _replied(connection: Connection, reply: REP, now: float) -> None:
 def _sendReady(connection: Connection, message: RTU, now: float) -> None:
     message.localCommunicationID = connection.localID
     message.remoteCommunicationID = connection.remoteID
-    output = (connection.destination, RTU.attribute, connection.table.pack(message))
+    body = connection.table.pack(message)
     # A repeated REP draws the RTU again (Linux cm.c cm_dup_rep_handler). Without private data it can be made
     # from the two ids, so an idle connection keeps no 232 octets for it.
-    connection.output = output if message.privateData else None
-    connection.table.send(output)
+    connection.output = body if message.privateData else None
+    connection.table.send((connection.destination, RTU.attribute, body))
     if connection.table.sourcesForgeable and connection.maxRetries:
         connection.retriesLeft = min(connection.maxRetries, CM_READY_REPEATS)
         connection.table.arm(connection, now + connection.period)
@@ -141,7 +149,7 @@ def _repeat(connection: Connection, message: object, now: float) -> None:
     if connection.output is None:
         _sendFinal(connection, RTU())
     else:
-        connection.table.send(connection.output)
+        _again(connection)
 
 
 def _prepareMRA(connection: Connection, message: MRA, now: float) -> None:
@@ -151,7 +159,7 @@ def _prepareMRA(connection: Connection, message: MRA, now: float) -> None:
     message.messageMRAed = MessageKind.REP if repRcvd else MessageKind.REQ
     message.localCommunicationID = connection.localID
     message.remoteCommunicationID = connection.remoteID
-    connection.output = (connection.destination, MRA.attribute, connection.table.pack(message))
+    connection.output = connection.table.pack(message)
 
 
 def _extend(connection: Connection, message: MRA, now: float) -> None:
@@ -165,15 +173,13 @@ def _extend(connection: Connection, message: MRA, now: float) -> None:
 
 
 def _retry(connection: Connection, message: object, now: float) -> None:
-    assert connection.output is not None
     connection.retriesLeft -= 1
-    connection.table.send(connection.output)
+    _again(connection)
     _awaitAnswer(connection, now)
 
 
 def _retryReply(connection: Connection, message: object, now: float) -> None:
     table = connection.table
-    assert connection.output is not None
     connection.retriesLeft -= 1
     wait = connection.period
     if table.sourcesForgeable:
@@ -181,7 +187,7 @@ def _retryReply(connection: Connection, message: object, now: float) -> None:
         # each repeated REQ draws one REP. We wait for as long as all repeats would take.
         wait *= connection.retriesLeft + 1
         connection.retriesLeft = 0
-    table.send(connection.output)
+    _again(connection)
     table.arm(connection, now + wait)
 
 
@@ -454,6 +460,12 @@ TRANSITIONS: dict[State, dict[Input, Row]] = {
 # SYN).
 HALF_OPEN = [
     state in (State.REQ_RCVD, State.MRA_REQ_SENT, State.REP_SENT, State.MRA_REP_RCVD) for state in State
+]
+
+#: What L{Connection.output} is in each state, where it is kept.
+_REPEATED = [
+    *(0, REQ.attribute, REQ.attribute, 0, MRA.attribute, 0, MRA.attribute, REP.attribute, REP.attribute),
+    *(RTU.attribute, DREQ.attribute, 0),
 ]
 
 #: Action, next state, whether the next state may have a timer, and whether the table follows the change.

@@ -194,8 +194,6 @@ class Device(DeviceProgress):
         #: See L{ReceiveBudget.hold}.
         self.hold: Callable[[Any, int], None] = self.receiveBudget.hold
         self.queuePairs: dict[int, StreamQueuePair] = {}
-        #: Number -> owner of a queue pair that will have it; see L{reserveNumber}.
-        self.reservedNumbers: dict[int, Any] = {}
         #: The number of the next queue pair; 0 for any.
         self.nextNumber = 0
         #: That of the latest, until it was the communication id of a connection; then 0.
@@ -658,7 +656,7 @@ class Device(DeviceProgress):
         number, self.nextNumber = self.nextNumber, 0
         if not number or number in queuePairs:
             number = self._numbers.draw(queuePairs)
-            if number in self.reservedNumbers:
+            if number in self.services.cm.accepted:
                 number = self._draw()
         self.newest = number
         return number
@@ -666,23 +664,19 @@ class Device(DeviceProgress):
     def _draw(self) -> int:
         number = self._numbers.draw(self.queuePairs)
         # Linear at worst, but reserved numbers are few among 2^24.
-        while number in self.reservedNumbers:
+        while number in self.cm.accepted:
             number = self._numbers.draw(self.queuePairs)
         return number
 
-    def reserveNumber(self, owner: Any) -> int:
+    def reserveNumber(self) -> int:
         """
-        Reserve the number of a queue pair that is created later, if at all.
-
-        @param owner: the future owner: C{connection} is its connection in the communication manager.
-        @return: the number, until it is removed from C{reservedNumbers}.
+        @return: the number of a queue pair that is created later, if at all: reserved once a REP has it,
+            until its connection is established or has ended.
         @raise ResourceLimitError: there are too many queue pairs.
         """
-        if len(self.queuePairs) + len(self.reservedNumbers) >= limits.QUEUE_PAIRS:
+        if len(self.queuePairs) + len(self.cm.accepted) >= limits.QUEUE_PAIRS:
             raise ResourceLimitError(f"{limits.QUEUE_PAIRS} queue pairs exist")
-        number = self._draw()
-        self.reservedNumbers[number] = owner
-        return number
+        return self._draw()
 
     @contextmanager
     def withNumber(self, owner: Any) -> Iterator[None]:
@@ -705,14 +699,15 @@ class Device(DeviceProgress):
         @param address: the packet's source.
         @param psn: 24 bits.
         """
-        owner = self.reservedNumbers.get(number)
+        connection = self.cm.accepted.get(number)
         # A packet of another source proves nothing about the peer of the REP.
-        if owner is None or owner.connection.destination.peer.address != address:
+        if connection is None or connection.destination.peer.address != address:
             return
         # The first data counts as the RTU (IBTA vol. 1 12.9.8).  Only the receiver of the REP knows the
         # starting PSN, so a stranger must guess one of 2^24 within the window (RFC 5961 has the same defence
         # for TCP).
-        if (psn - owner.proposal.expectedPSN) & PSN_MASK < limits.TRANSPORT_WINDOW:
+        proposal = getattr(connection.user, "proposal", None)
+        if proposal is not None and (psn - proposal.expectedPSN) & PSN_MASK < limits.TRANSPORT_WINDOW:
             self.communicationEstablished(number)
 
     def queuePairClosed(self, queuePair: StreamQueuePair) -> None:
@@ -885,7 +880,6 @@ class Device(DeviceProgress):
         for pd in list(self.memory.domains):
             self.memory.deallocateDomain(pd)
         self._dirty.clear()
-        self.reservedNumbers.clear()
         if self.capture is not None:
             self.capture.flush()
 

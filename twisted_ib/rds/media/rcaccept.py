@@ -67,7 +67,6 @@ class HalfOpenSession(HalfOpenAccept):
         super().__init__(port, device, connection, request, asked)
 
     def _end(self) -> None:
-        super()._end()
         self.port.medium.ceased(self)
 
     def _packed(self, request: ConnectRequest) -> bytes:

@@ -85,7 +85,8 @@ class _Checked:
     """
     A consumer that asks for the path to a service, and its search.
 
-    A port learns of others, and they reach it, after it has come: so what it does not know yet is waited for.
+    A port learns of others, and they reach it, after it has come: so what it does not know yet is waited for,
+    while the subnet's host is stopped as long as the consumer waits.
     """
 
     def __init__(self, fabric: SubnetFabric, serviceID: int, address: str, user: _PathUser) -> None:
@@ -93,6 +94,7 @@ class _Checked:
         self._serviceID, self._address = serviceID, address
         self._user = user
         self._left = limits.SUBNET_ROUTE_LOOKS
+        self._wasSilent = self._isBelieved = False
         # The directory's search, or the wait.
         self._search: _Search | None = None
         self._isOver = False
@@ -106,8 +108,7 @@ class _Checked:
         fabric, before = self._fabric, self._search
         guid = guidOf(self._address, fabric.owner.port.subnetPrefix)
         isKnown = fabric.knows(guid)
-        if guid and not isKnown and self._left:
-            self._wait(self._lookAgain)
+        if guid and not isKnown and self._waits(self._lookAgain):
             return
         search = fabric.search(guid if isKnown else 0, self._serviceID, self._address, self)
         # The answer may have come at once, and be waited for again.
@@ -120,9 +121,30 @@ class _Checked:
         except HCAError as error:
             self._user.connectFailed(error)
 
-    def _wait(self, call: Callable[[], None]) -> None:
-        self._left -= 1
-        self._search = self._fabric.owner.timers.start(limits.SUBNET_ROUTE_SECONDS, call)
+    def _waits(self, call: Callable[[], None]) -> bool:
+        """
+        @return: whether something is called later; L{False} if what is known is all there is.
+        """
+        owner = self._fabric.owner
+        if self._left:
+            self._left -= 1
+            self._search = owner.timers.start(limits.SUBNET_ROUTE_SECONDS, call)
+        elif self._isBelieved:
+            return False
+        else:
+            try:
+                self._search = owner.sa.silent(partial(self._answered, call))
+            except HCAError:
+                return False
+        return True
+
+    def _answered(self, call: Callable[[], None], isSilent: bool) -> None:
+        # What the host has to say when it is back comes a little after that.
+        self._isBelieved = not isSilent and not self._wasSilent
+        self._wasSilent = isSilent
+        if not self._isBelieved:
+            self._left = limits.SUBNET_ROUTE_LOOKS
+        call()
 
     def cancel(self) -> None:
         """
@@ -141,9 +163,7 @@ class _Checked:
         guid = path.peer.guid
         if self._fabric.connects(guid):
             self._user.pathReady(path)
-        elif self._left:
-            self._wait(partial(self.pathReady, path))
-        else:
+        elif not self._waits(partial(self.pathReady, path)):
             self._user.connectFailed(NoRouteError(f"the subnet does not lead to HCA {guid:016x} and back"))
 
     def connectFailed(self, error: Exception) -> None:

@@ -34,8 +34,8 @@ class FloodTests(FloodTestCase):
         for name in ("packets_malformed", "packets_bad_icrc", "packets_unknown_qp"):
             self.assertGreater(statistics[name], 0, name)
         # Requests that no listener answers wait for it; all others are given up in time.
-        self.streams.world.run(lambda: not self.device.reservedNumbers, 400.0)
-        self.assertEqual(self.device.reservedNumbers, {})
+        self.streams.world.run(lambda: not self.device.cm.accepted, 400.0)
+        self.assertEqual(self.device.cm.accepted, {})
         self.assertTrue(
             all(
                 connection.listener.__class__.__name__ == "_Deaf"

@@ -346,6 +346,27 @@ class QueryTests(SATestCase):
         self.assertEqual((asked.method, asked.header.componentMask), (0x12, 0x81))  # type: ignore[union-attr]
         self.assertRaises(ValueError, self.client.query, NodeRecord, print, {"mgid": 1})
 
+    def test_silent(self) -> None:
+        """
+        One that answers anything is there, one that does not within half a second may be stopped; nobody to
+        ask is an answer too.
+        """
+        for found in ([], [NodeRecord(lid=1)]):
+            self.sa.answer = lambda mad, found=found: tableOf(mad, found)
+            self.client.silent(self.said.append)
+            self.settle()
+            self.assertEqual(self.taken(), [False])
+        self.sa.silence()
+        self.client.silent(self.said.append)
+        self.wait(limits.SA_SILENT_SECONDS - 0.1)
+        self.assertEqual(self.taken(), [])
+        self.wait(0.2)
+        self.assertEqual(self.taken(), [True])
+        self.client._exchanges.address = noManager
+        self.client.silent(self.said.append)
+        self.wait(limits.SA_SILENT_SECONDS)
+        self.assertEqual(self.taken(), [False])
+
     def test_malformed(self) -> None:
         """
         A table with records of another size is counted.

@@ -7,7 +7,7 @@ device has this address.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 from attrs import frozen
@@ -20,10 +20,10 @@ from twisted_ib.hca.host.addresses import conflict, freePort, normalise, wildcar
 from twisted_ib.hca.wire.grh import isMulticast
 
 
-@frozen
+@frozen(weakref_slot=False)
 class PeerAddress:
     """
-    The identity of a peer: its address. GUID, process and user are unknown.
+    The identity of a peer: its address. GUID, process and user are unknown; anybody can have one made.
 
     @ivar address: the IP address, as text without a scope.
     @ivar gid: the same as a GID.
@@ -31,10 +31,10 @@ class PeerAddress:
 
     address: str
     gid: int
-    guid: int = 0
-    pid: int = 0
-    uid: int = -1
-    program: str = ""
+    guid: ClassVar[int] = 0
+    pid: ClassVar[int] = 0
+    uid: ClassVar[int] = -1
+    program: ClassVar[str] = ""
 
     @classmethod
     def of(cls, address: str) -> PeerAddress:

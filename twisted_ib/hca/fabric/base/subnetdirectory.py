@@ -77,6 +77,7 @@ class ISubnetOwner(IFabricOwner):
     port: Port = Attribute("Its L{Port<twisted_ib.hca.base.port.Port>}.")
     capture: Any = Attribute("Where its packets are written, or L{None}.")
     timers: Timers = Attribute("Its L{Timers<twisted_ib.hca.base.timers.Timers>}.")
+    sa: Any = Attribute("Its L{SAClient<twisted_ib.hca.mad.sa.client.SAClient>}.")
 
     def changePort(change: PortChange) -> None:
         """

@@ -33,30 +33,39 @@ _LONGEST_MTU: Final = max(MTU_BYTES)
 #: The queue pair number of a REQ, above the responder resources (Linux ibta_vol1_c12.h, table 106).
 _NUMBER: Final = Struct(">I")
 _NUMBER_OFFSET: Final = 32
+_PROPOSAL: Final = Struct(">IIBBd?")
 #: A REQ that is sent later than this after it was made, in seconds, is a retransmission.
 _AT_ONCE: Final = 0.05
 
 
-@attrs.frozen(weakref_slot=False)
-class Proposal:
-    """
-    The parameters announced in our request or reply.
+def _field(index: int) -> Any:
+    return property(lambda self: _PROPOSAL.unpack(self)[index])
 
-    @ivar expectedPSN: the starting PSN, that of the peer's first packet.
-    @ivar mtu: path MTU code.
-    @ivar label: flow label.
-    @ivar retries: retry count.
-    @ivar when: the time, seconds.
-    @ivar isAwaited: whether its answer gives a round trip sample: it was sent once, and the queue pair is
-        connected when the answer arrives.
+
+class Proposal(bytes):
+    """
+    The parameters announced in our request or reply.  They are octets, since anybody can have many replies
+    made.
     """
 
-    expectedPSN: int
-    mtu: int
-    label: int
-    retries: int
-    when: float
-    isAwaited: bool
+    __slots__ = ()
+
+    @classmethod
+    def of(
+        cls, expectedPSN: int, mtu: int, label: int, retries: int, when: float, isAwaited: bool
+    ) -> Proposal:
+        """
+        @param expectedPSN: the starting PSN, that of the peer's first packet.
+        @param mtu: path MTU code.
+        @param label: flow label.
+        @param retries: retry count.
+        @param when: the time, seconds.
+        @param isAwaited: whether its answer gives a round trip sample: it was sent once, and the queue pair
+            is connected when the answer arrives.
+        """
+        return cls(_PROPOSAL.pack(expectedPSN, label, mtu, retries, when, isAwaited))
+
+    expectedPSN, label, mtu, retries, when, isAwaited = map(_field, range(6))
 
     def roundTrip(self, now: float) -> float | None:
         """
@@ -65,7 +74,7 @@ class Proposal:
         @param now: when the answer arrived, seconds.
         @return: seconds; L{None} if the answer may be to another copy, or took so long that one was lost.
         """
-        seconds = now - self.when
+        seconds: float = now - self.when
         return seconds if self.isAwaited and 0 <= seconds <= PACKET_ROUND_TRIP_SECONDS else None
 
 
@@ -97,7 +106,7 @@ def propose(fabric: Any, remote: int, request: ConnectRequest) -> None:
     _remember(
         fabric,
         request.localQPN,
-        Proposal(request.startingPSN, request.pathMTU, label, retries, fabric.clock(), True),
+        Proposal.of(request.startingPSN, request.pathMTU, label, retries, fabric.clock(), True),
     )
 
 
@@ -116,7 +125,7 @@ def answer(fabric: Any, reply: ConnectReply, request: ConnectRequest) -> Proposa
     # The REQ's flow label, so that both directions have the same source port.
     label, retries = request.primaryPath.flowLabel, request.retryCount
     isAwaited = reply.localQPN not in fabric.owner.queuePairs
-    proposal = Proposal(reply.startingPSN, request.pathMTU, label, retries, fabric.clock(), isAwaited)
+    proposal = Proposal.of(reply.startingPSN, request.pathMTU, label, retries, fabric.clock(), isAwaited)
     _remember(fabric, reply.localQPN, proposal)
     return proposal
 
@@ -133,7 +142,7 @@ def sending(fabric: Any, body: bytes) -> None:
     # RFC 6298 section 3 (Karn's algorithm): the answer to a retransmitted message gives no round trip
     # sample.
     if own is not None and own.isAwaited and fabric.clock() - own.when > _AT_ONCE:
-        queuePair.proposal = attrs.evolve(own, isAwaited=False)
+        queuePair.proposal = Proposal(own[:-1] + b"\0")
 
 
 def _remember(fabric: Any, number: int, proposal: Proposal) -> None:

@@ -304,6 +304,9 @@ class PacketReceiver:
             path = self._fabric.pathTo(source)
             self._owner.datagramReceived(path, opcode, target, record, 0, len(record), partition)
         else:
+            # Without an answer (IBTA vol. 1 9.6; Linux rxe_recv.c hdr_check): nothing proves its source, and
+            # the peer's requester finds out by its timeout.  Who was told of a connection that we do not
+            # have learns of that sooner by the REJ to its RTU.
             self._owner.count("packets_unknown_qp")
             if not opcode & _SERVICE_MASK:
                 # IBTA vol. 1 12.9.8: the first packet may overtake the RTU. The owner takes it for an

@@ -30,8 +30,8 @@ class ConnectedPaths:
         @param clock: returns the time in seconds.
         """
         self._clock = clock
-        self._deadlines: Deadlines[QueuePairPath] = Deadlines()
         self.byNumber: dict[int, QueuePairPath] = {}
+        self._deadlines: Deadlines[QueuePairPath] = Deadlines(self.byNumber)
         self.lingering: dict[QueuePairPath, None] = {}
 
     def enter(self, path: QueuePairPath) -> None:

@@ -21,6 +21,7 @@ from twisted_ib.errors import (
     NoSubnetManagerError,
     ResourceLimitError,
     SAResponseError,
+    SATimeoutError,
 )
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.partition import DEFAULT_PKEY
@@ -31,6 +32,7 @@ from twisted_ib.hca.mad.attributes.administration import (
     ANY_PRODUCER,
     NO_LEASE_END,
     JoinState,
+    NodeRecord,
     PathRecord,
 )
 from twisted_ib.hca.mad.attributes.layouts import Attribute
@@ -253,6 +255,17 @@ class SAClient:
         """
         mad = request(GET_TABLE, *select(kind, values or {}))
         return self._begin(Query(self, partial(records, kind)), mad, answered, patience)
+
+    def silent(self, told: Callable[[bool], object]) -> Waiter:
+        """
+        Find out whether it is away: then nobody learns of others, and what is not known may be there.
+
+        @param told: called once, with whether it has not answered in L{limits.SA_SILENT_SECONDS}.
+        @return: see L{query}.
+        @raise HCAError: it cannot be asked.
+        """
+        values, patience = {"lid": self._device.port.lid or 0}, Patience(limits.SA_SILENT_SECONDS, 0)
+        return self.query(NodeRecord, lambda said: told(isinstance(said, SATimeoutError)), values, patience)
 
     def _begin(self, query: Query, mad: Mad, answered: Answered, patience: Patience) -> Waiter:
         self._hasRoom()
