@@ -5,6 +5,7 @@ Tests for L{twisted_ib.hca.queues.queuepair}: states, and the stream path.
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -528,6 +529,7 @@ class RingFabric(Fabric):
         """
         super().__init__()
         self.bells: list[Any] = []
+        self.owner = SimpleNamespace(wanted=None)
 
     def ringLater(self, path: Any) -> None:
         """
