@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.ipoib.paths import Path
+    from twisted_ib.ipoib.protocol.wire import Buffer
 
 
 class IPacketConsumer(Interface):
@@ -38,21 +39,21 @@ class IPacketConsumer(Interface):
     The user of an interface.
     """
 
-    def packetReceived(buffer, start, stop):  # type: ignore[no-untyped-def]
+    def packetReceived(buffer: Buffer, start: int, stop: int) -> None:
         """
         An IP packet arrived; or it is an ICMP error about one that was to be sent.
 
         @param buffer: has the packet from C{start} to C{stop}; valid during the call only.
         """
 
-    def interfaceUp(mtu):  # type: ignore[no-untyped-def]
+    def interfaceUp(mtu: int) -> None:
         """
         Packets pass, for the first time or again.
 
         @param mtu: the longest packet, octets.
         """
 
-    def interfaceFailed(error):  # type: ignore[no-untyped-def]
+    def interfaceFailed(error: Exception) -> None:
         """
         Packets do not pass.
 

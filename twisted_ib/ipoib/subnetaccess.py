@@ -46,7 +46,7 @@ class IMembership(Interface):
     A membership of a multicast group.
     """
 
-    def close(closed):  # type: ignore[no-untyped-def]
+    def close(closed: Callable[[], object]) -> None:
         """
         Leave the group, or stop joining it; nothing more is reported about it.  Idempotent.
 
@@ -60,14 +60,14 @@ class ISubnetAccess(Interface):
     L{HCAError<twisted_ib.errors.HCAError>}, in the place of what was asked for.
     """
 
-    def path(gid, taken):  # type: ignore[no-untyped-def]
+    def path(gid: int, taken: TakesPath) -> None:
         """
         Find the path to a port.
 
         @param taken: called once, perhaps before this returns: see L{TakesPath}.
         """
 
-    def join(mgid, isSendOnly, template, taken):  # type: ignore[no-untyped-def]
+    def join(mgid: int, isSendOnly: bool, template: Group | None, taken: TakesGroup) -> IMembership:
         """
         Join a group.
 

@@ -9,10 +9,17 @@ times (C{now}) seconds of one clock.  A I{path} and a I{handle} are opaque: the 
 from __future__ import annotations
 
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 from zope.interface import Attribute, Interface
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from twisted_ib.ipoib.protocol.neighbours import Neighbours
+    from twisted_ib.ipoib.protocol.routes import AnyInterface
+    from twisted_ib.ipoib.protocol.wire import Buffer
 
 
 @frozen(eq=False)
@@ -71,12 +78,12 @@ class IMachineDriver(Interface):
     C{resolve} and C{join} may be answered before they return; C{connect} may not.  No method raises.
     """
 
-    def resolve(gid):  # type: ignore[no-untyped-def]
+    def resolve(gid: int) -> None:
         """
         Find the path to a port.  It is answered once, by L{IMachine.pathResolved} or L{IMachine.pathFailed}.
         """
 
-    def join(mgid, isSendOnly, template):  # type: ignore[no-untyped-def]
+    def join(mgid: int, isSendOnly: bool, template: Group | None) -> None:
         """
         Join a group.  It is answered by L{IMachine.joined}, which also tells later changes, or by
         L{IMachine.joinFailed}, which also tells that a membership was lost.  A second call for a group that
@@ -87,24 +94,24 @@ class IMachineDriver(Interface):
             L{Group}, whose values a group is made with (RFC 4391 section 10).
         """
 
-    def leave(mgid):  # type: ignore[no-untyped-def]
+    def leave(mgid: int) -> None:
         """
         Leave a group, or stop joining it.  It is not answered.
         """
 
-    def post(path, qpn, frame):  # type: ignore[no-untyped-def]
+    def post(path: Any, qpn: int, frame: Buffer) -> None:
         """
         Send a frame to a UD queue pair with the broadcast group's Q_Key, or lose it, as on a wire.
 
         @param frame: bytes-like; copied before this returns.
         """
 
-    def postGroup(group, frame):  # type: ignore[no-untyped-def]
+    def postGroup(group: Group, frame: Buffer) -> None:
         """
         Send a frame to a L{Group}, or lose it.
         """
 
-    def connect(gid, qpn, privateData):  # type: ignore[no-untyped-def]
+    def connect(gid: int, qpn: int, privateData: bytes) -> Hashable:
         """
         Ask for a reliable connection (RFC 4755): service id C{0x1000000000000000 | qpn}.  It is answered by
         L{IMachine.connected} or L{IMachine.connectFailed}, unless C{disconnect} comes first.
@@ -113,38 +120,38 @@ class IMachineDriver(Interface):
         @return: the connection's handle: hashable, and never used for another.
         """
 
-    def postConnected(handle, frame):  # type: ignore[no-untyped-def]
+    def postConnected(handle: Any, frame: Buffer) -> bool:
         """
         Send a frame on a connection that was made by C{connect}.
 
         @return: False if there was no room, and it was dropped.
         """
 
-    def disconnect(handle):  # type: ignore[no-untyped-def]
+    def disconnect(handle: Any) -> None:
         """
         End a connection of either direction, or an attempt.  It is not answered.
         """
 
-    def deliver(buffer, start, stop):  # type: ignore[no-untyped-def]
+    def deliver(buffer: Buffer, start: int, stop: int) -> None:
         """
         Take an IP packet: one that arrived, or an ICMP error about one that was to be sent.
 
         @param buffer: valid during the call only.
         """
 
-    def interfaceUp(mtu):  # type: ignore[no-untyped-def]
+    def interfaceUp(mtu: int) -> None:
         """
         The broadcast group is joined, for the first time or again: packets pass.
 
         @param mtu: the longest packet, octets.
         """
 
-    def interfaceFailed(error):  # type: ignore[no-untyped-def]
+    def interfaceFailed(error: Exception) -> None:
         """
         The broadcast group could not be joined, or was lost.  The machine tries again by itself.
         """
 
-    def found(address, hardwareAddress, path):  # type: ignore[no-untyped-def]
+    def found(address: bytes, hardwareAddress: bytes, path: Any) -> None:
         """
         Answer of L{IMachine.lookup}.
 
@@ -153,17 +160,17 @@ class IMachineDriver(Interface):
         @param path: as C{resolve} was answered; L{None} for an own address.
         """
 
-    def notFound(address):  # type: ignore[no-untyped-def]
+    def notFound(address: bytes) -> None:
         """
         Answer of L{IMachine.lookup}: it is not on this link, or does not answer.
         """
 
-    def deadlineChanged():  # type: ignore[no-untyped-def]
+    def deadlineChanged() -> None:
         """
         L{IMachine.deadline} has become earlier than when it was last asked.
         """
 
-    def count(name):  # type: ignore[no-untyped-def]
+    def count(name: str) -> None:
         """
         Add one to a counter of L{COUNTERS<twisted_ib.ipoib.protocol.counters.COUNTERS>}.
         """
@@ -174,65 +181,69 @@ class IMachine(Interface):
     The machine of one interface: C{Machine(driver, settings)}.  No method raises for what a peer sends.
     """
 
-    mtu = Attribute("The longest packet, octets; 0 until the broadcast group is joined.")
-    hardwareAddress = Attribute("The 20 octets that ARP and ND tell (RFC 4391 section 9.1.1).")
-    neighbours = Attribute("The L{Neighbours<twisted_ib.ipoib.protocol.neighbours.Neighbours>} of this link.")
-    addresses = Attribute("A tuple of C{IPv4Interface} and C{IPv6Interface}, the link-local one included.")
+    mtu: int = Attribute("The longest packet, octets; 0 until the broadcast group is joined.")
+    hardwareAddress: bytes = Attribute("The 20 octets that ARP and ND tell (RFC 4391 section 9.1.1).")
+    neighbours: Neighbours = Attribute(
+        "The L{Neighbours<twisted_ib.ipoib.protocol.neighbours.Neighbours>} of this link."
+    )
+    addresses: tuple[AnyInterface, ...] = Attribute(
+        "A tuple of C{IPv4Interface} and C{IPv6Interface}, the link-local one included."
+    )
 
-    def begin(now):  # type: ignore[no-untyped-def]
+    def begin(now: float) -> None:
         """
         Join the broadcast group, and all else when that is done.
         """
 
-    def send(frame, now):  # type: ignore[no-untyped-def]
+    def send(frame: Buffer, now: float) -> None:
         """
         Send a packet with its header in front.
 
         @param frame: bytes-like; it is copied if it must wait.
         """
 
-    def datagramReceived(sourceGID, buffer, start, stop, now):  # type: ignore[no-untyped-def]
+    def datagramReceived(sourceGID: int, buffer: Buffer, start: int, stop: int, now: float) -> None:
         """
         A frame arrived at the UD queue pair.
 
         @param sourceGID: 0 where the datagram has no GRH.
         """
 
-    def pathResolved(gid, path, now):  # type: ignore[no-untyped-def]
+    def pathResolved(gid: int, path: Any, now: float) -> None:
         """
         Answer of L{IMachineDriver.resolve}; also, unasked, a new path to a port.
         """
 
-    def pathFailed(gid, now):  # type: ignore[no-untyped-def]
+    def pathFailed(gid: int, now: float) -> None:
         """
         Answer of L{IMachineDriver.resolve}: there is no path.
         """
 
-    def joined(mgid, group, now):  # type: ignore[no-untyped-def]
+    def joined(mgid: int, group: Group, now: float) -> None:
         """
         Answer of L{IMachineDriver.join}: a L{Group}.
         """
 
-    def joinFailed(mgid, error, now):  # type: ignore[no-untyped-def]
+    def joinFailed(mgid: int, error: Exception, now: float) -> None:
         """
         A group could not be joined, or its membership was lost.
 
         @param error: an exception.
         """
 
-    def connected(handle, privateData, now):  # type: ignore[no-untyped-def]
+    def connected(handle: Hashable, privateData: bytes, now: float) -> None:
         """
         Answer of L{IMachineDriver.connect}.
 
         @param privateData: of the REP.
         """
 
-    def connectFailed(handle, now):  # type: ignore[no-untyped-def]
+    def connectFailed(handle: Hashable, now: float) -> None:
         """
         Answer of L{IMachineDriver.connect}: refused, or not answered.
         """
 
-    def connectionRequested(handle, gid, privateData, now):  # type: ignore[no-untyped-def]
+    def connectionRequested(handle: Hashable, gid: int, privateData: bytes, now: float) -> bytes | None:
         """
         A peer asks for a connection, on which only the peer sends.
 
@@ -241,17 +252,17 @@ class IMachine(Interface):
         @return: the private data of the REP; L{None} to refuse.
         """
 
-    def connectedReceived(handle, buffer, start, stop, now):  # type: ignore[no-untyped-def]
+    def connectedReceived(handle: Hashable, buffer: Buffer, start: int, stop: int, now: float) -> None:
         """
         A frame arrived on a connection that was accepted.
         """
 
-    def connectionEnded(handle, now):  # type: ignore[no-untyped-def]
+    def connectionEnded(handle: Hashable, now: float) -> None:
         """
         A connection of either direction was ended by the peer, or failed.
         """
 
-    def joinGroup(group):  # type: ignore[no-untyped-def]
+    def joinGroup(group: bytes) -> None:
         """
         Receive what is sent to an IP multicast address.  Joins are counted.
 
@@ -260,33 +271,33 @@ class IMachine(Interface):
         @raise ResourceLimitError: there are too many groups.
         """
 
-    def leaveGroup(group):  # type: ignore[no-untyped-def]
+    def leaveGroup(group: bytes) -> None:
         """
         Undo one C{joinGroup}.  A group that was not joined is ignored.
         """
 
-    def lookup(address, now):  # type: ignore[no-untyped-def]
+    def lookup(address: bytes, now: float) -> None:
         """
         Resolve an IP address without a packet: its own, if it is on this link, or its gateway's.  It is
         answered by L{IMachineDriver.found} or L{IMachineDriver.notFound}, perhaps before this returns.
         """
 
-    def subnetChanged(now):  # type: ignore[no-untyped-def]
+    def subnetChanged(now: float) -> None:
         """
         Ports may have other LIDs: all paths are resolved again.  Groups are rejoined by who has joined them.
         """
 
-    def deadline():  # type: ignore[no-untyped-def]
+    def deadline() -> float | None:
         """
         @return: when C{tick} is to be called, or L{None}.
         """
 
-    def tick(now):  # type: ignore[no-untyped-def]
+    def tick(now: float) -> None:
         """
         Do what is due.
         """
 
-    def close(now):  # type: ignore[no-untyped-def]
+    def close(now: float) -> None:
         """
         Leave all groups and end all connections.  Packets that come later are counted, and dropped.
         """

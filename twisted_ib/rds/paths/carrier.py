@@ -10,7 +10,30 @@ No method calls back: what a carrier has to report during C{send}, it reports la
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Protocol
+
 from zope.interface import Attribute, Interface
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twisted.internet.defer import Deferred
+
+    from twisted_ib.errors import HCAError
+    from twisted_ib.rds.paths.path import RDSPath
+    from twisted_ib.rds.protocol.machine import RDSMessage
+    from twisted_ib.rds.protocol.wire import Fields
+
+
+class Attempt(Protocol):
+    """
+    A connection that is being made.
+    """
+
+    def cancel(self) -> object:
+        """
+        Give it up.
+        """
 
 
 class IRDSCarrier(Interface):
@@ -18,7 +41,7 @@ class IRDSCarrier(Interface):
     A connection that carries the messages of a path, in order and unchanged.
     """
 
-    def send(message):  # type: ignore[no-untyped-def]
+    def send(message: RDSMessage) -> bool:
         """
         Send a message.
 
@@ -27,28 +50,28 @@ class IRDSCarrier(Interface):
         @return: whether it was accepted.  If not, C{path.resume()} is called when there is room.
         """
 
-    def flush():  # type: ignore[no-untyped-def]
+    def flush() -> None:
         """
         No more messages follow for now: send those that were held back to be sent together.
         """
 
-    def pauseReading():  # type: ignore[no-untyped-def]
+    def pauseReading() -> None:
         """
         Receive nothing until C{resumeReading}, as there is no memory left.
         """
 
-    def resumeReading():  # type: ignore[no-untyped-def]
+    def resumeReading() -> None:
         """
         Receive again.
         """
 
-    def drain():  # type: ignore[no-untyped-def]
+    def drain() -> None:
         """
         The connection is about to be replaced: give the path everything that was received, and all
         acknowledgements, whether reading is paused or not.
         """
 
-    def close():  # type: ignore[no-untyped-def]
+    def close() -> None:
         """
         Close the connection at once; the path gets no further calls.
         """
@@ -60,12 +83,12 @@ class IRDSBundlingCarrier(IRDSCarrier):
     addresses.
     """
 
-    def gathers():  # type: ignore[no-untyped-def]
+    def gathers() -> bool:
         """
         @return: whether a message sent now would leave at the end of the turn, or wait.
         """
 
-    def bundleOpened():  # type: ignore[no-untyped-def]
+    def bundleOpened() -> None:
         """
         Have C{path.closeBundle()} called at the end of the turn.
         """
@@ -76,7 +99,7 @@ class IRDSCarrierUser(Interface):
     The notifications of a carrier, which a path implements.
     """
 
-    def messageReceived(carrier, fields, payload):  # type: ignore[no-untyped-def]
+    def messageReceived(carrier: IRDSCarrier, fields: Fields, payload: bytes) -> None:
         """
         A whole message was received.
 
@@ -85,22 +108,22 @@ class IRDSCarrierUser(Interface):
         @param payload: C{bytes}, of the length in the header.
         """
 
-    def acknowledged(carrier, sequence):  # type: ignore[no-untyped-def]
+    def acknowledged(carrier: IRDSCarrier, sequence: int) -> None:
         """
         The peer has received everything up to a sequence number.
         """
 
-    def operationDone(carrier, message):  # type: ignore[no-untyped-def]
+    def operationDone(carrier: IRDSCarrier, message: RDSMessage) -> None:
         """
         A silent RDMA operation, one without a message, has completed.
         """
 
-    def resume(carrier):  # type: ignore[no-untyped-def]
+    def resume(carrier: IRDSCarrier) -> None:
         """
         There is room again after C{send} had none.
         """
 
-    def carrierUp(carrier, sequence=0):  # type: ignore[no-untyped-def]
+    def carrierUp(carrier: IRDSCarrier, sequence: int = 0) -> None:
         """
         A connection is up.  The path closes its previous carrier: the new one replaces it.
 
@@ -108,14 +131,14 @@ class IRDSCarrierUser(Interface):
             0.
         """
 
-    def carrierFailed(reason):  # type: ignore[no-untyped-def]
+    def carrierFailed(reason: Exception) -> None:
         """
         The attempt of C{medium.connect} failed.
 
         @param reason: an exception.
         """
 
-    def lost(carrier, reason):  # type: ignore[no-untyped-def]
+    def lost(carrier: IRDSCarrier, reason: Exception) -> None:
         """
         The connection was lost.
 
@@ -128,29 +151,29 @@ class IRDSMedium(Interface):
     A factory of carriers between addresses of this host and of peers.
     """
 
-    name = Attribute("The device's name: C{tcp}, C{shm0} ...")
-    acknowledges = Attribute("Whether its carriers want C{ACK_REQUIRED} in headers (RC).")
+    name: str = Attribute("The device's name: C{tcp}, C{shm0} ...")
+    acknowledges: bool = Attribute("Whether its carriers want C{ACK_REQUIRED} in headers (RC).")
 
-    sharesAddresses = Attribute("Whether other processes have the same addresses.")
+    sharesAddresses: bool = Attribute("Whether other processes have the same addresses.")
 
-    def localAddresses():  # type: ignore[no-untyped-def]
+    def localAddresses() -> list[str]:
         """
         @return: the addresses that C{interface=""} stands for, as text; at least one.
         """
 
-    def sourceFor(host):  # type: ignore[no-untyped-def]
+    def sourceFor(host: str) -> str:
         """
         @return: the address from which to send to a host, as text.
         @raise twisted_ib.errors.NoRouteError: there is no route.
         """
 
-    def hostNamed(name):  # type: ignore[no-untyped-def]
+    def hostNamed(name: str) -> str:
         """
         @return: the address of a host with a name that the reactor's resolver need not know; C{""} if there
             is none.
         """
 
-    def locate(host, found):  # type: ignore[no-untyped-def]
+    def locate(host: str, found: Callable[[str | HCAError], object]) -> None:
         """
         Find the address by which a host is named in messages.
 
@@ -158,13 +181,13 @@ class IRDSMedium(Interface):
             IPoIB, any other itself; or with an L{HCAError<twisted_ib.errors.HCAError>}.
         """
 
-    def unknownHost(name):  # type: ignore[no-untyped-def]
+    def unknownHost(name: str) -> str:
         """
         @return: the reason why no host has a name that neither this nor the resolver knows; C{""} where names
             are the resolver's alone.
         """
 
-    def bind(address, port):  # type: ignore[no-untyped-def]
+    def bind(address: str, port: int) -> None:
         """
         A socket binds a port: accept connections from peers that send to it.
 
@@ -173,12 +196,12 @@ class IRDSMedium(Interface):
             (L{ServiceInUseError<twisted_ib.errors.ServiceInUseError>}), or there is no device.
         """
 
-    def unbind(address, port):  # type: ignore[no-untyped-def]
+    def unbind(address: str, port: int) -> None:
         """
         The socket is closed.  The address's paths stay until C{network} closes them.
         """
 
-    def pathTo(address, host, port):  # type: ignore[no-untyped-def]
+    def pathTo(address: str, host: str, port: int) -> RDSPath | None:
         """
         Find the path to a socket, or make one (C{network.path}).
 
@@ -187,7 +210,7 @@ class IRDSMedium(Interface):
         @param port: the receiver's RDS port.
         """
 
-    def connect(path):  # type: ignore[no-untyped-def]
+    def connect(path: RDSPath) -> Attempt:
         """
         Start connecting a path.  C{path.carrierUp} or C{path.carrierFailed} reports the result, after
         this has returned.
@@ -196,13 +219,13 @@ class IRDSMedium(Interface):
             C{path.carrierUp} is about to be called.
         """
 
-    def reconnects(path):  # type: ignore[no-untyped-def]
+    def reconnects(path: RDSPath) -> bool:
         """
         @return: whether this end connects again after a loss; if not, it waits for the peer and connects
             only when it has something to send.
         """
 
-    def whenQuiet():  # type: ignore[no-untyped-def]
+    def whenQuiet() -> Deferred[None]:
         """
         Called when no socket is open and all paths are closed.
 

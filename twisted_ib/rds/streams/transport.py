@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _CONNECTION_DONE = Failure(error.ConnectionDone())
 
 #: The texts of the reasons, for logs and exceptions.
-_WORDS = {
+_WORDS: dict[int, str] = {
     EndReason.ABORTED: "the peer aborted the connection",
     EndReason.VIOLATION: "one end found that the other broke the rules",
     EndReason.DATA_LOST: "a datagram was lost",
@@ -43,7 +43,7 @@ def wordsOf(reason: int) -> str:
     """
     @return: the text of a reason; a peer may send any number.
     """
-    return _WORDS.get(reason, f"reason {reason}")  # type: ignore[call-overload]
+    return _WORDS.get(reason, f"reason {reason}")
 
 
 @implementer(interfaces.ITCPTransport, interfaces.IConsumer, interfaces.IPushProducer)

@@ -97,7 +97,7 @@ TRANSITIONS: Final = {
     (PortState.ACTIVE, LinkInput.DOWN): PortState.DOWN,
     (PortState.ACTIVE, LinkInput.ACTIVATE): PortState.ACTIVE,
 }
-_SETTINGS: Final = {
+_SETTINGS: Final[dict[int, LinkInput]] = {
     PortState.DOWN: LinkInput.DOWN,
     PortState.ARMED: LinkInput.ARM,
     PortState.ACTIVE: LinkInput.ACTIVATE,
@@ -296,7 +296,7 @@ class Port:
         """
         @return: whether a PortState that a subnet manager sets can follow on what it is.
         """
-        given = _SETTINGS.get(state)  # type: ignore[call-overload]
+        given = _SETTINGS.get(state)
         return given is not None and not self.isManagement and (self.state, given) in TRANSITIONS
 
     def setState(self, state: int) -> list[Change] | None:

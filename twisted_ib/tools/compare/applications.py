@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from time import perf_counter_ns
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IPushProducer
+from twisted.internet.interfaces import IConsumer, IPushProducer, ITCPTransport
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -21,16 +21,24 @@ from zope.interface import implementer
 HEAD = struct.Struct(">QB")
 
 
+class IStream(ITCPTransport, IConsumer):
+    """
+    What all transports of streams are.
+    """
+
+
 class Echo(Protocol):
     """
     Send back what comes.
     """
 
+    transport: IStream
+
     def dataReceived(self, data: bytes) -> None:
         """
         Bytes came.
         """
-        self.transport.write(data)  # type: ignore[union-attr]
+        self.transport.write(data)
 
 
 class Sink(Protocol):
@@ -38,6 +46,8 @@ class Sink(Protocol):
     Swallow a stream of announced length and acknowledge its last byte with 32
     bytes: the SHA-256 of the stream, or zeros when it was not asked for.
     """
+
+    transport: IStream
 
     _remaining = 0
     _head = b""
@@ -76,13 +86,15 @@ class Sink(Protocol):
         assert self._remaining >= 0, "more bytes than announced"
         if not self._remaining:
             digest = self._hash.digest() if self._hashing else bytes(32)
-            self.transport.write(digest)  # type: ignore[union-attr]
+            self.transport.write(digest)
 
 
 class _Waiting(Protocol):
     """
     A client protocol with at most one operation under way.
     """
+
+    transport: IStream
 
     # Of the class, and made when needed: idle connections are weighed.
     _done: Deferred[bytes] | None = None
@@ -116,7 +128,7 @@ class _Waiting(Protocol):
         if self._isLost:
             self._lost.callback(None)
         else:
-            self.transport.loseConnection()  # type: ignore[union-attr]
+            self.transport.loseConnection()
         return self._lost
 
 
@@ -141,7 +153,7 @@ class Caller(_Waiting):
         self._arrived = 0
         self._done = Deferred()
         self._sentAt = perf_counter_ns()
-        self.transport.write(message)  # type: ignore[union-attr]
+        self.transport.write(message)
         return self._done
 
     def dataReceived(self, data: bytes) -> None:
@@ -158,7 +170,7 @@ class Caller(_Waiting):
             return
         self._arrived = 0
         self._sentAt = perf_counter_ns()
-        self.transport.write(self._message)  # type: ignore[union-attr]
+        self.transport.write(self._message)
 
 
 class Collector(_Waiting):
@@ -173,7 +185,7 @@ class Collector(_Waiting):
         self._parts: list[bytes] = []
         self._wanted = len(message)
         self._done = Deferred()
-        self.transport.write(message)  # type: ignore[union-attr]
+        self.transport.write(message)
         return self._done
 
     def dataReceived(self, data: bytes) -> None:
@@ -205,8 +217,8 @@ class Source(_Waiting):
         self._chunks, self._left, self._next = chunks, count, 0
         self._acknowledged = b""
         self._done = Deferred()
-        self.transport.write(HEAD.pack(size * count, hashing))  # type: ignore[union-attr]
-        self.transport.registerProducer(self, True)  # type: ignore[union-attr]
+        self.transport.write(HEAD.pack(size * count, hashing))
+        self.transport.registerProducer(self, True)
         self.resumeProducing()
         return self._done
 
@@ -215,7 +227,7 @@ class Source(_Waiting):
         Write until told to pause.
         """
         self._paused = False
-        write = self.transport.write  # type: ignore[union-attr]
+        write = self.transport.write
         if len(self._chunks) == 1:
             chunk = self._chunks[0]
             while self._left and not self._paused:
@@ -228,7 +240,7 @@ class Source(_Waiting):
                 self._next = (self._next + 1) % len(self._chunks)
                 write(chunk)
         if not self._left:
-            self.transport.unregisterProducer()  # type: ignore[union-attr]
+            self.transport.unregisterProducer()
 
     def pauseProducing(self) -> None:
         """

@@ -246,7 +246,7 @@ class Demonstration:
         ):
             caller: Any = await endpoint.connect(Factory.forProtocol(Caller))
             callers[name] = caller
-        callers["TCP NODELAY"].transport.setTcpNoDelay(True)  # type: ignore[union-attr]
+        callers["TCP NODELAY"].transport.setTcpNoDelay(True)
         with self._steps.measuring("Measuring round trips") as bar:
             for caller in callers.values():
                 await roundTrips(caller, WARM_UP_SECONDS)

@@ -17,7 +17,7 @@ R = TypeVar("R", bound=Attribute)
 
 _UNIT: Final = 8
 #: Advice for users about statuses.
-_ADVICE: Final = {
+_ADVICE: Final[dict[int, str]] = {
     SAStatus.BUSY: "it is busy: try again later",
     SAStatus.NO_RESOURCES: "it has no room: give up groups, services or events, or try again later",
     SAStatus.REQUEST_INVALID: "a value does not fit the record that there is: give fewer of them, or its own",
@@ -78,7 +78,7 @@ def refusal(asked: Mad, status: int) -> SAStatusError:
     @return: the error for the status of a response.
     """
     name = statusName(status)
-    advice = _ADVICE.get(status, _OTHERWISE)  # type: ignore[call-overload]
+    advice = _ADVICE.get(status, _OTHERWISE)
     kind = NoRecordsError if status == SAStatus.NO_RECORDS else SAStatusError
     return kind(f"{describe(asked)} was refused with {name}: {advice}", status, name)
 
