@@ -55,8 +55,8 @@ RECORDED = {
     "switch": 106,
     "tools": 66,
     "twisted_ib": 72,
-    "verbs/c": 24,
-    "verbs/core": 9,
+    "verbs/c": 23,
+    "verbs/core": 7,
     "verbs/pyverbs": 37,
 }
 #: The sum of all.

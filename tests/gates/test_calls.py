@@ -68,7 +68,7 @@ class CallTests(VerbsTestCase):
 
     #: Of a signalled request, of a receive; of polling for two completions that are there, for two that come
     #: with the peer's answers, and for none.
-    recorded = {"post_send": 38, "post_recv": 28, "poll_cq, arriving": 31, "poll_cq": 14, "poll_cq, none": 14}
+    recorded = {"post_send": 23, "post_recv": 12, "poll_cq, arriving": 25, "poll_cq": 8, "poll_cq, none": 13}
 
     def setUp(self) -> None:
         """
@@ -154,4 +154,4 @@ class LoopbackCallTests(CallTests):
     """
 
     device = "lo0"
-    recorded = {"post_send": 41, "post_recv": 28, "poll_cq, arriving": 35, "poll_cq": 14, "poll_cq, none": 18}
+    recorded = {"post_send": 25, "post_recv": 12, "poll_cq, arriving": 29, "poll_cq": 8, "poll_cq, none": 17}

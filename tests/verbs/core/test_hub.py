@@ -22,7 +22,8 @@ from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.errors import UnknownDeviceError, WrongThreadError
 from twisted_ib.hca.device.device import Device
 from twisted_ib.verbs.core import hub as hubModule
-from twisted_ib.verbs.core.hub import _TAKEN, Hub, WakeupPipe, hub, locked
+from twisted_ib.verbs.core.hub import _TAKEN, Hub, hub, locked
+from twisted_ib.verbs.core.pipes import WakeupPipe
 
 
 class HubTests(SynchronousTestCase):

@@ -60,16 +60,18 @@ class SharedReceiveQueue(RefCounted):
     def __len__(self) -> int:
         return len(self._requests)
 
-    def post(self, request: ReceiveRequest) -> None:
+    def post(self, request: ReceiveRequest, fits: bool = False) -> None:
         """
         Add a receive request.
 
+        @param fits: whether its numbers are known to fit their fields.
         @raise QueuePairError: the request is not valid, or the queue is closed.
         @raise ResourceLimitError: the queue is full.
         """
         if self.closed:
             raise QueuePairError("the shared receive queue is closed")
-        checkPieces(request.pieces, self.pieces)
+        if not fits or len(request.pieces) > self.pieces:
+            checkPieces(request.pieces, self.pieces)
         if len(self._requests) >= self.depth:
             raise ResourceLimitError(f"the shared receive queue holds {self.depth} requests")
         self._requests.append(request)

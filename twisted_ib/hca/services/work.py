@@ -253,10 +253,11 @@ class WorkQueues:
         answer: bool = self.requester.refused()
         return answer
 
-    def postReceive(self, request: ReceiveRequest) -> None:
+    def postReceive(self, request: ReceiveRequest, fits: bool = False) -> None:
         """
         Post a receive request.
 
+        @param fits: whether its numbers are known to fit their fields.
         @raise QueuePairError: the state forbids it, or the request is not valid.
         @raise ResourceLimitError: the receive queue is full.
         """
@@ -268,7 +269,8 @@ class WorkQueues:
             raise QueuePairError(
                 f"queue pair {self.queuePair.number} has a shared receive queue: receives are posted there"
             )
-        checkPieces(request.pieces, self.capabilities.receivePieces)
+        if not fits or len(request.pieces) > self.capabilities.receivePieces:
+            checkPieces(request.pieces, self.capabilities.receivePieces)
         self.responder.enqueue(request)
 
     def _wrongState(self, verb: str) -> QueuePairError:

@@ -1,7 +1,10 @@
 """
-The devices of a process that has no reactor, and who drives them.  Begin with C{hub}.
+The devices of a process that has no reactor, and who drives them.  Begin with C{hub}:
+there, work requests are posted and completions polled.
 
 Besides:
 
   - C{attendant}: a thread that serves peers while the program is busy elsewhere
+  - C{closes}: objects that a program has dropped instead of closing them
+  - C{pipes}: pipes that wake a thread, or that a program watches
 """

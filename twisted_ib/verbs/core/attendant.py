@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 from threading import Event, Thread
 
-from twisted_ib.verbs.core.hub import WakeupPipe, hub
+from twisted_ib.verbs.core.hub import hub
+from twisted_ib.verbs.core.pipes import WakeupPipe
 
 #: The shortest and longest pause, in seconds, before the thread checks again whether another thread serves
 #: the device.

@@ -21,10 +21,16 @@ from functools import partial, wraps
 from threading import RLock
 from typing import Any, TypeVar, cast
 
-from twisted_ib.errors import HCAError
+from twisted_ib import limits
+from twisted_ib.errors import HCAError, ResourceLimitError
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.queues.completion import CompletionQueue, WorkCompletion
+from twisted_ib.verbs.core.closes import DeferredCloses
+from twisted_ib.verbs.core.pipes import WakeupPipe
 
+Link = TypeVar("Link")
+Request = TypeVar("Request")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: Rounds of one drive: where both ends are here, request, response and completion need one each.
@@ -44,92 +50,13 @@ _TAKEN = 16
 _giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
-class WakeupPipe:
-    """
-    A self-pipe that wakes one thread from C{poll(2)}.
-
-    @ivar fd: readable after L{wake}.
-    """
-
-    __slots__ = ("_write", "fd")
-
-    def __init__(self) -> None:
-        self.fd, self._write = os.pipe()
-        # Only the end that wake() writes to: a full pipe must not block the thread that holds the lock.
-        os.set_blocking(self._write, False)
-
-    def wake(self) -> None:
-        """
-        Wake the thread.
-        """
-        try:
-            os.write(self._write, b"!")
-        except BlockingIOError:
-            # The pipe is full, so the thread wakes anyway.
-            pass
-
-    def close(self) -> None:
-        """
-        Close the descriptors.
-        """
-        os.close(self.fd)
-        os.close(self._write)
-
-
-class ReadablePipe:
-    """
-    A pipe that is readable while a condition holds, for programs that watch a descriptor.
-
-    @ivar fd: readable between L{set} and L{clear}.
-    """
-
-    __slots__ = ("_closed", "_readable", "_write", "fd")
-
-    def __init__(self) -> None:
-        """
-        @raise OSError: no descriptor is free.
-        """
-        self.fd, self._write = os.pipe()
-        os.set_blocking(self.fd, False)
-        os.set_blocking(self._write, False)
-        # One octet in the pipe at most: it cannot fill up, and poll(2) needs no more.
-        self._readable = False
-        self._closed = False
-
-    def set(self) -> None:
-        """
-        Make it readable.
-        """
-        if not self._readable and not self._closed:
-            # First, so that a write that raises is not repeated.
-            self._readable = True
-            os.write(self._write, b"!")
-
-    def clear(self) -> None:
-        """
-        Make it unreadable.
-        """
-        if self._readable:
-            self._readable = False
-            os.read(self.fd, 1)
-
-    def close(self) -> None:
-        """
-        Close the descriptors; it may be repeated.
-        """
-        if not self._closed:
-            self._closed = True
-            self._readable = False
-            os.close(self.fd)
-            os.close(self._write)
-
-
 class Hub:
     """
     The open devices of this process's verbs.
 
     @ivar lock: protects the devices and all their objects.
     @ivar devices: the number of contexts of each device.
+    @ivar closes: the objects that were dropped without being closed.
     @ivar drives: how often L{drive} ran.
     @ivar watchers: programs that watch a descriptor instead of calling L{wait}; their C{wake()} is called
         when somebody has to drive.
@@ -142,6 +69,8 @@ class Hub:
         # A new one: in a forked child, a thread that does not exist there may hold the old one.
         self.lock = RLock()
         self.devices: dict[Device, int] = {}
+        # Of a parent none, as its devices.
+        self.closes = DeferredCloses(self)
         self._depth = 0
         # Devices that have published records and not yet rung the peers' doorbells.
         self._unrung: set[Device] = set()
@@ -266,6 +195,70 @@ class Hub:
     def _wakeWatchers(self) -> None:
         for watcher in self.watchers:
             watcher.wake()
+
+    # -- work
+
+    def post(
+        self,
+        accept: Callable[[Request, bool], object],
+        read: Callable[[Link], tuple[Request, Link | None]],
+        chain: Link,
+        refuse: Callable[[Link, BaseException], object],
+    ) -> None:
+        """
+        Post a chain of work requests, all with the lock held, so that the peer is woken once.
+
+        @param accept: the work queue's: takes a request whose numbers are known to fit.
+        @param read: makes the request of one link, and says which follows.
+        @param chain: the first link.
+        @param refuse: told the link whose request failed, and why, which it may raise with other words; those
+            before it stay posted.
+        @raise ResourceLimitError: the chain is longer than any queue.
+        """
+        # As enter().
+        self.lock.acquire()
+        self._depth += 1
+        try:
+            if self.closes.dead:
+                self.closes.closePending()
+            # A queue in the error state takes any number, as each is flushed at once: a chain that is a
+            # circle would have no end.
+            for _ in range(limits.WORK_QUEUE_DEPTH):
+                request, following = read(chain)
+                accept(request, True)
+                if not following:
+                    return
+                chain = following
+            raise ResourceLimitError("the chain of requests is longer than any queue")
+        # man ibv_post_send(3): bad_wr is the first that failed, and those before it are posted.
+        except BaseException as error:
+            refuse(chain, error)
+            raise
+        finally:
+            self.leave()
+
+    def poll(self, device: Device, queue: CompletionQueue, count: int) -> list[WorkCompletion]:
+        """
+        Drive the devices, then fetch completions.
+
+        @param device: the queue's.
+        @param count: how many at most.
+        @return: the completions, the oldest first.
+        """
+        # As enter().
+        self.lock.acquire()
+        self._depth += 1
+        try:
+            if self.closes.dead:
+                self.closes.closePending()
+            if device.closed:
+                device.check()
+            completions = queue.completions
+            # Verbs have no thread: polling is what moves data, on this device and on all others.
+            self.drive(completions, count or 1)
+            return [completions.popleft() for _ in range(min(count, len(completions)))]
+        finally:
+            self.leave()
 
     # -- progress
 
@@ -511,4 +504,4 @@ def locked(function: Function) -> Function:
     return cast(Function, call)
 
 
-__all__ = ["Hub", "ReadablePipe", "WakeupPipe", "hub", "locked"]
+__all__ = ["Hub", "hub", "locked"]

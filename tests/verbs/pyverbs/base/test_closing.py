@@ -17,6 +17,7 @@ from tests.support.waiting import HANG_SECONDS
 from tests.verbs.pyverbs.pair import ALL_RIGHTS, End, VerbsTestCase, connected
 from twisted_ib import limits
 from twisted_ib.errors import ResourceBusyError, ResourceLimitError
+from twisted_ib.verbs.core.closes import DeferredCloses
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs import (
     AH,
@@ -48,7 +49,6 @@ from twisted_ib.verbs.pyverbs import (
     enums,
 )
 from twisted_ib.verbs.pyverbs.base import verb
-from twisted_ib.verbs.pyverbs.base.verb import DeferredCloses
 
 
 class ClosingTests(VerbsTestCase):
@@ -256,7 +256,7 @@ class GraveyardTests(SynchronousTestCase):
         """
         A busy object waits until it is free; one that fails otherwise is gone.
         """
-        deferredCloses = DeferredCloses()
+        deferredCloses = DeferredCloses(hub)
         closed: list[str] = []
 
         def first() -> None:
@@ -279,7 +279,7 @@ class GraveyardTests(SynchronousTestCase):
         """
         A sweep ends if something stays busy.
         """
-        deferredCloses = DeferredCloses()
+        deferredCloses = DeferredCloses(hub)
         tries: list[int] = []
 
         def busy() -> None:

@@ -15,6 +15,8 @@ from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.pointers import CData, addressOf, given
 from twisted_ib.verbs.c.verbs.structures import new, objectOf, optional, pointers
 from twisted_ib.verbs.c.waiting import nextEvent
+from twisted_ib.verbs.core.hub import hub
+from twisted_ib.verbs.pyverbs.base.wc import wcFlags, wcImmediate
 from twisted_ib.verbs.pyverbs.enums.queues import ibv_cq_attr_mask, ibv_cq_init_attr_mask
 
 _READS = (
@@ -170,47 +172,26 @@ def poll_cq(cq: CData, count: int, wc: CData) -> int:
     """
     Fetch completions.
     """
-    value = objectOf(cq, "ibv_cq")
-    if isinstance(value, verbs.CQEX):
-        return _pollExtended(value, count, wc)
-    found, completions = value.poll(count)
-    if found:
-        given(wc)
-        for index, each in enumerate(completions):
-            _fill(wc[index], each)
-    return found
-
-
-def _fill(target: CData, completion: verbs.WC) -> None:
-    target.wr_id = completion.wr_id
-    target.status = completion.status
-    target.opcode = completion.opcode
-    target.vendor_err = completion.vendor_err
-    target.byte_len = completion.byte_len
-    target.imm_data = completion.imm_data
-    target.qp_num = completion.qp_num
-    target.src_qp = completion.src_qp
-    target.wc_flags = completion.wc_flags
-    target.pkey_index = completion.pkey_index
-    target.slid = completion.slid
-    target.sl = completion.sl
-    target.dlid_path_bits = completion.dlid_path_bits
-
-
-def _pollExtended(queue: verbs.CQEX, count: int, wc: CData) -> int:
     # A program may treat an extended queue as a plain one: ibv_cq_ex_to_cq.
-    found = 0
-    while found < count and not (queue.poll_next() if found else queue.start_poll()):
-        given(wc)
-        target = wc[found]
-        target.wr_id, target.status = queue.wr_id, queue.status
-        target.pkey_index = 0
-        for name in _READS:
-            setattr(target, name.removeprefix("read_"), getattr(queue, name)())
-        found += 1
-    if found:
-        queue.end_poll()
-    return found
+    value = objectOf(cq, "ibv_cq")
+    if count < 0:
+        raise HandleError(f"There are no {count} completions")
+    completions = hub.poll(value._device, value._core, count)
+    for index, each in enumerate(completions):
+        target = wc[index]
+        target.wr_id = each.workRequestID
+        target.status = each.status
+        target.opcode = each.opcode
+        target.byte_len = each.byteLength
+        target.qp_num = each.queuePairNumber
+        target.src_qp = each.sourceQueuePair
+        target.vendor_err = target.pkey_index = target.imm_data = target.wc_flags = 0
+        if each.flags:
+            target.imm_data, target.wc_flags = wcImmediate(each), wcFlags(each)
+        target.slid = each.sourceLID
+        target.sl = each.serviceLevel
+        target.dlid_path_bits = each.pathBits
+    return len(completions)
 
 
 @handler

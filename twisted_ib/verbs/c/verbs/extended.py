@@ -217,7 +217,8 @@ def wr_set_sge_list(qp: CData, count: int, list: CData) -> None:
     """
     Set the local buffers.
     """
-    _queuePair(qp).wr_set_sge_list(count, elements(list, count))
+    pieces = [verbs.SGE(each.address, each.length, each.key) for each in elements(list, count)]
+    _queuePair(qp).wr_set_sge_list(count, pieces)
 
 
 @handler

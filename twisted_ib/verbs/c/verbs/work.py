@@ -4,10 +4,11 @@ Work requests: posting to send and receive queues.
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Callable
+from functools import partial
 
 from twisted_ib import limits
+from twisted_ib.hca.base.states import QPType
+from twisted_ib.hca.queues.requests import SGE, Destination, ReceiveRequest, SendOpcode, SendRequest
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import handler
@@ -15,21 +16,17 @@ from twisted_ib.verbs.c.pointers import CData, given
 from twisted_ib.verbs.c.verbs.memory import bindInfo
 from twisted_ib.verbs.c.verbs.structures import objectOf
 from twisted_ib.verbs.core.hub import hub
-from twisted_ib.verbs.pyverbs.base.wr import WindowBind
-from twisted_ib.verbs.pyverbs.enums.queues import ibv_qp_type, ibv_wr_opcode
+from twisted_ib.verbs.pyverbs.base.posting import FLAGS, INLINE, INVALIDATING, OPCODES, gather, windowBind
+from twisted_ib.verbs.pyverbs.base.wr import storedImmediate
 
-_O = ibv_wr_opcode
-_RDMA = frozenset((int(_O.IBV_WR_RDMA_WRITE), int(_O.IBV_WR_RDMA_WRITE_WITH_IMM), int(_O.IBV_WR_RDMA_READ)))
-_ATOMIC = frozenset((int(_O.IBV_WR_ATOMIC_CMP_AND_SWP), int(_O.IBV_WR_ATOMIC_FETCH_AND_ADD)))
-_BIND = int(_O.IBV_WR_BIND_MW)
+_RDMA = frozenset((SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM, SendOpcode.RDMA_READ))
+_ATOMIC = frozenset((SendOpcode.ATOMIC_CMP_AND_SWP, SendOpcode.ATOMIC_FETCH_AND_ADD))
+_BIND = SendOpcode.BIND_MW
 #: Operations whose structure has no list: the field may be whatever was on the stack.
-_WITHOUT_LIST = frozenset((_BIND, int(_O.IBV_WR_LOCAL_INV)))
-_UD = int(ibv_qp_type.IBV_QPT_UD)
-#: In place of no element: pyverbs' requests need one, C's do not.
-_NO_ELEMENT = [verbs.SGE(0, 0, 0)]
+_WITHOUT_LIST = frozenset((_BIND, SendOpcode.LOCAL_INV))
 
 
-def elements(list: CData, count: int) -> list[verbs.SGE]:
+def elements(list: CData, count: int) -> list[SGE]:
     """
     @param list: a C{struct ibv_sge *}.
     @param count: its elements.
@@ -40,47 +37,47 @@ def elements(list: CData, count: int) -> list[verbs.SGE]:
         raise HandleError(f"A request has 0 to {limits.SCATTER_GATHER_ELEMENTS} elements, not {count}")
     if not count:
         return []
-    given(list)
-    return [verbs.SGE(each.addr, each.length, each.lkey) for each in list[0:count]]
+    if not list:
+        given(list)
+    return [SGE(each.addr, each.length, each.lkey) for each in list[0:count]]
 
 
-def _sendRequest(wr: CData, isDatagram: bool) -> verbs.SendWR:
-    opcode = wr.opcode
-    pieces = [] if opcode in _WITHOUT_LIST else elements(wr.sg_list, wr.num_sge)
-    made = verbs.SendWR(
-        wr.wr_id, opcode, len(pieces) or 1, wr.imm_data, pieces or _NO_ELEMENT, wr.send_flags & 0xFFFFFFFF
-    )
-    made.num_sge = len(pieces)
-    if opcode in _RDMA:
+def _sendRequest(qp: verbs.QP, wr: CData) -> tuple[SendRequest, CData]:
+    code, flags = wr.opcode, wr.send_flags & FLAGS
+    opcode = OPCODES[code]
+    pieces = [] if code in _WITHOUT_LIST else elements(wr.sg_list, wr.num_sge)
+    request = SendRequest(wr.wr_id, opcode, pieces, flags)
+    if flags & INLINE:
+        request.pieces, request.inline = (), gather(qp._device, pieces)
+    value = wr.imm_data
+    if code in INVALIDATING:
+        request.invalidateKey = value
+    elif value:
+        request.immediate = storedImmediate(value)
+    if code in _RDMA:
         target = wr.wr.rdma
-        made.set_wr_rdma(target.rkey, target.remote_addr)
-    elif opcode in _ATOMIC:
+        request.remoteAddress, request.remoteKey = target.remote_addr, target.rkey
+    elif code in _ATOMIC:
         target = wr.wr.atomic
-        made.set_wr_atomic(target.rkey, target.remote_addr, target.compare_add, target.swap)
-    elif opcode == _BIND:
+        request.remoteAddress, request.remoteKey = target.remote_addr, target.rkey
+        # libibverbs/verbs.h wr.atomic: compare_add is the operand of FETCH_ADD too; swap is ignored there.
+        request.compare, request.swap = target.compare_add, target.swap
+    elif code == _BIND:
         bind = wr.bind_mw
-        made.bind_mw = WindowBind(objectOf(bind.mw, "ibv_mw"), bind.rkey, bindInfo(bind.bind_info))
-    elif isDatagram:
+        request.bind = windowBind(objectOf(bind.mw, "ibv_mw"), bindInfo(bind.bind_info), bind.rkey)
+    elif qp._core.type is QPType.UD:
         target = wr.wr.ud
-        made.set_wr_ud(objectOf(target.ah, "ibv_ah"), target.remote_qpn, target.remote_qkey)
-    return made
+        handle = objectOf(target.ah, "ibv_ah")._core
+        request.destination = Destination(handle, target.remote_qpn, target.remote_qkey)
+    return request, wr.next
 
 
-def _post(wr: CData, bad: CData, post: Callable[[CData], object]) -> int:
-    given(wr, bad)
-    # One verb for the chain, so that the peer is woken once.
-    with hub:
-        for _ in range(limits.WORK_QUEUE_DEPTH):
-            # man ibv_post_send(3): the first request that failed; those before it are posted.
-            bad[0] = wr
-            post(wr)
-            wr = wr.next
-            if not wr:
-                return 0
-        # A queue in the error state takes any number, as each is flushed at once: a list that is a circle
-        # would have no end.
-        bad[0] = wr
-    raise HandleError("The list is longer than any queue", errno.ENOMEM)
+def _receiveRequest(wr: CData) -> tuple[ReceiveRequest, CData]:
+    return ReceiveRequest(wr.wr_id, elements(wr.sg_list, wr.num_sge)), wr.next
+
+
+def _refused(bad: CData, wr: CData, error: BaseException) -> None:
+    bad[0] = wr
 
 
 @handler
@@ -89,13 +86,10 @@ def post_send(qp: CData, wr: CData, bad: CData) -> int:
     Post send requests.
     """
     value = objectOf(qp, "ibv_qp")
-    isDatagram = value.qp_type == _UD
-    return _post(wr, bad, lambda each: value.post_send(_sendRequest(each, isDatagram)))
-
-
-def _receiveRequest(wr: CData) -> verbs.RecvWR:
-    pieces = elements(wr.sg_list, wr.num_sge)
-    return verbs.RecvWR(wr.wr_id, len(pieces), pieces)
+    # A null pointer raises here, before anything is posted.
+    bad[0] = wr
+    hub.post(value._work.postSend, partial(_sendRequest, value), wr, partial(_refused, bad))
+    return 0
 
 
 @handler
@@ -104,7 +98,9 @@ def post_recv(qp: CData, wr: CData, bad: CData) -> int:
     Post receives.
     """
     value = objectOf(qp, "ibv_qp")
-    return _post(wr, bad, lambda each: value.post_recv(_receiveRequest(each)))
+    bad[0] = wr
+    hub.post(value._work.postReceive, _receiveRequest, wr, partial(_refused, bad))
+    return 0
 
 
 @handler
@@ -113,7 +109,9 @@ def post_srq_recv(srq: CData, wr: CData, bad: CData) -> int:
     Post receives to a shared receive queue.
     """
     value = objectOf(srq, "ibv_srq")
-    return _post(wr, bad, lambda each: value.post_recv(_receiveRequest(each)))
+    bad[0] = wr
+    hub.post(value._core.post, _receiveRequest, wr, partial(_refused, bad))
+    return 0
 
 
 __all__ = ["elements"]

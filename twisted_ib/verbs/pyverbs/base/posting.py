@@ -4,7 +4,7 @@ Conversion of verbs' work requests and their chains to those of the core.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from twisted_ib.errors import HCAError
@@ -15,22 +15,33 @@ from twisted_ib.verbs.pyverbs.base.base import checked
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsError, PyverbsUserError
 from twisted_ib.verbs.pyverbs.base.mem_alloc import processMemory
 from twisted_ib.verbs.pyverbs.base.mwbind import MWBindInfo
-from twisted_ib.verbs.pyverbs.base.verb import invalid, unsupported
+from twisted_ib.verbs.pyverbs.base.verb import failure, invalid, unsupported
 from twisted_ib.verbs.pyverbs.base.wr import SGE, RecvWR, SendWR, storedImmediate
 from twisted_ib.verbs.pyverbs.enums.queues import ibv_send_flags, ibv_wr_opcode
 
-# IBV_SEND_IP_CSUM is left out: a checksum offload, which no device here has.
-_FLAGS = int(
+#: Those flags of C{ibv_send_flags} that count.  IBV_SEND_IP_CSUM is left out: a checksum offload, which no
+#: device here has.
+FLAGS = int(
     ibv_send_flags.IBV_SEND_FENCE
     | ibv_send_flags.IBV_SEND_SIGNALED
     | ibv_send_flags.IBV_SEND_SOLICITED
     | ibv_send_flags.IBV_SEND_INLINE
 )
-_INLINE = int(ibv_send_flags.IBV_SEND_INLINE)
-# libibverbs/verbs.h: imm_data and invalidate_rkey share a union.
-_INVALIDATING = frozenset((int(ibv_wr_opcode.IBV_WR_LOCAL_INV), int(ibv_wr_opcode.IBV_WR_SEND_WITH_INV)))
-_SUPPORTED = {int(each.opcode): each.opcode for each in OPERATIONS}
-_OPCODES = frozenset(int(opcode) for opcode in SendOpcode)
+#: The flag of a request whose payload is read when it is posted.
+INLINE = int(ibv_send_flags.IBV_SEND_INLINE)
+#: Operations with a key in the place of immediate data: libibverbs/verbs.h has a union of both.
+INVALIDATING = frozenset((int(ibv_wr_opcode.IBV_WR_LOCAL_INV), int(ibv_wr_opcode.IBV_WR_SEND_WITH_INV)))
+
+
+class _Opcodes(dict[int, SendOpcode]):
+    def __missing__(self, code: int) -> SendOpcode:
+        if code in SendOpcode._value2member_map_:
+            raise unsupported("Failed to post send")
+        raise invalid(f"Failed to post send: there is no opcode {code}")
+
+
+#: The operations by their numbers; any other raises what a post of it does: EINVAL, or EOPNOTSUPP.
+OPCODES: Mapping[int, SendOpcode] = _Opcodes({int(each.opcode): each.opcode for each in OPERATIONS})
 
 
 def pieces(sges: Iterable[SGE]) -> list[requests.SGE]:
@@ -77,28 +88,24 @@ def windowBind(mw: Any, info: MWBindInfo, key: int | None) -> requests.WindowBin
     return requests.WindowBind(mw._core, region._core, info.addr, info.length, int(info.mw_access_flags), key)
 
 
-def sendRequest(device: Any, wr: SendWR) -> SendRequest:
+def sendRequest(device: Any, wr: SendWR) -> tuple[SendRequest, SendWR | None]:
     """
     @param device: the core's.
-    @return: the request, as the core has it.
+    @return: the request, as the core has it, and the next one of the chain.
     @raise PyverbsRDMAError: it is invalid (EINVAL) or not supported (EOPNOTSUPP).
     """
     code, flags = wr._opcode, wr._send_flags
-    opcode = _SUPPORTED.get(code)
-    if opcode is None:
-        if code not in _OPCODES:
-            raise invalid(f"Failed to post send: there is no opcode {code}")
-        raise unsupported("Failed to post send")
+    opcode = OPCODES[code]
     pieces = wr._pieces
     if wr._sges is not None or len(pieces) != wr._num_sge:
         pieces = wr.pieces()
-    if flags & _INLINE:
-        request = SendRequest(wr._wr_id, opcode, (), flags & _FLAGS)
+    if flags & INLINE:
+        request = SendRequest(wr._wr_id, opcode, (), flags & FLAGS)
         request.inline = gather(device, pieces)
     else:
-        request = SendRequest(wr._wr_id, opcode, pieces, flags & _FLAGS)
+        request = SendRequest(wr._wr_id, opcode, pieces, flags & FLAGS)
     value = wr._imm_data
-    if code in _INVALIDATING:
+    if code in INVALIDATING:
         request.invalidateKey = value
     elif value:
         request.immediate = storedImmediate(value)
@@ -107,35 +114,29 @@ def sendRequest(device: Any, wr: SendWR) -> SendRequest:
     bind = wr.bind_mw
     if bind is not None:
         request.bind = windowBind(bind.mw, bind.bind_info, bind.rkey)
-    return request
+    return request, wr.next_wr
 
 
-def copyRequest(wr: Any, bad: Any) -> None:
+def receiveRequest(wr: RecvWR) -> tuple[ReceiveRequest, RecvWR | None]:
+    """
+    @return: the request, as the core has it, and the next one of the chain.
+    """
+    return ReceiveRequest(wr._wr_id, wr.pieces()), wr.next_wr
+
+
+def refused(message: str, bad: Any, wr: Any, error: BaseException) -> None:
     """
     Tell a program which request of a chain failed.
 
+    @param message: the verb that failed.
     @param bad: is overwritten with C{wr}, unless it is L{None}.
+    @raise PyverbsRDMAError: the error, with its errno.
     """
     # In C bad_wr points into the caller's chain; a Python caller passes an object that is filled in.
     if bad is not None:
         vars(checked(bad, type(wr))).update(vars(wr))
-
-
-def postReceives(post: Callable[[ReceiveRequest], object], wr: RecvWR, bad: RecvWR | None) -> None:
-    """
-    Post a chain of receives.
-
-    @param post: posts one.
-    @param bad: is overwritten with the request that failed; those before it stay posted.
-    """
-    chain: RecvWR | None = wr
-    try:
-        while chain is not None:
-            post(ReceiveRequest(chain._wr_id, chain.pieces()))
-            chain = chain.next_wr
-    except (HCAError, PyverbsError):
-        copyRequest(chain, bad)
-        raise
+    if isinstance(error, (HCAError, OSError)) and not isinstance(error, PyverbsError):
+        raise failure(message, error) from error
 
 
 def listed(sges: Sequence[SGE], num_sge: int) -> list[SGE]:

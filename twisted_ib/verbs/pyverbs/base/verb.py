@@ -2,14 +2,13 @@
 Decorators and the base class for verbs: the lock, the errno of each error, and closing dependants first.
 
 As in pyverbs, a verbs object may be dropped instead of closed.  The garbage collector then finds it, perhaps
-while another verb runs; so it waits in the L{DeferredCloses} until that is done.
+while another verb runs; so it waits in the hub's L{DeferredCloses
+<twisted_ib.verbs.core.closes.DeferredCloses>} until that is done.
 """
 
 from __future__ import annotations
 
 import errno
-import os
-from collections import deque
 from collections.abc import Callable
 from functools import wraps
 from itertools import count
@@ -17,7 +16,7 @@ from math import trunc
 from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
-from twisted_ib.errors import HCAError, ResourceBusyError
+from twisted_ib.errors import HCAError
 from twisted_ib.hca.device.device import Device
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.base.base import PyverbsCM
@@ -53,70 +52,6 @@ def invalid(message: str) -> PyverbsRDMAError:
     return PyverbsRDMAError(message, errno.EINVAL)
 
 
-class DeferredCloses:
-    """
-    The objects that were dropped without being closed, until it is safe to close them.
-
-    @ivar dead: functions that close them.
-    """
-
-    def __init__(self) -> None:
-        self.dead: deque[Callable[[], None]] = deque()
-
-    def closeLater(self, close: Callable[[], None]) -> None:
-        """
-        Close a dropped object now, or when the next verb begins.
-
-        @param close: closes it; must not refer to the object, which could never be collected then.
-        """
-        # Runs from __del__, which may interrupt this very thread inside a verb with the lock held: an RLock
-        # would let it in.  deque.append is atomic, so that even a thread without the lock can add to it.
-        self.dead.append(close)
-        if hub.enterIfFree():
-            try:
-                self.closePending()
-            finally:
-                hub.leave()
-
-    def closePending(self) -> None:
-        """
-        Close the dropped objects; one that another still uses stays.  The lock is held.
-        """
-        while self.dead:
-            # Garbage comes in no order: a PD may be found before its MRs.  Each pass closes what has become
-            # free; a pass that closes nothing ends it.
-            dead = [self.dead.popleft() for _ in range(len(self.dead))]
-            busy = [close for close in dead if not self._close(close)]
-            self.dead.extend(busy)
-            if len(busy) == len(dead):
-                return
-
-    @staticmethod
-    def _close(close: Callable[[], None]) -> bool:
-        try:
-            close()
-        except ResourceBusyError:
-            return False
-        except (HCAError, OSError):
-            # The device was closed before, and its objects with it.
-            pass
-        return True
-
-    def forget(self) -> None:
-        """
-        Drop everything, in a forked child: the objects are the parent's.
-        """
-        self.dead.clear()
-
-
-#: The dropped objects of this process.
-deferredCloses = DeferredCloses()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=deferredCloses.forget)
-
-
 def closing(device: Device, function: Callable[..., object], *arguments: object) -> Callable[[], None]:
     """
     @param device: the owner; when it closes, its objects go with it.
@@ -144,8 +79,8 @@ def verb(message: str = "") -> Callable[[Function], Function]:
             with hub:
                 # First, so that what was dropped does not count against the limits of this verb, or keep it
                 # EBUSY.
-                if deferredCloses.dead:
-                    deferredCloses.closePending()
+                if hub.closes.dead:
+                    hub.closes.closePending()
                 try:
                     return function(*arguments, **keywords)
                 # Inner verbs have named themselves: the first message is the most precise.
@@ -232,7 +167,7 @@ class VerbsObject(PyverbsCM):
             if self._closer is None:
                 return
             # A dropped QP may be all that makes this CQ or PD busy.
-            deferredCloses.closePending()
+            hub.closes.closePending()
             self._closeChildren()
             closer = self._closer
             try:
@@ -247,9 +182,9 @@ class VerbsObject(PyverbsCM):
         # __init__ may have raised before the attribute was set, and at interpreter exit the module's names
         # are None.
         closer = getattr(self, "_closer", None)
-        if closer is not None and deferredCloses is not None:
+        if closer is not None and hub is not None:
             self._closer = None
-            deferredCloses.closeLater(closer)
+            hub.closes.closeLater(closer)
 
 
 def _rank(child: VerbsObject) -> int:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from twisted_ib.verbs.core.hub import ReadablePipe, hub
+from twisted_ib.verbs.core.hub import hub
+from twisted_ib.verbs.core.pipes import ReadablePipe
 from twisted_ib.verbs.pyverbs.base.addr import AHAttr
 from twisted_ib.verbs.pyverbs.base.base import PyverbsObject, checked
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsRDMAError, PyverbsUserError

@@ -13,12 +13,12 @@ from twisted_ib import limits
 from twisted_ib.errors import HCAError, ResourceLimitError
 from twisted_ib.hca.base import attributes
 from twisted_ib.hca.queues.completion import CompletionQueue
-from twisted_ib.verbs.core.hub import ReadablePipe, hub
+from twisted_ib.verbs.core.hub import hub
+from twisted_ib.verbs.core.pipes import ReadablePipe
 from twisted_ib.verbs.pyverbs.base.base import checked, table
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsError, PyverbsRDMAError
 from twisted_ib.verbs.pyverbs.base.verb import (
     VerbsObject,
-    deferredCloses,
     failure,
     invalid,
     verb,
@@ -328,30 +328,18 @@ class CQ(PolledQueue):
         @param num_entries: how many at most.
         @return: their number, and the completions, the oldest first.
         """
-        # As the decorator of the other verbs, which would take a tenth of the time.
-        hub.enter()
+        if self._closer is None:
+            self._check()
+        if num_entries < 0:
+            raise invalid("Failed to poll CQ")
+        # Not decorated as the other verbs are, which would take a tenth of the time.
         try:
-            if deferredCloses.dead:
-                deferredCloses.closePending()
-            if self._closer is None:
-                self._check()
-            if self._device.closed:
-                self._device.check()
-            if num_entries < 0:
-                raise invalid("Failed to poll CQ")
-            completions = self._core.completions
-            # Verbs have no thread: polling is what moves data, on this device and on all others.
-            hub.drive(completions, num_entries or 1)
-            found: list[WC] = []
-            while completions and len(found) < num_entries:
-                found.append(workCompletion(completions.popleft()))
-            return len(found), found
+            found = hub.poll(self._device, self._core, num_entries)
         except PyverbsError:
             raise
         except (HCAError, OSError) as error:
             raise failure("Failed to poll CQ", error) from error
-        finally:
-            hub.leave()
+        return len(found), [workCompletion(each) for each in found]
 
     def __str__(self) -> str:
         return "CQ\n" + table([("Handle", self.handle), ("CQEs", self.cqe)])

@@ -5,14 +5,16 @@ Shared receive queues (IBTA vol. 1 10.2.9).  Source: rdma-core 65, C{pyverbs/srq
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import attrs
 
 from twisted_ib import limits
+from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.base.base import PyverbsCM, PyverbsObject, checked, u32
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsUserError
-from twisted_ib.verbs.pyverbs.base.posting import postReceives
+from twisted_ib.verbs.pyverbs.base.posting import receiveRequest, refused
 from twisted_ib.verbs.pyverbs.base.verb import VerbsObject, check, closing, unsupported, verb, within
 from twisted_ib.verbs.pyverbs.base.wr import SGE, RecvWR
 from twisted_ib.verbs.pyverbs.enums.offload import ibv_ops_flags, ibv_ops_wr_opcode
@@ -180,7 +182,6 @@ class SRQ(VerbsObject):
         """
         raise unsupported("post SRQ ops failed.")
 
-    @verb("Failed to post receive to SRQ")
     def post_recv(self, wr: RecvWR, bad_wr: RecvWR | None = None) -> None:
         """
         Post receives.
@@ -190,4 +191,9 @@ class SRQ(VerbsObject):
         @raise PyverbsRDMAError: a request is invalid (EINVAL), or the queue is full (ENOMEM).
         """
         self._check()
-        postReceives(self._core.post, checked(wr, RecvWR), bad_wr)
+        hub.post(
+            self._core.post,
+            receiveRequest,
+            checked(wr, RecvWR),
+            partial(refused, "Failed to post receive to SRQ", bad_wr),
+        )

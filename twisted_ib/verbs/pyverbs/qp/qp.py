@@ -4,24 +4,21 @@ Queue pairs.  Source: rdma-core 65, C{pyverbs/qp.pyx}, C{libibverbs/verbs.c}.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from twisted_ib.errors import HCAError
 from twisted_ib.hca.base.states import ATTRIBUTE_NAMES, QPState, QPType, transitionRule
 from twisted_ib.hca.queues.requests import SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.verbs.core.hub import hub, locked
 from twisted_ib.verbs.pyverbs.base.addr import GID, AHAttr
 from twisted_ib.verbs.pyverbs.base.base import checked, named, table
-from twisted_ib.verbs.pyverbs.base.errors import PyverbsError
 from twisted_ib.verbs.pyverbs.base.mwbind import MWBind
-from twisted_ib.verbs.pyverbs.base.posting import copyRequest, postReceives, sendRequest, windowBind
+from twisted_ib.verbs.pyverbs.base.posting import receiveRequest, refused, sendRequest, windowBind
 from twisted_ib.verbs.pyverbs.base.verb import (
     VerbsObject,
     check,
     closing,
-    deferredCloses,
-    failure,
     unsupported,
     verb,
 )
@@ -302,33 +299,18 @@ class QP(VerbsObject):
         @raise PyverbsRDMAError: the state forbids it or a request is invalid (EINVAL), or the send queue is
             full (ENOMEM).
         """
-        # As the decorator of the other verbs, which would take a tenth of the time.
-        hub.enter()
-        try:
-            if deferredCloses.dead:
-                deferredCloses.closePending()
-            if self._closer is None:
-                self._check()
-            chain: SendWR | None = wr if isinstance(wr, SendWR) else checked(wr, SendWR)
-            device, post = self._device, self._work.postSend
-            try:
-                while chain is not None:
-                    # IBTA vol. 1 10.3.1: refused before RTS; in SQE and ERR accepted and flushed.
-                    post(sendRequest(device, chain), True)
-                    chain = chain.next_wr
-            # man ibv_post_send(3): the chain stops at the first failure; bad_wr tells where, and the requests
-            # before it stay posted.
-            except HCAError:
-                copyRequest(chain, bad_wr)
-                raise
-        except PyverbsError:
-            raise
-        except (HCAError, OSError) as error:
-            raise failure("Failed to post send", error) from error
-        finally:
-            hub.leave()
+        if self._closer is None:
+            self._check()
+        if not isinstance(wr, SendWR):
+            checked(wr, SendWR)
+        # IBTA vol. 1 10.3.1: refused before RTS; in SQE and ERR accepted and flushed.
+        hub.post(
+            self._work.postSend,
+            partial(sendRequest, self._device),
+            wr,
+            partial(refused, "Failed to post send", bad_wr),
+        )
 
-    @verb("Failed to post recv")
     def post_recv(self, wr: RecvWR, bad_wr: RecvWR | None = None) -> None:
         """
         Post receives; parameters as in L{post_send}.
@@ -341,7 +323,7 @@ class QP(VerbsObject):
         if not isinstance(wr, RecvWR):
             checked(wr, RecvWR)
         # IBTA vol. 1 10.3.1: allowed from INIT on, so that receives are there before the peer can send.
-        postReceives(self._work.postReceive, wr, bad_wr)
+        hub.post(self._work.postReceive, receiveRequest, wr, partial(refused, "Failed to post recv", bad_wr))
 
     @verb("Failed to Bind MW")
     def bind_mw(self, mw: MW, mw_bind: MWBind) -> None:

@@ -1,0 +1,90 @@
+"""
+Pipes that wake a thread, or that a program watches.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+class WakeupPipe:
+    """
+    A self-pipe that wakes one thread from C{poll(2)}.
+
+    @ivar fd: readable after L{wake}.
+    """
+
+    __slots__ = ("_write", "fd")
+
+    def __init__(self) -> None:
+        self.fd, self._write = os.pipe()
+        # Only the end that wake() writes to: a full pipe must not block the thread that holds the lock.
+        os.set_blocking(self._write, False)
+
+    def wake(self) -> None:
+        """
+        Wake the thread.
+        """
+        try:
+            os.write(self._write, b"!")
+        except BlockingIOError:
+            # The pipe is full, so the thread wakes anyway.
+            pass
+
+    def close(self) -> None:
+        """
+        Close the descriptors.
+        """
+        os.close(self.fd)
+        os.close(self._write)
+
+
+class ReadablePipe:
+    """
+    A pipe that is readable while a condition holds, for programs that watch a descriptor.
+
+    @ivar fd: readable between L{set} and L{clear}.
+    """
+
+    __slots__ = ("_closed", "_readable", "_write", "fd")
+
+    def __init__(self) -> None:
+        """
+        @raise OSError: no descriptor is free.
+        """
+        self.fd, self._write = os.pipe()
+        os.set_blocking(self.fd, False)
+        os.set_blocking(self._write, False)
+        # One octet in the pipe at most: it cannot fill up, and poll(2) needs no more.
+        self._readable = False
+        self._closed = False
+
+    def set(self) -> None:
+        """
+        Make it readable.
+        """
+        if not self._readable and not self._closed:
+            # First, so that a write that raises is not repeated.
+            self._readable = True
+            os.write(self._write, b"!")
+
+    def clear(self) -> None:
+        """
+        Make it unreadable.
+        """
+        if self._readable:
+            self._readable = False
+            os.read(self.fd, 1)
+
+    def close(self) -> None:
+        """
+        Close the descriptors; it may be repeated.
+        """
+        if not self._closed:
+            self._closed = True
+            self._readable = False
+            os.close(self.fd)
+            os.close(self._write)
+
+
+__all__ = ["ReadablePipe", "WakeupPipe"]
