@@ -7,7 +7,10 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+import sys
 from typing import Any
+
+from twisted.trial.unittest import SkipTest
 
 from tests.aio.case import HOST, LoopTestCase, Recorder
 from tests.support.certificates import certificate
@@ -117,5 +120,93 @@ class TLSTests(LoopTestCase):
             secure.close()
             await asyncio.gather(client.called("lost"), accepted.called("lost"))
             server.close()
+
+        self.play(scenario())
+
+    def test_nameOfHost(self) -> None:
+        """
+        The name to verify is the host's, by name as by the rules, unless another is given.
+        """
+
+        async def scenario() -> None:
+            for provider in (None, "sdp", "rdma", "tcp"):
+                options: Any = {} if provider is None else {"provider": provider}
+                server = await self.loop.create_server(Recorder, HOST, 0, ssl=self.serverContext, **options)
+                port = server.sockets[0].getsockname()[1]
+                for host, name, fits in (
+                    ("localhost", None, True),
+                    (HOST, None, False),
+                    (HOST, "localhost", True),
+                    ("localhost", "elsewhere", False),
+                ):
+                    connecting = self.loop.create_connection(
+                        Recorder, host, port, ssl=self.clientContext, server_hostname=name, **options
+                    )
+                    if fits:
+                        transport, _ = await connecting
+                        transport.abort()
+                    else:
+                        with self.assertRaises(ssl.SSLCertVerificationError):
+                            await connecting
+                server.close()
+
+        self.play(scenario())
+
+    def test_handshakeTimeout(self) -> None:
+        """
+        A peer that does not begin to speak TLS is dropped when the server's time is up.
+        """
+
+        async def scenario() -> None:
+            for options in ({}, {"provider": "sdp"}):
+                server: Any = await self.loop.create_server(
+                    Recorder, HOST, 0, ssl=self.serverContext, ssl_handshake_timeout=0.01, **options
+                )
+                port = server.sockets[0].getsockname()[1]
+                _, silent = await self.loop.create_connection(Recorder, HOST, port, **options)
+                await silent.called("lost")
+                server.close()
+
+        self.play(scenario())
+
+    def test_shutdownTimeout(self) -> None:
+        """
+        A peer that does not answer the end of TLS is dropped when the server's time is up.
+        """
+        if sys.version_info < (3, 11):
+            raise SkipTest("Python 3.11 has added this timeout")
+
+        async def scenario() -> None:
+            for options in ({}, {"provider": "sdp"}):
+                accepted = Recorder()
+                server: Any = await self.loop.create_server(
+                    lambda accepted=accepted: accepted,
+                    HOST,
+                    0,
+                    ssl=self.serverContext,
+                    ssl_shutdown_timeout=0.01,
+                    **options,
+                )
+                port = server.sockets[0].getsockname()[1]
+                transport, client = await self.loop.create_connection(Recorder, HOST, port, **options)
+                await client.called("made")
+                answers, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+                tls = self.clientContext.wrap_bio(answers, sent, server_hostname="localhost")
+                while True:
+                    try:
+                        tls.do_handshake()
+                    except ssl.SSLWantReadError:
+                        transport.write(sent.read())
+                        await client.until(lambda client=client: client.data)
+                        answers.write(client.data)
+                        client.data = b""
+                    else:
+                        break
+                transport.write(sent.read())
+                await accepted.called("made")
+                accepted.transport.close()
+                await accepted.called("lost")
+                transport.abort()
+                server.close()
 
         self.play(scenario())

@@ -43,10 +43,12 @@ class TransportContract:
 
     @cvar provider: That of the connections.
     @cvar aborted: The class of the peer's reason after an abort.
+    @cvar slow: What a report of a slow callback names.
     """
 
     provider: str
     aborted: type
+    slow: str
 
     async def pair(self: Any, **options: Any) -> tuple[Recorder, Recorder]:
         """
@@ -179,6 +181,7 @@ class TransportContract:
             self.assertTrue(client.transport.is_closing())
             await client.called("lost")
             self.assertEqual(client.log[-1], ("lost", None))
+            self.assertEqual(client.transport.get_write_buffer_size(), 0)
             server.transport.resume_reading()
             await server.called("lost")
             reason = server.log[-1][1]
@@ -205,7 +208,18 @@ class TransportContract:
             self.assertEqual(server.data, b"")
             transport.resume_reading()
             transport.resume_reading()
+            self.assertTrue(transport.is_reading())
             self.assertEqual(await server.has(4), b"wait")
+            transport.pause_reading()
+            client.transport.write(b"unread")
+            server.transport.write(b"more")
+            await client.has(8)
+            transport.close()
+            self.assertFalse(transport.is_reading())
+            transport.resume_reading()
+            self.assertFalse(transport.is_reading())
+            await server.called("lost")
+            self.assertEqual(server.data, b"wait")
 
         self.play(scenario())
 
@@ -272,6 +286,7 @@ class TransportContract:
             skt = info("socket")
             self.assertEqual((skt.family, skt.type), (socket.AF_INET, socket.SOCK_STREAM))
             self.assertEqual(skt.getpeername(), (HOST, self.port))
+            self.assertTrue(skt.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
             skt.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.assertTrue(skt.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
@@ -510,6 +525,274 @@ class TransportContract:
                     self.assertEqual(await client.has(5), b"still")
                     client.transport.write(b"lost")
                 await client.called("lost")
+                reason = client.log[-1][1]
+                self.assertEqual(isinstance(reason, BrokenPipeError), how == socket.SHUT_WR, reason)
+                self.assertRaises(OSError, client.transport.get_extra_info("socket").shutdown, how)
+
+        self.play(scenario())
+
+    def test_socketShutdownReading(self: Any) -> None:
+        """
+        C{shutdown} of the reading half is an end for this side only, which may write on.
+        """
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            client.keepOpen = True
+            client.transport.get_extra_info("socket").shutdown(socket.SHUT_RD)
+            await client.called("eof")
+            client.transport.write(b"still")
+            self.assertEqual(await server.has(5), b"still")
+            client.transport.write_eof()
+            await server.called("lost")
+            self.assertEqual(server.log, ["made", "eof", ("lost", None)])
+
+        self.play(scenario())
+
+    def test_socketShutdownAgain(self: Any) -> None:
+        """
+        C{shutdown} of what has ended already changes nothing: after another, after C{write_eof}; nor do bytes
+        that are written between a close and the end.
+        """
+
+        async def scenario() -> None:
+            for first in ("shutdown", "write_eof"):
+                client, server = await self.pair()
+                server.keepOpen = True
+                shutdown = client.transport.get_extra_info("socket").shutdown
+                if first == "shutdown":
+                    shutdown(socket.SHUT_WR)
+                else:
+                    client.transport.write_eof()
+                shutdown(socket.SHUT_WR)
+                if first == "write_eof":
+                    self.assertRaises(RuntimeError, client.transport.write, b"x")
+                await server.called("eof")
+                server.transport.write(b"answer")
+                self.assertEqual(await client.has(6), b"answer")
+                client.transport.close()
+                if first == "shutdown":
+                    client.transport.write(b"x")
+                await client.called("lost")
+                self.assertEqual((client.log, server.log), (["made", ("lost", None)], ["made", "eof"]))
+
+        self.play(scenario())
+
+    def test_shutdownThenClose(self: Any) -> None:
+        """
+        After a close nobody hears of the end that C{shutdown} made.
+        """
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            client.transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+            client.transport.close()
+            await asyncio.gather(client.called("lost"), server.called("lost"))
+            self.assertEqual(client.log, ["made", ("lost", None)])
+
+        self.play(scenario())
+
+    def test_writeWhileClosing(self: Any) -> None:
+        """
+        Bytes written while a close waits for others are sent after them; C{write_eof} then does nothing.
+        """
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            server.transport.pause_reading()
+            size = 20_000_000
+            client.transport.write(bytes(size))
+            client.transport.close()
+            client.transport.write_eof()
+            client.transport.write(b"late")
+            server.transport.resume_reading()
+            await server.called("lost")
+            self.assertEqual((len(server.data), server.data[size:]), (size + 4, b"late"))
+
+        self.play(scenario())
+
+    def test_halfCloseTwice(self: Any) -> None:
+        """
+        A second C{write_eof} does nothing, and the peer hears one end.
+        """
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            server.keepOpen = True
+            client.transport.write(b"x")
+            client.transport.write_eof()
+            client.transport.write_eof()
+            self.assertIs(client.transport.is_closing(), False)
+            await server.called("eof")
+            server.transport.close()
+            await client.called("lost")
+            self.assertEqual(server.log[:2], ["made", "eof"])
+
+        self.play(scenario())
+
+    def test_abortIdle(self: Any) -> None:
+        """
+        An abort with nothing to discard is an orderly end at the peer, and over in the next turn; nothing
+        arrives or is sent any more.
+        """
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            server.transport.write(b"late")
+            client.transport.abort()
+            client.transport.abort()
+            self.assertEqual((client.transport.is_closing(), client.log), (True, ["made"]))
+            client.transport.write(b"x")
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            self.assertEqual((client.data, client.log), (b"", ["made", ("lost", None)]))
+            await server.called("lost")
+            self.assertEqual(server.data, b"")
+
+        self.play(scenario())
+
+    def test_abortReason(self: Any) -> None:
+        """
+        The peer of an idle connection that is aborted hears an end, not a reset.
+        """
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            client.transport.abort()
+            await server.called("lost")
+            self.assertEqual(server.log, ["made", "eof", ("lost", None)])
+
+        self.play(scenario())
+
+    def test_resetAfterEnd(self: Any) -> None:
+        """
+        A connection that is reset after its peer's end was heard is a broken pipe.
+        """
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            server.keepOpen = True
+            client.transport.pause_reading()
+            client.transport.write_eof()
+            await server.called("eof")
+            server.transport.write(bytes(20_000_000))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            client.transport.abort()
+            await server.called("lost")
+            self.assertIsInstance(server.log[-1][1], BrokenPipeError)
+
+        self.play(scenario())
+
+    def test_closeContext(self: Any) -> None:
+        """
+        C{connection_lost} is called in the context of the close or abort that had nothing to wait for.
+        """
+        variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=0)
+        seen = []
+
+        async def scenario() -> None:
+            for number, end in ((1, "close"), (2, "abort")):
+                client, _ = await self.pair()
+                client.connection_lost = lambda exc, client=client: (
+                    seen.append(variable.get()),
+                    client._note("lost", exc),
+                )
+                variable.set(number)
+                getattr(client.transport, end)()
+                variable.set(9)
+                await client.called("lost")
+
+        self.play(scenario())
+        self.assertEqual(seen, [1, 2])
+
+    def test_systemError(self: Any) -> None:
+        """
+        An C{OSError} of a protocol ends its connection, and is no fault to report.
+        """
+
+        class Broken(Recorder):
+            def data_received(self, data: bytes) -> None:
+                raise FileNotFoundError
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            protocol = Broken()
+            server.transport.set_protocol(protocol)
+            client.transport.write(b"x")
+            await protocol.called("lost")
+            self.assertIsInstance(protocol.log[-1][1], FileNotFoundError)
+            self.assertEqual(self.errors, [])
+
+        self.play(scenario())
+
+    def test_bufferExceptions(self: Any) -> None:
+        """
+        What fails in a BufferedProtocol is named.
+        """
+
+        class Broken(asyncio.BufferedProtocol):
+            def __init__(self, part: str) -> None:
+                self.part = part
+                self.lost: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+            def get_buffer(self, sizehint: int) -> bytearray:
+                if self.part == "get_buffer":
+                    raise ZeroDivisionError
+                return bytearray(0 if self.part == "empty" else 5)
+
+            def buffer_updated(self, nbytes: int) -> None:
+                raise ZeroDivisionError
+
+            def connection_lost(self, exc: BaseException | None) -> None:
+                self.lost.set_result(exc)
+
+        async def scenario() -> None:
+            for part, method, kind in (
+                ("get_buffer", "get_buffer", ZeroDivisionError),
+                ("empty", "get_buffer", RuntimeError),
+                ("buffer_updated", "buffer_updated", ZeroDivisionError),
+            ):
+                client, server = await self.pair()
+                protocol = Broken(part)
+                server.transport.set_protocol(protocol)
+                client.transport.write(b"x")
+                self.assertIsInstance(await protocol.lost, kind)
+                (error,) = self.errors
+                self.assertEqual(error["message"], f"Fatal error: protocol.{method}() call failed.")
+                self.errors.clear()
+
+        self.play(scenario())
+
+    def test_bufferFits(self: Any) -> None:
+        """
+        A BufferedProtocol that closes: with all octets read the end is orderly, also later; with one unread
+        it is a reset.
+        """
+
+        class Exact(asyncio.BufferedProtocol):
+            later: bool
+
+            def connection_made(self, transport: Any) -> None:
+                self.transport = transport
+
+            def get_buffer(self, sizehint: int) -> bytearray:
+                return bytearray(5)
+
+            def buffer_updated(self, nbytes: int) -> None:
+                if self.later:
+                    asyncio.get_running_loop().call_soon(self.transport.close)
+                else:
+                    self.transport.close()
+
+        async def scenario() -> None:
+            for later, data in ((False, b"12345"), (True, b"12345"), (False, b"123456")):
+                Exact.later = later
+                transport, client = await self.connected(Exact)
+                transport.write(data)
+                await client.called("lost")
+                reason = client.log[-1][1]
+                self.assertEqual(isinstance(reason, ConnectionResetError), len(data) > 5, client.log)
 
         self.play(scenario())
 
@@ -578,12 +861,19 @@ class TransportContract:
             await done.wait()
             await asyncio.sleep(0)
             self.loop.set_debug(False)
+            self.assertTrue(said)
+            kept = len(said)
+            done.clear()
+            transport, _ = await self.connected(Slow)
+            transport.write(b"x")
+            await done.wait()
+            self.assertEqual(said[kept:], [])
 
         done: Any = None
         said: list[str] = []
         self.patch(asyncio.log.logger, "warning", lambda text, *values: said.append(text % values))
         self.play(scenario())
-        self.assertTrue(any("took 0.0" in each for each in said), said)
+        self.assertTrue(any("took 0.0" in each and self.slow in each for each in said), said)
 
     def test_sendfilePart(self: Any) -> None:
         """
@@ -604,6 +894,10 @@ class TransportContract:
                 for arguments, error in (((-1,), ValueError), ((0, 0), ValueError), (("1",), TypeError)):
                     with self.assertRaises(error):
                         await send(client.transport, file, *arguments)
+                file.seek(3)
+                self.assertEqual(
+                    (await send(client.transport, file, 10, fallback=False), file.tell()), (0, 3)
+                )
             with open(path) as text, self.assertRaises(ValueError):
                 await send(client.transport, text)
             self.assertEqual(await send(client.transport, io.BytesIO(b"xyz"), 1), 2)
@@ -638,6 +932,7 @@ class SDPTests(TransportContract, LoopTestCase):
 
     provider = "sdp"
     aborted = ConnectionResetError
+    slow = "data_received"
 
     def test_thread(self) -> None:
         """
@@ -710,4 +1005,5 @@ class TCPTests(TransportContract, LoopTestCase):
     provider = "tcp"
     # asyncio closes the socket, and with nothing unread the kernel sends a FIN (RFC 9293 section 3.6).
     aborted = type(None)
+    slow = "_read_ready"
     rules = "use tcp server * *:*\nuse tcp client * *:*\n"

@@ -6,9 +6,9 @@ fails.
     python -m tests.mutants [--count 200] [--seed S] [--minutes 60] [--module PATH] [--list]
 
 Each mutant runs the tests that mirror its module and the contracts that it has to keep, until one fails.  A
-mutant whose tests hang is caught.  Those that survive are printed again at the end; the exit status is 1 if
-more than one in ten has survived.  The tests run unchanged first; what is not tried when the time is up is
-left out, and said.
+mutant whose tests hang is caught; those that are known to be equivalent are not tried.  Those that survive
+are printed again at the end; the exit status is 1 if more than one in ten has survived.  The tests run
+unchanged first; what is not tried when the time is up is left out, and said.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.mutants.mutations import mutations, sample
+from tests.mutants.equivalent import without
+from tests.mutants.mutations import sample
 from tests.mutants.trying import PARTS, ROOT, Tree, testsOf
 
 #: Of the mutants that are tried, so many have to be caught.
@@ -58,10 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     modules = sources(ROOT, options.module)
     if not modules:
         parser.error(f"--module {options.module}: no module of {', '.join(PARTS)}")
-    chosen = sample(modules, options.count, options.seed)
+    every = without(modules)
+    chosen = sample(every, options.count, options.seed)
     if options.list:
         print("\n".join(f"{path}:{each}" for path, each in chosen))
-        print(f"{len(chosen)} of {sum(len(mutations(each)) for each in modules.values())}")
+        print(f"{len(chosen)} of {len(every)}")
         return 0
     survived, tried, begin = [], 0, time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as directory:

@@ -3,7 +3,8 @@ The mutation operators: small changes of a module that its tests should notice.
 
 The names are those of the field (Jia and Harman's survey; MutPy, PIT).  Not changed is what no test should
 depend on: texts for people (of errors, logs, C{__repr__} and C{logPrefix}), annotations, unions of types,
-decorators, assertions and what only type checkers read.  All else is, also what turns out to be equivalent.
+decorators, assertions and what only type checkers read.  All else is; what turns out to be equivalent is in
+L{tests.mutants.equivalent}.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import ast
 import copy
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from textwrap import shorten
 
 from attrs import frozen
@@ -98,6 +99,9 @@ def _skipped(node: ast.AST) -> bool:
         return ast.unparse(node.test) == "TYPE_CHECKING"
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return ast.unparse(node.func.value) in ("log", "_log")
+    if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "noisy":
+        # Whether Twisted's factories log.
+        return True
     if isinstance(node, ast.keyword):
         return node.arg in UNREAD_ARGUMENTS
     if isinstance(node, ast.FunctionDef):
@@ -182,11 +186,10 @@ def mutations(source: str) -> list[Mutation]:
     return found
 
 
-def sample(modules: Mapping[str, str], count: int, seed: int) -> list[tuple[str, Mutation]]:
+def sample(every: Sequence[tuple[str, Mutation]], count: int, seed: int) -> list[tuple[str, Mutation]]:
     """
-    @param modules: Sources by path.
+    @param every: Mutations, each with the path of its module.
 
-    @return: Mutations of modules, each as likely as another; the same for the same seed and sources.
+    @return: So many of them, each as likely as another; the same for the same seed and mutations.
     """
-    every = [(path, each) for path, source in modules.items() for each in mutations(source)]
     return random.Random(seed).sample(every, min(count, len(every)))

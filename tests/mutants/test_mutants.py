@@ -10,6 +10,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.mutants.__main__ import sources
+from tests.mutants.equivalent import EQUIVALENT, Equivalent, without
 from tests.mutants.mutations import mutations, sample
 from tests.mutants.trying import PARTS, ROOT, Outcome, Tree, testsOf
 
@@ -99,6 +100,7 @@ class MutationTests(SynchronousTestCase):
         for source in (
             '"""Text."""',
             "x: Literal[1]",
+            "noisy = False",
             "def f(a: Literal[1]) -> Literal[2]: pass",
             "@frozen(eq=False)\nclass C: pass",
             "if TYPE_CHECKING:\n    x = 1",
@@ -115,10 +117,47 @@ class MutationTests(SynchronousTestCase):
         """
         A seed says which mutants are tried; there are not more than there are.
         """
-        modules = {"a": "x = 1\ny = 2\nz = 3", "b": "x = 4"}
-        self.assertEqual(sample(modules, 2, 7), sample(modules, 2, 7))
-        self.assertNotEqual(sample(modules, 4, 7), sample(modules, 4, 8))
-        self.assertEqual(len(set(sample(modules, 9, 7))), 4)
+        every = without({"a": "x = 1\ny = 2\nz = 3", "b": "x = 4"})
+        self.assertEqual(sample(every, 2, 7), sample(every, 2, 7))
+        self.assertNotEqual(sample(every, 4, 7), sample(every, 4, 8))
+        self.assertEqual(len(set(sample(every, 9, 7))), 4)
+
+
+class EquivalentTests(SynchronousTestCase):
+    """
+    Mutants that nobody can tell.
+    """
+
+    def test_leftOut(self) -> None:
+        """
+        An entry leaves out its one mutant, on whatever line it is, and no other of that line.
+        """
+        known = Equivalent("a", "x = 1 + y", "1", "2", "")
+        for source in ("x = 1 + y", "z = f()\nif z:\n    x = 1 + y"):
+            before = without({"a": source, "b": "x = 1 + y"}, ())
+            after = without({"a": source, "b": "x = 1 + y"}, [known])
+            ((_, gone),) = set(before) - set(after)
+            self.assertEqual((gone.before, gone.after), ("1", "2"))
+            self.assertEqual(len(after), len(before) - 1)
+        self.assertEqual(len(without({"b": "x = 1 + y"}, [known])), 2)
+
+    def test_nothing(self) -> None:
+        """
+        An entry that matches nothing, or more than one mutant, is an error.
+        """
+        known = Equivalent("a", "x = 1", "1", "2", "")
+        for source in ("x = 3", "x = 1\nx = 1"):
+            self.assertRaises(LookupError, without, {"a": source}, [known])
+
+    def test_known(self) -> None:
+        """
+        Each known one is there, in a module of the parts, with its reason.
+        """
+        modules = sources(ROOT)
+        without(modules)
+        for each in EQUIVALENT:
+            self.assertIn(each.path, modules)
+            self.assertTrue(each.reason, each)
 
 
 class TestsOfTests(SynchronousTestCase):

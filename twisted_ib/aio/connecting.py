@@ -38,7 +38,7 @@ class SwitchedConnect:
         """
         self.reactor = reactor
         self.attempt = Attempt(switch, self)
-        self._address = _withScope(address)
+        self._address = withScope(address)
         self._bound = bound
         self._done: Future[StreamSocket | None] = reactor.events.create_future()
 
@@ -67,7 +67,7 @@ class SwitchedConnect:
         """
         See L{Face.boundPair<twisted_ib.switch.connecting.Face.boundPair>}.
         """
-        return ("", 0) if self._bound is None else _withScope(self._bound.getsockname())
+        return ("", 0) if self._bound is None else withScope(self._bound.getsockname())
 
     def makeTransport(self, channel: DeviceChannel, host: Address, peer: Address) -> RedirectedClient:
         """
@@ -115,12 +115,15 @@ class SwitchedConnect:
         """
 
 
-def _withScope(address: Any) -> tuple[str, int]:
-    # RFC 4007 section 11: as Twisted writes it, the zone is part of the address.
+def withScope(address: Any) -> tuple[str, int]:
+    """
+    Return a socket address's host and port; as Twisted writes it, the zone (RFC 4007 section 11) is part of
+    the host.
+    """
     host, port = address[:2]
     if len(address) == 4 and address[3] and "%" not in host:
         host = f"{host}%{address[3]}"
     return host, port
 
 
-__all__ = ["SwitchedConnect"]
+__all__ = ["SwitchedConnect", "withScope"]

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from twisted_ib.switch.switch import Switch
 
 
+#: The addresses of sockets that accept on all others.
+_ANY = ("0.0.0.0", "::")
+
+
 class StreamFactory(Factory):
     """
     Hands the streams of a port to a server, as asyncio's readers of listening sockets do connections.
@@ -91,6 +95,13 @@ class SocketPort(SocketListeners):
         if why.verdict == SDP and self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             why.verdict = BOTH
         self._open(self.socket, draws)
+
+    def accepts(self, name: Any) -> bool:
+        """
+        Return whether a connection over TCP with this local socket address comes from here.
+        """
+        mine = self.socket.getsockname()
+        return name == mine or (name[1:2] == mine[1:2] and mine[0] in _ANY)
 
     def fileno(self) -> int:
         """
@@ -169,9 +180,10 @@ class Server(base_events.Server):
         """
         Return the decision about a connection over TCP that this server has accepted.
         """
-        number = skt.getsockname()[1] if skt.family in INTERNET else 0
+        # Sockets of several addresses may have one number, and each its own rule.
+        own = skt.getsockname()
         for port in self._ports:
-            if port.getHost().port == number:
+            if port.accepts(own):
                 why = port.why
                 return Reason(why.rule, why.verdict, TCP, None, why.fallback)
         return None

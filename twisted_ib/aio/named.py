@@ -14,6 +14,7 @@ from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 
 from twisted_ib import limits
+from twisted_ib.aio.connecting import withScope
 from twisted_ib.aio.listening import StreamFactory
 from twisted_ib.aio.streamsocket import (
     AsyncioStream,
@@ -145,7 +146,7 @@ async def _resolved(loop: Any, host: str, port: object, options: dict[str, Any])
         flags=options.get("flags", 0),
         loop=loop,
     )
-    return list(dict.fromkeys(info[4][:2] for info in infos))
+    return list(dict.fromkeys(withScope(info[4]) for info in infos))
 
 
 # -- connecting
