@@ -68,7 +68,7 @@ class CallTests(VerbsTestCase):
 
     #: Of a signalled request, of a receive; of polling for two completions that are there, for two that come
     #: with the peer's answers, and for none.
-    recorded = {"post_send": 23, "post_recv": 12, "poll_cq, arriving": 25, "poll_cq": 8, "poll_cq, none": 13}
+    recorded = {"post_send": 22, "post_recv": 12, "poll_cq, arriving": 25, "poll_cq": 8, "poll_cq, none": 13}
 
     def setUp(self) -> None:
         """

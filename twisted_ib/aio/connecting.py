@@ -115,7 +115,7 @@ class SwitchedConnect:
         """
 
 
-def withScope(address: Any) -> tuple[str, int]:
+def withScope(address: tuple[Any, ...]) -> tuple[str, int]:
     """
     Return a socket address's host and port; as Twisted writes it, the zone (RFC 4007 section 11) is part of
     the host.

@@ -96,11 +96,11 @@ class SocketPort(SocketListeners):
             why.verdict = BOTH
         self._open(self.socket, draws)
 
-    def accepts(self, name: Any) -> bool:
+    def accepts(self, name: tuple[str | int, ...]) -> bool:
         """
         Return whether a connection over TCP with this local socket address comes from here.
         """
-        mine = self.socket.getsockname()
+        mine: tuple[str | int, ...] = self.socket.getsockname()
         return name == mine or (name[1:2] == mine[1:2] and mine[0] in _ANY)
 
     def fileno(self) -> int:

@@ -65,7 +65,12 @@ class Proposal(bytes):
         """
         return cls(_PROPOSAL.pack(expectedPSN, label, mtu, retries, when, isAwaited))
 
-    expectedPSN, label, mtu, retries, when, isAwaited = map(_field, range(6))
+    expectedPSN: int = _field(0)
+    label: int = _field(1)
+    mtu: int = _field(2)
+    retries: int = _field(3)
+    when: float = _field(4)
+    isAwaited: bool = _field(5)
 
     def roundTrip(self, now: float) -> float | None:
         """
@@ -74,7 +79,7 @@ class Proposal(bytes):
         @param now: when the answer arrived, seconds.
         @return: seconds; L{None} if the answer may be to another copy, or took so long that one was lost.
         """
-        seconds: float = now - self.when
+        seconds = now - self.when
         return seconds if self.isAwaited and 0 <= seconds <= PACKET_ROUND_TRIP_SECONDS else None
 
 
