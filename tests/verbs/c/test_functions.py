@@ -99,7 +99,7 @@ class RowTests(SynchronousTestCase):
         )
 
 
-class GuardedTests(SynchronousTestCase):
+class FailingTests(SynchronousTestCase):
     """
     Errors of handlers.
     """
@@ -112,13 +112,16 @@ class GuardedTests(SynchronousTestCase):
         self.patch(errors, "_said", set())
         output = StringIO()
         self.patch(sys, "stderr", output)
-        left = iter(reasons)
+        failed = errors.failing(NONE, SimpleNamespace(NULL=None, errno=0))
 
-        def fails() -> None:
-            raise PyverbsRDMAError("Failed", errno.EIO) from next(left)
+        def fail(reason: HCAError) -> int:
+            error = PyverbsRDMAError("Failed", errno.EIO)
+            error.__cause__ = reason
+            result = failed(None, error, None)
+            assert isinstance(result, int)
+            return result
 
-        call = errors.guarded(NONE, fails, SimpleNamespace(NULL=None, errno=0))
-        return [call() for _ in reasons], output.getvalue()
+        return [fail(reason) for reason in reasons], output.getvalue()
 
     def test_device(self) -> None:
         """

@@ -11,7 +11,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.errors import ResourceBusyError, UnknownDeviceError
-from twisted_ib.verbs.c.errors import HandleError, guarded, numberOf
+from twisted_ib.verbs.c.errors import HandleError, failing, numberOf
 from twisted_ib.verbs.c.functions import Failure, Row
 from twisted_ib.verbs.c.handles import FREED_STRUCTURES, Handles
 from twisted_ib.verbs.pyverbs import PyverbsRDMAError, PyverbsUserError
@@ -143,7 +143,7 @@ class HandlesTests(SynchronousTestCase):
 
 class ErrorTests(SynchronousTestCase):
     """
-    L{numberOf} and L{guarded}.
+    L{numberOf} and L{failing}.
     """
 
     def test_numbers(self) -> None:
@@ -170,10 +170,6 @@ class ErrorTests(SynchronousTestCase):
         """
         A failure is the result that the row says, and errno is set.
         """
-
-        def fail() -> None:
-            raise HandleError("it is busy", errno.EBUSY)
-
         ffi = SimpleNamespace(NULL="null", errno=0)
         for kind, result in (
             (Failure.ERRNO, errno.EBUSY),
@@ -184,5 +180,6 @@ class ErrorTests(SynchronousTestCase):
             (Failure.NOTHING, None),
         ):
             ffi.errno = 0
-            call = guarded(Row("f", "V", "int f(void)", kind), fail, ffi)
-            self.assertEqual((call(), ffi.errno), (result, errno.EBUSY), kind)
+            failed = failing(Row("f", "V", "int f(void)", kind), ffi)
+            error = HandleError("it is busy", errno.EBUSY)
+            self.assertEqual((failed(None, error, None), ffi.errno), (result, errno.EBUSY), kind)

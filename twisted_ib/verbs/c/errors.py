@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from twisted_ib import limits
@@ -90,35 +91,32 @@ def _sayDevice(name: str, error: BaseException) -> None:
         print(f"{name}: {text}", file=sys.stderr)
 
 
-def guarded(row: Row, function: Callable[..., object], ffi: FFI) -> Callable[..., object]:
+def failing(row: Row, ffi: FFI) -> Callable[[object, BaseException, TracebackType | None], object]:
     """
-    @return: the handler, but an error is a result of C, as the row says, and C{errno}.
+    @return: what cffi calls with an exception of the row's handler, none of which has a way through C: its
+        result is that of C, as the row says, and it sets C{errno}.
     """
     kind = row.failure
     fixed = ffi.NULL if kind is Failure.NULL else _FIXED.get(kind)
     loud = DEBUG in os.environ
 
-    def call(*arguments: object) -> object:
-        try:
-            return function(*arguments)
-        # No exception has a way through C.
-        except BaseException as error:
-            # The process ends before its devices do: this thread hears nothing of that, or it might return
-            # from main() while the other is in exit(3).
-            while attend.isEnding():
-                time.sleep(ENDING_SECONDS)
-            if loud:
-                print(f"{row.name}:", file=sys.stderr)
-                traceback.print_exc()
-            else:
-                _sayDevice(row.name, error)
-            number = numberOf(error)
-            ffi.errno = number
-            if kind is Failure.ERRNO:
-                return number
-            return -number if kind is Failure.NEGATIVE_ERRNO else fixed
+    def failed(_: object, error: BaseException, trace: TracebackType | None) -> object:
+        # The process ends before its devices do: this thread hears nothing of that, or it might return from
+        # main() while the other is in exit(3).
+        while attend.isEnding():
+            time.sleep(ENDING_SECONDS)
+        if loud:
+            print(f"{row.name}:", file=sys.stderr)
+            traceback.print_exception(None, error, trace)
+        else:
+            _sayDevice(row.name, error)
+        number = numberOf(error)
+        ffi.errno = number
+        if kind is Failure.ERRNO:
+            return number
+        return -number if kind is Failure.NEGATIVE_ERRNO else fixed
 
-    return call
+    return failed
 
 
-__all__ = ["DEBUG", "HandleError", "guarded", "numberOf", "unsupported"]
+__all__ = ["DEBUG", "HandleError", "failing", "numberOf", "unsupported"]

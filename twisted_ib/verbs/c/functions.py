@@ -107,7 +107,7 @@ def handler(function: Function) -> Function:
     Decorate a handler: it is the function of a library's table with the same name.
 
     A library is a folder of this package; the handler belongs to that of its module.  It gets the arguments
-    as cffi has them, and may raise: L{guarded<twisted_ib.verbs.c.errors.guarded>} turns errors into results.
+    as cffi has them, and may raise: L{failing<twisted_ib.verbs.c.errors.failing>} turns errors into results.
     """
     library = function.__module__.split(".")[-2]
     own = _handlers.setdefault(library, {})

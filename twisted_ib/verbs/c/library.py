@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from twisted_ib.verbs.c.errors import guarded
+from twisted_ib.verbs.c.errors import failing
 from twisted_ib.verbs.c.functions import Row, handlersOf
 from twisted_ib.verbs.c.pointers import FFI
 
@@ -19,7 +19,8 @@ def connect(ffi: FFI, library: str, table: Iterable[Row]) -> None:
     @param library: its folder, whose modules with handlers are imported.
     """
     for row, function in handlersOf(library, table):
-        ffi.def_extern(name=f"python_{row.name}")(guarded(row, function, ffi))
+        # No function around each handler, which would be one more for each call.
+        ffi.def_extern(name=f"python_{row.name}", onerror=failing(row, ffi))(function)
 
 
 __all__ = ["connect"]

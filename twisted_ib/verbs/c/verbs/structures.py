@@ -14,6 +14,7 @@ from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.pointers import CData, addressOf
 
+_cast = ffi.cast
 #: Octets by which a program's structure may be longer than this library's.
 LARGEST_STRUCTURE = 1 << 16
 
@@ -82,7 +83,8 @@ def objectOf(pointer: CData, kind: str) -> object:
     @return: the object of a structure.
     @raise HandleError: it is not of this kind, or was destroyed (EINVAL).
     """
-    return handles.get(addressOf(pointer), kind)
+    # addressOf(), in line: each call of a program has one of these at least.
+    return handles.get(int(_cast("uintptr_t", pointer)), kind)
 
 
 @overload
