@@ -67,7 +67,7 @@ class CallTests(VerbsTestCase):
 
     #: Of a signalled request, of a receive; of polling for two completions that are there, for two that come
     #: with the peer's answers, and for none.
-    recorded = {"post_send": 21, "post_recv": 10, "poll_cq, arriving": 23, "poll_cq": 6, "poll_cq, none": 11}
+    recorded = {"post_send": 20, "post_recv": 10, "poll_cq, arriving": 23, "poll_cq": 6, "poll_cq, none": 11}
 
     def setUp(self) -> None:
         """
