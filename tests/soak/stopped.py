@@ -206,9 +206,11 @@ def _callCMID(source: str, server: str, result: Result) -> None:
         cmid.post_recv(memory)
         cmid.connect(verbs.ConnParam(resources=1, depth=1))
         step = "dead"
-        cmid.post_send(cmid.reg_msgs(SIZE))
-        cmid.get_send_comp()
-        cmid.get_recv_comp()
+        sent = cmid.reg_msgs(SIZE)
+        cmid.post_send(sent)
+        for done in (cmid.get_send_comp(), cmid.get_recv_comp()):
+            if done.status:
+                raise ConnectionError(f"status {done.status}")
     except Exception as error:
         result.add(f"{step}: {error}")
     else:
@@ -258,18 +260,19 @@ def whenUp(reactor: Any, device: str, address: str, then: Callable[[Any], object
         reactor.callWhenRunning(then, None)
 
 
-def call(device: str, kind: str, source: str, count: int, seconds: float) -> None:
+def call(device: str, kind: str, source: str, count: int, seconds: float, isLate: bool) -> None:
     """
     Be the clients: they begin when a line comes, which says where the server is.
+
+    @param isLate: whether they open their device only then.
     """
     # On C{ib0} this process hosts the subnet from now on, or belongs to it.
-    own = _own(device, source)
-    if kind == "cmid":
-        source = own
+    own = "" if isLate else _own(device, source)
     result = Result(count)
     if kind == "cmid":
         print("ready", flush=True)
         server = sys.stdin.readline().strip()
+        source = own or _own(device, source)
         for _ in range(count):
             Thread(target=_callCMID, args=[source, server, result], daemon=True).start()
         time.sleep(seconds + AFTER)
@@ -300,17 +303,28 @@ def call(device: str, kind: str, source: str, count: int, seconds: float) -> Non
                 connecting = clientFromString(reactor, text).connect(factory)
                 connecting.addErrback(lambda failure: result.add(f"failed: {failure.value}"))
 
-    whenUp(reactor, device, source, lambda _: Thread(target=begin, daemon=True).start())
+    run = Thread(target=begin, daemon=True).start
+    if isLate:
+        reactor.callWhenRunning(run)
+    else:
+        whenUp(reactor, device, source, lambda _: run())
     reactor.run()
 
 
 def story(
-    device: str, kind: str, seconds: float, connects: int, start: Any, hosts: str = "client"
+    device: str,
+    kind: str,
+    seconds: float,
+    connects: int,
+    start: Any,
+    hosts: str = "client",
+    isLate: bool = False,
 ) -> dict[str, Any]:
     """
     Stop a server while clients connect.
 
     @param hosts: who hosts the subnet of C{ib0}: C{other} is a third process, which is stopped.
+    @param isLate: whether clients open their device only then.
     @param start: starts this module with arguments and an environment, as a process with pipes.
     @return: C{ended}, how often connects ended how; C{seconds}, after which the last did; C{server}, how many
         connections the server has then.
@@ -326,6 +340,7 @@ def story(
         ends = [f"{device}={device.rstrip('0123456789')}:{address}" for address in (server, source)]
     first, second = ({**os.environ, "TWISTED_IB_DEVICES": each} for each in ends)
     common = ["--device", device, "--kind", kind, "--seconds", str(seconds), "--connects", str(connects)]
+    common += ["--late"] if isLate else []
     begun: dict[str, Any] = {}
     said: dict[str, str] = {}
     # On C{ib0} the first process hosts the subnet.
@@ -379,6 +394,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--connects", type=int, default=20)
     parser.add_argument("--hosts", default="client", choices=("client", "server", "other"))
+    parser.add_argument("--late", action="store_true")
     parser.add_argument("--role", choices=("server", "client", "host"))
     parser.add_argument("--addresses", nargs=2)
     given = parser.parse_args()
@@ -392,7 +408,7 @@ def main() -> int:
         elif given.role == "server":
             serve(given.device, given.kind, server)
         else:
-            call(given.device, given.kind, source, given.connects, given.seconds)
+            call(given.device, given.kind, source, given.connects, given.seconds, given.late)
         return 0
     processes: list[subprocess.Popen[str]] = []
 
@@ -405,7 +421,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         os.environ["TWISTED_IB_RUN_DIR"] = os.path.join(directory, "run")
         try:
-            found = story(given.device, given.kind, given.seconds, given.connects, start, given.hosts)
+            found = story(
+                given.device, given.kind, given.seconds, given.connects, start, given.hosts, given.late
+            )
         finally:
             for process in processes:
                 process.kill()

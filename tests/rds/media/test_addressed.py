@@ -41,7 +41,7 @@ def isRTU(datagram: Datagram) -> bool:
 
 
 #: What a half-open connection costs at most, in octets: all that is kept of it anywhere.
-HALF_OPEN_BYTES = 1410
+HALF_OPEN_BYTES = 1500
 
 
 class AddressedTestCase(ProcessesTestCase):

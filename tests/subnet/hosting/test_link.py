@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
 import time
 from typing import Any
@@ -275,6 +276,33 @@ class LinkTests(SynchronousTestCase):
         found.close()
         self.until(lambda: one.port.state is PortState.ACTIVE)
         self.assertEqual((one.port.lid, len(hosts._hosts)), (lid, 1))
+
+    def test_hostStopped(self) -> None:
+        """
+        A device that is opened while the host is stopped has a port that is Down, and its turns go on; it is
+        Active when the host goes on, or has ended.
+        """
+        self.patch(links, "LATE_LOOK_SECONDS", 0.01)
+        for end in (signal.SIGCONT, signal.SIGKILL):
+            host = running(self, "-c", OTHER)
+            assert host.stdout is not None
+            host.stdout.readline()
+            host.send_signal(signal.SIGSTOP)
+            with (
+                mock.patch.object(links, "HOST_SECONDS", 0.05),
+                mock.patch.object(links.SubnetLink, "_awaitActive", side_effect=AssertionError),
+            ):
+                one = Device("ib0")
+            self.devices.append(one)
+            self.turn()
+            self.assertEqual((one.port.state, one.fabric.has(one.guid)), (PortState.DOWN, False))
+            host.send_signal(end)
+            self.until(lambda one=one: one.port.state is PortState.ACTIVE)  # type: ignore[misc]
+            self.assertTrue(one.port.lid)
+            one.close()
+            self.devices.remove(one)
+            host.kill()
+            host.wait()
 
     def test_unwanted(self) -> None:
         """

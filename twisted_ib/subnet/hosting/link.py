@@ -79,9 +79,10 @@ class SubnetLink:
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         """
-        Attach, and wait a little until the port is Active.
+        Attach, and wait a little until the port is Active; under a host that is stopped it is Down until that
+        goes on.
 
-        @raise DeviceError: the subnet's name is not valid, or its host refuses, or does not answer.
+        @raise DeviceError: the subnet's name is not valid, or its host refuses, or there is none.
         @raise RunDirectoryError: no run directory can be used.
         """
         self._name = subnetName(environment)
@@ -103,7 +104,8 @@ class SubnetLink:
         self.guid = guid
         self.generation = 0
         self._pair = self._attach(0)
-        self._awaitActive()
+        if not self._isAsked:
+            self._awaitActive()
         self._device = device
 
     # -- attaching
@@ -149,7 +151,9 @@ class SubnetLink:
 
     def _isTaken(self, pair: socket.socket, end: float) -> bool:
         try:
-            if self._answered(self._next(pair, end)):
+            octets = self._next(pair, end)
+            self._isAsked = octets is None
+            if octets is None or self._answered(octets):
                 return True
         except PathLostError:
             # It has ended just now.
@@ -175,7 +179,7 @@ class SubnetLink:
     def _request(self, lid: int) -> bytes:
         return packAttach(self.guid, lid, self._description, self._passed is not None)
 
-    def _next(self, pair: socket.socket, end: float) -> bytes:
+    def _next(self, pair: socket.socket, end: float) -> bytes | None:
         poll = select.poll()
         poll.register(pair, select.POLLIN)
         while poll.poll(max(0.0, end - time.monotonic()) * 1000):
@@ -184,7 +188,7 @@ class SubnetLink:
                 if not received[0]:
                     raise PathLostError("the host of the subnet has ended")
                 return received[0]
-        raise DeviceError(f"the host of subnet {self._name} does not answer")
+        return None
 
     def _host(self, directory: RunDirectory, allows: Callable[[int], bool]) -> bool:
         """
@@ -228,6 +232,9 @@ class SubnetLink:
         """
         self._fabric = fabric
         fabric.watchOther(self._pair.fileno(), self.readable)
+        if self._isAsked:
+            self._late = time.monotonic()
+            self._look()
 
     def settings(self) -> PortChange:
         """

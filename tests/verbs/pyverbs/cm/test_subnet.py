@@ -20,6 +20,7 @@ from twisted_ib.errors import NoSubnetManagerError, SATimeoutError
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.mad.attributes.administration import JoinState, MCMemberRecord
 from twisted_ib.subnet.hosting import hostthread as hosts
+from twisted_ib.subnet.port.fabric import SubnetFabric
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs import AH, AddrInfo, ConnParam, JoinMCAttrEx, UDParam, enums
 from twisted_ib.verbs.pyverbs.cm.groups import subnetGroupOf
@@ -97,6 +98,35 @@ class SubnetCallTests(SubnetCase):
                 self.talk(active, passive)
                 own = active._id.device.gids()[0] if ":" in host else host
                 self.assertEqual(passive.peer_addr[0], own)
+
+    def test_lateRoute(self) -> None:
+        """
+        An HCA of C{RDMA_PS_IB} that the subnet does not lead to yet is waited for.
+        """
+        space = enums.RDMA_PS_IB
+        there = self.made(self.far, port_space=space, device="ib1")
+        there.bind_addr(AddrInfo("::", src_service="0", port_space=space, flags=1))
+        there.listen(1)
+        service = str(there.local_addr[1])
+        active = self.made(self.near, port_space=space, device="ib0")
+        looks: list[bool] = []
+        leads = SubnetFabric.connects
+
+        def connects(fabric: SubnetFabric, guid: int) -> bool:
+            looks.append(len(looks) > 2 and leads(fabric, guid))
+            return looks[-1]
+
+        self.patch(SubnetFabric, "connects", connects)
+        gid = there._id.device.gids()[0]
+        active.resolve_addr(AddrInfo(dst=gid, dst_service=service, port_space=space))
+        self.expect(self.near, Kind.RDMA_CM_EVENT_ADDR_RESOLVED)
+        active.resolve_route()
+        self.expect(self.near, Kind.RDMA_CM_EVENT_ROUTE_RESOLVED)
+        active.create_qp(attributes(TCP))
+        active.connect(ConnParam())
+        self.expect(self.far, Kind.RDMA_CM_EVENT_CONNECT_REQUEST)
+        self.assertEqual(looks[:3], [False] * 3)
+        self.assertTrue(looks[-1])
 
     def test_elsewhere(self) -> None:
         """

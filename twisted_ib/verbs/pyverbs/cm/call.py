@@ -50,7 +50,7 @@ class Call:
             # IBTA vol. 1 4.1.1: a link-local GID holds the HCA's GUID; RDMA_PS_IB may address an HCA by it,
             # and no service lookup is needed.
             if identifier.portSpace == rdma_port_space.RDMA_PS_IB and there.host.startswith("fe80:"):
-                found.append(device.reach(gidNumber(there.host), self))
+                found.append(device.services.connectHCA(gidNumber(there.host), self))
             else:
                 found.append(device.connect(identifier.portSpace, there.host, there.port, self))
         except HCAError as error:
