@@ -448,9 +448,9 @@ class WorkRequestTests(VerbsTestCase):
     """
 
     #: Functions called to make and post a SEND, by the peer to take it, to poll both of their completions.
-    send = 22, 13, 17, 5
+    send = 19, 13, 17, 5
     #: The first three of a WRITE.
-    write = 25, 11, 17
+    write = 23, 11, 17
 
     def count(self, *steps: Any) -> tuple[int, ...]:
         """
@@ -510,5 +510,5 @@ class LoopbackWorkRequestTests(WorkRequestTests):
     """
 
     device = "lo0"
-    send = 23, 14, 21, 5
-    write = 26, 12, 21
+    send = 19, 14, 20, 5
+    write = 23, 12, 20

@@ -67,7 +67,7 @@ class CallTests(VerbsTestCase):
 
     #: Of a signalled request, of a receive; of polling for two completions that are there, for two that come
     #: with the peer's answers, and for none.
-    recorded = {"post_send": 20, "post_recv": 10, "poll_cq, arriving": 23, "poll_cq": 6, "poll_cq, none": 11}
+    recorded = {"post_send": 17, "post_recv": 9, "poll_cq, arriving": 22, "poll_cq": 5, "poll_cq, none": 10}
 
     def setUp(self) -> None:
         """
@@ -149,4 +149,4 @@ class LoopbackCallTests(CallTests):
     """
 
     device = "lo0"
-    recorded = {"post_send": 23, "post_recv": 10, "poll_cq, arriving": 27, "poll_cq": 6, "poll_cq, none": 15}
+    recorded = {"post_send": 18, "post_recv": 9, "poll_cq, arriving": 25, "poll_cq": 5, "poll_cq, none": 14}

@@ -110,6 +110,16 @@ class StateTests(RequesterTestCase):
         self.p.settle()
         self.assertEqual(self.a.statuses(), [(3, OK)])
 
+    def test_overtaken(self) -> None:
+        """
+        A post that a RESET or the end of the queue pair has overtaken is refused.
+        """
+        for end in (lambda: self.a.qp.modify(QPState.RESET), self.a.qp.close):
+            enqueue = self.a.work.requester.enqueue
+            end()
+            self.assertRaises(QueuePairError, enqueue, SendRequest(1, SEND), True)
+        self.assertEqual(self.a.statuses(), [])
+
     def test_error(self) -> None:
         """
         Going to ERR flushes what is posted, in order, and the consumer is not notified: it did it

@@ -116,17 +116,17 @@ class DatagramRequester(SendQueue):
 
     # -- posting
 
-    def enqueue(self, request: SendRequest) -> None:
+    def enqueue(self, request: SendRequest, fits: bool = False) -> None:
         """
         See L{SendQueue.enqueue}.
 
         @raise QueuePairError: the destination is missing or not valid, or the queue pair does not support
             the opcode.
         """
-        assert self.work is not None
-        if request.opcode in self.work.operations:
-            _checkDestination(request.destination, self.work)
-        super().enqueue(request)
+        work = self.work
+        if work is not None and request.opcode in work.operations:
+            _checkDestination(request.destination, work)
+        super().enqueue(request, fits)
 
     def enqueueInline(
         self, payload: Any, length: int, immediate: int | None, id: int | None, solicited: bool = False

@@ -10,18 +10,24 @@ from collections import deque
 from collections.abc import Mapping, MutableSequence
 from typing import TYPE_CHECKING, Any
 
+from attrs import evolve
+
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError, UnsupportedOperationError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.memory.memory import LOCAL_READ
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendFlags, SendOpcode, SendRequest
+from twisted_ib.hca.queues.scatter import locate, total
 from twisted_ib.hca.services.operations.operation import Operation
 from twisted_ib.hca.services.operations.send import Inline
 
 if TYPE_CHECKING:
     from twisted_ib.hca.services.work import WorkQueues
 
+_RTS = QPState.RTS
+_INLINE_FLAG = int(SendFlags.INLINE)
 _SIGNALED = int(SendFlags.SIGNALED)
 _FLUSHING = frozenset((QPState.SQE, QPState.ERR))
 
@@ -70,15 +76,21 @@ class SendQueue:
 
     # -- posting
 
-    def enqueue(self, request: SendRequest) -> None:
+    def enqueue(self, request: SendRequest, fits: bool = False) -> None:
         """
-        Accept a request; the caller checked the state.
-
-        @raise QueuePairError: the queue pair does not support this.
-        @raise ResourceLimitError: the queue is full.
+        Accept a request: see L{WorkQueues.postSend<twisted_ib.hca.services.work.WorkQueues.postSend>}.
         """
         work = self.work
-        assert work is not None
+        if work is None:
+            raise QueuePairError("this send queue is closed")
+        # IBTA vol. 1 10.3.1: refused before RTS; in SQE and ERR it is accepted and flushed at
+        # once.
+        if work.queuePair.state < _RTS:
+            raise work.wrongState("send")
+        if not fits or len(request.pieces) > work.capabilities.pieces:
+            request.check(work.capabilities.pieces)
+        if request.flags & _INLINE_FLAG and request.inline is None:
+            request = self._gathered(work, request)
         operation = work.operations.get(request.opcode)
         if operation is None:
             raise self._notSupported(request.opcode)
@@ -95,6 +107,19 @@ class SendQueue:
         if work.signalAll:
             made.flags |= _SIGNALED
         self._append(work, made)
+
+    def _gathered(self, work: WorkQueues, request: SendRequest) -> SendRequest:
+        # IBV_SEND_INLINE: the bytes are copied now, so that the program may reuse the buffer when
+        # the call returns (libibverbs/verbs.h).
+        pieces = request.pieces
+        length = total(pieces)
+        most = work.capabilities.inline
+        if length > most:
+            raise QueuePairError(f"a request has at most {most} bytes inline, not {length}")
+        # libibverbs ignores the lkeys of inline data; here they are checked, as an address is no
+        # pointer and means nothing without its region.
+        data = b"".join(locate(work.pd, pieces, 0, length, LOCAL_READ))
+        return evolve(request, pieces=(), inline=data)
 
     def enqueueInline(
         self, payload: Any, length: int, immediate: int | None, id: int | None, solicited: bool = False

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve
-
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError
 from twisted_ib.hca.base.events import EventType
@@ -21,7 +19,7 @@ from twisted_ib.hca.base.partition import isValid
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LOCAL
-from twisted_ib.hca.memory.memory import LOCAL_READ, ProtectionDomain
+from twisted_ib.hca.memory.memory import ProtectionDomain
 from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus
 from twisted_ib.hca.queues.requests import (
     Attributes,
@@ -31,7 +29,6 @@ from twisted_ib.hca.queues.requests import (
     SendRequest,
     checkPieces,
 )
-from twisted_ib.hca.queues.scatter import locate, total
 from twisted_ib.hca.services.support import SERVICES, operationsOf
 
 if TYPE_CHECKING:
@@ -173,28 +170,7 @@ class WorkQueues:
         @raise MemoryAccessError: the bytes to send inline cannot be read.
         @raise ResourceLimitError: the send queue is full.
         """
-        # IBTA vol. 1 10.3.1: refused before RTS; in SQE and ERR it is accepted and flushed at
-        # once.
-        if self.queuePair.state < _RTS:
-            raise self._wrongState("send")
-        if not fits or len(request.pieces) > self.capabilities.pieces:
-            request.check(self.capabilities.pieces)
-        if request.flags & _INLINE_FLAG and request.inline is None:
-            request = self._gathered(request)
-        self.requester.enqueue(request)
-
-    def _gathered(self, request: SendRequest) -> SendRequest:
-        # IBV_SEND_INLINE: the bytes are copied now, so that the program may reuse the buffer when
-        # the call returns (libibverbs/verbs.h).
-        pieces = request.pieces
-        length = total(pieces)
-        most = self.capabilities.inline
-        if length > most:
-            raise QueuePairError(f"a request has at most {most} bytes inline, not {length}")
-        # libibverbs ignores the lkeys of inline data; here they are checked, as an address is no
-        # pointer and means nothing without its region.
-        data = b"".join(locate(self.pd, pieces, 0, length, LOCAL_READ))
-        return evolve(request, pieces=(), inline=data)
+        self.requester.enqueue(request, fits)
 
     def postInline(
         self,
@@ -223,7 +199,7 @@ class WorkQueues:
         """
         queuePair = self.queuePair
         if queuePair.state not in _POSTING:
-            raise self._wrongState("send")
+            raise self.wrongState("send")
         if length > queuePair.maxMessage:
             raise QueuePairError(
                 f"queue pair {queuePair.number} sends at most {queuePair.maxMessage} bytes, not {length}"
@@ -264,7 +240,7 @@ class WorkQueues:
         # IBTA vol. 1 10.3.1: allowed from INIT on, so that receives are posted before the peer can
         # send.
         if self.queuePair.state is _RESET:
-            raise self._wrongState("receive")
+            raise self.wrongState("receive")
         if self.shared is not None:
             raise QueuePairError(
                 f"queue pair {self.queuePair.number} has a shared receive queue: receives are posted there"
@@ -273,7 +249,11 @@ class WorkQueues:
             checkPieces(request.pieces, self.capabilities.receivePieces)
         self.responder.enqueue(request)
 
-    def _wrongState(self, verb: str) -> QueuePairError:
+    def wrongState(self, verb: str) -> QueuePairError:
+        """
+        @param verb: what it does not take now.
+        @return: the error that says so.
+        """
         queuePair = self.queuePair
         return QueuePairError(f"queue pair {queuePair.number} takes no {verb} in {queuePair.state.name}")
 
@@ -289,7 +269,7 @@ class WorkQueues:
         """
         queuePair = self.queuePair
         if queuePair.state is not _RESET:
-            raise self._wrongState("path")
+            raise self.wrongState("path")
         queuePair.joinPartition(attributes["pkey_index"])
         if not isValid(queuePair.partition):
             raise QueuePairError(f"queue pair {queuePair.number} is in no partition")

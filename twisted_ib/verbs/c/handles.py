@@ -23,7 +23,17 @@ FREED_STRUCTURES = 1024
 
 
 @attrs.define(eq=False)
-class _Entry:
+class Entry:
+    """
+    An object and its structure.
+
+    @ivar kind: the structure's name in C.
+    @ivar value: the object.
+    @ivar structure: all that must live as long as it.
+    @ivar parents: the addresses of the objects that it uses.
+    @ivar users: how many use it.
+    """
+
     kind: str
     value: Any
     structure: object
@@ -36,17 +46,19 @@ class Handles:
     The objects of a process by the addresses of their structures.
 
     The lock is for calls that look up and change; each method takes it.
+
+    @ivar entries: by the addresses of the structures.
     """
 
     def __init__(self) -> None:
         self.lock = RLock()
-        self._entries: dict[int, _Entry] = {}
+        self.entries: dict[int, Entry] = {}
         # By the objects' identities: the entries keep the objects.
         self._addresses: dict[int, int] = {}
         self._freed: deque[object] = deque(maxlen=FREED_STRUCTURES)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def add(
         self, address: int, kind: str, value: object, structure: object, parents: Iterable[int | None] = ()
@@ -66,8 +78,8 @@ class Handles:
             for each in used:
                 self.structure(each)
             for each in used:
-                self._entries[each].users += 1
-            self._entries[address] = _Entry(kind, value, structure, used)
+                self.entries[each].users += 1
+            self.entries[address] = Entry(kind, value, structure, used)
             self._addresses[id(value)] = address
 
     def get(self, address: int, *kinds: str) -> Any:
@@ -76,7 +88,7 @@ class Handles:
         @return: the object at an address.
         @raise HandleError: there is none, or it is of another kind (EINVAL).
         """
-        entry = self._entries.get(address)
+        entry = self.entries.get(address)
         if entry is None or entry.kind not in kinds:
             raise HandleError(f"There is no {' or '.join(kinds)} at {address:#x}")
         return entry.value
@@ -85,7 +97,7 @@ class Handles:
         """
         @return: whether there is an object at an address.
         """
-        return address in self._entries
+        return address in self.entries
 
     def optional(self, address: int, *kinds: str) -> Any:
         """
@@ -99,7 +111,7 @@ class Handles:
         @return: what was given as the structure at an address.
         @raise HandleError: there is none (EINVAL).
         """
-        entry = self._entries.get(address)
+        entry = self.entries.get(address)
         if entry is None:
             raise HandleError(f"There is no object at {address:#x}")
         return entry.structure
@@ -120,7 +132,7 @@ class Handles:
         with self.lock:
             self.use(new)
             self.use(old, -1)
-            entry = self._entries[address]
+            entry = self.entries[address]
             entry.parents = tuple(new if each == old else each for each in entry.parents)
 
     def use(self, address: int, count: int = 1) -> None:
@@ -131,7 +143,7 @@ class Handles:
         """
         with self.lock:
             self.structure(address)
-            self._entries[address].users += count
+            self.entries[address].users += count
 
     def remove(self, address: int, kind: str) -> Any:
         """
@@ -143,16 +155,16 @@ class Handles:
         """
         with self.lock:
             value = self.get(address, kind)
-            entry = self._entries[address]
+            entry = self.entries[address]
             if entry.users:
                 raise HandleError(f"{entry.users} objects use this {kind}", errno.EBUSY)
             # Out of the table first: a second destroy, in another thread, must not find it while close waits.
-            del self._entries[address]
+            del self.entries[address]
         try:
             value.close()
         except BaseException:
             with self.lock:
-                self._entries[address] = entry
+                self.entries[address] = entry
             raise
         self._drop(entry)
         return value
@@ -172,18 +184,18 @@ class Handles:
             for each in order:
                 order += [
                     other
-                    for other, entry in self._entries.items()
+                    for other, entry in self.entries.items()
                     if each in entry.parents and other not in order
                 ]
-            for entry in map(self._entries.pop, order):
+            for entry in map(self.entries.pop, order):
                 closing.callback(self._drop, entry)
                 closing.callback(entry.value.close)
         closing.close()
 
-    def _drop(self, entry: _Entry) -> None:
+    def _drop(self, entry: Entry) -> None:
         with self.lock:
             for each in entry.parents:
-                parent = self._entries.get(each)
+                parent = self.entries.get(each)
                 if parent is not None:
                     parent.users -= 1
             self._freed.append(entry.structure)

@@ -170,7 +170,8 @@ class LoopbackPath(RecordPath):
         @return: Whether it was woken.
         """
         self.bell = False
-        return self.other.pending() and self.other.fabric.wakeUp()
+        other = self.other
+        return other.fabric.asleep and other.pending() and other.fabric.wakeUp()
 
 
 __all__ = ["LoopbackPath"]

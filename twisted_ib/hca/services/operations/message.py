@@ -126,6 +126,7 @@ class MessageOperation(Operation):
     A SEND or an RDMA WRITE.
 
     @cvar only: the opcode of a message of one record; those of several follow from it.
+    @cvar isHeaded: whether one of its records has a header besides.
     @cvar ending: the layout of the header that ends it, if it has one.
     @cvar ended: the attribute of the request that goes there.
     @cvar incoming: the responder's half; a WRITE's names memory of the peer.
@@ -138,6 +139,7 @@ class MessageOperation(Operation):
     carriesData = True
     demands = False
     only: ClassVar[int]
+    isHeaded = True
     ending: Struct | None = None
     ended = ""
     incoming: ClassVar[type[IncomingMessage]]
@@ -181,7 +183,9 @@ class MessageOperation(Operation):
             [piece] = self.request.pieces
             view, offset = pd.memory.check(piece.key, piece.address, length, LOCAL_READ, pd)
             payload = view[offset : offset + length]
-        opcode, header = self._header(True)
+        opcode, header = self.only, b""
+        if self.isHeaded or self.flags & _SOLICITED_FLAG:
+            opcode, header = self._header(True)
         if not path.post(opcode << 24 | remote, header, payload, length):
             return False
         self.begun = True

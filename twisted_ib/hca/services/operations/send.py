@@ -146,6 +146,7 @@ class Send(MessageOperation):
     opcode = SendOpcode.SEND
     completionOpcode = WCOpcode.SEND
     only = SEND_ONLY
+    isHeaded = False
     incoming = IncomingSend
 
 
@@ -158,6 +159,7 @@ class SendImmediate(Send):
 
     opcode = SendOpcode.SEND_WITH_IMM
     only, ending, ended = SEND_ONLY_IMMEDIATE, IMMEDIATE, "immediate"
+    isHeaded = True
 
 
 class SendInvalidate(Send):
@@ -171,6 +173,7 @@ class SendInvalidate(Send):
     services = RELIABLE
     opcode = SendOpcode.SEND_WITH_INV
     only, ending, ended = SEND_ONLY_INVALIDATE, INVALIDATE, "invalidateKey"
+    isHeaded = True
 
 
 class Inline(Send):

@@ -14,7 +14,7 @@ from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.pointers import CData, addressOf
 
-_cast = ffi.cast
+_cast, _entries = ffi.cast, handles.entries
 #: Octets by which a program's structure may be longer than this library's.
 LARGEST_STRUCTURE = 1 << 16
 
@@ -83,8 +83,11 @@ def objectOf(pointer: CData, kind: str) -> object:
     @return: the object of a structure.
     @raise HandleError: it is not of this kind, or was destroyed (EINVAL).
     """
-    # addressOf(), in line: each call of a program has one of these at least.
-    return handles.get(int(_cast("uintptr_t", pointer)), kind)
+    # Each call of a program has one of these at least: addressOf() and get() are asked about failures only.
+    entry = _entries.get(int(_cast("uintptr_t", pointer)))
+    if entry is None or entry.kind != kind:
+        return handles.get(addressOf(pointer), kind)
+    return entry.value
 
 
 @overload

@@ -88,7 +88,8 @@ def post_send(qp: CData, wr: CData, bad: CData) -> int:
     value = objectOf(qp, "ibv_qp")
     # A null pointer raises here, before anything is posted.
     bad[0] = wr
-    hub.post(value._work.postSend, partial(_sendRequest, value), wr, partial(_refused, bad))
+    enqueue = value._work.requester.enqueue
+    hub.post(enqueue, partial(_sendRequest, value), wr, partial(_refused, bad))
     return 0
 
 

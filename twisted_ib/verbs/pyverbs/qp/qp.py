@@ -305,7 +305,7 @@ class QP(VerbsObject):
             checked(wr, SendWR)
         # IBTA vol. 1 10.3.1: refused before RTS; in SQE and ERR accepted and flushed.
         hub.post(
-            self._work.postSend,
+            self._work.requester.enqueue,
             partial(sendRequest, self._device),
             wr,
             partial(refused, "Failed to post send", bad_wr),
