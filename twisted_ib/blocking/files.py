@@ -104,8 +104,9 @@ def sendfile(out_fd: int, in_fd: int, offset: int | None, count: int, *more: Any
         at = os.lseek(in_fd, 0, os.SEEK_CUR) if offset is None else offset
         data = os.pread(in_fd, min(count, SEND_BYTES), at)
     except OSError as error:
-        # sendfile(2): it has to be a file.
-        raise failure(errno.EINVAL if error.errno == errno.ESPIPE else error.errno or 0) from None
+        # sendfile(2): it has to be a file; of a pipe an offset is what is wrong first.
+        isPipe = offset is None and error.errno == errno.ESPIPE
+        raise failure(errno.EINVAL if isPipe else error.errno or 0) from None
     sent = connection.send(data, 0, _timeoutOf(out_fd)) if data else 0
     if offset is None:
         os.lseek(in_fd, at + sent, os.SEEK_SET)
