@@ -45,9 +45,10 @@ class ProgramTestCase(SynchronousTestCase):
     C programs that are compiled here.
     """
 
-    def compiled(self, source: Path, *libraries: str) -> str:
+    def compiled(self, source: Path, *libraries: str, isLinked: bool = True) -> str:
         """
         @param libraries: besides libibverbs.
+        @param isLinked: whether it is linked with them; else it loads them itself.
         @return: the program's path.
         """
         folder = built()
@@ -57,7 +58,7 @@ class ProgramTestCase(SynchronousTestCase):
         except LibraryBuildError as error:
             raise SkipTest(str(error)) from None
         # Against the library itself: what it does not export is an error of the linker.
-        objects = [str(folder / each) for each in (*libraries, "libibverbs.so.1")]
+        objects = [str(folder / each) for each in (*libraries, "libibverbs.so.1") if isLinked]
         made = subprocess.run(
             [*compiler, "-w", "-pthread", str(source), "-o", str(path), *objects],
             env={"PATH": "/usr/bin:/bin", "LD_RUN_PATH": ""},
@@ -67,6 +68,23 @@ class ProgramTestCase(SynchronousTestCase):
         )
         self.assertEqual(made.returncode, 0, made.stderr)
         return str(path)
+
+
+
+class LoadedTests(ProgramTestCase):
+    """
+    A program that loads the libraries itself.
+    """
+
+    def test_loaded(self) -> None:
+        """
+        Python's modules find its symbols, also where the program keeps the libraries' to itself (dlopen(3),
+        RTLD_LOCAL, which is the default).
+        """
+        path = self.compiled(Path(__file__).with_name("loaded.c"), isLinked=False)
+        for flag in ("local", "global"):
+            result = run(path, flag, TWISTED_IB_DEVICE="shm0")
+            self.assertEqual((result.stderr, result.stdout), ("", "1 shm0 1\n"), flag)
 
 
 class WrongCallTests(ProgramTestCase):

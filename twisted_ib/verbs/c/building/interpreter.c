@@ -5,8 +5,10 @@
  * calls the function below instead of Python's own, which would look at the program's environment.  And with
  * -DPyImport_ImportModule=twisted_ib_import, by which cffi's start imports its backend.
  */
+#define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -123,8 +125,21 @@ static void in_child(void)
     forked = forked || twisted_ib_used;
 }
 
+/*
+ * Python's modules, cffi's backend the first of them, take its symbols from the process.  In one that keeps this
+ * library's to itself, as dlopen(3) does by default, they are none of it until libpython is loaded once more.
+ */
+static void show_python(void)
+{
+    Dl_info python;
+
+    if (dladdr((void *)Py_IsInitialized, &python))
+        dlopen(python.dli_fname, RTLD_LAZY | RTLD_GLOBAL | RTLD_NOLOAD);
+}
+
 __attribute__((constructor)) static void watch(void)
 {
+    show_python();
     pthread_atfork(NULL, NULL, in_child);
 }
 
