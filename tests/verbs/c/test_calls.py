@@ -70,7 +70,6 @@ class ProgramTestCase(SynchronousTestCase):
         return str(path)
 
 
-
 class LoadedTests(ProgramTestCase):
     """
     A program that loads the libraries itself.

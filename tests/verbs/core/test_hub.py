@@ -182,6 +182,64 @@ class HubTests(SynchronousTestCase):
         two.join(HANG_SECONDS)
         self.assertEqual(second, [True])
 
+    def test_idleSleepers(self) -> None:
+        """
+        Threads that wait while nothing happens do not wake each other; one that goes wakes the others, which
+        serve the peers from then on.
+        """
+        a, b = self.joined(self.near, self.far)
+        results: list[bool] = []
+        thread = self.waiting(self.far, lambda: bool(b.records), results)
+        before = self.far.drives
+        # The other sleeps before and behind this one.
+        self.assertFalse(self.far.wait(lambda: False, 0.2))
+        self.assertLess(self.far.drives - before, 20)
+        with self.near:
+            a.post(b"hello")
+        thread.join(HANG_SECONDS / 2)  # At HANG_SECONDS it would look by itself.
+        self.assertEqual(results, [True])
+
+    def test_leaverWakes(self) -> None:
+        """
+        A thread that waits wakes the others when it goes, whatever ends its wait, and not before: once it has
+        driven no doorbell may wake them.
+        """
+        self.open(self.near)
+        other = mock.Mock()
+        self.near._sleepers.add(other)
+        self.addCleanup(self.near._sleepers.discard, other)
+
+        def raises() -> bool:
+            raise ValueError("the condition")
+
+        for ready, timeout in ((lambda: True, None), (lambda: False, 0.01)):
+            self.near._armed = True
+            self.near.wait(ready, timeout)
+            other.wake.assert_called_once_with()
+            other.wake.reset_mock()
+        self.assertRaises(ValueError, self.near.wait, raises)
+        other.wake.assert_called_once_with()
+
+    def test_wakesForEvents(self) -> None:
+        """
+        What a waiting thread finds may be another's: they are woken, also if its condition has found it.
+        """
+        a, b = self.joined(self.near, self.near)
+        other = mock.Mock()
+        posts = [a.post, lambda octets: (a.post(octets), self.near.drive())]
+        self.near._sleepers.add(other)
+        self.addCleanup(self.near._sleepers.discard, other)
+
+        def ready() -> bool:
+            if len(posts) == 1:
+                self.assertTrue(other.wake.called)
+                other.wake.reset_mock()
+            if posts:
+                posts.pop(0)(b"hello")
+            return len(b.records) == 2 and other.wake.called
+
+        self.assertTrue(self.near.wait(ready, HANG_SECONDS))
+
     def test_answerToAnotherThread(self) -> None:
         """
         A thread sleeps, another posts and does not drive: the answer wakes the first.

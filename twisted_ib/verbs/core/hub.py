@@ -262,11 +262,13 @@ class Hub:
 
     # -- progress
 
-    def drive(self, completions: Collection[object] = (), count: int = 1) -> int:
+    def drive(self, completions: Collection[object] = (), count: int = 1, isWaiting: bool = False) -> int:
         """
         Make progress on every device.  The lock is held.
 
         @param completions: what the caller will take: progress ends when C{count} of them are there.
+        @param isWaiting: whether the caller arms the devices again before it releases the lock, or wakes the
+            sleepers.
         @return: the number of events handled.
         """
         # What is there already is taken without a look at every path; but not for ever, as a program may make
@@ -277,7 +279,15 @@ class Hub:
         self._taken = 0
         self.drives += 1
         if self._armed:
-            self._disarm()
+            # From here on no doorbell wakes a sleeper, so look at every path once more: a record may have
+            # come just before.  Sleepers arm again; one that did so for each that begins to wait would wake
+            # that one again, and so on for ever.
+            self._armed = False
+            for device in self.devices:
+                if not device.closed:
+                    device.fabric.look()
+            if not isWaiting:
+                self._wakeSleepers()
         total = 0
         for _ in range(_ROUNDS):
             n = 0
@@ -316,15 +326,6 @@ class Hub:
             n += device.progress()
         return n
 
-    def _disarm(self) -> None:
-        # From here on no doorbell wakes a sleeper, so look at every path once more: a record may have come
-        # just before.  Sleepers arm again.
-        self._armed = False
-        for device in self.devices:
-            if not device.closed:
-                device.fabric.look()
-        self._wakeSleepers()
-
     def wake(self) -> None:
         """
         Wake the threads in L{wait}: something changed without L{drive}.  The lock is held.
@@ -353,15 +354,17 @@ class Hub:
         try:
             while True:
                 with self:
-                    self.drive()
+                    if self.drive(isWaiting=True):
+                        self._wakeSleepers()
                     changes = self._changes
                     if ready():
                         return True
                     if end is not None and time.monotonic() >= end:
                         return False
                     # A condition may drive, as one that polls a completion queue does.  Nothing wakes this
-                    # thread for an event that came so.
+                    # thread for an event that came so, nor the others.
                     if self._changes != changes:
+                        self._wakeSleepers()
                         continue
                     # A reply from another process takes microseconds, waking up tens of them: poll for a
                     # while first.
@@ -378,9 +381,13 @@ class Hub:
                 with self:
                     self._sleepers.discard(sleeper)
         finally:
-            if sleeper is not None:
-                with self:
+            with self:
+                if sleeper is not None:
                     self._sleepers.discard(sleeper)
+                # The doorbells that the others sleep on are disarmed, and this thread does not drive any more.
+                if not self._armed:
+                    self._wakeSleepers()
+            if sleeper is not None:
                 sleeper.close()
 
     def _pending(self) -> bool:
