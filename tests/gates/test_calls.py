@@ -149,4 +149,4 @@ class LoopbackCallTests(CallTests):
     """
 
     device = "lo0"
-    recorded = {"post_send": 18, "post_recv": 9, "poll_cq, arriving": 25, "poll_cq": 5, "poll_cq, none": 14}
+    recorded = {"post_send": 18, "post_recv": 9, "poll_cq, arriving": 24, "poll_cq": 5, "poll_cq, none": 12}

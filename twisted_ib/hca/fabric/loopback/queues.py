@@ -112,7 +112,8 @@ class LoopbackPath(RecordPath):
             # acknowledges everything before it.
             if not self._queue:
                 self._acknowledged = self.other._head
-            n += self.completeTo(self._acknowledged)
+            if self.unacknowledged:
+                n += self.completeTo(self._acknowledged)
         finally:
             self.busy = False
         return n
