@@ -375,6 +375,19 @@ class ListenTests(ServingTestCase):
 
         self.play(scenario())
 
+    def test_descriptor(self) -> None:
+        """
+        To C{ib-ss} a port has the descriptor of its socket.
+        """
+
+        async def scenario() -> None:
+            server, _ = await self.serve()
+            self.assertEqual(
+                [port.fileno() for port in server._ports], [skt.fileno() for skt in server.sockets]
+            )
+
+        self.play(scenario())
+
     def test_closedHasNoDevices(self) -> None:
         """
         A device that is added after a server's close is not listened on.

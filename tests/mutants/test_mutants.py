@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.mutants.__main__ import sources
@@ -143,11 +144,13 @@ class EquivalentTests(SynchronousTestCase):
 
     def test_nothing(self) -> None:
         """
-        An entry that matches nothing, or more than one mutant, is an error.
+        An entry that matches nothing, or more mutants than it says, is an error.
         """
         known = Equivalent("a", "x = 1", "1", "2", "")
         for source in ("x = 3", "x = 1\nx = 1"):
             self.assertRaises(LookupError, without, {"a": source}, [known])
+        self.assertEqual(without({"a": "x = 1\nx = 1"}, [evolve(known, times=2)]), [])
+        self.assertRaises(LookupError, without, {"a": "x = 1"}, [evolve(known, times=2)])
 
     def test_known(self) -> None:
         """

@@ -14,7 +14,7 @@ from attrs import evolve
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib.errors import DeviceError, NoRouteError, UnknownDeviceError
+from twisted_ib.errors import DeviceError, NoRouteError, RulesError, UnknownDeviceError
 from twisted_ib.hca.base.traits import ROUTED, SUBNET
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.device.device import Device, addDevice, removeDevice
@@ -304,6 +304,128 @@ class RegistryTests(SynchronousTestCase):
         os.environ["TWISTED_IB_CONFIG"] = path + "x"
         error = self.assertRaises(DeviceError, registry.place, "roce1", "127.0.0.1")
         self.assertEqual(str(error), f"{path}x: No such file or directory")
+
+    def configure(self, text: str) -> None:
+        """
+        Have another file of rules from now on.
+        """
+        path = os.path.join(self.directory, f"{len(os.listdir(self.directory))}.conf")
+        with open(path, "w") as file:
+            file.write(text)
+        os.environ["TWISTED_IB_CONFIG"] = path
+
+    def test_fabrics(self) -> None:
+        """
+        A fabric that adds itself has its device at once; the same again is nothing, another of its name an
+        error.
+        """
+        for name in ("KINDS", "FABRICS"):
+            self.patch(registry, name, registry.__dict__[name].copy())
+        kind = evolve(registry.FABRICS["loopback"], name="toy", device="toy0")
+        bare = evolve(kind, name="bare", device="")
+        for each in (kind, kind, bare):
+            registry.addFabric(each)
+        self.assertEqual((registry.KINDS.count(kind), registry.fabricOf("toy0")), (1, "toy"))
+        self.assertIsNone(registry.fabricOf(""))
+        self.assertRaises(DeviceError, registry.addFabric, evolve(kind, device="toy1"))
+        self.assertEqual(registry.builtInDevices({}), {"lo0": "loopback", "shm0": "shm", "toy0": "toy"})
+        addDevice("t", "toy")
+        self.assertEqual(registry.fabricOf("t"), "toy")
+
+    def test_otherSystem(self) -> None:
+        """
+        Where there is no epoll, C{shm0} says that C{lo0} works.
+        """
+        self.patch(registry, "select", object())
+        error = self.assertRaises(DeviceError, Device, "shm0", lambda: 0.0)
+        self.assertIn("lo0 works here", str(error))
+
+    def test_brackets(self) -> None:
+        """
+        An address has both brackets or none.
+        """
+        found = registry.parseDevices("a=roce:[2001:db8::1],b=roce:2001:db8::1,a=roce:2001:db8::1,c=loopback")
+        self.assertEqual(
+            found, {**dict.fromkeys("ab", ("roce", "2001:db8::1", {})), "c": ("loopback", None, {})}
+        )
+        for wrong in ("a=roce:[2001:db8::1", "a=roce:2001:db8::1]", "a=roce:[2001:db8::1]]", "=loopback"):
+            self.assertRaises(DeviceError, registry.parseDevices, wrong)
+
+    def test_builtInDevices(self) -> None:
+        """
+        Without rules there are those from the beginning and those of the environment; a malformed
+        environment names none.
+        """
+        first = {"lo0": "loopback", "shm0": "shm"}
+        mine = {name: registry.builtInDevices({})[name] for name in first}
+        self.assertEqual(mine, first)
+        found = registry.builtInDevices({registry.VARIABLE: "shm0=loopback,r=roce:192.0.2.1,lo5=loopback"})
+        self.assertEqual((found["shm0"], found["r"], found["lo5"]), ("shm", "roce", "loopback"))
+        self.assertEqual(registry.builtInDevices({registry.VARIABLE: "r"}), registry.builtInDevices({}))
+
+    def test_readOnce(self) -> None:
+        """
+        A device of the environment or the configuration that is removed does not come back while they stay
+        as they are.
+        """
+        os.environ[registry.VARIABLE] = "lo5=loopback"
+        self.configure("device lo6 loopback\n")
+        self.assertEqual(registry.addedDevices(), ("lo5",))
+        self.assertEqual(registry.deviceNames()[:1], ["shm0"])
+        self.assertEqual(registry.addedDevices(), ("lo5", "lo6"))
+        for name in ("lo5", "lo6"):
+            removeDevice(name)
+            self.assertRaises(UnknownDeviceError, registry.traitsOf, name)
+        self.assertEqual(registry.addedDevices(), ())
+        self.configure("device lo7 loopback\n")
+        os.environ[registry.VARIABLE] = "lo8=loopback"
+        self.assertEqual([registry.kindOf(name).name for name in ("lo7", "lo8")], ["loopback"] * 2)
+
+    def test_names(self) -> None:
+        """
+        The default device is first, the others by name; what is malformed is left out, and named by who opens
+        one.
+        """
+        self.configure("device a loopback\ndevice z loopback\n")
+        self.assertEqual(registry.deviceNames(), ["shm0", "a", "lo0", "z"])
+        self.configure("device a loopback\nnonsense\nmore\n")
+        registry._read["configuration"] = None
+        names = registry.deviceNames()
+        self.assertEqual(names, ["shm0", "a", "lo0", "z"])
+        error = self.assertRaises(DeviceError, registry.kindOf, "nobody")
+        self.assertIn(":2", str(error))
+        self.assertNotIn("more", str(error))
+
+    def test_rules(self) -> None:
+        """
+        Rules are parsed with the fabrics and options that there are.
+        """
+        (device,) = registry.parseRules("device w iwarp 192.0.2.1 crc=yes\n", "rules").devices
+        self.assertEqual((device.name, device.fabric, dict(device.options)), ("w", "iwarp", {"crc": True}))
+        for wrong in ("device lo0 shm\n", "device r roce\n", "device s shm crc=yes\n"):
+            self.assertRaises(RulesError, registry.parseRules, wrong, "rules")
+        self.assertRaises(RulesError, registry.parseRules, "device x shm\n", "rules", {"x": "loopback"})
+        found = registry.parseRules("device lo0 shm\n", "rules", {})
+        self.assertEqual([each.name for each in found.devices], ["lo0"])
+
+    def test_placedByUser(self) -> None:
+        """
+        Only one with an address that was not added is.
+        """
+        addDevice("roce1", "roce", "192.0.2.1")
+        names = ("roce0", "roce1", "iwarp0", "shm0", "lo0")
+        self.assertEqual([registry.isPlacedByUser(name) for name in names], [True, False, True, False, False])
+
+    def test_boundElsewhere(self) -> None:
+        """
+        A device is opened at its address in whatever spelling it is asked for; with none bound, at its own.
+        """
+        opened = self.opened()
+        addDevice("net5", "roce", "2001:db8::1")
+        for options in ({}, {"address": "2001:DB8:0::1"}):
+            Device("net5", lambda: 0.0, **options).close()
+        self.assertEqual(opened, ["2001:db8::1"] * 2)
+        self.assertRaises(DeviceError, Device, "roce0", lambda: 0.0)
 
 
 class AddressedFabric:

@@ -1,0 +1,245 @@
+"""
+Tests of L{twisted_ib.reactor.loop} without a reactor.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from twisted_ib.reactor.loop import EPOLL_EVERY, AsyncioDeviceLoop, DeviceLoop, progress
+
+#: The answer of a hot path is expected within so many seconds.
+ANSWER = 0.25
+
+
+class Polling:
+    """
+    Writes down how long it may poll.
+    """
+
+    def __init__(self) -> None:
+        """
+        Nothing is found yet.
+        """
+        self.asked: list[tuple[Any, float, float]] = []
+        self.finds = False
+
+    def spin(self, pending: Any, most: float, answer: float) -> bool:
+        """
+        Find what it is told to.
+        """
+        self.asked.append((pending, most, answer))
+        return self.finds
+
+
+def channel(hot: int = 0, done: tuple[int, ...] = (), pending: bool = False) -> Any:
+    """
+    @param hot: How many paths expect an answer.
+    @param done: What the next calls of C{progress} have done; then nothing.
+    @return: A channel of a device.
+    """
+    left = list(done)
+    fabric = SimpleNamespace(
+        hot=[SimpleNamespace(pending=lambda: pending) for _ in range(hot)],
+        answerSeconds=ANSWER,
+        pending=lambda: pending,
+    )
+    device = SimpleNamespace(fabric=fabric, progress=lambda: left.pop(0) if left else 0)
+    return SimpleNamespace(device=device)
+
+
+class LoopTests(SynchronousTestCase):
+    """
+    L{DeviceLoop}.
+    """
+
+    def setUp(self) -> None:
+        """
+        A reactor with nothing to do.
+        """
+        self.loop: Any = DeviceLoop()
+        self.polling = self.loop.polling = Polling()
+        self.reactor: Any = SimpleNamespace(
+            threadCallQueue=[],
+            threadpool=None,
+            _newTimedCalls=[],
+            _pendingTimedCalls=[],
+            _justStopped=False,
+            _started=True,
+            _channels=(),
+            seconds=lambda: 100.0,
+        )
+
+    def test_begin(self) -> None:
+        """
+        It begins with no traffic, no threads, and nothing polled.
+        """
+        loop = DeviceLoop()
+        self.assertEqual((loop.turns, loop.inThreads, loop.quiet, loop.threadsWait), (0, 0, False, False))
+
+    def test_calm(self) -> None:
+        """
+        It is calm until the next delayed call, and not at all with something to do at once.
+        """
+        reactor = self.reactor
+        self.assertIsNone(self.loop.calm(reactor))
+        for at, seconds in ((103.0, 3.0), (100.5, 0.5), (100.0, 0.0), (98.0, 0.0)):
+            later = SimpleNamespace(time=at + 50)
+            reactor._pendingTimedCalls = [SimpleNamespace(time=at), later]
+            self.assertEqual(self.loop.calm(reactor), seconds)
+        reactor._pendingTimedCalls = [SimpleNamespace(time=103.0)]
+        for name, value in (
+            ("threadCallQueue", [1]),
+            ("_newTimedCalls", [1]),
+            ("_justStopped", True),
+            ("_started", False),
+        ):
+            kept = getattr(reactor, name)
+            setattr(reactor, name, value)
+            self.assertEqual(self.loop.calm(reactor), 0.0, name)
+            setattr(reactor, name, kept)
+
+    def test_spin(self) -> None:
+        """
+        It polls only where an answer is expected, until the next delayed call; for one path by asking that,
+        for others by asking all devices.
+        """
+        self.assertFalse(self.loop.spin(self.reactor, (), None))
+        self.assertFalse(self.loop.spin(self.reactor, (channel(), channel()), None))
+        self.assertEqual(self.polling.asked, [])
+        one = channel(hot=1)
+        for self.polling.finds in (False, True):
+            for timeout, most in ((None, ANSWER), (0.125, 0.125), (3.0, 3.0)):
+                self.assertIs(self.loop.spin(self.reactor, (one,), timeout), self.polling.finds)
+                self.assertEqual(self.polling.asked.pop(), (one.device.fabric.hot[0].pending, most, ANSWER))
+        for channels in (
+            (channel(hot=2, pending=True),),
+            (channel(hot=1), channel(pending=True)),
+            (channel(pending=True), channel(hot=1)),
+        ):
+            self.assertTrue(self.loop.spin(self.reactor, channels, None))
+            pending, most, answer = self.polling.asked.pop()
+            self.assertNotIn(pending, [hot.pending for each in channels for hot in each.device.fabric.hot])
+            self.assertEqual((pending(), most, answer), (True, ANSWER, ANSWER))
+        self.assertTrue(self.loop.spin(self.reactor, (channel(hot=1), channel()), None))
+        self.assertFalse(self.polling.asked.pop()[0]())
+
+    def test_spinLeavesToThreads(self) -> None:
+        """
+        It does not poll while a call in a thread needs the interpreter, one of the pool's or another.
+        """
+        hot = (channel(hot=1),)
+        self.polling.finds = True
+        self.reactor.threadpool = SimpleNamespace(working=[1])
+        self.assertFalse(self.loop.spin(self.reactor, hot, None))
+        self.reactor.threadpool = SimpleNamespace(working=[])
+        self.assertTrue(self.loop.spin(self.reactor, hot, None))
+        self.reactor.threadpool = None
+        self.loop.inThreads = 1
+        self.assertFalse(self.loop.spin(self.reactor, hot, None))
+        self.loop.inThreads = 0
+        self.assertTrue(self.loop.spin(self.reactor, hot, None))
+
+    def stays(self, *channels: Any) -> bool:
+        """
+        @return: What C{stay} says of these channels of the reactor.
+        """
+        self.reactor._channels = channels
+        return bool(self.loop.stay(self.reactor, channels))
+
+    def test_staysUntilQuiet(self) -> None:
+        """
+        It serves what comes, counts its turns, and says when there was nothing.
+        """
+        one = channel(done=(1, 3))
+        self.assertTrue(self.stays(one))
+        self.assertEqual((self.loop.turns, self.loop.quiet), (3, True))
+        self.assertEqual(one.device.progress(), 0)
+
+    def test_staysForFound(self) -> None:
+        """
+        What polling has found is served although a look at the devices did nothing.
+        """
+        self.polling.finds = True
+        self.assertFalse(self.stays(channel(hot=1)))
+        self.assertEqual((self.loop.turns, self.loop.quiet), (EPOLL_EVERY, False))
+
+    def test_epollInTurn(self) -> None:
+        """
+        However busy the devices are, epoll has its turn, each so many batches.
+        """
+        for number in (1, 2):
+            busy = channel(done=(1,) * 1000)
+            self.assertFalse(self.stays(busy))
+            self.assertEqual(self.loop.turns, number * 16)
+            self.assertFalse(self.loop.quiet)
+
+    def test_somethingElse(self) -> None:
+        """
+        It does not stay where something is due, or a channel has come or gone: nothing more is served.
+        """
+        one = channel(done=(1,))
+        self.reactor.threadCallQueue.append(1)
+        self.assertTrue(self.stays(one))
+        self.reactor.threadCallQueue.clear()
+        self.reactor._channels = (one, channel())
+        self.assertTrue(self.loop.stay(self.reactor, (one,)))
+        self.assertEqual((one.device.progress(), self.loop.quiet, self.loop.turns), (1, False, 2))
+
+    def test_staysUntilCall(self) -> None:
+        """
+        A delayed call in a second is no reason to leave; it bounds the polling.
+        """
+        self.reactor._pendingTimedCalls = [SimpleNamespace(time=101.0)]
+        self.assertTrue(self.stays(channel(hot=1)))
+        self.assertTrue(self.loop.quiet)
+        self.assertEqual(self.polling.asked[0][1], 1.0)
+
+    def test_threadsFirst(self) -> None:
+        """
+        A call in a thread that needs the interpreter ends it at once; one that does not, does not.
+        """
+        self.reactor.threadpool = SimpleNamespace(working=[1])
+        one = channel(done=(1,))
+        self.assertFalse(self.stays(one))
+        self.assertEqual((self.loop.threadsWait, one.device.progress()), (True, 1))
+        self.reactor.threadpool = SimpleNamespace(working=[])
+        self.assertTrue(self.stays(channel()))
+        self.assertFalse(self.loop.threadsWait)
+        self.reactor.threadpool = None
+        self.loop.inThreads = 1
+        self.assertFalse(self.stays(channel()))
+        self.assertTrue(self.loop.threadsWait)
+
+    def test_progress(self) -> None:
+        """
+        All devices are served once, and the sum is what was done.
+        """
+        channels = (channel(done=(2,)), channel(), channel(done=(3,)))
+        self.assertEqual([progress(channels), progress(channels), progress(())], [5, 0, 0])
+
+
+class AsyncioLoopTests(SynchronousTestCase):
+    """
+    L{AsyncioDeviceLoop}.
+    """
+
+    def test_calm(self) -> None:
+        """
+        It is calm until the event loop's next timer, and not at all if that has callbacks or stops.
+        """
+        events: Any = SimpleNamespace(_ready=[], _stopping=False, _scheduled=[], time=lambda: 100.0)
+        loop = AsyncioDeviceLoop(events)
+        self.assertIsNone(loop.calm(None))
+        for at, seconds in ((103.0, 3.0), (100.5, 0.5), (100.0, 0.0), (98.0, 0.0)):
+            events._scheduled = [SimpleNamespace(_when=at), SimpleNamespace(_when=at + 50)]
+            self.assertEqual(loop.calm(None), seconds)
+        events._scheduled = [SimpleNamespace(_when=103.0)]
+        for name, value in (("_ready", [1]), ("_stopping", True)):
+            kept = getattr(events, name)
+            setattr(events, name, value)
+            self.assertEqual(loop.calm(None), 0.0)
+            setattr(events, name, kept)
