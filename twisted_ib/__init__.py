@@ -21,6 +21,7 @@ Modules:
   - C{select}: the C{select} module over sockets of SDP
   - C{selectors}: the C{selectors} module over sockets of SDP
   - C{socket}: the C{socket} module with streams over SDP
+  - C{structs}: what C{struct.Struct} is, with the types of its fields
   - C{subnet}: an InfiniBand subnet in software
   - C{switch}: SDP for programs that call for TCP, where both ends have SDP
   - C{tools}: ib-demo, ib-get, ib-devinfo, ib-ss, ib-perf, ib-ping, ib-policy

@@ -17,8 +17,13 @@ import socket
 import struct
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Interface, IPv6Interface
+from typing import TYPE_CHECKING
 
 from twisted_ib.errors import TunError
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 NODE = "/dev/net/tun"
 #: linux/if.h, IFNAMSIZ, without the terminating zero.
@@ -39,12 +44,14 @@ _IFF_UP = 0x1
 _RTF_UP = 0x1
 
 # struct ifreq (net/if.h) with flags, with a number, and with an address; struct in6_ifreq (linux/ipv6.h).
-_FLAGS = struct.Struct("=16sH22x")
-_NUMBER = struct.Struct("=16si20x")
-_ADDRESS = struct.Struct("=16sHH4s16x")
-_ADDRESS6 = struct.Struct("=16sIi")
+_FLAGS: Packed[tuple[bytes, int]] = struct.Struct("=16sH22x")
+_NUMBER: Packed[tuple[bytes, int]] = struct.Struct("=16si20x")
+_ADDRESS: Packed[tuple[bytes, int, int, bytes]] = struct.Struct("=16sHH4s16x")
+_ADDRESS6: Packed[tuple[bytes, int, int]] = struct.Struct("=16sIi")
 # struct rtentry (net/route.h), without the alignment that the native form gives the fields.
-_ROUTE = struct.Struct("@LHH4s8xHH4s8xHH4s8xHhLPhPLLH6x")
+_ROUTE: Packed[
+    tuple[int, int, int, bytes, int, int, bytes, int, int, bytes, int, int, int, int, int, int, int, int, int]
+] = struct.Struct("@LHH4s8xHH4s8xHH4s8xHhLPhPLLH6x")
 
 #: linux/in6_addrgen.h, IN6_ADDR_GEN_MODE_NONE.
 _NO_ADDRESSES = "1"

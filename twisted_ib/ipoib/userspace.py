@@ -39,6 +39,8 @@ from twisted_ib.ipoib.resolver import interfaceFor
 if TYPE_CHECKING:
     from twisted.internet.base import ReactorBase
 
+    from twisted_ib.structs import Packed
+
 
 #: RFC 1122 section 3.2.1.7 and RFC 1700: what packets to one host begin with.
 HOP_LIMIT: Final = 64
@@ -56,7 +58,7 @@ _ALL_HOSTS: Final = frozenset((ip_address("224.0.0.1").packed, ip_address("ff02:
 
 #: The headers of IPv4 and UDP.
 _LEAST_PACKET: Final = 28
-_LENGTH_CHECKSUM: Final = Struct("!HH")
+_LENGTH_CHECKSUM: Final[Packed[tuple[int, int]]] = Struct("!HH")
 _log = Logger()
 
 

@@ -17,8 +17,9 @@ from twisted_ib.errors import WireError
 
 if TYPE_CHECKING:
     from twisted_ib.rdma.transport import RDMATransport
+    from twisted_ib.structs import Packed
 
-_COUNT = Struct("<I")
+_COUNT: Packed[tuple[int]] = Struct("<I")
 _MOST = limits.RDMA_GATHERED // limits.RDMA_GATHERED_EACH
 
 

@@ -13,18 +13,22 @@ import socket
 import struct
 import termios
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet import tcp
 
 from twisted_ib.hca.base.socketrows import CONNECTION, LISTEN, LISTENER, TCP_STATES, Row, WhyOf, values
 from twisted_ib.internet.addresses import withPort
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 #: C{struct tcp_info} (include/uapi/linux/tcp.h): the first byte is the state, C{tcpi_total_retrans} is at
 #: this offset.
 _RETRANSMITS = 100
 _INFO_BYTES = 104
-_INTEGER = struct.Struct("=I")
+_INTEGER: Packed[tuple[int]] = struct.Struct("=I")
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 _DESCRIPTORS = "/proc/self/fd"

@@ -12,8 +12,13 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import attrs
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 #: TCP sockets on one port that are looked at; with more of them TCP carries the connection.
 TCP_LISTENERS = 1024
@@ -27,13 +32,15 @@ _REQUEST_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
 _ERROR, _DONE = 2, 3
 _LISTEN = 10  # TCP_LISTEN
 _V6ONLY = 11  # INET_DIAG_SKV6ONLY
-_MESSAGE = struct.Struct("=IHHII")  # struct nlmsghdr
-_REQUEST = struct.Struct("=BBBxI")  # struct inet_diag_req_v2, up to its struct inet_diag_sockid
-_PORT = struct.Struct(">H")
+_MESSAGE: Packed[tuple[int, int, int, int, int]] = struct.Struct("=IHHII")  # struct nlmsghdr
+_REQUEST: Packed[tuple[int, int, int, int]] = struct.Struct(
+    "=BBBxI"
+)  # struct inet_diag_req_v2, up to its struct inet_diag_sockid
+_PORT: Packed[tuple[int]] = struct.Struct(">H")
 _SOCKID = 48
 _FOUND = 72  # struct inet_diag_msg
 _SOURCE, _INTERFACE, _UID = 8, 40, 64
-_ATTRIBUTE = struct.Struct("=HH")
+_ATTRIBUTE: Packed[tuple[int, int]] = struct.Struct("=HH")
 _MOST_BYTES = 65536
 _SECONDS = 1.0
 #: The kernel's tables as text.  "thread-self": a thread may be in another network namespace than its process.

@@ -13,7 +13,7 @@ and only refusals are sent (L{ACKNOWLEDGE} with an AETH syndrome, IBTA vol. 1 9.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from twisted_ib.hca.wire.headers import (
     NAK_INVALID_REQUEST,
@@ -53,6 +53,10 @@ from twisted_ib.hca.wire.opcodes import (
     WRITE_ONLY_IMMEDIATE,
     Kind,
 )
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 __all__ = [
     "ABSENT",
@@ -155,12 +159,12 @@ BAD_RESPONSE: Final = 0x44
 
 #: A refusal: syndrome, the destination number that it is about, and the position in the medium after the
 #: refused record.
-REFUSAL: Final = Struct("<B3xIQ")
+REFUSAL: Final[Packed[tuple[int, int, int]]] = Struct("<B3xIQ")
 
 #: The short record of a CM message: attribute identifier and modifier, then the message without its MAD
 #: header (IBTA vol. 1 13.4.3), whose class and method are constant.  MADs of other classes are whole
 #: datagrams, and differ from it in length.
-MANAGEMENT_HEADER: Final = Struct(">HH")
+MANAGEMENT_HEADER: Final[Packed[tuple[int, int]]] = Struct(">HH")
 
 
 def word(opcode: int, number: int) -> int:

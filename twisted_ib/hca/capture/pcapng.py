@@ -8,7 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 #: Bytes that are buffered before a write, so that a packet does not cost a system call.
 CAPTURE_BUFFER = 256 * 1024
@@ -19,13 +23,13 @@ _SECTION: Final = 0x0A0D0D0A
 _INTERFACE: Final = 1
 _PACKET: Final = 6
 
-_BLOCK: Final = Struct("<II")
-_TRAILER: Final = Struct("<I")
+_BLOCK: Final[Packed[tuple[int, int]]] = Struct("<II")
+_TRAILER: Final[Packed[tuple[int]]] = Struct("<I")
 #: Byte-order magic, version 1.0, section length; -1 is unknown (draft-ietf-opsawg-pcapng section 4.1).
-_SECTION_BODY: Final = Struct("<IHHq")
+_SECTION_BODY: Final[Packed[tuple[int, int, int, int]]] = Struct("<IHHq")
 _BYTE_ORDER: Final = 0x1A2B3C4D
 #: Link type, reserved, snap length; 0 is unlimited (section 4.2).
-_INTERFACE_BODY: Final = Struct("<HHI")
+_INTERFACE_BODY: Final[Packed[tuple[int, int, int]]] = Struct("<HHI")
 #: The registered link types of Ethernet, and of records of Endace's ERF, which is how files have InfiniBand
 #: packets: there is a type of theirs too, 247, but Wireshark (4.0, wiretap/pcap-common.c) has no entry for
 #: it, and knows InfiniBand from ERF.
@@ -33,15 +37,15 @@ ETHERNET: Final = 1
 ERF: Final = 197
 #: ERF: timestamp, in units of 2**-32 s, little endian; then big endian type, flags, length of the record,
 #: loss counter, length of the packet.
-_ERF_TIME: Final = Struct("<Q")
-_ERF_REST: Final = Struct(">BBHHH")
+_ERF_TIME: Final[Packed[tuple[int]]] = Struct("<Q")
+_ERF_REST: Final[Packed[tuple[int, int, int, int, int]]] = Struct(">BBHHH")
 _ERF_INFINIBAND: Final = 21
 _ERF_VARYING: Final = 4
 _SECOND: Final = 1_000_000_000
 #: Interface, timestamp (upper and lower half), captured length, original length (section 4.3).
-_PACKET_BODY: Final = Struct("<IIIII")
+_PACKET_BODY: Final[Packed[tuple[int, int, int, int, int]]] = Struct("<IIIII")
 
-_OPTION: Final = Struct("<HH")
+_OPTION: Final[Packed[tuple[int, int]]] = Struct("<HH")
 _NAME, _DESCRIPTION, _RESOLUTION = 2, 3, 9
 _APPLICATION: Final = 4
 _FLAGS: Final = 2

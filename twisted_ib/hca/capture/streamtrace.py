@@ -12,7 +12,7 @@ import errno
 import socket
 from enum import IntFlag
 from struct import Struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from twisted_ib.errors import HeaderError, WireError
@@ -23,9 +23,13 @@ from twisted_ib.hca.fabric.iwarp.protocol.mpa import StartupFrame
 from twisted_ib.hca.fabric.iwarp.protocol.mpastream import FPDUReader
 from twisted_ib.hca.wire.rocev2 import ethernet, ipHeader, ipVersion, transportChecksum
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 #: RFC 9293 section 3.1: ports, sequence and acknowledgement number, header length, flags, window, checksum,
 #: urgent pointer.
-_TCP: Final = Struct(">HHIIBBHHH")
+_TCP: Final[Packed[tuple[int, int, int, int, int, int, int, int, int]]] = Struct(">HHIIBBHHH")
 _PROTOCOL: Final = 6
 #: In units of four octets: a header, and one with _OPTIONS.
 _WORDS, _WORDS_SYN = 5, 7

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from struct import Struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib.hca.wire.cm import (
     APR,
@@ -27,13 +27,17 @@ from twisted_ib.hca.wire.cm import (
     MessageKind,
 )
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 #: Exchanges begun by peers whose transaction ids are remembered; over it the oldest is forgotten. A wrong id
 #: does little harm: Linux matches CM messages by communication ids (cm.c cm_acquire_id).
 PACKET_TRANSACTIONS = 1024
 
 #: Local and remote communication id; the octet whose top two bits name the message that an MRA or REJ
 #: answers.
-_IDS: Final = Struct(">IIB")
+_IDS: Final[Packed[tuple[int, int, int]]] = Struct(">IIB")
 _KIND_SHIFT: Final = 6
 _AGENT_BITS: Final = 32
 

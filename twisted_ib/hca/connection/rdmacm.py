@@ -13,11 +13,16 @@ from enum import IntEnum
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from struct import Struct
+from typing import TYPE_CHECKING
 
 import attrs
 
 from twisted_ib import limits
 from twisted_ib.errors import WireError
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 Buffer = bytes | bytearray | memoryview
 
@@ -25,7 +30,7 @@ Buffer = bytes | bytearray | memoryview
 HEADER_BYTES = 36
 
 _HIGHEST_PORT = 0xFFFF
-_HEADER = Struct(">BBH16s16s")
+_HEADER: Packed[tuple[int, int, int, bytes, bytes]] = Struct(">BBH16s16s")
 #: RFC 4291 section 2.5.5.2: prefix of an IPv4 address as a GID.
 _MAPPED = b"\0" * 10 + b"\xff\xff"
 _OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9][0-9]|[0-9])"

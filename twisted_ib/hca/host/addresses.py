@@ -13,9 +13,14 @@ import socket
 import struct
 from collections.abc import Container
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from twisted_ib import limits
 from twisted_ib.errors import NoRouteError, ServiceInUseError
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 #: RFC 6335 section 6: dynamic ports, which are never assigned.
 _FIRST_EPHEMERAL_PORT = 49152
@@ -39,9 +44,11 @@ _NLMSG_DONE = 3
 _IFA_ADDRESS = 1
 _IFA_LOCAL = 2
 _SCOPE_LINK = 253
-_MESSAGE = struct.Struct("=IHHII")  # struct nlmsghdr
-_ADDRESS = struct.Struct("=BBBBI")  # struct ifaddrmsg: family, prefix, flags, scope, index
-_ATTRIBUTE = struct.Struct("=HH")  # struct rtattr
+_MESSAGE: Packed[tuple[int, int, int, int, int]] = struct.Struct("=IHHII")  # struct nlmsghdr
+_ADDRESS: Packed[tuple[int, int, int, int, int]] = struct.Struct(
+    "=BBBBI"
+)  # struct ifaddrmsg: family, prefix, flags, scope, index
+_ATTRIBUTE: Packed[tuple[int, int]] = struct.Struct("=HH")  # struct rtattr
 _NETLINK_BYTES = 65536
 _NETLINK_SECONDS = 1.0
 

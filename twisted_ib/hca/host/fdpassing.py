@@ -8,11 +8,15 @@ import os
 import socket
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import DescriptorError, PathLostError
 
-_INT = struct.Struct("=i")
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
+_INT: Packed[tuple[int]] = struct.Struct("=i")
 
 
 def closeAll(descriptors: Iterable[int]) -> None:

@@ -27,12 +27,16 @@ from __future__ import annotations
 import json
 import struct
 from enum import Enum, IntEnum, IntFlag
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
 from twisted_ib import errors, limits
 from twisted_ib.errors import HandshakeError, LayoutError
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 #: The largest handshake message; answers to queries may be longer.
 HANDSHAKE_BYTES = 512
@@ -50,9 +54,13 @@ MAGIC = b"TWSTD_IB"
 #: opens them without RTU.
 LAYOUT_VERSION = 2
 
-_HEAD = struct.Struct(">8sHBxI")  # magic, layout version, kind, reserved, body length
-_HELLO = struct.Struct(">QIIIIH")  # guid, pid, ring, slack, offers, program's length
-_REFUSE = struct.Struct(">HH")  # reason, length of the text
+_HEAD: Packed[tuple[bytes, int, int, int]] = struct.Struct(
+    ">8sHBxI"
+)  # magic, layout version, kind, reserved, body length
+_HELLO: Packed[tuple[int, int, int, int, int, int]] = struct.Struct(
+    ">QIIIIH"
+)  # guid, pid, ring, slack, offers, program's length
+_REFUSE: Packed[tuple[int, int]] = struct.Struct(">HH")  # reason, length of the text
 _ALL_OFFERS = 0x3
 
 

@@ -12,16 +12,21 @@ import select
 import socket
 import struct
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import attrs
 
 from twisted_ib.errors import PathLostError, PeerIdentityError
 from twisted_ib.hca.host import libc
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 #: Linux 6.5 and newer (include/uapi/asm-generic/socket.h): a pidfd of the peer, immune to reuse of its pid.
 SO_PEERPIDFD = 77
 
-_CREDENTIALS = struct.Struct("=iII")
+_CREDENTIALS: Packed[tuple[int, int, int]] = struct.Struct("=iII")
 
 
 @attrs.frozen

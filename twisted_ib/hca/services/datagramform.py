@@ -15,7 +15,7 @@ The link layer of a port decides: L{FORMS}.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
 from twisted_ib.errors import WireError
@@ -37,12 +37,16 @@ from twisted_ib.hca.wire.grh import (
     route,
 )
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 #: A remote Q_Key with this bit means the sender's own (IBTA vol. 1 10.2.5).
 OWN_KEY: Final = 1 << 31
 _GRH_FLAG: Final = int(WCFlags.GRH)
 _IMMEDIATE_BYTES: Final = headers.IMMEDIATE.size
 #: SLID, DLID, service level and link next header, P_Key.
-_LOCAL: Final = Struct(">HHBxH")
+_LOCAL: Final[Packed[tuple[int, int, int, int]]] = Struct(">HHBxH")
 _SERVICE_LEVEL_SHIFT: Final = 4
 #: Link next header (IBTA vol. 1 7.7.5): a BTH follows, or a GRH and then a BTH.
 _NEXT_BTH: Final = 2

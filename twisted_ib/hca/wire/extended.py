@@ -8,10 +8,12 @@ every octet.
 
 from __future__ import annotations
 
-from struct import Struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from twisted_ib.hca.wire.headers import AETH, ATOMIC, ATOMIC_RESULT, DETH, FLUSH, IMMEDIATE, INVALIDATE, RETH
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
 
 
 class DatagramHeader(NamedTuple):
@@ -119,7 +121,7 @@ ExtendedHeader = (
 )
 
 #: Layout -> header class.
-EXTENDED_HEADERS: Final[dict[Struct, type[ExtendedHeader]]] = {
+EXTENDED_HEADERS: Final[dict[Packed[Any], type[ExtendedHeader]]] = {
     DETH: DatagramHeader,
     RETH: MemoryHeader,
     ATOMIC: AtomicHeader,

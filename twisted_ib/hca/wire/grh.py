@@ -9,16 +9,20 @@ program which looks at the 40 bytes in front of a received message finds the usu
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
 from twisted_ib.errors import WireError
 from twisted_ib.hca.wire import headers
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 #: GRH (IBTA vol. 1 8.3): version, traffic class and flow label; length; next header; hop limit; source and
 #: destination, upper and lower halves.
-_GRH: Final = Struct(">IHBB4Q")
+_GRH: Final[Packed[tuple[int, int, int, int, int, int, int, int]]] = Struct(">IHBB4Q")
 
 GRH_BYTES: Final = _GRH.size
 DETH_BYTES: Final = headers.DETH.size
@@ -32,7 +36,7 @@ _UDP: Final = 17
 _UDP_BYTES: Final = 8
 #: IPv4 in the second half (Linux ib_verbs.h union rdma_network_hdr): version and header length, total
 #: length, protocol, source, destination.
-_IPV4: Final = Struct(">20xBxH5xB2xII")
+_IPV4: Final[Packed[tuple[int, int, int, int, int]]] = Struct(">20xBxH5xB2xII")
 _IPV4_BYTES: Final = 20
 _IPV4_VERSION: Final = 0x45
 #: BTH and ICRC: counted in the length, though no record has them.

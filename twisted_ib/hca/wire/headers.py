@@ -7,38 +7,42 @@ The last two are the project's own and travel only between processes of one host
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 #: BTH (IBTA vol. 1 9.2): opcode; SE, MigReq, PadCnt and TVer; P_Key; FECN, BECN and DestQP; AckReq and PSN.
-BTH: Final = Struct(">BBHII")
+BTH: Final[Packed[tuple[int, int, int, int, int]]] = Struct(">BBHII")
 
 #: DETH: Q_Key; reserved octet and source QPN.
-DETH: Final = Struct(">II")
+DETH: Final[Packed[tuple[int, int]]] = Struct(">II")
 
 #: RETH: virtual address, R_Key, DMA length.
-RETH: Final = Struct(">QII")
+RETH: Final[Packed[tuple[int, int, int]]] = Struct(">QII")
 
 #: ImmDt: four bytes that are delivered in the peer's completion.
-IMMEDIATE: Final = Struct(">I")
+IMMEDIATE: Final[Packed[tuple[int]]] = Struct(">I")
 
 #: IETH: the R_Key to invalidate.
-INVALIDATE: Final = Struct(">I")
+INVALIDATE: Final[Packed[tuple[int]]] = Struct(">I")
 
 #: AtomicETH: virtual address, R_Key, swap-or-add operand, compare operand. Linux ib_pack.h has the same
 #: order.
-ATOMIC: Final = Struct(">QIQQ")
+ATOMIC: Final[Packed[tuple[int, int, int, int]]] = Struct(">QIQQ")
 
 #: AtomicAckETH: the original value.
-ATOMIC_RESULT: Final = Struct(">Q")
+ATOMIC_RESULT: Final[Packed[tuple[int]]] = Struct(">Q")
 
 #: AETH: syndrome and message sequence number (MSN).
-AETH: Final = Struct(">I")
+AETH: Final[Packed[tuple[int]]] = Struct(">I")
 
 #: FETH: selectivity level and placement type (Linux rxe_hdr.h struct rxe_feth).
-FLUSH: Final = Struct(">I")
+FLUSH: Final[Packed[tuple[int]]] = Struct(">I")
 
 #: ICRC: the one little-endian field (IBTA vol. 1 7.8.1).
-ICRC: Final = Struct("<I")
+ICRC: Final[Packed[tuple[int]]] = Struct("<I")
 
 # Queue pair numbers, packet and message sequence numbers have 24 bits.
 QPN_MASK: Final = 0xFFFFFF
@@ -55,8 +59,8 @@ NAK_REMOTE_ACCESS: Final = 0x62
 NAK_REMOTE_OPERATIONAL: Final = 0x63
 
 #: Reference of a record to its payload: number of a shared segment, bytes, offset in it.
-REFERENCE: Final = Struct(">IIQ")
+REFERENCE: Final[Packed[tuple[int, int, int]]] = Struct(">IIQ")
 
 #: An atomic operand in memory: in host order there, big endian on the wire (Linux rxe_mr.c
 #: rxe_mr_do_atomic_op).
-ATOMIC_VALUE: Final = Struct("=Q")
+ATOMIC_VALUE: Final[Packed[tuple[int]]] = Struct("=Q")

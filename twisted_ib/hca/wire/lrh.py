@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import cache
 from struct import Struct, unpack
 from struct import error as structError
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
@@ -20,9 +20,13 @@ from twisted_ib.hca.wire.grh import GRH_BYTES
 from twisted_ib.hca.wire.headers import BTH, ICRC
 from twisted_ib.hca.wire.icrc import crc32
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 #: Virtual lane and link version; service level and link next header; DLID; packet length; SLID.
-_LRH: Final = Struct(">BBHHH")
-_VCRC: Final = Struct("<H")
+_LRH: Final[Packed[tuple[int, int, int, int, int]]] = Struct(">BBHHH")
+_VCRC: Final[Packed[tuple[int]]] = Struct("<H")
 #: Link next header (IBTA vol. 1 7.7.5): a BTH follows, or a GRH and then a BTH; else it is a raw packet.
 _NEXT_BTH: Final = 2
 _NEXT_GRH: Final = 3

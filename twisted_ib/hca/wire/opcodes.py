@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from attrs import frozen
 
@@ -27,6 +27,10 @@ from twisted_ib.hca.wire.headers import (
     INVALIDATE,
     RETH,
 )
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 # Requests of reliable connections; 0x15 is reserved (Linux ib_pack.h: RESYNC of reliable datagrams)
 SEND_FIRST: Final = 0x00
@@ -113,9 +117,9 @@ class Opcode:
     code: int
     name: str
     kind: Kind
-    headers: tuple[Struct, ...]
+    headers: tuple[Packed[Any], ...]
     fields: tuple[str, ...]
-    layout: Struct
+    layout: Packed[Any]
     start: int
     least: int | None
     most: int | None
@@ -126,7 +130,7 @@ class Opcode:
     response: int | None
 
     @property
-    def ending(self) -> Struct | None:
+    def ending(self) -> Packed[Any] | None:
         """
         The layout of the extended header that belongs to the end of its message: immediate or IETH.
         """
@@ -174,7 +178,7 @@ class _Row(NamedTuple):
     code: int
     name: str
     kind: Kind
-    headers: tuple[Struct, ...]
+    headers: tuple[Packed[Any], ...]
     payload: tuple[int | None, int | None]
     marks: str
     response: int | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as structError
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
@@ -17,6 +17,10 @@ from twisted_ib.hca.wire.grh import isMulticast
 from twisted_ib.hca.wire.headers import BTH, ICRC
 from twisted_ib.hca.wire.icrc import icrc
 from twisted_ib.hca.wire.packet import Packet
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 #: The UDP destination port of RoCEv2, assigned by IANA (IBTA vol. 1 annex A17).
 PORT: Final = 4791
@@ -27,15 +31,15 @@ _LOWEST_PORT: Final = 0xC000
 _GOLDEN: Final = 0x61C88647
 
 #: Destination, source, EtherType.
-ETHERNET: Final = Struct(">6s6sH")
+ETHERNET: Final[Packed[tuple[bytes, bytes, int]]] = Struct(">6s6sH")
 #: RFC 791 section 3.1: version and header length, type of service, total length, identification, flags and
 #: fragment offset, time to live, protocol, checksum, source, destination.
-_IPV4: Final = Struct(">BBHHHBBHII")
+_IPV4: Final[Packed[tuple[int, int, int, int, int, int, int, int, int, int]]] = Struct(">BBHHHBBHII")
 #: RFC 8200 section 3: version, traffic class and flow label; payload length, next header, hop limit; source
 #: and destination, upper and lower halves.
-_IPV6: Final = Struct(">IHBB4Q")
+_IPV6: Final[Packed[tuple[int, int, int, int, int, int, int, int]]] = Struct(">IHBB4Q")
 #: RFC 768: source and destination port, length, checksum.
-_UDP: Final = Struct(">HHHH")
+_UDP: Final[Packed[tuple[int, int, int, int]]] = Struct(">HHHH")
 
 _TYPES: Final = {4: 0x0800, 6: 0x86DD}
 # Options are refused: rxe_icrc.c hashes the first 20 octets of an IPv4 header only.

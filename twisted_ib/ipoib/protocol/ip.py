@@ -27,19 +27,20 @@ from twisted_ib.ipoib.protocol.wire import (
 
 if TYPE_CHECKING:
     from twisted_ib.ipoib.protocol.routes import Routes
+    from twisted_ib.structs import Packed
 
 #: Version and header length, type of service, total length, identification, flags and fragment offset, time
 #: to live, protocol, checksum, source, destination (RFC 791 section 3.1).
-IPV4: Final = Struct(">BBHHHBBH4s4s")
+IPV4: Final[Packed[tuple[int, int, int, int, int, int, int, int, bytes, bytes]]] = Struct(">BBHHHBBH4s4s")
 #: Version, traffic class and flow label; payload length, next header, hop limit, source, destination
 #: (RFC 8200 section 3).
-IPV6: Final = Struct(">IHBB16s16s")
+IPV6: Final[Packed[tuple[int, int, int, int, bytes, bytes]]] = Struct(">IHBB16s16s")
 IPV4_BYTES: Final = IPV4.size
 IPV6_BYTES: Final = IPV6.size
 #: The end of pseudo headers, behind the addresses: protocol and length (RFC 768), length and next header
 #: (RFC 8200 section 8.1).
-_PSEUDO_IPV4: Final = Struct(">xBH")
-_PSEUDO_IPV6: Final = Struct(">I3xB")
+_PSEUDO_IPV4: Final[Packed[tuple[int, int]]] = Struct(">xBH")
+_PSEUDO_IPV6: Final[Packed[tuple[int, int]]] = Struct(">I3xB")
 #: Flags of an IPv4 header, and the offset of a fragment, in units of 8 octets.
 DONT_FRAGMENT: Final = 0x4000
 MORE_FRAGMENTS: Final = 0x2000
@@ -51,7 +52,7 @@ _NO_OPERATION: Final = 1
 ICMP: Final = 1
 ICMPV6: Final = 58
 #: Type, code, checksum, and the 32 bits that each type has of its own.
-ICMP_HEADER: Final = Struct(">BBHI")
+ICMP_HEADER: Final[Packed[tuple[int, int, int, int]]] = Struct(">BBHI")
 #: Type and code of errors, by the version of IP.
 NO_ROUTE: Final = {4: (3, 0), 6: (1, 0)}
 HOST_UNREACHABLE: Final = {4: (3, 1), 6: (1, 3)}
@@ -69,7 +70,7 @@ _SOLICITATION: Final = 135
 _ADVERTISEMENT: Final = 136
 #: Routers, neighbours and redirects are taken from this link only (RFC 4861 section 7.1).
 _LINK_HOPS: Final = 255
-_ND: Final = Struct(">BBHI16s")
+_ND: Final[Packed[tuple[int, int, int, int, bytes]]] = Struct(">BBHI16s")
 _SOLICITED: Final = 0x40000000
 _OVERRIDE: Final = 0x20000000
 UNSPECIFIED: Final = bytes(16)

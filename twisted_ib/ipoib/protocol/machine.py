@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from ipaddress import ip_address
 from struct import Struct, error
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from zope.interface import implementer
 
@@ -43,16 +43,20 @@ from twisted_ib.ipoib.protocol.wire import (
     packHardwareAddress,
 )
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import UnpackFrom
+
+
 #: Where a frame has its destination.
-_IPV4_DESTINATION: Final = Struct(">20x4s").unpack_from
-_IPV6_DESTINATION: Final = Struct(">28x16s").unpack_from
+_IPV4_DESTINATION: Final[UnpackFrom[tuple[bytes]]] = Struct(">20x4s").unpack_from
+_IPV6_DESTINATION: Final[UnpackFrom[tuple[bytes]]] = Struct(">28x16s").unpack_from
 _IPV4_BYTES: Final = ip.IPV4_BYTES
 _IPV6_BYTES: Final = ip.IPV6_BYTES
 _ICMPV6: Final = ip.ICMPV6
 #: First octet of the EtherType of IPv4.
 _IPV4_FIRST: Final = IPV4_HEADER[0]
 #: EtherType and reserved octets; first octet and length of an IPv4 header; length, next header of IPv6.
-_RECEIVED: Final = Struct(">IBxHHB").unpack_from
+_RECEIVED: Final[UnpackFrom[tuple[int, int, int, int, int]]] = Struct(">IBxHHB").unpack_from
 _IPV4: Final = EtherType.IPV4 << 16
 _IPV6: Final = EtherType.IPV6 << 16
 _PLAIN: Final = 0x45

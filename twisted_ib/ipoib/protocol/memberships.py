@@ -10,17 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib.ipoib.protocol.ip import ICMPV6, IPV6_BYTES
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 IGMP = 2
 #: The first next header of an MLD message: the router alert option makes it IPv6's hop-by-hop options.
 HOP_BY_HOP = 0
 
 # RFC 3376 section 4.2, RFC 3810 section 5.2: type, octets (here 32-bit words) of auxiliary data, sources.
-_RECORD = Struct(">BBH")
-_COUNT = Struct(">H")
+_RECORD: Packed[tuple[int, int, int]] = Struct(">BBH")
+_COUNT: Packed[tuple[int]] = Struct(">H")
 _MODE_IS_INCLUDE, _MODE_IS_EXCLUDE, _TO_INCLUDE, _TO_EXCLUDE, _ALLOW = range(1, 6)
 
 _IGMP_REPORTS, _IGMP_LEAVE, _IGMP_V3 = (0x12, 0x16), 0x17, 0x22

@@ -10,13 +10,17 @@ from __future__ import annotations
 from enum import IntEnum
 from ipaddress import IPv6Interface
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
 from twisted_ib.errors import WireError
 from twisted_ib.hca.base.operation import QPN_MASK
 from twisted_ib.hca.base.partition import FULL_MEMBER
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 Buffer = bytes | bytearray | memoryview
 
@@ -32,7 +36,7 @@ class EtherType(IntEnum):
 
 
 #: EtherType, and two octets that are 0 (RFC 4391 section 6).
-ENCAPSULATION: Final = Struct(">HH")
+ENCAPSULATION: Final[Packed[tuple[int, int]]] = Struct(">HH")
 ENCAPSULATION_BYTES: Final = ENCAPSULATION.size
 IPV4_HEADER: Final = ENCAPSULATION.pack(EtherType.IPV4, 0)
 IPV6_HEADER: Final = ENCAPSULATION.pack(EtherType.IPV6, 0)
@@ -40,7 +44,7 @@ ARP_HEADER: Final = ENCAPSULATION.pack(EtherType.ARP, 0)
 
 #: A capability of an interface, in front of its queue pair number (RFC 4755): it takes RC connections.
 RC_CAPABLE: Final = 0x80
-_HARDWARE: Final = Struct(">I16s")
+_HARDWARE: Final[Packed[tuple[int, bytes]]] = Struct(">I16s")
 HARDWARE_BYTES: Final = _HARDWARE.size
 #: The hardware address of a group has this in place of a queue pair.
 GROUP_QPN: Final = QPN_MASK
@@ -57,7 +61,7 @@ LEAST_ANNOUNCED: Final = 2044
 LARGEST_ANNOUNCED: Final = 65532
 _SERVICE: Final = 0x10 << 56
 #: QPN of the UD queue pair, and the longest message that this end receives.
-_PRIVATE: Final = Struct(">II")
+_PRIVATE: Final[Packed[tuple[int, int]]] = Struct(">II")
 
 
 def packHardwareAddress(capabilities: int, qpn: int, gid: int) -> bytes:
@@ -99,7 +103,7 @@ class ARPOperation(IntEnum):
     REPLY = 2
 
 
-_ARP: Final = Struct(">HHBBH20s4s20s4s")
+_ARP: Final[Packed[tuple[int, int, int, int, int, bytes, bytes, bytes, bytes]]] = Struct(">HHBBH20s4s20s4s")
 ARP_BYTES: Final = _ARP.size
 #: ARPHRD_INFINIBAND (IANA: 32), IPv4, and their lengths.
 _ARP_KIND: Final = (32, EtherType.IPV4, HARDWARE_BYTES, 4)
@@ -154,7 +158,7 @@ class ARPPacket:
 SOURCE_LINK_LAYER: Final = 1
 TARGET_LINK_LAYER: Final = 2
 #: Kind, length in units of 8 octets, two octets that are 0, the address (RFC 4391 section 9.3).
-_OPTION: Final = Struct(">BB2x20s")
+_OPTION: Final[Packed[tuple[int, int, bytes]]] = Struct(">BB2x20s")
 _OPTION_UNITS: Final = _OPTION.size // 8
 
 

@@ -46,8 +46,9 @@ except ImportError:
 
 if TYPE_CHECKING:
     from twisted_ib.rds.media.tcp import TCPMedium
+    from twisted_ib.structs import Packed
 
-_INT = Struct("i")
+_INT: Packed[tuple[int]] = Struct("i")
 
 
 class _Counted(tcp.Connection):

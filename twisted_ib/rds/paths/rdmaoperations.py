@@ -36,10 +36,12 @@ from twisted_ib.rds.protocol.wire import NO_EXTENSIONS, Extension, packExtension
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from twisted_ib.structs import Packed
+
 _32_BITS = 1 << 32
 _64_BITS = 1 << 64
-_KEY = Struct(">I")
-_KEY_AND_OFFSET = Struct(">II")
+_KEY: Packed[tuple[int]] = Struct(">I")
+_KEY_AND_OFFSET: Packed[tuple[int, int]] = Struct(">II")
 
 #: The access rights that a peer gets: reading only, or everything.  Remote write and atomic access require
 #: local write access (ibv_reg_mr(3)).

@@ -59,12 +59,17 @@ from __future__ import annotations
 
 from enum import IntEnum
 from struct import Struct
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 MAGIC = 0x52645374
 VERSION = 1
 
 #: Magic, version, kind, reason, session, offset, window.
-HEADER = Struct(">IBBHQQQ")
+HEADER: Packed[tuple[int, int, int, int, int, int, int]] = Struct(">IBBHQQQ")
 HEADER_BYTES = HEADER.size
 
 _pack = HEADER.pack

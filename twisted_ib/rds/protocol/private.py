@@ -16,10 +16,15 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 from struct import Struct
+from typing import TYPE_CHECKING
 
 import attrs
 
 from twisted_ib.errors import RDSWireError
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 #: Ports in the TCP port space of the RDMA CM: RDS_PORT in Linux rds.h, and RDS_CM_PORT.  Linux has one
 #: listener for each IP version (rds_rdma_listen_init).
@@ -35,7 +40,7 @@ REJECTED_VERSION = b"\x01\0\0\0"
 
 #: The common part of C{struct rds_ib_connect_private} in Linux ib.h: major, minor, mask of minors, type of
 #: service, reserved, acknowledgement, credits, and the padding of a 64-bit struct.
-_COMMON = Struct(">BBHBxxxQI4x")
+_COMMON: Packed[tuple[int, int, int, int, int, int]] = Struct(">BBHBxxxQI4x")
 COMMON_BYTES = _COMMON.size
 IPV4_BYTES = 8 + COMMON_BYTES
 IPV6_BYTES = 32 + COMMON_BYTES
@@ -44,7 +49,7 @@ IPV6_BYTES = 32 + COMMON_BYTES
 _LEAST = COMMON_BYTES - 4
 
 #: REQ and REP between processes of a host: magic, version, GUID.
-_HELLO = Struct(">4sBQ")
+_HELLO: Packed[tuple[bytes, int, int]] = Struct(">4sBQ")
 _MAGIC, _VERSION = b"RDSq", 1
 
 

@@ -17,14 +17,19 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 from struct import Struct
+from typing import TYPE_CHECKING
 
 import attrs
 
 from twisted_ib.errors import RDSWireError
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 #: C{struct rds_header} of Linux rds.h: sequence, acknowledgement, length, source port, destination port,
 #: flags, credit, padding, checksum, extension headers.
-HEADER = Struct(">QQIHHBB4sH16s")
+HEADER: Packed[tuple[int, int, int, int, int, int, int, bytes, int, bytes]] = Struct(">QQIHHBB4sH16s")
 HEADER_BYTES = HEADER.size
 #: The fields in the order in which L{HEADER} unpacks them.
 Fields = tuple[int, int, int, int, int, int, int, bytes, int, bytes]
@@ -54,7 +59,34 @@ TCP_PORT = 16385
 
 _Buffer = bytes | bytearray | memoryview
 _CHECKSUM_OFFSET = 30
-_WORDS = Struct(">24H")
+_WORDS: Packed[
+    tuple[
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+    ]
+] = Struct(">24H")
 
 
 class Flags(IntFlag):

@@ -26,8 +26,10 @@ from twisted_ib.errors import SDPWireError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from twisted_ib.structs import Packed
+
 #: MID, Flags, Bufs, Len, MSeq, MSeqAck.
-BSDH = struct.Struct(">BBHIII")
+BSDH: Packed[tuple[int, int, int, int, int, int]] = struct.Struct(">BBHIII")
 BSDH_BYTES = BSDH.size
 
 # Both fill the private data of their CM message: 92 bytes in a REQ, 196 in a REP (ib_cm.h ib_cm_data_size).
@@ -168,7 +170,7 @@ class SDPMessage:
     """
 
     mid: ClassVar[MID]
-    layout: ClassVar[struct.Struct] = struct.Struct("")
+    layout: ClassVar[Packed[Any]] = struct.Struct("")
     names: ClassVar[tuple[str, ...]] = ()
     legalFlags: ClassVar[Flags] = Flags.OOB_PEND
     ofSource: ClassVar[bool] = False
@@ -319,7 +321,9 @@ class Hello(Greeting):
     """
 
     mid = MID.HELLO
-    layout = struct.Struct(">BBxBIIH2x16s16s2xH24x")
+    layout: ClassVar[Packed[tuple[int, int, int, int, int, int, bytes, bytes, int]]] = struct.Struct(
+        ">BBxBIIH2x16s16s2xH24x"
+    )
     names = (
         "version",
         "ipVersion",
@@ -369,7 +373,7 @@ class HelloAck(Greeting):
     """
 
     mid = MID.HELLO_ACK
-    layout = struct.Struct(">BBxBI172x")
+    layout: ClassVar[Packed[tuple[int, int, int, int]]] = struct.Struct(">BBxBI172x")
     names = ("version", "capabilities", "maximumAdverts", "actualReceiveBytes")
 
     actualReceiveBytes: int
@@ -419,7 +423,7 @@ class RdmaWrCompl(SDPMessage):
 
     mid = MID.RDMA_WR_COMPL
     ofSource = True
-    layout = struct.Struct(">I")
+    layout: ClassVar[Packed[tuple[int]]] = struct.Struct(">I")
     names = ("length",)
 
     length: int
@@ -434,7 +438,7 @@ class RdmaRdCompl(SDPMessage):
     """
 
     mid = MID.RDMA_RD_COMPL
-    layout = struct.Struct(">I")
+    layout: ClassVar[Packed[tuple[int]]] = struct.Struct(">I")
     names = ("length",)
     legalFlags = Flags.OOB_PEND | Flags.REQ_PIPE
 
@@ -448,7 +452,7 @@ class ModeChange(SDPMessage):
     """
 
     mid = MID.MODE_CHANGE
-    layout = struct.Struct(">B3x")
+    layout: ClassVar[Packed[tuple[int]]] = struct.Struct(">B3x")
     names = ("transition",)
 
     transition: Transition
@@ -496,7 +500,7 @@ class ChRcvBuf(SDPMessage):
     """
 
     mid = MID.CH_RCV_BUF
-    layout = struct.Struct(">I")
+    layout: ClassVar[Packed[tuple[int]]] = struct.Struct(">I")
     names = ("receiveBytes",)
 
     receiveBytes: int
@@ -511,7 +515,7 @@ class ChRcvBufAck(SDPMessage):
     """
 
     mid = MID.CH_RCV_BUF_ACK
-    layout = struct.Struct(">I")
+    layout: ClassVar[Packed[tuple[int]]] = struct.Struct(">I")
     names = ("receiveBytes",)
 
     receiveBytes: int
@@ -524,7 +528,7 @@ class SuspComm(SDPMessage):
     """
 
     mid = MID.SUSP_COMM
-    layout = struct.Struct(">Q")
+    layout: ClassVar[Packed[tuple[int]]] = struct.Struct(">Q")
     names = ("serviceID",)
 
     serviceID: int
@@ -550,7 +554,7 @@ class SinkAvail(StreamMessage):
     """
 
     mid = MID.SINK_AVAIL
-    layout = struct.Struct(">IIQI")
+    layout: ClassVar[Packed[tuple[int, int, int, int]]] = struct.Struct(">IIQI")
     names = ("length", "rkey", "address", "nonDiscards")
 
     length: int
@@ -574,7 +578,7 @@ class SrcAvail(StreamMessage):
 
     mid = MID.SRC_AVAIL
     ofSource = True
-    layout = struct.Struct(">IIQ")
+    layout: ClassVar[Packed[tuple[int, int, int]]] = struct.Struct(">IIQ")
     names = ("length", "rkey", "address")
 
     length: int

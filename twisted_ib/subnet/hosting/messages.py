@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from struct import Struct
 from struct import error as StructError
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from twisted_ib.errors import WireError
 from twisted_ib.hca.base.partition import PartitionTable
 from twisted_ib.hca.base.port import KeyViolation, PhysicalState, PortChange, PortState
 from twisted_ib.hca.wire.mad.mad import MAD_BYTES
 from twisted_ib.subnet.network.smi import Packet
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 #: The first octet of a message.
 ATTACH: Final = 1
@@ -40,23 +44,27 @@ WAYS_BYTES: Final = 16 * 1024 * 1024
 #: In front of a request to attach; another layout has another one.
 _MAGIC: Final = b"tibsub2"
 #: Kind, magic, the LID that the port had, GUID, whether the device watches; then the description.
-_ATTACH: Final = Struct("<B7sHQ?")
-_ATTACHED: Final = Struct("<BQ")
+_ATTACH: Final[Packed[tuple[int, bytes, int, int, bool]]] = Struct("<B7sHQ?")
+_ATTACHED: Final[Packed[tuple[int, int]]] = Struct("<BQ")
 #: State, physical state, LID, LMC, SM LID, SM SL, width, speed, CapabilityMask, whether clients register
 #: again, numbers of GIDs and P_Keys.
-_SETTINGS: Final = Struct("<BBHBHBBBIBHH")
-_KEY: Final = Struct("<H")
+_SETTINGS: Final[Packed[tuple[int, int, int, int, int, int, int, int, int, int, int, int]]] = Struct(
+    "<BBHBHBBBIBHH"
+)
+_KEY: Final[Packed[tuple[int]]] = Struct("<H")
 _GID_BYTES: Final = 16
-_MAD: Final = Struct("<BHHII")
+_MAD: Final[Packed[tuple[int, int, int, int, int]]] = Struct("<BHHII")
 #: Kind, number of packets; of the latest: whether for its Q_Key, key, LIDs, service level, queue pairs, GIDs.
-_VIOLATED: Final = Struct("<BI?IHHBII16s16s")
+_VIOLATED: Final[Packed[tuple[int, int, bool, int, int, int, int, int, int, bytes, bytes]]] = Struct(
+    "<BI?IHHBII16s16s"
+)
 #: Numbers of ways, of devices and of groups.
-_HEAD: Final = Struct("<III")
-_WAY: Final = Struct("<HQ")
+_HEAD: Final[Packed[tuple[int, int, int]]] = Struct("<III")
+_WAY: Final[Packed[tuple[int, int]]] = Struct("<HQ")
 #: GUID, first LID, whether it is reached and reaches back, octets of the description, number of P_Keys.
-_DEVICE: Final = Struct("<QHBBH")
-_GROUP: Final = Struct("<HH")
-_GUID: Final = Struct("<Q")
+_DEVICE: Final[Packed[tuple[int, int, int, int, int]]] = Struct("<QHBBH")
+_GROUP: Final[Packed[tuple[int, int]]] = Struct("<HH")
+_GUID: Final[Packed[tuple[int]]] = Struct("<Q")
 _MOST: Final = 0xFFFFFFFF
 _QPN_BITS: Final = 24
 _LEVEL_BITS: Final = 4

@@ -13,16 +13,20 @@ import os
 import socket
 from collections.abc import Callable
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from twisted_ib.hca.host import libc
 from twisted_ib.subnet.hosting.descriptors import Descriptor
 from twisted_ib.subnet.network.umad import CONTROL, MESSAGE, ISubnet, UmadServer
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 #: Messages read from one socket before others have their turn.
 _MESSAGES_PER_TURN: Final = 64
 #: unix(7), struct ucred: process, user, group.
-_CREDENTIALS: Final = Struct("=iII")
+_CREDENTIALS: Final[Packed[tuple[int, int, int]]] = Struct("=iII")
 _ROOM: Final = socket.CMSG_SPACE(_CREDENTIALS.size)
 #: A connected datagram socket whose peer is gone (unix(7), connect(2)).
 _GONE: Final = (errno.ECONNREFUSED, errno.ENOTCONN, errno.EPIPE)

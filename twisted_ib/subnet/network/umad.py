@@ -43,10 +43,11 @@ from twisted_ib.subnet.network.smi import (
 from twisted_ib.subnet.network.umadtransfers import complete, isControl
 
 if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
     from twisted_ib.subnet.network.graph import Node, Port
 
 # ibsim include/ibsim.h: magic, client, type, length, data; in the host's byte order.
-CONTROL: Final = Struct("=IIII64s")
+CONTROL: Final[Packed[tuple[int, int, int, int, bytes]]] = Struct("=IIII64s")
 MAGIC: Final = 0xDEADBEEF
 ERROR: Final = 0
 CONNECT: Final = 1
@@ -61,13 +62,13 @@ SET_ISSM: Final = 9
 GET_PKEYS: Final = 10
 #: The data of CONNECT: the id in the name of the client's socket, or in the reply the client's number; queue
 #: pair; whether it is a subnet manager; name of the node.
-CLIENT: Final = Struct("=III32s")
-_PORT: Final = Struct("=HB")
-_VENDOR: Final = Struct("=III4xQ")
-_ISSM: Final = Struct("=i")
+CLIENT: Final[Packed[tuple[int, int, int, bytes]]] = Struct("=III32s")
+_PORT: Final[Packed[tuple[int, int]]] = Struct("=HB")
+_VENDOR: Final[Packed[tuple[int, int, int, int]]] = Struct("=III4xQ")
+_ISSM: Final[Packed[tuple[int]]] = Struct("=i")
 
 #: Destination and source LID, destination and source queue pair, status, length, MAD.
-MESSAGE: Final = Struct(">HxxHxxIII4xQ256s")
+MESSAGE: Final[Packed[tuple[int, int, int, int, int, int, bytes]]] = Struct(">HxxHxxIII4xQ256s")
 #: Octets of a MAD that reach a client: umad2sim.c reads a message into a buffer of its size, in which a
 #: struct ib_user_mad is in front of the MAD.  RMPP is the kernel's part, which libumad2sim does not play.
 _ROOM: Final = 224

@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from twisted_ib.hca.connection import ConnectRequest
     from twisted_ib.hca.fabric.base.path import RecordPath as _Path
     from twisted_ib.hca.queues.queuepair import StreamQueuePair
+    from twisted_ib.structs import Packed
     from twisted_ib.subnet.port.fabric import Records, SubnetFabric
 else:
     _Path = object
 
 #: A record for queue pair 0, which nothing else resumes: the number of a queue pair of the sender, its P_Key.
 _MEMBERSHIP: Final = RESUME << 24 | SMI_QPN
-_MEMBER: Final = Struct("<IH2x")
+_MEMBER: Final[Packed[tuple[int, int]]] = Struct("<IH2x")
 
 #: The source queue pair in a DETH, from the end of the headers of a MAD.
 _SOURCE: Final = slice(-MAD_BYTES - 4, -MAD_BYTES)

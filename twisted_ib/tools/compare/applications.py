@@ -10,6 +10,7 @@ import hashlib
 import struct
 from collections.abc import Sequence
 from time import perf_counter_ns
+from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IConsumer, IPushProducer, ITCPTransport
@@ -17,8 +18,12 @@ from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 #: Before a stream: how many bytes follow, and whether to hash them.
-HEAD = struct.Struct(">QB")
+HEAD: Packed[tuple[int, int]] = struct.Struct(">QB")
 
 
 class IStream(ITCPTransport, IConsumer):
@@ -57,7 +62,7 @@ class Sink(Protocol):
         Nothing is announced yet.
         """
         self._hash = hashlib.sha256()
-        self._hashing = False
+        self._hashing: int = False
 
     def dataReceived(self, data: bytes) -> None:
         """

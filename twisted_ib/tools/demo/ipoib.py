@@ -11,7 +11,7 @@ import shutil
 import struct
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessDone
@@ -28,6 +28,10 @@ from twisted_ib.tools.demo.children import Child, Children
 from twisted_ib.tools.demo.steps import Steps
 from twisted_ib.tools.program import ProgramError, childProgram, printable, sentence, write
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 DEVICE = "ib0"
 FIRST, SECOND = "10.9.0.1", "10.9.0.2"
 SSH_PORT = 2222
@@ -43,7 +47,7 @@ LINES = 40
 
 _READY = "hosts are up"
 # pcapng: type and length of a block; an enhanced packet block's fields; an ERF record's header.
-_BLOCK = struct.Struct("<II")
+_BLOCK: Packed[tuple[int, int]] = struct.Struct("<II")
 _PACKET, _PACKET_FIELDS, _ERF = 6, 28, 16
 _SA, _SET = 3, 2
 #: Of an MCMemberRecord: behind the headers of MADs, of RMPP and of subnet administration (IBTA vol. 1 15.2).

@@ -8,7 +8,7 @@ import ipaddress
 from collections.abc import Sequence
 from struct import Struct
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from twisted.internet.protocol import DatagramProtocol
@@ -17,12 +17,48 @@ from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.tools.program import ProgramError, sentence
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 #: The parameters on the control connection, C{struct options_2_0_6} of C{rds-stress.c}, which newer ones
 #: accept too: see L{StressParameters}.
-TERMS = Struct("!6I2HI15B3I")
+TERMS: Packed[
+    tuple[
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+        int,
+    ]
+] = Struct("!6I2HI15B3I")
 #: The header of each message, as C{struct header} in C{rds-stress.c}: sequence, addresses, ports, index, op;
 #: for RDMA: op, address, physical address, pattern, key, size, vector; retry, remote error, pending.
-HEADER = Struct("!3I3HBB4Q2I3B")
+HEADER: Packed[tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int]] = (
+    Struct("!3I3HBB4Q2I3B")
+)
 HEADER_BYTES = HEADER.size
 REQUEST, ACK = 1, 2
 

@@ -9,18 +9,23 @@ the same size, and zeros for "done".  Source: rdma-core 65, C{librdmacm/examples
 from __future__ import annotations
 
 from struct import Struct
+from typing import TYPE_CHECKING
 
 from twisted_ib.tools.ping.line import PeerEnded, PeerGone, PingConnection
 from twisted_ib.tools.ping.station import Steps, VerbsSession
 from twisted_ib.tools.program import ProgramError, printable, write
 from twisted_ib.verbs.pyverbs import CMID, MR, ConnParam, enums
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 #: rping.c RPING_MIN_BUFSIZE (sizeof "INT_MAX" and sizeof the format) and RPING_BUFSIZE - 1: the text
 #: "rdma-ping-2147483647: " fits, and 64 KiB do not.
 LEAST, MOST = 23, 65535
 
 # rping.c C{struct rping_rdma_info}: __be64 buf, __be32 rkey, __be32 size.
-_NOTE = Struct("!QII")
+_NOTE: Packed[tuple[int, int, int]] = Struct("!QII")
 _DONE = bytes(_NOTE.size)
 #: rping.c: characters 65 to 122, from one further in each round.
 _FIRST, _LETTERS = ord("A"), 58

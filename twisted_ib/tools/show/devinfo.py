@@ -11,7 +11,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import HCAError, ResourceLimitError, UnknownDeviceError
 from twisted_ib.hca.base.attributes import PORT
@@ -24,11 +24,15 @@ from twisted_ib.tools.program import ArgumentParser, complain, printable, write
 from twisted_ib.tools.show.devicetext import guid, heading, present
 from twisted_ib.tools.show.processes import ASKED_AT_ONCE, programOf
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 PROGRAM = "ib-devinfo"
 
 SHARED_MEMORY = "shm0"
 
-_UCRED = struct.Struct("3i")
+_UCRED: Packed[tuple[int, int, int]] = struct.Struct("3i")
 
 
 def processOf(search: Search, entry: Entry) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import socket
 from ipaddress import IPv4Address, IPv6Address
 from struct import Struct
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -14,16 +15,20 @@ from twisted_ib.hca.connection.rdmacm import gidOf, serviceID
 from twisted_ib.hca.host.addresses import normalise
 from twisted_ib.verbs.pyverbs.cm.addrinfo import Address
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 #: Linux C{socket.h}: the family of C{struct sockaddr_ib}.
 AF_IB = 27
 
-_FAMILY = Struct("=H")
+_FAMILY: Packed[tuple[int]] = Struct("=H")
 # The port and the IPv4 address are in network byte order, as the flow information of IPv6 is; the family and
 # the scope are the host's.
-_IPV4 = Struct("=H2s4s8x")
-_IPV6 = Struct("=H2s4s16sI")
+_IPV4: Packed[tuple[int, bytes, bytes]] = Struct("=H2s4s8x")
+_IPV6: Packed[tuple[int, bytes, bytes, bytes, int]] = Struct("=H2s4s16sI")
 # rdma-core infiniband/ib.h: P_Key, flow information, GID, service id and its mask in network byte order.
-_IB = Struct("=H2s4s16s8s8sQ")
+_IB: Packed[tuple[int, bytes, bytes, bytes, bytes, bytes, int]] = Struct("=H2s4s16s8s8sQ")
 
 #: Octets of each family's structure.
 LENGTHS = {socket.AF_INET: _IPV4.size, socket.AF_INET6: _IPV6.size, AF_IB: _IB.size}
@@ -70,8 +75,8 @@ def parse(data: bytes) -> SocketAddress:
         return SocketAddress(family, Address(normalise(host), int.from_bytes(port, "big")))
     _, _, _, packed, service, _, _ = _IB.unpack_from(data)
     # The service id's lowest 16 bits are the port (IBTA vol. 1 annex A11).
-    port = int.from_bytes(service[-2:], "big")
-    return SocketAddress(family, Address(normalise(str(IPv6Address(packed))), port))
+    number = int.from_bytes(service[-2:], "big")
+    return SocketAddress(family, Address(normalise(str(IPv6Address(packed))), number))
 
 
 def pack(address: Address, isIB: bool = False, portSpace: int = 0) -> bytes:

@@ -47,6 +47,7 @@ from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REJ, REP, REQ, SIDR_REP, SID
 
 if TYPE_CHECKING:
     from twisted_ib.hca.fabric.iwarp.iwarp import IWARPFabric
+    from twisted_ib.structs import Packed
 
 #: A request that finds no room in connection management is given to it again after so many seconds, as long
 #: as its initiator may wait for the Reply.
@@ -63,7 +64,7 @@ _SDP: Final = PortSpace.SDP.value
 _MTU_CODE: Final = MTU_CODES[limits.DATAGRAM_BYTES]
 #: Octets that are in TCP's send queue, not acknowledged (tcp(7)).
 _SIOCOUTQ: Final = termios.TIOCOUTQ
-_INT: Final = struct.Struct("=i")
+_INT: Final[Packed[tuple[int]]] = struct.Struct("=i")
 #: connect(2): nobody listens, or something on the way has said so.
 _REFUSED: Final = frozenset((errno.ECONNREFUSED, errno.ECONNRESET))
 

@@ -8,7 +8,7 @@ count and ACK timeout are the REQ's; the active side adds the target ACK delay o
 from __future__ import annotations
 
 from struct import Struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -19,6 +19,10 @@ from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.transport.parameters import ConnectionParameters
 from twisted_ib.hca.wire.opcodes import MTU_BYTES
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 #: The longest time from a CM message to its answer that is used as a round trip sample, in seconds.
 PACKET_ROUND_TRIP_SECONDS = 3.0
@@ -31,7 +35,7 @@ _PSN_BITS: Final = 24
 _LABEL_BITS: Final = 20
 _LONGEST_MTU: Final = max(MTU_BYTES)
 #: The queue pair number of a REQ, above the responder resources (Linux ibta_vol1_c12.h, table 106).
-_NUMBER: Final = Struct(">I")
+_NUMBER: Final[Packed[tuple[int]]] = Struct(">I")
 _NUMBER_OFFSET: Final = 32
 _PROPOSAL: Final = Struct(">IIBBd?")
 #: A REQ that is sent later than this after it was made, in seconds, is a retransmission.

@@ -24,13 +24,17 @@ import socket
 from collections import deque
 from contextlib import suppress
 from struct import Struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import HandshakeError, HCAError, PathLostError, PeerEndedError, RingError
 from twisted_ib.hca.fabric.shm.segment import Segment
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
 from twisted_ib.hca.host.handshake import HANDSHAKE_BYTES, Refuse, parse
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 #: Regions that one end of a path offers the other to map.
 OFFERED_SEGMENTS = 64
@@ -39,7 +43,7 @@ OFFERED_SEGMENTS_PER_DEVICE = 16384
 
 _OFFER, _WITHDRAW = 1, 2
 #: Kind, number, size.
-_MESSAGE = Struct(">B3xIQ")
+_MESSAGE: Packed[tuple[int, int, int]] = Struct(">B3xIQ")
 
 
 class SharedRegions:

@@ -26,19 +26,23 @@ import mmap
 import select
 import socket
 from struct import Struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import HandshakeError, PathLostError, RingError
 from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.shm.hotpaths import HostPath
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 #: SO_SNDBUF of a socket that carries records, in bytes; Linux doubles it for its bookkeeping (socket(7)).
 CARRIER_BUFFER = 256 * 1024
 
 ASK, NEWS = 1, 2
 #: length, word, flags, taken
-HEADER = Struct("<IIIQ")
+HEADER: Packed[tuple[int, int, int, int]] = Struct("<IIIQ")
 _START = HEADER.size
 _PACKET = _START + limits.INLINE_RECORD
 

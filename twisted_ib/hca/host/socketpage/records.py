@@ -12,9 +12,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from attrs import frozen
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 #: Bytes of each record.
 RECORD = 160
@@ -30,13 +35,15 @@ _VERSION = 1
 #: Kinds of records.
 LISTENER, CONNECTION, _TEXT = 1, 2, 3
 
-_CRC = struct.Struct("<I")
+_CRC: Packed[tuple[int]] = struct.Struct("<I")
 #: Magic, version, process id, program.
-_HEADER = struct.Struct("<4sHxxI128s")
+_HEADER: Packed[tuple[bytes, int, int, bytes]] = struct.Struct("<4sHxxI128s")
 #: As L{RowValues}, but with the ports before the hosts, and as long as a record without its CRC.
-_ROW = struct.Struct("<B4Hddd2H52s52s15x")
+_ROW: Packed[tuple[int, int, int, int, int, float, float, float, int, int, bytes, bytes]] = struct.Struct(
+    "<B4Hddd2H52s52s15x"
+)
 #: Kind, bytes.
-_SPOKEN = struct.Struct("<BB150s")
+_SPOKEN: Packed[tuple[int, int, bytes]] = struct.Struct("<BB150s")
 #: The longest text, in bytes; of a rule's place the end is kept.
 TEXT_BYTES = 150
 #: A time that is not known.

@@ -9,8 +9,7 @@ for more bytes than it could hold.
 
 from __future__ import annotations
 
-from struct import Struct
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import REFERENCE, SOLICITED
@@ -23,6 +22,10 @@ from twisted_ib.hca.services.operations.operation import Operation, WorkContext
 from twisted_ib.hca.wire import headers
 from twisted_ib.hca.wire.headers import INVALIDATE, RETH
 from twisted_ib.hca.wire.opcodes import SEVERAL
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 #: Messages of at least this many bytes may be pulled from shared memory; shorter ones are copied.
 PULL_LEAST = 16 * 1024
@@ -70,7 +73,7 @@ class IncomingMessage:
         raise NotImplementedError
 
     def finish(
-        self, work: WorkContext, receives: Receives, extra: Struct | None, value: int, solicited: bool
+        self, work: WorkContext, receives: Receives, extra: Packed[Any] | None, value: int, solicited: bool
     ) -> None:
         """
         Complete the receive, or notify the consumer.
@@ -101,7 +104,7 @@ class IncomingMessage:
         if not work.receiveCompletions.push(completion, solicited):
             work.completionLost()
 
-    def hand(self, queuePair: Any, extra: Struct | None, value: int, solicited: bool) -> None:
+    def hand(self, queuePair: Any, extra: Packed[Any] | None, value: int, solicited: bool) -> None:
         """
         Hand it to the consumer of a queue pair: the same parameters as of L{finish}.
         """
@@ -140,7 +143,7 @@ class MessageOperation(Operation):
     demands = False
     only: ClassVar[int]
     isHeaded = True
-    ending: Struct | None = None
+    ending: Packed[Any] | None = None
     ended = ""
     incoming: ClassVar[type[IncomingMessage]]
 

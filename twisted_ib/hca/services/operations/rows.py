@@ -8,8 +8,7 @@ L{twisted_ib.hca.wire.opcodes}.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from struct import Struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.queues.requests import SendOpcode
@@ -22,6 +21,10 @@ from twisted_ib.hca.services.operations.read import Read
 from twisted_ib.hca.services.operations.send import Send, SendImmediate, SendInvalidate
 from twisted_ib.hca.services.operations.write import Write, WriteImmediate
 from twisted_ib.hca.wire.opcodes import OPCODES, UNRELIABLE, Kind
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 OPERATIONS: tuple[type[Any], ...] = (
     Send,
@@ -55,7 +58,7 @@ _INCOMING: Mapping[Kind, type[IncomingMessage]] = {
 }
 #: Opcode of a part of a message -> the responder's half; whether it begins the message, and ends it; the
 #: layout of the header that ends it, if there is one.
-PARTS_OF: Mapping[int, tuple[type[IncomingMessage], bool, bool, Struct | None]] = {
+PARTS_OF: Mapping[int, tuple[type[IncomingMessage], bool, bool, Packed[Any] | None]] = {
     code: (_INCOMING[row.kind], row.begins, row.ends, row.ending)
     for code, row in OPCODES.items()
     if code < UNRELIABLE and row.kind in _INCOMING

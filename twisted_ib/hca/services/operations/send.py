@@ -4,8 +4,7 @@ SEND: alone, with immediate data, and with a key to invalidate.
 
 from __future__ import annotations
 
-from struct import Struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError
@@ -31,6 +30,10 @@ from twisted_ib.hca.queues.scatter import AT_ONCE, locate, scatter, store
 from twisted_ib.hca.services.operations.message import IncomingMessage, MessageOperation
 from twisted_ib.hca.services.operations.operation import RELIABLE, Refused, WorkContext
 from twisted_ib.hca.wire.headers import IMMEDIATE, INVALIDATE
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 _SIGNALED_FLAG = int(SendFlags.SIGNALED)
 _SUCCESS = WCStatus.SUCCESS
@@ -105,7 +108,7 @@ class IncomingSend(IncomingMessage):
                 raise Refused(NAK_REMOTE_OPERATIONAL, WCStatus.LOC_PROT_ERR) from None
         self.done = done + count
 
-    def hand(self, queuePair: Any, extra: Struct | None, value: int, solicited: bool) -> None:
+    def hand(self, queuePair: Any, extra: Packed[Any] | None, value: int, solicited: bool) -> None:
         """
         See L{IncomingMessage.hand}.
         """

@@ -4,8 +4,7 @@ RDMA WRITE: alone, and with immediate data.
 
 from __future__ import annotations
 
-from struct import Struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import MemoryAccessError
 from twisted_ib.hca.base.operation import (
@@ -22,6 +21,9 @@ from twisted_ib.hca.queues.scatter import AT_ONCE, store
 from twisted_ib.hca.services.operations.message import IncomingMessage, MessageOperation
 from twisted_ib.hca.services.operations.operation import Refused, WorkContext, checkRemote
 from twisted_ib.hca.wire.headers import IMMEDIATE, RETH
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
 
 
 class IncomingWrite(IncomingMessage):
@@ -71,7 +73,7 @@ class IncomingWrite(IncomingMessage):
                 store(view, offset, source, self.address + done + count)
         self.done = done + count
 
-    def hand(self, queuePair: Any, extra: Struct | None, value: int, solicited: bool) -> None:
+    def hand(self, queuePair: Any, extra: Packed[Any] | None, value: int, solicited: bool) -> None:
         """
         See L{IncomingMessage.hand}.
         """

@@ -5,11 +5,14 @@ MRA and REJ, which may answer a REQ, REP or LAP.
 from __future__ import annotations
 
 from struct import Struct
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
 from twisted_ib.hca.wire.cm.layout import Buffer, CMMessage, infoFits, reservedMask
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
 
 
 @attrs.define
@@ -24,7 +27,7 @@ class MRA(CMMessage):
     # Linux ibta_vol1_c12.h, table 107.
     attribute: ClassVar[int] = 0x0011
     privateDataBytes: ClassVar[int] = 222
-    _layout: ClassVar[Struct] = Struct(">IIBB222s")
+    _layout: ClassVar[Packed[tuple[int, int, int, int, bytes]]] = Struct(">IIBB222s")
     _fixedBytes: ClassVar[int] = 10
     _reservedMask: ClassVar[int] = reservedMask((8, 0x3F), (9, 0x07), (10, 0))
 
@@ -71,7 +74,7 @@ class REJ(CMMessage):
     # Linux ibta_vol1_c12.h, table 108.
     attribute: ClassVar[int] = 0x0012
     privateDataBytes: ClassVar[int] = 148
-    _layout: ClassVar[Struct] = Struct(">IIBBH72s148s")
+    _layout: ClassVar[Packed[tuple[int, int, int, int, int, bytes, bytes]]] = Struct(">IIBBH72s148s")
     _fixedBytes: ClassVar[int] = 10
     _reservedMask: ClassVar[int] = reservedMask((8, 0x3F), (9, 0x01), (10, 0))
 

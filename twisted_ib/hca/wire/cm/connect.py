@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as structError
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
@@ -15,6 +15,9 @@ from twisted_ib.hca.wire.cm.answers import MRA, REJ
 from twisted_ib.hca.wire.cm.layout import BODY_BYTES, Buffer, CMMessage, fits, notWhole, reservedMask
 from twisted_ib.hca.wire.cm.path import APR, LAP, NO_PATH, packPath, parsePath
 from twisted_ib.hca.wire.cm.sidr import SIDR_REP, SIDR_REQ
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
 
 
 @attrs.define
@@ -31,7 +34,9 @@ class REQ(CMMessage):
     # Linux ibta_vol1_c12.h, table 106.
     attribute: ClassVar[int] = 0x0010
     privateDataBytes: ClassVar[int] = 92
-    _layout: ClassVar[Struct] = Struct(">IIQQIIIIIIHBB44s44s92s")
+    _layout: ClassVar[
+        Packed[tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, bytes, bytes, bytes]]
+    ] = Struct(">IIQQIIIIIIHBB44s44s92s")
     _fixedBytes: ClassVar[int] = 140
     _reservedMask: ClassVar[int] = reservedMask(
         *((4, 0xFF), (24, 0xFF), (25, 0xFF), (26, 0xFF), (27, 0xFF)),
@@ -196,7 +201,9 @@ class REP(CMMessage):
     # Linux ibta_vol1_c12.h, table 110.
     attribute: ClassVar[int] = 0x0013
     privateDataBytes: ClassVar[int] = 196
-    _layout: ClassVar[Struct] = Struct(">IIIIIIBBBBQ196s")
+    _layout: ClassVar[Packed[tuple[int, int, int, int, int, int, int, int, int, int, int, bytes]]] = Struct(
+        ">IIIIIIBBBBQ196s"
+    )
     _fixedBytes: ClassVar[int] = 28
     _reservedMask: ClassVar[int] = reservedMask((27, 0x0F), (28, 0))
 
@@ -299,7 +306,7 @@ class RTU(CMMessage):
     # Linux ibta_vol1_c12.h, table 111.
     attribute: ClassVar[int] = 0x0014
     privateDataBytes: ClassVar[int] = 224
-    _layout: ClassVar[Struct] = Struct(">II224s")
+    _layout: ClassVar[Packed[tuple[int, int, bytes]]] = Struct(">II224s")
 
     localCommunicationID: int = 0
     remoteCommunicationID: int = 0
@@ -343,7 +350,7 @@ class DREQ(CMMessage):
     # Linux ibta_vol1_c12.h, table 112.
     attribute: ClassVar[int] = 0x0015
     privateDataBytes: ClassVar[int] = 220
-    _layout: ClassVar[Struct] = Struct(">III220s")
+    _layout: ClassVar[Packed[tuple[int, int, int, bytes]]] = Struct(">III220s")
     _fixedBytes: ClassVar[int] = 12
     _reservedMask: ClassVar[int] = reservedMask((11, 0xFF), (12, 0))
 

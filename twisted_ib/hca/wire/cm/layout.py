@@ -4,11 +4,16 @@ The common base of the messages of L{twisted_ib.hca.wire.cm}.
 
 from __future__ import annotations
 
-from struct import Struct
 from struct import error as structError
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from twisted_ib.errors import WireError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from twisted_ib.structs import Packed
+
 
 # IBTA vol. 1 13.4: a MAD of 256 octets less its common header of 24.
 BODY_BYTES = 232
@@ -61,7 +66,7 @@ class CMMessage:
     privateData: bytes
     attribute: ClassVar[int] = 0
     privateDataBytes: ClassVar[int] = 0
-    _layout: ClassVar[Struct]
+    _layout: ClassVar[Packed[Any]]
     _reservedMask: ClassVar[int] = 0
     _fixedBytes: ClassVar[int] = 0
 
@@ -75,7 +80,7 @@ class CMMessage:
         raise NotImplementedError
 
     @classmethod
-    def parse(cls, buffer: Buffer, start: int, stop: int) -> CMMessage:
+    def parse(cls, buffer: Buffer, start: int, stop: int) -> Self:
         """
         Parse a message.
 
@@ -97,7 +102,7 @@ class CMMessage:
         return self.pack()[: BODY_BYTES - self.privateDataBytes + len(self.privateData)]
 
     @classmethod
-    def parseExact(cls, buffer: Buffer, start: int, stop: int) -> Any:
+    def parseExact(cls, buffer: Buffer, start: int, stop: int) -> Self:
         """
         Parse what L{packExact} gives.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from functools import lru_cache
 from struct import Struct
 from struct import error as structError
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
@@ -15,11 +15,15 @@ from twisted_ib import limits
 from twisted_ib.hca.connection.path import ANY_PATH, GID_BYTES, PathRecord
 from twisted_ib.hca.wire.cm.layout import Buffer, CMMessage, fits, infoFits, reservedMask
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 PATH_BYTES = 44
 NO_PATH = bytes(PATH_BYTES)
 
 
-_PATH = Struct(">HH16s16sIBBBB")
+_PATH: Packed[tuple[int, int, bytes, bytes, int, int, int, int, int]] = Struct(">HH16s16sIBBBB")
 # Connections between the same two ports share one path, so the latest are cached, packed and parsed.
 _remember = lru_cache(maxsize=limits.ADDRESSES_REMEMBERED)
 
@@ -90,7 +94,9 @@ class LAP(CMMessage):
     # the flow label at octet 59.
     attribute: ClassVar[int] = 0x0019
     privateDataBytes: ClassVar[int] = 168
-    _layout: ClassVar[Struct] = Struct(">IIIIIHH16s16sIBBBB168s")
+    _layout: ClassVar[
+        Packed[tuple[int, int, int, int, int, int, int, bytes, bytes, int, int, int, int, int, bytes]]
+    ] = Struct(">IIIIIHH16s16sIBBBB168s")
     _fixedBytes: ClassVar[int] = 64
     _reservedMask: ClassVar[int] = reservedMask(
         *((octet, 0xFF) for octet in (8, 9, 10, 11, 16, 17, 18, 19)),
@@ -168,7 +174,7 @@ class APR(CMMessage):
     # Linux ibta_vol1_c12.h, table 116.
     attribute: ClassVar[int] = 0x001A
     privateDataBytes: ClassVar[int] = 148
-    _layout: ClassVar[Struct] = Struct(">IIBBH72s148s")
+    _layout: ClassVar[Packed[tuple[int, int, int, int, int, bytes, bytes]]] = Struct(">IIBBH72s148s")
     _fixedBytes: ClassVar[int] = 12
     _reservedMask: ClassVar[int] = reservedMask((10, 0xFF), (11, 0xFF), (12, 0))
 

@@ -5,11 +5,14 @@ SIDR_REQ and SIDR_REP: service id resolution for datagram services (IBTA vol. 1 
 from __future__ import annotations
 
 from struct import Struct
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
 from twisted_ib.hca.wire.cm.layout import Buffer, CMMessage, fits, infoFits, reservedMask
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
 
 
 @attrs.define
@@ -21,7 +24,7 @@ class SIDR_REQ(CMMessage):
     # Linux ibta_vol1_c12.h, table 119.
     attribute: ClassVar[int] = 0x0017
     privateDataBytes: ClassVar[int] = 216
-    _layout: ClassVar[Struct] = Struct(">IHHQ216s")
+    _layout: ClassVar[Packed[tuple[int, int, int, int, bytes]]] = Struct(">IHHQ216s")
     _fixedBytes: ClassVar[int] = 8
     _reservedMask: ClassVar[int] = reservedMask((6, 0xFF), (7, 0xFF), (8, 0))
 
@@ -61,7 +64,9 @@ class SIDR_REP(CMMessage):
     # out.
     attribute: ClassVar[int] = 0x0018
     privateDataBytes: ClassVar[int] = 136
-    _layout: ClassVar[Struct] = Struct(">IBBHIQI72s136s")
+    _layout: ClassVar[Packed[tuple[int, int, int, int, int, int, int, bytes, bytes]]] = Struct(
+        ">IBBHIQI72s136s"
+    )
 
     requestID: int = 0
     status: int = 0

@@ -8,7 +8,11 @@ unknown one, has all 232 octets for its attribute.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 # Management classes (Linux ib_mad.h IB_MGMT_CLASS_*)
 SUBNET: Final = 0x01
@@ -43,7 +47,7 @@ FIRST: Final = 2
 LAST: Final = 4
 
 #: RMPP version, type, response time and flags, status, segment number, payload length or new window last.
-_TRANSFER: Final = Struct(">BBBBII")
+_TRANSFER: Final[Packed[tuple[int, int, int, int, int, int]]] = Struct(">BBBBII")
 
 
 class RMPPHeader(NamedTuple):
@@ -261,10 +265,10 @@ class KeyedHeader(NamedTuple):
         return cls(*_KEYED.unpack(before))
 
 
-_SUBNET: Final = Struct(">Q32s")
-_DIRECTED: Final = Struct(">QHH28s")
-_ADMINISTRATION: Final = Struct(">QHHQ")
-_KEYED: Final = Struct(">Q32s")
+_SUBNET: Final[Packed[tuple[int, bytes]]] = Struct(">Q32s")
+_DIRECTED: Final[Packed[tuple[int, int, int, bytes]]] = Struct(">QHH28s")
+_ADMINISTRATION: Final[Packed[tuple[int, int, int, int]]] = Struct(">QHHQ")
+_KEYED: Final[Packed[tuple[int, bytes]]] = Struct(">Q32s")
 
 ClassHeader = (
     SubnetHeader | DirectedHeader | AdministrationHeader | OrganizationHeader | SegmentedHeader | KeyedHeader

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as structError
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
@@ -17,9 +17,13 @@ from twisted_ib.errors import HeaderError, LengthError
 from twisted_ib.hca.wire.cm import AnyMessage, byAttribute
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION, ClassHeader, classHeader
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 #: IBTA vol. 1 13.4.3: base version, class, class version, method; status, class specific; transaction id;
 #: attribute id, reserved, attribute modifier.
-HEADER: Final = Struct(">BBBBHHQHHI")
+HEADER: Final[Packed[tuple[int, int, int, int, int, int, int, int, int, int]]] = Struct(">BBBBHHQHHI")
 
 HEADER_BYTES: Final = HEADER.size
 #: Offsets of the class, which the version follows, of the method and of the status.

@@ -6,7 +6,7 @@ others about its own datagrams.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
@@ -27,13 +27,17 @@ from twisted_ib.ipoib.protocol.ip import (
 from twisted_ib.ipoib.protocol.stack.packets import FRAGMENT, IPPacket
 from twisted_ib.ipoib.protocol.stack.udp import UDP
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 #: Type and code of messages, by the version of IP.
 ECHO_REQUEST: Final = {4: (8, 0), 6: (128, 0)}
 ECHO_REPLY: Final = {4: (0, 0), 6: (129, 0)}
 #: By the version: the protocol's number.
 PROTOCOL: Final = {4: ICMP, 6: ICMPV6}
 
-_PORTS: Final = Struct("!HH")
+_PORTS: Final[Packed[tuple[int, int]]] = Struct("!HH")
 #: The types of IPv4's errors; those of IPv6 are below 128.
 _ERRORS_IPV4: Final = frozenset((3, 4, 5, 11, 12))
 

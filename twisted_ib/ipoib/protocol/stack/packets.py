@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
@@ -29,6 +29,10 @@ from twisted_ib.ipoib.protocol.ip import (
 from twisted_ib.ipoib.protocol.routes import LIMITED_BROADCAST
 from twisted_ib.ipoib.protocol.wire import IPV4_HEADER, IPV6_HEADER
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 #: Of an IPv6 Fragment header (RFC 8200 section 4.5).
 _MORE_FRAGMENTS_IPV6: Final = 1
 
@@ -37,7 +41,7 @@ _HOP_BY_HOP, _ROUTING, _DESTINATION_OPTIONS = 0, 43, 60
 #: Extension headers of one packet that are read (Linux C{net/ipv6/exthdrs_core.c} has no bound).
 _EXTENSION_HEADERS: Final = 8
 
-_FRAGMENT_HEADER: Final = Struct("!BBHI")
+_FRAGMENT_HEADER: Final[Packed[tuple[int, int, int, int]]] = Struct("!BBHI")
 
 
 @frozen

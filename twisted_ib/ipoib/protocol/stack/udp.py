@@ -8,7 +8,7 @@ A flow is one pair of addresses and ports.  What all its frames have in common i
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
@@ -17,6 +17,10 @@ from twisted_ib.ipoib.protocol.ip import DONT_FRAGMENT, IPV4_BYTES, IPV6_BYTES, 
 from twisted_ib.ipoib.protocol.stack.packets import IPPacket
 from twisted_ib.ipoib.protocol.wire import IPV4_HEADER, IPV6_HEADER
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 #: The protocol number, for both versions of IP.
 UDP: Final = 17
 UDP_HEADER_BYTES: Final = 8
@@ -24,12 +28,12 @@ UDP_HEADER_BYTES: Final = 8
 LONGEST_IPV4: Final = 65535 - IPV4_BYTES - UDP_HEADER_BYTES
 LONGEST_IPV6: Final = 65535 - UDP_HEADER_BYTES
 
-_HEADER: Final = Struct("!HHHH")
-_PORTS: Final = Struct("!HH")
+_HEADER: Final[Packed[tuple[int, int, int, int]]] = Struct("!HHHH")
+_PORTS: Final[Packed[tuple[int, int]]] = Struct("!HH")
 #: Of an IPv4 header: identification, flags and fragment offset, time to live, protocol.
-_TIME_TO_LIVE: Final = Struct("!HHBB")
-_FRAME_IPV4: Final = Struct("!6sH6sH12sHH")
-_FRAME_IPV6: Final = Struct("!8sH38sHH")
+_TIME_TO_LIVE: Final[Packed[tuple[int, int, int, int]]] = Struct("!HHBB")
+_FRAME_IPV4: Final[Packed[tuple[bytes, int, bytes, int, bytes, int, int]]] = Struct("!6sH6sH12sHH")
+_FRAME_IPV6: Final[Packed[tuple[bytes, int, bytes, int, int]]] = Struct("!8sH38sHH")
 
 
 class IPv4Flow:

@@ -14,10 +14,15 @@ from __future__ import annotations
 from collections import deque
 from enum import IntEnum, IntFlag
 from struct import Struct
+from typing import TYPE_CHECKING
 
 import attrs
 
 from twisted_ib.errors import WireError
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 #: Work requests of each direction, and octets of each buffer: the defaults of librdmacm.  Programs change the
 #: buffers by options.
@@ -44,7 +49,7 @@ _ADDRESS_MASK = (1 << 64) - 1
 
 # Version, flags, credits; entries of the I/O map; address, key and length of the target list and of the first
 # half of the receive buffer.
-_GREETING = Struct("!BBH3xBQIIQII")
+_GREETING: Packed[tuple[int, int, int, int, int, int, int, int, int, int]] = Struct("!BBH3xBQIIQII")
 #: Octets of the greeting in private data.
 GREETING_BYTES = _GREETING.size
 #: A flag of the greeting: the host is big endian, and so is what it writes into a target list.

@@ -14,20 +14,24 @@ from __future__ import annotations
 
 from enum import IntEnum
 from struct import Struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from attrs import frozen
 
 from twisted_ib.errors import HeaderError, LengthError
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 #: Control word, STag, tagged offset.
-TAGGED: Final = Struct(">HIQ")
+TAGGED: Final[Packed[tuple[int, int, int]]] = Struct(">HIQ")
 #: Control word, the 32 bits that belong to RDMAP (an STag to invalidate), queue number, message sequence
 #: number, message offset.
-UNTAGGED: Final = Struct(">HIIII")
+UNTAGGED: Final[Packed[tuple[int, int, int, int, int]]] = Struct(">HIIII")
 #: Data sink STag and tagged offset, size, data source STag and tagged offset; behind L{UNTAGGED}.
-READ_REQUEST: Final = Struct(">IQIIQ")
-CONTROL: Final = Struct(">H")
+READ_REQUEST: Final[Packed[tuple[int, int, int, int, int]]] = Struct(">IQIIQ")
+CONTROL: Final[Packed[tuple[int]]] = Struct(">H")
 
 # The control word: DDP's octet above RDMAP's.
 TAGGED_BIT: Final = 0x8000
@@ -53,6 +57,8 @@ SEQUENCE_MASK: Final = 0xFFFFFFFF
 OFFSET_END: Final = 1 << 64
 
 Buffer = bytes | bytearray | memoryview
+#: The fields of a header, the control word first.
+F = TypeVar("F", bound=tuple[int, ...])
 
 
 class Opcode(IntEnum):
@@ -83,7 +89,7 @@ def control(opcode: int, isTagged: bool, isLast: bool) -> int:
     return _VERSIONS | opcode | (TAGGED_BIT if isTagged else 0) | (LAST_BIT if isLast else 0)
 
 
-def _parse(layout: Struct, isTagged: bool, buffer: Buffer, start: int, stop: int) -> tuple[Any, ...]:
+def _parse(layout: Packed[F], isTagged: bool, buffer: Buffer, start: int, stop: int) -> F:
     if stop - start < layout.size:
         raise LengthError(f"a DDP header has {layout.size} octets, not {stop - start}")
     fields = layout.unpack_from(buffer, start)

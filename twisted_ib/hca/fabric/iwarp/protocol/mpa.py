@@ -11,11 +11,15 @@ import struct
 from collections.abc import Callable
 from enum import IntEnum
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
 from twisted_ib.errors import HeaderError, LengthError
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 MPA_KEY_REQUEST: Final = b"MPA ID Req Frame"
 MPA_KEY_REPLY: Final = b"MPA ID Rep Frame"
@@ -34,8 +38,8 @@ NOT_NEGOTIATED: Final = 0x3FFF
 MAX_DEPTH: Final = NOT_NEGOTIATED - 1
 
 # Flags, revision, length of the private data; IRD and its flags, ORD and its flags.
-_FIXED: Final = struct.Struct(">BBH")
-_DEPTHS: Final = struct.Struct(">HH")
+_FIXED: Final[Packed[tuple[int, int, int]]] = struct.Struct(">BBH")
+_DEPTHS: Final[Packed[tuple[int, int]]] = struct.Struct(">HH")
 _MARKERS, _CRC, _REJECTED, _ENHANCED = 0x80, 0x40, 0x20, 0x10
 #: Linux iwarp.h MPA_RR_FLAG_GSO_EXP, a reserved bit of RFC 5044. siw ignores it, but copies it to its Reply.
 _LARGE_FPDUS = 0x08

@@ -14,10 +14,14 @@ Both classes are on the path of each message: they make no object for it.
 from __future__ import annotations
 
 import struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib.errors import WireError
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import MPAErrorCode, crc32c
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
 
 #: The longest ULPDU.
 MAX_ULPDU: Final = 65535
@@ -31,9 +35,9 @@ _MARKER_DISTANCE: Final = 512
 _MARKER_BYTES: Final = 4
 _BETWEEN_MARKERS: Final = 508
 
-_LENGTH: Final = struct.Struct(">H")
-_CRC: Final = struct.Struct("<I")
-_MARKER: Final = struct.Struct(">xxH")
+_LENGTH: Final[Packed[tuple[int]]] = struct.Struct(">H")
+_CRC: Final[Packed[tuple[int]]] = struct.Struct("<I")
+_MARKER: Final[Packed[tuple[int]]] = struct.Struct(">xxH")
 _packLength = _LENGTH.pack
 _packCRC = _CRC.pack
 _packMarker = _MARKER.pack

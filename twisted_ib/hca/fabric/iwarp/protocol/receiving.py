@@ -13,7 +13,7 @@ siw places Writes so, too.  Hence a Write may come between the segments of a Sen
 from __future__ import annotations
 
 from struct import Struct
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import (
@@ -67,6 +67,10 @@ from twisted_ib.hca.fabric.iwarp.protocol.terminate import (
 )
 from twisted_ib.hca.wire.headers import INVALIDATE, RETH
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 _unpackTagged = TAGGED.unpack_from
 _unpackUntagged = UNTAGGED.unpack_from
 _packRETH = RETH.pack_into
@@ -74,7 +78,7 @@ _TAGGED_BYTES: Final = TAGGED.size
 _UNTAGGED_BYTES: Final = UNTAGGED.size
 _REQUEST_BYTES: Final = UNTAGGED.size + ddp.READ_REQUEST.size
 #: The two octets of MPA before the ULPDU, and the tagged header: as many as a RETH has.
-_FRAMED_TAGGED: Final = Struct(">HHIQ")
+_FRAMED_TAGGED: Final[Packed[tuple[int, int, int, int]]] = Struct(">HHIQ")
 _LENGTH_BYTES: Final = 2
 _TAGGED_OCTET: Final = TAGGED_BIT >> 8
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from enum import Enum
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
@@ -32,9 +32,13 @@ from twisted_ib.hca.fabric.iwarp.protocol.ddp import (
     Opcode,
 )
 
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+
 #: Layer and type (4 bits each), code, flags; 13 reserved bits.
-_CONTROL: Final = Struct(">BBH")
-_LENGTH: Final = Struct(">H")
+_CONTROL: Final[Packed[tuple[int, int, int]]] = Struct(">BBH")
+_LENGTH: Final[Packed[tuple[int]]] = Struct(">H")
 _LONGEST: Final = 0xFFFF
 #: The flags: the segment's length is valid, its DDP header follows, its Read Request header follows.
 _HAS_LENGTH: Final = 0x8000
