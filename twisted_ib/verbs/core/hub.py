@@ -384,7 +384,7 @@ class Hub:
             with self:
                 if sleeper is not None:
                     self._sleepers.discard(sleeper)
-                # The doorbells that the others sleep on are disarmed, and this thread does not drive any more.
+                # The doorbells that the others sleep on are disarmed, and this thread drives no more.
                 if not self._armed:
                     self._wakeSleepers()
             if sleeper is not None:
