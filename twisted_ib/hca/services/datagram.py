@@ -37,7 +37,7 @@ from twisted_ib.hca.wire.grh import DETH_BYTES, GRH_BYTES
 from twisted_ib.hca.wire.headers import IMMEDIATE
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.base.interfaces import IPeerPath
+    from twisted_ib.hca.base.interfaces import DatagramPath
     from twisted_ib.hca.services.work import WorkQueues
 
 _SIGNALED = int(SendFlags.SIGNALED)
@@ -253,7 +253,7 @@ class DatagramResponder:
         """
         return 0
 
-    def received(self, path: IPeerPath, opcode: int, buffer: Any, start: int, stop: int) -> None:
+    def received(self, path: DatagramPath, opcode: int, buffer: Any, start: int, stop: int) -> None:
         """
         A record came for this queue pair, or for a multicast group that it is attached to.
 
@@ -270,7 +270,7 @@ class DatagramResponder:
             path.fabric.count(fault)
 
     def _take(
-        self, work: WorkQueues, path: IPeerPath, opcode: int, buffer: Any, start: int, stop: int
+        self, work: WorkQueues, path: DatagramPath, opcode: int, buffer: Any, start: int, stop: int
     ) -> str:
         # Returns the counter of the reason it is dropped for, or "".  The headers are copied once,
         # as they may lie in shared memory, where the peer could change them between check and use.

@@ -17,7 +17,7 @@ from twisted_ib.hca.wire.grh import DETH_BYTES, isMulticast
 from twisted_ib.hca.wire.headers import IMMEDIATE
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.base.interfaces import IPeerPath
+    from twisted_ib.hca.base.interfaces import DatagramPath, IPeerPath
     from twisted_ib.hca.device.addressing.fabric import IResolvingDevice
     from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
 
@@ -75,7 +75,7 @@ class Resolution:
         """
         raise NotImplementedError
 
-    def gidOf(self, path: IPeerPath) -> int:
+    def gidOf(self, path: DatagramPath) -> int:
         """
         @param path: one for connections.
         @return: the GID of the peer's port.
@@ -83,7 +83,7 @@ class Resolution:
         gid: int = path.peer.gid
         return gid
 
-    def lidOf(self, path: IPeerPath) -> int:
+    def lidOf(self, path: DatagramPath) -> int:
         """
         @param path: one for connections.
         @return: the LID of the peer's port; 0 where there are none.
@@ -118,7 +118,7 @@ class Resolution:
         Forget a path.
         """
 
-    def isProven(self, path: IPeerPath) -> bool:
+    def isProven(self, path: DatagramPath) -> bool:
         """
         Whether the peer of a path is the one that its datagrams name.
         """
@@ -146,7 +146,7 @@ class Resolution:
 
     def datagramReceived(
         self,
-        path: IPeerPath,
+        path: DatagramPath,
         opcode: int,
         number: int,
         buffer: Any,
