@@ -376,6 +376,16 @@ class IRDMARegion(Interface):
         and the connection with it (IBTA vol. 1 9.7.5.2).  The bytes stay, for holders of C{view}.
         """
 
+    def __enter__() -> IRDMARegion:
+        """
+        @return: itself.
+        """
+
+    def __exit__(*reason: object) -> None:
+        """
+        Close it.
+        """
+
 
 class IRDMAWindow(Interface):
     """
@@ -391,6 +401,16 @@ class IRDMAWindow(Interface):
         """
         Revoke the access: from now on an access of the peer with this key fails (C{REM_ACCESS_ERR}), and the
         connection with it.  The region and its other windows are unaffected.
+        """
+
+    def __enter__() -> IRDMAWindow:
+        """
+        @return: itself.
+        """
+
+    def __exit__(*reason: object) -> None:
+        """
+        Revoke it.
         """
 
 

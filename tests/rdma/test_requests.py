@@ -24,7 +24,7 @@ from twisted_ib.errors import (
 )
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCStatus
-from twisted_ib.interfaces import IRDMARegion
+from twisted_ib.interfaces import IRDMARegion, IRDMAWindow
 from twisted_ib.rdma import transport as transports
 
 #: What a connection without requests has.
@@ -528,6 +528,14 @@ class RegionTests(RequestTestCase):
         A region provides what it says.
         """
         verifyObject(IRDMARegion, self.region)
+
+    def test_contextManagers(self) -> None:
+        """
+        The interfaces of regions and of windows say that they are context managers.
+        """
+        for interface in (IRDMARegion, IRDMAWindow):
+            self.assertIn("__enter__", interface.names())
+            self.assertIn("__exit__", interface.names())
 
     def test_allocated(self) -> None:
         """

@@ -123,7 +123,7 @@ class StreamSocket(ConnectionHandle):
 
     lost: Failure | None = None
     taken = False
-    stream: Any
+    stream: ServerStream | ClientStream
 
     def __init__(self, connected: Callable[[StreamSocket], object]) -> None:
         """

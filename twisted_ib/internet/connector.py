@@ -10,7 +10,7 @@ The steps after the REP are the transport's.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet import error
 from twisted.internet.defer import Deferred
@@ -29,6 +29,10 @@ from twisted_ib.internet.batchedcalls import BatchedCalls, batchedCallsOf
 from twisted_ib.internet.channel import DeviceChannel, channelFor
 from twisted_ib.internet.localports import NUMBER_TAKEN
 from twisted_ib.internet.resolution import Destination, literalOf, resolve
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.connection.interfaces import IConnection
+
 
 #: Rounds of REQs, about eight seconds each, before a connect without a timeout gives up: about as long as
 #: Linux repeats a SYN (tcp_syn_retries 6, 127 s; tcp_timer.c).  RFC 9293 section 3.8.3 asks for 3 minutes at
@@ -260,7 +264,7 @@ class Attempt:
 
     # -- events of the CM
 
-    def replied(self, connection: Any, reply: ConnectReply) -> None:
+    def replied(self, connection: IConnection, reply: ConnectReply) -> None:
         """
         The passive side sent a REP: check its answer, send RTU.
         """
@@ -285,7 +289,7 @@ class Attempt:
         )
         self._succeed(channel, transport)
 
-    def rejected(self, connection: Any, rejection: Rejection) -> None:
+    def rejected(self, connection: IConnection, rejection: Rejection) -> None:
         """
         The passive side sent a REJ.
         """
@@ -312,7 +316,7 @@ class Attempt:
         self._numbers += 1
         return not self._connector.bound[1] and self._numbers < limits.PORT_ATTEMPTS
 
-    def unreachable(self, connection: Any) -> None:
+    def unreachable(self, connection: IConnection) -> None:
         """
         All retransmissions of the REQ are unanswered: begin another round.
         """

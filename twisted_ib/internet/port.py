@@ -42,6 +42,7 @@ from twisted_ib.internet.logcontext import callInContext, upcalls
 if TYPE_CHECKING:
     from twisted.internet.interfaces import Binding
 
+    from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.hca.device.device import Device
 
 #: The only name that is resolved; a TCP socket would resolve any, and block.
@@ -199,7 +200,7 @@ class Port(base.BasePort):
 
     # -- requests
 
-    def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
+    def connectionRequested(self, connection: IConnection, request: ConnectRequest) -> None:
         """
         A REQ came for this port.
         """
@@ -249,7 +250,7 @@ class Port(base.BasePort):
         if (peer != here or device.traits.hasAddress) and not device.isPeers(path, peer):
             raise WireError(f"a REQ has {peer}, which is no address of who sent it")
 
-    def requestWithdrawn(self, connection: Any) -> None:
+    def requestWithdrawn(self, connection: IConnection) -> None:
         """
         The peer gave up before it was accepted.
         """
@@ -277,7 +278,7 @@ class Port(base.BasePort):
             self._acceptLogged(connection, request, greeting, self.handshake.addresses(greeting))
 
     def _acceptLogged(
-        self, connection: Any, request: ConnectRequest, greeting: Any, ends: tuple[str, str]
+        self, connection: IConnection, request: ConnectRequest, greeting: Any, ends: tuple[str, str]
     ) -> None:
         upcalls.current = self
         try:
@@ -291,7 +292,7 @@ class Port(base.BasePort):
             upcalls.current = None
 
     def _accept(
-        self, connection: Any, request: ConnectRequest, greeting: Any, mine: str, theirs: str
+        self, connection: IConnection, request: ConnectRequest, greeting: Any, mine: str, theirs: str
     ) -> None:
         channel = self._channel
         assert channel is not None

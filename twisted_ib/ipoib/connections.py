@@ -21,6 +21,7 @@ from twisted_ib.hca.queues.consumers import IConsumer
 from twisted_ib.ipoib.protocol.wire import serviceID
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.hca.device.device import Device
     from twisted_ib.ipoib.protocol.interfaces import IMachine
 
@@ -276,7 +277,7 @@ class Connections:
         made.begin(gid)
         return made
 
-    def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
+    def connectionRequested(self, connection: IConnection, request: ConnectRequest) -> None:
         """
         See L{IServiceListener}.
         """

@@ -24,6 +24,8 @@ from twisted_ib.ipoib.tun import Tun
 if TYPE_CHECKING:
     from twisted.internet.base import ReactorBase
 
+    from twisted_ib.ipoib.interface import IPoIBInterface
+
 
 #: The longest IP packet (RFC 791, 8200), without jumbograms.
 PACKET_BYTES = 65535
@@ -45,7 +47,7 @@ class Forwarder:
         self,
         reactor: ReactorBase,
         tun: Tun,
-        interface: Any,
+        interface: IPoIBInterface,
         failed: Callable[[BaseException], object],
         isAlone: bool = False,
     ) -> None:

@@ -39,6 +39,7 @@ from twisted_ib.ipoib.resolver import interfaceFor
 if TYPE_CHECKING:
     from twisted.internet.base import ReactorBase
 
+    from twisted_ib.ipoib.interface import IPoIBInterface
     from twisted_ib.structs import Packed
 
 
@@ -72,7 +73,7 @@ class IPStack:
     @ivar counters: the interface's.
     """
 
-    def __init__(self, interface: Any, reactor: ReactorBase) -> None:
+    def __init__(self, interface: IPoIBInterface, reactor: ReactorBase) -> None:
         """
         Become the interface's consumer.
         """

@@ -32,6 +32,7 @@ from twisted_ib.rdma.port import checkMessageSize, checkPrivateData
 from twisted_ib.rdma.successor import FormerTransport, Keeper, SwitchedTransport, become, hasSwitched, tell
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.internet.channel import DeviceChannel
 
 #: Seconds after which a switch fails, unless it is told otherwise.
@@ -194,7 +195,7 @@ class Switch(ABC):
         request.serviceID = serviceID or request.serviceID
         self._connection = channel.device.sendRequest(path, request, self, channel.now())
 
-    def replied(self, connection: Any, reply: Any) -> None:
+    def replied(self, connection: IConnection, reply: Any) -> None:
         """
         Active: the REP came.
         """
@@ -210,7 +211,7 @@ class Switch(ABC):
         connection.ready(channel.now())
         self.succeed()
 
-    def rejected(self, connection: Any, rejection: Any) -> None:
+    def rejected(self, connection: IConnection, rejection: Any) -> None:
         """
         Active: a REJ came.
         """
@@ -218,7 +219,7 @@ class Switch(ABC):
             self._connection = None
             self.failed(str(failures.rejected(f"{self.peer.host}", rejection.reason)))
 
-    def unreachable(self, connection: Any) -> None:
+    def unreachable(self, connection: IConnection) -> None:
         """
         Active: the REQ was not answered.
         """
@@ -233,7 +234,7 @@ class Switch(ABC):
         self._connection = None
         self.failed(failures.oneLine(reason))
 
-    def answer(self, connection: Any, request: Any) -> bool:
+    def answer(self, connection: IConnection, request: Any) -> bool:
         """
         Passive: answer a REQ by a REP.
 

@@ -8,7 +8,7 @@ lets MPA begin on a connection that has carried other octets before.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet import error
 from twisted.python.failure import Failure
@@ -20,6 +20,10 @@ from twisted_ib.internet import failures
 from twisted_ib.internet.channel import channelFor
 from twisted_ib.rdma.successor import FormerSocket
 from twisted_ib.rdma.switching import Switch
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.connection.interfaces import IConnection
+
 
 #: The device; it need not have been added.
 DEVICE = "iwarp0"
@@ -90,7 +94,7 @@ class SocketSwitch(Switch):
 
     # -- the passive side: a listener of one request
 
-    def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
+    def connectionRequested(self, connection: IConnection, request: ConnectRequest) -> None:
         """
         MPA's Request came.
         """
@@ -108,7 +112,7 @@ class SocketSwitch(Switch):
             connection.reject(RejectReason.NO_RESOURCES, b"", self.channel.now())
             self.failed(failures.oneLine(e))
 
-    def requestWithdrawn(self, connection: Any) -> None:
+    def requestWithdrawn(self, connection: IConnection) -> None:
         """
         Do nothing: the request is answered at once.
         """

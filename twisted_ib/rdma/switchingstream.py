@@ -8,7 +8,7 @@ order, unnoticed.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet import error
 from twisted.python.failure import Failure
@@ -18,6 +18,10 @@ from twisted_ib.hca.connection import ConnectRequest, RejectReason
 from twisted_ib.internet import failures
 from twisted_ib.rdma.successor import FormerTransport
 from twisted_ib.rdma.switching import Switch
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.connection.interfaces import IConnection
+
 
 #: The service ids: a number that an operating system assigns (IBTA vol. 1 annex A3: the first byte is 0x02;
 #: Linux cm.c IB_CM_ASSIGN_SERVICE_ID), "SDPR", and the 24 bits of the queue pair.
@@ -81,7 +85,7 @@ class StreamSwitch(Switch):
         except HCAError as e:
             self.failed(failures.oneLine(e))
 
-    def rejected(self, connection: Any, rejection: Any) -> None:
+    def rejected(self, connection: IConnection, rejection: Any) -> None:
         """
         A REJ came, perhaps because the passive side's application has not called yet.
         """
@@ -105,7 +109,7 @@ class StreamSwitch(Switch):
 
     # -- the passive side: a listener of one request
 
-    def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
+    def connectionRequested(self, connection: IConnection, request: ConnectRequest) -> None:
         """
         A REQ came for the service.
         """
@@ -128,7 +132,7 @@ class StreamSwitch(Switch):
             connection.reject(RejectReason.NO_RESOURCES, b"", now)
             self.failed(failures.oneLine(e))
 
-    def requestWithdrawn(self, connection: Any) -> None:
+    def requestWithdrawn(self, connection: IConnection) -> None:
         """
         Do nothing: each request is answered at once.
         """

@@ -64,7 +64,7 @@ class IBReactorBase(_Reactor):
         self._channels: tuple[DeviceChannel, ...] = ()
         self._watched: tuple[DeviceChannel, ...] = ()
         self._socketReport: Any = None
-        self._switch: Any = None
+        self._switch: Switch | None = None
         self._switchless = False
         # Relative names in the configuration begin at the folder of the start, which a daemon leaves later.
         self._folder = startFolder()
@@ -291,7 +291,7 @@ class IBReactorBase(_Reactor):
             return made
         return switch.connectTCP(self, host, port, factory, timeout, bindAddress)
 
-    def _switchFor(self, role: str) -> Any:
+    def _switchFor(self, role: str) -> Switch | None:
         # After a chroot modules may not be found: a program that works on epoll must work here.
         if self._switchless:
             return None
@@ -313,7 +313,7 @@ class IBReactorBase(_Reactor):
             _log.warn("the offload switch cannot be loaded, all TCP is direct: {reason}", reason=str(reason))
 
     @property
-    def switch(self) -> Any:
+    def switch(self) -> Switch:
         """
         The L{Switch<twisted_ib.switch.switch.Switch>} of this reactor.
         """
@@ -326,7 +326,7 @@ class IBReactorBase(_Reactor):
         return switch
 
     @property
-    def openSwitch(self) -> Any:
+    def openSwitch(self) -> Switch | None:
         """
         The same if it was needed already, else L{None}.
         """
@@ -337,7 +337,7 @@ class IBReactorBase(_Reactor):
         Close the ports that nobody has closed: this reactor has ended, and devices that are added later do
         not find them any more.
         """
-        switch: Switch | None = self._switch
+        switch = self._switch
         for port in () if switch is None else list(switch.ports):
             if port.connected:
                 port.connectionLost(Failure(ConnectionDone()))

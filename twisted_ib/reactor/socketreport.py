@@ -22,6 +22,7 @@ from twisted_ib.switch.reason import Reason
 if TYPE_CHECKING:
     from twisted_ib.hca.host.socketpage.shown import ShownSockets
     from twisted_ib.internet.channel import DeviceChannel
+    from twisted_ib.reactor.base import IBReactorBase
     from twisted_ib.reactor.tcpreasons import TCPReasons
 
 #: A turn that waited so many seconds was idle.
@@ -38,7 +39,7 @@ class SocketReport:
     @ivar channel: The channel that was made visible, or L{None}.
     """
 
-    def __init__(self, reactor: Any) -> None:
+    def __init__(self, reactor: IBReactorBase) -> None:
         self.reactor = reactor
         self.channel: DeviceChannel | None = None
         self._latest = 0.0

@@ -44,7 +44,7 @@ def isTCP(selectable: Any) -> bool:
     return hasSocket(selectable)
 
 
-def hasSocket(port: Any) -> bool:
+def hasSocket(port: object) -> bool:
     """
     Return whether a port of the switch has a socket of TCP.
     """

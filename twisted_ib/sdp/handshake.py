@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPWireError, WireError
@@ -38,6 +38,7 @@ from twisted_ib.sdp.stream import Stream
 from twisted_ib.sdp.streamrdma import READ_DEPTH
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.hca.fabric.base.lastwords import LastWords
 
 #: CM response timeout code: 0.54 s.
@@ -194,7 +195,9 @@ class Handshake:
         answer = _acknowledgement(queuePair.posted, version)
         return ConnectReply(answer, queuePair.number, READ_DEPTH, READ_DEPTH, _RETRIES)
 
-    def accepted(self, stream: Stream, connection: Any, message: ConnectRequest, hello: Greeting) -> None:
+    def accepted(
+        self, stream: Stream, connection: IConnection, message: ConnectRequest, hello: Greeting
+    ) -> None:
         """
         Connect the stream of a passive side.
 
@@ -203,7 +206,7 @@ class Handshake:
         """
         _join(stream, connection, message, hello.buffers, hello.localReceiveBytes, hello.adverts)
 
-    def replied(self, stream: Stream, connection: Any, message: ConnectReply) -> None:
+    def replied(self, stream: Stream, connection: IConnection, message: ConnectReply) -> None:
         """
         Connect the stream of an active side.
 
@@ -271,7 +274,7 @@ def _acknowledged(data: bytes) -> tuple[int, int, int]:
 
 def _join(
     stream: Stream,
-    connection: Any,
+    connection: IConnection,
     message: ConnectRequest | ConnectReply,
     receives: int,
     receiveBytes: int,

@@ -33,11 +33,13 @@ if TYPE_CHECKING:
     from twisted.internet.base import ReactorBase
 
     from twisted_ib.hca.device.tcpcounterparts import Counterpart
+    from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.switch.bypass import Direct
     from twisted_ib.switch.candidates import Candidate, Candidates
     from twisted_ib.switch.connecting import Face, SwitchedClient, SwitchedConnector
     from twisted_ib.switch.listeners import PortListeners
     from twisted_ib.switch.listening import SwitchedPort
+    from twisted_ib.switch.rules.configuration import Configuration
     from twisted_ib.switch.rules.policy import Policy
 
 #: Characters of a rule's place in the name of its counter.
@@ -67,7 +69,7 @@ class Switch:
 
     _log = Logger()
 
-    def __init__(self, configuration: Any) -> None:
+    def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
         self.counters: Counter[str] = Counter()
         self.ports: WeakSet[PortListeners] = WeakSet()
@@ -341,7 +343,7 @@ class Switch:
                 if not reactor.running:
                     reactor.callWhenRunning(self._adopt, channel)
 
-    def _adopt(self, channel: Any) -> None:
+    def _adopt(self, channel: DeviceChannel) -> None:
         device = channel.device
         # A daemon forks between listenTCP() and run().  The parent's device is closed in the child; then the
         # ports listen on the child's own.
@@ -370,7 +372,7 @@ class Switch:
         if show is not None:
             show(user)
 
-    def accepted(self, why: Reason, channel: Any) -> Reason:
+    def accepted(self, why: Reason, channel: DeviceChannel) -> Reason:
         """
         Return the decision for a connection over SDP that a port accepted.
 

@@ -14,6 +14,7 @@ from twisted_ib.hca.wire.mad.classes import COMMUNICATION
 from twisted_ib.hca.wire.mad.mad import CM_VERSION, HEADER_BYTES, MAD_BYTES, SEND
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import DatagramPath
     from twisted_ib.hca.mad.device import IManagedDevice
 
 #: Unsolicited CM requests (REQ, SIDR_REQ) that are queued, over which the oldest is dropped; and how many are
@@ -79,7 +80,7 @@ class CMAgent:
         queue.append(mad)
         self.requests += 1
 
-    def _take(self, path: Any) -> ReceivedMAD:
+    def _take(self, path: DatagramPath) -> ReceivedMAD:
         queue = self._queues[path]
         mad = queue.popleft()
         self.requests -= 1

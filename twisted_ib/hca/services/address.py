@@ -27,7 +27,7 @@ from twisted_ib.hca.memory.memory import ProtectionDomain
 from twisted_ib.hca.wire.grh import isMulticast
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.base.interfaces import IDevice
+    from twisted_ib.hca.base.interfaces import IDevice, IPeerPath
 
 #: Datagrams of one device that wait, for their path or for room on it: 16 MiB.
 DATAGRAMS_WAITING = 4096
@@ -164,7 +164,7 @@ class AddressPath:
         except (HCAError, OSError) as error:
             self.connectFailed(error)
 
-    def pathReady(self, path: Any) -> None:
+    def pathReady(self, path: IPeerPath) -> None:
         """
         The path was found.
         """
@@ -209,7 +209,7 @@ class AddressPath:
         self._addressPaths.lose(count)
         self._addressPaths.idle(self)
 
-    def lost(self, path: Any) -> None:
+    def lost(self, path: IPeerPath) -> None:
         """
         A path broke; if it was this one, the datagrams that waited for room in it are lost.
         """
@@ -295,7 +295,7 @@ class AddressPaths:
         for _ in range(count):
             self.device.count("datagrams_lost")
 
-    def pathLost(self, path: Any) -> None:
+    def pathLost(self, path: IPeerPath) -> None:
         """
         A path broke: datagrams that wait for room in it are lost.
         """

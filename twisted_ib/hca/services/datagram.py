@@ -37,6 +37,7 @@ from twisted_ib.hca.wire.grh import DETH_BYTES, GRH_BYTES
 from twisted_ib.hca.wire.headers import IMMEDIATE
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import DatagramPath
     from twisted_ib.hca.services.work import WorkQueues
 
 _SIGNALED = int(SendFlags.SIGNALED)
@@ -252,7 +253,7 @@ class DatagramResponder:
         """
         return 0
 
-    def received(self, path: Any, opcode: int, buffer: Any, start: int, stop: int) -> None:
+    def received(self, path: DatagramPath, opcode: int, buffer: Any, start: int, stop: int) -> None:
         """
         A record came for this queue pair, or for a multicast group that it is attached to.
 
@@ -268,7 +269,9 @@ class DatagramResponder:
         if fault:
             path.fabric.count(fault)
 
-    def _take(self, work: WorkQueues, path: Any, opcode: int, buffer: Any, start: int, stop: int) -> str:
+    def _take(
+        self, work: WorkQueues, path: DatagramPath, opcode: int, buffer: Any, start: int, stop: int
+    ) -> str:
         # Returns the counter of the reason it is dropped for, or "".  The headers are copied once,
         # as they may lie in shared memory, where the peer could change them between check and use.
         queuePair = work.queuePair

@@ -8,7 +8,7 @@ datagram that arrives is given to the consumer where it lies: no object is made 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
@@ -21,6 +21,10 @@ from twisted_ib.hca.services.datagramform import OWN_KEY
 from twisted_ib.hca.services.work import checkRanges
 from twisted_ib.hca.wire import headers
 from twisted_ib.hca.wire.grh import DETH_BYTES
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.queues.queuepair import QueuePair
+
 
 _RTS = QPState.RTS
 _SEND: Final = UD_SEND_ONLY << 24
@@ -58,7 +62,7 @@ class InlineDatagrams:
     #: There are no work queues.
     capabilities = None
 
-    def __init__(self, queuePair: Any) -> None:
+    def __init__(self, queuePair: QueuePair) -> None:
         """
         Take the datagrams of a queue pair in RESET.
 

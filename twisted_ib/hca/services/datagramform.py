@@ -38,6 +38,7 @@ from twisted_ib.hca.wire.grh import (
 )
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.structs import Packed
 
 
@@ -124,7 +125,7 @@ class DatagramForm:
         """
         raise NotImplementedError
 
-    def check(self, queuePair: Any, key: int, head: bytes, behind: int) -> str:
+    def check(self, queuePair: QueuePair, key: int, head: bytes, behind: int) -> str:
         """
         Check the addresses and partition of a datagram that arrived.
 
@@ -134,7 +135,9 @@ class DatagramForm:
         """
         raise NotImplementedError
 
-    def fault(self, queuePair: Any, queueKey: int, key: int, opcode: int, head: bytes, octets: int) -> str:
+    def fault(
+        self, queuePair: QueuePair, queueKey: int, key: int, opcode: int, head: bytes, octets: int
+    ) -> str:
         """
         Find what is wrong with a datagram that arrived.
 
@@ -163,7 +166,7 @@ class DatagramForm:
             self.violated(queuePair, found, head)
         return found
 
-    def violated(self, queuePair: Any, counter: str, head: bytes) -> None:
+    def violated(self, queuePair: QueuePair, counter: str, head: bytes) -> None:
         """
         A datagram had another P_Key or Q_Key than its queue pair.
 
@@ -232,7 +235,7 @@ class RoutedForm(DatagramForm):
         """
         return route(head)
 
-    def check(self, queuePair: Any, key: int, head: bytes, behind: int) -> str:
+    def check(self, queuePair: QueuePair, key: int, head: bytes, behind: int) -> str:
         """
         See L{DatagramForm.check}.  Records have no P_Key; that of a packet is checked before.
         """
@@ -327,7 +330,7 @@ class LocalForm(DatagramForm):
         grh = self.grh(head) if self._hasGRH(head) else b""
         return source, target, level >> _SERVICE_LEVEL_SHIFT, partition, grh
 
-    def check(self, queuePair: Any, key: int, head: bytes, behind: int) -> str:
+    def check(self, queuePair: QueuePair, key: int, head: bytes, behind: int) -> str:
         """
         See L{DatagramForm.check}.
         """
@@ -346,7 +349,7 @@ class LocalForm(DatagramForm):
             return "datagrams_misaddressed"
         return "" if matches(partition, queuePair.partition) else _BAD_PKEY
 
-    def violated(self, queuePair: Any, counter: str, head: bytes) -> None:
+    def violated(self, queuePair: QueuePair, counter: str, head: bytes) -> None:
         """
         See L{DatagramForm.violated}: the port tells its subnet manager.
         """

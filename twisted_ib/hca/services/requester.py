@@ -39,6 +39,7 @@ from twisted_ib.hca.services.operations.rows import serviceOperations
 from twisted_ib.hca.services.sendqueue import SendQueue
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import IPath
     from twisted_ib.hca.services.work import WorkQueues
 
 #: IBTA vol. 1 9.7.5.2, as Linux rxe_comp.c check_ack() maps them, and the syndromes of a packet
@@ -217,7 +218,7 @@ class Requester(SendQueue):
         # With max_rd_atomic 0 it goes on, and _publish fails it in order.
         return not operation.asks or len(asked) < (work.attributes.reads or 1)
 
-    def _wait(self, path: Any) -> None:
+    def _wait(self, path: IPath) -> None:
         self._waiting = True
         path.wantSpace(self)
 

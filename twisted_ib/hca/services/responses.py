@@ -24,14 +24,14 @@ from twisted_ib.hca.base.operation import ABSENT, ACKNOWLEDGE, NAK_REMOTE_ACCESS
 from twisted_ib.hca.services.operations.operation import Response
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.base.interfaces import IDevice
+    from twisted_ib.hca.base.interfaces import IDevice, IPath
     from twisted_ib.hca.services.work import WorkQueues
 
 
 class _Silence:
     __slots__ = ("_body", "_path", "_word")
 
-    def __init__(self, path: Any, queuePair: Any) -> None:
+    def __init__(self, path: IPath, queuePair: Any) -> None:
         # Notifies the requester of a queue pair that ended with responses outstanding.  The
         # requests were consumed, so position 0 stands for them: the oldest request that awaits its
         # response.
@@ -189,7 +189,7 @@ class ResponseQueue:
         except MemoryAccessError:
             self._refuse(work, path, remote)
 
-    def _refuse(self, work: WorkQueues, path: Any, remote: int) -> None:
+    def _refuse(self, work: WorkQueues, path: IPath, remote: int) -> None:
         # The memory went away before the response was out (NAK of IBTA vol. 1 9.7.5.2).  The
         # request was consumed, so position 0 stands for it: the oldest request that awaits its
         # response.
@@ -203,20 +203,20 @@ class ResponseQueue:
         else:
             self._wait(path)
 
-    def _scheduler(self, work: WorkQueues, path: Any) -> ResponseScheduler | None:
+    def _scheduler(self, work: WorkQueues, path: IPath) -> ResponseScheduler | None:
         device = work.queuePair.device
         if device is not None and path.scheduler is None:
             path.scheduler = ResponseScheduler(device)
         scheduler: ResponseScheduler | None = path.scheduler
         return scheduler
 
-    def _pause(self, scheduler: ResponseScheduler | None, path: Any) -> None:
+    def _pause(self, scheduler: ResponseScheduler | None, path: IPath) -> None:
         if scheduler is None:
             self._wait(path)
         else:
             self._path = path
             scheduler.wait(self)
 
-    def _wait(self, path: Any) -> None:
+    def _wait(self, path: IPath) -> None:
         self._path = path
         path.wantSpace(self)

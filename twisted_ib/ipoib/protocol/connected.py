@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twisted_ib.hca.base.timers import Timer, Timers
+    from twisted_ib.ipoib.protocol.interfaces import IMachineDriver
     from twisted_ib.ipoib.protocol.peers import Peer
 
 
@@ -139,7 +140,7 @@ class Connections:
     def __init__(
         self,
         user: IConnectionUser,
-        driver: Any,
+        driver: IMachineDriver,
         timers: Timers,
         clock: Callable[[], float],
         private: tuple[int, int],

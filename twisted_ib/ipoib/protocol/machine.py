@@ -44,6 +44,7 @@ from twisted_ib.ipoib.protocol.wire import (
 )
 
 if TYPE_CHECKING:
+    from twisted_ib.ipoib.protocol.interfaces import IMachineDriver
     from twisted_ib.structs import UnpackFrom
 
 
@@ -72,7 +73,7 @@ class Machine:
     See L{IMachine<twisted_ib.ipoib.protocol.interfaces.IMachine>}.
     """
 
-    def __init__(self, driver: Any, settings: Settings) -> None:
+    def __init__(self, driver: IMachineDriver, settings: Settings) -> None:
         """
         @param driver: an L{IMachineDriver<twisted_ib.ipoib.protocol.interfaces.IMachineDriver>}.
         """

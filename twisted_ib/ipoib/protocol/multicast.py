@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twisted_ib.hca.base.timers import Timer, Timers
-    from twisted_ib.ipoib.protocol.interfaces import Group
+    from twisted_ib.ipoib.protocol.interfaces import Group, IMachineDriver
 
 
 class GroupState(Enum):
@@ -123,7 +123,12 @@ class Groups:
     """
 
     def __init__(
-        self, user: IGroupUser, driver: Any, timers: Timers, clock: Callable[[], float], broadcast: int
+        self,
+        user: IGroupUser,
+        driver: IMachineDriver,
+        timers: Timers,
+        clock: Callable[[], float],
+        broadcast: int,
     ) -> None:
         """
         @param broadcast: the MGID of the broadcast group.

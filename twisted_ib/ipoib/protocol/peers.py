@@ -16,6 +16,7 @@ from twisted_ib.ipoib.protocol.wire import parseHardwareAddress
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.timers import Timer, Timers
+    from twisted_ib.ipoib.protocol.interfaces import IMachineDriver
     from twisted_ib.ipoib.protocol.neighbours import Neighbour
 
 
@@ -101,7 +102,7 @@ class Peers:
     The peers of one interface: no more than it has neighbours.
     """
 
-    def __init__(self, user: IPeerUser, driver: Any, timers: Timers) -> None:
+    def __init__(self, user: IPeerUser, driver: IMachineDriver, timers: Timers) -> None:
         self._user, self._driver, self._timers = user, driver, timers
         self._ports: dict[int, PeerPort] = {}
 

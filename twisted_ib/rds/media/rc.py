@@ -62,6 +62,7 @@ from twisted_ib.rds.protocol.private import servicePort
 from twisted_ib.rds.protocol.wire import PING_PORT
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.device.device import Device
     from twisted_ib.hca.host.socketpage.page import SocketPage
     from twisted_ib.rds.paths.network import Network
 
@@ -172,7 +173,7 @@ class RCMedium:
         """
         return channelFor(self.network.reactor, self.name, address)
 
-    def channelOf(self, device: Any) -> DeviceChannel:
+    def channelOf(self, device: Device) -> DeviceChannel:
         """
         @return: that of a device that sockets are bound on.
         @raise NoRouteError: none are.
@@ -267,7 +268,7 @@ class RCMedium:
         """
         return self.domainOf(self.channel(address).device)
 
-    def domainOf(self, device: Any) -> DeviceMemory:
+    def domainOf(self, device: Device) -> DeviceMemory:
         """
         @return: the memory of a device.
         @raise ResourceLimitError: there are too many protection domains.

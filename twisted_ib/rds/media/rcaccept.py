@@ -27,6 +27,7 @@ from twisted_ib.rds.media.rcconnect import RETRIES, SESSIONS, received
 from twisted_ib.rds.protocol.private import REJECTED_VERSION, PrivateData, agreed, packHello, parseHello
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.rds.media.rc import RCMedium
     from twisted_ib.rds.media.rcconnection import RCConnection
 
@@ -60,7 +61,9 @@ class HalfOpenSession(HalfOpenAccept):
 
     __slots__ = ("asked", "key", "peerHas")
 
-    def __init__(self, port: RequestListener, device: Any, connection: Any, request: Any, asked: _Asked):
+    def __init__(
+        self, port: RequestListener, device: Any, connection: IConnection, request: Any, asked: _Asked
+    ):
         self.key = asked.key
         self.peerHas = asked.peerHas
         self.asked = device.clock()
@@ -100,12 +103,12 @@ class RequestListener:
     def __init__(self, medium: RCMedium) -> None:
         self.medium = medium
 
-    def requestWithdrawn(self, connection: Any) -> None:
+    def requestWithdrawn(self, connection: IConnection) -> None:
         """
         See L{IServiceListener}: each request is answered at once.
         """
 
-    def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
+    def connectionRequested(self, connection: IConnection, request: ConnectRequest) -> None:
         """
         Answer a REQ.
         """
@@ -138,7 +141,7 @@ class RequestListener:
             medium.accepted(session, now)
 
     def _acceptHalf(
-        self, channel: DeviceChannel, connection: Any, request: ConnectRequest, asked: _Asked
+        self, channel: DeviceChannel, connection: IConnection, request: ConnectRequest, asked: _Asked
     ) -> None:
         try:
             self.medium.checkRoom()
@@ -194,7 +197,7 @@ class RequestListener:
         medium.proved(session)
 
     def _accept(
-        self, channel: DeviceChannel, connection: Any, request: ConnectRequest, asked: _Asked
+        self, channel: DeviceChannel, connection: IConnection, request: ConnectRequest, asked: _Asked
     ) -> RCConnection | None:
         now = channel.now()
         session = None
@@ -225,7 +228,9 @@ class RequestListener:
             if (path.key if medium.traits.hasAddress else path.key[2]) == key
         )
 
-    def _called(self, channel: DeviceChannel, connection: Any, request: ConnectRequest) -> _Asked | None:
+    def _called(
+        self, channel: DeviceChannel, connection: IConnection, request: ConnectRequest
+    ) -> _Asked | None:
         if request.serviceID != SESSIONS:
             raise RDSWireError("a REQ for something else")
         guid = parseHello(request.privateData[CM_HEADER_BYTES:])
@@ -239,7 +244,9 @@ class RequestListener:
             return None
         return _Asked(guid, packHello(device.guid), 0)
 
-    def _greeted(self, channel: DeviceChannel, connection: Any, request: ConnectRequest) -> _Asked | None:
+    def _greeted(
+        self, channel: DeviceChannel, connection: IConnection, request: ConnectRequest
+    ) -> _Asked | None:
         medium = self.medium
         # IBTA vol. 1 annex A11: the RDMA CM header says which IP version the private data has.
         header = RDMACMHeader.parse(request.privateData)

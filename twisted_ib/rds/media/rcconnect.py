@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from twisted.internet.base import DelayedCall, ReactorBase
 
     from twisted_ib.hca.base.timers import Timer
+    from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.rds.media.rc import RCMedium
     from twisted_ib.rds.media.rcconnection import RCConnection
 
@@ -167,7 +168,7 @@ class ConnectAttempt:
         """
         self.failed(reason)
 
-    def replied(self, connection: Any, reply: ConnectReply) -> None:
+    def replied(self, connection: IConnection, reply: ConnectReply) -> None:
         """
         A REP was received.
         """
@@ -203,7 +204,7 @@ class ConnectAttempt:
             # The path would deliver to a process that the route does not mean.
             raise RDSWireError("another HCA has answered")
 
-    def rejected(self, connection: Any, rejection: Any) -> None:
+    def rejected(self, connection: IConnection, rejection: Any) -> None:
         """
         A REJ was received.
         """
@@ -211,7 +212,7 @@ class ConnectAttempt:
             self._connection = None
             self.failed(PathLostError(f"the peer rejected the connection ({rejection.reason})"))
 
-    def unreachable(self, connection: Any) -> None:
+    def unreachable(self, connection: IConnection) -> None:
         """
         The REQ was not answered.
         """
@@ -229,7 +230,7 @@ class ConnectAttempt:
         self._connection = None
         self.failed(reason)
 
-    def peerDisconnected(self, connection: Any) -> None:
+    def peerDisconnected(self, connection: IConnection) -> None:
         """
         The peer has given up.
         """

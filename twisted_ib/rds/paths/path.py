@@ -19,6 +19,7 @@ from twisted_ib.rds.protocol.machine import Outcome, PathMachine, RDSMessage
 from twisted_ib.rds.protocol.wire import PROBE_PORT, Fields
 
 if TYPE_CHECKING:
+    from twisted_ib.rds.paths.carrier import IRDSMedium
     from twisted_ib.rds.paths.network import Network
 
 #: Pauses between connection attempts, in seconds: they double from the first to the second (Linux
@@ -69,7 +70,7 @@ class RDSPath:
     #: Whether the carrier is full; it calls C{resume}.
     _full = False
 
-    def __init__(self, network: Network, medium: Any, key: Any, local: str, remote: str) -> None:
+    def __init__(self, network: Network, medium: IRDSMedium, key: Any, local: str, remote: str) -> None:
         self.network = network
         self.medium = medium
         self.key = key

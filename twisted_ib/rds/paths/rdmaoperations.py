@@ -36,6 +36,7 @@ from twisted_ib.rds.protocol.wire import NO_EXTENSIONS, Extension, packExtension
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from twisted_ib.hca.device.device import Device
     from twisted_ib.structs import Packed
 
 _32_BITS = 1 << 32
@@ -175,7 +176,7 @@ class DeviceMemory:
     @ivar pd: the protection domain.
     """
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: Device) -> None:
         """
         @raise ResourceLimitError: there are too many protection domains.
         """

@@ -5,13 +5,14 @@ The rows that C{ib-ss} shows of RDS: its sockets, and its paths to peers.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twisted_ib.hca.base.socketrows import CONNECTION, LISTEN, LISTENER, Row
 from twisted_ib.internet.addresses import withPort
 
 if TYPE_CHECKING:
     from twisted_ib.rds.paths.network import Network
+    from twisted_ib.rds.paths.path import RDSPath
 
 PROVIDER = "rds"
 #: A socket that is marked in the congestion map, and a path with messages held back for a congested port.
@@ -35,7 +36,7 @@ def networkRows(network: Network) -> Iterator[Row]:
         yield _pathRow(path)
 
 
-def _pathRow(path: Any) -> Row:
+def _pathRow(path: RDSPath) -> Row:
     machine = path.machine
     state = DOWN if path.since is None else CONNECTING
     if path.carrier is not None:

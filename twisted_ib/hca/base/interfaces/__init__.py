@@ -25,11 +25,20 @@ from twisted_ib.hca.base.interfaces.fabric import (
 )
 from twisted_ib.hca.base.interfaces.owner import IFabricOwner
 from twisted_ib.hca.base.interfaces.path import IPath, IPeerPath, ISharedMemoryPath, ITwinPath
-from twisted_ib.hca.base.interfaces.roles import BoundQueuePair, Buffer, PathUser, Search, Segment, Waiter
+from twisted_ib.hca.base.interfaces.roles import (
+    BoundQueuePair,
+    Buffer,
+    DatagramPath,
+    PathUser,
+    Search,
+    Segment,
+    Waiter,
+)
 
 __all__ = [
     "BoundQueuePair",
     "Buffer",
+    "DatagramPath",
     "IAddressDirectory",
     "IDevice",
     "IDirectory",

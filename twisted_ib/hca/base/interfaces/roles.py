@@ -11,6 +11,7 @@ from twisted_ib.hca.base.states import QPState, QPType
 if TYPE_CHECKING:
     from twisted_ib.errors import PathLostError
     from twisted_ib.hca.base.events import EventType
+    from twisted_ib.hca.base.interfaces.fabric import IFabricConnections
 
 
 #: Bytes of a medium, or of a program.
@@ -52,6 +53,36 @@ class Waiter(Protocol):
     def resume(self) -> None:
         """
         There is room again.
+        """
+
+
+class DatagramPath(Protocol):
+    """
+    The way on which a datagram came, and on which it is answered: an L{IPeerPath
+    <twisted_ib.hca.base.interfaces.IPeerPath>}, or a subnet, which has no more for MADs.
+    """
+
+    @property
+    def fabric(self) -> IFabricConnections:
+        """
+        The fabric that it belongs to.
+        """
+
+    @property
+    def peer(self) -> Any:
+        """
+        The sender.
+        """
+
+    @property
+    def alive(self) -> bool:
+        """
+        Whether the sender can still be reached.
+        """
+
+    def respond(self, word: int, record: bytes, partition: int) -> bool:
+        """
+        Send the response: see L{IPeerPath.respond<twisted_ib.hca.base.interfaces.IPeerPath.respond>}.
         """
 
 
@@ -112,4 +143,4 @@ class BoundQueuePair(Protocol):
         """
 
 
-__all__ = ["BoundQueuePair", "Buffer", "PathUser", "Search", "Segment", "Waiter"]
+__all__ = ["BoundQueuePair", "Buffer", "DatagramPath", "PathUser", "Search", "Segment", "Waiter"]

@@ -38,6 +38,7 @@ from twisted_ib.hca.services.address import AddressPath
 from twisted_ib.hca.wire.grh import guidGID, isMulticast
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import IPeerPath
     from twisted_ib.hca.device.addressing.fabric import IResolvingDevice
     from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
 
@@ -282,7 +283,7 @@ class ProcessResolution(Resolution):
         """
         return self._device.traits.proof is not Proof.DIRECTORY or bool(self._proves(path, path.peer.guid))
 
-    def _proves(self, path: Any, guid: int) -> bool | None:
+    def _proves(self, path: IPeerPath, guid: int) -> bool | None:
         proof = self._proofs.get(path)
         if proof is None:
             proof = self._device.fabric.proves(path, guid)

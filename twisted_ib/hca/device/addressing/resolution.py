@@ -17,6 +17,7 @@ from twisted_ib.hca.wire.grh import DETH_BYTES, isMulticast
 from twisted_ib.hca.wire.headers import IMMEDIATE
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import DatagramPath, IPeerPath
     from twisted_ib.hca.device.addressing.fabric import IResolvingDevice
     from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
 
@@ -74,7 +75,7 @@ class Resolution:
         """
         raise NotImplementedError
 
-    def gidOf(self, path: Any) -> int:
+    def gidOf(self, path: DatagramPath) -> int:
         """
         @param path: one for connections.
         @return: the GID of the peer's port.
@@ -82,7 +83,7 @@ class Resolution:
         gid: int = path.peer.gid
         return gid
 
-    def lidOf(self, path: Any) -> int:
+    def lidOf(self, path: DatagramPath) -> int:
         """
         @param path: one for connections.
         @return: the LID of the peer's port; 0 where there are none.
@@ -107,17 +108,17 @@ class Resolution:
         Stop the resolution for a queue pair, if there is one.
         """
 
-    def pathAccepted(self, path: Any) -> None:
+    def pathAccepted(self, path: IPeerPath) -> None:
         """
         See L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
         """
 
-    def pathLost(self, path: Any) -> None:
+    def pathLost(self, path: IPeerPath) -> None:
         """
         Forget a path.
         """
 
-    def isProven(self, path: Any) -> bool:
+    def isProven(self, path: DatagramPath) -> bool:
         """
         Whether the peer of a path is the one that its datagrams name.
         """
@@ -144,7 +145,14 @@ class Resolution:
     # -- datagrams
 
     def datagramReceived(
-        self, path: Any, opcode: int, number: int, buffer: Any, start: int, stop: int, partition: int = 0
+        self,
+        path: DatagramPath,
+        opcode: int,
+        number: int,
+        buffer: Any,
+        start: int,
+        stop: int,
+        partition: int = 0,
     ) -> None:
         """
         See L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.

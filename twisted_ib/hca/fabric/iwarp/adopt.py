@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.fabric.iwarp.peerpath import PeerPath
 from twisted_ib.hca.fabric.iwarp.streampath import RECEIVE_BYTES
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.iwarp.iwarp import IWARPFabric
 
 
 class AdoptedPath(PeerPath):
@@ -27,7 +30,7 @@ class AdoptedPath(PeerPath):
 
     def __init__(
         self,
-        fabric: Any,
+        fabric: IWARPFabric,
         made: socket.socket,
         leftover: bytes,
         seconds: float | None = None,

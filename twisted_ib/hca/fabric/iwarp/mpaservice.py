@@ -47,6 +47,7 @@ from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REJ, REP, REQ, SIDR_REP, SID
 
 if TYPE_CHECKING:
     from twisted_ib.hca.fabric.iwarp.iwarp import IWARPFabric
+    from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.structs import Packed
 
 #: A request that finds no room in connection management is given to it again after so many seconds, as long
@@ -459,7 +460,7 @@ class MPAService:
 
     # -- queue pairs
 
-    def bind(self, way: PeerPath, queuePair: Any) -> StreamPath:
+    def bind(self, way: PeerPath, queuePair: QueuePair) -> StreamPath:
         """
         Give a queue pair the path of its connection.
         """

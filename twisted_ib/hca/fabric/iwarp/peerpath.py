@@ -16,7 +16,7 @@ from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.base.addressdirectory import PeerAddress
 
 if TYPE_CHECKING:
-    pass
+    from twisted_ib.hca.fabric.iwarp.iwarp import IWARPFabric
 
 HOP_LIMIT: Final = 64
 
@@ -29,7 +29,7 @@ class PeerPath:
 
     __slots__ = ("__weakref__", "alive", "fabric", "peer")
 
-    def __init__(self, fabric: Any, address: str) -> None:
+    def __init__(self, fabric: IWARPFabric, address: str) -> None:
         """
         @param address: the peer's, as text without a scope.
         """

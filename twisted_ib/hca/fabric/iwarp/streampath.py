@@ -179,7 +179,7 @@ class StreamPath(Waiters):
         @param made: its socket, which does not block.
         """
         self.way = way
-        self.fabric: Any = way.fabric
+        self.fabric = way.fabric
         self.peer = way.peer
         self.number = number
         self.localID = self.localQPN = 0

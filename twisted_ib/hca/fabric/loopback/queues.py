@@ -8,10 +8,14 @@ back-pressure here.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.hca.fabric.base.path import PeerIdentity, RecordPath
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
+
 
 _ROOM = limits.RING_BULK - limits.RING_RESERVE
 #: Management records may use what ordinary ones leave free, refusals all: the CM (IBTA vol. 1 chapter 12)
@@ -34,7 +38,7 @@ class LoopbackPath(RecordPath):
 
     other: Any
 
-    def __init__(self, fabric: Any, peer: PeerIdentity) -> None:
+    def __init__(self, fabric: LoopbackFabric, peer: PeerIdentity) -> None:
         """
         Make one end; the fabric sets C{other} when both exist.
         """

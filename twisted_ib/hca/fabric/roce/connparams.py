@@ -21,6 +21,7 @@ from twisted_ib.hca.transport.parameters import ConnectionParameters
 from twisted_ib.hca.wire.opcodes import MTU_BYTES
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.roce.packet import PacketFabric
     from twisted_ib.structs import Packed
 
 
@@ -87,7 +88,7 @@ class Proposal(bytes):
         return seconds if self.isAwaited and 0 <= seconds <= PACKET_ROUND_TRIP_SECONDS else None
 
 
-def propose(fabric: Any, remote: int, request: ConnectRequest) -> None:
+def propose(fabric: PacketFabric, remote: int, request: ConnectRequest) -> None:
     """
     Fill in what packets need in a request, and remember it at the queue pair that it names.
 
@@ -119,7 +120,7 @@ def propose(fabric: Any, remote: int, request: ConnectRequest) -> None:
     )
 
 
-def answer(fabric: Any, reply: ConnectReply, request: ConnectRequest) -> Proposal:
+def answer(fabric: PacketFabric, reply: ConnectReply, request: ConnectRequest) -> Proposal:
     """
     The same for a reply.
 
@@ -139,7 +140,7 @@ def answer(fabric: Any, reply: ConnectReply, request: ConnectRequest) -> Proposa
     return proposal
 
 
-def sending(fabric: Any, body: bytes) -> None:
+def sending(fabric: PacketFabric, body: bytes) -> None:
     """
     A REQ is being sent, perhaps again.
 
@@ -154,14 +155,14 @@ def sending(fabric: Any, body: bytes) -> None:
         queuePair.proposal = Proposal(own[:-1] + b"\0")
 
 
-def _remember(fabric: Any, number: int, proposal: Proposal) -> None:
+def _remember(fabric: PacketFabric, number: int, proposal: Proposal) -> None:
     queuePair = fabric.owner.queuePairs.get(number)
     if queuePair is not None:
         queuePair.proposal = proposal
 
 
 def connectionParameters(
-    fabric: Any, queuePair: Any, message: ConnectRequest | ConnectReply | None
+    fabric: PacketFabric, queuePair: Any, message: ConnectRequest | ConnectReply | None
 ) -> ConnectionParameters:
     """
     @param message: the peer's request or reply; L{None} if the queue pair was given attributes.
@@ -185,7 +186,9 @@ def connectionParameters(
     )
 
 
-def _agreed(fabric: Any, queuePair: Any, message: ConnectRequest | ConnectReply) -> ConnectionParameters:
+def _agreed(
+    fabric: PacketFabric, queuePair: Any, message: ConnectRequest | ConnectReply
+) -> ConnectionParameters:
     own: Proposal | None = queuePair.proposal
     expected, mtu, retries, roundTrip = 0, _LONGEST_MTU, 0, None
     if own is not None:

@@ -8,7 +8,7 @@ L{QueuePairPath<twisted_ib.hca.fabric.roce.qppath.QueuePairPath>}.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zope.interface import implementer
 
@@ -17,6 +17,9 @@ from twisted_ib.hca.base.interfaces import IPeerPath
 from twisted_ib.hca.fabric.base.addressdirectory import PeerAddress
 from twisted_ib.hca.fabric.roce import connparams
 from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.roce.packet import PacketFabric
 
 
 @implementer(IPeerPath)
@@ -27,7 +30,7 @@ class PeerPath:
 
     __slots__ = ("__weakref__", "alive", "fabric", "peer")
 
-    def __init__(self, fabric: Any, address: str) -> None:
+    def __init__(self, fabric: PacketFabric, address: str) -> None:
         """
         @param address: the peer's, as text without a scope.
         """

@@ -12,7 +12,7 @@ import errno
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import HandshakeError, HCAError, PathLostError
@@ -32,6 +32,9 @@ from twisted_ib.hca.host.handshake import (
 )
 from twisted_ib.hca.host.liveness import Liveness, checkPeer
 from twisted_ib.hca.host.rendezvous import Rendezvous
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 
 
 class PeerSocket:
@@ -62,7 +65,7 @@ class PeerSocket:
     )
 
     def __init__(
-        self, fabric: Any, rendezvous: Rendezvous, pair: socket.socket, guid: int, now: float
+        self, fabric: SharedMemoryFabric, rendezvous: Rendezvous, pair: socket.socket, guid: int, now: float
     ) -> None:
         """
         If this raises, C{pair} stays the caller's to close.

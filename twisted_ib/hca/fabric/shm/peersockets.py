@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import select
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib.hca.fabric.shm.peersocket import PeerSocket
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 
 
 class PathRequest:
@@ -18,7 +21,7 @@ class PathRequest:
 
     __slots__ = ("_fabric", "_user")
 
-    def __init__(self, fabric: Any, user: Any) -> None:
+    def __init__(self, fabric: SharedMemoryFabric, user: Any) -> None:
         self._fabric = fabric
         self._user = user
 

@@ -33,6 +33,7 @@ from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, send
 from twisted_ib.hca.host.handshake import HANDSHAKE_BYTES, Refuse, parse
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.shm.ring import RingPath
     from twisted_ib.structs import Packed
 
 
@@ -65,7 +66,7 @@ class SharedRegions:
         "next",
     )
 
-    def __init__(self, path: Any, pair: socket.socket) -> None:
+    def __init__(self, path: RingPath, pair: socket.socket) -> None:
         """
         @param pair: the peer socket, on which nothing else is sent any more.
         """

@@ -34,6 +34,7 @@ from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.shm.hotpaths import HostPath
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
     from twisted_ib.structs import Packed
 
 
@@ -100,7 +101,7 @@ class SocketPath(HostPath):
         "_writable",
     )
 
-    def __init__(self, fabric: Any, peer: Any, peerSocket: Any) -> None:
+    def __init__(self, fabric: SharedMemoryFabric, peer: Any, peerSocket: Any) -> None:
         """
         @param peerSocket: The peer socket object; it closes the socket.
         @raise HandshakeError: see L{sendBuffer}.

@@ -4,7 +4,7 @@ Atomics: compare-and-swap and fetch-and-add (IBTA vol. 1 9.4.5).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib.hca.base.operation import ATOMIC_ACKNOWLEDGE, COMPARE_SWAP, FETCH_ADD, NAK_INVALID_REQUEST
 from twisted_ib.hca.memory.memory import LOCAL_WRITE, REMOTE_ATOMIC, ProtectionDomain
@@ -19,6 +19,10 @@ from twisted_ib.hca.services.operations.operation import (
     checkRemote,
 )
 from twisted_ib.hca.wire.headers import ATOMIC, ATOMIC_RESULT, ATOMIC_VALUE
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import IPath
+
 
 _64_BITS = (1 << 64) - 1
 
@@ -57,7 +61,7 @@ class AtomicResponse(Response):
         if not self._answer:
             self._answer = ATOMIC_RESULT.pack(self._execute(work))
 
-    def publish(self, work: WorkContext, path: Any, remote: int) -> bool:
+    def publish(self, work: WorkContext, path: IPath, remote: int) -> bool:
         """
         See L{Response.publish}.
         """
@@ -99,7 +103,7 @@ class Atomic(RespondedOperation):
         self.request = request
         super().__init__(request.id, int(request.flags), ATOMIC_BYTES)
 
-    def publish(self, path: Any, remote: int, pd: ProtectionDomain) -> bool:
+    def publish(self, path: IPath, remote: int, pd: ProtectionDomain) -> bool:
         """
         See L{Operation.publish}.
         """
@@ -115,7 +119,7 @@ class Atomic(RespondedOperation):
         raise NotImplementedError
 
     def take(
-        self, path: Any, pd: ProtectionDomain, opcode: int, buffer: Any, start: int, stop: int
+        self, path: IPath, pd: ProtectionDomain, opcode: int, buffer: Any, start: int, stop: int
     ) -> WCStatus:
         """
         See L{RespondedOperation.take}.

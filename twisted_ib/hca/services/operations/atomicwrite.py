@@ -4,7 +4,7 @@ ATOMIC WRITE: 8 bytes that a reader of the memory sees all or none of (IBTA vol.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import QueuePairError
 from twisted_ib.hca.base.operation import NAK_INVALID_REQUEST, READ_RESPONSE_ONLY
@@ -21,6 +21,9 @@ from twisted_ib.hca.services.operations.operation import (
 )
 from twisted_ib.hca.wire.headers import RETH
 from twisted_ib.hca.wire.opcodes import ATOMIC_WRITE
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import IPath
 
 
 class AtomicWriteResponse(Response):
@@ -60,7 +63,7 @@ class AtomicWriteResponse(Response):
             view[offset : offset + ATOMIC_BYTES] = self.value
             self._isExecuted = True
 
-    def publish(self, work: WorkContext, path: Any, remote: int) -> bool:
+    def publish(self, work: WorkContext, path: IPath, remote: int) -> bool:
         """
         See L{Response.publish}.
         """
@@ -100,7 +103,7 @@ class AtomicWrite(RespondedOperation):
         if length != ATOMIC_BYTES:
             raise QueuePairError(f"an ATOMIC WRITE has {ATOMIC_BYTES} bytes, not {length}")
 
-    def publish(self, path: Any, remote: int, pd: ProtectionDomain) -> bool:
+    def publish(self, path: IPath, remote: int, pd: ProtectionDomain) -> bool:
         """
         See L{Operation.publish}.
         """
@@ -112,7 +115,7 @@ class AtomicWrite(RespondedOperation):
         return self._ask(path, remote, header, value)
 
     def take(
-        self, path: Any, pd: ProtectionDomain, opcode: int, buffer: Any, start: int, stop: int
+        self, path: IPath, pd: ProtectionDomain, opcode: int, buffer: Any, start: int, stop: int
     ) -> WCStatus:
         """
         See L{RespondedOperation.take}.

@@ -24,6 +24,8 @@ from twisted_ib.hca.wire.headers import INVALIDATE, RETH
 from twisted_ib.hca.wire.opcodes import SEVERAL
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import IPath
+    from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.structs import Packed
 
 
@@ -104,7 +106,7 @@ class IncomingMessage:
         if not work.receiveCompletions.push(completion, solicited):
             work.completionLost()
 
-    def hand(self, queuePair: Any, extra: Packed[Any] | None, value: int, solicited: bool) -> None:
+    def hand(self, queuePair: QueuePair, extra: Packed[Any] | None, value: int, solicited: bool) -> None:
         """
         Hand it to the consumer of a queue pair: the same parameters as of L{finish}.
         """
@@ -172,7 +174,7 @@ class MessageOperation(Operation):
         super().rewind()
         self.sent = 0
 
-    def publish(self, path: Any, remote: int, pd: ProtectionDomain) -> bool:
+    def publish(self, path: IPath, remote: int, pd: ProtectionDomain) -> bool:
         """
         See L{Operation.publish}.
         """
@@ -197,7 +199,7 @@ class MessageOperation(Operation):
         self.position = path.position()
         return True
 
-    def _publishParts(self, path: Any, remote: int, pd: ProtectionDomain) -> bool:
+    def _publishParts(self, path: IPath, remote: int, pd: ProtectionDomain) -> bool:
         length = self.length
         while True:
             start = self.sent
@@ -221,7 +223,7 @@ class MessageOperation(Operation):
             if ends:
                 return True
 
-    def _payload(self, path: Any, pd: ProtectionDomain, start: int) -> tuple[int, int, Any]:
+    def _payload(self, path: IPath, pd: ProtectionDomain, start: int) -> tuple[int, int, Any]:
         # Returns the size of a reference or 0, the bytes the record stands for, and what to put
         # into it.
         left, inline = self.length - start, self.inline

@@ -4,7 +4,7 @@ The halves of an operation: a send request on its way into the medium, and the r
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, QueuePairError
@@ -15,6 +15,11 @@ from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import Attributes, SendOpcode, SendRequest
 from twisted_ib.hca.queues.scatter import locate, scatter, total
 from twisted_ib.hca.queues.sharedreceive import SharedReceiveQueue
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import IPath
+    from twisted_ib.hca.queues.queuepair import QueuePair
+
 
 #: The services of operations that need no response, and of those that do (IBTA vol. 1 9.8.2).
 CONNECTED = frozenset((QPType.RC, QPType.UC))
@@ -34,7 +39,7 @@ class WorkContext(Protocol):
     """
 
     pd: ProtectionDomain
-    queuePair: Any
+    queuePair: QueuePair
     attributes: Attributes
     shared: SharedReceiveQueue | None
     receiveCompletions: CompletionQueue
@@ -154,7 +159,7 @@ class Operation:
         Release what it holds; called if it fails, is flushed or is forgotten.
         """
 
-    def publish(self, path: Any, remote: int, pd: ProtectionDomain) -> bool:
+    def publish(self, path: IPath, remote: int, pd: ProtectionDomain) -> bool:
         """
         Publish the records that are not published yet.
 
@@ -196,7 +201,7 @@ class Response:
         @raise MemoryAccessError: the right to the memory is gone.
         """
 
-    def publish(self, work: WorkContext, path: Any, remote: int) -> bool:
+    def publish(self, work: WorkContext, path: IPath, remote: int) -> bool:
         """
         Publish the next record.
 
@@ -222,7 +227,7 @@ class RespondedOperation(Operation):
     response: ClassVar[type[Response]]
     request: SendRequest
 
-    def _ask(self, path: Any, remote: int, header: bytes, payload: bytes = b"") -> bool:
+    def _ask(self, path: IPath, remote: int, header: bytes, payload: bytes = b"") -> bool:
         if not path.post(self.code << 24 | remote, header, payload, len(payload)):
             return False
         self.begun = True

@@ -4,7 +4,7 @@ RDMA READ.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib.hca.base.operation import (
     ANSWERS,
@@ -31,6 +31,9 @@ from twisted_ib.hca.services.operations.operation import (
 )
 from twisted_ib.hca.wire.headers import RETH
 
+if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import IPath
+
 
 class ReadResponse(Response):
     """
@@ -55,7 +58,7 @@ class ReadResponse(Response):
         self.sent = 0
         self.done = False
 
-    def publish(self, work: WorkContext, path: Any, remote: int) -> bool:
+    def publish(self, work: WorkContext, path: IPath, remote: int) -> bool:
         """
         See L{Response.publish}.
         """
@@ -107,7 +110,7 @@ class Read(RespondedOperation):
         super().rewind()
         self.received = 0
 
-    def publish(self, path: Any, remote: int, pd: ProtectionDomain) -> bool:
+    def publish(self, path: IPath, remote: int, pd: ProtectionDomain) -> bool:
         """
         See L{Operation.publish}.
         """
@@ -119,7 +122,7 @@ class Read(RespondedOperation):
         return self._ask(path, remote, header)
 
     def take(
-        self, path: Any, pd: ProtectionDomain, opcode: int, buffer: Any, start: int, stop: int
+        self, path: IPath, pd: ProtectionDomain, opcode: int, buffer: Any, start: int, stop: int
     ) -> WCStatus:
         """
         See L{RespondedOperation.take}.

@@ -32,6 +32,8 @@ from twisted_ib.hca.services.operations.operation import RELIABLE, Refused, Work
 from twisted_ib.hca.wire.headers import IMMEDIATE, INVALIDATE
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import IPath
+    from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.structs import Packed
 
 
@@ -108,7 +110,7 @@ class IncomingSend(IncomingMessage):
                 raise Refused(NAK_REMOTE_OPERATIONAL, WCStatus.LOC_PROT_ERR) from None
         self.done = done + count
 
-    def hand(self, queuePair: Any, extra: Packed[Any] | None, value: int, solicited: bool) -> None:
+    def hand(self, queuePair: QueuePair, extra: Packed[Any] | None, value: int, solicited: bool) -> None:
         """
         See L{IncomingMessage.hand}.
         """
@@ -211,7 +213,7 @@ class Inline(Send):
         self.rnrRefusals = self.absences = self.records = self.position = self.sent = 0
         self.begun = self.answered = False
 
-    def publish(self, path: Any, remote: int, pd: ProtectionDomain) -> bool:
+    def publish(self, path: IPath, remote: int, pd: ProtectionDomain) -> bool:
         """
         See L{Operation.publish}.
         """

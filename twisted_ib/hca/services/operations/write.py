@@ -23,6 +23,7 @@ from twisted_ib.hca.services.operations.operation import Refused, WorkContext, c
 from twisted_ib.hca.wire.headers import IMMEDIATE, RETH
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.structs import Packed
 
 
@@ -73,7 +74,7 @@ class IncomingWrite(IncomingMessage):
                 store(view, offset, source, self.address + done + count)
         self.done = done + count
 
-    def hand(self, queuePair: Any, extra: Packed[Any] | None, value: int, solicited: bool) -> None:
+    def hand(self, queuePair: QueuePair, extra: Packed[Any] | None, value: int, solicited: bool) -> None:
         """
         See L{IncomingMessage.hand}.
         """
