@@ -98,6 +98,7 @@ class ObjectTests(PairTestCase):
         Where several messages go in a SEND no object is made for one more, and two functions are called:
         to write it, and the protocol's.
         """
+        self.made(2, True)  # Loads what gathers.
         objects, calls = self.made(50, True)
         more, moreCalls = self.made(100, True)
         self.assertEqual(more, objects)
