@@ -84,9 +84,10 @@ static void join(struct ibv_qp *qp, struct ibv_qp *peer)
 static void receive(struct ibv_qp *qp, uint64_t id, char *at, uint32_t length)
 {
     struct ibv_sge piece = {(uintptr_t)at, length, mr->lkey};
-    struct ibv_recv_wr wr = {.wr_id = id, .sg_list = &piece, .num_sge = 1}, *bad;
+    struct ibv_recv_wr wr = {.wr_id = id, .sg_list = &piece, .num_sge = 1}, *bad = NULL;
 
     IS(ibv_post_recv(qp, &wr, &bad), 0);
+    IS(bad == NULL, 1);
 }
 
 /* Wait for completions; their identifiers are added, and the operations of the last one remembered. */
@@ -209,17 +210,19 @@ static void event(void)
                                     .qp_type = IBV_QPT_RC, .cap = {4, 4, 1, 1, 0}};
     struct ibv_qp *far = MADE(ibv_create_qp(parent, &init)), *near = queue_pair();
     struct ibv_sge piece = {(uintptr_t)memory, 64, mr->lkey};
-    struct ibv_recv_wr wr = {.wr_id = 1, .sg_list = &piece, .num_sge = 1}, *bad;
+    struct ibv_recv_wr wr = {.wr_id = 1, .sg_list = &piece, .num_sge = 1}, *bad = NULL;
     struct pollfd descriptor = {context->async_fd, POLLIN};
     struct ibv_async_event found;
 
     join(near, far);
     join(far, near);
     IS(ibv_post_srq_recv(srq, &wr, &bad), 0);
+    IS(bad == NULL, 1);
     IS(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT), 0);
     IS(poll(&descriptor, 1, 0), 0);
-    struct ibv_send_wr send = {.wr_id = 2, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}, *badSend;
+    struct ibv_send_wr send = {.wr_id = 2, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}, *badSend = NULL;
     IS(ibv_post_send(near, &send, &badSend), 0);
+    IS(badSend == NULL, 1);
     IS(completed(2), 3);
     IS(poll(&descriptor, 1, -1), 1);
     IS(ibv_get_async_event(context, &found), 0);

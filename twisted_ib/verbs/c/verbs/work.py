@@ -86,8 +86,9 @@ def post_send(qp: CData, wr: CData, bad: CData) -> int:
     Post send requests.
     """
     value = objectOf(qp, "ibv_qp")
-    # A null pointer raises here, before anything is posted.
-    bad[0] = wr
+    # bad is written to by a failure only: programs compare it with what they have put there.
+    if not (wr and bad):
+        given(wr, bad)
     enqueue = value._work.requester.enqueue
     hub.post(enqueue, partial(_sendRequest, value), wr, partial(_refused, bad))
     return 0
@@ -99,7 +100,8 @@ def post_recv(qp: CData, wr: CData, bad: CData) -> int:
     Post receives.
     """
     value = objectOf(qp, "ibv_qp")
-    bad[0] = wr
+    if not (wr and bad):
+        given(wr, bad)
     hub.post(value._work.postReceive, _receiveRequest, wr, partial(_refused, bad))
     return 0
 
@@ -110,7 +112,8 @@ def post_srq_recv(srq: CData, wr: CData, bad: CData) -> int:
     Post receives to a shared receive queue.
     """
     value = objectOf(srq, "ibv_srq")
-    bad[0] = wr
+    if not (wr and bad):
+        given(wr, bad)
     hub.post(value._core.post, _receiveRequest, wr, partial(_refused, bad))
     return 0
 
