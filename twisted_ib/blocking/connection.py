@@ -287,7 +287,8 @@ class Connection:
             raise failure(errno.EAGAIN)
         if flags & kernel.MSG_TRUNC:
             raise failure(errno.EOPNOTSUPP)
-        if flags & _DONTWAIT:
+        if flags & _DONTWAIT and timeout is None:
+            # A socket with a timeout waits in Python's own poll(2), whatever the flags say.
             timeout = 0.0
         # recv(2): a descriptor that does not block, as that of a socket with a timeout, waits for no more.
         isAll = flags & kernel.MSG_WAITALL and timeout is None
@@ -378,7 +379,7 @@ class Connection:
             if flags:
                 if flags & _NO_SEND_FLAGS:
                     raise failure(errno.EOPNOTSUPP)
-                if flags & _DONTWAIT:
+                if flags & _DONTWAIT and timeout is None:
                     timeout = 0.0
             if self._turns == loop.driven.turns:
                 # Nobody has driven the loop since the last one: the peer may have gone.

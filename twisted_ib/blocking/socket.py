@@ -460,7 +460,8 @@ class socket(_Plain, metaclass=_Sockets):
             index(level), index(kind), memoryview(value)
         if address is not None and not isinstance(address, tuple):
             raise TypeError(f"sendmsg(): the address must be a tuple, not {type(address).__name__}")
-        if ancdata:
+        # As over TCP, which asks nobody else about it (Linux's sock_cmsg_send).
+        if any(level == kernel.SOL_SOCKET for level, _, _ in ancdata):
             raise failure(errno.EINVAL)
         return connection.send(data, index(flags), self.gettimeout())
 

@@ -1,0 +1,332 @@
+"""
+Each call of a connected or listening socket says over SDP what it says over TCP.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from tests.blocking.case import LOOPBACK, exactly
+from tests.blocking.test_descriptors import Case
+from tests.blocking.test_files import waiting
+from tests.support.waiting import HANG_SECONDS, waitUntil
+from twisted_ib import socket as offloading
+from twisted_ib.blocking.connection import RECEIVE_BYTES, SEND_BYTES
+
+
+class OperationCase(Case):
+    """
+    Has connected pairs.
+    """
+
+    def holding(self, data: bytes) -> Iterator[tuple[Any, Any]]:
+        """
+        Yield pairs, over TCP and over SDP, of which the second has octets waiting.
+        """
+        for one, other in self.both():
+            one.sendall(data)
+            waitUntil(lambda other=other: waiting(other) == len(data))
+            yield one, other
+
+
+class ReceiveTests(OperationCase):
+    """
+    The calls that receive.
+    """
+
+    def test_sizes(self) -> None:
+        """
+        Each returns as much as it is asked for or there is, none if none is asked for, and refuses sizes that
+        cannot be.
+        """
+        said: list[Any] = []
+        for one, other in self.holding(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJ"):
+            say = self.saying
+            said += [say(other.recv, size) for size in (0, -1, 2, True, None, "1", 1.5)]
+            said += [say(other.recvfrom, size) for size in (-1, 2, "1")]
+            said += [say(other.recvmsg, *sizes) for sizes in ((-1,), (2,), (1, -1), (1, 4), ("1",))]
+            for call in (other.recv_into, other.recvfrom_into):
+                for size in ((), (0,), (1,), (3,), (4,), (-1,)):
+                    room = bytearray(3)
+                    said += [say(call, room, *size), bytes(room)]
+                said += [say(call, b"xyz"), say(call, bytearray()), say(call, "text")]
+            rooms = [bytearray(2), bytearray(0), bytearray(3)]
+            said += [say(other.recvmsg_into, rooms), [bytes(room) for room in rooms]]
+            said += [say(other.recvmsg_into, [bytearray(1)], -1), say(other.recvmsg_into, [b"x"])]
+            numbers = array.array("h", [0, 0])
+            said += [say(other.recv_into, numbers), list(numbers)]
+            said.append(other.recv(100))
+            one.close()
+            room = bytearray(b"--")
+            said += [other.recv(1), other.recvfrom(1), other.recvmsg(1), other.recv_into(room), bytes(room)]
+            said += [other.recvmsg_into([room]), other.recvfrom_into(room), bytes(room), other.recv(0)]
+        self.assertSame(said)
+
+    def test_flags(self) -> None:
+        """
+        MSG_PEEK leaves what it shows, MSG_DONTWAIT does not wait, MSG_WAITALL waits for all or the end; what
+        there is not is refused.
+        """
+        said: list[Any] = []
+        peek, noWait, every = socket.MSG_PEEK, socket.MSG_DONTWAIT, socket.MSG_WAITALL
+        for one, other in self.holding(b"0123456789"):
+            room = bytearray(4)
+            for flags in (peek, peek | noWait, noWait, every, socket.MSG_OOB):
+                said += [self.saying(call, 3, flags) for call in (other.recv, other.recvfrom)]
+                said += [self.saying(other.recv_into, room, 1, flags), bytes(room)]
+                said.append(self.saying(other.recvmsg, 1, 0, flags))
+                if flags == noWait:
+                    said.append(other.recv(100))
+                    said += [self.saying(other.recv, 1, each) for each in (noWait, noWait | peek)]
+                    one.sendall(b"0123456789")
+                    waitUntil(lambda other=other: waiting(other) == 10)
+            said.append(waiting(other))
+            got = self.inThread(other.recv, 6, every)
+            one.sendall(b"abcd")
+            said.append(got.result(HANG_SECONDS))
+            got = self.inThread(other.recv, 100, every)
+            one.sendall(b"last")
+            one.close()
+            said += [got.result(HANG_SECONDS), other.recv(1, every), other.recv(1, peek)]
+        self.assertSame(said)
+
+    def test_pieces(self) -> None:
+        """
+        Octets of many writes are one stream: read in parts that begin and end within any of them.
+        """
+        said: list[Any] = []
+        for one, other in self.both():
+            data = bytes(range(200))
+            for at in range(0, 200, 10):
+                one.sendall(data[at : at + 10])
+            waitUntil(lambda other=other: waiting(other) == 200)
+            for size in (3, 7, 4, 10, 16, 20, 25, 1, 14, 100):
+                said += [other.recv(size, socket.MSG_PEEK), waiting(other), other.recv(size), waiting(other)]
+        self.assertSame(said)
+        self.assertEqual(b"".join(said[2:40:4]), bytes(range(200)))
+
+    def test_unread(self) -> None:
+        """
+        The medium holds a peer back that is not read, and lets it go on when it is.
+        """
+        for one, other in self.both():
+            data = os.urandom(3 * RECEIVE_BYTES + 12345)
+            sent = self.inThread(one.sendall, data)
+            waitUntil(lambda other=other: waiting(other) > 0)
+            got = b""
+            for size in (1, 4096, RECEIVE_BYTES):
+                got += exactly(other, size)
+            got += exactly(other, len(data) - len(got))
+            sent.result(HANG_SECONDS)
+            self.assertEqual(got, data)
+
+
+class SendTests(OperationCase):
+    """
+    The calls that send.
+    """
+
+    def test_forms(self) -> None:
+        """
+        Each says how much it took, of whatever holds octets, and refuses what does not or has ancillary data
+        that cannot be.
+        """
+        said: list[Any] = []
+        where = (LOOPBACK, 1)
+        for one, other in self.both():
+            say = self.saying
+            for data in (b"ab", bytearray(b"cd"), memoryview(b"efgh")[::2].tobytes(), array.array("h", [1])):
+                said += [say(one.send, data), say(one.sendall, data), say(one.sendto, data, where)]
+                said.append(say(one.sendmsg, [data, b"", data]))
+            said += [say(one.send, b""), say(one.sendall, b""), say(one.sendmsg, [])]
+            for wrong in ("text", None, 1):
+                said += [say(call, wrong) for call in (one.send, one.sendall, one.sendmsg)]
+                said.append(say(one.sendto, wrong, where))
+            said += [say(one.sendto, b"x"), say(one.sendto, b"x", 0, where), say(one.sendto, b"x", 0, 1)]
+            said += [say(one.sendto, b"x", 0, where, 1), say(one.sendto, b"x", "flags", where)]
+            said += [say(one.sendmsg, [b"x"], [(1,)]), say(one.sendmsg, [b"x"], [(1, 2, 3)])]
+            said += [say(one.sendmsg, [b"x"], [("a", 2, b"")]), say(one.sendmsg, [b"x"], (), 0, None)]
+            said += [say(one.sendmsg, [b"x"], (), 0, "where"), say(one.sendmsg, [b"x"], (), "flags")]
+            said.append(say(one.sendmsg, [b"x"], [(socket.IPPROTO_IP, 99, b"")]))
+            one.shutdown(socket.SHUT_WR)
+            whole = b""
+            while piece := other.recv(1000):
+                whole += piece
+            said.append(whole)
+        self.assertSame(said)
+
+    def test_afterEnd(self) -> None:
+        """
+        After a shutdown, or the peer's reset, each send is a broken pipe or the reset, once.
+        """
+        said: list[Any] = []
+        for one, other in self.both():
+            one.shutdown(socket.SHUT_WR)
+            said += [self.saying(call, b"x") for call in (one.send, one.sendall)]
+            said.append(self.saying(one.sendmsg, [b"x"]))
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            other.close()
+        for one, other in self.both():
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            other.close()
+            waitUntil(lambda one=one: one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO) & 0xFF == 7)
+            said += [self.saying(one.send, b"x"), self.saying(one.send, b"x"), one.recv(1)]
+        self.assertSame([*said[:3], *said[6:9], *said[3:6], *said[9:]])
+
+    def test_full(self) -> None:
+        """
+        With no room a send waits, for its timeout or not at all.
+        """
+        for one, _ in self.both():
+            one.setblocking(False)
+            with self.assertRaises(BlockingIOError):
+                while True:
+                    one.send(bytes(SEND_BYTES + 1))
+            self.assertRaises(BlockingIOError, one.send, b"x", socket.MSG_DONTWAIT)
+            self.assertRaises(BlockingIOError, one.sendmsg, [b"x"])
+            one.settimeout(0.01)
+            self.assertRaises(TimeoutError, one.send, b"x")
+            self.assertRaises(TimeoutError, one.send, b"x", socket.MSG_DONTWAIT)
+            self.assertRaises(TimeoutError, one.sendall, bytes(3 * SEND_BYTES))
+
+    def test_large(self) -> None:
+        """
+        A send that may block takes all of it.
+        """
+        for one, other in self.both():
+            data = os.urandom(2 * SEND_BYTES + 3)
+            for call, form in ((one.send, bytes), (one.send, bytearray), (one.sendall, memoryview)):
+                sent = self.inThread(call, form(data))
+                self.assertEqual(exactly(other, len(data)), data)
+                self.assertEqual(sent.result(HANG_SECONDS), len(data) if call == one.send else None)
+
+
+class StateTests(OperationCase):
+    """
+    The calls about a socket.
+    """
+
+    def test_timeouts(self) -> None:
+        """
+        A receive waits as long as its timeout says, and says so.
+        """
+        said: list[Any] = []
+        for _, other in self.both():
+            for seconds in (0.01, 0.0):
+                other.settimeout(seconds)
+                for call, *arguments in (
+                    (other.recv, 1),
+                    (other.recv, 1, socket.MSG_PEEK),
+                    (other.recv, 1, socket.MSG_WAITALL),
+                    (other.recv, 1, socket.MSG_DONTWAIT),
+                    (other.recv_into, bytearray(1)),
+                    (other.recvmsg, 1),
+                ):
+                    said.append(self.saying(call, *arguments))
+        self.assertSame(said)
+        self.assertEqual(said[0], TimeoutError)
+
+    def test_calls(self) -> None:
+        """
+        What a connected socket cannot do, and what it says of itself.
+        """
+        said: list[Any] = []
+        for one, other in self.both():
+            say = self.saying
+            said += [say(one.bind, (LOOPBACK, 0)), say(one.listen), say(one.accept)]
+            # The first connect of a socket that has connected without blocking may say that it has.
+            say(one.connect, other.getsockname())
+            said += [say(one.connect, other.getsockname()), one.connect_ex(other.getsockname())]
+            said += [one.getpeername() == other.getsockname(), other.getpeername() == one.getsockname()]
+            for option in (
+                "SO_TYPE",
+                "SO_ERROR",
+                "SO_ACCEPTCONN",
+                "SO_KEEPALIVE",
+                "SO_DOMAIN",
+                "SO_PROTOCOL",
+            ):
+                number = getattr(socket, option)
+                said += [one.getsockopt(socket.SOL_SOCKET, number, *size) for size in ((), (4,))]
+            for value in (1, 0, b"\1\0\0\0"):
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, value)
+                said.append(one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+            said += [say(one.setsockopt, socket.SOL_SOCKET, 9999, 1), say(one.getsockopt, 9999, 1)]
+            said += [say(one.shutdown, how) for how in (3, -1, "x")]
+            self.assertRaises(OverflowError, one.shutdown, 1 << 40)
+            said += [one.getblocking(), one.gettimeout(), one.family, one.type, one.proto]
+            one.shutdown(socket.SHUT_WR)
+            said += [say(one.getpeername) == other.getsockname(), say(one.shutdown, socket.SHUT_WR)]
+            other.close()
+            waitUntil(lambda one=one: one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO) & 0xFF == 7)
+            said += [say(one.getpeername), say(one.shutdown, socket.SHUT_WR), one.recv(1)]
+            said.append(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1))
+        self.assertSame(said)
+
+    def test_info(self) -> None:
+        """
+        TCP_INFO names the state through a connection's life.
+        """
+        said: list[Any] = []
+        for one, other in self.both():
+
+            def state(skt: Any) -> int:
+                return int(skt.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 8)[0])
+
+            said += [state(one), len(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 8))]
+            one.shutdown(socket.SHUT_WR)
+            waitUntil(lambda other=other, state=state: state(other) == 8)
+            waitUntil(lambda one=one, state=state: state(one) == 5)
+            other.shutdown(socket.SHUT_WR)
+            waitUntil(lambda other=other, state=state: state(other) == 7)
+            said += [state(other), other.recv(1)]
+        self.assertSame(said)
+
+    def test_resets(self) -> None:
+        """
+        A reset is told once, by the call that meets it first: SO_ERROR, a receive or a send.
+        """
+        said: list[Any] = []
+        for call in ("option", "recv", "peek"):
+            for one, other in self.both():
+                other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                other.close()
+                waitUntil(lambda one=one: one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO) & 0xFF == 7)
+                turn: list[Any] = []
+                for _ in range(2):
+                    if call == "option":
+                        turn.append(one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+                    else:
+                        turn.append(self.saying(one.recv, 1, socket.MSG_PEEK if call == "peek" else 0))
+                turn.append(self.saying(one.send, b"x"))
+                said.append(turn)
+            self.assertEqual(said[-1], said[-2], call)
+        self.assertEqual(said[0][:2], [errno.ECONNRESET, 0])
+
+    def test_notConnected(self) -> None:
+        """
+        A socket that is not connected.
+        """
+        said: list[Any] = []
+        for made in (socket, offloading):
+            one = made.socket()
+            self.addCleanup(one.close)
+            say = self.saying
+            said += [say(one.recv, 1), say(one.recv_into, bytearray(1)), say(one.getpeername)]
+            said += [say(one.recvfrom_into, bytearray(1)), say(one.recvmsg_into, [bytearray(1)])]
+            said += [say(one.shutdown, socket.SHUT_RDWR), say(one.accept), one.getsockname()]
+            said += [say(one.connect, ("127.0.0.1", "x")), say(one.connect, "x"), say(one.connect, ())]
+            one.bind((LOOPBACK, 0))
+            said.append(one.getsockname()[0])
+            one.listen()
+            said.append(one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+            with made.socket() as unbound:
+                unbound.listen()
+                said += [unbound.getsockname()[0], unbound.getsockname()[1] > 0]
+        self.assertSame(said)
