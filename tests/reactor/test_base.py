@@ -18,6 +18,7 @@ from twisted.internet.protocol import ClientFactory, DatagramProtocol, Factory, 
 
 from tests.reactor.test_ibreactor import ReactorTestCase
 from tests.reactor.test_socketreport import VisibilityTestCase
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.device.registry import addDevice, removeDevice
 from twisted_ib.interfaces import IReactorRDMA
 from twisted_ib.reactor import explain
@@ -75,10 +76,11 @@ class SeveralTests(ReactorTestCase):
         """
         Deadlines that are over are served, those of all devices, and only when one is.
         """
-        self.one.due = self.other.due = time.monotonic() + 50
+        now = time.monotonic()
+        self.one.due = self.other.due = now + HANG_SECONDS
         self.reactor.doPoll(7.0)
         self.assertEqual((self.one.ticks, self.other.ticks), ([], []))
-        self.one.due = self.other.due = time.monotonic() - 1
+        self.one.due = self.other.due = now - 1
         self.reactor.doPoll(7.0)
         self.assertEqual((len(self.one.ticks), len(self.other.ticks)), (1, 1))
 
