@@ -22,6 +22,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.commands import stop
 from tests.support.waiting import HANG_SECONDS
 
 #: Where children import from, and run.
@@ -245,7 +246,7 @@ class Child:
         """
         Stop it; it lives on and does nothing.
         """
-        signal.pidfd_send_signal(self._alive, signal.SIGSTOP)
+        stop(self.pid)
 
     def thaw(self) -> None:
         """

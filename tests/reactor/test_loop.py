@@ -9,6 +9,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.calls import requireReplaceable
+from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.reactor.loop import EPOLL_EVERY, AsyncioDeviceLoop, DeviceLoop, progress
 
 #: The answer of a hot path is expected within so many seconds.
@@ -60,6 +62,7 @@ class LoopTests(SynchronousTestCase):
         """
         A reactor with nothing to do.
         """
+        requireReplaceable(AdaptivePolling, "spin")
         self.loop: Any = DeviceLoop()
         self.polling = self.loop.polling = Polling()
         self.reactor: Any = SimpleNamespace(

@@ -30,6 +30,7 @@ from twisted.internet import protocol
 from twisted.internet.error import CannotListenError
 from twisted.python.failure import Failure
 
+from tests.support.commands import stop
 from tests.support.counting import Counted
 from tests.support.ownaddress import ownAddress
 from tests.support.waiting import HANG_SECONDS
@@ -356,7 +357,7 @@ def story(
     client, listener, told = begun["client"], begun["server"], said["server"].split()
     assert (said["client"], told[:1]) == ("ready\n", ["listening"]), said
     away = begun.get("host", listener)
-    away.send_signal(signal.SIGSTOP)
+    stop(away.pid)
     client.stdin.write(f"{told[1]}\n")
     client.stdin.flush()
     time.sleep(seconds)

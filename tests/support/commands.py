@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.waiting import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS, waitUntil
 
 #: Started from anywhere, a program that begins with it runs the code of this checkout.
 PATH = f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r}); "
@@ -60,6 +61,20 @@ def begun(
     """
     pipes = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     return running(case, "-c", program, *arguments, cwd="/", env=environment, **pipes)
+
+
+def stop(pid: int) -> None:
+    """
+    Stop a process, and wait until it is: SIGSTOP is pending until its main thread runs, and until then
+    another of its threads may answer.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    waitUntil(lambda: all(_stateOf(each) == "T" for each in Path(f"/proc/{pid}/task").iterdir()))
+
+
+def _stateOf(task: Path) -> str:
+    # proc(5): the state is behind the name, which is in parentheses and may hold any character.
+    return Path(task, "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def refusal(case: SynchronousTestCase, main: Callable[[Sequence[str]], object], *arguments: str) -> str:

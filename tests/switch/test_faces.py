@@ -20,6 +20,7 @@ from twisted.logger import formatEvent, globalLogPublisher
 
 from tests.aio.case import HOST, LoopTestCase, Recorder
 from tests.blocking.case import BlockingTestCase
+from tests.support.commands import stop
 from tests.support.waiting import runToEnd
 from tests.switch.case import Client, SwitchTestsBuilder
 from twisted_ib import socket as offloading
@@ -270,7 +271,7 @@ class FaceContract:
         SDP alone, and a listener that does not answer within the program's time.
         """
         port, process = self.server()
-        process.send_signal(signal.SIGSTOP)
+        stop(process.pid)
         self.said(self.sdp, port, "ETIMEDOUT", timeout=_BRIEF)
 
     def test_tooLate(self) -> None:
@@ -278,7 +279,7 @@ class FaceContract:
         Both, and a listener that does not answer within SDP's time: TCP, whose kernel does.
         """
         port, process = self.server()
-        process.send_signal(signal.SIGSTOP)
+        stop(process.pid)
         reason = f"SDP PEER did not answer within {_BRIEF} s"
         self.said(
             f"timeout sdp {_BRIEF}\n{self.both}",
@@ -296,7 +297,7 @@ class FaceContract:
 
         async def scenario() -> None:
             case: Any = self
-            process.send_signal(signal.SIGSTOP)
+            stop(process.pid)
             await self.cancelled(port)
             process.send_signal(signal.SIGCONT)
             case.assertEqual(await self.connect(port), "sdp")

@@ -47,8 +47,7 @@ from twisted_ib.hca.capture.trace import PathTrace
 from twisted_ib.hca.connection import PathRecord as Way
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.fabric.base.neighbours import Neighbours
-from twisted_ib.hca.fabric.base.path import PeerIdentity
+from twisted_ib.hca.fabric.base.neighbours import Neighbours, PeerIdentity
 from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric, LoopbackPath
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.cm import MESSAGES, REP, REQ, RTU

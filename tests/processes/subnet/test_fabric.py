@@ -51,7 +51,9 @@ class FabricTests(FabricTestCase):
         self.assertEqual(one.ask("send"), "SUCCESS")
         file.write_text(TOPOLOGY.replace('[2] "leaf2"[1]\n', "").replace('[1] "spine"[2]\n', ""))
         self.assertEqual(self.reload(host), "nodes: 7, links: 5\n")
-        one.ask("reaches", lid=lids[1], isReached=False)
+        # Each port learns it by itself, and the receiver's is the one that drops.
+        for end, lid in zip(ends, lids[::-1], strict=True):
+            end.ask("reaches", lid=lid, isReached=False)
         self.assertEqual(one.ask("send"), "RETRY_EXC_ERR")
         file.write_text(TOPOLOGY)
         self.assertEqual(self.reload(host), "nodes: 7, links: 6\n")

@@ -20,7 +20,7 @@ from tests.hca.hcas import LISTENER, SDP, User, turn
 from tests.hca.mad.toys.echo import EchoAgent
 from tests.hca.queues.keyed_pair import DeviceSide, piece
 from tests.support.captures import Frame, read
-from tests.support.commands import PATH, running
+from tests.support.commands import PATH, running, stop
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import waitUntil
 from twisted_ib import limits
@@ -287,7 +287,7 @@ class LinkTests(SynchronousTestCase):
             host = running(self, "-c", OTHER)
             assert host.stdout is not None
             host.stdout.readline()
-            host.send_signal(signal.SIGSTOP)
+            stop(host.pid)
             with (
                 mock.patch.object(links, "HOST_SECONDS", 0.05),
                 mock.patch.object(links.SubnetLink, "_awaitActive", side_effect=AssertionError),

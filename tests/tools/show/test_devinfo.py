@@ -11,7 +11,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.commands import PATH, CommandTestCase, programOf
+from tests.support.commands import PATH, CommandTestCase, programOf, stop
 from tests.support.waiting import HANG_SECONDS, readUntil
 from twisted_ib.hca.base.attributes import deviceAttributes, extendedAttributes, portAttributes
 from twisted_ib.hca.base.port import Port
@@ -99,7 +99,7 @@ class DevinfoTests(CommandTestCase):
         is not known.
         """
         server = self.serve()
-        server.send_signal(signal.SIGSTOP)
+        stop(server.pid)
         self.addCleanup(server.send_signal, signal.SIGCONT)
         [entry] = [entry for entry in self.list() if entry["pid"] == server.pid]
         self.assertIsNone(entry["in_use"])

@@ -14,7 +14,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.commands import PATH, CommandTestCase, begun, programOf
+from tests.support.commands import PATH, CommandTestCase, begun, programOf, stop
 from tests.support.waiting import HANG_SECONDS, readUntil, waitUntil
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, ResourceLimitError, RunDirectoryError
@@ -651,7 +651,7 @@ class ProcessTests(CommandTestCase):
         before = self.until(server.pid, 3)
         client = self.start(CLIENT, *[f"sdp:{row['local']}" for row in before if row["rule"] == "explicit"])
         self.until(server.pid, 4)
-        server.send_signal(signal.SIGSTOP)
+        stop(server.pid)
         self.addCleanup(server.send_signal, signal.SIGCONT)
         # Its TCP sockets are the kernel's, and /proc/net/tcp may leave one out while others come and go.
         found = self.until(server.pid, 4)

@@ -22,7 +22,8 @@ from twisted_ib.hca.base.operation import ABSENT, GSI_QPN, QPN_MASK, RESPONSES, 
 from twisted_ib.hca.base.partition import matches
 from twisted_ib.hca.base.port import KeyViolation
 from twisted_ib.hca.connection.path import GID_BYTES, PathRecord
-from twisted_ib.hca.fabric.base.path import PeerIdentity, Refusing
+from twisted_ib.hca.fabric.base.neighbours import PeerIdentity
+from twisted_ib.hca.fabric.base.path import Refusing
 from twisted_ib.hca.queues.receiver import RecordReceiver
 from twisted_ib.hca.wire.mad.mad import MAD_BYTES
 

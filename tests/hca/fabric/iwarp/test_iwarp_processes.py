@@ -30,6 +30,7 @@ reactor.run()
 """
 CLIENT = """
 import os, signal, sys
+from tests.support.commands import stop
 from twisted_ib.reactor import ibreactor
 ibreactor.install()
 from twisted.internet import reactor
@@ -44,7 +45,7 @@ class Asking(Protocol):
         if self.got < 20:
             self.transport.write(data)
             return
-        os.kill(int(sys.argv[2]), signal.SIGSTOP)
+        stop(int(sys.argv[2]))
         self.transport.rdmaRead(100000, 0, 1).addErrback(lambda wrong: print(wrong.type.__name__))
         reactor.callLater(0.05, os.kill, int(sys.argv[2]), signal.SIGKILL)
     def connectionLost(self, reason):

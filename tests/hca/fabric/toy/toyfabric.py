@@ -21,8 +21,8 @@ from twisted_ib.errors import PathLostError
 from twisted_ib.hca.base.interfaces import IFabric, IHostDirectory
 from twisted_ib.hca.base.operation import QPN_MASK
 from twisted_ib.hca.fabric.base.forked import Forked
-from twisted_ib.hca.fabric.base.neighbours import Neighbours, ThreadDirectory
-from twisted_ib.hca.fabric.base.path import PeerIdentity, RecordPath
+from twisted_ib.hca.fabric.base.neighbours import Neighbours, PeerIdentity, ThreadDirectory
+from twisted_ib.hca.fabric.base.path import RecordPath
 
 HEADER = Struct("=IIQ")
 #: Bytes that may wait for the kernel: of records, with management, and with refusals.

@@ -18,7 +18,7 @@ from twisted_ib.hca.base.port import Port
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LOCAL
-from twisted_ib.hca.fabric.base.path import PeerIdentity
+from twisted_ib.hca.fabric.base.neighbours import PeerIdentity
 from twisted_ib.hca.memory.memory import Memory, ProtectionDomain
 from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.queues.requests import Capabilities, Destination, SendOpcode

@@ -13,11 +13,39 @@ from collections import defaultdict
 from typing import Any
 from weakref import WeakValueDictionary
 
+from attrs import frozen
+
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, PathLostError, ServiceInUseError
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch, Fabric
-from twisted_ib.hca.fabric.base.path import PeerIdentity
 from twisted_ib.hca.host.addresses import checkLocal, conflict, freePort, normalise, servedBy
+from twisted_ib.hca.wire.grh import guidGID
+
+
+# Here and not beside the compiled paths: of a class with slots attrs makes another, and the compiled methods
+# would refuse subclasses of that.
+@frozen
+class PeerIdentity:
+    """
+    The peer at the other end of a path.
+
+    @ivar guid: of its HCA.
+    @ivar pid: of its process, from the kernel.
+    @ivar uid: of its process, from the kernel.
+    @ivar program: its name by its own account; for display only.
+    """
+
+    guid: int
+    pid: int
+    uid: int
+    program: str
+
+    @property
+    def gid(self) -> int:
+        """
+        The GID of its HCA: the link-local prefix and the GUID (IBTA vol. 1 4.1.1).
+        """
+        return guidGID(self.guid)
 
 
 class Neighbours:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import Any, ClassVar
 
-from attrs import frozen
 from zope.interface import classImplements
 
 from twisted_ib import limits
@@ -37,34 +36,9 @@ from twisted_ib.hca.base.operation import (
 )
 from twisted_ib.hca.fabric.base.management import Management, takeMAD
 from twisted_ib.hca.queues.receiver import RecordReceiver
-from twisted_ib.hca.wire.grh import guidGID
 
 #: Queue pair numbers, unknown here or not any more, that a path remembers.
 ABSENT_NUMBERS = 1024
-
-
-@frozen
-class PeerIdentity:
-    """
-    The peer at the other end of a path.
-
-    @ivar guid: of its HCA.
-    @ivar pid: of its process, from the kernel.
-    @ivar uid: of its process, from the kernel.
-    @ivar program: its name by its own account; for display only.
-    """
-
-    guid: int
-    pid: int
-    uid: int
-    program: str
-
-    @property
-    def gid(self) -> int:
-        """
-        The GID of its HCA: the link-local prefix and the GUID (IBTA vol. 1 4.1.1).
-        """
-        return guidGID(self.guid)
 
 
 class Refusing(RecordReceiver):

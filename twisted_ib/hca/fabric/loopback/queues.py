@@ -11,7 +11,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
-from twisted_ib.hca.fabric.base.path import PeerIdentity, RecordPath
+from twisted_ib.hca.fabric.base.neighbours import PeerIdentity
+from twisted_ib.hca.fabric.base.path import RecordPath
 
 if TYPE_CHECKING:
     from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import HandshakeError, HCAError, PathLostError
-from twisted_ib.hca.fabric.base.path import PeerIdentity
+from twisted_ib.hca.fabric.base.neighbours import PeerIdentity
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
 from twisted_ib.hca.fabric.shm.ring import SLACK, segmentSize
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
