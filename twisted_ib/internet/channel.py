@@ -43,7 +43,7 @@ from twisted_ib.internet.readers import Readers, readersOf
 from twisted_ib.internet.waiting import threadsNeedInterpreter, yieldCPU
 
 if TYPE_CHECKING:
-    from twisted.internet.base import ReactorBase
+    from twisted.internet.interfaces import IReactorTime
 
 
 #: Seconds that a closed connection waits for the peer's part of the closing (OFED C{sdp.h},
@@ -491,7 +491,7 @@ onOpened: list[Callable[[DeviceChannel], object]] = []
 _reactors: WeakSet[Any] = WeakSet()
 
 
-def _channelsIn(reactor: ReactorBase) -> dict[str, DeviceChannel]:
+def _channelsIn(reactor: IReactorTime) -> dict[str, DeviceChannel]:
     channels: dict[str, DeviceChannel] | None = getattr(reactor, readers.CHANNELS, None)
     if channels is None:
         channels = {}
@@ -501,7 +501,7 @@ def _channelsIn(reactor: ReactorBase) -> dict[str, DeviceChannel]:
 
 
 def channelFor(
-    reactor: ReactorBase, name: str | None = None, bound: str = "", peer: str = ""
+    reactor: IReactorTime, name: str | None = None, bound: str = "", peer: str = ""
 ) -> DeviceChannel:
     """
     Return the channel of a device in a reactor.
@@ -532,7 +532,8 @@ def channelFor(
                 call(channel)
             # After shutdown: stopListening() and loseConnection() of triggers before and during it still need
             # the device.
-            reactor.addSystemEventTrigger("after", "shutdown", _close, channel)
+            core: Any = reactor
+            core.addSystemEventTrigger("after", "shutdown", _close, channel)
     return channel
 
 

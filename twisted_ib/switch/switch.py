@@ -31,6 +31,7 @@ from twisted_ib.switch.reason import EXPLICIT, UNASKED, Fallback, Reason
 
 if TYPE_CHECKING:
     from twisted.internet.base import ReactorBase
+    from twisted.internet.interfaces import IReactorTime
 
     from twisted_ib.hca.device.tcpcounterparts import Counterpart
     from twisted_ib.internet.channel import DeviceChannel
@@ -382,11 +383,11 @@ class Switch:
         return Reason(why.rule, why.verdict, SDP, channel.device.name, None, now, now, now)
 
 
-def direct(reactor: ReactorBase) -> Direct:
+def direct(reactor: IReactorTime) -> Direct:
     """
     Return a reactor without the switch: see L{twisted_ib.switch.bypass.direct}.
 
-    @param reactor: ReactorBase reactor with C{IReactorTCP}.
+    @param reactor: Provides C{IReactorTCP}.
     """
     from twisted_ib.switch.bypass import direct
 
