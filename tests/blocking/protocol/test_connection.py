@@ -5,9 +5,12 @@ Tests for L{twisted_ib.blocking.connection}: a connection over a transport that 
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import sys
+from array import array
 from collections.abc import Callable
+from itertools import product
 from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
@@ -397,18 +400,20 @@ class ReceiveTests(ConnectionCase):
         """
         A receive takes as much as it may across what has arrived, and counts what it leaves.
         """
-        for size in range(1, 8):
+        for first, size in product(range(1, 8), range(1, 8)):
             one, _ = self.made()
             for piece in (b"abc", b"d", b"efg"):
                 one.dataReceived(piece)
-            found, left = [], 7
+            found, left, asked = [], 7, first
             while left:
-                self.assertEqual(one.receive(size, socket.MSG_PEEK, 0.0), b"abcdefg"[-left:][:size])
-                found.append(one.receive(size, 0, 0.0))
-                self.assertEqual(len(found[-1]), min(size, left))
+                self.assertEqual(one.receive(asked, socket.MSG_PEEK, 0.0), b"abcdefg"[-left:][:asked])
+                found.append(one.receive(asked, 0, 0.0))
+                self.assertEqual(len(found[-1]), min(asked, left))
                 left -= len(found[-1])
                 self.assertEqual((one.waiting(), one.readable()), (left, left > 0))
+                asked = size
             self.assertEqual(b"".join(found), b"abcdefg")
+            self.assertEqual(self.saying(one.receive, size, 0, 0.0), AGAIN)
 
     def test_unread(self) -> None:
         """
@@ -453,6 +458,11 @@ class ReceiveTests(ConnectionCase):
         """
         MSG_WAITALL has what arrives in parts, up to the end or a reset, which is told by the next call.
         """
+        one, _ = self.made(data)
+        for octets in (b"wxyz", b"c", b"def"):
+            self.later(one.dataReceived, octets)
+        self.assertEqual(one.receive(9, socket.MSG_WAITALL, None), b"abwxyzcde")
+        self.assertEqual(one.receive(1, socket.MSG_WAITALL, None), b"f")
         for happens, then in ((end, b""), (lost, RESET)):
             one, _ = self.made(data)
             self.later(data, one)
@@ -482,7 +492,9 @@ class ReceiveTests(ConnectionCase):
         """
         one, _ = self.made(data)
         self.later(data, one)
+        turns = self.loop.driven.turns
         self.assertEqual(one.receive(2, socket.MSG_PEEK, 0.0), b"ab")
+        self.assertEqual(self.loop.driven.turns, turns)
         self.assertEqual(one.receive(3, socket.MSG_PEEK, 0.0), b"aba")
         one, _ = self.made(shutRead)
         self.later(data, one)
@@ -508,6 +520,86 @@ class ReceiveTests(ConnectionCase):
         self.assertEqual(self.saying(one.receive, 1.0, 0, 0.0), TypeError)
         data(one)
         self.assertEqual(one.receive(1, socket.MSG_DONTWAIT, None), b"a")
+        # One that is ignored waits for no more than there is.
+        data(one)
+        self.later(data, one)
+        self.assertEqual(one.receive(4, socket.MSG_EOR, None), b"bab")
+
+    def test_nothing(self) -> None:
+        """
+        A receive of no octets has none, and leaves them.
+        """
+        one, _ = self.made(data)
+        self.assertEqual([one.receive(0, flags, 0.0) for flags in (0, socket.MSG_PEEK)], [b"", b""])
+        self.assertEqual(one.waiting(), 2)
+
+    def test_awaitedAll(self) -> None:
+        """
+        As much as the bound, all received as it comes, lets the peer go on; so do octets before an end.
+        """
+        one, stream = self.made()
+        self.later(one.dataReceived, bytes(RECEIVE))
+        self.assertEqual(len(one.receive(RECEIVE, 0, None)), RECEIVE)
+        self.assertEqual(stream.said, ["stop", "start"])
+        one, _ = self.made()
+        self.later(lambda: (data(one), done(one)))
+        self.assertEqual([one.receive(9, 0, None), one.receive(9, 0, None)], [b"ab", b""])
+
+    def test_turns(self) -> None:
+        """
+        A wait with a timeout, or without one, takes as many turns as there are before what it waits for.
+        """
+        for timeout in (None, 100.0):
+            for flags in (0, socket.MSG_PEEK, socket.MSG_WAITALL):
+                one, _ = self.made()
+                self.later(self.later, self.later, data, one)
+                self.assertEqual(one.receive(2, flags, timeout), b"ab")
+
+    def test_marked(self) -> None:
+        """
+        Where a program has said that a descriptor does not block, a socket without a timeout does not.
+        """
+        descriptors = os.pipe()
+        for each in descriptors:
+            self.addCleanup(os.close, each)
+        os.set_blocking(descriptors[1], False)
+        for descriptor, blocks in ((descriptors[0], True), (descriptors[1], False), (-1, True)):
+            one, stream = self.made()
+            one.descriptor, one.isMarked = descriptor, True
+            self.assertEqual(self.saying(one.receive, 9, 0, 0.001), TimeoutError)
+            self.assertEqual(self.saying(one.receive, 9, 0, 0.0), AGAIN)
+            if blocks:
+                self.later(self.later, data, one)
+            self.assertEqual(self.saying(one.receive, 9, 0, None), b"ab" if blocks else AGAIN)
+            self.assertEqual(one.send(bytes(SEND + 1), 0, None), SEND + 1 if blocks else SEND)
+            stream.buffer = b"full"
+            for call in (one.send, one.sendAll):
+                if blocks:
+                    self.later(self.later, setattr, stream, "buffer", None)
+                done = 1 if call == one.send else None
+                self.assertEqual(self.saying(call, b"x", 0, None), done if blocks else AGAIN)
+                stream.buffer = b"full"
+                self.assertEqual(self.saying(call, b"x", 0, 0.001), TimeoutError)
+
+    def test_threads(self) -> None:
+        """
+        The devices belong to the thread that receives or sends.
+        """
+        one, _ = self.made(data)
+        self.loop.poll()
+        calls: tuple[Callable[[], Any], ...] = (
+            lambda: one.receive(1, 0, 0.0),
+            lambda: one.send(b"x", 0, 0.0),
+            lambda: (self.loop.poll(), one.sendDirect(b"x", 0.0)),
+            lambda: one.shutdown(socket.SHUT_WR),
+        )
+        for call in calls:
+            with self.loop:
+                self.assertEqual(self.loop.owner, get_ident())
+            owner, caller = self.inThread(
+                lambda call=call: (call(), self.loop.owner, get_ident())[1:]
+            ).result()
+            self.assertEqual(owner, caller)
 
 
 class SendTests(ConnectionCase):
@@ -531,6 +623,8 @@ class SendTests(ConnectionCase):
                     one, stream = self.made()
                     self.assertEqual(one.send(form(bytes(size)), flags, timeout), taken)
                     self.assertEqual(list(map(len, self.written(stream))), [taken])
+                    # The program may change its buffer afterwards.
+                    self.assertEqual({type(each) for each in self.written(stream)}, {bytes})
                     self.assertEqual((stream.flushed, stream.thread), (1, get_ident()))
                 one, stream = self.made()
                 self.assertEqual(one.send(form(bytes(size)), 0, None), size)
@@ -539,6 +633,16 @@ class SendTests(ConnectionCase):
                 one, stream = self.made()
                 self.assertIsNone(one.sendAll(form(bytes(size)), 0, 100.0))
                 self.assertEqual(sum(map(len, self.written(stream))), size)
+
+    def test_items(self) -> None:
+        """
+        What counts is octets, not the items of a buffer.
+        """
+        one, stream = self.made()
+        numbers = array("i", bytes(2 * SEND))
+        self.assertEqual(one.send(numbers, 0, None), 2 * SEND)
+        self.assertIsNone(one.sendAll(numbers, 0, None))
+        self.assertEqual(list(map(len, self.written(stream))), [SEND] * 4)
 
     def test_order(self) -> None:
         """
@@ -581,16 +685,19 @@ class SendTests(ConnectionCase):
             self.assertFalse(one.writable())
             self.assertEqual(self.saying(one.send, b"x", 0, 0.0), AGAIN)
             self.assertEqual(self.saying(one.send, b"x", socket.MSG_DONTWAIT, None), AGAIN)
-            self.assertEqual(self.saying(one.send, b"x", 0, 0.001), TimeoutError)
+            for flags in (0, socket.MSG_DONTWAIT):
+                self.assertEqual(self.saying(one.send, b"x", flags, 0.001), TimeoutError)
             self.assertEqual(self.saying(one.awaitRoom, 0.0), AGAIN)
             self.assertEqual(self.saying(one.awaitRoom, 0.001), TimeoutError)
             self.assertEqual(self.written(stream), [])
             for timeout in (None, 100.0):
                 setattr(where, what, b"full")
-                self.later(setattr, where, what, None)
-                self.assertEqual(one.send(b"x", 0, timeout), 1)
+                self.later(self.later, setattr, where, what, None)
+                # A flag that is ignored, or does not count, has it wait as well.
+                flags = socket.MSG_EOR if timeout is None else socket.MSG_DONTWAIT
+                self.assertEqual(one.send(b"x", flags, timeout), 1)
                 setattr(where, what, b"full")
-                self.later(setattr, where, what, None)
+                self.later(self.later, setattr, where, what, None)
                 self.assertIsNone(one.awaitRoom(timeout))
             self.assertEqual(self.written(stream), [b"x", b"x"])
             for happens, expected in ((lost, RESET), (done, BROKEN)):
