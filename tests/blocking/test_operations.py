@@ -15,9 +15,11 @@ from typing import Any
 from tests.blocking.case import LOOPBACK, exactly
 from tests.blocking.test_descriptors import Case
 from tests.blocking.test_files import waiting
+from tests.support.calls import requireReplaceable
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import socket as offloading
 from twisted_ib.blocking.connection import RECEIVE_BYTES, SEND_BYTES
+from twisted_ib.blocking.loop import BlockingLoop
 
 
 class OperationCase(Case):
@@ -430,6 +432,62 @@ class ListenerTests(OperationCase):
                 for each in done:
                     each.close()
         self.assertSame(said)
+
+    def test_descriptor(self) -> None:
+        """
+        A listener without a timeout does as its descriptor: by fcntl(2) it does not wait.  To accept a client
+        over TCP leaves that as it is.
+        """
+        for made in (socket, offloading):
+            listener = self.server(made)
+            listener.settimeout(None)
+            for blocks in (False, True):
+                os.set_blocking(listener.fileno(), blocks)
+                if not blocks:
+                    asked = self.inThread(self.saying, listener.accept)
+                    # If it waits, that ends it.
+                    self.addCleanup(listener.close)
+                    self.assertEqual(asked.result(HANG_SECONDS), errno.EAGAIN)
+                self.client(listener, socket)
+                found: list[Any] = []
+                waitUntil(
+                    lambda found=found, listener=listener: (
+                        found.append(self.saying(listener.accept)) or isinstance(found[-1], tuple)
+                    )
+                )
+                found[-1][0].close()
+                self.assertEqual(os.get_blocking(listener.fileno()), blocks)
+
+    def test_quicker(self) -> None:
+        """
+        A thread whose client over TCP another one has accepted goes on to wait for clients over SDP too,
+        whatever its timeout.
+        """
+        requireReplaceable(BlockingLoop, "wait")
+        wait = BlockingLoop.wait
+        for seconds in (HANG_SECONDS, None):
+            listener = self.server()
+            listener.settimeout(seconds)
+            second = socket.socket(fileno=os.dup(listener.fileno()))
+            self.addCleanup(second.close)
+            later: list[Any] = []
+
+            def quicker(
+                loop: BlockingLoop, *arguments: Any, later: Any = later, more: Any = (listener, second)
+            ) -> bool:
+                found = wait(loop, *arguments)
+                if not later:
+                    more[1].accept()[0].close()
+                    later.append(self.inThread(self.client, more[0]))
+                return found
+
+            self.client(listener, socket)
+            patched = self.patch(BlockingLoop, "wait", quicker)
+            accepted = listener.accept()[0]
+            patched.restore()
+            self.assertIsNotNone(accepted.sdp)
+            self.assertEqual(accepted.getpeername(), later[0].result(HANG_SECONDS).getsockname())
+            accepted.close()
 
     def test_backlogs(self) -> None:
         """
