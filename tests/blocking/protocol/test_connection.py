@@ -301,6 +301,7 @@ class StateTests(ConnectionCase):
             ((), False, "loseConnection"),
             ((), True, "abortConnection"),
             ((data,), False, "abortConnection"),
+            ((lambda one: one.dataReceived(b"x"),), False, "abortConnection"),
             ((end,), False, "loseConnection"),
             ((end,), True, "abortConnection"),
             ((shut,), False, "loseConnection"),
@@ -310,9 +311,10 @@ class StateTests(ConnectionCase):
                 one, stream = self.made(*happened)
                 one.sockets = 2
                 del stream.said[:]
-                one.drop(isAborted)
+                arguments = (True,) if isAborted else ()
+                one.drop(*arguments)
                 self.assertEqual((one.sockets, stream.said), (1, []))
-                one.drop(isAborted)
+                one.drop(*arguments)
                 self.assertEqual(stream.said, [(expected,)] if expected else [])
                 self.assertEqual((one.sockets, one.ended), (0, True))
                 # What arrives now is nobody's.
@@ -351,6 +353,7 @@ class StateTests(ConnectionCase):
             self.assertEqual(one.info(number), expected)
         self.assertEqual(one.option(5), 5)
         self.assertEqual(one.option(5, 4), (5).to_bytes(4, sys.byteorder))
+        self.assertEqual(one.option(5, 8), (5).to_bytes(4, sys.byteorder))
         self.assertEqual(one.option(5, 1), (5).to_bytes(4, sys.byteorder)[:1])
 
     def test_counts(self) -> None:
@@ -563,9 +566,14 @@ class ReceiveTests(ConnectionCase):
         for each in descriptors:
             self.addCleanup(os.close, each)
         os.set_blocking(descriptors[1], False)
-        for descriptor, blocks in ((descriptors[0], True), (descriptors[1], False), (-1, True)):
+        for descriptor, isMarked, blocks in (
+            (descriptors[0], True, True),
+            (descriptors[1], True, False),
+            (descriptors[1], False, True),
+            (-1, True, True),
+        ):
             one, stream = self.made()
-            one.descriptor, one.isMarked = descriptor, True
+            one.descriptor, one.isMarked = descriptor, isMarked
             self.assertEqual(self.saying(one.receive, 9, 0, 0.001), TimeoutError)
             self.assertEqual(self.saying(one.receive, 9, 0, 0.0), AGAIN)
             if blocks:
@@ -580,6 +588,12 @@ class ReceiveTests(ConnectionCase):
                 self.assertEqual(self.saying(call, b"x", 0, None), done if blocks else AGAIN)
                 stream.buffer = b"full"
                 self.assertEqual(self.saying(call, b"x", 0, 0.001), TimeoutError)
+            stream.buffer = None
+            stream.write = lambda octets, stream=stream: setattr(stream, "buffer", octets)  # type: ignore[method-assign,misc]
+            if blocks:
+                self.later(self.later, setattr, stream, "buffer", None)
+            self.assertIsNone(one.sendAll(b"x", 0, None))
+            self.assertIs(one.writable(), blocks)
 
     def test_threads(self) -> None:
         """
@@ -590,11 +604,12 @@ class ReceiveTests(ConnectionCase):
         calls: tuple[Callable[[], Any], ...] = (
             lambda: one.receive(1, 0, 0.0),
             lambda: one.send(b"x", 0, 0.0),
-            lambda: (self.loop.poll(), one.sendDirect(b"x", 0.0)),
+            lambda: one.sendDirect(b"x", 0.0),
             lambda: one.shutdown(socket.SHUT_WR),
         )
         for call in calls:
             with self.loop:
+                self.loop.poll()
                 self.assertEqual(self.loop.owner, get_ident())
             owner, caller = self.inThread(
                 lambda call=call: (call(), self.loop.owner, get_ident())[1:]
