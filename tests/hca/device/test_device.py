@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from attrs import frozen
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -707,6 +708,35 @@ class BatchTests(DeviceTestCase):
         self.a.hold(one, -80)
         self.a.hold(two, -41)
         self.assertEqual((self.a.receiveBudget.heldBytes, self.a.receiveBudget.holders), (0, {}))
+
+    def test_holdByPeer(self) -> None:
+        """
+        The peer for whom most is held is told, of its largest connection: a queue pair may wrap its path.
+        """
+        self.patch(limits, "HELD_BYTES", 100)
+        told: list[str] = []
+        first, second = object(), object()
+
+        @frozen(eq=False)
+        class Holder:
+            """
+            Holds.
+            """
+
+            name: str
+            queuePair: Any
+
+            def budgetExceeded(self) -> None:
+                """
+                Remember.
+                """
+                told.append(self.name)
+
+        paths = {"small": SimpleNamespace(way=first), "large": SimpleNamespace(way=first), "other": second}
+        holders = {name: Holder(name, SimpleNamespace(path=path)) for name, path in paths.items()}
+        for name, octets in (("small", 30), ("other", 50), ("large", 40)):
+            self.a.hold(holders[name], octets)
+        self.assertEqual(told, ["large"])
 
 
 class EndTests(DeviceTestCase):
