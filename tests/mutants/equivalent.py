@@ -47,7 +47,8 @@ class Equivalent:
 
 _AIO = "twisted_ib/aio"
 _REACTOR = "twisted_ib/reactor"
-_CONNECTION = "twisted_ib/blocking/connection.py"
+_BLOCKING = "twisted_ib/blocking"
+_CONNECTION = f"{_BLOCKING}/connection.py"
 
 EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(
@@ -169,6 +170,27 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "4",
         "5",
         "an octet more of the sign",
+    ),
+    Equivalent(
+        f"{_BLOCKING}/loop.py",
+        "if not (self._newTimedCalls or self.threadCallQueue) and monotonic() < self._askAt:",
+        "monotonic() < self._askAt",
+        "(monotonic() <= self._askAt)",
+        "the clock has nanoseconds",
+    ),
+    Equivalent(
+        f"{_BLOCKING}/loop.py",
+        "elif calm is not None and (limit is None or calm < limit):",
+        "calm < limit",
+        "(calm <= limit)",
+        "of two equal times it is the same which is taken",
+    ),
+    Equivalent(
+        f"{_BLOCKING}/loop.py",
+        "self._sleep(BRIEF_SECONDS if limit is None or limit > BRIEF_SECONDS else limit, kernel)",
+        "limit > BRIEF_SECONDS",
+        "(limit >= BRIEF_SECONDS)",
+        "of two equal times it is the same which is taken",
     ),
     Equivalent(
         f"{_REACTOR}/base.py",

@@ -36,7 +36,8 @@ class Channel:
         self.users: list[Any] = []
         self.traits = SimpleNamespace(packets=False)
         self.__dict__.update(options)
-        self.device, self.fabric, self.hot = self, self, ()
+        self.device, self.fabric = self, self
+        self.hot: tuple[Any, ...] = ()
 
     def progress(self) -> int:
         """
@@ -60,6 +61,12 @@ class Channel:
         if arrived:
             self.work.append(1)
         return arrived
+
+    def pending(self) -> bool:
+        """
+        Say whether one of its paths has something.
+        """
+        return any(each.pending() for each in self.hot)
 
     def due(self) -> float | None:
         """
@@ -257,6 +264,7 @@ class BriefTests(TurnCase):
         for limit, expected in ((None, 0.01), (1.0, 0.01), (0.001, 0.001)):
             channel = Channel()
             reactor = self.brief(channel)
+            reactor._loop.turns = 1
             self.assertEqual(reactor.turn(limit, None), 0)
             self.assertEqual((self.limits, channel.said), ([expected], ["arm"]))
             reactor.turn(None, None)
@@ -313,6 +321,47 @@ class BriefTests(TurnCase):
             call(*((0,) if name == "callLater" else ()), called.append, 1)
             reactor.turn(None, None)
             self.assertEqual((called, self.limits), ([1], [0]), name)
+
+    def hot(self, *work: int) -> Channel:
+        """
+        Return a channel whose device is polled in place of a sleep, and has something then.
+        """
+        channel = Channel(answerSeconds=1e-3)
+        channel.hot = (SimpleNamespace(pending=lambda: True),)
+        channel.work = list(work)
+        return channel
+
+    def test_polled(self) -> None:
+        """
+        What comes while devices are polled is served without a sleep, in all; that it came is work too.
+        """
+        for works, done in (((2, 3), 5), ((0, 0), 1)):
+            channels = self.hot(), Channel()
+            reactor = self.brief(*channels)
+            for channel, work in zip(channels, works, strict=True):
+                channel.work = [work]
+            self.assertEqual(reactor.turn(None, None), done)
+            self.assertEqual((self.limits, [each.said for each in channels]), ([], [["progress"]] * 2))
+            # Of one that asks for everything the kernel is part.
+            reactor._loop.turns = 15
+            for channel, work in zip(channels, works, strict=True):
+                channel.work = [0, work]
+            self.assertEqual(reactor.turn(None, None), done)
+            self.assertEqual(self.limits, [0])
+
+    def test_notTwice(self) -> None:
+        """
+        A turn whose devices were polled in vain does not poll them again before it sleeps.
+        """
+        channel = self.hot()
+        channel.hot = (SimpleNamespace(pending=lambda: False),)
+        reactor = self.brief(channel)
+        polling = reactor._loop.polling
+        for askAt, slept in ((0.0, -1), (monotonic() + HANG_SECONDS, 0.01)):
+            reactor._askAt, reactor._loop.turns = askAt, 0
+            before = polling.turns
+            reactor.turn(None, None)
+            self.assertEqual((self.limits[-1], polling.turns), (slept, before + 1))
 
     def test_every(self) -> None:
         """
