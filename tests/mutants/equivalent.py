@@ -193,6 +193,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "of two equal times it is the same which is taken",
     ),
     Equivalent(
+        "twisted_ib/hca/device/connections.py",
+        "localID, device.newest = request.localQPN, 0",
+        "0",
+        "1",
+        "queue pair 1 is the GSI's, and connects to nobody",
+    ),
+    Equivalent(
         f"{_REACTOR}/base.py",
         "if due is not None and (soonest is None or due < soonest):",
         "due < soonest",

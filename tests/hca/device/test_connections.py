@@ -351,6 +351,20 @@ class ConnectionTests(EveryKindTestCase):
             self.assertEqual(len(listener.told), 1)
             self.assertEqual([told.status for told in user.told], [SIDRStatus.VALID])
 
+    def test_firstPartitionOfRequest(self) -> None:
+        """
+        So has a request for a number that no queue pair has.
+        """
+        for here, there, user, listener, header in self.cases(
+            PortSpace.TCP, lambda connection, request: connection.ignore(0.0)
+        ):
+            here.changePort(PortChange(partitions=(DEFAULT_PKEY, FULL)))
+            there.changePort(PortChange(partitions=(DEFAULT_PKEY,)))
+            request = ConnectRequest(PortSpace.TCP << 16 | PORT, header, 0x11, pathMTU=3)
+            here.sendRequest(user.path, request, user, 0.0)
+            settle(here, there)
+            self.assertEqual([asked.unsupported for asked in listener.told], [None])
+
     def test_pathMTU(self) -> None:
         """
         A request for packets as large as the path takes, though the device's own are smaller, is supported.
