@@ -275,7 +275,7 @@ class socket(_Plain, metaclass=_Sockets):
         listening = self.sdp
         if not isinstance(listening, Listening):
             return super().accept()
-        timeout = self.gettimeout()
+        timeout = listening.timeoutOf(self)
         deadline = None if timeout is None else monotonic() + timeout
         poller = _poll()
         if not listening.alone:
@@ -294,7 +294,7 @@ class socket(_Plain, metaclass=_Sockets):
             try:
                 if listening.alone:
                     raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-                return self._acceptTCP()
+                return self._acceptTCP(listening)
             except BlockingIOError:
                 # Another thread or process was quicker.
                 if timeout == 0.0:
@@ -307,14 +307,10 @@ class socket(_Plain, metaclass=_Sockets):
             made.setblocking(True)
         return made, connection.peer
 
-    def _acceptTCP(self) -> tuple[kernel.socket, Any]:
-        timeout = self.gettimeout()
-        if timeout is None:
-            # Another thread may be quicker: then this one is to wait for SDP, too.
-            os.set_blocking(self.fileno(), False)
-        descriptor, address = self._accept()  # type: ignore[attr-defined]
+    def _acceptTCP(self, listening: Listening) -> tuple[kernel.socket, Any]:
+        descriptor, address = listening.acceptTCP(self)
         made = socket(self.family, self.type, self.proto, fileno=descriptor)
-        if kernel.getdefaulttimeout() is None and timeout:
+        if kernel.getdefaulttimeout() is None and self.gettimeout():
             made.setblocking(True)
         return made, address
 
