@@ -9,10 +9,12 @@ calls, L{explain} the reason of a decision.
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from twisted.internet.tcp import Server
 from twisted.logger import Logger
 
 from twisted_ib.configuration.parser import CONNECT, LISTEN, SDP, TCP
@@ -27,7 +29,7 @@ from twisted_ib.hca.device.registry import (
 )
 from twisted_ib.internet.addresses import withPort
 from twisted_ib.internet.readers import channelsOf
-from twisted_ib.switch.reason import EXPLICIT, UNASKED, Fallback, Reason
+from twisted_ib.switch.reason import EXPLICIT, UNASKED, Fallback, Reason, carried
 
 if TYPE_CHECKING:
     from twisted.internet.base import ReactorBase
@@ -145,8 +147,17 @@ class Switch:
         decision = self.decide(LISTEN, address.host, address.port)
         now = port.reactor.seconds()
         port.why = why = Reason(decision.where, decision.verdict, TCP, asked=now, decided=now, connected=now)
+        port.transport = partial(acceptedTCP, why)
         self.settled(LISTEN, why, address.host, address.port)
         self.shown(port)
+
+    def connectsDirect(self, connector: Any, host: Any, port: Any) -> None:
+        """
+        Record the decision for a connector of the operating system's TCP.
+        """
+        connector.why = why = self.whyDirect(host, port)
+        # Not once it is established: Twisted's own connector says so to its factory alone.
+        carried(TCP, why)
 
     def whyDirect(self, host: Any, port: Any) -> Reason:
         """
@@ -378,8 +389,20 @@ class Switch:
 
         @param why: The port's.
         """
+        carried(SDP, why)
         now = channel.reactor.seconds()
         return Reason(why.rule, why.verdict, SDP, channel.device.name, None, now, now, now)
+
+
+def acceptedTCP(why: Reason, *arguments: Any) -> Server:
+    """
+    Return the transport of a connection that a port of Twisted's has accepted, and count that.
+
+    @param why: The port's.
+    @param arguments: As of L{Server}.
+    """
+    carried(TCP, why)
+    return Server(*arguments)
 
 
 def direct(reactor: ReactorBase) -> Direct:
