@@ -32,7 +32,11 @@ from twisted_ib.internet.readers import channelsOf
 from twisted_ib.switch.reason import EXPLICIT, UNASKED, Fallback, Reason, carried
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from twisted.internet.base import ReactorBase
+    from twisted.internet.interfaces import IProtocol, IReactorFDSet
+    from twisted.internet.tcp import Port
 
     from twisted_ib.hca.device.tcpcounterparts import Counterpart
     from twisted_ib.internet.channel import DeviceChannel
@@ -151,13 +155,22 @@ class Switch:
         self.settled(LISTEN, why, address.host, address.port)
         self.shown(port)
 
-    def connectsDirect(self, connector: Any, host: Any, port: Any) -> None:
+    def whyServed(self, skt: socket) -> Reason:
         """
-        Record the decision for a connector of the operating system's TCP.
+        Return the decision for a socket that listens by the operating system's TCP.
         """
-        connector.why = why = self.whyDirect(host, port)
+        own: tuple[str, int] = skt.getsockname()[:2]
+        decision = self.configuration.decide(LISTEN, *own)
+        return Reason(decision.where, decision.verdict, TCP)
+
+    def connectsDirect(self, host: str, port: int) -> Reason:
+        """
+        Return the decision for a connector of the operating system's TCP, and count the connection.
+        """
+        why = self.whyDirect(host, port)
         # Not once it is established: Twisted's own connector says so to its factory alone.
         carried(TCP, why)
+        return why
 
     def whyDirect(self, host: Any, port: Any) -> Reason:
         """
@@ -394,15 +407,22 @@ class Switch:
         return Reason(why.rule, why.verdict, SDP, channel.device.name, None, now, now, now)
 
 
-def acceptedTCP(why: Reason, *arguments: Any) -> Server:
+def acceptedTCP(
+    why: Reason,
+    skt: socket,
+    protocol: IProtocol,
+    client: tuple[object, ...],
+    server: Port,
+    sessionno: int,
+    reactor: IReactorFDSet,
+) -> Server:
     """
     Return the transport of a connection that a port of Twisted's has accepted, and count that.
 
     @param why: The port's.
-    @param arguments: As of L{Server}.
     """
     carried(TCP, why)
-    return Server(*arguments)
+    return Server(skt, protocol, client, server, sessionno, reactor)
 
 
 def direct(reactor: ReactorBase) -> Direct:

@@ -10,7 +10,7 @@ import atexit
 import os
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from twisted_ib.switch.reason import outcomes
 from twisted_ib.tools.program import printable
@@ -43,25 +43,43 @@ _WORDS = {
 }
 
 
-def summary(counted: Mapping[tuple[str, str, str], int]) -> dict[str, Any]:
+class Cause(TypedDict):
+    """
+    Why TCP carried so many connections: C{kind} is a word, and C{text} the same for a reader.
+    """
+
+    kind: str
+    text: str
+    connections: int
+
+
+class Summary(TypedDict):
+    """
+    What JSON has: all connections, those of each provider, and the reasons for TCP, the most frequent first.
+    """
+
+    connections: int
+    sdp: int
+    tcp: int
+    reasons: list[Cause]
+
+
+def summary(counted: Mapping[tuple[str, str, str], int]) -> Summary:
     """
     @param counted: How many connections have had each, as the switch counts them.
-    @return: What JSON has of it: all connections, those of each provider, and the reasons for TCP, the most
-        frequent first.
     """
     overTCP = [(count, kind, rule) for (provider, kind, rule), count in counted.items() if provider == "tcp"]
     tcp = sum(count for count, _, _ in overTCP)
     every = sum(counted.values())
-    reasons: list[dict[str, Any]] = []
+    reasons: list[Cause] = []
     for count, kind, rule in sorted(overTCP, key=lambda each: (-each[0], *each[1:])):
         text = f"by rule {rule}" if kind == "rule" else _WORDS.get(kind, kind)
         reasons.append({"kind": kind, "text": text, "connections": count})
     return {"connections": every, "sdp": every - tcp, "tcp": tcp, "reasons": reasons}
 
 
-def sentence(found: Mapping[str, Any]) -> str:
+def sentence(found: Summary) -> str:
     """
-    @param found: Of L{summary}.
     @return: The same in one line.
     """
     every, tcp = found["connections"], found["tcp"]
