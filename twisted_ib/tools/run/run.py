@@ -14,6 +14,7 @@ from types import TracebackType
 from twisted_ib.configuration.file import VARIABLE
 from twisted_ib.errors import RulesError
 from twisted_ib.tools.program import ArgumentParser, complain, printable
+from twisted_ib.tools.run.children import Inherited, inherit
 from twisted_ib.tools.run.choice import LOOPS, Unfit, choose
 from twisted_ib.tools.run.clibraries import become, chooseDevice, searchByPython
 from twisted_ib.tools.run.loops import install
@@ -40,7 +41,7 @@ def commandLine() -> ArgumentParser:
     parser = ArgumentParser(
         prog=PROGRAM,
         usage="%(prog)s [--reactor NAME] [--config FILE] [--device NAME [--address ADDRESS]] "
-        "[--summary [--json]] [-q] PROGRAM | -m MODULE | -c CODE [ARGUMENT ...]",
+        "[--no-children] [--summary [--json]] [-q] PROGRAM | -m MODULE | -c CODE [ARGUMENT ...]",
         description="Start an unchanged program. One of Python gets a loop whose connections and ports go "
         "over SDP or TCP, by the rules of the ib reactor; any other finds libibverbs and others of "
         "this package.",
@@ -49,6 +50,12 @@ def commandLine() -> ArgumentParser:
     parser.add_argument("--config", metavar="FILE", help="the rules (default: those of every program here)")
     parser.add_argument("--device", metavar="NAME", help="the only device of the C libraries (default: all)")
     parser.add_argument("--address", help="the device's own, one of this host")
+    parser.add_argument(
+        "--no-children",
+        action="store_false",
+        dest="children",
+        help="the processes of Python that it starts are Python's own",
+    )
     parser.add_argument(
         "--summary",
         action="store_true",
@@ -142,6 +149,8 @@ def start(options: Namespace, asked: Code | Module | str) -> Code | Module | Scr
         roles = [each for each in ROLES if not policy.tcpOnly(each, configuration.program)]
     what = install(choice, roles)
     _promise(options, bool(choice.loop))
+    summary = ("json" if options.json else "text") if options.summary else ""
+    inherit(os.environ, Inherited(choice.loop, summary) if options.children else None)
     libraries = missing and f"; {missing}"
     _say(options, f"{program.name} {what}, {choice.reason}{rules}{libraries}")
     return program
