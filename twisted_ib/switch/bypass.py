@@ -14,7 +14,7 @@ from twisted.internet.posixbase import PosixReactorBase
 from zope.interface import directlyProvides, providedBy
 
 from twisted_ib.configuration.parser import TCP
-from twisted_ib.switch.reason import EXPLICIT, Reason
+from twisted_ib.switch.reason import EXPLICIT, Reason, carried
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
@@ -68,6 +68,7 @@ class Direct:
         why = self._why()
         made = self._own("connectTCP")(host, port, factory, timeout, bindAddress)
         made.why = why
+        carried(TCP, why)
         return made
 
     def listenSSL(
