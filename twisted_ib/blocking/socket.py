@@ -549,7 +549,7 @@ class socket(_Plain, metaclass=_Sockets):
             if not made.loop.forked:
                 with made.loop:
                     made.cancel()
-        part: Any = sdp and descriptors.close(sdp)
+        part = descriptors.close(sdp) if sdp else None
         if part is not None:
             part.drop(not part.listens and descriptors.isReset(self.fileno()))
 
