@@ -23,7 +23,7 @@ SKIPPED = 77
 RECORDED = {
     ".": 51,
     "aio": 39,
-    "blocking": 64,
+    "blocking": 63,
     "configuration": 2,
     "hca": 77,
     "hca/base": 37,
@@ -52,7 +52,7 @@ RECORDED = {
     "subnet/sa": 16,
     "subnet/sm": 1,
     "subnet/sma": 9,
-    "switch": 83,
+    "switch": 81,
     "tools": 63,
     "twisted_ib": 53,
     "verbs/c": 21,

@@ -535,8 +535,7 @@ def channelFor(
                 call(channel)
             # After shutdown: stopListening() and loseConnection() of triggers before and during it still need
             # the device.
-            core: Any = reactor
-            core.addSystemEventTrigger("after", "shutdown", _close, channel)
+            channel.reactor.addSystemEventTrigger("after", "shutdown", _close, channel)
     return channel
 
 

@@ -32,6 +32,7 @@ from twisted_ib.internet.addresses import (
 )
 
 if TYPE_CHECKING:
+    from twisted.internet.base import ReactorBase
     from twisted.internet.interfaces import IReactorTime
 
 
@@ -170,7 +171,7 @@ def literalOf(host: str) -> str | None:
     return canonical(host) if host else "127.0.0.1"
 
 
-def resolve(reactor: IReactorTime, host: str, reason: str = "") -> Deferred[list[str]]:
+def resolve(reactor: ReactorBase, host: str, reason: str = "") -> Deferred[list[str]]:
     """
     Find the addresses of a host.
 
@@ -189,8 +190,7 @@ def resolve(reactor: IReactorTime, host: str, reason: str = "") -> Deferred[list
         found = collector.done
     else:
         # A reactor of a test, or an old one: IReactorCore.resolve gives one IPv4 address.
-        core: Any = reactor
-        found = core.resolve(host).addCallback(lambda one: [one])
+        found = reactor.resolve(host).addCallback(lambda one: [one])
     return found.addCallback(_notEmpty, reason or f"no address for {host!r}")
 
 
