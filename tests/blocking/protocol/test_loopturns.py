@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import select
 from math import inf
+from threading import active_count
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
@@ -482,6 +483,7 @@ class LoopTests(TurnCase):
         """
         loop = self.turning().blockingLoop
         before = loop.threadsBeside()
+        self.assertEqual(before, active_count() - 1)
         one, other = self.pair()
         self.loop.poll()
         waiting = [self.inThread(one.recv, 1)]
@@ -539,6 +541,62 @@ class LoopTests(TurnCase):
 
         loop.drive(ready, None)
         self.assertEqual(channel.said, [])
+
+    def test_besideSleep(self) -> None:
+        """
+        What another thread serves or closes beside a leader that sleeps wakes it if its condition holds then.
+        """
+        for holds, work, isChanged, woken in (
+            (True, 0, False, 0),
+            (True, 1, False, 1),
+            (False, 1, False, 0),
+            (False, 0, True, 1),
+            (True, 0, True, 2),
+        ):
+            channel = Channel()
+            reactor = self.turning(channel)
+            loop = reactor.blockingLoop
+            found = self.woken(loop)
+            inner: list[bool] = []
+
+            def ready(
+                loop: Any = loop,
+                channel: Channel = channel,
+                inner: list[bool] = inner,
+                holds: bool = holds,
+                work: int = work,
+                isChanged: bool = isChanged,
+            ) -> bool:
+                if inner:
+                    return holds
+                inner.append(True)
+                channel.work = [work]
+                loop.sleeping = True
+                (loop.changed if isChanged else loop.poll)()
+                loop.sleeping = False
+                return True
+
+            self.assertTrue(loop.drive(ready, None))
+            self.assertEqual(len(found), woken, (holds, work, isChanged))
+
+    def test_orphanOfTurn(self) -> None:
+        """
+        A turn in which a socket is collected does not sleep, and the next one closes what it has left.
+        """
+        channel = Channel()
+        reactor = self.turning(channel)
+        loop = reactor.blockingLoop
+        closed: list[int] = []
+
+        def arm() -> bool:
+            loop.abandon(SimpleNamespace(close=lambda: closed.append(1)))
+            return True
+
+        self.patch(channel, "arm", arm)
+        reactor.turn(None, None)
+        self.assertEqual((self.limits, closed), ([0.0], []))
+        loop.drive(lambda: bool(closed), None)
+        self.assertEqual(closed, [1])
 
     def test_wait(self) -> None:
         """

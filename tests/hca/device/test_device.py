@@ -697,7 +697,7 @@ class NumberTests(DeviceTestCase):
         Counters of the fabric, of who polls and of the layers above are the device's; a port counts in units
         of four octets (IBTA vol. 1 16.1.3.5).
         """
-        fabric = SimpleNamespace(sleeps=3, rung=4, octets=lambda: (11, 17))
+        fabric = SimpleNamespace(sleeps=3, rung=4, octets=lambda: (23, 37))
         self.patch(self.a, "fabric", fabric)
         self.a.pollingCounters = lambda: {"polling_turns": 6}
         self.a.counting.update(rds=lambda: {"sent": 7}, sdp=lambda: {"sent": 8, "lost": 9})
@@ -706,7 +706,7 @@ class NumberTests(DeviceTestCase):
         shown = self.a.statistics()
         names = ("sleeps", "doorbells_rung", "port_xmit_data", "port_rcv_data", "polling_turns", "rds_sent")
         self.assertEqual(
-            [shown[name] for name in (*names, "sdp_sent", "sdp_lost", "seen")], [3, 4, 2, 4, 6, 7, 8, 9, 2]
+            [shown[name] for name in (*names, "sdp_sent", "sdp_lost", "seen")], [3, 4, 5, 9, 6, 7, 8, 9, 2]
         )
         fabric.octets = lambda: None
         self.assertNotIn("port_xmit_data", self.a.statistics())
