@@ -33,7 +33,7 @@ if __name__ == "__main__":
         process.join()
     for words in (["-c", {_WHICH!r} + "print('same', asyncio.run(which()), flush=True)"],
                   ["-Wi", "-c", "import socket; print('blocking', socket.socket.__module__.split('.')[0])"],
-                  ["-m", "grandparent"]):
+                  ["-m", "grandparent"], ["otherkind.py"]):
         subprocess.run([sys.executable, *words], check=True)
 """
 #: It runs as it is; what it starts does not.
@@ -41,6 +41,15 @@ _GRANDPARENT = """
 import os, sys
 code = "import socket; print('grandchild', socket.socket.__module__.split('.')[0], sys.path[0] == '')"
 os.execl(sys.executable, sys.executable, "-c", "import sys; " + code)
+"""
+#: A process of another kind than the program, and one that it spawns.
+_OTHER_KIND = """
+import multiprocessing, socket
+def say(): print("inherited", socket.socket.__module__.split(".")[0], flush=True)
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=say)
+    process.start()
+    process.join()
 """
 #: Two workers that accept from one socket, as servers start them; their clients count who has answered.
 _WORKERS = """
@@ -87,17 +96,19 @@ class ChildrenTests(RunTestCase):
         """
         (self.folder / "starting.py").write_text(_STARTING)
         (self.folder / "grandparent.py").write_text(_GRANDPARENT)
+        (self.folder / "otherkind.py").write_text(_OTHER_KIND)
         with_, without = self.running("starting.py"), self.running("--no-children", "starting.py")
-        names = ("own", "spawn", "forkserver", "same", "blocking", "grandchild")
-        expected = {name: "twisted_ib" for name in names}
+        own = ("own", "spawn", "forkserver", "same")
+        others = ("blocking", "grandchild", "inherited")
+        expected = {name: "twisted_ib" for name in own + others}
         said, complaints = with_.communicate(timeout=HANG_SECONDS)
         lines = [line.split() for line in said.splitlines()]
         self.assertEqual({line[0]: line[1] for line in lines}, expected, complaints)
-        self.assertEqual(lines[-1][2:], ["True"])
+        self.assertIn(["grandchild", "twisted_ib", "True"], lines)
         # They say nothing of their own.
         self.assertEqual(complaints.count("\n"), 1, complaints)
         said, complaints = without.communicate(timeout=HANG_SECONDS)
-        expected.update({name: "asyncio" for name in names[1:4]}, blocking="socket", grandchild="socket")
+        expected.update({name: "asyncio" for name in own[1:]}, **{name: "socket" for name in others})
         self.assertEqual({line.split()[0]: line.split()[1] for line in said.splitlines()}, expected)
 
     def test_workers(self) -> None:
