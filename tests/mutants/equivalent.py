@@ -193,6 +193,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "of two equal times it is the same which is taken",
     ),
     Equivalent(
+        f"{_BLOCKING}/loop.py",
+        "over: bool | None = False",
+        "False",
+        "True",
+        "of a lead that raises it counts only that this is not L{None}",
+    ),
+    Equivalent(
         "twisted_ib/hca/device/connections.py",
         "localID, device.newest = request.localQPN, 0",
         "0",
