@@ -20,11 +20,14 @@ from twisted.python.failure import Failure
 
 from tests.blocking.case import BlockingTestCase
 from twisted_ib.blocking.connection import Connection
+from twisted_ib.sdp.pendingsends import SendBuffer
 
 RESET, BROKEN, AGAIN, INVALID = errno.ECONNRESET, errno.EPIPE, errno.EAGAIN, errno.EINVAL
 UNCONNECTED = errno.ENOTCONN
 #: What a connection holds that nobody receives from, and what one send takes.
 RECEIVE, SEND = 1048576, 262144
+#: What a stream has that is full, by the attribute that holds it.
+FULL: dict[str, Any] = {"buffer": SendBuffer(), "written": b"full", "pending": b"full"}
 
 
 class Stream:
@@ -580,16 +583,16 @@ class ReceiveTests(ConnectionCase):
                 self.later(self.later, data, one)
             self.assertEqual(self.saying(one.receive, 9, 0, None), b"ab" if blocks else AGAIN)
             self.assertEqual(one.send(bytes(SEND + 1), 0, None), SEND + 1 if blocks else SEND)
-            stream.buffer = b"full"
+            stream.buffer = FULL["buffer"]
             for call in (one.send, one.sendAll):
                 if blocks:
                     self.later(self.later, setattr, stream, "buffer", None)
                 done = 1 if call == one.send else None
                 self.assertEqual(self.saying(call, b"x", 0, None), done if blocks else AGAIN)
-                stream.buffer = b"full"
+                stream.buffer = FULL["buffer"]
                 self.assertEqual(self.saying(call, b"x", 0, 0.001), TimeoutError)
             stream.buffer = None
-            stream.write = lambda octets, stream=stream: setattr(stream, "buffer", octets)  # type: ignore[method-assign,misc]
+            stream.write = lambda octets, stream=stream: setattr(stream, "buffer", FULL["buffer"])  # type: ignore[method-assign,misc]
             if blocks:
                 self.later(self.later, setattr, stream, "buffer", None)
             self.assertIsNone(one.sendAll(b"x", 0, None))
@@ -696,7 +699,7 @@ class SendTests(ConnectionCase):
         for what in ("buffer", "written", "pending"):
             one, stream = self.made()
             where: Any = stream.queuePair if what == "pending" else stream
-            setattr(where, what, b"full")
+            setattr(where, what, FULL[what])
             self.assertFalse(one.writable())
             self.assertEqual(self.saying(one.send, b"x", 0, 0.0), AGAIN)
             self.assertEqual(self.saying(one.send, b"x", socket.MSG_DONTWAIT, None), AGAIN)
@@ -706,19 +709,19 @@ class SendTests(ConnectionCase):
             self.assertEqual(self.saying(one.awaitRoom, 0.001), TimeoutError)
             self.assertEqual(self.written(stream), [])
             for timeout in (None, 100.0):
-                setattr(where, what, b"full")
+                setattr(where, what, FULL[what])
                 self.later(self.later, setattr, where, what, None)
                 # A flag that is ignored, or does not count, has it wait as well.
                 flags = socket.MSG_EOR if timeout is None else socket.MSG_DONTWAIT
                 self.assertEqual(one.send(b"x", flags, timeout), 1)
-                setattr(where, what, b"full")
+                setattr(where, what, FULL[what])
                 self.later(self.later, setattr, where, what, None)
                 self.assertIsNone(one.awaitRoom(timeout))
             self.assertEqual(self.written(stream), [b"x", b"x"])
             for happens, expected in ((lost, RESET), (done, BROKEN)):
                 for call, *arguments in (("send", b"x", 0), ("awaitRoom",)):
                     one, stream = self.made()
-                    (stream.queuePair if what == "pending" else stream).__dict__[what] = b"full"
+                    (stream.queuePair if what == "pending" else stream).__dict__[what] = FULL[what]
                     self.later(happens, one)
                     self.assertEqual(self.saying(getattr(one, call), *arguments, None), expected)
 
@@ -727,7 +730,7 @@ class SendTests(ConnectionCase):
         C{sendall} waits for the medium to take it, for its timeout, or not at all.
         """
         one, stream = self.made()
-        stream.write = lambda octets: setattr(stream, "buffer", octets)  # type: ignore[method-assign]
+        stream.write = lambda octets: setattr(stream, "buffer", FULL["buffer"])  # type: ignore[method-assign]
         self.assertIsNone(one.sendAll(b"x", 0, 0.0))
         self.assertFalse(one.writable())
         stream.buffer = None

@@ -18,6 +18,12 @@ from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.internet.readers import CHANNELS
 
 
+class User:
+    """
+    What uses a channel.
+    """
+
+
 class Channel:
     """
     A device in a reactor: what it says, and what was asked.
@@ -675,8 +681,9 @@ class LoopTests(TurnCase):
         ):
             reactor = self.turning()
             loop = reactor.blockingLoop
-            left = SimpleNamespace(**user)  # type: ignore[arg-type]
-            setattr(reactor, CHANNELS, {"x": Channel(users=[left], closed=closed)})
+            left = User()
+            left.__dict__.update(user)
+            setattr(reactor, CHANNELS, {"x": Channel(users={left: None}, closed=closed)})
             seen: list[float] = []
 
             def turn(limit: float, kernel: Any, left: Any = left, seen: list[float] = seen) -> int:
