@@ -72,7 +72,7 @@ class Reason:
 #: How many connections of this process have had each outcome: by provider, reason and, if that is a rule, its
 #: place.
 outcomes: dict[tuple[str, str, str], int] = {}
-# What a process has counted before it forks is not its child's.
+# A child counts its own connections only.
 os.register_at_fork(after_in_child=outcomes.clear)
 
 

@@ -22,13 +22,13 @@ _PATH = "PYTHONPATH"
 _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
 #: Options of Python with a value, of one letter (Python's documentation, "Command line").
 _WITH_VALUE = "WX"
-#: What multiprocessing runs in the place of the program (its popen_spawn_posix.py and forkserver.py).
+#: multiprocessing runs these in the place of the program (its popen_spawn_posix.py and forkserver.py).
 _SPAWNED = ("from multiprocessing.spawn import", "from multiprocessing.forkserver import")
 
 
 class Inherited(NamedTuple):
     """
-    What processes get from the one that starts them.
+    The part of a process that those it starts are given.
 
     @ivar loop: that one's, one of L{LOOPS}; C{""} if it runs as it is.
     @ivar summary: C{text} or C{json}, if each process says at its end what carried its connections.

@@ -18,7 +18,7 @@ from twisted_ib.tools.program import printable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: What connections over TCP have in common, by the kind of reason.
+#: Said of connections over TCP, by the kind of reason.
 _WORDS = {
     "client": "from clients that came over TCP",
     "connect": "without a device",
@@ -55,7 +55,7 @@ class Cause(TypedDict):
 
 class Summary(TypedDict):
     """
-    What JSON has: all connections, those of each provider, and the reasons for TCP, the most frequent first.
+    The JSON: all connections, those of each provider, and the reasons for TCP, the most frequent first.
     """
 
     connections: int
