@@ -41,7 +41,8 @@ def commandLine() -> ArgumentParser:
     parser = ArgumentParser(
         prog=PROGRAM,
         usage="%(prog)s [--reactor NAME] [--config FILE] [--device NAME [--address ADDRESS]] "
-        "[--no-children] [--summary [--json]] [-q] PROGRAM | -m MODULE | -c CODE [ARGUMENT ...]",
+        "[--no-children] [--summary [--json]] [-q] PROGRAM | -m MODULE | -c CODE [ARGUMENT ...]\n"
+        "       %(prog)s [--config FILE] [--device NAME [--address ADDRESS]] --check [--json] [PROGRAM]",
         description="Start an unchanged program. One of Python gets a loop whose connections and ports go "
         "over SDP or TCP, by the rules of the ib reactor; any other finds libibverbs and others of "
         "this package.",
@@ -61,7 +62,10 @@ def commandLine() -> ArgumentParser:
         action="store_true",
         help="at the end say what carried the connections (default: on a terminal, if there were some)",
     )
-    parser.add_argument("--json", action="store_true", help="the summary as one JSON object")
+    parser.add_argument("--json", action="store_true", help="the summary, or the check, as JSON")
+    parser.add_argument(
+        "--check", action="store_true", help="start nothing: say what is here, and what is missing"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="do not say what was done")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("-m", metavar="MODULE", dest="module", help="the module to run as a program")
@@ -95,7 +99,7 @@ def _divided(words: list[str]) -> tuple[list[str], list[str]]:
 def parseArguments(arguments: Sequence[str]) -> tuple[Namespace, Code | Module | str]:
     """
     @return: the parsed command line, whose C{arguments} are the program's; and the program: a L{str} is the
-        name of a file.
+        name of a file, empty if only a check is asked for.
     """
     ours, theirs = _divided(list(arguments))
     parser = commandLine()
@@ -107,12 +111,14 @@ def parseArguments(arguments: Sequence[str]) -> tuple[Namespace, Code | Module |
         program = Code(options.code)
     elif options.arguments:
         program = options.arguments[0]
+    elif options.check:
+        program = ""
     else:
         parser.error("there is no PROGRAM, -m MODULE or -c CODE")
     if options.address is not None and options.device is None:
         parser.error("--address is of a device: say --device, too")
-    if options.json and not options.summary:
-        parser.error("--json is of the summary: say --summary, too")
+    if options.json and not (options.summary or options.check):
+        parser.error("--json is of the summary or the check: say --summary or --check, too")
     options.arguments = theirs
     return options, program
 
@@ -131,8 +137,6 @@ def start(options: Namespace, asked: Code | Module | str) -> Code | Module | Scr
     program = find(asked) if isinstance(asked, str) else asked
     missing = searchByPython()
     program.prepare(options.arguments)
-    if options.config is not None:
-        os.environ[VARIABLE] = os.path.abspath(options.config)
     choice = choose(program.module, program.imports(), options.reactor or "")
     if isinstance(choice, Unfit):
         raise StartError(f"{program.name}: {choice.reason}", NOT_RUNNABLE)
@@ -201,6 +205,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.device is not None:
             chooseDevice(options.device, options.address, os.environ)
+        if options.config is not None:
+            os.environ[VARIABLE] = os.path.abspath(options.config)
+        if options.check:
+            # Imported here: it opens devices.
+            from twisted_ib.tools.run.check import check
+
+            return check(asked if isinstance(asked, str) else "", options.json)
         try:
             program = start(options, asked)
         except OtherInterpreter as other:

@@ -113,7 +113,7 @@ class MissingTests(SynchronousTestCase):
         """
         Without a place for the libraries.
         """
-        self.patch(build, "_checked", lambda: ["true"])
+        self.patch(build, "wanting", list)
         self.cache.touch()
         self.assertIn("set XDG_CACHE_HOME", self.failing())
 

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -124,7 +124,9 @@ def libraries() -> Path:
     if isKept(kept):
         return Path(kept)
     folder = Path(kept)
-    compiler = _checked()
+    for clause in wanting():
+        raise LibraryBuildError(clause)
+    compiler = compilerCommand()
     try:
         for each in (folder.parent.parent, folder.parent):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -153,23 +155,32 @@ def compilerCommand() -> list[str]:
     raise LibraryBuildError(f"there is no C compiler {chosen[0]}: install one, as Debian's package gcc")
 
 
-def _checked() -> list[str]:
-    compiler = compilerCommand()
+def wanting() -> Iterator[str]:
+    """
+    What a build needs and this machine has not, with what brings it: a clause each.
+
+    @return: nothing, if libraries can be built.
+    """
+    try:
+        compiler = compilerCommand()
+    except LibraryBuildError as error:
+        yield str(error)
+        compiler = []
     if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
-        raise LibraryBuildError(
+        yield (
             f"{sys.executable} has no shared libpython: configure Python with --enable-shared, or use a "
             "distribution's"
         )
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
-        raise LibraryBuildError("Python.h is missing: install Python's headers (Debian's python3-dev)")
+        yield "Python.h is missing: install Python's headers (Debian's python3-dev)"
+    if not compiler:
+        return
     for library in LIBRARIES:
         for header in library.headers:
             status, _ = compilerRun([*compiler, "-E", "-include", header, "-x", "c", os.devnull])
             if status:
-                raise LibraryBuildError(
-                    f"{header} is missing: install rdma-core's headers, as Debian's package {library.package}"
-                )
-    return compiler
+                brings = f"install rdma-core's headers, as Debian's package {library.package}"
+                yield f"{header} is missing: {brings}"
 
 
 def _build(library: Library, temporary: Path, made: Path, compiler: Sequence[str]) -> None:
@@ -217,4 +228,4 @@ def _declared(library: Library) -> Any:
     return ffi
 
 
-__all__ = ["LIBRARIES", "Library", "compilerCommand", "libraries"]
+__all__ = ["LIBRARIES", "Library", "compilerCommand", "libraries", "wanting"]

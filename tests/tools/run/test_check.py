@@ -1,0 +1,186 @@
+"""
+Tests for C{ib-run --check}: what is here and what is missing, and what it says of a program.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from unittest import skipIf
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.commands import refusal
+from tests.support.rundirectory import ownRunDirectory
+from tests.tools.run.case import RunTestCase
+from twisted_ib.errors import DeviceError, LibraryBuildError
+from twisted_ib.tools.run import check
+from twisted_ib.tools.run.check import LESS, MISSING, OK, Finding
+from twisted_ib.tools.run.run import parseArguments
+
+_hasExtra = find_spec("elftools") is not None and find_spec("cffi") is not None
+
+
+class CommandLineTests(SynchronousTestCase):
+    """
+    Which words it takes.
+    """
+
+    def test_program(self) -> None:
+        """
+        It takes a program or none, and JSON belongs to it or to the summary.
+        """
+        for words, program in ((["--check"], ""), (["--check", "--json", "x", "-y"], "x")):
+            options, asked = parseArguments(words)
+            self.assertEqual((options.check, asked), (True, program))
+        self.assertIn("say --summary or --check, too", refusal(self, parseArguments, "--json", "x"))
+
+
+class FindingTests(SynchronousTestCase):
+    """
+    Each thing that may be missing, with what brings it.
+    """
+
+    def setUp(self) -> None:
+        """
+        A run directory of this test's own, and what is written.
+        """
+        ownRunDirectory(self)
+        self.written: list[str] = []
+        self.patch(check, "write", self.written.append)
+        self.patch(check, "deviceNames", lambda: ["shm0"])
+
+    def found(self, program: str = "") -> tuple[int, dict[str, tuple[str, str]]]:
+        """
+        @return: the exit status, and states and texts by name.
+        """
+        self.written.clear()
+        status = check.check(program, isJSON=True)
+        (text,) = self.written
+        return status, {each["name"]: (each["state"], each["text"]) for each in json.loads(text)}
+
+    def ready(self) -> None:
+        """
+        Nothing is missing.
+        """
+        self.patch(check, "lacking", list)
+        self.patch(check, "keptFolder", lambda: "/kept")
+        self.patch(check, "isKept", lambda folder: True)
+
+    def test_ready(self) -> None:
+        """
+        Nothing is missing: each line says what is here, and the status is 0.
+        """
+        self.ready()
+        status, found = self.found()
+        self.assertEqual(status, 0)
+        self.assertEqual(found["device shm0"], (OK, "shm"))
+        self.assertEqual(found["C libraries"], (OK, "built, in /kept"))
+        self.written.clear()
+        self.assertEqual(check.check("", isJSON=False), 0)
+        self.assertIn("ok       C libraries         built, in /kept", self.written)
+
+    def test_extra(self) -> None:
+        """
+        Without the extra C{[c]} the command that brings it is named; a program of Python runs without.
+        """
+        self.ready()
+        self.patch(check, "lacking", lambda: ["cffi"])
+        script = Path(self.mktemp())
+        script.with_suffix(".py").write_text("pass\n")
+        for program, state, expected in (("", MISSING, 1), (f"{script}.py", LESS, 0)):
+            status, found = self.found(program)
+            self.assertEqual((status, found["C libraries"][0]), (expected, state))
+            self.assertIn("pip install 'twisted-ib[c]'", found["C libraries"][1])
+        self.assertEqual(found[program], (OK, f"a program of Python, {sys.executable}"))
+
+    @skipIf(not _hasExtra, "the extra [c] is not installed")
+    def test_build(self) -> None:
+        """
+        All that a build needs is named at once, not the first only; and others may not change the cache.
+        """
+        from twisted_ib.verbs.c.building import build
+
+        self.ready()
+        self.patch(check, "isKept", lambda folder: False)
+        self.patch(build.shutil, "which", lambda name: None)
+        self.patch(build.sysconfig, "get_path", lambda name: "/nowhere")
+        self.patch(build.sysconfig, "get_config_var", lambda name: None)
+        clauses = [each.text for each in check._libraries(True)]
+        self.assertEqual(len(clauses), 3)
+        for clause, words in zip(
+            clauses, ("there is no C compiler", "no shared libpython", "Python.h"), strict=True
+        ):
+            self.assertIn(words, clause)
+        self.assertEqual(self.found()[0], 1)
+        self.patch(build, "wanting", lambda: iter(()))
+        self.assertEqual(self.found()[1]["C libraries"], (OK, "are built when they are first needed"))
+
+        def refused(folder: str) -> bool:
+            raise LibraryBuildError("other users may change it")
+
+        self.patch(check, "isKept", refused)
+        self.assertEqual(self.found()[1]["C libraries"], (MISSING, "other users may change it"))
+
+    def test_devices(self) -> None:
+        """
+        A device that cannot be opened and a variable that is wrong are missing.
+        """
+        self.ready()
+        self.patch(check, "deviceNames", lambda: ["shm0", "roce0"])
+        self.patch(check, "addressOf", lambda name: "192.0.2.1" if name == "roce0" else None)
+
+        def wrong() -> None:
+            raise DeviceError("there is no fabric 'bar'")
+
+        self.patch(check, "readEnvironment", wrong)
+        status, found = self.found()
+        self.assertEqual(status, 1)
+        self.assertIn("there is no fabric 'bar'", found["devices"][1])
+        state, text = found["device roce0"]
+        self.assertEqual(state, MISSING)
+        self.assertIn("roce, at 192.0.2.1: ", text)
+
+    def test_memory(self) -> None:
+        """
+        Without memory files messages take another way, and programs run.
+        """
+        self.ready()
+        self.patch(check.libc, "available", lambda size: ("a 64-bit Python",))
+        status, found = self.found()
+        self.assertEqual((status, found["shared memory"][0]), (0, LESS))
+
+    def test_namespaces(self) -> None:
+        """
+        The trial runs in a process of its own, whose status is an error's number; where none may be made the
+        reason is said, and programs run.
+        """
+        self.ready()
+        for code, words in (
+            (f"import sys; sys.exit({errno.EPERM})", "Operation not permitted"),
+            ("import os; os.kill(os.getpid(), 9)", "ended by signal 9"),
+        ):
+            self.patch(check, "_TRIAL", code)
+            status, found = self.found()
+            self.assertEqual((status, found["network namespaces"][0]), (0, LESS))
+            self.assertIn(words, found["network namespaces"][1])
+
+
+class ProgramTests(RunTestCase):
+    """
+    The command, in a process of its own.
+    """
+
+    def test_nothingThere(self) -> None:
+        """
+        A program that is not there is missing, and nothing is started.
+        """
+        process = self.running("--check", "--json", "surely-not-there")
+        out, _ = process.communicate()
+        *others, last = (Finding(**each) for each in json.loads(out))
+        self.assertEqual(process.returncode, check.NOT_READY)
+        self.assertEqual((last.name, last.state), ("surely-not-there", MISSING))
+        self.assertIn("device shm0", [each.name for each in others])

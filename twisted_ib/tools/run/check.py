@@ -1,0 +1,174 @@
+"""
+C{ib-run --check}: what is here, what a program would see, and what is missing, with what brings it.
+
+Each thing is tried, and nothing is guessed from versions or names: a container may filter any call.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import attrs
+
+from twisted_ib import limits
+from twisted_ib.errors import DeviceError, HCAError, LibraryBuildError
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.device.registry import (
+    addressOf,
+    deviceNames,
+    kindOf,
+    readConfiguration,
+    readEnvironment,
+)
+from twisted_ib.hca.host import libc
+from twisted_ib.tools.program import printable, write
+from twisted_ib.tools.run.clibraries import lacking
+from twisted_ib.tools.run.program import NotPython, OtherInterpreter, StartError, find
+from twisted_ib.verbs.c.chosen import chosenDevice
+from twisted_ib.verbs.c.kept import isKept, keptFolder
+
+#: States: it is here; it is not, and programs run with less; it is not, and programs do not run.
+OK, LESS, MISSING = "ok", "less", "missing"
+#: The exit status where something is missing.
+NOT_READY = 1
+
+#: Makes a network namespace and sets its loopback interface up; the exit status is errno.  Some systems allow
+#: the first, and give no rights in it (Ubuntu's AppArmor).  user_namespaces(7), netdevice(7).
+_TRIAL = """
+import ctypes, fcntl, socket, struct, sys
+CLONE_NEWUSER, CLONE_NEWNET, SIOCSIFFLAGS, IFF_UP = 0x10000000, 0x40000000, 0x8914, 1
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET):
+    sys.exit(ctypes.get_errno())
+try:
+    fcntl.ioctl(socket.socket(type=socket.SOCK_DGRAM), SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", IFF_UP))
+except OSError as error:
+    sys.exit(error.errno)
+"""
+
+
+@attrs.frozen
+class Finding:
+    """
+    One thing that was looked at.
+
+    @ivar name: what it is.
+    @ivar state: L{OK}, L{LESS} or L{MISSING}.
+    @ivar text: what was found; if it is missing, what brings it.
+    """
+
+    name: str
+    state: str
+    text: str
+
+
+def _devices() -> Iterator[Finding]:
+    try:
+        readEnvironment()
+        readConfiguration()
+    except DeviceError as error:
+        yield Finding("devices", MISSING, str(error))
+    chosen = chosenDevice()
+    for name in [chosen] if chosen else deviceNames():
+        title, address = f"device {name}", addressOf(name)
+        where = f"{kindOf(name).name}, at {address}" if address else kindOf(name).name
+        try:
+            Device(name).close()
+        except (HCAError, OSError) as error:
+            yield Finding(title, MISSING, f"{where}: {error}")
+        else:
+            yield Finding(title, OK, where)
+
+
+def _memory() -> Finding:
+    missing = libc.available(limits.RING)
+    if missing:
+        text = f"no {', no '.join(missing)}: processes of this host exchange messages by sockets, slower"
+        return Finding("shared memory", LESS, text)
+    return Finding("shared memory", OK, "sealed memory files and eventfd")
+
+
+def _libraries(isNative: bool) -> Iterator[Finding]:
+    title, absent = "C libraries", lacking()
+    # A program of Python may use them by ctypes or pyverbs, and most do not.
+    state = MISSING if isNative else LESS
+    if absent:
+        text = f"{' and '.join(absent)} not installed: {sys.executable} -m pip install 'twisted-ib[c]'"
+        yield Finding(title, state, text)
+        return
+    # Much to import, and it imports cffi.
+    from twisted_ib.verbs.c.building.build import wanting
+
+    try:
+        folder = keptFolder()
+        if isKept(folder):
+            yield Finding(title, OK, f"built, in {folder}")
+            return
+    except LibraryBuildError as error:
+        yield Finding(title, state, str(error))
+        return
+    clauses = list(wanting())
+    yield from (Finding(title, state, clause) for clause in clauses)
+    if not clauses:
+        yield Finding(title, OK, "are built when they are first needed")
+
+
+def _namespaces() -> Finding:
+    title = "network namespaces"
+    # In a process of its own, which leaves this one's.  Not by unshare(1), which may not be here.
+    status = subprocess.run([sys.executable, "-I", "-S", "-c", _TRIAL], capture_output=True).returncode
+    if status:
+        why = os.strerror(status) if status > 0 else f"ended by signal {-status}"
+        return Finding(title, LESS, f"{why}: tests of several hosts have addresses of loopback only")
+    return Finding(title, OK, "tests of several hosts may make some, without rights")
+
+
+def _program(name: str) -> tuple[bool, Finding]:
+    """
+    @return: whether it needs the C libraries, and whether it can be started.
+    """
+    try:
+        find(name)
+    except NotPython as other:
+        if lacking():
+            return True, Finding(name, MISSING, "no program of Python: it needs the C libraries")
+        # Imported here: it reads binaries.
+        from twisted_ib.tools.run.native.binary import UnfitBinaryError, begin
+
+        try:
+            return True, Finding(name, OK, begin(other.path, other.binary)[1])
+        except UnfitBinaryError as error:
+            return True, Finding(name, MISSING, str(error))
+    except OtherInterpreter as other:
+        return False, Finding(name, OK, f"a program of Python, {other.executable}")
+    except StartError as error:
+        return True, Finding(name, MISSING, str(error))
+    return False, Finding(name, OK, f"a program of Python, {sys.executable}")
+
+
+def check(program: str, isJSON: bool) -> int:
+    """
+    Look at everything, and say it on standard output.
+
+    @param program: the file or command that is to be started, or C{""}.
+    @param isJSON: whether it is one JSON list of objects with C{name}, C{state} and C{text}.
+    @return: the exit status: 0, or L{NOT_READY} if something is missing.
+    """
+    isNative, its = _program(program) if program else (True, None)
+    findings = [_memory(), *_devices(), *_libraries(isNative), _namespaces()]
+    if its is not None:
+        findings.append(its)
+    if isJSON:
+        write(json.dumps([attrs.asdict(each) for each in findings], indent=2))
+    else:
+        width = max(len(each.name) for each in findings)
+        for each in findings:
+            write(printable(f"{each.state:7}  {each.name:{width}}  {each.text}"))
+    return NOT_READY if any(each.state == MISSING for each in findings) else 0
+
+
+__all__ = ["LESS", "MISSING", "NOT_READY", "OK", "Finding", "check"]
