@@ -531,5 +531,8 @@ TUN_PACKETS_PER_TURN = 64
 
 # -- C libraries
 
+#: Folders with a program's view of devices that are kept; beyond it the one that was used longest ago goes.
+DEVICE_VIEWS = 64
+
 #: Different reasons why devices cannot be opened that those of one process say.
 SAID_REASONS = 16

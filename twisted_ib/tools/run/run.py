@@ -41,7 +41,8 @@ def commandLine() -> ArgumentParser:
     parser = ArgumentParser(
         prog=PROGRAM,
         usage="%(prog)s [--reactor NAME] [--config FILE] [--device NAME [--address ADDRESS]] "
-        "[--no-children] [--summary [--json]] [-q] PROGRAM | -m MODULE | -c CODE [ARGUMENT ...]\n"
+        "[--no-children] [--no-sysfs] [--summary [--json]] [-q] PROGRAM | -m MODULE | -c CODE "
+        "[ARGUMENT ...]\n"
         "       %(prog)s [--config FILE] [--device NAME [--address ADDRESS]] --check [--json] [PROGRAM]",
         description="Start an unchanged program. One of Python gets a loop whose connections and ports go "
         "over SDP or TCP, by the rules of the ib reactor; any other finds libibverbs and others of "
@@ -56,6 +57,12 @@ def commandLine() -> ArgumentParser:
         action="store_false",
         dest="children",
         help="the processes of Python that it starts are Python's own",
+    )
+    parser.add_argument(
+        "--no-sysfs",
+        action="store_false",
+        dest="sysfs",
+        help="it looks for devices where Linux has them in vain",
     )
     parser.add_argument(
         "--summary",
@@ -135,7 +142,7 @@ def start(options: Namespace, asked: Code | Module | str) -> Code | Module | Scr
     @raise OSError: the rules cannot be read.
     """
     program = find(asked) if isinstance(asked, str) else asked
-    missing = searchByPython()
+    missing = searchByPython(options.sysfs)
     program.prepare(options.arguments)
     choice = choose(program.module, program.imports(), options.reactor or "")
     if isinstance(choice, Unfit):
@@ -218,8 +225,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             other.become(words)
             return NOT_RUNNABLE
         except NotPython as other:
-            name = str(asked)
-            become(other, [name, *options.arguments], lambda text: _say(options, f"{name} {text}"))
+            words = [str(asked), *options.arguments]
+            become(other, words, options.sysfs, lambda text: _say(options, f"{words[0]} {text}"))
             return NOT_RUNNABLE
     except RulesError as error:
         for line in error.errors:

@@ -24,6 +24,8 @@ _SPECIAL = frozenset(":;$")
 #: Modules of other projects that this package imports below the reactor, optional ones too, and the one that
 #: its compiled modules share.
 _IMPORTED = ("_cffi_backend", "attr", "attrs", "google_crc32c", "isal", "twisted_ib__mypyc", "zope")
+#: The library that leads paths of devices to a program's view of them.
+VIEW = "libtwisted_ib_view.so"
 #: What libraries are built from, below this folder: all modules and sources of C in these, and the tables.
 _BUILDING = "building"
 _TABLES = tuple(
@@ -120,4 +122,4 @@ def checkOwners(folder: str) -> None:
             raise LibraryBuildError(f"other users may change {each}: set XDG_CACHE_HOME to one of yours")
 
 
-__all__ = ["ROOT", "cacheFolder", "cffiVersion", "checkOwners", "isKept", "keptFolder", "packagePath"]
+__all__ = ["ROOT", "VIEW", "cacheFolder", "cffiVersion", "checkOwners", "isKept", "keptFolder", "packagePath"]

@@ -27,13 +27,14 @@ from twisted_ib.verbs.c.building.source import (
 from twisted_ib.verbs.c.cm import declarations as cm
 from twisted_ib.verbs.c.cm.table import TABLE as CM
 from twisted_ib.verbs.c.functions import Row
-from twisted_ib.verbs.c.kept import ROOT, checkOwners, isKept, keptFolder, packagePath
+from twisted_ib.verbs.c.kept import ROOT, VIEW, checkOwners, isKept, keptFolder, packagePath
 from twisted_ib.verbs.c.umad import declarations as umad
 from twisted_ib.verbs.c.umad.table import TABLE as UMAD
 from twisted_ib.verbs.c.verbs import declarations as verbs
 from twisted_ib.verbs.c.verbs.table import TABLE as VERBS
 
 _INTERPRETER = Path(__file__).with_name("interpreter.c")
+_VIEW = Path(__file__).with_name("view.c")
 
 
 @attrs.frozen
@@ -137,6 +138,7 @@ def libraries() -> Path:
     def fill(temporary: Path, made: Path) -> None:
         for library in LIBRARIES:
             _build(library, temporary, made, compiler)
+        buildView(made / VIEW, compiler)
 
     built(folder, fill)
     return folder
@@ -181,6 +183,18 @@ def wanting() -> Iterator[str]:
             if status:
                 brings = f"install rdma-core's headers, as Debian's package {library.package}"
                 yield f"{header} is missing: {brings}"
+
+
+def buildView(made: Path, compiler: Sequence[str]) -> None:
+    """
+    Build the library that leads paths of devices to a program's view of them.
+
+    @param made: its file.
+    @raise LibraryBuildError: it cannot be compiled.
+    """
+    # It needs no Python.
+    options = ("-shared", "-fPIC", "-O2", "-w", str(_VIEW), "-o", str(made), "-ldl")
+    compileIn(made.parent, [*compiler, *options], made.name)
 
 
 def _build(library: Library, temporary: Path, made: Path, compiler: Sequence[str]) -> None:
@@ -228,4 +242,4 @@ def _declared(library: Library) -> Any:
     return ffi
 
 
-__all__ = ["LIBRARIES", "Library", "compilerCommand", "libraries", "wanting"]
+__all__ = ["LIBRARIES", "Library", "buildView", "compilerCommand", "libraries", "wanting"]
