@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: All of the checkout.
 FOLDERS = (
     ".ci",
+    ".github",
     "benchmarks",
     "docs",
     "examples",
