@@ -19,6 +19,9 @@ REGION_BYTES = 1 << 40
 #: Memory is taken by those that wait in it.
 COMPLETION_QUEUE_DEPTH = 1 << 22
 
+#: Modules that follow the forks, or the end, of a process.
+PROCESS_HANDLERS = 32
+
 # -- rings and records
 
 #: One direction's ring, a power of two.  Far larger than the CPU's own caches: overwriting what another CPU

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from zope.interface import implementer
 
 from twisted_ib import limits
+from twisted_ib.drive.process import callAll, forEach, life
 from twisted_ib.errors import (
     DeviceClosedError,
     DeviceError,
@@ -822,9 +823,8 @@ class Device(DeviceProgress):
         Make every use an error, in a forked child: the device is the parent's.
         """
         self.closed = True
-        for queuePair in self.queuePairs.values():
-            # Sending from the child would interleave with the parent in shared rings.
-            queuePair.consumer.forked()
+        # Sending from the child would interleave with the parent in shared rings.
+        callAll([queuePair.consumer.forked for queuePair in self.queuePairs.values()])
         self._disappear()
         self.fabric.forked()
 
@@ -889,20 +889,8 @@ def _program() -> str:
 
 
 _devices: weakref.WeakSet[Device] = weakref.WeakSet()
-
-
-def _afterFork() -> None:
-    # A forked child shares rings and descriptors with its parent, but not its threads.
-    for device in list(_devices):
-        try:
-            device.forked()
-        except HCAError:
-            pass
-    _devices.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_afterFork)
+# A forked child shares rings and descriptors with its parent, but not its threads.
+life.atFork(__name__, inChild=forEach(_devices, Device.forked))
 
 
 __all__ = ["Device", "addDevice", "removeDevice"]

@@ -6,12 +6,13 @@ It reads what the switch has counted (L{twisted_ib.switch.reason.outcomes}).
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypedDict
 
+from twisted_ib.drive.process import life
 from twisted_ib.switch.reason import outcomes
 from twisted_ib.tools.program import printable
 
@@ -100,8 +101,7 @@ def sayAtExit(program: str, isAsked: bool, isJSON: bool) -> None:
     @param isAsked: Whether it is written if there were no connections, too.
     @param isJSON: Whether it is one JSON object.
     """
-    # The interpreter calls the first one last.
-    atexit.register(_say, program, isAsked, isJSON, os.getpid())
+    life.atEnd(__name__, partial(_say, program, isAsked, isJSON, os.getpid()))
 
 
 def _say(program: str, isAsked: bool, isJSON: bool, pid: int) -> None:

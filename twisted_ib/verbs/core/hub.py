@@ -11,7 +11,6 @@ hub is empty, and the parent's objects refuse every verb.
 
 from __future__ import annotations
 
-import atexit
 import os
 import select
 import time
@@ -22,6 +21,7 @@ from threading import RLock
 from typing import Any, TypeVar, cast
 
 from twisted_ib import limits
+from twisted_ib.drive.process import life
 from twisted_ib.errors import HCAError, ResourceLimitError
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.device.device import Device
@@ -492,10 +492,8 @@ class Hub:
 
 #: The hub of this process.
 hub = Hub()
-
-atexit.register(hub.end)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=hub.forked)
+life.atFork(__name__, inChild=hub.forked)
+life.atEnd(__name__, hub.end)
 
 
 def locked(function: Function) -> Function:
