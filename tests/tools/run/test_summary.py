@@ -157,7 +157,7 @@ class TextTests(SynchronousTestCase):
         """
         options, _ = parseArguments(["--summary", "--json", "x.py", "--json"])
         self.assertEqual((options.summary, options.json, options.arguments), (True, True, ["--json"]))
-        self.assertIn("say --summary, too", refusal(self, parseArguments, "--json", "x.py"))
+        self.assertIn("say --summary or --check, too", refusal(self, parseArguments, "--json", "x.py"))
 
 
 class SummaryTests(RunTestCase):
