@@ -247,7 +247,7 @@ class RefusalTests(SynchronousTestCase):
         self.patch(
             build.sysconfig,
             "get_config_var",
-            lambda name: 0 if name == "Py_ENABLE_SHARED" else known(name),
+            lambda name: "0.0" if name == "LDVERSION" else known(name),
         )
         self.patch(build, "compilerCommand", lambda: ["cc"])
         self.missing("has no shared libpython")
@@ -257,13 +257,8 @@ class RefusalTests(SynchronousTestCase):
         Python's headers are not installed.
         """
         self.patch(build, "compilerCommand", lambda: ["cc"])
+        self.patch(build, "sharedPython", lambda: "")
         self.patch(build.sysconfig, "get_path", lambda name: "/nowhere")
-        known: Any = build.sysconfig.get_config_var
-        self.patch(
-            build.sysconfig,
-            "get_config_var",
-            lambda name: 1 if name == "Py_ENABLE_SHARED" else known(name),
-        )
         self.missing("Python.h is missing")
 
 

@@ -108,6 +108,26 @@ def isKept(folder: str) -> bool:
     return True
 
 
+def sharedPython() -> str:
+    """
+    @return: the file of the interpreter's own libpython.
+    @raise LibraryBuildError: it is not here; the message says what brings it.
+    """
+    version = str(sysconfig.get_config_var("LDVERSION"))
+    # Debian's configuration has the folder of its multiarch or the one above, by version; that of
+    # python-build-standalone's may be the place of its build.
+    configured = str(sysconfig.get_config_var("LIBDIR"))
+    multiarch = str(sysconfig.get_config_var("MULTIARCH") or "")
+    for folder in (configured, os.path.join(configured, multiarch), os.path.join(sys.base_prefix, "lib")):
+        found = os.path.join(folder, f"libpython{version}.so.1.0")
+        if os.path.exists(found):
+            return found
+    raise LibraryBuildError(
+        f"{sys.executable} has no shared libpython: Debian's is in its package libpython{version}; others "
+        "are configured with --enable-shared, as Docker's are"
+    )
+
+
 def checkOwners(folder: str) -> None:
     """
     Check that the directories above one are the user's own.
@@ -122,4 +142,14 @@ def checkOwners(folder: str) -> None:
             raise LibraryBuildError(f"other users may change {each}: set XDG_CACHE_HOME to one of yours")
 
 
-__all__ = ["ROOT", "VIEW", "cacheFolder", "cffiVersion", "checkOwners", "isKept", "keptFolder", "packagePath"]
+__all__ = [
+    "ROOT",
+    "VIEW",
+    "cacheFolder",
+    "cffiVersion",
+    "checkOwners",
+    "isKept",
+    "keptFolder",
+    "packagePath",
+    "sharedPython",
+]

@@ -77,7 +77,7 @@ class MissingTests(SynchronousTestCase):
         With a Python that is not shared.
         """
         self.patch(build, "compilerCommand", lambda: ["true"])
-        self.configured(Py_ENABLE_SHARED=0)
+        self.configured(LDVERSION="0.0")
         self.assertIn("has no shared libpython", self.failing())
 
     def test_pythonHeaders(self) -> None:
@@ -85,7 +85,7 @@ class MissingTests(SynchronousTestCase):
         Without Python's headers.
         """
         self.patch(build, "compilerCommand", lambda: ["true"])
-        self.configured(Py_ENABLE_SHARED=1)
+        self.patch(build, "sharedPython", lambda: "")
         self.patch(build.sysconfig, "get_path", lambda name: "/nowhere")
         self.assertIn("Python.h is missing", self.failing())
 
@@ -94,7 +94,7 @@ class MissingTests(SynchronousTestCase):
         Without the headers of a library: a compiler that finds none.
         """
         self.patch(build, "compilerCommand", lambda: ["false"])
-        self.configured(Py_ENABLE_SHARED=1)
+        self.patch(build, "sharedPython", lambda: "")
         self.patch(build.sysconfig, "get_path", lambda name: self.pythonHeaders())
         text = self.failing()
         self.assertIn("infiniband/verbs.h is missing", text)
@@ -169,8 +169,8 @@ class CacheTests(SynchronousTestCase):
         self.patch(build, "_build", self.fail)
         self.assertEqual(libraries(), folder)
         self.assertEqual(stat.S_IMODE(folder.stat().st_mode), 0o700)
-        made = {each.soname for each in build.LIBRARIES} | {kept.VIEW}
-        self.assertEqual(made, {each.name for each in folder.iterdir()})
+        expected = {"python", kept.VIEW, *(each.soname for each in build.LIBRARIES)}
+        self.assertEqual({each.name for each in folder.iterdir()}, expected)
 
     def test_others(self) -> None:
         """

@@ -27,7 +27,15 @@ from twisted_ib.verbs.c.building.source import (
 from twisted_ib.verbs.c.cm import declarations as cm
 from twisted_ib.verbs.c.cm.table import TABLE as CM
 from twisted_ib.verbs.c.functions import Row
-from twisted_ib.verbs.c.kept import ROOT, VIEW, checkOwners, isKept, keptFolder, packagePath
+from twisted_ib.verbs.c.kept import (
+    ROOT,
+    VIEW,
+    checkOwners,
+    isKept,
+    keptFolder,
+    packagePath,
+    sharedPython,
+)
 from twisted_ib.verbs.c.umad import declarations as umad
 from twisted_ib.verbs.c.umad.table import TABLE as UMAD
 from twisted_ib.verbs.c.verbs import declarations as verbs
@@ -81,36 +89,34 @@ LIBRARIES = (
 )
 
 
-def startCode(library: Library) -> str:
+def startCode() -> str:
     """
-    @return: the code that the interpreter runs when a function of the library is called first.
+    @return: the code that the interpreter of a program runs first: it extends the path, and finds this
+        package where it is, whatever the program's path has.
     """
-    # This package from where the library was built, whatever the program's path has.
-    return f"""
+    # Only ASCII: it is read before Python knows the encoding of the program's files.
+    return f"""\
 import sys
+sys.path.extend([each for each in {packagePath()!a} if each not in sys.path])
 name = "twisted_ib"
 if name not in sys.modules:
     from importlib.util import module_from_spec, spec_from_file_location
-    folder = {os.path.join(ROOT, "twisted_ib")!r}
+    folder = {os.path.join(ROOT, "twisted_ib")!a}
     spec = spec_from_file_location(name, folder + "/__init__.py", submodule_search_locations=[folder])
     sys.modules[name] = package = module_from_spec(spec)
     spec.loader.exec_module(package)
-import twisted_ib.verbs.c.{library.folder}.library
 """
 
 
-def pathCode() -> str:
-    """
-    @return: the code that extends the path, before the backend of cffi is imported.
-    """
-    code = f"import sys; sys.path.extend([each for each in {packagePath()!r} if each not in sys.path])"
-    # It leaves no name in the program's module __main__.
-    return f"exec({code!r}, {{}})"
-
-
-def _literal(text: str) -> str:
-    # Octal escapes end after three digits.
-    return '"' + "".join(f"\\{octet:03o}" for octet in text.encode()) + '"'
+def _placed(made: Path, python: str) -> None:
+    # What the libraries find beside them: so they are the same wherever they lie.  libpython is in a folder
+    # that LD_LIBRARY_PATH does not have: other interpreters of this version, if a program starts one, have
+    # their own.
+    folder = made / "python"
+    folder.mkdir(mode=0o700)
+    (folder / "executable").symlink_to(sys.executable)
+    (folder / "start.py").write_text(startCode(), "ascii")
+    (folder / os.path.basename(python)).symlink_to(python)
 
 
 def libraries() -> Path:
@@ -127,7 +133,7 @@ def libraries() -> Path:
     folder = Path(kept)
     for clause in wanting():
         raise LibraryBuildError(clause)
-    compiler = compilerCommand()
+    compiler, python = compilerCommand(), sharedPython()
     try:
         for each in (folder.parent.parent, folder.parent):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -139,6 +145,7 @@ def libraries() -> Path:
         for library in LIBRARIES:
             _build(library, temporary, made, compiler)
         buildView(made / VIEW, compiler)
+        _placed(made, python)
 
     built(folder, fill)
     return folder
@@ -168,11 +175,10 @@ def wanting() -> Iterator[str]:
     except LibraryBuildError as error:
         yield str(error)
         compiler = []
-    if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
-        yield (
-            f"{sys.executable} has no shared libpython: configure Python with --enable-shared, or use a "
-            "distribution's"
-        )
+    try:
+        sharedPython()
+    except LibraryBuildError as error:
+        yield str(error)
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         yield "Python.h is missing: install Python's headers (Debian's python3-dev)"
     if not compiler:
@@ -206,15 +212,11 @@ def _build(library: Library, temporary: Path, made: Path, compiler: Sequence[str
         ffi.emit_c_code(str(source))
     script.write_text(versionScript(library.table))
     # Not through setuptools: two files and one command.
-    libraryFolder = sysconfig.get_config_var("LIBDIR")
-    python = f"python{sysconfig.get_config_var('LDVERSION')}"
     command = [
         *compiler,
         *("-shared", "-fPIC", "-O2", "-w", "-pthread"),
         "-DPy_InitializeEx=twisted_ib_initialize",
         "-DPyImport_ImportModule=twisted_ib_import",
-        f"-DTWISTED_IB_PATH={_literal(pathCode())}",
-        f'-DTWISTED_IB_EXECUTABLE="{sys.executable}"',
         f'-DTWISTED_IB_SONAME="{library.soname}"',
         f"-I{sysconfig.get_path('include')}",
         *(str(source), str(_INTERPRETER)),
@@ -222,7 +224,7 @@ def _build(library: Library, temporary: Path, made: Path, compiler: Sequence[str
         f"-Wl,-soname,{library.soname}",
         f"-Wl,--version-script={script}",
         # The interpreter and its threads stay when a program calls dlclose(3).
-        *("-Wl,-z,nodelete", f"-L{libraryFolder}", f"-Wl,-rpath,{libraryFolder}", f"-l{python}"),
+        *("-Wl,-z,nodelete", "-Wl,-rpath,$ORIGIN/python", sharedPython()),
     ]
     compileIn(temporary, command, library.soname)
 
@@ -236,7 +238,7 @@ def _declared(library: Library) -> Any:
     ffi.cdef('extern "Python" {\n' + handlerDeclarations(library.table) + "}\n")
     ffi.cdef(pointerDeclarations(library.table))
     ffi.embedding_api("")
-    ffi.embedding_init_code(startCode(library))
+    ffi.embedding_init_code(f"import twisted_ib.verbs.c.{library.folder}.library")
     forward = handlerDeclarations(library.table, "static ")
     ffi.set_source(library.module, library.source + forward + exportedFunctions(library.table))
     return ffi

@@ -1,6 +1,9 @@
 /*
  * The start and the end of Python in a process that is not Python, and the refusal of calls after fork(2).
  *
+ * Beside the library is a folder "python", which build.py fills: libpython, the name of the interpreter, and the code
+ * that it runs first.  So the library itself is the same wherever it lies.
+ *
  * build.py compiles this into each library, with -DPy_InitializeEx=twisted_ib_initialize: cffi's start then
  * calls the function below instead of Python's own, which would look at the program's environment.  And with
  * -DPyImport_ImportModule=twisted_ib_import, by which cffi's start imports its backend.
@@ -10,12 +13,35 @@
 #include <Python.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+/* The folder beside the library. */
+static char beside[PATH_MAX];
+
+static void find_beside(void)
+{
+    static const char name[] = "python";
+    char path[PATH_MAX];
+    Dl_info own;
+
+    if (!dladdr(beside, &own) || strlen(own.dli_fname) >= sizeof path)
+        return;
+    strcpy(path, own.dli_fname);
+    /* The library may be a link to one that is elsewhere: its own name counts, as for $ORIGIN. */
+    *(strrchr(path, '/') ? strrchr(path, '/') + 1 : path) = 0;
+    /* The program may have another current directory when it calls first. */
+    if (!realpath(*path ? path : ".", beside) || strlen(beside) + sizeof name >= sizeof beside)
+        *beside = 0;
+    else
+        strcat(strcat(beside, "/"), name);
+}
 
 static void check(PyStatus status)
 {
@@ -69,8 +95,15 @@ static void import_signals(void)
 
 static void initialize(void)
 {
+    char name[PATH_MAX], executable[PATH_MAX] = "";
     PyPreConfig before;
     PyConfig config;
+
+    snprintf(name, sizeof name, "%s/executable", beside);
+    if (readlink(name, executable, sizeof executable - 1) < 0) {
+        dprintf(2, TWISTED_IB_SONAME ": there is no %s: start the program with ib-run\n", name);
+        _exit(127);
+    }
 
     /* Isolated: PYTHONHOME and others in the environment are for the program and its children. */
     PyPreConfig_InitIsolatedConfig(&before);
@@ -78,9 +111,9 @@ static void initialize(void)
     check(Py_PreInitialize(&before));
     PyConfig_InitIsolatedConfig(&config);
     config.install_signal_handlers = 0;
-    /* The interpreter that built this library, and so its packages. */
-    check(PyConfig_SetBytesString(&config, &config.program_name, TWISTED_IB_EXECUTABLE));
-    check(PyConfig_SetBytesString(&config, &config.executable, TWISTED_IB_EXECUTABLE));
+    /* The interpreter that made the folder, and so its packages. */
+    check(PyConfig_SetBytesString(&config, &config.program_name, executable));
+    check(PyConfig_SetBytesString(&config, &config.executable, executable));
     check(Py_InitializeFromConfig(&config));
     PyConfig_Clear(&config);
     import_signals();
@@ -106,17 +139,24 @@ void twisted_ib_initialize(int signals)
 
 /*
  * A program that is Python has its own path: what is missing there, perhaps cffi's backend, comes behind it from
- * where the library was built.
+ * where the folder was made.  The code leaves no name in the program's module __main__.
  */
 PyObject *twisted_ib_import(const char *name)
 {
-    PyObject *text, *found;
+    static const char start[] =
+        "with open(folder + '/start.py', encoding='ascii') as file:\n    exec(file.read(), {})\n";
+    PyObject *text = NULL, *found = NULL, *folder = PyUnicode_DecodeFSDefault(beside), *names = PyDict_New(), *done;
 
-    if (PyRun_SimpleString(TWISTED_IB_PATH))
-        return NULL;
-    text = PyUnicode_FromString(name);
-    found = text ? PyImport_Import(text) : NULL;
+    if (folder && names && !PyDict_SetItemString(names, "folder", folder) &&
+        !PyDict_SetItemString(names, "__builtins__", PyEval_GetBuiltins())) {
+        done = PyRun_String(start, Py_file_input, names, names);
+        text = done ? PyUnicode_FromString(name) : NULL;
+        found = text ? PyImport_Import(text) : NULL;
+        Py_XDECREF(done);
+    }
     Py_XDECREF(text);
+    Py_XDECREF(names);
+    Py_XDECREF(folder);
     return found;
 }
 
@@ -139,6 +179,7 @@ static void show_python(void)
 
 __attribute__((constructor)) static void watch(void)
 {
+    find_beside();
     show_python();
     pthread_atfork(NULL, NULL, in_child);
 }
