@@ -532,6 +532,11 @@ IPOIB_LEAVE_SECONDS = 2.0
 #: Packets read from a TUN in one turn of the reactor.
 TUN_PACKETS_PER_TURN = 64
 
+# -- ib-run
+
+#: Hosts of one command.
+RUN_HOSTS = 64
+
 # -- C libraries
 
 #: Folders with a program's view of devices that are kept; beyond it the one that was used longest ago goes.

@@ -5,7 +5,8 @@ C{run} is the command.  C{program} finds the program and runs it as Python itsel
 it imports without running it, C{choice} chooses a loop by that, and C{loops} has the program get it.
 C{children} has the processes that it starts get one, too, by C{startup}, which they import.  C{summary} says
 at its end what carried its connections.  C{clibraries} has it find the C libraries; C{native} knows programs
-that are no Python.  C{check} says what is here and what is missing.
+that are no Python.  C{check} says what is here and what is missing, and
+C{hosts} starts it on several hosts, which are namespaces of this one.
 
 Besides:
 

@@ -11,9 +11,10 @@ from argparse import Namespace
 from collections.abc import Sequence
 from types import TracebackType
 
+from twisted_ib import limits
 from twisted_ib.configuration.file import VARIABLE
 from twisted_ib.errors import RulesError
-from twisted_ib.tools.program import ArgumentParser, complain, printable
+from twisted_ib.tools.program import ArgumentParser, complain, printable, whole
 from twisted_ib.tools.run.children import Inherited, inherit
 from twisted_ib.tools.run.choice import LOOPS, Unfit, choose
 from twisted_ib.tools.run.clibraries import become, chooseDevice, searchByPython
@@ -31,7 +32,7 @@ from twisted_ib.tools.run.program import (
 
 PROGRAM = "ib-run"
 #: Options with a value, which may be the next word.
-_WITH_VALUE = ("--reactor", "--config", "--device", "--address")
+_WITH_VALUE = ("--reactor", "--config", "--device", "--address", "--hosts")
 
 
 def commandLine() -> ArgumentParser:
@@ -43,6 +44,7 @@ def commandLine() -> ArgumentParser:
         usage="%(prog)s [--reactor NAME] [--config FILE] [--device NAME [--address ADDRESS]] "
         "[--no-children] [--no-sysfs] [--summary [--json]] [-q] PROGRAM | -m MODULE | -c CODE "
         "[ARGUMENT ...]\n"
+        "       %(prog)s --hosts N [OPTION ...] PROGRAM [ARGUMENT ...]\n"
         "       %(prog)s [--config FILE] [--device NAME [--address ADDRESS]] --check [--json] [PROGRAM]",
         description="Start an unchanged program. One of Python gets a loop whose connections and ports go "
         "over SDP or TCP, by the rules of the ib reactor; any other finds libibverbs and others of "
@@ -72,6 +74,12 @@ def commandLine() -> ArgumentParser:
     parser.add_argument("--json", action="store_true", help="the summary, or the check, as JSON")
     parser.add_argument(
         "--check", action="store_true", help="start nothing: say what is here, and what is missing"
+    )
+    parser.add_argument(
+        "--hosts",
+        metavar="N",
+        type=whole(1, limits.RUN_HOSTS),
+        help="start it on each of N hosts, which are network namespaces of this one",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="do not say what was done")
     which = parser.add_mutually_exclusive_group()
@@ -124,6 +132,11 @@ def parseArguments(arguments: Sequence[str]) -> tuple[Namespace, Code | Module |
         parser.error("there is no PROGRAM, -m MODULE or -c CODE")
     if options.address is not None and options.device is None:
         parser.error("--address is of a device: say --device, too")
+    if options.hosts is not None:
+        if options.device is not None or options.check or not program:
+            parser.error("each of --hosts has a device of its own, and starts PROGRAM")
+        at = next(at for at, word in enumerate(ours) if word.startswith("--hosts"))
+        options.once = ours[:at] + ours[at + 1 + (ours[at] == "--hosts") :] + theirs
     if options.json and not (options.summary or options.check):
         parser.error("--json is of the summary or the check: say --summary or --check, too")
     options.arguments = theirs
@@ -210,6 +223,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     options, asked = parseArguments(words)
     try:
+        if options.hosts is not None:
+            from twisted_ib.tools.run.hosts import runOnHosts
+
+            return runOnHosts(options.hosts, options.once, words, lambda text: _say(options, text))
         if options.device is not None:
             chooseDevice(options.device, options.address, os.environ)
         if options.config is not None:
