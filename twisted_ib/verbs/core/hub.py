@@ -390,6 +390,45 @@ class Hub:
             if sleeper is not None:
                 sleeper.close()
 
+    def lieDown(self) -> tuple[float, WakeupPipe | None, list[int]]:
+        """
+        Drive the devices; if there was nothing to do, prepare the sleep of a thread that sleeps by itself.
+        The lock must not be held.
+
+        @return: the seconds that it may sleep, 0 if it is to look again; else its sleeper, for L{getUp}, and
+            the descriptors that end its sleep.
+        @raise OSError: no descriptor is free to sleep on.
+        """
+        with self:
+            if self.drive(isWaiting=True):
+                self._wakeSleepers()
+                return 0.0, None, []
+            if self._polling.spin(self._pending):
+                return 0.0, None, []
+            due = self._arm()
+            if due <= 0:
+                return 0.0, None, []
+            # The lock is held since the doorbells are armed: another thread's drive finds the sleeper.
+            sleeper = WakeupPipe()
+            self._sleepers.add(sleeper)
+            return due, sleeper, [sleeper.fd, *self._descriptors()]
+
+    def getUp(self, sleeper: WakeupPipe) -> None:
+        """
+        End the sleep of a thread, which perhaps drives no more.
+
+        @param sleeper: the thread's, which is closed.
+        """
+        with self:
+            self._sleepers.discard(sleeper)
+            sleeper.close()
+            # The doorbells that the others sleep on are disarmed.
+            if not self._armed:
+                self._wakeSleepers()
+
+    def _descriptors(self) -> list[int]:
+        return [device.fabric.fileno() for device in self.devices if not device.closed]
+
     def _pending(self) -> bool:
         for device in self.devices:
             if not device.closed and device.busy():
@@ -453,9 +492,8 @@ class Hub:
         # poll(2), not select(2): descriptors beyond FD_SETSIZE.
         poller = select.poll()
         with self:
-            for device in self.devices:
-                if not device.closed:
-                    poller.register(device.fabric.fileno(), select.POLLIN)
+            for fd in self._descriptors():
+                poller.register(fd, select.POLLIN)
         poller.register(sleeper.fd, select.POLLIN)
         # Milliseconds, rounded up: a deadline that has not quite passed would make this spin.
         milliseconds = None if due == float("inf") else min(int(due * 1000) + 1, 1 << 30)

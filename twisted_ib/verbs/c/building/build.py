@@ -185,7 +185,8 @@ def _build(library: Library, temporary: Path, made: Path, compiler: Sequence[str
     python = f"python{sysconfig.get_config_var('LDVERSION')}"
     command = [
         *compiler,
-        *("-shared", "-fPIC", "-O2", "-w", "-pthread"),
+        # With exceptions: a call that sleeps is left by pthread_cancel(3), and by siglongjmp(3).
+        *("-shared", "-fPIC", "-O2", "-w", "-pthread", "-fexceptions"),
         "-DPy_InitializeEx=twisted_ib_initialize",
         "-DPyImport_ImportModule=twisted_ib_import",
         f"-DTWISTED_IB_PATH={_literal(pathCode())}",
