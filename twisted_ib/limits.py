@@ -15,8 +15,9 @@ PROTECTION_DOMAINS = 1 << 20
 #: The largest memory region.
 REGION_BYTES = 1 << 40
 
-#: The deepest completion queue, in completions (Linux C{rxe_param.h}: 2^15).
-COMPLETION_QUEUE_DEPTH = 32768
+#: The deepest completion queue, in completions, as mlx5 has it: programs ask for hundreds of thousands.
+#: Memory is taken by those that wait in it.
+COMPLETION_QUEUE_DEPTH = 1 << 22
 
 # -- rings and records
 
