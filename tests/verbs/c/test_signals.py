@@ -54,9 +54,17 @@ class SignalTests(ProgramTestCase):
 
     def test_handlers(self) -> None:
         """
-        A call in a handler that has interrupted another call of the thread fails, and neither hangs.
+        A call in a handler that has interrupted another call of the thread fails, and neither hangs; it never
+        interrupts one of the data path.
         """
         result = run(self.compiled(SOURCE), "handlers", TWISTED_IB_DEVICE="shm0")
+        self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))
+
+    def test_jumps(self) -> None:
+        """
+        A handler may leave the calls of the data path by siglongjmp(3).
+        """
+        result = run(self.compiled(SOURCE), "jumps", TWISTED_IB_DEVICE="shm0")
         self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))
 
     def test_leaving(self) -> None:

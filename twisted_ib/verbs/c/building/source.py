@@ -64,8 +64,14 @@ def _body(row: Row) -> str:
             "}",
         ]
         lines = loop
-    elif assign:
-        lines.append("return result;")
+    else:
+        if not row.version:
+            # The data path: a handler that leaves it by siglongjmp(3) would take Python's lock with it.
+            # Other functions may wait, and then signals must come.
+            end = ["int error = errno;", "pthread_sigmask(SIG_SETMASK, &program, NULL);", "errno = error;"]
+            lines = ["sigset_t program;", "twisted_ib_block(&program);", *lines, *end]
+        if assign:
+            lines.append("return result;")
     return "\n".join([*([row.before] if row.before else []), *lines, "}\n"])
 
 
