@@ -501,6 +501,11 @@ PING_COUNT = (1 << 31) - 1
 #: The longest place of a rule, in characters.
 SOCKET_RULE = 1024
 
+# -- the offload switch
+
+#: Reasons by which the connections of a process are counted; all others are one more.
+OUTCOMES = 64
+
 # -- blocking sockets
 
 #: Connections of descriptors that were detached and that no socket has taken; beyond it the oldest is closed.

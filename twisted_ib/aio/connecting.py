@@ -30,7 +30,7 @@ class SwitchedConnect:
     """
 
     def __init__(
-        self, reactor: LoopReactor, switch: Switch, address: Any, bound: socket.socket | None
+        self, reactor: LoopReactor, switch: Switch, address: tuple[Any, ...], bound: socket.socket | None
     ) -> None:
         """
         @param address: The peer's socket address.
@@ -120,6 +120,8 @@ def withScope(address: tuple[Any, ...]) -> tuple[str, int]:
     Return a socket address's host and port; as Twisted writes it, the zone (RFC 4007 section 11) is part of
     the host.
     """
+    host: str
+    port: int
     host, port = address[:2]
     if len(address) == 4 and address[3] and "%" not in host:
         host = f"{host}%{address[3]}"

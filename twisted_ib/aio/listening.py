@@ -18,9 +18,32 @@ from twisted_ib.switch.listeners import SocketListeners
 from twisted_ib.switch.reason import Reason
 
 if TYPE_CHECKING:
+    from asyncio import BaseProtocol
+    from collections.abc import Callable
+    from ssl import SSLContext
+
+    from twisted_ib.aio.loop import EventLoop
     from twisted_ib.aio.reactor import LoopReactor
     from twisted_ib.switch.switch import Switch
 
+    class ServerBase(base_events.Server):
+        """
+        asyncio's server, with what is not public of it.
+        """
+
+        _backlog: int
+        _loop: EventLoop
+        _protocol_factory: Callable[[], BaseProtocol]
+        _serving: bool
+        _sockets: list[Any]
+        _ssl_context: SSLContext | None
+        _ssl_handshake_timeout: float | None
+        _ssl_shutdown_timeout: float | None
+
+        def _start_serving(self) -> None: ...
+
+else:
+    ServerBase = base_events.Server
 
 #: The addresses of sockets that accept on all others.
 _ANY = ("0.0.0.0", "::")
@@ -33,7 +56,7 @@ class StreamFactory(Factory):
 
     noisy = False
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ServerBase) -> None:
         self._server = server
         # As with asyncio's reader of a listening socket: that of start_serving().
         self._context = copy_context()
@@ -45,11 +68,11 @@ class StreamFactory(Factory):
         return StreamSocket(self._connected)
 
     def _connected(self, stream: StreamSocket) -> None:
-        loop = self._server.get_loop()
+        loop = self._server._loop
         self._context.run(loop.create_task, self._accept(loop, stream))
 
-    async def _accept(self, loop: Any, stream: StreamSocket) -> None:
-        server: Any = self._server
+    async def _accept(self, loop: EventLoop, stream: StreamSocket) -> None:
+        server = self._server
         timeouts = [server._ssl_handshake_timeout]
         if hasattr(server, "_ssl_shutdown_timeout"):
             timeouts.append(server._ssl_shutdown_timeout)
@@ -78,7 +101,7 @@ class SocketPort(SocketListeners):
 
     def __init__(self, reactor: LoopReactor, switch: Switch, server: Server, skt: socket.socket) -> None:
         self.factory = StreamFactory(server)
-        self.backlog = server._backlog  # type: ignore[attr-defined]
+        self.backlog = server._backlog
         self.socket = skt
         self._besideSocket(switch, reactor, skt)
 
@@ -129,13 +152,11 @@ class SocketPort(SocketListeners):
         self._closeCompanions(reason)
 
 
-class Server(base_events.Server):
+class Server(ServerBase):
     """
     asyncio's server, with SDP listeners beside its sockets.
     """
 
-    _sockets: Any
-    _serving: bool
     _reactor: LoopReactor
     _switch: Switch
     _ports: tuple[SocketPort, ...] = ()
@@ -169,7 +190,7 @@ class Server(base_events.Server):
             # After SDP: a client that waits for this port would keep the TCP connection that it got before.
             alone = [port.socket for port in self._ports if port.alone]
             self._sockets = [skt for skt in sockets if skt not in alone]
-            super()._start_serving()  # type: ignore[misc]
+            super()._start_serving()
         except BaseException:
             self._closePorts()
             raise

@@ -11,7 +11,7 @@ import os
 import socket
 from asyncio import sslproto
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 # Much to import, and therefore not when the first connection is made: the event loop would stand still.
@@ -21,32 +21,123 @@ from twisted_ib.aio.listening import Server
 from twisted_ib.aio.reactor import LoopReactor
 from twisted_ib.aio.streamsocket import INTERNET, StreamSocket
 from twisted_ib.aio.transport import StreamTransport
-from twisted_ib.switch.reason import EXPLICIT, Reason
+from twisted_ib.configuration.syntax import LISTEN
+from twisted_ib.switch.reason import EXPLICIT, Reason, carried
 
 if TYPE_CHECKING:
+    from asyncio import BaseProtocol, Future, Transport
+    from asyncio import Server as AsyncioServer
+    from collections.abc import Callable, Sequence
+    from selectors import BaseSelector
+    from ssl import SSLContext
+    from typing import BinaryIO
+
+    from twisted_ib.switch.handle import ListeningHandle
     from twisted_ib.switch.switch import Switch
+
+    _Protocol = TypeVar("_Protocol", bound=BaseProtocol)
+    #: A tuple of C{getaddrinfo}.
+    _Info = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]
+    _Waiter = Future[None] | None
+    _Extra = dict[str, object] | None
+
+    class _SelectorEventLoop(asyncio.SelectorEventLoop):
+        _selector: BaseSelector
+
+        def _check_closed(self) -> None: ...
+
+        def _check_sendfile_params(
+            self, sock: object, file: BinaryIO, offset: int, count: int | None
+        ) -> None: ...
+
+        async def _accept_connection2(
+            self,
+            protocol_factory: Callable[[], BaseProtocol],
+            conn: socket.socket | StreamSocket,
+            extra: dict[str, Any],
+            sslcontext: SSLContext | None,
+            server: AsyncioServer,
+            *timeouts: float | None,
+        ) -> None: ...
+
+        async def _ensure_resolved(
+            self, address: tuple[str, object], *, family: int, type: int, flags: int, loop: EventLoop
+        ) -> list[_Info]: ...
+
+        async def _connect_sock(
+            self,
+            exceptions: list[list[OSError]],
+            addr_info: _Info,
+            local_addr_infos: list[_Info] | None = None,
+        ) -> socket.socket: ...
+
+        async def _create_connection_transport(
+            self, sock: socket.socket | StreamSocket, *arguments: object, **options: object
+        ) -> tuple[Transport, BaseProtocol]: ...
+
+        def _make_socket_transport(
+            self,
+            sock: socket.socket | StreamSocket,
+            protocol: BaseProtocol,
+            waiter: _Waiter = None,
+            *,
+            extra: _Extra = None,
+            server: AsyncioServer | None = None,
+            **more: object,
+        ) -> Transport: ...
+
+        def _make_ssl_transport(
+            self,
+            rawsock: socket.socket | StreamSocket,
+            protocol: BaseProtocol,
+            sslcontext: SSLContext,
+            waiter: _Waiter = None,
+            *,
+            server_side: bool = False,
+            server_hostname: str | None = None,
+            extra: _Extra = None,
+            server: AsyncioServer | None = None,
+            **timeouts: float | None,
+        ) -> Transport: ...
+
+        async def _sendfile_native(
+            self, transp: Transport, file: BinaryIO, offset: int, count: int | None
+        ) -> int: ...
+
+        async def _sendfile_fallback(
+            self, transp: Transport, file: BinaryIO, offset: int, count: int | None
+        ) -> int: ...
+
+        def _stop_serving(self, sock: socket.socket) -> None: ...
+
+    #: Its parameters are others in each version of Python.
+    _SSLProtocol: Any
+else:
+    _SelectorEventLoop = asyncio.SelectorEventLoop
+    _SSLProtocol = sslproto.SSLProtocol
 
 #: Whether the connect of this context avoids the switch.
 _direct: ContextVar[bool] = ContextVar("direct", default=False)
 
 
-class EventLoop(asyncio.SelectorEventLoop):
+class EventLoop(_SelectorEventLoop):
     """
     An event loop that serves devices between its turns.
 
     Until something connects or listens by TCP it is asyncio's own.
     """
 
-    _selector: Any
     _reactor: LoopReactor | None = None
 
-    def __init__(self, selector: Any = None) -> None:
+    def __init__(self, selector: BaseSelector | None = None) -> None:
         """
         @param selector: As of C{asyncio.SelectorEventLoop}.
         """
         super().__init__(selector)
         # The decisions about connections over TCP, until their transports are made.
         self._reasons: WeakKeyDictionary[socket.socket, Reason | None] = WeakKeyDictionary()
+        # The decisions about servers that are asyncio's own.
+        self._servers: WeakKeyDictionary[asyncio.AbstractServer, Reason] = WeakKeyDictionary()
 
     @property
     def reactor(self) -> LoopReactor:
@@ -55,7 +146,7 @@ class EventLoop(asyncio.SelectorEventLoop):
         """
         reactor = self._reactor
         if reactor is None:
-            self._check_closed()  # type: ignore[attr-defined]
+            self._check_closed()
             reactor = self._reactor = LoopReactor(self)
         return reactor
 
@@ -63,14 +154,14 @@ class EventLoop(asyncio.SelectorEventLoop):
 
     async def create_connection(
         self,
-        protocol_factory: Any,
+        protocol_factory: Callable[[], _Protocol],
         host: Any = None,
         port: Any = None,
         *,
         provider: str | None = None,
         device: str | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> tuple[Transport, _Protocol]:
         """
         See C{asyncio.loop.create_connection}; the rules choose the provider.
 
@@ -93,7 +184,7 @@ class EventLoop(asyncio.SelectorEventLoop):
         return await super().create_connection(protocol_factory, sock=stream, **options)
 
     async def _connect_sock(
-        self, exceptions: list[list[OSError]], addr_info: Any, local_addr_infos: Any = None
+        self, exceptions: list[list[OSError]], addr_info: _Info, local_addr_infos: list[_Info] | None = None
     ) -> Any:
         # create_connection() calls this for each address, also for two at a time.
         family, _, _, _, address = addr_info
@@ -113,12 +204,16 @@ class EventLoop(asyncio.SelectorEventLoop):
                     raise
                 if found is not None:
                     return found
-        sock = await super()._connect_sock(exceptions, addr_info, local_addr_infos)  # type: ignore[misc]
+        sock = await super()._connect_sock(exceptions, addr_info, local_addr_infos)
         self._reasons[sock] = why
         return sock
 
     async def _connectSDP(
-        self, switch: Switch, family: int, address: Any, local_addr_infos: Any
+        self,
+        switch: Switch,
+        family: int,
+        address: tuple[str, int] | tuple[str, int, int, int],
+        local_addr_infos: list[_Info] | None,
     ) -> tuple[StreamSocket | None, Reason | None]:
         bound = _bind(family, local_addr_infos)
         # If none can be bound, TCP's attempt reports it.
@@ -135,11 +230,11 @@ class EventLoop(asyncio.SelectorEventLoop):
             bound.close()
         return stream, made.attempt.why
 
-    async def _create_connection_transport(self, sock: Any, *arguments: Any, **options: Any) -> Any:
+    async def _create_connection_transport(
+        self, sock: socket.socket | StreamSocket, *arguments: object, **options: object
+    ) -> tuple[Transport, BaseProtocol]:
         try:
-            return await super()._create_connection_transport(  # type: ignore[misc]
-                sock, *arguments, **options
-            )
+            return await super()._create_connection_transport(sock, *arguments, **options)
         except BaseException:
             # The application's factory has raised.  A socket would close when it is collected.
             if isinstance(sock, StreamSocket):
@@ -148,35 +243,35 @@ class EventLoop(asyncio.SelectorEventLoop):
 
     def _make_socket_transport(
         self,
-        sock: Any,
-        protocol: Any,
-        waiter: Any = None,
+        sock: socket.socket | StreamSocket,
+        protocol: BaseProtocol,
+        waiter: _Waiter = None,
         *,
-        extra: Any = None,
-        server: Any = None,
-        **more: Any,
-    ) -> Any:
+        extra: _Extra = None,
+        server: AsyncioServer | None = None,
+        **more: object,
+    ) -> Transport:
         if not isinstance(sock, StreamSocket):
-            return super()._make_socket_transport(  # type: ignore[misc]
+            return super()._make_socket_transport(
                 sock, protocol, waiter, extra=self._explained(sock, extra, server), server=server, **more
             )
         return StreamTransport(self, sock, protocol, waiter, extra, server)
 
     def _make_ssl_transport(
         self,
-        rawsock: Any,
-        protocol: Any,
-        sslcontext: Any,
-        waiter: Any = None,
+        rawsock: socket.socket | StreamSocket,
+        protocol: BaseProtocol,
+        sslcontext: SSLContext,
+        waiter: _Waiter = None,
         *,
         server_side: bool = False,
         server_hostname: str | None = None,
-        extra: Any = None,
-        server: Any = None,
-        **timeouts: Any,
-    ) -> Any:
+        extra: _Extra = None,
+        server: AsyncioServer | None = None,
+        **timeouts: float | None,
+    ) -> Transport:
         if not isinstance(rawsock, StreamSocket):
-            return super()._make_ssl_transport(  # type: ignore[misc]
+            return super()._make_ssl_transport(
                 rawsock,
                 protocol,
                 sslcontext,
@@ -187,18 +282,20 @@ class EventLoop(asyncio.SelectorEventLoop):
                 server=server,
                 **timeouts,
             )
-        secure: Any = sslproto.SSLProtocol(
+        secure: Any = _SSLProtocol(
             self, protocol, sslcontext, waiter, server_side, server_hostname, **timeouts
         )
         StreamTransport(self, rawsock, secure, None, extra, server)
         return secure._app_transport
 
-    async def _sendfile_native(self, transp: Any, file: Any, offset: int, count: int | None) -> Any:
+    async def _sendfile_native(
+        self, transp: Transport, file: BinaryIO, offset: int, count: int | None
+    ) -> int:
         # The part of C{sendfile} that gives the descriptor to the kernel, which reads at the offset.
         if not isinstance(transp, StreamTransport):
-            return await super()._sendfile_native(transp, file, offset, count)  # type: ignore[misc]
+            return await super()._sendfile_native(transp, file, offset, count)
         sock = transp.get_extra_info("socket")
-        self._check_sendfile_params(sock, file, offset, count)  # type: ignore[attr-defined]
+        self._check_sendfile_params(sock, file, offset, count)
         try:
             isBehind = os.fstat(file.fileno()).st_size <= offset
         except (AttributeError, io.UnsupportedOperation, OSError) as error:
@@ -206,26 +303,31 @@ class EventLoop(asyncio.SelectorEventLoop):
         if isBehind:
             return 0
         file.seek(offset)
-        return await self._sendfile_fallback(transp, file, offset, count)  # type: ignore[attr-defined]
+        return await self._sendfile_fallback(transp, file, offset, count)
 
-    def _explained(self, sock: socket.socket, extra: Any, server: Any) -> Any:
-        whyOf = getattr(server, "whyOf", None)
-        why = self._reasons.pop(sock, None) if whyOf is None else whyOf(sock)
+    def _explained(self, sock: socket.socket, extra: _Extra, server: AsyncioServer | None) -> _Extra:
+        why: Reason | None
+        if server is None:
+            why = self._reasons.pop(sock, None)
+        else:
+            why = server.whyOf(sock) if isinstance(server, Server) else self._servers.get(server)
+        if sock.family in INTERNET:
+            carried("tcp", why)
         return extra if why is None else {**(extra or {}), "why": why}
 
     # -- listening
 
     async def create_server(
         self,
-        protocol_factory: Any,
-        host: Any = None,
-        port: Any = None,
+        protocol_factory: Callable[[], BaseProtocol],
+        host: str | Sequence[str] | None = None,
+        port: int | None = None,
         *,
         start_serving: bool = True,
         provider: str | None = None,
         device: str | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> AsyncioServer:
         """
         See C{asyncio.loop.create_server}; the rules choose the providers.
 
@@ -241,11 +343,14 @@ class EventLoop(asyncio.SelectorEventLoop):
             from twisted_ib.aio.named import listen
 
             return await listen(self, provider, protocol_factory, host, port, device, start_serving, options)
-        switch = self.reactor._switchFor("listen")
-        if switch is None or switch.configuration.tcpOnly("listen"):
-            return await super().create_server(
+        switch = self.reactor._switchFor(LISTEN)
+        if switch is None or switch.configuration.tcpOnly(LISTEN):
+            plain = await super().create_server(
                 protocol_factory, host, port, start_serving=start_serving, **options
             )
+            if switch is not None:
+                self._servers[plain] = switch.whyServed(plain.sockets[0])
+            return plain
         # As libsdp does: a number that TCP draws and SDP has in use is drawn again.
         draws = start_serving and not port and options.get("sock") is None
         for left in reversed(range(limits.PORT_ATTEMPTS if draws else 1)):
@@ -262,10 +367,10 @@ class EventLoop(asyncio.SelectorEventLoop):
                     raise
         return server
 
-    def _stop_serving(self, sock: Any) -> None:
+    def _stop_serving(self, sock: socket.socket | ListeningHandle) -> None:
         # A port that was made by name has no descriptor.
         if isinstance(sock, socket.socket):
-            super()._stop_serving(sock)  # type: ignore[misc]
+            super()._stop_serving(sock)
 
     # -- the end
 
@@ -281,7 +386,7 @@ class EventLoop(asyncio.SelectorEventLoop):
         super().close()
 
 
-def _bind(family: int, local: Any) -> socket.socket | None:
+def _bind(family: int, local: list[_Info] | None) -> socket.socket | None:
     for info in local or ():
         if info[0] == family:
             bound = socket.socket(family, socket.SOCK_STREAM)

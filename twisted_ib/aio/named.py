@@ -5,7 +5,7 @@ Streams by name for asyncio: over SDP, or in RDMA messages, whatever the rules s
 from __future__ import annotations
 
 import socket
-from asyncio import Future, base_events
+from asyncio import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 
 from twisted_ib import limits
 from twisted_ib.aio.connecting import withScope
-from twisted_ib.aio.listening import StreamFactory
+from twisted_ib.aio.listening import ServerBase, StreamFactory
 from twisted_ib.aio.streamsocket import (
     AsyncioStream,
     ClientStream,
@@ -30,7 +30,12 @@ from twisted_ib.switch.handle import ListeningHandle
 from twisted_ib.switch.listeners import refusal
 
 if TYPE_CHECKING:
+    from asyncio import BaseProtocol
+    from collections.abc import Callable, Sequence
+
     from twisted_ib.aio.loop import EventLoop
+    from twisted_ib.internet.connector import Connector
+    from twisted_ib.internet.port import Port
 
 #: Arguments of create_connection() that have done their part once there is a stream.
 _ADDRESSING = (
@@ -54,17 +59,17 @@ class AsyncioMessages(AsyncioStream):
 
     __slots__ = ()
 
-    maxMessageSize: Any
+    maxMessageSize: int
     halfCloses = False
 
-    def write(self, data: Any, *_: Any) -> None:
+    def write(self, data: object, *_: object) -> None:
         """
         Send bytes in as many messages as they need.
         """
-        data = bytesOf(data)
+        octets = bytesOf(data)
         most = self.maxMessageSize
-        for start in range(0, len(data), most):
-            super().write(data[start : start + most])  # type: ignore[misc]
+        for start in range(0, len(octets), most):
+            super().write(octets[start : start + most])
 
     def getTcpNoDelay(self) -> bool:
         """
@@ -127,8 +132,11 @@ class _RDMAConnector(RDMAConnector):
 
 
 _MESSAGES: dict[str, Any] = {"privateData": b"", "maxMessageSize": limits.RDMA_MESSAGE}
-_CONNECTORS: dict[str, Any] = {"sdp": _SDPConnector, "rdma": partial(_RDMAConnector, **_MESSAGES)}
-_PORTS: dict[str, Any] = {"sdp": _SDPPort, "rdma": partial(_RDMAPort, **_MESSAGES)}
+_CONNECTORS: dict[str, Callable[..., Connector]] = {
+    "sdp": _SDPConnector,
+    "rdma": partial(_RDMAConnector, **_MESSAGES),
+}
+_PORTS: dict[str, Callable[..., Port]] = {"sdp": _SDPPort, "rdma": partial(_RDMAPort, **_MESSAGES)}
 
 
 def _check(provider: str, options: dict[str, Any]) -> None:
@@ -138,7 +146,9 @@ def _check(provider: str, options: dict[str, Any]) -> None:
         raise ValueError(f"provider {provider!r} makes its own sockets, and takes none")
 
 
-async def _resolved(loop: Any, host: str, port: object, options: dict[str, Any]) -> list[tuple[str, int]]:
+async def _resolved(
+    loop: EventLoop, host: str, port: object, options: dict[str, Any]
+) -> list[tuple[str, int]]:
     infos = await loop._ensure_resolved(
         (host, port),
         family=options.get("family", 0),
@@ -175,7 +185,12 @@ class _Factory(ClientFactory):
 
 
 async def connect(
-    loop: EventLoop, provider: str, host: Any, port: Any, device: str | None, options: dict[str, Any]
+    loop: EventLoop,
+    provider: str,
+    host: str | None,
+    port: int | None,
+    device: str | None,
+    options: dict[str, Any],
 ) -> StreamSocket:
     """
     Connect to the first address that answers.
@@ -205,7 +220,11 @@ async def connect(
 
 
 async def _attempt(
-    loop: EventLoop, provider: str, address: tuple[str, int], bound: Any, device: str | None
+    loop: EventLoop,
+    provider: str,
+    address: tuple[str, int],
+    bound: tuple[str, int] | None,
+    device: str | None,
 ) -> StreamSocket:
     done: Future[StreamSocket] = loop.create_future()
     make = _CONNECTORS[provider]
@@ -224,12 +243,12 @@ async def _attempt(
 # -- listening
 
 
-class NamedServer(base_events.Server):
+class NamedServer(ServerBase):
     """
     asyncio's server, with ports of SDP or for messages in the place of sockets.
     """
 
-    ports: tuple[Any, ...] = ()
+    ports: tuple[Port, ...] = ()
 
     def _start_serving(self) -> None:
         self._serving = True
@@ -250,9 +269,9 @@ class NamedServer(base_events.Server):
 async def listen(
     loop: EventLoop,
     provider: str,
-    protocol_factory: Any,
-    host: Any,
-    port: Any,
+    protocol_factory: Callable[[], BaseProtocol],
+    host: str | Sequence[str] | None,
+    port: int | None,
     device: str | None,
     start_serving: bool,
     options: dict[str, Any],
@@ -270,7 +289,7 @@ async def listen(
     addresses = [pair for each in hosts for pair in await _resolved(loop, each, port or 0, options)]
     timeouts = {name: options[name] for name in ("ssl_shutdown_timeout",) if name in options}
     backlog = options.get("backlog", _BACKLOG)
-    server: Any = NamedServer(
+    server = NamedServer(
         loop,
         [],
         protocol_factory,

@@ -8,7 +8,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.python.failure import Failure
 
@@ -16,6 +16,24 @@ from twisted_ib.errors import WrongThreadError
 from twisted_ib.internet.failures import osError
 from twisted_ib.switch.handle import ConnectionHandle
 from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer
+
+if TYPE_CHECKING:
+    from twisted_ib.aio.transport import StreamTransport
+    from twisted_ib.internet.serverclient import ConnectedTransport
+
+    class _Transport(ConnectedTransport):
+        # Those of streams and of messages.
+        write: Any
+
+        def _writeSlowly(self, data: Any) -> None: ...
+
+        def drained(self) -> None: ...
+
+        def flush(self) -> None: ...
+
+else:
+    #: Beside a transport among the bases of a class.
+    _Transport = object
 
 
 def bytesOf(data: object) -> bytes:
@@ -29,27 +47,24 @@ def bytesOf(data: object) -> bytes:
     return bytes(data)
 
 
-class AsyncioStream:
+class AsyncioStream(_Transport):
     """
     The calls of an SDP transport to its user that differ for asyncio; a base before the transport's own.
     """
 
     __slots__ = ()
 
-    channel: Any
-    protocol: Any
-    thread: int
-    disconnecting: int
-    _aborting: bool
+    # Before it is a L{StreamSocket}, which is told less.
+    protocol: StreamTransport
     #: Whether one direction can end before the other.
     halfCloses = True
 
     def _writeSlowly(self, data: Any) -> None:
         if data.__class__ is not bytes:
-            self.write(bytesOf(data))  # type: ignore[attr-defined]
+            self.write(bytesOf(data))
             return
         try:
-            super()._writeSlowly(data)  # type: ignore[misc]
+            super()._writeSlowly(data)
         except WrongThreadError:
             raise WrongThreadError(
                 "a transport was used outside its event loop's thread; use loop.call_soon_threadsafe()"
@@ -69,7 +84,7 @@ class AsyncioStream:
         if protocol is not None and self.disconnecting:
             # Told before the end.
             protocol.sent()
-        super().drained()  # type: ignore[misc]
+        super().drained()
         protocol = self.protocol
         if protocol is not None:
             protocol.drained()
@@ -78,7 +93,7 @@ class AsyncioStream:
         """
         Send what is queued, as far as that goes now.
         """
-        super().flush()  # type: ignore[misc]
+        super().flush()
         protocol = self.protocol
         if protocol is not None:
             protocol.sent()
@@ -131,7 +146,7 @@ class StreamSocket(ConnectionHandle):
         """
         self._connected = connected
 
-    def makeConnection(self, transport: Any) -> None:
+    def makeConnection(self, transport: ServerStream | ClientStream) -> None:
         """
         The stream is connected; nothing is read yet.
         """

@@ -12,7 +12,7 @@ from asyncio import constants, futures, protocols, transports
 from asyncio.log import logger
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.python.failure import Failure
@@ -22,9 +22,30 @@ from twisted_ib.internet.failures import osError
 from twisted_ib.switch.reason import EXPLICIT, Reason
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
+    from asyncio import AbstractEventLoop, Future
+    from collections.abc import Callable
 
     from twisted_ib.aio.streamsocket import StreamSocket
+
+    class _Protocol(Protocol):
+        # asyncio's Protocol or BufferedProtocol.
+        def connection_made(self, transport: transports.Transport) -> None: ...
+
+        def data_received(self, data: bytes) -> None: ...
+
+        def get_buffer(self, sizehint: int) -> bytearray: ...
+
+        def buffer_updated(self, nbytes: int) -> None: ...
+
+        def eof_received(self) -> bool | None: ...
+
+        def connection_lost(self, exc: BaseException | None) -> None: ...
+
+    class _Server(Protocol):
+        # asyncio's own; since Python 3.13 with the transport.
+        def _attach(self, *transport: transports.Transport) -> None: ...
+
+        def _detach(self, *transport: transports.Transport) -> None: ...
 
     class _FlowControl(transports.Transport):
         _extra: dict[str, Any]
@@ -33,7 +54,7 @@ if TYPE_CHECKING:
         _low_water: int
         _protocol_paused: bool
 
-        def __init__(self, extra: Any, loop: AbstractEventLoop) -> None: ...
+        def __init__(self, extra: dict[str, Any] | None, loop: AbstractEventLoop) -> None: ...
 
         def _maybe_pause_protocol(self) -> None: ...
 
@@ -67,8 +88,8 @@ class StreamTransport(_FlowControl):
         loop: AbstractEventLoop,
         sock: StreamSocket,
         protocol: Any,
-        waiter: Any,
-        extra: Any,
+        waiter: Future[None] | None,
+        extra: dict[str, Any] | None,
         server: Any,
     ) -> None:
         """
@@ -89,7 +110,7 @@ class StreamTransport(_FlowControl):
         # As with asyncio's readers all calls have one copy of the context, but for what follows a close().
         self._context = self._lastContext = copy_context()
         self.set_protocol(protocol)
-        self._server = server
+        self._server: _Server | None = server
         if server is not None:
             server._attach(*((self,) if _SERVERS_KNOW else ()))
         stream.protocol = self
@@ -133,7 +154,7 @@ class StreamTransport(_FlowControl):
         """
         See C{asyncio.BaseTransport}.
         """
-        self._protocol = protocol
+        self._protocol: _Protocol | None = protocol
         self._failing = ""
         isBuffered = isinstance(protocol, protocols.BufferedProtocol)
         feed: Any = self._fill if isBuffered else protocol.data_received
@@ -145,6 +166,7 @@ class StreamTransport(_FlowControl):
     def _fill(self, data: bytes) -> None:
         # The stream keeps, in order, the bytes that the protocol cannot take yet.
         protocol, left = self._protocol, memoryview(data)
+        assert protocol is not None
         while left:
             if not self.is_reading():
                 if not self._closing:
@@ -167,7 +189,7 @@ class StreamTransport(_FlowControl):
             protocol.buffer_updated(size)
         self._hasRest = False
 
-    def _timed(self, feed: Any, data: bytes) -> None:
+    def _timed(self, feed: Callable[[bytes], None], data: bytes) -> None:
         loop = self._loop
         begin = loop.time()
         feed(data)
@@ -205,7 +227,7 @@ class StreamTransport(_FlowControl):
 
     # -- writing
 
-    def write(self, data: Any) -> None:
+    def write(self, data: object) -> None:
         """
         See C{asyncio.WriteTransport}; this one is called after a half-close or close only.
         """
@@ -380,8 +402,10 @@ class StreamTransport(_FlowControl):
         if self._over:
             return
         self._hasEnded = True
+        protocol = self._protocol
+        assert protocol is not None
         try:
-            keepOpen = self._context.run(self._protocol.eof_received)
+            keepOpen = self._context.run(protocol.eof_received)
         except BaseException as e:
             self._fatal(e, "Fatal error: protocol.eof_received() call failed.")
             return
@@ -406,8 +430,10 @@ class StreamTransport(_FlowControl):
         self._loop.call_soon(self._tellLost, exc, context=self._lastContext)
 
     def _tellLost(self, exc: BaseException | None) -> None:
+        protocol = self._protocol
+        assert protocol is not None
         try:
-            self._protocol.connection_lost(exc)
+            protocol.connection_lost(exc)
         finally:
             self._protocol = None
             server, self._server = self._server, None

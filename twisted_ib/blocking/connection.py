@@ -12,11 +12,12 @@ import os
 import socket as kernel
 import sys
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from select import epoll
 from threading import get_ident
 from time import monotonic
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet import error
 from twisted.internet.interfaces import IHalfCloseableProtocol
@@ -26,6 +27,9 @@ from zope.interface import classImplements
 from twisted_ib.blocking.descriptors import isUsed
 from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.switch.handle import pairOf
+
+if TYPE_CHECKING:
+    from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer
 
 #: Bytes that wait for C{recv} before the peer's credits run out: SO_RCVBUF of a connection over SDP.
 RECEIVE_BYTES: Final = 1 << 20
@@ -93,7 +97,7 @@ class Connection:
         self.isTrapped = self.isMarked = False
         self.descriptor, self.inode, self.forks = -1, 0, 0
         self.kept, self.holder = -1, ""
-        self.stream: Any = None
+        self.stream: RedirectedServer | RedirectedClient | None = None
         self.sockets = 1
         self.inbox: deque[bytes] = deque()
         self.size = self._start = 0
@@ -108,7 +112,7 @@ class Connection:
 
     # -- IProtocol
 
-    def makeConnection(self, transport: Any) -> None:
+    def makeConnection(self, transport: RedirectedServer | RedirectedClient) -> None:
         """
         The connection is established.
         """
@@ -132,8 +136,10 @@ class Connection:
         self.size += len(data)
         if not (self._awaits or self._isUnread):
             self._isUnread = True
+            assert self.stream is not None
             self.stream.sayUnread(True)
         if self.size >= RECEIVE_BYTES:
+            assert self.stream is not None
             self.stream.stopReading()
 
     def readConnectionLost(self) -> None:
@@ -202,7 +208,7 @@ class Connection:
         """
         return self.over or (self.peerEnded and self._isShut)
 
-    def _await(self, ready: Any, timeout: float | None) -> None:
+    def _await(self, ready: Callable[[], object], timeout: float | None) -> None:
         loop = self.loop
         if timeout == 0.0:
             loop.poll()
@@ -451,7 +457,8 @@ class Connection:
                 loop.flush(device)
             else:
                 device.fabric.ringBells()
-            if timeout != 0.0 and (queuePair.pending is not None or stream.corked):
+            # Not by the name above, of which mypyc remembers that nothing is pending.
+            if timeout != 0.0 and (stream.queuePair.pending is not None or stream.corked):
                 self._await(self.writable, timeout)
             return True
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from twisted_ib.blocking.connection import Connection
     from twisted_ib.blocking.listening import Listening
     from twisted_ib.blocking.loop import BlockingLoop
+    from twisted_ib.blocking.socket import socket as BlockingSocket
 
     _Watch = select.epoll | select.poll
 
@@ -46,13 +47,13 @@ class Offloaded:
 
     #: Those of all, by the inode of the kernel's socket, which duplicates of a descriptor share, until the
     #: last one that is known is closed.
-    parts: Final[dict[int, Any]] = {}
+    parts: Final[dict[int, Connection | Listening]] = {}
 
     def __init__(self, descriptor: int, part: Connection | Listening) -> None:
         self.descriptor, self.inode = descriptor, 0
         # First: it is given up if the descriptor is no more.
         self.part: Connection | Listening | None = part
-        self.others: WeakSet[Any] | None = None
+        self.others: WeakSet[BlockingSocket] | None = None
         self.inode = os.fstat(descriptor).st_ino
 
     def __del__(self) -> None:
@@ -67,7 +68,7 @@ class Offloaded:
 
 
 #: The sockets that have a part over SDP, or attempts to have one, by descriptor.
-offloaded: WeakValueDictionary[int, Any] = WeakValueDictionary()
+offloaded: WeakValueDictionary[int, BlockingSocket] = WeakValueDictionary()
 _byDescriptor: WeakValueDictionary[int, Offloaded] = WeakValueDictionary()
 _byInode = Offloaded.parts
 _detached: dict[int, Offloaded] = {}
@@ -84,7 +85,7 @@ def _fork() -> None:
 os.register_at_fork(before=_fork)
 
 
-def offload(skt: Any, part: Connection | Listening) -> Offloaded:
+def offload(skt: BlockingSocket, part: Connection | Listening) -> Offloaded:
     """
     Return the part of a socket, from now on found by its descriptor.
     """
@@ -231,7 +232,7 @@ def partOf(descriptor: Any) -> Connection | Listening | None:
     return _byInode.get(_inodeOf(descriptor))
 
 
-def found(skt: Any, descriptor: int) -> Offloaded | None:
+def found(skt: BlockingSocket, descriptor: int) -> Offloaded | None:
     """
     Return the part of a descriptor that a socket is made of: a detached one, a duplicate's (dup(2)), or that
     of another socket with the same number.
@@ -261,7 +262,7 @@ def found(skt: Any, descriptor: int) -> Offloaded | None:
     return made
 
 
-def detach(skt: Any, it: Offloaded) -> None:
+def detach(skt: BlockingSocket, it: Offloaded) -> None:
     """
     A socket gives its descriptor away; another socket of it, if there is one, stands for it.
     """

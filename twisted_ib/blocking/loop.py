@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
 
     from twisted_ib.blocking.connection import Connection
+    from twisted_ib.hca.device.device import Device
+    from twisted_ib.internet.channel import DeviceChannel
 
 #: Seconds that the loop may be without a leader while threads wait: longer than a thread takes between a
 #: receive and the next, shorter than a person notices.
@@ -55,6 +57,8 @@ class DrivenReactor(IBReactor):
     have a reactor of its own, whose thread is Twisted's I/O thread.
     """
 
+    _poller: select.epoll
+
     def __init__(self, loop: BlockingLoop) -> None:
         super().__init__()
         self.blockingLoop = loop
@@ -63,7 +67,7 @@ class DrivenReactor(IBReactor):
         # Calls of callWhenRunning() need no run() to wait for.
         self._started = True
 
-    def turn(self, limit: float | None, kernel: Any) -> int:
+    def turn(self, limit: float | None, kernel: select.poll | None) -> int:
         """
         Serve delayed calls and devices, or sleep until there is something to do.
 
@@ -111,7 +115,9 @@ class DrivenReactor(IBReactor):
                 channel.expire()
         return worked
 
-    def _sleepBriefly(self, channels: tuple[Any, ...], limit: float | None, kernel: Any) -> int:
+    def _sleepBriefly(
+        self, channels: tuple[DeviceChannel, ...], limit: float | None, kernel: select.poll | None
+    ) -> int:
         """
         Sleep until a message that may come soon: delayed calls and deadlines have their turn afterwards.
 
@@ -138,8 +144,9 @@ class DrivenReactor(IBReactor):
             self._loop.turns |= EPOLL_EVERY - 1
         return worked
 
-    def _sleep(self, limit: float | None, kernel: Any) -> None:
+    def _sleep(self, limit: float | None, kernel: select.poll | None) -> None:
         most = len(self._selectables) or 1
+        events: list[tuple[int, int]] | None
         if limit == 0:
             events = self._poller.poll(0, most)
         else:
@@ -176,7 +183,7 @@ class DrivenReactor(IBReactor):
         self._poller.close()
 
     @property
-    def channels(self) -> tuple[Any, ...]:
+    def channels(self) -> tuple[DeviceChannel, ...]:
         """
         The devices that are polled.
         """
@@ -273,7 +280,7 @@ class BlockingLoop:
 
     # -- after a call that changed something
 
-    def flush(self, device: Any) -> None:
+    def flush(self, device: Device) -> None:
         """
         Send what was written.
         """
@@ -330,7 +337,9 @@ class BlockingLoop:
 
     # -- waiting
 
-    def wait(self, ready: Callable[[], object], deadline: float | None = None, kernel: Any = None) -> bool:
+    def wait(
+        self, ready: Callable[[], object], deadline: float | None = None, kernel: select.poll | None = None
+    ) -> bool:
         """
         Wait until a condition holds, or a descriptor of the kernel is ready.
 
@@ -343,7 +352,9 @@ class BlockingLoop:
             return True
         return self.drive(ready, deadline, kernel)
 
-    def drive(self, ready: Callable[[], object], deadline: float | None, kernel: Any = None) -> bool:
+    def drive(
+        self, ready: Callable[[], object], deadline: float | None, kernel: select.poll | None = None
+    ) -> bool:
         """
         L{wait} for a condition that does not hold now.
         """
@@ -378,7 +389,7 @@ class BlockingLoop:
                 return over
 
     def _lead(
-        self, ready: Callable[[], object], deadline: float | None, kernel: Any, mayLeave: bool
+        self, ready: Callable[[], object], deadline: float | None, kernel: select.poll | None, mayLeave: bool
     ) -> bool | None:
         if kernel is not None:
             kernel.register(self.reactor.descriptor, select.POLLIN)
@@ -415,7 +426,7 @@ class BlockingLoop:
         waiter.leaves = self._leaves
         waiter.wake()
 
-    def _follow(self, waiter: Waiter, deadline: float | None, kernel: Any) -> bool | None:
+    def _follow(self, waiter: Waiter, deadline: float | None, kernel: select.poll | None) -> bool | None:
         self._followers.append(waiter)
         deputy = self._deputy
         if deputy.thread == waiter.thread if deputy else not self._leader:
@@ -431,6 +442,7 @@ class BlockingLoop:
             self._followers.remove(waiter)
             waiter.done = False
             if waiter.bell >= 0:
+                assert kernel is not None
                 kernel.unregister(waiter.bell)
                 os.close(waiter.bell)
                 waiter.bell = -1
@@ -439,7 +451,7 @@ class BlockingLoop:
                 if not self._leader and self._followers:
                     self._appoint(self._followers[-1])
 
-    def _followOn(self, waiter: Waiter, deadline: float | None, kernel: Any) -> bool | None:
+    def _followOn(self, waiter: Waiter, deadline: float | None, kernel: select.poll | None) -> bool | None:
         while True:
             seconds = None if deadline is None else max(0.0, deadline - monotonic())
             isDeputy = self._deputy is waiter
@@ -465,7 +477,7 @@ class BlockingLoop:
                 self._deputy = None
             waiter.leaves = self._leaves
 
-    def _isKernelReady(self, kernel: Any, bell: int = -1) -> bool:
+    def _isKernelReady(self, kernel: select.poll, bell: int = -1) -> bool:
         own = self.reactor.descriptor
         return any(descriptor not in (own, bell) for descriptor, _ in kernel.poll(0))
 

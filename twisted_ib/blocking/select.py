@@ -44,7 +44,7 @@ def eventsOf(skt: socket, mask: int) -> int:
             return (mask & (_IN | _OUT)) | _ERR | _HUP
         # Whatever is asked for, the caller looks again: at the connection, or at the kernel's attempt.
         return _OUT
-    part: Any = skt.sdp
+    part = skt.sdp
     if part is None:
         # Another thread has shut the listeners down, or gone on with an attempt: the caller looks again.
         return 0 if skt._closed else _HUP  # type: ignore[attr-defined]
@@ -119,7 +119,7 @@ class _Watch:
 
 def wait(
     wanted: Callable[[], Iterable[tuple[int, int]]],
-    register: Callable[[Any], object],
+    register: Callable[[kernel.poll], object],
     seconds: float | None,
     isStale: Callable[[], bool] | None = None,
 ) -> tuple[dict[int, int], list[tuple[int, int]]]:
@@ -183,7 +183,7 @@ def select(
         raise ValueError("timeout must be non-negative")
     others = [item for item in masks.items() if item[0] not in offloaded]
 
-    def register(poller: Any) -> None:
+    def register(poller: kernel.poll) -> None:
         for descriptor, mask in others:
             poller.register(descriptor, mask)
 
@@ -208,7 +208,7 @@ class Poll:
     The object that L{poll} returns, as C{select.poll} does; its class makes none.
     """
 
-    _kernel: Any
+    _kernel: kernel.poll
     _masks: dict[int, int]
 
     def __new__(cls) -> Poll:
@@ -249,7 +249,7 @@ class Poll:
         taken = {each for each, _ in ours}
         seconds = None if timeout is None or timeout < 0 else ceil(timeout) * 1e-3
 
-        def register(poller: Any) -> None:
+        def register(poller: kernel.poll) -> None:
             for descriptor, mask in masks.items():
                 if descriptor not in taken:
                     poller.register(descriptor, mask)
@@ -279,7 +279,7 @@ class epoll:
     See C{select.epoll}; for sockets over SDP it is level-triggered, but for C{EPOLLONESHOT}.
     """
 
-    def __init__(self, sizehint: int = -1, flags: int = 0, _kernel: Any = None) -> None:
+    def __init__(self, sizehint: int = -1, flags: int = 0, _kernel: kernel.epoll | None = None) -> None:
         self._kernel = _epoll(sizehint, flags) if _kernel is None else _kernel
         self._masks: dict[int, int] = {}
         self._moved: set[int] = set()
@@ -413,7 +413,7 @@ class epoll:
                     self._move(descriptor, not self._isKernels(descriptor))
                 return [(each, masks[each] & 0xFFFF) for each in ours if each in masks]
 
-        def register(poller: Any) -> None:
+        def register(poller: kernel.poll) -> None:
             poller.register(self._kernel.fileno(), kernel.POLLIN)
 
         seconds = None if deadline is None else max(0.0, deadline - monotonic())

@@ -5,10 +5,10 @@ Threads that wait for the loop, and the lock that a forked child finds in its pl
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Callable
 from math import ceil
 from threading import Lock, get_ident
-from typing import Any
 
 from twisted_ib.errors import ForkedSocketError
 
@@ -44,7 +44,7 @@ class Waiter:
         elif self.lock.locked():
             self.lock.release()
 
-    def sleep(self, seconds: float | None, kernel: Any) -> bool:
+    def sleep(self, seconds: float | None, kernel: select.poll | None) -> bool:
         """
         Wait to be woken.
 

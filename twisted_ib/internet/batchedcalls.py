@@ -8,10 +8,16 @@ that wait for the same moment share one call.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet import error
 from twisted.python import log
+
+if TYPE_CHECKING:
+    from twisted.internet.base import DelayedCall, ReactorBase
+
+    from twisted_ib.internet.connector import Attempt
+    from twisted_ib.internet.serverclient import ConnectedTransport
 
 #: Deadlines this close share a call, in seconds; far below the resolution of a reactor's clock.
 _SAME_SECONDS = 1e-6
@@ -28,8 +34,8 @@ class _TimeoutGroup:
     __slots__ = ("call", "deadlines")
 
     def __init__(self) -> None:
-        self.deadlines: dict[Any, float] = {}
-        self.call: Any = None
+        self.deadlines: dict[Attempt, float] = {}
+        self.call: DelayedCall | None = None
 
 
 class BatchedCalls:
@@ -40,13 +46,13 @@ class BatchedCalls:
     __slots__ = ("_call", "_next", "_patience")
 
     def __init__(self) -> None:
-        self._call: Any = None
-        self._next: dict[Any, None] = {}
+        self._call: DelayedCall | None = None
+        self._next: dict[Attempt | ConnectedTransport, None] = {}
         self._patience: dict[float, _TimeoutGroup] = {}
 
     # -- the next turn
 
-    def wait(self, reactor: Any, owner: Any) -> None:
+    def wait(self, reactor: ReactorBase, owner: Attempt | ConnectedTransport) -> None:
         """
         Call C{owner.nextTurn(shared)} in the next turn, as C{reactor.callLater(0)} does.
 
@@ -58,7 +64,7 @@ class BatchedCalls:
             self._call = reactor.callLater(0, self._turn)
         self._next[owner] = None
 
-    def forget(self, owner: Any) -> None:
+    def forget(self, owner: Attempt | ConnectedTransport) -> None:
         """
         Withdraw a L{wait}; harmless if there was none.
         """
@@ -81,7 +87,7 @@ class BatchedCalls:
 
     # -- timeouts
 
-    def limit(self, reactor: Any, seconds: float, owner: Any) -> None:
+    def limit(self, reactor: ReactorBase, seconds: float, owner: Attempt) -> None:
         """
         Call C{owner.failIfNotConnected(TimeoutError())} in C{seconds}.
         """
@@ -93,7 +99,7 @@ class BatchedCalls:
         if call is None or not call.active():
             patience.call = reactor.callLater(seconds, self._timedOut, reactor, seconds, patience)
 
-    def unlimit(self, seconds: float, owner: Any) -> None:
+    def unlimit(self, seconds: float, owner: Attempt) -> None:
         """
         Withdraw a L{limit}; harmless if there was none.
         """
@@ -106,7 +112,7 @@ class BatchedCalls:
                 if patience.call is not None and patience.call.active():
                     patience.call.cancel()
 
-    def _timedOut(self, reactor: Any, seconds: float, patience: _TimeoutGroup) -> None:
+    def _timedOut(self, reactor: ReactorBase, seconds: float, patience: _TimeoutGroup) -> None:
         deadlines, now = patience.deadlines, reactor.seconds() + _SAME_SECONDS
         while deadlines:
             owner = next(iter(deadlines))
@@ -132,7 +138,7 @@ class BatchedCalls:
 _TURNS = "_hcaTurns"
 
 
-def batchedCallsOf(reactor: Any) -> BatchedCalls:
+def batchedCallsOf(reactor: ReactorBase) -> BatchedCalls:
     """
     Return the L{BatchedCalls} of a reactor, made at the first call.
     """

@@ -43,8 +43,10 @@ from twisted_ib.internet.readers import Readers, readersOf
 from twisted_ib.internet.waiting import threadsNeedInterpreter, yieldCPU
 
 if TYPE_CHECKING:
-    from twisted.internet.base import ReactorBase
+    from twisted.internet.base import DelayedCall
+    from twisted.internet.interfaces import IReactorTime
 
+    from twisted_ib.internet.readers import ChannelAttempt, ChannelReactor, ChannelUser, ClosingStream
 
 #: Seconds that a closed connection waits for the peer's part of the closing (OFED C{sdp.h},
 #: SDP_FIN_WAIT_TIMEOUT, "like TCP_FIN_TIMEOUT").
@@ -80,17 +82,17 @@ class DeviceChannel:
 
         @param device: The device, which belongs to the thread of the reactor.
         """
-        self.reactor = reactor
+        self.reactor: ChannelReactor = reactor
         self.device = device
         self.now = device.clock
         # Only the number of a connection that is TCP's is the kernel's; elsewhere it is in messages alone.
         self.localPorts = LocalPorts(isFree=getattr(device.fabric, "isPortFree", None))
         self.batchedCalls = batchedCallsOf(reactor)
         self.users: dict[Any, int | None] = {}
-        self.attempts: dict[Any, None] = {}
-        self._closing: dict[Any, float] = {}
+        self.attempts: dict[ChannelAttempt, None] = {}
+        self._closing: dict[ClosingStream, float] = {}
         self.polling = AdaptivePolling(perf_counter, yieldCPU)
-        self._timer: Any = None
+        self._timer: DelayedCall | None = None
         self._registered = self._visible = False
         self._inTurn = self._enough = self._wanted = False
         self.polled = IReactorCompletionChannels.providedBy(reactor)
@@ -127,7 +129,7 @@ class DeviceChannel:
 
     # -- users
 
-    def acquire(self, user: Any) -> None:
+    def acquire(self, user: ChannelUser) -> None:
         """
         Add a user, an object whose C{connectionLost(reason)} is called if the reactor closes.
         """
@@ -135,7 +137,7 @@ class DeviceChannel:
         if not self._registered:
             self._begin()
 
-    def attempt(self, attempt: Any) -> None:
+    def attempt(self, attempt: ChannelAttempt) -> None:
         """
         Add an attempt to connect, a user that has a transport soon or ends.
         """
@@ -169,20 +171,21 @@ class DeviceChannel:
             self._visible = True
             self.reactor.watchChannel(self)
 
-    def release(self, user: Any) -> None:
+    def release(self, user: ChannelUser) -> None:
         """
         Remove a user.
         """
         offset = self.users.pop(user, None)
         if offset is not None:
-            shown: Any = self.shown
+            shown = self.shown
+            assert shown is not None
             if not (shown.gone or shown.unshown):
                 self.device.markDirty(shown)
             shown.gone.append(offset)
         if not self.users and not self.attempts:
             self._unused()
 
-    def attempted(self, attempt: Any) -> None:
+    def attempted(self, attempt: ChannelAttempt) -> None:
         """
         Remove an attempt.
         """
@@ -248,7 +251,7 @@ class DeviceChannel:
 
     # -- connections that the application has closed
 
-    def closing(self, stream: Any) -> None:
+    def closing(self, stream: ClosingStream) -> None:
         """
         The application closed C{stream}; the closing handshake goes on.
         """
@@ -272,13 +275,13 @@ class DeviceChannel:
                 return
             self._giveUp(first)
 
-    def _giveUp(self, stream: Any) -> None:
+    def _giveUp(self, stream: ClosingStream) -> None:
         del self._closing[stream]
         self.count("closing_timed_out")
         # OFED's sdp_main.c also sends the DREQ itself after its timeout (dreq_wait_work).
         stream.reset()
 
-    def closed(self, stream: Any) -> None:
+    def closed(self, stream: ClosingStream) -> None:
         """
         C{stream} has finished its closing handshake.
         """
@@ -346,7 +349,7 @@ class DeviceChannel:
                         self._wantTurn()
                     self.schedule()
 
-    def _guarded(self, call: Any, *arguments: Any) -> None:
+    def _guarded(self, call: Callable[..., object], *arguments: object) -> None:
         # An exception of doRead() makes a reactor drop the reader: one user's mistake would end the
         # connections of all.
         try:
@@ -488,10 +491,10 @@ class DeviceChannel:
 #: Called with each channel that is opened: what layers above have on a device from its beginning.
 onOpened: list[Callable[[DeviceChannel], object]] = []
 #: The reactors that have channels.
-_reactors: WeakSet[Any] = WeakSet()
+_reactors: WeakSet[IReactorTime] = WeakSet()
 
 
-def _channelsIn(reactor: ReactorBase) -> dict[str, DeviceChannel]:
+def _channelsIn(reactor: IReactorTime) -> dict[str, DeviceChannel]:
     channels: dict[str, DeviceChannel] | None = getattr(reactor, readers.CHANNELS, None)
     if channels is None:
         channels = {}
@@ -501,7 +504,7 @@ def _channelsIn(reactor: ReactorBase) -> dict[str, DeviceChannel]:
 
 
 def channelFor(
-    reactor: ReactorBase, name: str | None = None, bound: str = "", peer: str = ""
+    reactor: IReactorTime, name: str | None = None, bound: str = "", peer: str = ""
 ) -> DeviceChannel:
     """
     Return the channel of a device in a reactor.
@@ -532,7 +535,7 @@ def channelFor(
                 call(channel)
             # After shutdown: stopListening() and loseConnection() of triggers before and during it still need
             # the device.
-            reactor.addSystemEventTrigger("after", "shutdown", _close, channel)
+            channel.reactor.addSystemEventTrigger("after", "shutdown", _close, channel)
     return channel
 
 

@@ -10,7 +10,8 @@ The steps after the REP are the transport's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted.internet import error
 from twisted.internet.defer import Deferred
@@ -31,7 +32,40 @@ from twisted_ib.internet.localports import NUMBER_TAKEN
 from twisted_ib.internet.resolution import Destination, literalOf, resolve
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twisted_ib.hca.base.interfaces import IPeerPath, Search
+    from twisted_ib.hca.connection import ConnectRequest
     from twisted_ib.hca.connection.interfaces import IConnection
+    from twisted_ib.internet.serverclient import ClientTransport
+
+
+class Handshake(Protocol):
+    """
+    The requests and replies of a protocol, as its active side sees them; of a module or an object.
+    """
+
+    @property
+    def PORT_SPACE(self) -> int:
+        """
+        The RDMA-CM port space.
+        """
+
+    @property
+    def UNCONFIRMED(self) -> Collection[int]:
+        """
+        The vendors whose passive sides need no RTU.
+        """
+
+    def request(self, transport: Any, local: Any, peer: Any, /) -> ConnectRequest:
+        """
+        Return the request of a transport.
+        """
+
+    def replied(self, transport: Any, connection: Any, reply: Any, /) -> object:
+        """
+        Check the reply to it.
+        """
 
 
 #: Rounds of REQs, about eight seconds each, before a connect without a timeout gives up: about as long as
@@ -66,12 +100,12 @@ class Attempt:
     _turns: BatchedCalls | None = None
     _shared: dict[Any, Any] | None = None
     _peer = _here = ""
-    _local: Any = None
-    _route: Any = None
-    _path: Any = None
-    _transport: Any = None
-    _request: Any = None
-    _connection: Any = None
+    _local: Address | None = None
+    _route: Search | None = None
+    _path: IPeerPath | None = None
+    _transport: ClientTransport | None = None
+    _request: ConnectRequest | None = None
+    _connection: IConnection | None = None
     _rounds = _numbers = 0
     _over = False
 
@@ -111,12 +145,12 @@ class Attempt:
         finally:
             self._shared = None
 
-    def _service(self) -> Any:
+    def _service(self) -> tuple[object, ...]:
         connector = self._connector
         space = connector.handshake.PORT_SPACE
         return connector.device, connector.bound, connector.host, connector.port, space
 
-    def _beginAs(self, channel: DeviceChannel, peer: str, here: str, path: Any) -> None:
+    def _beginAs(self, channel: DeviceChannel, peer: str, here: str, path: IPeerPath) -> None:
         channel.attempt(self)
         self._channel, self._peer = channel, peer
         try:
@@ -220,7 +254,7 @@ class Attempt:
         channel.acquire(transport)
         self._transport = transport
 
-    def _search(self, channel: DeviceChannel) -> Any:
+    def _search(self, channel: DeviceChannel) -> Search | None:
         connector = self._connector
         return channel.device.connect(connector.handshake.PORT_SPACE, self._peer, connector.port, self)
 
@@ -235,7 +269,7 @@ class Attempt:
         self._forget()
         self._tryNext(failures.connectError(reason, self._connector.where(self._peer)))
 
-    def pathReady(self, path: Any) -> None:
+    def pathReady(self, path: IPeerPath) -> None:
         """
         The path is resolved: send a REQ over it.
         """
@@ -345,7 +379,7 @@ class Attempt:
 
     # -- the end
 
-    def _succeed(self, channel: DeviceChannel, transport: Any) -> None:
+    def _succeed(self, channel: DeviceChannel, transport: ClientTransport) -> None:
         connector = self._connector
         try:
             protocol = connector.buildProtocol(transport.getPeer())
@@ -435,9 +469,9 @@ class Connector(Destination):
     @cvar transportClass: The class of its transports.
     """
 
-    handshake: Any
+    handshake: Handshake
     attemptClass = Attempt
-    transportClass: Any
+    transportClass: Callable[..., ClientTransport]
 
     def connect(self) -> None:
         """
@@ -468,7 +502,7 @@ class Connector(Destination):
         if isinstance(self.transport, Attempt):
             self.transport.cancel()
 
-    def makeTransport(self, channel: DeviceChannel, host: Address, peer: Address) -> Any:
+    def makeTransport(self, channel: DeviceChannel, host: Address, peer: Address) -> ClientTransport:
         """
         Make the transport for one address.
 

@@ -22,11 +22,12 @@ class UpcallContext(dict[str, Any]):
     @ivar current: that object, which has C{logPrefix()}; L{None} between calls.
     """
 
-    current: Any = None
+    current: object = None
 
     def __missing__(self, key: str) -> Any:
         if key == "system":
-            return "-" if self.current is None else self.current.logPrefix()
+            current: Any = self.current
+            return "-" if current is None else current.logPrefix()
         raise KeyError(key)
 
     def copy(self) -> dict[str, Any]:

@@ -8,7 +8,8 @@ a SYN, and the peer retransmits it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted.internet import base, main
 from twisted.internet.defer import Deferred
@@ -40,10 +41,17 @@ from twisted_ib.internet.localports import NUMBER_TAKEN
 from twisted_ib.internet.logcontext import callInContext, upcalls
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twisted.internet.base import DelayedCall
     from twisted.internet.interfaces import Binding
 
+    from twisted_ib.hca.base.interfaces import IPeerPath
+    from twisted_ib.hca.connection import ConnectReply
     from twisted_ib.hca.connection.interfaces import IConnection
+    from twisted_ib.hca.device.connections import Service
     from twisted_ib.hca.device.device import Device
+    from twisted_ib.internet.serverclient import ServerTransport
 
 #: The only name that is resolved; a TCP socket would resolve any, and block.
 _NAMED_INTERFACES = {"": "0.0.0.0", "localhost": "127.0.0.1"}
@@ -52,6 +60,51 @@ _NAMED_INTERFACES = {"": "0.0.0.0", "localhost": "127.0.0.1"}
 _UNSUPPORTED = {RejectReason.INVALID_MTU: "bad_path_mtu", RejectReason.PRIMARY_GID: "bad_partition"}
 
 _CONNECTION_DONE = Failure(main.CONNECTION_DONE)
+
+
+class Handshake(Protocol):
+    """
+    The requests and replies of a protocol, as its passive side sees them; of a module or an object.
+    """
+
+    @property
+    def PORT_SPACE(self) -> int:
+        """
+        The RDMA-CM port space.
+        """
+
+    @property
+    def UNCONFIRMED(self) -> Collection[int]:
+        """
+        The vendors whose active sides send no RTU.
+        """
+
+    def requested(self, request: ConnectRequest, /) -> Any:
+        """
+        Return the greeting of a request.
+        """
+
+    def addresses(self, greeting: Any, /) -> tuple[str, str]:
+        """
+        Return the passive side's and the active side's.
+        """
+
+    def sourcePort(self, greeting: Any, /) -> int:
+        """
+        Return the active side's.
+        """
+
+    def reply(self, transport: Any, request: ConnectRequest, greeting: Any, /) -> ConnectReply:
+        """
+        Return the reply to a request.
+        """
+
+    def accepted(
+        self, transport: Any, connection: IConnection, request: ConnectRequest, greeting: Any, /
+    ) -> object:
+        """
+        The reply will be sent.
+        """
 
 
 @implementer(IListeningPort)
@@ -72,8 +125,8 @@ class Port(base.BasePort):
     """
 
     reactor: Any
-    handshake: Any
-    transport: Any
+    handshake: Handshake
+    transport: Callable[..., ServerTransport]
     halfOpen = HalfOpenAccept
     provider: str
     numberAccepts = limits.ACCEPTS_PER_TURN
@@ -83,8 +136,8 @@ class Port(base.BasePort):
     _type = "HCA"
     _realPortNumber: int | None = None
     _channel: DeviceChannel | None = None
-    _services: tuple[Any, ...] = ()
-    _turn: Any = None
+    _services: tuple[Service, ...] = ()
+    _turn: DelayedCall | None = None
     _accepted = 0
 
     def __init__(
@@ -115,7 +168,7 @@ class Port(base.BasePort):
             raise ValueError(f"interface {interface!r} is not an address")
         self.interface = interface
         self.device = device
-        self.requests: dict[Any, tuple[ConnectRequest, Any]] = {}
+        self.requests: dict[IConnection, tuple[ConnectRequest, Any]] = {}
 
     def __repr__(self) -> str:
         where = "(not listening)" if self._realPortNumber is None else f"on {self._realPortNumber}"
@@ -155,7 +208,7 @@ class Port(base.BasePort):
             raise ValueError(f"{self.interface!r} is not an IP address")
         return address
 
-    def _takePort(self, channel: DeviceChannel, address: str) -> tuple[Any, ...]:
+    def _takePort(self, channel: DeviceChannel, address: str) -> tuple[Service, ...]:
         listen = channel.device.listen
         service = listen(self.handshake.PORT_SPACE, address, self.port, self)
         # RFC 3493 section 5.3: a socket bound to :: also accepts IPv4 unless IPV6_V6ONLY is set, so a port on
@@ -242,7 +295,7 @@ class Port(base.BasePort):
             channel.count("backlog_full")
             connection.ignore(channel.now())
 
-    def _checkAddresses(self, device: Device, path: Any, here: str, peer: str) -> None:
+    def _checkAddresses(self, device: Device, path: IPeerPath, here: str, peer: str) -> None:
         # Applications decide by getPeer() and getHost() what somebody may do, and a Hello may hold any
         # address (IBTA vol. 1 annex A4): both must be those of path and host.
         if not device.isLocal(here):

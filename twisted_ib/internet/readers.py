@@ -13,7 +13,34 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from twisted.internet.base import ReactorBase
+    from twisted.python.failure import Failure
+
+    from twisted_ib.internet.channel import DeviceChannel
+
+    class ChannelReactor(ReactorBase):
+        # The methods of IReactorCompletionChannels are those of a reactor that polls.
+        def addChannel(self, channel: DeviceChannel) -> None: ...
+
+        def removeChannel(self, channel: DeviceChannel) -> None: ...
+
+        def watchChannel(self, channel: DeviceChannel) -> None: ...
+
+        def unwatchChannel(self, channel: DeviceChannel) -> None: ...
+
+    class ChannelUser(Protocol):
+        def connectionLost(self, reason: Failure) -> object: ...
+
+    class ChannelAttempt(ChannelUser, Protocol):
+        def failIfNotConnected(self, reason: Exception) -> object: ...
+
+    class ClosingStream(Protocol):
+        @property
+        def ending(self) -> object: ...
+
+        def reset(self) -> object: ...
 
 
 _METHODS = ("getReaders", "removeAll")
@@ -22,21 +49,21 @@ _METHODS = ("getReaders", "removeAll")
 CHANNELS = "_hcaChannels"
 
 
-def channelsOf(reactor: ReactorBase) -> list[Any]:
+def channelsOf(reactor: ReactorBase) -> list[DeviceChannel]:
     """
     Return the open channels of a reactor.
     """
     return list(getattr(reactor, CHANNELS, {}).values())
 
 
-def readingUsers(channels: Iterable[Any]) -> list[Any]:
+def readingUsers(channels: Iterable[DeviceChannel]) -> list[Any]:
     """
     Return the ports and connections that read, of some channels.
     """
     return [user for channel in channels for user in channel.users if getattr(user, "reading", False)]
 
 
-def takeUsers(channels: Iterable[Any]) -> list[Any]:
+def takeUsers(channels: Iterable[DeviceChannel]) -> list[Any]:
     """
     Stop the ports and connections of some channels, and return them with the attempts to connect.
     """
@@ -61,10 +88,10 @@ class Readers:
 
     def __init__(self, reactor: ReactorBase) -> None:
         self.reactor = reactor
-        self.channels: list[Any] = []
+        self.channels: list[DeviceChannel] = []
         self._before: dict[str, Any] = {}
 
-    def add(self, channel: Any) -> None:
+    def add(self, channel: DeviceChannel) -> None:
         """
         Have the reactor watch a channel; the first one replaces the methods.
         """
@@ -79,7 +106,7 @@ class Readers:
         self.channels.append(channel)
         reactor.addReader(channel)
 
-    def remove(self, channel: Any) -> None:
+    def remove(self, channel: DeviceChannel) -> None:
         """
         Stop watching a channel; the last one restores the methods.
         """

@@ -18,6 +18,7 @@ from twisted_ib.internet.logcontext import upcalls
 from twisted_ib.internet.transport import Computed, Transport
 
 if TYPE_CHECKING:
+    from twisted_ib.internet.batchedcalls import BatchedCalls
     from twisted_ib.internet.channel import DeviceChannel
 
 #: Their attributes, for C{__slots__}.
@@ -37,7 +38,7 @@ class ConnectedTransport(Transport):
     __slots__ = ()
 
     held: deque[Any] | None
-    _settling: Any
+    _settling: BatchedCalls | None
 
     def begin(self, protocol: IProtocol | None) -> bool:
         """

@@ -15,13 +15,16 @@ import asyncio
 import select
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.asyncioreactor import AsyncioSelectorReactor
 
 from twisted_ib.internet.logcontext import callInContext
 from twisted_ib.reactor.base import IBReactorBase
 from twisted_ib.reactor.loop import AsyncioDeviceLoop
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 
 class IBAsyncioReactor(IBReactorBase, AsyncioSelectorReactor):
@@ -36,7 +39,7 @@ class IBAsyncioReactor(IBReactorBase, AsyncioSelectorReactor):
         @param eventloop: An C{asyncio.SelectorEventLoop}, by default the one that runs, or a new one.
         @raise TypeError: It is of another kind, as uvloop's, which cannot look at devices.
         """
-        events: Any = _running() if eventloop is None else eventloop
+        events: AbstractEventLoop | None = _running() if eventloop is None else eventloop
         if events is None:
             # Whatever the policy makes: one that is chosen for its speed is slower than this.
             events = asyncio.SelectorEventLoop()
@@ -52,7 +55,8 @@ class IBAsyncioReactor(IBReactorBase, AsyncioSelectorReactor):
         self._runInThread = events.run_in_executor
         # With a selector of another kind the descriptors of devices are readers alone.
         poller = getattr(self._selector, "_selector", None)
-        self._poller = poller if isinstance(poller, getattr(select, "epoll", ())) else None
+        kind: Any = getattr(select, "epoll", ())
+        self._poller = poller if isinstance(poller, kind) else None
         super().__init__(AsyncioDeviceLoop(events), events)
         vars(events)["run_in_executor"] = self._inExecutor
         self.setTurn(None)
@@ -63,7 +67,9 @@ class IBAsyncioReactor(IBReactorBase, AsyncioSelectorReactor):
         """
         self._selector.select = self.doPoll if turn is None else turn
 
-    def _inExecutor(self, executor: Any, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    def _inExecutor(
+        self, executor: Executor | None, function: Callable[..., Any], *arguments: Any
+    ) -> Future[Any]:
         # asyncio.to_thread() and getaddrinfo() come here too.  While a call runs the loop does not poll, as
         # while the reactor's threads work.
         future = self._runInThread(executor, function, *arguments)

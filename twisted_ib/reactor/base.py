@@ -29,9 +29,13 @@ from twisted_ib.reactor.loop import DeviceLoop, progress
 from twisted_ib.switch.rules.sighup import reloadingOnHangup, startFolder
 
 if TYPE_CHECKING:
+    from select import epoll
+
     from twisted.internet.posixbase import PosixReactorBase as _Reactor
 
     from twisted_ib.internet.channel import DeviceChannel
+    from twisted_ib.reactor.socketreport import SocketReport
+    from twisted_ib.switch.reason import Reason
     from twisted_ib.switch.switch import Switch
 else:
     #: Beside a reactor of Twisted's among the bases of a class.
@@ -57,13 +61,13 @@ class IBReactorBase(_Reactor):
         ready.
     """
 
-    _poller: Any
+    _poller: epoll | None
     _wait: Callable[[float | None], Any]
 
     def __init__(self, loop: DeviceLoop, *arguments: Any) -> None:
         self._channels: tuple[DeviceChannel, ...] = ()
         self._watched: tuple[DeviceChannel, ...] = ()
-        self._socketReport: Any = None
+        self._socketReport: SocketReport | None = None
         self._switch: Switch | None = None
         self._switchless = False
         # Relative names in the configuration begin at the folder of the start, which a daemon leaves later.
@@ -212,7 +216,7 @@ class IBReactorBase(_Reactor):
     # -- for ib-ss
 
     @property
-    def socketReport(self) -> Any:
+    def socketReport(self) -> SocketReport:
         """
         The L{SocketReport<twisted_ib.reactor.socketreport.SocketReport>} of this reactor.
         """
@@ -223,13 +227,13 @@ class IBReactorBase(_Reactor):
             socketReport = self._socketReport = SocketReport(self)
         return socketReport
 
-    def whyOf(self, user: Any) -> Any:
+    def whyOf(self, user: object) -> Reason | None:
         """
         See L{SocketReport.whyOf<twisted_ib.reactor.socketreport.SocketReport.whyOf>}.
         """
         return self.socketReport.whyOf(user)
 
-    def showTCP(self, user: Any) -> None:
+    def showTCP(self, user: object) -> None:
         """
         A port or client of the switch goes over TCP: see L{SocketReport.show
         <twisted_ib.reactor.socketreport.SocketReport.show>}.
@@ -237,7 +241,7 @@ class IBReactorBase(_Reactor):
         if self._socketReport is not None:
             self._socketReport.show(user)
 
-    def socketsBeside(self, channel: DeviceChannel) -> Any:
+    def socketsBeside(self, channel: DeviceChannel) -> Iterator[list[Any] | None]:
         """
         See L{SocketReport.rows<twisted_ib.reactor.socketreport.SocketReport.rows>}.
         """
@@ -287,7 +291,7 @@ class IBReactorBase(_Reactor):
         if switch is None or switch.configuration.tcpOnly("connect"):
             made: Any = super().connectTCP(host, port, factory, timeout, bindAddress)
             if switch is not None:
-                made.why = switch.whyDirect(host, port)
+                made.why = switch.connectsDirect(host, port)
             return made
         return switch.connectTCP(self, host, port, factory, timeout, bindAddress)
 

@@ -5,10 +5,14 @@ The loop of the C{ib} and C{ib-asyncio} reactors between a message and its answe
 from __future__ import annotations
 
 from time import perf_counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.internet.waiting import threadsNeedInterpreter, yieldCPU
+
+if TYPE_CHECKING:
+    from twisted_ib.internet.channel import DeviceChannel
+    from twisted_ib.reactor.base import IBReactorBase
 
 #: Turns after which epoll is called however busy the devices are; a power of two.
 EPOLL_EVERY: Final = 16
@@ -35,7 +39,7 @@ class DeviceLoop:
         self.turns = self.inThreads = 0
         self.quiet = self.threadsWait = False
 
-    def calm(self, reactor: Any) -> float | None:
+    def calm(self, reactor: IBReactorBase) -> float | None:
         """
         @return: Seconds until the reactor has something else to do than to serve devices; L{None} if nothing
             is known.
@@ -49,10 +53,10 @@ class DeviceLoop:
         calm: float = calls[0].time - reactor.seconds()
         return calm if calm > 0.0 else 0.0
 
-    def _threadsWait(self, reactor: Any) -> bool:
+    def _threadsWait(self, reactor: IBReactorBase) -> bool:
         return self.inThreads > 0 or threadsNeedInterpreter(reactor)
 
-    def stay(self, reactor: Any, channels: tuple[Any, ...]) -> bool:
+    def stay(self, reactor: IBReactorBase, channels: tuple[DeviceChannel, ...]) -> bool:
         """
         After a batch with traffic serve others as long as they come at once and nothing else is due, so that
         an answer does not wait for the reactor's loop.
@@ -77,7 +81,9 @@ class DeviceLoop:
                 self.quiet = True
                 return True
 
-    def spin(self, reactor: Any, channels: tuple[Any, ...], timeout: float | None) -> bool:
+    def spin(
+        self, reactor: IBReactorBase, channels: tuple[DeviceChannel, ...], timeout: float | None
+    ) -> bool:
         """
         Poll for a while, if that pays.
 
@@ -99,7 +105,7 @@ class DeviceLoop:
         return False
 
 
-def progress(channels: tuple[Any, ...]) -> int:
+def progress(channels: tuple[DeviceChannel, ...]) -> int:
     """
     Serve the devices once.
 
@@ -111,7 +117,7 @@ def progress(channels: tuple[Any, ...]) -> int:
     return n
 
 
-def _pending(channels: tuple[Any, ...]) -> bool:
+def _pending(channels: tuple[DeviceChannel, ...]) -> bool:
     for channel in channels:
         if channel.device.fabric.pending():
             return True
@@ -131,7 +137,7 @@ class AsyncioDeviceLoop(DeviceLoop):
         super().__init__()
         self.events = events
 
-    def calm(self, reactor: Any) -> float | None:
+    def calm(self, reactor: IBReactorBase) -> float | None:
         """
         See L{DeviceLoop.calm}.
         """

@@ -109,7 +109,7 @@ class SocketReport:
         ):
             self.show(each)
 
-    def show(self, user: Any) -> None:
+    def show(self, user: object) -> None:
         """
         Write the reason of a port or client over TCP into the socket page, if this process is visible.
         """
@@ -154,7 +154,7 @@ class SocketReport:
 
         yield from tcpRows(selectables, self.whyOf, whyOfSocket)
 
-    def whyOf(self, user: Any) -> Reason | None:
+    def whyOf(self, user: object) -> Reason | None:
         """
         Return the C{Reason} of a port or connection; L{None} if it was asked for by name.
         """
@@ -169,7 +169,7 @@ class SocketReport:
             return None
         return self._whyOfTCP(user)
 
-    def _whyOfTCP(self, user: Any) -> Reason | None:
+    def _whyOfTCP(self, user: tcp.Port | tcp.Connection) -> Reason | None:
         server = getattr(user, "server", None)
         if server is not None:
             return _accepted(self.whyOf(server))
@@ -197,7 +197,7 @@ def _accepted(why: Reason | None) -> Reason | None:
     return None if why is None else Reason(why.rule, why.verdict, "tcp", None, why.fallback)
 
 
-def _listens(selectable: Any) -> bool:
+def _listens(selectable: object) -> bool:
     from twisted_ib.reactor.tcprows import isTCP
 
     return isinstance(selectable, tcp.Port) and isTCP(selectable)

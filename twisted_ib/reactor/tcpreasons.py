@@ -38,7 +38,7 @@ class TCPReasons:
         self._offsets: dict[ref[Any], int] = {}
         page.add(None, [(_Entry(why), *ANY, *ANY)])
 
-    def show(self, user: Any, why: Reason | None) -> None:
+    def show(self, user: object, why: Reason | None) -> None:
         """
         Write the reason of a port or client; harmless when repeated, and for anything else.
 

@@ -21,7 +21,12 @@ from twisted_ib.hca.base.socketrows import CONNECTION, LISTEN, LISTENER, TCP_STA
 from twisted_ib.internet.addresses import withPort
 
 if TYPE_CHECKING:
+    from typing import Protocol, TypeGuard
+
     from twisted_ib.structs import Packed
+
+    class _WithSocket(Protocol):
+        socket: socket.socket
 
 
 #: C{struct tcp_info} (include/uapi/linux/tcp.h): the first byte is the state, C{tcpi_total_retrans} is at
@@ -34,7 +39,7 @@ _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 _DESCRIPTORS = "/proc/self/fd"
 
 
-def isTCP(selectable: Any) -> bool:
+def isTCP(selectable: object) -> TypeGuard[tcp.Port | tcp.Connection]:
     """
     Return whether an object of a reactor is a port or connection of TCP with a socket.
     """
@@ -44,7 +49,7 @@ def isTCP(selectable: Any) -> bool:
     return hasSocket(selectable)
 
 
-def hasSocket(port: object) -> bool:
+def hasSocket(port: object) -> TypeGuard[_WithSocket]:
     """
     Return whether a port of the switch has a socket of TCP.
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import select
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twisted.python.failure import Failure
 
@@ -39,7 +39,7 @@ class Waker(_Base):
         if hasattr(os, "eventfd"):
             self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
-    def register(self, poller: Any) -> None:
+    def register(self, poller: select.epoll) -> None:
         """
         Use the event counter from now on.
 
