@@ -8,7 +8,6 @@ A signal ends the sleep as it ends C{read(2)}: with EINTR, if its handler has no
 from __future__ import annotations
 
 import errno
-import select
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -18,7 +17,7 @@ from _twisted_ib_verbs import ffi, lib
 from twisted_ib.hca.host.libc import isNonBlocking
 from twisted_ib.verbs.c import attend
 from twisted_ib.verbs.c.errors import HandleError
-from twisted_ib.verbs.core.hub import hub
+from twisted_ib.verbs.core.hub import Sleep, hub
 from twisted_ib.verbs.core.pipes import WakeupPipe
 
 _Event = TypeVar("_Event")
@@ -41,48 +40,48 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def getUp() -> None:
+def getUp() -> bool:
     """
     The thread sleeps no more.
+
+    @return: whether it slept.
     """
     sleeper, _thread.sleeper = _thread.sleeper, None
-    if sleeper is not None:
-        hub.getUp(sleeper)
+    if sleeper is None:
+        return False
+    hub.getUp(sleeper)
+    return True
 
 
-def nextEvent(fd: int, take: Callable[[float], _Event | None]) -> _Event | None:
+def nextEvent(fd: int, take: Callable[[], _Event | None]) -> _Event | None:
     """
     Take an event, or prepare the sleep until there is one.
 
     @param fd: the descriptor of the events; a program that has made it non-blocking wants EAGAIN in place of
         waiting.
-    @param take: called with the seconds to wait, 0.
+    @param take: fetches an event, if there is one; called with the hub's lock held.
     @return: the event; L{None} if there is none yet: the handler is to return
         L{AGAIN<twisted_ib.verbs.c.functions.AGAIN>}.
     @raise HandleError: there is none, and the program does not want to wait (EAGAIN); or a signal has come
         (EINTR).
     """
+    if attend.isEnding():
+        # Another thread ends the process, and this one hears nothing of that.
+        rest()
+        return None
     sleep = lib.twisted_ib_own_sleep()
     isInterrupted = sleep.interrupted
     sleep.interrupted = sleep.count = sleep.milliseconds = 0
-    getUp()
-    while not attend.isEnding():
-        if isNonBlocking(fd):
-            if (event := take(0)) is None:
-                raise HandleError("There is no event", errno.EAGAIN)
-            return event
-        # Not by a drive, after which those who sleep on the doorbells must arm them again.
-        if _isReadable(fd) and (event := take(0)) is not None:
-            return event
-        if isInterrupted:
-            raise HandleError("A signal has come", errno.EINTR)
-        seconds, _thread.sleeper, fds = hub.lieDown()
-        if seconds:
-            _prepare(min(seconds, WAIT_SECONDS), [fd, *fds])
-            return None
-    # Another thread ends the process, and this one hears nothing of that.
-    rest()
-    return None
+    # As read(2), which does not ask again either: a call that has slept waits.
+    isWaiting = getUp() or not isNonBlocking(fd)
+    found = hub.lieDown(take, isWaiting and not isInterrupted)
+    if isinstance(found, Sleep):
+        _thread.sleeper = found.sleeper
+        _prepare(min(found.seconds, WAIT_SECONDS), [fd, *found.fds])
+        return None
+    if found is None:
+        raise HandleError("A signal has come", errno.EINTR) if isInterrupted else _noEvent()
+    return found
 
 
 def rest() -> None:
@@ -92,23 +91,27 @@ def rest() -> None:
     _prepare(WAIT_SECONDS, [])
 
 
-def awaitEvent(fd: int, take: Callable[[float], _Event | None]) -> _Event:
+def awaitEvent(fd: int, take: Callable[[], _Event | None]) -> _Event:
     """
     Wait for an event in Python, within a call that has more to do: no signal ends that.
 
+    @param take: as L{nextEvent} has it.
     @raise HandleError: there is none, and the program does not want to wait (EAGAIN).
     """
-    isWaiting = not isNonBlocking(fd)
-    while (event := take(WAIT_SECONDS if isWaiting else 0)) is None:
-        if not isWaiting:
-            raise HandleError("There is no event", errno.EAGAIN)
-    return event
+    found: list[_Event] = []
+
+    def ready() -> bool:
+        if (event := take()) is not None:
+            found.append(event)
+        return bool(found)
+
+    if not hub.wait(ready, 0 if isNonBlocking(fd) else None):
+        raise _noEvent()
+    return found[0]
 
 
-def _isReadable(fd: int) -> bool:
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    return bool(poller.poll(0))
+def _noEvent() -> HandleError:
+    return HandleError("There is no event", errno.EAGAIN)
 
 
 def _prepare(seconds: float, fds: list[int]) -> None:

@@ -21,6 +21,8 @@ from functools import partial, wraps
 from threading import RLock
 from typing import Any, TypeVar, cast
 
+import attrs
+
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, ResourceLimitError
 from twisted_ib.hca.base.polling import AdaptivePolling
@@ -29,6 +31,7 @@ from twisted_ib.hca.queues.completion import CompletionQueue, WorkCompletion
 from twisted_ib.verbs.core.closes import DeferredCloses
 from twisted_ib.verbs.core.pipes import WakeupPipe
 
+Event = TypeVar("Event")
 Link = TypeVar("Link")
 Request = TypeVar("Request")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -48,6 +51,21 @@ END_SECONDS = 1.0
 _TAKEN = 16
 
 _giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
+
+
+@attrs.frozen
+class Sleep:
+    """
+    How a thread may sleep.
+
+    @ivar seconds: so long.
+    @ivar sleeper: wakes it.
+    @ivar fds: the descriptors that end its sleep.
+    """
+
+    seconds: float
+    sleeper: WakeupPipe
+    fds: list[int]
 
 
 class Hub:
@@ -390,28 +408,33 @@ class Hub:
             if sleeper is not None:
                 sleeper.close()
 
-    def lieDown(self) -> tuple[float, WakeupPipe | None, list[int]]:
+    def lieDown(self, take: Callable[[], Event | None], maySleep: bool) -> Event | Sleep | None:
         """
-        Drive the devices; if there was nothing to do, prepare the sleep of a thread that sleeps by itself.
-        The lock must not be held.
+        As L{wait}, up to the sleep: the thread sleeps by itself.  The lock must not be held.
 
-        @return: the seconds that it may sleep, 0 if it is to look again; else its sleeper, for L{getUp}, and
-            the descriptors that end its sleep.
+        @param take: fetches what is waited for, if it is there; called with the lock held.
+        @return: that; or the sleep, after which L{getUp} must follow; or L{None} if it may not sleep.
         @raise OSError: no descriptor is free to sleep on.
         """
-        with self:
-            if self.drive(isWaiting=True):
-                self._wakeSleepers()
-                return 0.0, None, []
-            if self._polling.spin(self._pending):
-                return 0.0, None, []
-            due = self._arm()
-            if due <= 0:
-                return 0.0, None, []
-            # The lock is held since the doorbells are armed: another thread's drive finds the sleeper.
-            sleeper = WakeupPipe()
-            self._sleepers.add(sleeper)
-            return due, sleeper, [sleeper.fd, *self._descriptors()]
+        while True:
+            with self:
+                isLeaving = True
+                try:
+                    if self.drive(isWaiting=True):
+                        self._wakeSleepers()
+                    event = take()
+                    if event is not None or not maySleep:
+                        return event
+                    if not self._polling.spin(self._pending) and (due := self._arm()) > 0:
+                        # Still under the lock: another thread's drive finds the sleeper.
+                        sleeper = WakeupPipe()
+                        self._sleepers.add(sleeper)
+                        return Sleep(due, sleeper, [sleeper.fd, *self._descriptors()])
+                    isLeaving = False
+                finally:
+                    # As in wait().
+                    if isLeaving and not self._armed:
+                        self._wakeSleepers()
 
     def getUp(self, sleeper: WakeupPipe) -> None:
         """
@@ -549,4 +572,4 @@ def locked(function: Function) -> Function:
     return cast(Function, call)
 
 
-__all__ = ["Hub", "hub", "locked"]
+__all__ = ["Hub", "Sleep", "hub", "locked"]

@@ -24,7 +24,7 @@ from twisted_ib.verbs.c.waiting import awaitEvent, nextEvent, rest
 from twisted_ib.verbs.pyverbs import CMID, CMEvent, ConnParam, UDParam, enums
 
 _E = enums.rdma_cm_event_type
-_Take = Callable[[int, Callable[[float], CMEvent | None]], CMEvent | None]
+_Take = Callable[[int, Callable[[], CMEvent | None]], CMEvent | None]
 #: C{waitsFor}: the address of the channel that the thread waits for events of, one call after the other,
 #: until it destroys that itself.
 _thread = threading.local()
@@ -64,7 +64,7 @@ def takeEvent(channel: Channel, take: _Take = nextEvent) -> CData | None:
         (EINTR).
     """
     while True:
-        event = take(channel.structure.fd, channel.value.next_event)
+        event = take(channel.structure.fd, channel.value.take_event)
         if event is None:
             return None
         endpoint = endpoints.eventTaken(event.identifier)
