@@ -214,7 +214,8 @@ def _build(library: Library, temporary: Path, made: Path, compiler: Sequence[str
     # Not through setuptools: two files and one command.
     command = [
         *compiler,
-        *("-shared", "-fPIC", "-O2", "-w", "-pthread"),
+        # With exceptions: a call that sleeps is left by pthread_cancel(3), and by siglongjmp(3).
+        *("-shared", "-fPIC", "-O2", "-w", "-pthread", "-fexceptions"),
         "-DPy_InitializeEx=twisted_ib_initialize",
         "-DPyImport_ImportModule=twisted_ib_import",
         f'-DTWISTED_IB_SONAME="{library.soname}"',
