@@ -112,8 +112,11 @@ reactor.run()
 """
 #: Loops of other kinds import these sockets, and use them without blocking.
 _FOREIGN = f"""
-import trio
 {_PAIR}
+early, accept = socket.create_server(("127.0.0.1", 0)), socket.socket.accept
+assert early.sdp is not None
+import trio
+early.setblocking(False)
 def unblocked():
     made = socket.socket()
     made.setblocking(False)
@@ -121,7 +124,11 @@ def unblocked():
 port = unblocked()
 port.bind(("127.0.0.1", 0))
 port.listen()
-print(getattr(port, "sdp", None), isSDP(pair()))
+given = socket.socket(fileno=port.detach())
+given.listen()
+client = socket.create_connection(early.getsockname())
+server, _ = accept(early)
+print(given.sdp, isSDP(pair()), early.sdp, client.sdp)
 """
 _UVLOOP = f"""
 import uvloop, asyncio
@@ -251,7 +258,7 @@ class KindTests(LoopsTestCase):
         (self.folder / "trio.py").write_text("")
         process = self.running("--summary", "--json", "-c", _FOREIGN)
         said, complaints = process.communicate(timeout=HANG_SECONDS)
-        self.assertEqual(said, "None True\n", complaints)
+        self.assertEqual(said, "None True None None\n", complaints)
         self.assertIn("ib-run: trio has a loop of its own\n", complaints)
         self.assertEqual(list(json.loads(complaints.splitlines()[-1])["notes"]), ["trio"])
 

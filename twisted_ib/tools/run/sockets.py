@@ -7,6 +7,7 @@ are all that are made later.
 
 from __future__ import annotations
 
+import os
 import socket as kernel
 import sys
 from threading import Lock
@@ -40,13 +41,19 @@ def stays(skt: kernel.socket) -> Fallback | None:
         kind, text = "beside", f"blocking sockets stay TCP beside {name}"
     elif name := _imported(FORKING):
         kind, text = "forking", f"{name} forks after it listens"
-    elif skt.gettimeout() == 0.0 and (name := _imported(FOREIGN)):
+    elif not _isBlocking(skt) and (name := _imported(FOREIGN)):
         kind, text = "foreign", f"{name} waits for descriptors in its own way"
     if not text:
         return None
     from twisted_ib.switch.reason import Fallback
 
     return Fallback(kind, text)
+
+
+def _isBlocking(skt: kernel.socket) -> bool:
+    # One made of a descriptor does not say whether that blocks.
+    timeout = skt.gettimeout()
+    return os.get_blocking(skt.fileno()) if timeout is None else timeout != 0.0
 
 
 def _imported(names: tuple[str, ...]) -> str:
@@ -89,65 +96,87 @@ class socket(_Plain, metaclass=_Sockets):
         """
         self.isDirect = True
 
-    def _become(self) -> Carried | None:
-        # The same, if it may go over SDP.
-        if self.isDirect or not _isTCP(self) or stays(self) is not None:
-            return None
-        full, this = load(), cast("Carried", self)
-        if type(self) is socket:
-            this.__class__ = full
-        return this if full in type(self).__mro__ else None
-
     def connect(self, address: Any, /) -> None:
         """
         See C{socket.connect}.
         """
-        this = self._become()
+        this = _become(self)
         if this is not None:
             load().connect(this, address)
         else:
-            super().connect(address)
-            self._count()
+            _Plain.connect(self, address)
+            _count(self)
 
     def connect_ex(self, address: Any, /) -> int:
         """
         See C{socket.connect_ex}.
         """
-        this = self._become()
+        this = _become(self)
         if this is not None:
             return load().connect_ex(this, address)
-        number = super().connect_ex(address)
+        number = _Plain.connect_ex(self, address)
         if not number:
-            self._count()
+            _count(self)
         return number
 
     def listen(self, *arguments: int) -> None:
         """
         See C{socket.listen}.
         """
-        this = self._become()
+        this = _become(self)
         if this is not None:
             load().listen(this, *arguments)
         else:
-            super().listen(*arguments)
+            _Plain.listen(self, *arguments)
 
     def accept(self) -> tuple[kernel.socket, Any]:
         """
         See C{socket.accept}.
         """
-        found = super().accept()
-        self._count()
+        this = _carried(self)
+        if this is not None:
+            return load().accept(this)
+        found = _Plain.accept(self)
+        _count(self)
         return found
 
-    def _count(self) -> None:
-        # What does not block is the loop's, which counts it.
-        if not _isTCP(self) or self.gettimeout() == 0.0:
-            return
-        from twisted_ib.switch.reason import EXPLICIT, Reason, carried
 
-        fallback = stays(self)
-        rule = EXPLICIT if fallback is None else "default"
-        carried("tcp", Reason(rule, "both", "tcp", fallback=fallback))
+def _carried(skt: kernel.socket) -> Carried | None:
+    # The same, if it is one of SDP's class: a program may have kept methods of this one (trio does).
+    return cast("Carried", skt) if _full in type(skt).__mro__ else None
+
+
+def _become(skt: kernel.socket) -> Carried | None:
+    # The same, if it may go over SDP.
+    this = _carried(skt)
+    # Not isinstance(), which holds for all.
+    if this is None and socket in type(skt).__mro__:
+        this = cast("Carried", skt)
+        if this.isDirect or not _isTCP(skt) or stays(skt) is not None:
+            return None
+        full = load()
+        if type(skt) is socket:
+            this.__class__ = full
+        return _carried(skt)
+    return this
+
+
+def _count(skt: kernel.socket) -> None:
+    # What does not block is the loop's, which counts it.
+    if not _isTCP(skt) or skt.gettimeout() == 0.0:
+        return
+    from twisted_ib.switch.reason import EXPLICIT, Reason, carried
+
+    fallback = stays(skt)
+    rule = EXPLICIT if fallback is None else "default"
+    carried("tcp", Reason(rule, "both", "tcp", fallback=fallback))
+
+
+def _setBlocking(self: Carried, flag: bool, /) -> None:
+    _Plain.setblocking(self, flag)
+    if not flag and _imported(FOREIGN):
+        # A port that such a loop takes over.
+        self.useTCP()
 
 
 def _isTCP(skt: kernel.socket) -> bool:
@@ -175,6 +204,7 @@ def _loaded(hooks: Hooks) -> type[Carried]:
     # What the program has replaced itself stays as it is.
     own = [(each, each.now()) for each in hooks.replaced if each.now() is not each.ours]
     full.stays = staticmethod(stays)
+    type.__setattr__(full, "setblocking", _setBlocking)
     patch.patch()
     for each, value in own:
         setattr(each.module, each.name, value)
