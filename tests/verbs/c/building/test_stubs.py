@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from errno import ENOSYS
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.errors import LibraryBuildError
 from twisted_ib.verbs.c.building import stubs
-from twisted_ib.verbs.c.building.stubs import inFront, source
+from twisted_ib.verbs.c.building.sharedobject import Stub
+from twisted_ib.verbs.c.building.stubs import inFront, stub
 from twisted_ib.verbs.c.building.symbols import Symbol
 
 LIBRARY = "libibverbs.so.1"
@@ -57,9 +59,9 @@ int main(void)
 """
 
 
-class SourceTests(SynchronousTestCase):
+class AnswerTests(SynchronousTestCase):
     """
-    Tests for L{source}.
+    Tests for L{stub}.
     """
 
     def test_answers(self) -> None:
@@ -67,17 +69,17 @@ class SourceTests(SynchronousTestCase):
         The answer is that of the library's functions, and NULL for those that return pointers.
         """
         for library, name, answer in (
-            (LIBRARY, "ibv_rate_to_mult", "return ENOSYS;"),
-            (LIBRARY, "ibv_cmd_create_cq", "return ENOSYS;"),
-            (LIBRARY, "ibv_reg_mr_iova2", "return 0;"),
-            (LIBRARY, "ibv_port_state_str", "return 0;"),
-            ("librdmacm.so.1", "rdma_create_id", "return -1;"),
-            ("librdmacm.so.1", "rdma_create_event_channel", "return 0;"),
-            ("libibumad.so.3", "umad_open_port", "return -ENOSYS;"),
-            ("libibumad.so.3", "umad_alloc", "return 0;"),
+            (LIBRARY, "ibv_rate_to_mult", ENOSYS),
+            (LIBRARY, "ibv_cmd_create_cq", ENOSYS),
+            (LIBRARY, "ibv_reg_mr_iova2", 0),
+            (LIBRARY, "ibv_port_state_str", 0),
+            ("librdmacm.so.1", "rdma_create_id", -1),
+            ("librdmacm.so.1", "rdma_create_event_channel", 0),
+            ("libibumad.so.3", "umad_open_port", -ENOSYS),
+            ("libibumad.so.3", "umad_alloc", 0),
         ):
-            self.assertIn(answer, source([Symbol(library, "V_1", name)]), name)
-        self.assertIn("char twisted_ib_stub_0[", source([Symbol(LIBRARY, "V_1", "flag", True)]))
+            self.assertEqual(stub(Symbol(library, "V_1", name)), Stub(name, "V_1", answer))
+        self.assertEqual(stub(Symbol(LIBRARY, "V_1", "flag", True)), Stub("flag", "V_1", None))
 
 
 class BuildTests(SynchronousTestCase):
@@ -149,26 +151,27 @@ class BuildTests(SynchronousTestCase):
         )
         missing = [each for each in wanted if each.name != "ibv_here"]
         versions = {LIBRARY: {each.version for each in wanted}}
-        front = inFront(self.here, missing, versions, ["gcc"])
+        front = inFront(self.here, missing, versions)
         result = self.ran(front, self.here)
         self.assertEqual((result.returncode, result.stdout), (0, "7 38 38 38 (nil) 0 1\n"), result.stderr)
-        self.assertEqual(inFront(self.here, missing, versions, ["/nowhere"]), front)
+        self.patch(stubs, "built", self.fail)
+        self.assertEqual(inFront(self.here, missing, versions), front)
         self.assertEqual(front.stat().st_mode & 0o777, 0o700)
 
     def test_refused(self) -> None:
         """
-        A compiler that fails, too many stubs, and names that are none: nothing is left.
+        Too many stubs, names that are none, and a machine without code for stubs: nothing is left.
         """
         one, versions = [Symbol(LIBRARY, "V_1", "f")], {LIBRARY: {"V_1"}}
-        self.assertRaises(LibraryBuildError, inFront, self.here, one, versions, ["false"])
-        error = self.assertRaises(LibraryBuildError, inFront, self.here, one, versions, ["/nowhere"])
-        self.assertIn("/nowhere", str(error))
         for symbol in (Symbol(LIBRARY, "V_1", 'f"'), Symbol(LIBRARY, "V;", "f"), Symbol("../x", "V", "f")):
-            error = self.assertRaises(LibraryBuildError, inFront, self.here, [symbol], versions, ["gcc"])
+            error = self.assertRaises(LibraryBuildError, inFront, self.here, [symbol], versions)
             self.assertIn("is no name", str(error))
         self.patch(stubs, "STUBS", 0)
-        error = self.assertRaises(LibraryBuildError, inFront, self.here, one, versions, ["gcc"])
+        error = self.assertRaises(LibraryBuildError, inFront, self.here, one, versions)
         self.assertIn("imports 1 functions that the libraries lack", str(error))
+        self.patch(stubs, "MACHINES", ("sparc64",))
+        error = self.assertRaises(LibraryBuildError, inFront, self.here, one, versions)
+        self.assertIn("imports functions that the libraries lack on ", str(error))
         self.assertEqual(
             sorted(each.name for each in self.folder.iterdir() if each.is_dir()), ["here", "more"]
         )

@@ -12,7 +12,7 @@ from stat import S_ISGID, S_ISUID
 from twisted_ib.errors import LibraryBuildError
 from twisted_ib.tools.run.native.elf import Binary, NotReadableError, read
 from twisted_ib.tools.run.native.imports import Libraries, librariesOf
-from twisted_ib.verbs.c.building.build import LIBRARIES, compilerCommand, libraries
+from twisted_ib.verbs.c.building.build import LIBRARIES, libraries
 
 #: Functions that are named in the line that says what was done.
 _NAMED = 3
@@ -39,7 +39,7 @@ def begin(path: str, binary: str) -> tuple[list[str], str]:
     if not os.access(path, os.X_OK):
         raise UnfitBinaryError(f"{path} is not executable")
     try:
-        found = librariesOf(binary, needs, libraries(), compilerCommand())
+        found = librariesOf(binary, needs, libraries())
     except (LibraryBuildError, NotReadableError) as error:
         # Of several lines, if the compiler has said it.
         raise UnfitBinaryError(f"{path}: {'; '.join(str(error).splitlines())}") from None

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 
 from attrs import frozen
@@ -55,12 +55,12 @@ def loaded(path: str, loader: str) -> list[str]:
     return [os.fsdecode(found) for found in _LISTED.findall(answer.stdout)][:LIBRARIES_READ]
 
 
-def librariesOf(path: str, binary: Binary, folder: Path, compiler: Sequence[str]) -> Libraries:
+def librariesOf(path: str, binary: Binary, folder: Path) -> Libraries:
     """
-    Find the libraries of a program, and build stubs of what they lack.
+    Find the libraries of a program, and make stubs of what they lack.
 
     @param folder: the directory with the libraries of this package.
-    @raise LibraryBuildError: the stubs cannot be built.
+    @raise LibraryBuildError: the stubs cannot be made.
     """
     given = {each.name: exported(str(each)) for each in folder.glob("lib*.so.*")}
     wanted = dict.fromkeys(binary.wanted)
@@ -76,7 +76,7 @@ def librariesOf(path: str, binary: Binary, folder: Path, compiler: Sequence[str]
     for library in {each.library for each in missing}:
         versions[library] = {version for version, _ in given[library]}
         versions[library] |= {each.version for each in wanted if each.library == library}
-    return Libraries((inFront(folder, missing, versions, compiler), folder), used, tuple(missing))
+    return Libraries((inFront(folder, missing, versions), folder), used, tuple(missing))
 
 
 def _wantedBy(library: str, given: Collection[str]) -> tuple[Symbol, ...]:
