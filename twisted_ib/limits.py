@@ -15,8 +15,9 @@ PROTECTION_DOMAINS = 1 << 20
 #: The largest memory region.
 REGION_BYTES = 1 << 40
 
-#: The deepest completion queue, in completions (Linux C{rxe_param.h}: 2^15).
-COMPLETION_QUEUE_DEPTH = 32768
+#: The deepest completion queue, in completions, as mlx5 has it: programs ask for hundreds of thousands.
+#: Memory is taken by those that wait in it.
+COMPLETION_QUEUE_DEPTH = 1 << 22
 
 # -- rings and records
 
@@ -499,6 +500,11 @@ PING_COUNT = (1 << 31) - 1
 
 #: The longest place of a rule, in characters.
 SOCKET_RULE = 1024
+
+# -- the offload switch
+
+#: Reasons by which the connections of a process are counted; all others are one more.
+OUTCOMES = 64
 
 # -- blocking sockets
 

@@ -314,6 +314,35 @@ class ControlTests(FileCase):
             said.append(other.recv(5))
         self.assertSame(said)
 
+    def test_modes(self) -> None:
+        """
+        A descriptor that any of them has told not to block, or to block again, does so.
+        """
+        said: list[Any] = []
+
+        def byFcntl(it: Any, blocks: bool) -> None:
+            fcntl.fcntl(it, fcntl.F_SETFL, fcntl.fcntl(it, fcntl.F_GETFL) ^ os.O_NONBLOCK)
+
+        def byIoctl(it: Any, blocks: bool) -> None:
+            fcntl.ioctl(it, termios.FIONBIO, (not blocks).to_bytes(4, sys.byteorder))
+
+        def byCall(it: Any, blocks: bool) -> None:
+            os.set_blocking(it if isinstance(it, int) else it.fileno(), blocks)
+
+        for way in (byFcntl, byIoctl, byCall):
+            for one, other in self.both():
+                for it in (other, other.fileno()):
+                    way(it, False)
+                    said += [self.saying(other.recv, 1), self.saying(os.read, other.fileno(), 1)]
+                    way(it, True)
+                    got = self.inThread(other.recv, 1)
+                    one.sendall(b"x")
+                    said.append(got.result(HANG_SECONDS))
+            half = len(said) // 2
+            self.assertEqual(said[half:], said[:half], way)
+            self.assertEqual(said[:3], [errno.EAGAIN, errno.EAGAIN, b"x"])
+            del said[:]
+
 
 class FileIOTests(FileCase):
     """

@@ -313,6 +313,29 @@ class RefusalTests(GIDTestCase):
     Bad input is an C{OSError} with its number, and TypeError and OverflowError as of other addresses.
     """
 
+    def test_types(self) -> None:
+        """
+        A socket of AF_IB is a stream, whether or not that is said; another type or protocol is refused.
+        """
+        flags = kernel.SOCK_NONBLOCK | kernel.SOCK_CLOEXEC
+        for arguments in (
+            (),
+            (-1,),
+            (-1, -1),
+            (-1, 0),
+            (kernel.SOCK_STREAM, 0),
+            (kernel.SOCK_STREAM | flags,),
+        ):
+            with offloading.socket(AF_IB, *arguments) as made:
+                self.assertEqual((made.family, made.type, made.proto), (27, kernel.SOCK_STREAM, 0))
+        for number, arguments in (
+            (errno.ESOCKTNOSUPPORT, (kernel.SOCK_DGRAM,)),
+            (errno.ESOCKTNOSUPPORT, (kernel.SOCK_SEQPACKET | flags, 0)),
+            (errno.EPROTONOSUPPORT, (kernel.SOCK_STREAM, 1)),
+            (errno.EPROTONOSUPPORT, (-1, kernel.IPPROTO_TCP)),
+        ):
+            self.raises(number, offloading.socket, AF_IB, *arguments)
+
     def test_kinds(self) -> None:
         """
         There are streams only; classes of other families have no GIDs.

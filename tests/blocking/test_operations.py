@@ -15,9 +15,11 @@ from typing import Any
 from tests.blocking.case import LOOPBACK, exactly
 from tests.blocking.test_descriptors import Case
 from tests.blocking.test_files import waiting
+from tests.support.calls import requireReplaceable
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import socket as offloading
 from twisted_ib.blocking.connection import RECEIVE_BYTES, SEND_BYTES
+from twisted_ib.blocking.loop import BlockingLoop
 
 
 class OperationCase(Case):
@@ -195,6 +197,33 @@ class SendTests(OperationCase):
             self.assertRaises(TimeoutError, one.send, b"x", socket.MSG_DONTWAIT)
             self.assertRaises(TimeoutError, one.sendall, bytes(3 * SEND_BYTES))
 
+    def test_room(self) -> None:
+        """
+        What had no room is sent once the peer reads, and nothing that was taken is lost; a peer that closes
+        ends the wait.
+        """
+        said: list[Any] = []
+        for isClosed in (False, True):
+            for one, other in self.both():
+                one.setblocking(False)
+                taken = 0
+                with self.assertRaises(BlockingIOError):
+                    while True:
+                        taken += one.send(bytes(SEND_BYTES + 1))
+                one.settimeout(HANG_SECONDS)
+                rest = self.inThread(self.saying, one.sendall, b"x" * (3 * SEND_BYTES))
+                if isClosed:
+                    other.close()
+                    said += [rest.result(HANG_SECONDS), self.saying(one.send, b"x")]
+                    continue
+                self.assertEqual(exactly(other, taken), bytes(taken))
+                self.assertEqual(exactly(other, 3 * SEND_BYTES), b"x" * (3 * SEND_BYTES))
+                self.assertIsNone(rest.result(HANG_SECONDS))
+                self.assertEqual(one.send(b"end"), 3)
+                one.shutdown(socket.SHUT_WR)
+                self.assertEqual(other.recv(100, socket.MSG_WAITALL), b"end")
+        self.assertEqual(said, [errno.ECONNRESET, errno.EPIPE] * 2)
+
     def test_large(self) -> None:
         """
         A send that may block takes all of it.
@@ -329,4 +358,165 @@ class StateTests(OperationCase):
             with made.socket() as unbound:
                 unbound.listen()
                 said += [unbound.getsockname()[0], unbound.getsockname()[1] > 0]
+        self.assertSame(said)
+
+
+class ListenerTests(OperationCase):
+    """
+    A listener in each of its states.
+    """
+
+    def test_accept(self) -> None:
+        """
+        C{accept} says what is wrong at once, waits for its timeout, and has whoever came, though it has gone.
+        """
+        said: list[Any] = []
+        for made, seconds in ((made, seconds) for made in (socket, offloading) for seconds in (0.0, 0.01)):
+            say = self.saying
+            with made.socket() as fresh:
+                fresh.settimeout(seconds)
+                said.append(say(fresh.accept))
+                fresh.bind((LOOPBACK, 0))
+                said.append(say(fresh.accept))
+            listener = self.server(made)
+            listener.settimeout(seconds)
+            said.append(say(listener.accept))
+            for kind in (socket, made):
+                for end in ("open", "sent", "closed", "reset"):
+                    client = self.client(listener, kind)
+                    if end == "sent":
+                        client.sendall(b"x")
+                    if end == "reset":
+                        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    if end in ("closed", "reset"):
+                        client.close()
+                    found: list[Any] = []
+                    waitUntil(
+                        lambda found=found, listener=listener, say=say: (
+                            found.append(say(listener.accept)) or isinstance(found[-1], tuple)
+                        )
+                    )
+                    accepted, address = found[-1]
+                    said += [end, accepted.gettimeout(), address[0], say(listener.accept)]
+                    if end != "open":
+                        accepted.settimeout(HANG_SECONDS)
+                        said.append(say(accepted.recv, 9))
+                    accepted.close()
+            said += [say(listener.listen), say(listener.accept)]
+            listener.shutdown(socket.SHUT_RD)
+            said += [say(listener.accept), say(listener.listen), say(listener.accept)]
+            listener.close()
+            said += [say(listener.accept), say(listener.listen)]
+        self.assertSame(said)
+
+    def test_waiting(self) -> None:
+        """
+        Of threads that wait in C{accept} each has one client; what ends the listener ends the others' waits.
+        """
+        said: list[Any] = []
+        for made in (socket, offloading):
+            for kind in (socket, made):
+                listener = self.server(made)
+                listener.settimeout(None)
+                waits = [self.inThread(self.saying, listener.accept) for _ in range(3)]
+                clients = [self.client(listener, kind) for _ in range(2)]
+                waitUntil(lambda waits=waits: sum(each.done() for each in waits) == 2)
+                done = [each.result()[0] for each in waits if each.done()]
+                said.append(
+                    sorted(map(str, (each.getpeername() for each in done)))
+                    == sorted(str(each.getsockname()) for each in clients)
+                )
+                (left,) = (each for each in waits if not each.done())
+                listener.shutdown(socket.SHUT_RDWR)
+                said.append(left.result(HANG_SECONDS))
+                for each in done:
+                    each.close()
+        self.assertSame(said)
+
+    def test_descriptor(self) -> None:
+        """
+        A listener without a timeout does as its descriptor: by fcntl(2) it does not wait.  To accept a client
+        over TCP leaves that as it is.
+        """
+        for made in (socket, offloading):
+            listener = self.server(made)
+            listener.settimeout(None)
+            for blocks in (False, True):
+                os.set_blocking(listener.fileno(), blocks)
+                if not blocks:
+                    asked = self.inThread(self.saying, listener.accept)
+                    # If it waits, that ends it.
+                    self.addCleanup(listener.close)
+                    self.assertEqual(asked.result(HANG_SECONDS), errno.EAGAIN)
+                self.client(listener, socket)
+                found: list[Any] = []
+                waitUntil(
+                    lambda found=found, listener=listener: (
+                        found.append(self.saying(listener.accept)) or isinstance(found[-1], tuple)
+                    )
+                )
+                found[-1][0].close()
+                self.assertEqual(os.get_blocking(listener.fileno()), blocks)
+
+    def test_quicker(self) -> None:
+        """
+        A thread whose client over TCP another one has accepted goes on to wait for clients over SDP too,
+        whatever its timeout.
+        """
+        requireReplaceable(BlockingLoop, "wait")
+        wait = BlockingLoop.wait
+        for seconds in (HANG_SECONDS, None):
+            listener = self.server()
+            listener.settimeout(seconds)
+            second = socket.socket(fileno=os.dup(listener.fileno()))
+            self.addCleanup(second.close)
+            later: list[Any] = []
+
+            def quicker(
+                loop: BlockingLoop, *arguments: Any, later: Any = later, more: Any = (listener, second)
+            ) -> bool:
+                found = wait(loop, *arguments)
+                if not later:
+                    more[1].accept()[0].close()
+                    later.append(self.inThread(self.client, more[0]))
+                return found
+
+            self.client(listener, socket)
+            patched = self.patch(BlockingLoop, "wait", quicker)
+            accepted = listener.accept()[0]
+            patched.restore()
+            self.assertIsNotNone(accepted.sdp)
+            self.assertEqual(accepted.getpeername(), later[0].result(HANG_SECONDS).getsockname())
+            accepted.close()
+
+    def test_backlogs(self) -> None:
+        """
+        A backlog below one is one: one client waits over SDP, the next over TCP, until the first is accepted.
+        """
+        for backlog in (-1, 0, 1):
+            listener = self.server(backlog=backlog)
+            clients = [self.client(listener) for _ in range(2)]
+            self.assertEqual([each.sdp is None for each in clients], [False, True], backlog)
+            self.assertIsNotNone(listener.accept()[0].sdp)
+            self.assertIsNotNone(self.client(listener).sdp)
+            listener.close()
+
+    def test_closes(self) -> None:
+        """
+        A listener listens until its last duplicate is closed; then clients that wait are reset.
+        """
+        said: list[Any] = []
+        for made in (socket, offloading):
+            listener = self.server(made)
+            others = [listener.dup(), listener.dup()]
+            waiting = self.client(listener, made)
+            listener.close()
+            others[0].close()
+            second = self.client(others[1], made)
+            address = others[1].getsockname()
+            accepted = others[1].accept()[0]
+            said.append(accepted.getpeername() == waiting.getsockname())
+            accepted.close()
+            others[1].close()
+            said += [self.saying(second.recv, 1), self.saying(made.create_connection, address)]
         self.assertSame(said)

@@ -259,6 +259,28 @@ class ObjectTests(Case):
                 said.append(one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
         self.assertSame(said)
 
+    def test_refused(self) -> None:
+        """
+        A connect that does not block and is refused, by a rule over SDP alone, ends with the events of TCP
+        that are asked for.
+        """
+        self.rules("use sdp connect * *:*\n")
+        said: list[Any] = []
+        with socket.create_server((LOOPBACK, 0)) as probe:
+            nobody = probe.getsockname()
+        for made in (socket, offloading):
+            for mask in (_IN, _OUT, _IN | _OUT, 0):
+                one = made.socket()
+                self.addCleanup(one.close)
+                one.setblocking(False)
+                one.connect_ex(nobody)
+                poller = select.poll()
+                poller.register(one, mask)
+                said.append([events for _, events in poller.poll()])
+                said.append([each == [one] for each in select.select([one], [one], [one], HANG_SECONDS)])
+                said.append(one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+        self.assertSame(said)
+
     def test_listening(self) -> None:
         """
         A listener is readable while a connection waits, and never writable.

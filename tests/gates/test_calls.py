@@ -13,7 +13,6 @@ from collections import Counter
 from importlib import import_module
 from types import ModuleType
 from typing import Any
-from unittest import mock
 
 from twisted.trial.unittest import SkipTest
 
@@ -60,6 +59,15 @@ def _declared() -> ModuleType:
     return module
 
 
+def _taken() -> dict[str, ModuleType]:
+    """
+    @return: The modules of the handlers, which are imported anew after this.  No others: whoever has imported
+        one keeps it, and there would be two.
+    """
+    names = [each for each in sys.modules if each == _MODULE or each.startswith("twisted_ib.verbs.c.")]
+    return {each: sys.modules.pop(each) for each in names}
+
+
 class CallTests(VerbsTestCase):
     """
     One call each, of 64 bytes with one element; both ends are on one HCA.
@@ -74,11 +82,9 @@ class CallTests(VerbsTestCase):
         Load the handlers, for this test.
         """
         super().setUp()
-        patched = mock.patch.dict(sys.modules, {_MODULE: _declared()})
-        patched.start()
-        self.addCleanup(patched.stop)
-        for name in [each for each in sys.modules if each.startswith("twisted_ib.verbs.c.")]:
-            del sys.modules[name]
+        self.addCleanup(sys.modules.update, _taken())
+        self.addCleanup(_taken)
+        sys.modules[_MODULE] = _declared()
         import_module("twisted_ib.verbs.c.verbs.work")
         import_module("twisted_ib.verbs.c.verbs.completion")
         self.structures = import_module("twisted_ib.verbs.c.verbs.structures")

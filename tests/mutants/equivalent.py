@@ -47,6 +47,8 @@ class Equivalent:
 
 _AIO = "twisted_ib/aio"
 _REACTOR = "twisted_ib/reactor"
+_BLOCKING = "twisted_ib/blocking"
+_CONNECTION = f"{_BLOCKING}/connection.py"
 
 EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(
@@ -76,6 +78,133 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "sys.version_info >= (3, 13)",
         "(sys.version_info > (3, 13))",
         "a version has five elements, and is never equal to two",
+    ),
+    Equivalent(
+        _CONNECTION,
+        '_ERRQUEUE: Final = int(getattr(kernel, "MSG_ERRQUEUE", 0))',
+        "0",
+        "1",
+        "Linux has it",
+    ),
+    Equivalent(
+        _CONNECTION,
+        "self.descriptor, self.inode, self.forks = -1, 0, 0",
+        "1",
+        "2",
+        "no descriptor either",
+    ),
+    Equivalent(
+        _CONNECTION,
+        "self.descriptor, self.inode, self.forks = -1, 0, 0",
+        "0",
+        "1",
+        "offload() sets both with the descriptor, before which nobody asks",
+        times=2,
+    ),
+    Equivalent(
+        _CONNECTION,
+        'self.kept, self.holder = -1, ""',
+        "1",
+        "2",
+        "no descriptor either",
+    ),
+    Equivalent(
+        _CONNECTION,
+        "return timeout",
+        "timeout",
+        "None",
+        "only L{None} comes here: no other asks the descriptor",
+    ),
+    Equivalent(
+        _CONNECTION,
+        "if self._start or not len(data) == self.size <= size:",
+        "len(data) == self.size <= size",
+        "(len(data) == self.size < size)",
+        "the longer way takes the same",
+    ),
+    Equivalent(
+        _CONNECTION,
+        "if start or len(data) > size:",
+        "len(data) > size",
+        "(len(data) >= size)",
+        "all of a piece is the piece",
+    ),
+    Equivalent(
+        _CONNECTION,
+        "if inbox and len(data) < size:",
+        "inbox and len(data) < size",
+        "(inbox or len(data) < size)",
+        "with no more to take, or nothing to take it from, nothing is taken",
+    ),
+    Equivalent(
+        _CONNECTION,
+        "if inbox and len(data) < size:",
+        "len(data) < size",
+        "(len(data) <= size)",
+        "with no more to take nothing is taken",
+    ),
+    Equivalent(
+        _CONNECTION,
+        "elif len(data) > SEND_BYTES:",
+        "len(data) > SEND_BYTES",
+        "(len(data) >= SEND_BYTES)",
+        "all of it is it",
+    ),
+    Equivalent(
+        _CONNECTION,
+        "if data.__class__ is bytes and len(data) <= SEND_BYTES:",
+        "data.__class__ is bytes",
+        "(data.__class__ is not bytes)",
+        "one piece or many are sent alike",
+    ),
+    Equivalent(
+        _CONNECTION,
+        "if data.__class__ is bytes and len(data) <= SEND_BYTES:",
+        "len(data) <= SEND_BYTES",
+        "(len(data) < SEND_BYTES)",
+        "one piece or many are sent alike",
+    ),
+    Equivalent(
+        _CONNECTION,
+        "octets = found.to_bytes(4, sys.byteorder, signed=True) if isNumber else found",
+        "4",
+        "5",
+        "an octet more of the sign",
+    ),
+    Equivalent(
+        f"{_BLOCKING}/loop.py",
+        "if not (self._newTimedCalls or self.threadCallQueue) and monotonic() < self._askAt:",
+        "monotonic() < self._askAt",
+        "(monotonic() <= self._askAt)",
+        "the clock has nanoseconds",
+    ),
+    Equivalent(
+        f"{_BLOCKING}/loop.py",
+        "elif calm is not None and (limit is None or calm < limit):",
+        "calm < limit",
+        "(calm <= limit)",
+        "of two equal times it is the same which is taken",
+    ),
+    Equivalent(
+        f"{_BLOCKING}/loop.py",
+        "self._sleep(BRIEF_SECONDS if limit is None or limit > BRIEF_SECONDS else limit, kernel)",
+        "limit > BRIEF_SECONDS",
+        "(limit >= BRIEF_SECONDS)",
+        "of two equal times it is the same which is taken",
+    ),
+    Equivalent(
+        f"{_BLOCKING}/loop.py",
+        "over: bool | None = False",
+        "False",
+        "True",
+        "of a lead that raises it counts only that this is not L{None}",
+    ),
+    Equivalent(
+        "twisted_ib/hca/device/connections.py",
+        "localID, device.newest = request.localQPN, 0",
+        "0",
+        "1",
+        "queue pair 1 is the GSI's, and connects to nobody",
     ),
     Equivalent(
         f"{_REACTOR}/base.py",

@@ -234,6 +234,22 @@ class TreeTests(SynchronousTestCase):
         self.assertEqual((survivor.status, survivor.caught), ("survived", False))
         self.assertEqual(self.module.read_text(), TOY)
 
+    def test_compiled(self) -> None:
+        """
+        What a process has compiled of one mutant is not run for the next, whatever its size.
+        """
+        source = "STEP = 1\nLIMIT = 3\n"
+        self.module.write_text(source)
+        compiling = "import py_compile, toy.clamped\npy_compile.compile(toy.clamped.__file__)\n"
+        asking = "toy.clamped.LIMIT, 3"
+        test = TOY_TEST.replace("from toy.clamped import clamped\n", compiling).replace(
+            "clamped(11, 9), 9", asking
+        )
+        self.module.with_name("test_clamped.py").write_text(test)
+        tree = Tree(self.module.parent.parent)
+        found = [tree.tried("toy/clamped.py", each, ("toy.test_clamped",)) for each in mutations(source)]
+        self.assertEqual([each.status for each in found], ["survived", "killed"])
+
     def test_failingOnce(self) -> None:
         """
         A test of the unchanged tree that fails once is forgiven.

@@ -11,7 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 
 from attrs import field, frozen
@@ -141,11 +142,13 @@ class Tree:
     @ivar root: Where it is.
     @ivar patience: After so many seconds, and some times those of the unchanged tree, tests hang.
     @ivar baselines: The seconds that tests take there, unchanged.
+    @ivar seconds: The times of modification of mutants.
     """
 
     root: Path
     patience: float = HANG_SECONDS
     baselines: dict[tuple[str, ...], float] = field(factory=dict)
+    seconds: Iterator[int] = field(factory=count)
 
     @classmethod
     def copied(cls, directory: Path, root: Path = ROOT) -> Tree:
@@ -188,8 +191,10 @@ class Tree:
         shutil.copy2(target, kept)
         try:
             target.write_text(mutation.applied(target.read_text()))
-            # What was compiled is told by a second and a size, which may be those of both.
-            os.utime(target, (0, 0))
+            # What was compiled is told by a second and a size: each mutant has a second of its own, as what
+            # processes that its tests start have compiled of the last one may still be there.
+            second = next(self.seconds)
+            os.utime(target, (second, second))
             # What is compiled of the changed module is not kept.
             return self._run(tests, limit, {"PYTHONDONTWRITEBYTECODE": "1"})
         finally:

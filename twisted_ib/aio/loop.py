@@ -21,7 +21,8 @@ from twisted_ib.aio.listening import Server
 from twisted_ib.aio.reactor import LoopReactor
 from twisted_ib.aio.streamsocket import INTERNET, StreamSocket
 from twisted_ib.aio.transport import StreamTransport
-from twisted_ib.switch.reason import EXPLICIT, Reason
+from twisted_ib.configuration.syntax import LISTEN
+from twisted_ib.switch.reason import EXPLICIT, Reason, carried
 
 if TYPE_CHECKING:
     from asyncio import BaseProtocol, Future, Transport
@@ -135,6 +136,8 @@ class EventLoop(_SelectorEventLoop):
         super().__init__(selector)
         # The decisions about connections over TCP, until their transports are made.
         self._reasons: WeakKeyDictionary[socket.socket, Reason | None] = WeakKeyDictionary()
+        # The decisions about servers that are asyncio's own.
+        self._servers: WeakKeyDictionary[asyncio.AbstractServer, Reason] = WeakKeyDictionary()
 
     @property
     def reactor(self) -> LoopReactor:
@@ -303,8 +306,13 @@ class EventLoop(_SelectorEventLoop):
         return await self._sendfile_fallback(transp, file, offset, count)
 
     def _explained(self, sock: socket.socket, extra: _Extra, server: AsyncioServer | None) -> _Extra:
-        whyOf: Callable[[socket.socket], Reason | None] | None = getattr(server, "whyOf", None)
-        why = self._reasons.pop(sock, None) if whyOf is None else whyOf(sock)
+        why: Reason | None
+        if server is None:
+            why = self._reasons.pop(sock, None)
+        else:
+            why = server.whyOf(sock) if isinstance(server, Server) else self._servers.get(server)
+        if sock.family in INTERNET:
+            carried("tcp", why)
         return extra if why is None else {**(extra or {}), "why": why}
 
     # -- listening
@@ -335,11 +343,14 @@ class EventLoop(_SelectorEventLoop):
             from twisted_ib.aio.named import listen
 
             return await listen(self, provider, protocol_factory, host, port, device, start_serving, options)
-        switch = self.reactor._switchFor("listen")
-        if switch is None or switch.configuration.tcpOnly("listen"):
-            return await super().create_server(
+        switch = self.reactor._switchFor(LISTEN)
+        if switch is None or switch.configuration.tcpOnly(LISTEN):
+            plain = await super().create_server(
                 protocol_factory, host, port, start_serving=start_serving, **options
             )
+            if switch is not None:
+                self._servers[plain] = switch.whyServed(plain.sockets[0])
+            return plain
         # As libsdp does: a number that TCP draws and SDP has in use is drawn again.
         draws = start_serving and not port and options.get("sock") is None
         for left in reversed(range(limits.PORT_ATTEMPTS if draws else 1)):

@@ -4,22 +4,30 @@ Connecting a blocking socket: SDP first where the rules and the peer have it, el
 
 from __future__ import annotations
 
+import errno
 import socket as kernel
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 
 from twisted_ib.blocking.connection import Connection
-from twisted_ib.blocking.loop import BlockingLoop
+from twisted_ib.blocking.loop import BlockingLoop, theLoop
+from twisted_ib.configuration.parser import CONNECT, LISTEN, TCP
 from twisted_ib.internet.failures import osError
 from twisted_ib.switch.connecting import Attempt
+from twisted_ib.switch.reason import EXPLICIT, Fallback, Reason, carried
 from twisted_ib.switch.serverclient import RedirectedClient
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
+    from twisted_ib.blocking.listening import Listening
+    from twisted_ib.blocking.socket import socket
     from twisted_ib.internet.addresses import Address
     from twisted_ib.internet.channel import DeviceChannel
+
+_FAMILIES: Final = (kernel.AF_INET, kernel.AF_INET6)
 
 
 class Connecting:
@@ -147,6 +155,63 @@ class SwitchedConnecting(Connecting):
         self.isOver = True
 
 
+def isTCP(skt: kernel.socket) -> bool:
+    """
+    Return whether a socket is one of TCP.
+    """
+    isStream = skt.family in _FAMILIES and skt.type == kernel.SOCK_STREAM
+    return isStream and skt.proto in (0, kernel.IPPROTO_TCP)
+
+
+def connectTCP(
+    skt: socket, connect: Callable[[Any], int | None], address: Any, made: Connecting | None
+) -> int:
+    """
+    Connect by the kernel, and count the connection.
+
+    @param connect: The kernel's C{connect} or C{connect_ex}.
+    @param made: The attempt over SDP before, if there was one.
+    @return: The kernel's error number.
+    """
+    number = errno.EINPROGRESS
+    try:
+        number = connect(address) or 0
+    except BlockingIOError:
+        _count(skt, address, made)
+        raise
+    if number in (0, errno.EINPROGRESS):
+        _count(skt, address, made)
+    return number
+
+
+def _count(skt: socket, address: Any, made: Connecting | None) -> None:
+    if isinstance(made, SwitchedConnecting):
+        carried(TCP, made.attempt.why)
+    elif isTCP(skt):
+        carried(TCP, _whyDirect(skt, CONNECT, address))
+
+
+def acceptedTCP(skt: socket, listening: Listening | None) -> None:
+    """
+    Count a connection that the kernel has accepted.
+
+    @param listening: The listeners beside the kernel's, if there are any.
+    """
+    if listening is not None:
+        carried(TCP, listening.why)
+    elif isTCP(skt):
+        carried(TCP, _whyDirect(skt, LISTEN, skt.getsockname()))
+
+
+def _whyDirect(skt: socket, role: str, address: Any) -> Reason:
+    # The reason of a socket that has nothing but the kernel's TCP.
+    if skt.isDirect:
+        return Reason(EXPLICIT, TCP)
+    decision = theLoop().reactor.switch.configuration.decide(role, str(address[0]), address[1])
+    fallback = None if decision.verdict == TCP else Fallback(role, "no device")
+    return Reason(decision.where, decision.verdict, TCP, None, fallback)
+
+
 def target(address: Any, family: int) -> tuple[Any, ...] | None:
     """
     Return the peer's address, as text, and port; L{None} if the kernel is to complain of what was given.
@@ -173,4 +238,4 @@ def target(address: Any, family: int) -> tuple[Any, ...] | None:
     return (str(found[0][4][0]), port) if found else None
 
 
-__all__ = ["Connecting", "SwitchedConnecting", "target"]
+__all__ = ["Connecting", "SwitchedConnecting", "acceptedTCP", "connectTCP", "isTCP", "target"]

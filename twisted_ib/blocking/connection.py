@@ -457,7 +457,8 @@ class Connection:
                 loop.flush(device)
             else:
                 device.fabric.ringBells()
-            if timeout != 0.0 and (queuePair.pending is not None or stream.corked):
+            # Not by the name above, of which mypyc remembers that nothing is pending.
+            if timeout != 0.0 and (stream.queuePair.pending is not None or stream.corked):
                 self._await(self.writable, timeout)
             return True
 

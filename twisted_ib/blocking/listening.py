@@ -4,6 +4,8 @@ The SDP listeners of a blocking socket that listens, beside the kernel's TCP.
 
 from __future__ import annotations
 
+import _socket
+import os
 import socket as kernel
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -107,6 +109,34 @@ class Listening(SocketListeners):
                 listener.startReading()
             self.loop.disturb()
         return connection
+
+    def timeoutOf(self, skt: kernel.socket) -> float | None:
+        """
+        Return the timeout of a socket: without one it does as its descriptor (O_NONBLOCK by fcntl(2)).
+        """
+        timeout = skt.gettimeout()
+        with self.loop:
+            return timeout if timeout is not None or os.get_blocking(skt.fileno()) else 0.0
+
+    def acceptTCP(self, skt: kernel.socket) -> tuple[int, Any]:
+        """
+        Accept from the kernel's queue, as accept(2).
+
+        @raise BlockingIOError: Another thread or process was quicker; nobody is waited for, whatever the
+            socket's timeout, as the next client may come over SDP.
+        """
+        descriptor = skt.fileno()
+        # Other threads ask meanwhile whether it blocks.
+        with self.loop:
+            blocks = os.get_blocking(descriptor)
+            plain = _socket.socket(skt.family, skt.type, skt.proto, descriptor)
+            try:
+                plain.setblocking(False)
+                found: tuple[int, Any] = plain._accept()  # type: ignore[attr-defined]
+                return found
+            finally:
+                plain.detach()
+                os.set_blocking(descriptor, blocks)
 
     def drop(self, isAborted: bool = False) -> None:
         """

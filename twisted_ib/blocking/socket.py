@@ -21,7 +21,14 @@ from types import FunctionType
 from typing import Any, Final
 
 from twisted_ib.blocking import descriptors
-from twisted_ib.blocking.connecting import Connecting, SwitchedConnecting, target
+from twisted_ib.blocking.connecting import (
+    Connecting,
+    SwitchedConnecting,
+    acceptedTCP,
+    connectTCP,
+    isTCP,
+    target,
+)
 from twisted_ib.blocking.connection import Connection, failure, octetsOf
 from twisted_ib.blocking.descriptors import Offloaded, offloaded
 from twisted_ib.blocking.files import sendFile
@@ -33,7 +40,6 @@ from twisted_ib.switch.switch import Switch
 # Now: the names may stand for others later (L{twisted_ib.blocking.patch}).
 _Plain = kernel.socket
 _poll = select.poll
-_FAMILIES: Final = (kernel.AF_INET, kernel.AF_INET6)
 #: Linux's number of addresses that are GIDs (bits/socket.h); the kernel is never asked for it.
 AF_IB: Final = 27
 #: The classes of sockets whose family is none of the kernel's (L{twisted_ib.blocking.gids}).
@@ -54,9 +60,11 @@ class _Sockets(type):
 class socket(_Plain, metaclass=_Sockets):
     """
     See C{socket.socket}.
+
+    @ivar isDirect: Whether the kernel has it, whatever the rules say.
     """
 
-    __slots__ = ("_connecting", "_isDirect", "_sdp")
+    __slots__ = ("_connecting", "_sdp", "isDirect")
 
     _sdp: Offloaded | None
     _connecting: Connecting | None
@@ -72,7 +80,7 @@ class socket(_Plain, metaclass=_Sockets):
         if family == AF_IB:
             # Not this class, nor one derived from it.
             raise failure(errno.EAFNOSUPPORT)
-        self._isDirect = False
+        self.isDirect = False
         _Plain.__init__(self, family, type, proto, fileno)
         if fileno is not None:
             self._sdp = descriptors.found(self, self.fileno())
@@ -84,7 +92,7 @@ class socket(_Plain, metaclass=_Sockets):
         Leave the socket to the kernel, whatever the rules say: its descriptor will cross a fork, or be given
         to code that knows of no SDP.
         """
-        self._isDirect = True
+        self.isDirect = True
 
     @property
     def sdp(self) -> Connection | Listening | None:
@@ -119,14 +127,7 @@ class socket(_Plain, metaclass=_Sockets):
         self._sdp = descriptors.offload(self, part)
 
     def _switch(self, role: str) -> Switch | None:
-        if (
-            self._isDirect
-            or self.family not in _FAMILIES
-            or self.type != kernel.SOCK_STREAM
-            or self.fileno() < 0
-        ):
-            return None
-        if self.proto not in (0, kernel.IPPROTO_TCP):
+        if self.isDirect or not isTCP(self) or self.fileno() < 0:
             return None
         switch: Switch = theLoop().reactor.switch
         return None if switch.configuration.tcpOnly(role) else switch
@@ -172,11 +173,8 @@ class socket(_Plain, metaclass=_Sockets):
             return self._concluded(made, address, isRaising)
         return self._connectTCP(address, isRaising)
 
-    def _connectTCP(self, address: Any, isRaising: bool) -> int:
-        if isRaising:
-            super().connect(address)
-            return 0
-        return super().connect_ex(address)
+    def _connectTCP(self, address: Any, isRaising: bool, made: Connecting | None = None) -> int:
+        return connectTCP(self, super().connect if isRaising else super().connect_ex, address, made)
 
     def _attempts(self, loop: BlockingLoop, where: tuple[Any, ...], timeout: float | None) -> Connecting:
         return SwitchedConnecting(loop, where, self._boundPair(), timeout)
@@ -205,7 +203,7 @@ class socket(_Plain, metaclass=_Sockets):
             return 0
         if made.error is not None:
             return self._refused(made.error, isRaising)
-        return self._connectTCP(address, isRaising)
+        return self._connectTCP(address, isRaising, made)
 
     def settle(self) -> None:
         """
@@ -219,7 +217,7 @@ class socket(_Plain, metaclass=_Sockets):
         if not made.isOver or made.error is not None or self._isConnected(made, True):
             return
         with suppress(BlockingIOError):
-            super().connect(made.realAddress)
+            self._connectTCP(made.realAddress, True, made)
 
     def _target(self, address: Any) -> tuple[Any, ...] | None:
         return target(address, self.family)
@@ -274,8 +272,10 @@ class socket(_Plain, metaclass=_Sockets):
         """
         listening = self.sdp
         if not isinstance(listening, Listening):
-            return super().accept()
-        timeout = self.gettimeout()
+            found = super().accept()
+            acceptedTCP(self, None)
+            return found
+        timeout = listening.timeoutOf(self)
         deadline = None if timeout is None else monotonic() + timeout
         poller = _poll()
         if not listening.alone:
@@ -294,7 +294,9 @@ class socket(_Plain, metaclass=_Sockets):
             try:
                 if listening.alone:
                     raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-                return self._acceptTCP()
+                found = self._acceptTCP(listening)
+                acceptedTCP(self, listening)
+                return found
             except BlockingIOError:
                 # Another thread or process was quicker.
                 if timeout == 0.0:
@@ -307,14 +309,10 @@ class socket(_Plain, metaclass=_Sockets):
             made.setblocking(True)
         return made, connection.peer
 
-    def _acceptTCP(self) -> tuple[kernel.socket, Any]:
-        timeout = self.gettimeout()
-        if timeout is None:
-            # Another thread may be quicker: then this one is to wait for SDP, too.
-            os.set_blocking(self.fileno(), False)
-        descriptor, address = self._accept()  # type: ignore[attr-defined]
+    def _acceptTCP(self, listening: Listening) -> tuple[kernel.socket, Any]:
+        descriptor, address = listening.acceptTCP(self)
         made = socket(self.family, self.type, self.proto, fileno=descriptor)
-        if kernel.getdefaulttimeout() is None and timeout:
+        if kernel.getdefaulttimeout() is None and self.gettimeout():
             made.setblocking(True)
         return made, address
 

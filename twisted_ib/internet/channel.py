@@ -43,7 +43,8 @@ from twisted_ib.internet.readers import Readers, readersOf
 from twisted_ib.internet.waiting import threadsNeedInterpreter, yieldCPU
 
 if TYPE_CHECKING:
-    from twisted.internet.base import DelayedCall, ReactorBase
+    from twisted.internet.base import DelayedCall
+    from twisted.internet.interfaces import IReactorTime
 
     from twisted_ib.internet.readers import ChannelAttempt, ChannelReactor, ChannelUser, ClosingStream
 
@@ -490,10 +491,10 @@ class DeviceChannel:
 #: Called with each channel that is opened: what layers above have on a device from its beginning.
 onOpened: list[Callable[[DeviceChannel], object]] = []
 #: The reactors that have channels.
-_reactors: WeakSet[ReactorBase] = WeakSet()
+_reactors: WeakSet[IReactorTime] = WeakSet()
 
 
-def _channelsIn(reactor: ReactorBase) -> dict[str, DeviceChannel]:
+def _channelsIn(reactor: IReactorTime) -> dict[str, DeviceChannel]:
     channels: dict[str, DeviceChannel] | None = getattr(reactor, readers.CHANNELS, None)
     if channels is None:
         channels = {}
@@ -503,7 +504,7 @@ def _channelsIn(reactor: ReactorBase) -> dict[str, DeviceChannel]:
 
 
 def channelFor(
-    reactor: ReactorBase, name: str | None = None, bound: str = "", peer: str = ""
+    reactor: IReactorTime, name: str | None = None, bound: str = "", peer: str = ""
 ) -> DeviceChannel:
     """
     Return the channel of a device in a reactor.
@@ -534,7 +535,7 @@ def channelFor(
                 call(channel)
             # After shutdown: stopListening() and loseConnection() of triggers before and during it still need
             # the device.
-            reactor.addSystemEventTrigger("after", "shutdown", _close, channel)
+            channel.reactor.addSystemEventTrigger("after", "shutdown", _close, channel)
     return channel
 
 

@@ -26,8 +26,7 @@ from zope.interface import implementer
 from twisted_ib.internet.addresses import checkPort, parseBindAddress, splitBinding, withPort
 
 if TYPE_CHECKING:
-    from twisted.internet.base import ReactorBase
-    from twisted.internet.interfaces import Binding
+    from twisted.internet.interfaces import Binding, IReactorTime
 
 
 @implementer(IStreamServerEndpoint)
@@ -42,7 +41,7 @@ class ServerEndpoint:
 
     def __init__(
         self,
-        reactor: ReactorBase,
+        reactor: IReactorTime,
         port: int | Binding,
         backlog: int = 50,
         interface: str = "",
@@ -99,7 +98,7 @@ class ClientEndpoint:
 
     def __init__(
         self,
-        reactor: ReactorBase,
+        reactor: IReactorTime,
         host: str,
         port: int,
         timeout: float | None = 30,

@@ -33,6 +33,7 @@ from twisted_ib.internet.addresses import (
 
 if TYPE_CHECKING:
     from twisted.internet.base import ReactorBase
+    from twisted.internet.interfaces import IReactorTime
 
 
 __all__ = ["Destination"]
@@ -65,7 +66,7 @@ class Destination(base.BaseConnector):
         factory: Any,
         timeout: float | None,
         bindAddress: Any,
-        reactor: ReactorBase,
+        reactor: IReactorTime,
         device: str | None = None,
     ) -> None:
         """

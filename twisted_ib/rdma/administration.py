@@ -20,7 +20,7 @@ from twisted_ib.hca.mad.sa.registry import Handle
 from twisted_ib.internet.channel import channelFor
 
 if TYPE_CHECKING:
-    from twisted.internet.base import ReactorBase
+    from twisted.internet.interfaces import IReactorTime
 
 
 #: The device of a subnet.
@@ -115,7 +115,7 @@ class SubnetAdministration:
     cancelled its request is not repeated.
     """
 
-    def __init__(self, reactor: ReactorBase, device: str = DEVICE) -> None:
+    def __init__(self, reactor: IReactorTime, device: str = DEVICE) -> None:
         """
         @param reactor: any with C{IReactorFDSet} and C{IReactorTime}.
         @param device: the name of the device, which is opened if it is not open.

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.interfaces import IConnector, IListeningPort, IProtocolFactory
-from twisted.internet.protocol import ClientFactory
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
@@ -26,8 +25,7 @@ from twisted_ib.rdma import handshake
 from twisted_ib.rdma.transport import RDMATransport
 
 if TYPE_CHECKING:
-    from twisted.internet.base import ReactorBase
-    from twisted.internet.interfaces import Binding
+    from twisted.internet.interfaces import Binding, IReactorTime
 
 
 class RDMAServer(ServerTransport, RDMATransport):
@@ -173,7 +171,7 @@ class RDMAPort(Port):
 
 
 def listenRDMA(
-    reactor: ReactorBase,
+    reactor: IReactorTime,
     port: int | Binding,
     factory: IProtocolFactory,
     interface: str = "",
@@ -210,10 +208,10 @@ def listenRDMA(
 
 
 def connectRDMA(
-    reactor: ReactorBase,
+    reactor: IReactorTime,
     host: str,
     port: int,
-    factory: ClientFactory,
+    factory: IProtocolFactory,
     timeout: float | None = 30,
     bindAddress: Binding | tuple[str, int] | str | None = None,
     device: str | None = None,
@@ -224,7 +222,8 @@ def connectRDMA(
     Connect to such a port: see L{twisted_ib.interfaces.IReactorRDMA.connectRDMA}.
 
     @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}; also a resolver, if C{host} is a name.
-    @param factory: A C{ClientFactory}, notified of failure and loss.
+    @param factory: A C{ClientFactory}, notified of failure and loss; Twisted types what its
+        C{forProtocol} returns as any factory.
     @param timeout: Seconds.
     @param bindAddress: The local host and port, as a pair or a C{Binding}.
     @param device: The HCA's name; the host's default by default.

@@ -66,7 +66,7 @@ _64_BITS = 1 << 64
 _ALL_BITS = _64_BITS - 1
 
 if TYPE_CHECKING:
-    from twisted.internet.base import ReactorBase
+    from twisted.internet.interfaces import IReactorTime
 
 
 #: Bytes that one socket may hold back for one congested destination; they do not count as
@@ -936,7 +936,7 @@ class RDSPort(SocketQueues):
 
 
 def listenRDS(
-    reactor: ReactorBase,
+    reactor: IReactorTime,
     port: int,
     protocol: Any,
     interface: str = "",

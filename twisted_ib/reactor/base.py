@@ -291,7 +291,7 @@ class IBReactorBase(_Reactor):
         if switch is None or switch.configuration.tcpOnly("connect"):
             made: Any = super().connectTCP(host, port, factory, timeout, bindAddress)
             if switch is not None:
-                made.why = switch.whyDirect(host, port)
+                made.why = switch.connectsDirect(host, port)
             return made
         return switch.connectTCP(self, host, port, factory, timeout, bindAddress)
 

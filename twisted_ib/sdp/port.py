@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.interfaces import IConnector, IListeningPort, IProtocolFactory
-from twisted.internet.protocol import ClientFactory
 
 from twisted_ib import limits
 from twisted_ib.hca.base.traits import Peers
@@ -31,8 +30,7 @@ from twisted_ib.sdp.secure import innermostTLS
 from twisted_ib.sdp.transport import SDPTransport
 
 if TYPE_CHECKING:
-    from twisted.internet.base import ReactorBase
-    from twisted.internet.interfaces import Binding, IProtocol
+    from twisted.internet.interfaces import Binding, IProtocol, IReactorTime
 
     from twisted_ib.hca.device.device import Device
     from twisted_ib.internet.channel import DeviceChannel
@@ -190,7 +188,7 @@ def _classOf(classes: dict[int, Any], portSpace: int) -> Any:
 
 
 def listenSDP(
-    reactor: ReactorBase,
+    reactor: IReactorTime,
     port: int | Binding,
     factory: IProtocolFactory,
     backlog: int = 50,
@@ -216,10 +214,10 @@ def listenSDP(
 
 
 def connectSDP(
-    reactor: ReactorBase,
+    reactor: IReactorTime,
     host: str,
     port: int | str,
-    factory: ClientFactory,
+    factory: IProtocolFactory,
     timeout: float | None = 30,
     bindAddress: Binding | tuple[str, int] | str | None = None,
     device: str | None = None,
@@ -230,7 +228,8 @@ def connectSDP(
 
     @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}; also a resolver, if C{host} is a name.
     @param port: The port, or the name of its service.
-    @param factory: A L{ClientFactory}, notified of failure and loss.
+    @param factory: A C{ClientFactory}, notified of failure and loss; Twisted types what its
+        C{forProtocol} returns as any factory.
     @param timeout: Seconds.
     @param bindAddress: The local host and port, as a pair or a C{Binding}.
     @param device: The HCA's name; the host's default by default.

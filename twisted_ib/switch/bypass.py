@@ -14,10 +14,10 @@ from twisted.internet.posixbase import PosixReactorBase
 from zope.interface import directlyProvides, providedBy
 
 from twisted_ib.configuration.parser import TCP
-from twisted_ib.switch.reason import EXPLICIT, Reason
+from twisted_ib.switch.reason import EXPLICIT, Reason, carried
 
 if TYPE_CHECKING:
-    from twisted.internet.base import ReactorBase
+    from twisted.internet.interfaces import IReactorTime
 
 
 class Direct:
@@ -25,7 +25,7 @@ class Direct:
     A reactor whose TCP is the operating system's; everything else is the reactor's.
     """
 
-    def __init__(self, reactor: ReactorBase) -> None:
+    def __init__(self, reactor: IReactorTime) -> None:
         self._reactor = reactor
         directlyProvides(self, providedBy(reactor))
 
@@ -68,6 +68,7 @@ class Direct:
         why = self._why()
         made = self._own("connectTCP")(host, port, factory, timeout, bindAddress)
         made.why = why
+        carried(TCP, why)
         return made
 
     def listenSSL(
@@ -96,11 +97,11 @@ class Direct:
         return PosixReactorBase.connectSSL(this, host, port, factory, contextFactory, timeout, bindAddress)
 
 
-def direct(reactor: ReactorBase) -> Direct:
+def direct(reactor: IReactorTime) -> Direct:
     """
     Return a reactor without the switch, for calls and for endpoints.
 
-    @param reactor: ReactorBase reactor with C{IReactorTCP}.
+    @param reactor: Provides C{IReactorTCP}.
     """
     return reactor if isinstance(reactor, Direct) else Direct(reactor)
 
@@ -111,14 +112,14 @@ def _string(args: tuple[str, ...], kwargs: dict[str, str]) -> str:
     return ":".join(["tcp", *parts])
 
 
-def serverEndpoint(reactor: ReactorBase, *args: str, **kwargs: str) -> Any:
+def serverEndpoint(reactor: IReactorTime, *args: str, **kwargs: str) -> Any:
     """
     Return the endpoint of C{direct:PORT...}, with the arguments of C{tcp:}.
     """
     return serverFromString(direct(reactor), _string(args, kwargs))
 
 
-def clientEndpoint(reactor: ReactorBase, *args: str, **kwargs: str) -> Any:
+def clientEndpoint(reactor: IReactorTime, *args: str, **kwargs: str) -> Any:
     """
     Return the endpoint of C{direct:HOST:PORT...}, with the arguments of C{tcp:}.
     """

@@ -16,7 +16,7 @@ from twisted.internet import error, tcp
 from twisted.python.failure import Failure
 
 from twisted_ib.configuration.parser import CONNECT, SDP, TCP
-from twisted_ib.switch.reason import UNASKED, Fallback, Reason
+from twisted_ib.switch.reason import UNASKED, Fallback, Reason, carried
 
 if TYPE_CHECKING:
     import socket
@@ -165,6 +165,7 @@ class Attempt:
         transport.why = why = self.why
         why.provider, why.device = SDP, device
         why.decided = why.connected = self.face.reactor.seconds()
+        carried(SDP, why)
         self.switch.settled(CONNECT, why, *self.address)
         transport.bound = self.face.carried(transport)
 
@@ -273,6 +274,7 @@ class SwitchedClient(tcp.Client):
 
     def _connectDone(self) -> None:
         self.why.connected = self.reactor.seconds()
+        carried(TCP, self.why)
         switch = self.connector.switch
         switch.clients.add(self)
         switch.shown(self)

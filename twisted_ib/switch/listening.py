@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import socket
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet import tcp
@@ -25,6 +26,7 @@ from twisted_ib.internet.channel import channelFor
 from twisted_ib.switch.handle import ListeningHandle
 from twisted_ib.switch.listeners import PortListeners, isBusy
 from twisted_ib.switch.reason import Fallback
+from twisted_ib.switch.switch import acceptedTCP
 
 if TYPE_CHECKING:
     from twisted.internet.base import ReactorBase
@@ -42,6 +44,7 @@ class SwitchedPort(tcp.Port, PortListeners):
     """
 
     reactor: Any
+    transport: Any
     # As before IReactorTCP2 (Twisted 26), whose constructor sets them: SO_REUSEADDR on each port.
     _reuseAddress = True
     _reusePort = False
@@ -51,6 +54,7 @@ class SwitchedPort(tcp.Port, PortListeners):
     ) -> None:
         super().__init__(port, factory, backlog, interface, reactor)
         self._withoutListeners(switch, reactor)
+        self.transport = partial(acceptedTCP, self.why)
 
     @classmethod
     def adopt(

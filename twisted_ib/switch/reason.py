@@ -4,10 +4,18 @@ The decision about a connection or a listener, and its reason.
 
 from __future__ import annotations
 
+import os
+
 import attrs
+
+from twisted_ib import limits
 
 #: Fallbacks where nobody would expect SDP: neither error texts nor the log mention them.
 UNASKED = frozenset(("mapped", "remote", "no_port"))
+
+#: Outcomes of connections over TCP that no fallback names: a rule wants TCP; a client has come by TCP; the
+#: program has made the socket by itself; and all that are beyond the bound.
+RULE, CLIENT, SOCKET, OTHERS = "rule", "client", "socket", "others"
 
 #: C{rule} of connections and ports that the program asked for by name: C{sdp:}, C{ib:} and C{direct:}.
 EXPLICIT = "explicit"
@@ -61,4 +69,50 @@ class Reason:
         return text if self.fallback is None else f"{text}: {self.fallback}"
 
 
-__all__ = ["EXPLICIT", "UNASKED", "Fallback", "Reason"]
+#: How many connections of this process have had each outcome: by provider, reason and, if that is a rule, its
+#: place.
+outcomes: dict[tuple[str, str, str], int] = {}
+# What a process has counted before it forks is not its child's.
+os.register_at_fork(after_in_child=outcomes.clear)
+
+
+def carried(provider: str, why: Reason | None) -> None:
+    """
+    Count a connection that the program has asked of TCP, once it is established.
+
+    @param provider: What carries it.
+    @param why: The decision about it, or about the port that has accepted it; L{None} if the program has made
+        its socket by itself.
+    """
+    if provider != "tcp":
+        key = provider, "", ""
+    elif why is None:
+        key = provider, SOCKET, ""
+    elif why.fallback is not None:
+        key = provider, why.fallback.kind, ""
+    elif why.rule == EXPLICIT:
+        key = provider, EXPLICIT, ""
+    else:
+        key = (provider, RULE, why.rule) if why.verdict == "tcp" else (provider, CLIENT, "")
+    # No call between a look and what is written: blocking sockets come here from several threads.
+    if key in outcomes:
+        outcomes[key] += 1
+    elif len(outcomes) < limits.OUTCOMES:
+        outcomes[key] = 1
+    else:
+        key = provider, OTHERS, ""
+        outcomes[key] = outcomes[key] + 1 if key in outcomes else 1
+
+
+__all__ = [
+    "CLIENT",
+    "EXPLICIT",
+    "OTHERS",
+    "RULE",
+    "SOCKET",
+    "UNASKED",
+    "Fallback",
+    "Reason",
+    "carried",
+    "outcomes",
+]

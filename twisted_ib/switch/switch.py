@@ -9,10 +9,12 @@ calls, L{explain} the reason of a decision.
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from twisted.internet.tcp import Server
 from twisted.logger import Logger
 
 from twisted_ib.configuration.parser import CONNECT, LISTEN, SDP, TCP
@@ -27,10 +29,14 @@ from twisted_ib.hca.device.registry import (
 )
 from twisted_ib.internet.addresses import withPort
 from twisted_ib.internet.readers import channelsOf
-from twisted_ib.switch.reason import EXPLICIT, UNASKED, Fallback, Reason
+from twisted_ib.switch.reason import EXPLICIT, UNASKED, Fallback, Reason, carried
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from twisted.internet.base import ReactorBase
+    from twisted.internet.interfaces import IProtocol, IReactorFDSet, IReactorTime
+    from twisted.internet.tcp import Port
 
     from twisted_ib.hca.device.tcpcounterparts import Counterpart
     from twisted_ib.internet.channel import DeviceChannel
@@ -145,8 +151,26 @@ class Switch:
         decision = self.decide(LISTEN, address.host, address.port)
         now = port.reactor.seconds()
         port.why = why = Reason(decision.where, decision.verdict, TCP, asked=now, decided=now, connected=now)
+        port.transport = partial(acceptedTCP, why)
         self.settled(LISTEN, why, address.host, address.port)
         self.shown(port)
+
+    def whyServed(self, skt: socket) -> Reason:
+        """
+        Return the decision for a socket that listens by the operating system's TCP.
+        """
+        own: tuple[str, int] = skt.getsockname()[:2]
+        decision = self.configuration.decide(LISTEN, *own)
+        return Reason(decision.where, decision.verdict, TCP)
+
+    def connectsDirect(self, host: str, port: int) -> Reason:
+        """
+        Return the decision for a connector of the operating system's TCP, and count the connection.
+        """
+        why = self.whyDirect(host, port)
+        # Not once it is established: Twisted's own connector says so to its factory alone.
+        carried(TCP, why)
+        return why
 
     def whyDirect(self, host: Any, port: Any) -> Reason:
         """
@@ -378,15 +402,34 @@ class Switch:
 
         @param why: The port's.
         """
+        carried(SDP, why)
         now = channel.reactor.seconds()
         return Reason(why.rule, why.verdict, SDP, channel.device.name, None, now, now, now)
 
 
-def direct(reactor: ReactorBase) -> Direct:
+def acceptedTCP(
+    why: Reason,
+    skt: socket,
+    protocol: IProtocol,
+    client: tuple[object, ...],
+    server: Port,
+    sessionno: int,
+    reactor: IReactorFDSet,
+) -> Server:
+    """
+    Return the transport of a connection that a port of Twisted's has accepted, and count that.
+
+    @param why: The port's.
+    """
+    carried(TCP, why)
+    return Server(skt, protocol, client, server, sessionno, reactor)
+
+
+def direct(reactor: IReactorTime) -> Direct:
     """
     Return a reactor without the switch: see L{twisted_ib.switch.bypass.direct}.
 
-    @param reactor: ReactorBase reactor with C{IReactorTCP}.
+    @param reactor: Provides C{IReactorTCP}.
     """
     from twisted_ib.switch.bypass import direct
 

@@ -335,3 +335,72 @@ class ConnectionTests(EveryKindTestCase):
                 (LookupReply, SIDRStatus.VALID, 0x33, 0x44, b"here\0"),
             )
             self.assertEqual((second.status, second.privateData[:3]), (SIDRStatus.REJECTED, b"no\0"))
+
+    def test_firstPartition(self) -> None:
+        """
+        A lookup has the first P_Key of its port, whatever others there are.
+        """
+        answers = LookupReply(SIDRStatus.VALID, b"", 0x33, 0x44)
+        for here, there, user, listener, header in self.cases(
+            PortSpace.UDP, lambda lookup, request: lookup.answer(answers, 0.0)
+        ):
+            here.changePort(PortChange(partitions=(DEFAULT_PKEY, FULL)))
+            there.changePort(PortChange(partitions=(DEFAULT_PKEY,)))
+            here.sendLookup(user.path, LookupRequest(PortSpace.UDP << 16 | PORT, header, 17, 3), user, 0.0)
+            settle(here, there)
+            self.assertEqual(len(listener.told), 1)
+            self.assertEqual([told.status for told in user.told], [SIDRStatus.VALID])
+
+    def test_firstPartitionOfRequest(self) -> None:
+        """
+        So has a request for a number that no queue pair has.
+        """
+        for here, there, user, listener, header in self.cases(
+            PortSpace.TCP, lambda connection, request: connection.ignore(0.0)
+        ):
+            here.changePort(PortChange(partitions=(DEFAULT_PKEY, FULL)))
+            there.changePort(PortChange(partitions=(DEFAULT_PKEY,)))
+            request = ConnectRequest(PortSpace.TCP << 16 | PORT, header, 0x11, pathMTU=3)
+            here.sendRequest(user.path, request, user, 0.0)
+            settle(here, there)
+            self.assertEqual([asked.unsupported for asked in listener.told], [None])
+
+    def test_pathMTU(self) -> None:
+        """
+        A request for packets as large as the path takes, though the device's own are smaller, is supported.
+        """
+
+        def ignore(connection: Any, request: ConnectRequest) -> None:
+            connection.ignore(0.0)
+
+        for here, there, user, listener, header in self.cases(PortSpace.TCP, ignore):
+            if here.traits.packets:
+                self.patch(there, "pathMTUTo", lambda path: 2048)
+                for code in (3, 4, 5):
+                    path = PathRecord(localGID=gidOf(here.address), flowLabel=code)
+                    request = ConnectRequest(
+                        PortSpace.TCP << 16 | PORT, header, 0x11 + code, pathMTU=code, primaryPath=path
+                    )
+                    here.sendRequest(user.path, request, user, 0.0)
+                    settle(here, there)
+                told = [asked.unsupported for asked in listener.told]
+                self.assertEqual(told, [None, None, RejectReason.INVALID_MTU])
+
+    def test_finished(self) -> None:
+        """
+        Where nothing is lost a connection whose users know of the end has ended at once, and tells nobody.
+        """
+
+        def accept(connection: Any, request: ConnectRequest) -> None:
+            connection.user = server
+            connection.accept(ConnectReply(b"", 0x22, 0, 0), 0.0)
+
+        for here, there, user, _, header in self.cases(PortSpace.TCP, accept):
+            server = User()
+            request = ConnectRequest(PortSpace.TCP << 16 | PORT, header, 0x11, pathMTU=3)
+            connection = here.sendRequest(user.path, request, user, 0.0)
+            settle(here, there)
+            self.assertIs(here.finish(connection), here.cm.lossless)
+            self.assertEqual(connection.user is None, here.cm.lossless)
+            settle(here, there)
+            self.assertEqual((user.told[1:], server.told), ([], ["established"]))

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from attrs import frozen
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -605,6 +606,112 @@ class ObjectTests(DeviceTestCase):
         self.assertEqual(self.a.inUse()["mr"], 0)
 
 
+class NumberTests(DeviceTestCase):
+    """
+    Numbers of a device: its GUID, those of queue pairs, times and counts.
+    """
+
+    def test_guid(self) -> None:
+        """
+        A GUID is one that no manufacturer has assigned, and is not 0.
+        """
+        for drawn, guid in (
+            (0, 1),
+            ((1 << 64) - 1, 0xFDFFFFFFFFFFFFFF),
+            (1 << 57 | 1 << 58 | 4, 1 << 58 | 5),
+        ):
+            device = Device("lo0", self.clock.seconds, LoopbackFabric, lambda bits, drawn=drawn: drawn)
+            self.addCleanup(device.close)
+            self.assertEqual((device.guid, device.gid & (1 << 64) - 1), (guid, guid))
+
+    def drawing(self, *numbers: int) -> None:
+        """
+        Have the device draw these numbers.
+        """
+        left = iter(numbers)
+        self.patch(self.a, "_numbers", SimpleNamespace(draw=lambda used: next(left)))
+
+    def test_reserved(self) -> None:
+        """
+        A number that a REP has is neither drawn nor reserved, but its connection's queue pair has it.
+        """
+        accepted: Any = self.a.cm.accepted
+        for number in (5, 6):
+            accepted[number] = SimpleNamespace()
+        self.drawing(5, 6, 7, 8, 6, 9)
+        self.assertEqual(self.a.createQueuePair(User()).number, 7)
+        self.assertEqual((self.a.newest, self.a.nextNumber), (7, 0))
+        self.assertEqual(self.a.createQueuePair(User()).number, 8)
+        self.assertEqual(self.a.reserveNumber(), 9)
+        owner = SimpleNamespace(number=5, proposal="proposal")
+        with self.a.withNumber(owner):
+            self.assertEqual(self.a.createQueuePair(User()).number, 5)
+        self.assertEqual((self.a.queuePairs[5].proposal, self.a.nextNumber), ("proposal", 0))
+        owner.number = 8
+        self.drawing(10, 11)
+        with self.a.withNumber(owner):
+            # It has one already.
+            self.assertEqual(self.a.createQueuePair(User()).number, 10)
+        with self.assertRaises(ZeroDivisionError), self.a.withNumber(owner):
+            raise ZeroDivisionError
+        self.assertEqual(self.a.createQueuePair(User()).number, 11)
+        accepted.clear()
+
+    def test_bound(self) -> None:
+        """
+        There are so many queue pairs and no more; a number is reserved only if its queue pair will have room.
+        """
+        self.patch(limits, "QUEUE_PAIRS", 3)
+        accepted: Any = self.a.cm.accepted
+        made = [self.a.createQueuePair(User()), self.a.createStreamQueuePair(User())]
+        self.assertTrue(self.a.reserveNumber())
+        accepted[5] = SimpleNamespace()
+        self.assertRaises(ResourceLimitError, self.a.reserveNumber)
+        accepted.clear()
+        made.append(self.a.createQueuePair(User()))
+        self.assertRaises(ResourceLimitError, self.a.createQueuePair, User())
+        self.assertRaises(ResourceLimitError, self.a.createStreamQueuePair, User())
+        self.assertRaises(ResourceLimitError, self.a.reserveNumber)
+        made[1].close()
+        self.assertEqual(len(self.a.queuePairs), 2)
+        self.assertIsNone(made[1].consumer)
+        self.assertTrue(self.a.reserveNumber())
+
+    def test_deadlines(self) -> None:
+        """
+        The deadline is the first of the fabric's and the timers', if there is one.
+        """
+        for fabric, timers, expected in (
+            (None, None, None),
+            (5, None, 5),
+            (None, 7, 7),
+            (5, 7, 5),
+            (7, 5, 5),
+        ):
+            for name, when in (("fabric", fabric), ("timers", timers)):
+                self.patch(self.a, name, SimpleNamespace(deadline=lambda when=when: when, close=lambda: None))
+            self.assertEqual(self.a.deadline(), expected, (fabric, timers))
+
+    def test_shown(self) -> None:
+        """
+        Counters of the fabric, of who polls and of the layers above are the device's; a port counts in units
+        of four octets (IBTA vol. 1 16.1.3.5).
+        """
+        fabric = SimpleNamespace(sleeps=3, rung=4, octets=lambda: (23, 37))
+        self.patch(self.a, "fabric", fabric)
+        self.a.pollingCounters = lambda: {"polling_turns": 6}
+        self.a.counting.update(rds=lambda: {"sent": 7}, sdp=lambda: {"sent": 8, "lost": 9})
+        self.a.count("seen")
+        self.a.count("seen")
+        shown = self.a.statistics()
+        names = ("sleeps", "doorbells_rung", "port_xmit_data", "port_rcv_data", "polling_turns", "rds_sent")
+        self.assertEqual(
+            [shown[name] for name in (*names, "sdp_sent", "sdp_lost", "seen")], [3, 4, 5, 9, 6, 7, 8, 9, 2]
+        )
+        fabric.octets = lambda: None
+        self.assertNotIn("port_xmit_data", self.a.statistics())
+
+
 class BatchTests(DeviceTestCase):
     """
     Dirty owners.
@@ -707,6 +814,35 @@ class BatchTests(DeviceTestCase):
         self.a.hold(one, -80)
         self.a.hold(two, -41)
         self.assertEqual((self.a.receiveBudget.heldBytes, self.a.receiveBudget.holders), (0, {}))
+
+    def test_holdByPeer(self) -> None:
+        """
+        The peer for whom most is held is told, of its largest connection: a queue pair may wrap its path.
+        """
+        self.patch(limits, "HELD_BYTES", 100)
+        told: list[str] = []
+        first, second = object(), object()
+
+        @frozen(eq=False)
+        class Holder:
+            """
+            Holds.
+            """
+
+            name: str
+            queuePair: Any
+
+            def budgetExceeded(self) -> None:
+                """
+                Remember.
+                """
+                told.append(self.name)
+
+        paths = {"small": SimpleNamespace(way=first), "large": SimpleNamespace(way=first), "other": second}
+        holders = {name: Holder(name, SimpleNamespace(path=path)) for name, path in paths.items()}
+        for name, octets in (("small", 30), ("other", 50), ("large", 40)):
+            self.a.hold(holders[name], octets)
+        self.assertEqual(told, ["large"])
 
 
 class EndTests(DeviceTestCase):

@@ -4,8 +4,10 @@ Tests of L{twisted_ib.hca.base.traits}: the facts of each kind of fabric, and th
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+from attrs import evolve
 from zope.interface.verify import verifyObject
 
 from tests.hca.device.everykind import ADDRESS, OTHER, EveryKindTestCase
@@ -23,7 +25,7 @@ from twisted_ib.hca.base.traits import (
     Proof,
     TransportType,
 )
-from twisted_ib.hca.connection.rdmacm import gidNumber
+from twisted_ib.hca.connection.rdmacm import gidNumber, gidText
 from twisted_ib.hca.device.registry import KINDS, addDevice, traitsOf
 from twisted_ib.hca.fabric.base.streams import IStreamFabric
 from twisted_ib.hca.wire.grh import guidGID
@@ -161,3 +163,216 @@ class TraitTests(EveryKindTestCase):
         """
         self.assertEqual(self.each(lambda device: device.traits.inRunDirectory), [False, True, False, False])
         self.assertEqual(self.each(lambda device: device.isAsked), [False, True, True, True])
+
+
+#: An address of a resolver's, one of its peers, and one that is nobody's.
+OWN, PEER, STRANGER = "10.0.0.1", "10.0.0.2", "192.0.2.9"
+
+
+class Resolver:
+    """
+    A resolver that knows one network.
+    """
+
+    gids: dict[str, int] = {PEER: 77}
+
+    def isOwn(self, address: str) -> bool:
+        """
+        Return whether it is this host's.
+        """
+        return address == OWN
+
+    def sourceFor(self, address: str) -> str:
+        """
+        Return the own address of the network that an address is in.
+        """
+        return OWN if address.startswith("10.") else ""
+
+    def gidOf(self, address: str) -> int:
+        """
+        Return the GID that it has found, or 0.
+        """
+        return self.gids.get(address, 0)
+
+
+class AddressTests(EveryKindTestCase):
+    """
+    Which addresses a device has, chooses and believes.
+    """
+
+    def kinds(self) -> tuple[Any, Any, Any]:
+        """
+        Return a device of processes, one with an address, and one of a subnet.
+        """
+        subnet = self.open("lo0")
+        self.patch(subnet, "traits", evolve(subnet.traits, peers=Peers.SUBNET))
+        return self.devices["lo0"], self.devices["packets0"], subnet
+
+    def said(self, call: Any, *arguments: Any) -> Any:
+        """
+        Return what a call returns, or the type of its error.
+        """
+        try:
+            return call(*arguments)
+        except (NoRouteError, ValueError) as error:
+            return type(error)
+
+    def test_source(self) -> None:
+        """
+        The source of a connection is what the user bound, if the device may have it; else it is as the
+        destination asks.
+        """
+        processes, packets, subnet = self.kinds()
+        gid = gidText(subnet.gid)
+        for device, resolver, destination, bound, expected in (
+            (processes, None, ADDRESS, "", ADDRESS),
+            (processes, None, ADDRESS, "0.0.0.0", ADDRESS),
+            (processes, None, ADDRESS, "::", ADDRESS),
+            (processes, None, ADDRESS, OTHER, OTHER),
+            (processes, None, ADDRESS, STRANGER, NoRouteError),
+            (processes, None, STRANGER, "", STRANGER),
+            (packets, None, OTHER, "", ADDRESS),
+            (packets, None, OTHER, "0.0.0.0", ADDRESS),
+            (packets, None, OTHER, ADDRESS, ADDRESS),
+            (packets, None, OTHER, OTHER, NoRouteError),
+            (subnet, None, ADDRESS, "", ADDRESS),
+            (subnet, None, STRANGER, "", gid),
+            (subnet, None, STRANGER, ADDRESS, ADDRESS),
+            (processes, Resolver(), PEER, "", OWN),
+            (processes, Resolver(), PEER, "0.0.0.0", OWN),
+            (processes, Resolver(), PEER, OWN, OWN),
+            (processes, Resolver(), PEER, ADDRESS, ADDRESS),
+            (processes, Resolver(), ADDRESS, "", ADDRESS),
+            (processes, Resolver(), ADDRESS, OWN, OWN),
+            (packets, Resolver(), OTHER, "", ADDRESS),
+            (packets, Resolver(), PEER, "", OWN),
+        ):
+            device.resolver = resolver
+            found = self.said(device.localAddressFor, destination, bound)
+            self.assertEqual(found, expected, (device.name, destination, bound))
+
+    def test_listening(self) -> None:
+        """
+        A device with an address listens there alone; a wildcard of the other version does not include it.
+        """
+        processes, packets, _ = self.kinds()
+        six = self.open("packets1")
+        self.patch(six, "address", "::1")
+        for device, resolver, bound, expected in (
+            (processes, None, "::", "::"),
+            (processes, None, STRANGER, STRANGER),
+            (packets, None, "::", ADDRESS),
+            (packets, None, "0.0.0.0", ADDRESS),
+            (packets, None, ADDRESS, ADDRESS),
+            (packets, None, OTHER, ValueError),
+            (packets, None, OWN, ValueError),
+            (packets, Resolver(), OWN, OWN),
+            (packets, Resolver(), OTHER, ValueError),
+            (packets, Resolver(), "::", ADDRESS),
+            (six, None, "::", "::1"),
+            (six, None, "0:0::1%lo", "0:0::1%lo"),
+            (six, None, "0.0.0.0", ValueError),
+        ):
+            device.resolver = resolver
+            self.assertEqual(self.said(device.listeningAddress, bound), expected, (device.name, bound))
+        self.assertEqual([each.isAt(None) for each in (processes, packets)], [True, False])
+
+    def test_local(self) -> None:
+        """
+        Of this host are the host's addresses where peers are processes, the device's own where it has one,
+        those of a subnet's port, and the resolver's; a GID likewise.
+        """
+        processes, packets, subnet = self.kinds()
+        gid = gidText(subnet.gid)
+        for device, local in (
+            (processes, {ADDRESS, OTHER}),
+            (packets, {ADDRESS}),
+            (subnet, {ADDRESS, OTHER, gid}),
+        ):
+            for resolver in (None, Resolver()):
+                device.resolver = resolver
+                addresses = {ADDRESS, OTHER, OWN, PEER, STRANGER, gid, gidText(processes.gid)}
+                found = {each for each in addresses if device.isLocal(each)}
+                self.assertEqual(found, local | ({OWN} if resolver else set()), device.name)
+            device.resolver = None
+            self.assertIs(device.hasGID(device.gid), True)
+            self.assertIs(device.hasGID(gidNumber(STRANGER)), False)
+            self.assertIs(device.hasGID(gidNumber(OTHER)), device is processes)
+            self.assertIs(device.hasGID(device.gid + 1), False)
+
+    def test_claims(self) -> None:
+        """
+        A peer has the address that its packets come from, the GUID of its path, or the GID that was resolved;
+        among processes each has all of the host's.
+        """
+        processes, packets, subnet = self.kinds()
+        guid = 0x0002000000000005
+        path = SimpleNamespace(peer=SimpleNamespace(address=OTHER, guid=guid))
+        gid = gidText(subnet.port.subnetPrefix << 64 | guid)
+        for device in (processes, packets, subnet):
+            self.patch(device, "paths", SimpleNamespace(gidOf=lambda path: 77, close=lambda: None))
+        for device, resolver, address, expected in (
+            (processes, None, ADDRESS, True),
+            (processes, None, STRANGER, False),
+            (processes, None, gid, False),
+            (packets, None, OTHER, True),
+            (packets, None, ADDRESS, False),
+            (subnet, None, gid, True),
+            (subnet, None, gidText(subnet.gid), False),
+            (subnet, None, ADDRESS, True),
+            (subnet, None, STRANGER, False),
+            (processes, Resolver(), PEER, True),
+            (processes, Resolver(), OWN, False),
+            (processes, Resolver(), ADDRESS, True),
+            (packets, Resolver(), PEER, True),
+            (packets, Resolver(), OWN, False),
+            (packets, Resolver(), OTHER, True),
+        ):
+            device.resolver = resolver
+            self.assertIs(device.isPeers(path, address), expected, (device.name, resolver, address))
+        self.patch(Resolver, "gids", {PEER: 78})
+        self.assertEqual([each.isPeers(path, PEER) for each in (processes, packets)], [False, False])
+
+    def test_guids(self) -> None:
+        """
+        Only in a subnet does an address without a zone have a GUID, and a node a name and a GUID of its own.
+        """
+        processes, packets, subnet = self.kinds()
+        gid = gidText(subnet.gid)
+        self.assertEqual([each.guidOf(gid) for each in (processes, packets, subnet)], [0, 0, subnet.guid])
+        self.assertEqual([subnet.guidOf(each) for each in (f"{gid}%lo", ADDRESS)], [0, 0])
+        self.assertEqual([each.guid - each.nodeGUID for each in (processes, packets, subnet)], [0, 0, 1])
+        for device in (processes, subnet):
+            self.patch(device, "fabric", SimpleNamespace(named={"known": 5}.get))
+        found = [each.hostNamed("known") for each in (processes, subnet)]
+        self.assertEqual(found, ["", gidText(subnet.port.subnetPrefix << 64 | 5)])
+        self.patch(subnet, "fabric", SimpleNamespace(named={"known": 0}.get))
+        self.assertEqual(subnet.hostNamed("known"), "")
+        self.assertEqual([bool(each.unknownHost("x")) for each in (processes, packets, subnet)], [0, 0, 1])
+
+    def test_early(self) -> None:
+        """
+        A packet before the RTU counts as that if it comes from the peer, and its PSN is one of the next.
+        """
+        device: Any = self.devices["packets0"]
+        told: list[int] = []
+        self.patch(device, "communicationEstablished", told.append)
+        window = limits.TRANSPORT_WINDOW
+        for expected, address, psn, isTaken in (
+            (5, OTHER, 5, True),
+            (5, OTHER, 4, False),
+            (5, OTHER, 4 + window, True),
+            (5, OTHER, 5 + window, False),
+            (0xFFFFFF, OTHER, 0, True),
+            (0, OTHER, 0xFFFFFF, False),
+            (5, ADDRESS, 5, False),
+            (None, OTHER, 5, False),
+        ):
+            proposal = None if expected is None else SimpleNamespace(expectedPSN=expected)
+            user = SimpleNamespace(proposal=proposal)
+            peer = SimpleNamespace(peer=SimpleNamespace(address=OTHER))
+            device.cm.accepted[9] = SimpleNamespace(user=user, destination=peer)
+            device.arrivedEarly(9, address, psn)
+            device.arrivedEarly(8, address, psn)
+            self.assertEqual(told, [9] if isTaken else [], (expected, address, psn))
+            del told[:], device.cm.accepted[9]

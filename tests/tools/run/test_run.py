@@ -9,16 +9,14 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import zipfile
-from pathlib import Path
-from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.commands import CommandTestCase, programOf, refusal
+from tests.support.commands import programOf, refusal
 from tests.support.waiting import HANG_SECONDS
+from tests.tools.run.case import RunTestCase
 from twisted_ib.tools.run.program import Code, Module, NotPython, StartError, find, interpreterOf
 from twisted_ib.tools.run.run import parseArguments
 
@@ -67,46 +65,7 @@ _LOOPS = {
 }
 
 
-class _RunTestCase(CommandTestCase):
-    """
-    Programs in a folder of the test's own.
-    """
-
-    def setUp(self) -> None:
-        """
-        Have the children import from where this process does.
-        """
-        super().setUp()
-        self.folder = Path(self.mktemp()).resolve()
-        self.folder.mkdir()
-        self.environment.update(PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
-        self.environment.pop("TWISTED_IB_CONFIG", None)
-        self.environment["XDG_CONFIG_HOME"] = str(self.folder)
-
-    def started(self, *words: str, **options: Any) -> subprocess.Popen[str]:
-        """
-        @return: a process of Python, whose output can be read.
-        """
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        process = subprocess.Popen(
-            [sys.executable, *words], cwd=self.folder, env=self.environment, **pipes, **options
-        )
-
-        def end() -> None:
-            with process:
-                process.kill()
-
-        self.addCleanup(end)
-        return process
-
-    def running(self, *words: str, **options: Any) -> subprocess.Popen[str]:
-        """
-        @return: a process of C{ib-run}.
-        """
-        return self.started("-m", "twisted_ib.tools.run", *words, **options)
-
-
-class AsPythonTests(_RunTestCase):
+class AsPythonTests(RunTestCase):
     """
     A program sees what it sees under Python.
     """
@@ -190,7 +149,7 @@ class AsPythonTests(_RunTestCase):
         self.assertEqual(found[0], "5\n", found[1])
 
 
-class LoopTests(_RunTestCase):
+class LoopTests(RunTestCase):
     """
     A program has the loop that fits it.
     """
@@ -251,7 +210,7 @@ class LoopTests(_RunTestCase):
         self.assertIn(f"rules: {rules}", complaints)
 
 
-class RefusalTests(_RunTestCase):
+class RefusalTests(RunTestCase):
     """
     Programs that are not started.
     """

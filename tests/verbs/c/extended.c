@@ -3,6 +3,7 @@
  * by field; tables, and an asynchronous event.  One line for each check that fails.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
 #include <stdio.h>
@@ -48,7 +49,8 @@ static struct ibv_qp *queue_pair(void)
         .cap = {16, 16, 2, 2, 64}, .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
         .send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_WRITE |
                           IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ |
-                          IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP};
+                          IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+                          IBV_QP_EX_WITH_ATOMIC_WRITE};
 
     return MADE(ibv_create_qp_ex(context, &attr));
 }
@@ -116,6 +118,41 @@ static uint64_t completed(int count)
     return sum;
 }
 
+/* An ATOMIC WRITE, by each way of posting. */
+static void atomic_writes(struct ibv_qp_ex *ex, uint64_t *counter)
+{
+    static uint64_t value = 43;
+    struct ibv_sge piece = {(uintptr_t)memory + SIZE, 8, mr->lkey};
+    struct ibv_send_wr wr = {.wr_id = 2, .sg_list = &piece, .num_sge = 1, .opcode = IBV_WR_ATOMIC_WRITE,
+                             .send_flags = IBV_SEND_SIGNALED,
+                             .wr.rdma = {(uintptr_t)counter, mr->rkey}}, *bad;
+
+    ibv_wr_start(ex);
+    ex->wr_id = 1;
+    ibv_wr_atomic_write(ex, mr->rkey, (uintptr_t)counter, &value);
+    IS(ibv_wr_complete(ex), 0);
+    IS(completed(1), 1);
+    IS(*counter, 43);
+    *(uint64_t *)(memory + SIZE) = 44;
+    IS(ibv_post_send(&ex->qp_base, &wr, &bad), 0);
+    IS(completed(1), 2);
+    IS(*counter, 44);
+}
+
+/* What programs look at when they begin. */
+static void details(void)
+{
+    struct ibv_device_attr attr;
+    struct ibv_cq *deep;
+
+    IS(ibv_query_device(context, &attr), 0);
+    IS(attr.max_cqe, 4194304);
+    deep = MADE(ibv_create_cq(context, 262144, NULL, NULL, 0));
+    IS(deep->cqe >= 262144, 1);
+    IS(ibv_destroy_cq(deep), 0);
+    IS(fcntl(context->cmd_fd, F_GETFD) >= 0, 1);
+}
+
 static void work(struct ibv_qp *near, struct ibv_qp *far)
 {
     struct ibv_qp_ex *ex = MADE(ibv_qp_to_qp_ex(near));
@@ -154,6 +191,7 @@ static void work(struct ibv_qp *near, struct ibv_qp *far)
     IS(memcmp(memory + SIZE, memory, 512), 0);
     IS(*counter, 42);
     IS(*(uint64_t *)(memory + SIZE + 512), 40);
+    atomic_writes(ex, counter);
     /* A batch is dropped, or refused as a whole. */
     ibv_wr_start(ex);
     ibv_wr_send(ex);
@@ -241,6 +279,7 @@ int main(void)
 
     join(near, far);
     join(far, near);
+    details();
     work(near, far);
     tables();
     event();

@@ -99,6 +99,8 @@ class WrongCallTests(ProgramTestCase):
         for name in ("ibv_context_ops", "verbs_context", "ibv_cq_ex", "ibv_qp_ex"):
             [body] = re.findall(rf"struct {name} {{(.*?)\n}};", DECLARATIONS, re.DOTALL)
             fields[f"struct {name}"] = re.findall(r"\(\*(\w+)\)\(", body)
+        # It is in the headers of rdma-core 44, but the declarations do not need it.
+        fields["struct ibv_qp_ex"].append("wr_atomic_write")
         inner = {row.name for row in TABLE if not row.version}
         self.assertEqual({each for names in fields.values() for each in names}, inner)
         source = Path(self.mktemp()).with_suffix(".c")

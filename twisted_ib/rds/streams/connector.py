@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet import error
 from twisted.internet.interfaces import IConnector
-from twisted.internet.protocol import ClientFactory, Protocol
+from twisted.internet.protocol import Protocol
 from twisted.python import log
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -26,7 +26,7 @@ from twisted_ib.rds.streams.streamsocket import StreamSocket, socketFor
 from twisted_ib.rds.streams.transport import StreamTransport, wordsOf
 
 if TYPE_CHECKING:
-    from twisted.internet.base import ReactorBase
+    from twisted.internet.interfaces import IProtocolFactory, IReactorTime
 
 
 #: Reasons that programs see as "connection refused".
@@ -229,10 +229,10 @@ class StreamConnector(Destination):
 
 
 def connectStream(
-    reactor: ReactorBase,
+    reactor: IReactorTime,
     host: str,
     port: int,
-    factory: ClientFactory,
+    factory: IProtocolFactory,
     timeout: float | None = 30,
     bindAddress: Any = None,
     device: str | None = None,

@@ -20,7 +20,7 @@ from twisted_ib.rds.streams.streamsocket import StreamSocket, socketFor
 from twisted_ib.rds.streams.transport import StreamTransport
 
 if TYPE_CHECKING:
-    from twisted.internet.base import ReactorBase
+    from twisted.internet.interfaces import IReactorTime
 
 
 @implementer(IListeningPort)
@@ -37,7 +37,7 @@ class StreamPort:
     _address: Address
 
     def __init__(
-        self, port: int, factory: IProtocolFactory, interface: str, reactor: ReactorBase, device: str | None
+        self, port: int, factory: IProtocolFactory, interface: str, reactor: IReactorTime, device: str | None
     ) -> None:
         """
         Open nothing before C{startListening} is called.
@@ -151,7 +151,7 @@ def chained(deferred: Deferred[None]) -> Deferred[None]:
 
 
 def listenStreams(
-    reactor: ReactorBase,
+    reactor: IReactorTime,
     port: int,
     factory: IProtocolFactory,
     interface: str = "",

@@ -32,7 +32,7 @@ from twisted_ib.rds.protocol.streams import Streams
 from twisted_ib.rds.streams.transport import StreamTransport
 
 if TYPE_CHECKING:
-    from twisted.internet.base import ReactorBase
+    from twisted.internet.interfaces import IReactorTime
 
 
 #: How long a socket may be without any room before the peers with most of the queued data lose their
@@ -70,7 +70,7 @@ class StreamSocket(DatagramProtocol):
 
     noisy = False
 
-    def __init__(self, reactor: ReactorBase, key: Key) -> None:
+    def __init__(self, reactor: IReactorTime, key: Key) -> None:
         """
         Open nothing; see L{socketFor}.
         """
@@ -505,7 +505,9 @@ class StreamSocket(DatagramProtocol):
                 call.cancel()
 
 
-def socketFor(reactor: ReactorBase, device: str | None, interface: str, port: int, user: Any) -> StreamSocket:
+def socketFor(
+    reactor: IReactorTime, device: str | None, interface: str, port: int, user: Any
+) -> StreamSocket:
     """
     Find the stream socket of a port, or open one.
 

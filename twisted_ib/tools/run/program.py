@@ -64,7 +64,13 @@ class Code:
         """
         Set C{sys.argv} and the first entry of C{sys.path}.
         """
-        _prepare("-c", arguments, "")
+        _prepare("-c", arguments, self.folder())
+
+    def folder(self) -> str:
+        """
+        Return the first entry of C{sys.path}, as Python has it for this program.
+        """
+        return ""
 
     def imports(self) -> list[Import]:
         """
@@ -97,7 +103,13 @@ class Module:
         """
         See L{Code.prepare}.
         """
-        _prepare("-m", arguments, os.getcwd())
+        _prepare("-m", arguments, self.folder())
+
+    def folder(self) -> str:
+        """
+        See L{Code.folder}.
+        """
+        return os.getcwd()
 
     def imports(self) -> list[Import]:
         """
@@ -146,9 +158,14 @@ class Script:
         """
         See L{Code.prepare}.
         """
+        _prepare(self._path, arguments, self.folder())
+
+    def folder(self) -> str:
+        """
+        See L{Code.folder}.
+        """
         # A script's folder is where it really lies (Modules/getpath.py), an archive is itself the entry.
-        real = self._absolute() if self._isArchive else os.path.dirname(os.path.realpath(self._path))
-        _prepare(self._path, arguments, real)
+        return self._absolute() if self._isArchive else os.path.dirname(os.path.realpath(self._path))
 
     def _absolute(self) -> str:
         # As Python has it, which leaves "./" and ".." there.

@@ -14,6 +14,7 @@ from types import TracebackType
 from twisted_ib.configuration.file import VARIABLE
 from twisted_ib.errors import RulesError
 from twisted_ib.tools.program import ArgumentParser, complain, printable
+from twisted_ib.tools.run.children import Inherited, inherit
 from twisted_ib.tools.run.choice import LOOPS, Unfit, choose
 from twisted_ib.tools.run.clibraries import become, chooseDevice, searchByPython
 from twisted_ib.tools.run.loops import install
@@ -39,8 +40,8 @@ def commandLine() -> ArgumentParser:
     """
     parser = ArgumentParser(
         prog=PROGRAM,
-        usage="%(prog)s [--reactor NAME] [--config FILE] [--device NAME [--address ADDRESS]] [-q] "
-        "PROGRAM | -m MODULE | -c CODE [ARGUMENT ...]",
+        usage="%(prog)s [--reactor NAME] [--config FILE] [--device NAME [--address ADDRESS]] "
+        "[--no-children] [--summary [--json]] [-q] PROGRAM | -m MODULE | -c CODE [ARGUMENT ...]",
         description="Start an unchanged program. One of Python gets a loop whose connections and ports go "
         "over SDP or TCP, by the rules of the ib reactor; any other finds libibverbs and others of "
         "this package.",
@@ -49,6 +50,18 @@ def commandLine() -> ArgumentParser:
     parser.add_argument("--config", metavar="FILE", help="the rules (default: those of every program here)")
     parser.add_argument("--device", metavar="NAME", help="the only device of the C libraries (default: all)")
     parser.add_argument("--address", help="the device's own, one of this host")
+    parser.add_argument(
+        "--no-children",
+        action="store_false",
+        dest="children",
+        help="the processes of Python that it starts are Python's own",
+    )
+    parser.add_argument(
+        "--summary",
+        action="store_true",
+        help="at the end say what carried the connections (default: on a terminal, if there were some)",
+    )
+    parser.add_argument("--json", action="store_true", help="the summary as one JSON object")
     parser.add_argument("-q", "--quiet", action="store_true", help="do not say what was done")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("-m", metavar="MODULE", dest="module", help="the module to run as a program")
@@ -98,6 +111,8 @@ def parseArguments(arguments: Sequence[str]) -> tuple[Namespace, Code | Module |
         parser.error("there is no PROGRAM, -m MODULE or -c CODE")
     if options.address is not None and options.device is None:
         parser.error("--address is of a device: say --device, too")
+    if options.json and not options.summary:
+        parser.error("--json is of the summary: say --summary, too")
     options.arguments = theirs
     return options, program
 
@@ -133,9 +148,21 @@ def start(options: Namespace, asked: Code | Module | str) -> Code | Module | Scr
         rules = f"; rules: {policy.source or policy.default.reason}"
         roles = [each for each in ROLES if not policy.tcpOnly(each, configuration.program)]
     what = install(choice, roles)
+    _promise(options, bool(choice.loop))
+    summary = ("json" if options.json else "text") if options.summary else ""
+    inherit(os.environ, Inherited(choice.loop, summary) if options.children else None)
     libraries = missing and f"; {missing}"
     _say(options, f"{program.name} {what}, {choice.reason}{rules}{libraries}")
     return program
+
+
+def _promise(options: Namespace, connects: bool) -> None:
+    isSeen = connects and not options.quiet and sys.stderr is not None and sys.stderr.isatty()
+    if isSeen or options.summary:
+        # Imported here: the loops have imported what it needs.
+        from twisted_ib.tools.run.summary import sayAtExit
+
+        sayAtExit(PROGRAM, options.summary, options.json)
 
 
 def _say(options: Namespace, text: str) -> None:

@@ -210,6 +210,9 @@ class RSocketTests(VerbsTestCase):
                 made.connect(None, address)
             self.assertEqual(caught.exception.number, number)
         self.assertEqual(listener.phase, Phase.LISTENING)
+        with hub:
+            listener.listen(5)
+        self.assertEqual(listener.phase, Phase.LISTENING)
 
     def test_backlog(self) -> None:
         """

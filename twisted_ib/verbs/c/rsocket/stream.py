@@ -139,6 +139,9 @@ class RSocket:
         """
         Listen for connections.
         """
+        # As listen(2), it may be repeated (rdma-core rsocket.c, rlisten).
+        if self.phase is Phase.LISTENING:
+            return
         if self.phase is not Phase.BOUND:
             raise HandleError("The socket is not bound")
         self._backlog = min(max(backlog, 1), limits.LISTEN_BACKLOG)

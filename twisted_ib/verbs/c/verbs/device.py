@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import cache
 
 from _twisted_ib_verbs import ffi
 
@@ -72,6 +73,12 @@ def deviceStructure(name: str) -> CData:
     return _devices[name]
 
 
+@cache
+def _commandDescriptor() -> int:
+    # Programs check it, or set flags of it; nothing is written there.  One for all contexts, until the end.
+    return os.open(os.devnull, os.O_RDWR)
+
+
 def openContext(name: str, value: verbs.Context) -> CData:
     """
     @param name: the device's.
@@ -83,7 +90,7 @@ def openContext(name: str, value: verbs.Context) -> CData:
     structure = ffi.addressof(whole, "context")
     structure.device = deviceStructure(name)
     structure.ops = _OPERATIONS
-    structure.cmd_fd = -1
+    structure.cmd_fd = _commandDescriptor()
     structure.async_fd = value.async_fd
     os.set_blocking(structure.async_fd, True)
     structure.num_comp_vectors = value.num_comp_vectors

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from _twisted_ib_verbs import ffi
 
 from twisted_ib import limits
+from twisted_ib.hca.queues.requests import ATOMIC_BYTES
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import HandleError, unsupported
 from twisted_ib.verbs.c.functions import handler
@@ -180,6 +181,16 @@ def wr_atomic_fetch_add(qp: CData, rkey: int, addr: int, add: int) -> None:
     Begin a fetch-and-add.
     """
     _begun(qp).wr_atomic_fetch_add(rkey, addr, add)
+
+
+@handler
+@_builder
+def wr_atomic_write(qp: CData, rkey: int, addr: int, atomic_wr: CData) -> None:
+    """
+    Begin an ATOMIC WRITE, whose value is copied.
+    """
+    given(atomic_wr)
+    _begun(qp).wr_atomic_write(rkey, addr, bytes(ffi.buffer(atomic_wr, ATOMIC_BYTES)))
 
 
 @handler

@@ -61,6 +61,9 @@ _BUILDERS = pointers(
         if field.type.kind == "function" and name.startswith("wr_")
     )
 )
+#: Behind the last field that the declarations have: rdma-core 44's headers have one more.
+_ATOMIC_WRITE = ffi.offsetof("struct ibv_qp_ex", "wr_abort") + ffi.sizeof("void *")
+_HAS_ATOMIC_WRITE = ffi.sizeof("struct ibv_qp_ex") > _ATOMIC_WRITE
 
 
 def _sizes(cap: CData) -> verbs.QPCap:
@@ -95,6 +98,9 @@ def queuePair(context: CData, pd: CData, attr: CData, value: verbs.QP, extended:
     copyFields(value.query(0)[1], attr.cap, _SIZES)
     whole = ffi.new("struct ibv_qp_ex *", _BUILDERS if extended else {})
     structure = ffi.addressof(whole, "qp_base")
+    if extended and _HAS_ATOMIC_WRITE:
+        last = ffi.cast("void **", addressOf(whole) + _ATOMIC_WRITE)
+        last[0] = pointers("wr_atomic_write")["wr_atomic_write"]
     structure.context = context
     structure.qp_context = attr.qp_context
     structure.pd = pd

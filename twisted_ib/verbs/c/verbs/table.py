@@ -343,6 +343,11 @@ _EXTENDED = (
         "",
         "void wr_atomic_fetch_add(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t addr, uint64_t add)",
     ),
+    Row(
+        "wr_atomic_write",
+        "",
+        "void wr_atomic_write(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t addr, const void *atomic_wr)",
+    ),
     Row("wr_local_inv", "", "void wr_local_inv(struct ibv_qp_ex *qp, uint32_t rkey)"),
     Row(
         "wr_bind_mw",

@@ -19,7 +19,10 @@ from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.base.posting import FLAGS, INLINE, INVALIDATING, OPCODES, gather, windowBind
 from twisted_ib.verbs.pyverbs.base.wr import storedImmediate
 
-_RDMA = frozenset((SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM, SendOpcode.RDMA_READ))
+#: Operations whose request has its remote address in C{wr.rdma}.
+_RDMA = frozenset(
+    (SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM, SendOpcode.RDMA_READ, SendOpcode.ATOMIC_WRITE)
+)
 _ATOMIC = frozenset((SendOpcode.ATOMIC_CMP_AND_SWP, SendOpcode.ATOMIC_FETCH_AND_ADD))
 _BIND = SendOpcode.BIND_MW
 #: Operations whose structure has no list: the field may be whatever was on the stack.

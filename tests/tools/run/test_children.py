@@ -1,0 +1,205 @@
+"""
+Tests for L{twisted_ib.tools.run.children}: processes that a program starts run under C{ib-run}, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.waiting import HANG_SECONDS
+from tests.tools.run.case import RunTestCase
+from twisted_ib.tools.run import startup
+from twisted_ib.tools.run.children import VARIABLE, Inherited, inherit, programOf
+
+_FOLDER = os.path.dirname(startup.__file__)
+_WHICH = (
+    "import asyncio\nasync def which(): return type(asyncio.get_running_loop()).__module__.split('.')[0]\n"
+)
+#: The processes of a program: each says what it is, and what loop it has.
+_STARTING = f"""
+import multiprocessing, subprocess, sys
+{_WHICH}
+def say(name): print(name, asyncio.run(which()), flush=True)
+if __name__ == "__main__":
+    say("own")
+    for method in ("spawn", "forkserver"):
+        process = multiprocessing.get_context(method).Process(target=say, args=(method,))
+        process.start()
+        process.join()
+    for words in (["-c", {_WHICH!r} + "print('same', asyncio.run(which()), flush=True)"],
+                  ["-Wi", "-c", "import socket; print('blocking', socket.socket.__module__.split('.')[0])"],
+                  ["-m", "grandparent"], ["otherkind.py"]):
+        subprocess.run([sys.executable, *words], check=True)
+"""
+#: It runs as it is; what it starts does not.
+_GRANDPARENT = """
+import os, sys
+code = "import socket; print('grandchild', socket.socket.__module__.split('.')[0], sys.path[0] == '')"
+os.execl(sys.executable, sys.executable, "-c", "import sys; " + code)
+"""
+#: A process of another kind than the program, and one that it spawns.
+_OTHER_KIND = """
+import multiprocessing, socket
+def say(): print("inherited", socket.socket.__module__.split(".")[0], flush=True)
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=say)
+    process.start()
+    process.join()
+"""
+#: Two workers that accept from one socket, as servers start them; their clients count who has answered.
+_WORKERS = """
+import asyncio, multiprocessing, os, socket
+async def serve(listener, ready):
+    async def answer(reader, writer):
+        writer.write(b"%d" % os.getpid())
+        writer.close()
+    server = await asyncio.start_server(answer, sock=listener)
+    ready.release()
+    await server.serve_forever()
+def work(listener, ready): asyncio.run(serve(listener, ready))
+async def ask(address):
+    for _ in range(4):
+        reader, writer = await asyncio.open_connection(*address)
+        print(writer.get_extra_info("why").provider, bool(await reader.read()))
+        writer.close()
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    ready = context.Semaphore(0)
+    workers = [context.Process(target=work, args=(listener, ready)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        ready.acquire()
+    asyncio.run(ask(listener.getsockname()))
+    for worker in workers:
+        worker.terminate()
+        worker.join()
+"""
+
+
+class ChildrenTests(RunTestCase):
+    """
+    Programs that start processes.
+    """
+
+    def test_started(self) -> None:
+        """
+        Those of multiprocessing have the loop of their program, any other the one that fits what it imports;
+        with C{--no-children} they are Python's own.
+        """
+        (self.folder / "starting.py").write_text(_STARTING)
+        (self.folder / "grandparent.py").write_text(_GRANDPARENT)
+        (self.folder / "otherkind.py").write_text(_OTHER_KIND)
+        with_, without = self.running("starting.py"), self.running("--no-children", "starting.py")
+        own = ("own", "spawn", "forkserver", "same")
+        others = ("blocking", "grandchild", "inherited")
+        expected = {name: "twisted_ib" for name in own + others}
+        said, complaints = with_.communicate(timeout=HANG_SECONDS)
+        lines = [line.split() for line in said.splitlines()]
+        self.assertEqual({line[0]: line[1] for line in lines}, expected, complaints)
+        self.assertIn(["grandchild", "twisted_ib", "True"], lines)
+        # They say nothing of their own.
+        self.assertEqual(complaints.count("\n"), 1, complaints)
+        said, complaints = without.communicate(timeout=HANG_SECONDS)
+        expected.update({name: "asyncio" for name in own[1:]}, **{name: "socket" for name in others})
+        self.assertEqual({line.split()[0]: line.split()[1] for line in said.splitlines()}, expected)
+
+    def test_workers(self) -> None:
+        """
+        Workers that get the socket that listens offer SDP on it, and each connection is answered.
+        """
+        (self.folder / "workers.py").write_text(_WORKERS)
+        said, complaints = self.running("-q", "workers.py").communicate(timeout=HANG_SECONDS)
+        self.assertEqual((said, complaints), ("sdp True\n" * 4, ""))
+
+    def test_summary(self) -> None:
+        """
+        Each process says what carried its connections, if the first was asked to.
+        """
+        connecting = "import socket; l = socket.create_server(('127.0.0.1', 0)); "
+        connecting += "c = socket.create_connection(l.getsockname()); l.accept()"
+        starting = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {connecting!r}])"
+        text = self.running("-q", "--summary", "-c", starting)
+        found = self.running("-q", "--summary", "--json", "-c", starting)
+        child, own = text.communicate(timeout=HANG_SECONDS)[1].splitlines()
+        self.assertRegex(child, r"^ib-run \d+: 2 of 2 connections went over SDP$")
+        self.assertEqual(own, "ib-run: there were no connections")
+        lines = found.communicate(timeout=HANG_SECONDS)[1].splitlines()
+        self.assertEqual([json.loads(line)["sdp"] for line in lines], [2, 0])
+
+    def test_otherwise(self) -> None:
+        """
+        A process that nothing fits, that Python itself refuses, or of another environment is Python's own;
+        another C{sitecustomize} is imported as without C{ib-run}.
+        """
+        elsewhere = self.folder / "elsewhere"
+        elsewhere.mkdir()
+        (elsewhere / "sitecustomize.py").write_text("print('customized', flush=True)\n")
+        own = self.environment["PYTHONPATH"]
+        cases = {
+            ("-c", "import trio"): "No module named 'trio'",
+            ("-m", "surely_not_there"): "No module named surely_not_there",
+            ("-I", "-c", "import socket; print(socket.socket.__module__)"): "socket\n",
+            ("-c", "import socket, sitecustomize; print(sitecustomize.__file__)"): str(elsewhere),
+        }
+        self.environment["PYTHONPATH"] = os.pathsep.join([_FOLDER, str(elsewhere), own])
+        self.environment[VARIABLE] = "aio,"
+        processes = {words: self.started(*words) for words in cases}
+        for words, text in cases.items():
+            said, complaints = processes[words].communicate(timeout=HANG_SECONDS)
+            self.assertIn(text, said + complaints)
+            self.assertEqual("customized\n" in said, words[0] != "-I", said)
+        # An interpreter that has no such package.
+        self.environment["PYTHONPATH"] = _FOLDER
+        plain = [sys.executable, "-S", "-c", "import sitecustomize, socket; print(socket.socket.__module__)"]
+        found = subprocess.run(plain, env=self.environment, capture_output=True, text=True, cwd="/")
+        self.assertEqual((found.stdout, found.stderr), ("socket\n", ""))
+
+
+class EnvironmentTests(SynchronousTestCase):
+    """
+    Tests for L{inherit} and L{programOf}.
+    """
+
+    def test_environment(self) -> None:
+        """
+        It is set once, and taken back; what the variables had stays.
+        """
+        for path in ({}, {"PYTHONPATH": "/a:/b"}):
+            environ = dict(path)
+            for loop in ("aio", ""):
+                inherit(environ, Inherited(loop, "text"))
+            others = [path["PYTHONPATH"]] if path else []
+            self.assertEqual(environ, {VARIABLE: ",text", "PYTHONPATH": ":".join([_FOLDER, *others])})
+            inherit(environ, None)
+            self.assertEqual(environ, path)
+        untouched = {"PYTHONPATH": "::/a"}
+        inherit(untouched, None)
+        self.assertEqual(untouched, {"PYTHONPATH": "::/a"})
+
+    def test_programs(self) -> None:
+        """
+        What a command line of Python runs.
+        """
+        for line, found in (
+            ("", ("", "")),
+            ("-", ("", "")),
+            ("-i", ("", "")),
+            ("x.py -c y", ("", "x.py")),
+            ("-c code -m x", ("-c", "code")),
+            ("-Bum web -c", ("-m", "web")),
+            ("-ccode x", ("-c", "code")),
+            ("-W ignore -Xdev -X importtime x.py", ("", "x.py")),
+            ("-IBW ignore x.py", ("", "x.py")),
+            ("--check-hash-based-pycs always -m web", ("-m", "web")),
+            ("--help-all x", ("", "x")),
+            ("-m", ("-m", "")),
+        ):
+            self.assertEqual(programOf(line.split()), found, line)

@@ -1,0 +1,125 @@
+"""
+The end of a run: how many connections of the program went over SDP, and why the others went over TCP.
+
+It reads what the switch has counted (L{twisted_ib.switch.reason.outcomes}).
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypedDict
+
+from twisted_ib.switch.reason import outcomes
+from twisted_ib.tools.program import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: What connections over TCP have in common, by the kind of reason.
+_WORDS = {
+    "client": "from clients that came over TCP",
+    "connect": "without a device",
+    "explicit": "asked for TCP by name",
+    "failed": "whose SDP failed",
+    "listen": "to ports without SDP",
+    "mapped": "to IPv4 addresses in IPv6",
+    "no_device": "without a device",
+    "no_listener": "whose server offers no SDP",
+    "no_port": "to port 0",
+    "other_listener": "whose port another program has on SDP",
+    "others": "for other reasons",
+    "refused": "whose server refused SDP",
+    "remembered": "whose server has failed on SDP before",
+    "remote": "to other hosts",
+    "run_directory": "without a run directory",
+    "socket": "on sockets that the program made itself",
+    "thread": "from another thread than the device's",
+    "timeout": "whose server did not answer on SDP in time",
+    "unknown_listener": "whose server is not known",
+    "unloadable": "as SDP could not be loaded",
+}
+
+
+class Cause(TypedDict):
+    """
+    Why TCP carried so many connections: C{kind} is a word, and C{text} the same for a reader.
+    """
+
+    kind: str
+    text: str
+    connections: int
+
+
+class Summary(TypedDict):
+    """
+    What JSON has: all connections, those of each provider, and the reasons for TCP, the most frequent first.
+    """
+
+    connections: int
+    sdp: int
+    tcp: int
+    reasons: list[Cause]
+
+
+def summary(counted: Mapping[tuple[str, str, str], int]) -> Summary:
+    """
+    @param counted: How many connections have had each, as the switch counts them.
+    """
+    overTCP = [(count, kind, rule) for (provider, kind, rule), count in counted.items() if provider == "tcp"]
+    tcp = sum(count for count, _, _ in overTCP)
+    every = sum(counted.values())
+    reasons: list[Cause] = []
+    for count, kind, rule in sorted(overTCP, key=lambda each: (-each[0], *each[1:])):
+        text = f"by rule {rule}" if kind == "rule" else _WORDS.get(kind, kind)
+        reasons.append({"kind": kind, "text": text, "connections": count})
+    return {"connections": every, "sdp": every - tcp, "tcp": tcp, "reasons": reasons}
+
+
+def sentence(found: Summary) -> str:
+    """
+    @return: The same in one line.
+    """
+    every, tcp = found["connections"], found["tcp"]
+    if not every:
+        return "there were no connections"
+    text = f"{found['sdp']} of {every} connection{'' if every == 1 else 's'} went over SDP"
+    if tcp:
+        reasons = ", ".join(f"{each['connections']} {each['text']}" for each in found["reasons"])
+        text += f"; {tcp} over TCP: {reasons}"
+    return text
+
+
+def sayAtExit(program: str, isAsked: bool, isJSON: bool) -> None:
+    """
+    Have the summary written to standard error when this process ends, after all else that it does then.
+
+    @param program: What begins the line.
+    @param isAsked: Whether it is written if there were no connections, too.
+    @param isJSON: Whether it is one JSON object.
+    """
+    # The interpreter calls the first one last.
+    atexit.register(_say, program, isAsked, isJSON, os.getpid())
+
+
+def _say(program: str, isAsked: bool, isJSON: bool, pid: int) -> None:
+    found = summary(outcomes)
+    if not found["connections"] and not isAsked:
+        return
+    if isJSON:
+        import json
+
+        text = json.dumps({"pid": os.getpid(), **found})
+    else:
+        # Of a process that the program has forked.
+        worker = "" if os.getpid() == pid else f" {os.getpid()}"
+        text = f"{program}{worker}: {printable(sentence(found))}"
+    # The program may have put something else in the place of sys.stderr, or closed it.
+    if sys.__stderr__ is not None:
+        with suppress(OSError, ValueError):
+            print(text, file=sys.__stderr__, flush=True)
+
+
+__all__ = ["sayAtExit", "sentence", "summary"]
