@@ -55,7 +55,7 @@ RECORDED = {
     "switch": 81,
     "tools": 63,
     "twisted_ib": 53,
-    "verbs/c": 21,
+    "verbs/c": 20,
     "verbs/core": 7,
     "verbs/pyverbs": 37,
 }

@@ -70,7 +70,8 @@ class SourceTests(SynchronousTestCase):
             (LIBRARY, "ibv_rate_to_mult", "return ENOSYS;"),
             (LIBRARY, "ibv_cmd_create_cq", "return ENOSYS;"),
             (LIBRARY, "ibv_reg_mr_iova2", "return 0;"),
-            (LIBRARY, "ibv_port_state_str", "return 0;"),
+            (LIBRARY, "ibv_get_device_guid", "return 0;"),
+            (LIBRARY, "ibv_wr_opcode_str", 'return (long)"unknown";'),
             ("librdmacm.so.1", "rdma_create_id", "return -1;"),
             ("librdmacm.so.1", "rdma_create_event_channel", "return 0;"),
             ("libibumad.so.3", "umad_open_port", "return -ENOSYS;"),
@@ -78,6 +79,14 @@ class SourceTests(SynchronousTestCase):
         ):
             self.assertIn(answer, source([Symbol(library, "V_1", name)]), name)
         self.assertIn("char twisted_ib_stub_0[", source([Symbol(LIBRARY, "V_1", "flag", True)]))
+
+    def test_versions(self) -> None:
+        """
+        A name that has another version is no program's that is linked now.
+        """
+        made = source([Symbol(LIBRARY, "V_1", name) for name in ("ibv_old", "ibv_own")], {"ibv_own"})
+        self.assertIn("ibv_old@V_1", made)
+        self.assertIn("ibv_own@@V_1", made)
 
 
 class BuildTests(SynchronousTestCase):

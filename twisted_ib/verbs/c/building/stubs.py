@@ -24,8 +24,9 @@ STUBS = 4096
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*").fullmatch
 #: Functions that return pointers, by rdma-core's headers: they answer NULL.
 _POINTERS = re.compile(
-    r"ibv_(alloc|create|import|open|reg|get_device_list|get_device_name|get_sysfs_path|qp_to_qp_ex)\w*"
-    r"|\w+_str|verbs_open_device|_verbs_init_and_alloc_context"
+    # A GUID of 0 is none.
+    r"ibv_get_device_guid|ibv_(alloc|create|import|open|reg|get_device_list|get_device_name|get_sysfs_path|qp_to_qp_ex)\w*"
+    r"|verbs_open_device|_verbs_init_and_alloc_context"
     r"|rdma_create_event_channel|rdma_get_devices"
     r"|umad_(alloc|get_mad|get_mad_addr|attribute_name)"
 ).fullmatch
@@ -35,10 +36,11 @@ _ANSWERS = {"libibverbs.so.1": "ENOSYS", "librdmacm.so.1": "-1", "libibumad.so.3
 _DATA_BYTES = 64
 
 
-def source(stubs: Sequence[Symbol]) -> str:
+def source(stubs: Sequence[Symbol], defaults: Collection[str] = ()) -> str:
     """
     @param stubs: those of one library.
-    @return: the library in front, in C.
+    @param defaults: the names with which programs are linked: they have no other version.
+    @return: them, in C.
     """
     lines = ["#include <errno.h>"]
     for number, stub in enumerate(stubs):
@@ -47,9 +49,13 @@ def source(stubs: Sequence[Symbol]) -> str:
             lines.append(f"char {own}[{_DATA_BYTES}] __attribute__((aligned(16)));")
         else:
             answer = "0" if _POINTERS(stub.name) else _ANSWERS.get(stub.library, "-1")
+            if stub.name.endswith("_str"):
+                # Programs print it.
+                answer = '(long)"unknown"'
             # long: whole in the register, whether the program takes it as an int or as a pointer.
             lines.append(f"long {own}(void) {{ errno = ENOSYS; return {answer}; }}")
-        lines.append(f'__asm__(".symver {own}, {stub.name}@{stub.version}");')
+        at = "@@" if stub.name in defaults else "@"
+        lines.append(f'__asm__(".symver {own}, {stub.name}{at}{stub.version}");')
     return "\n".join(lines) + "\n"
 
 
