@@ -55,7 +55,7 @@ RECORDED = {
     "switch": 78,
     "tools": 63,
     "twisted_ib": 46,
-    "verbs/c": 21,
+    "verbs/c": 20,
     "verbs/core": 7,
     "verbs/pyverbs": 37,
 }

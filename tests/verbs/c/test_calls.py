@@ -15,7 +15,9 @@ from tests.support.waiting import HANG_SECONDS
 from tests.verbs.c.calls import program
 from tests.verbs.c.library import built, run
 from twisted_ib.errors import LibraryBuildError
-from twisted_ib.verbs.c.building.build import compilerCommand
+from twisted_ib.tools.run.native.elf import exported
+from twisted_ib.verbs.c.building.build import LIBRARIES, compilerCommand
+from twisted_ib.verbs.c.building.private import STUBS
 from twisted_ib.verbs.c.functions import Failure, Row
 from twisted_ib.verbs.c.verbs.declarations import DECLARATIONS
 from twisted_ib.verbs.c.verbs.table import TABLE
@@ -68,6 +70,48 @@ class ProgramTestCase(SynchronousTestCase):
         )
         self.assertEqual(made.returncode, 0, made.stderr)
         return str(path)
+
+
+class ExportTests(ProgramTestCase):
+    """
+    The names that the libraries export.
+    """
+
+    def test_names(self) -> None:
+        """
+        Those of the tables, each stub, and what the libraries share.
+        """
+        shared = {
+            ("TWISTED_IB_LOCAL", f"twisted_ib_{each}") for each in ("used", "in_python", "inside", "asleep")
+        }
+        for library in LIBRARIES:
+            rows = {(row.version, row.name) for row in library.table if row.version}
+            stubs = {(each.version, each.name) for each in STUBS if each.library == library.soname}
+            self.assertEqual(rows & stubs, set())
+            found = exported(str(built() / library.soname))
+            # Each version is a symbol, too.
+            names = {(version, name) for version, name in found if name != version}
+            self.assertEqual(names, rows | stubs | shared, library.soname)
+
+    def test_distribution(self) -> None:
+        """
+        All that the distribution's libraries export are among them.
+        """
+        found = sorted(Path("/usr/lib").glob("*-linux-gnu/libibumad.so.3"))
+        if not found:
+            raise SkipTest("rdma-core's libraries are not installed")
+        for library in LIBRARIES:
+            theirs = exported(str(found[0].with_name(library.soname)))
+            self.assertEqual(set(theirs) - set(exported(str(built() / library.soname))), set())
+
+    def test_stubs(self) -> None:
+        """
+        A stub fails by ENOSYS, or does nothing.
+        """
+        result = run(
+            self.compiled(Path(__file__).with_name("stubs.c"), "librdmacm.so.1"), TWISTED_IB_DEVICE="shm0"
+        )
+        self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))
 
 
 class LoadedTests(ProgramTestCase):

@@ -100,6 +100,14 @@ def devices() -> None:
     say("settings", [port.value.decode(), number, lid, sm, state, physical])
     say("portReleased", [library().umad_release_port(port), library().umad_release_port(port)])
     say("absent", [library().umad_get_port(b"ib0", 2, port), library().umad_open_port(b"nothing", 0)])
+    pair = create_string_buffer(48)
+    for name, call in (
+        ("pairs", lambda: library().umad_get_smi_gsi_pairs(pair, 1)),
+        ("pair", lambda: library().umad_get_smi_gsi_pair_by_ca_name(b"ib0", 1, pair, 1)),
+    ):
+        result, (smi, smiPort, gsi, gsiPort) = call(), struct.unpack("=20sI20sI", pair)
+        say(name, [result, smi.rstrip(b"\0").decode(), smiPort, gsi.rstrip(b"\0").decode(), gsiPort])
+    say("noPair", library().umad_get_smi_gsi_pair_by_ca_name(b"nothing", 1, pair, 1))
     head = c_void_p(library().umad_get_ca_device_list())
     say("sorted", [library().umad_sort_ca_device_list(byref(head), size) for size in (0, 1, 2)])
     library().umad_free_ca_device_list(head)
@@ -210,7 +218,7 @@ def abandoned(lid: int) -> None:
     poll.register(reader, select.POLLIN)
     say("foreign", len(poll.poll(300)))
     os.close(port)
-    again = library().umad_open_port(b"ib0", 1)
+    again = library().umad_open_smi_port(b"ib0", 1)
     say("again", [again == port, library().umad_close_port(again)])
 
 

@@ -16,7 +16,7 @@ from tests.support.waiting import HANG_SECONDS
 from twisted_ib.errors import LibraryBuildError
 from twisted_ib.verbs.c.building import stubs
 from twisted_ib.verbs.c.building.sharedobject import Stub
-from twisted_ib.verbs.c.building.stubs import inFront, stub
+from twisted_ib.verbs.c.building.stubs import inFront, source, stub
 from twisted_ib.verbs.c.building.symbols import Symbol
 
 LIBRARY = "libibverbs.so.1"
@@ -72,6 +72,7 @@ class AnswerTests(SynchronousTestCase):
             (LIBRARY, "ibv_rate_to_mult", ENOSYS),
             (LIBRARY, "ibv_cmd_create_cq", ENOSYS),
             (LIBRARY, "ibv_reg_mr_iova2", 0),
+            (LIBRARY, "ibv_get_device_guid", 0),
             (LIBRARY, "ibv_port_state_str", 0),
             ("librdmacm.so.1", "rdma_create_id", -1),
             ("librdmacm.so.1", "rdma_create_event_channel", 0),
@@ -80,6 +81,18 @@ class AnswerTests(SynchronousTestCase):
         ):
             self.assertEqual(stub(Symbol(library, "V_1", name)), Stub(name, "V_1", answer))
         self.assertEqual(stub(Symbol(LIBRARY, "V_1", "flag", True)), Stub("flag", "V_1", None))
+
+    def test_versions(self) -> None:
+        """
+        A name that has another version is no program's that is linked now.
+        """
+        made = source([Symbol(LIBRARY, "V_1", name) for name in ("ibv_old", "ibv_own")], {"ibv_own"})
+        self.assertIn("ibv_old@V_1", made)
+        self.assertIn("ibv_own@@V_1", made)
+        self.assertIn(f"return {ENOSYS};", made)
+        made = source([Symbol(LIBRARY, "V_1", "ibv_wr_opcode_str"), Symbol(LIBRARY, "V_1", "flag", True)])
+        self.assertIn('return (long)"unknown";', made)
+        self.assertIn("char twisted_ib_stub_1[", made)
 
 
 class BuildTests(SynchronousTestCase):

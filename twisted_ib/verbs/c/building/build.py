@@ -18,12 +18,14 @@ import attrs
 
 from twisted_ib.errors import LibraryBuildError
 from twisted_ib.verbs.c.building.cache import built, compileIn, compilerRun
+from twisted_ib.verbs.c.building.private import STUBS
 from twisted_ib.verbs.c.building.source import (
     exportedFunctions,
     handlerDeclarations,
     pointerDeclarations,
     versionScript,
 )
+from twisted_ib.verbs.c.building.stubs import source as stubSource
 from twisted_ib.verbs.c.cm import declarations as cm
 from twisted_ib.verbs.c.cm.table import TABLE as CM
 from twisted_ib.verbs.c.functions import Row
@@ -210,8 +212,12 @@ def _build(library: Library, temporary: Path, made: Path, compiler: Sequence[str
     # It says on the standard output what it writes.
     with redirect_stdout(StringIO()):
         ffi.emit_c_code(str(source))
-    script.write_text(versionScript(library.table))
-    # Not through setuptools: two files and one command.
+    stubs = [each for each in STUBS if each.library == library.soname]
+    defaults = {each.name for each in stubs} - {row.name for row in library.table}
+    nothing = temporary / f"{library.folder}_stubs.c"
+    nothing.write_text(stubSource(stubs, defaults))
+    script.write_text(versionScript(library.table, (each.version for each in stubs)))
+    # Not through setuptools: three files and one command.
     command = [
         *compiler,
         # With exceptions: a call that sleeps is left by pthread_cancel(3), and by siglongjmp(3).
@@ -220,7 +226,7 @@ def _build(library: Library, temporary: Path, made: Path, compiler: Sequence[str
         "-DPyImport_ImportModule=twisted_ib_import",
         f'-DTWISTED_IB_SONAME="{library.soname}"',
         f"-I{sysconfig.get_path('include')}",
-        *(str(source), str(_INTERPRETER)),
+        *(str(source), str(_INTERPRETER), str(nothing)),
         *("-o", str(made / library.soname)),
         f"-Wl,-soname,{library.soname}",
         f"-Wl,--version-script={script}",

@@ -4,7 +4,7 @@ The C code and the linker's version script of a table of functions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from twisted_ib.verbs.c.functions import AGAIN, Failure, Row
@@ -102,8 +102,9 @@ def exportedFunctions(table: Sequence[Row]) -> str:
     return "".join(functions)
 
 
-def versionScript(table: Sequence[Row]) -> str:
+def versionScript(table: Sequence[Row], versions: Iterable[str] = ()) -> str:
     """
+    @param versions: of stubs, which name theirs themselves.
     @return: the version script for the linker: functions, what the libraries share, nothing else.
     """
     exported = sorted((row for row in table if row.version), key=lambda row: row.version)
@@ -111,6 +112,8 @@ def versionScript(table: Sequence[Row]) -> str:
         f"{name} {{ global: {' '.join(f'{row.name};' for row in rows)} }};\n"
         for name, rows in groupby(exported, key=lambda row: row.version)
     ]
+    empty = sorted(set(versions) - {row.version for row in exported})
+    nodes += [f"{name} {{ }};\n" for name in empty]
     return "".join(nodes) + f"TWISTED_IB_LOCAL {{ global: {_SHARED} local: *; }};\n"
 
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from errno import ENOSYS
 from pathlib import Path
 
 from twisted_ib.errors import LibraryBuildError
 from twisted_ib.verbs.c.building.cache import built
-from twisted_ib.verbs.c.building.sharedobject import MACHINES, Stub, sharedObject
+from twisted_ib.verbs.c.building.sharedobject import DATA_BYTES, MACHINES, Stub, sharedObject
 from twisted_ib.verbs.c.building.symbols import Symbol
 
 #: Stubs of a program.  Debian's perftest needs the most, about 90, for the providers that it is linked with.
@@ -27,8 +27,10 @@ STUBS = 4096
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*").fullmatch
 #: Functions that return pointers, by rdma-core's headers: they answer NULL.
 _POINTERS = re.compile(
-    r"ibv_(alloc|create|import|open|reg|get_device_list|get_device_name|get_sysfs_path|qp_to_qp_ex)\w*"
-    r"|\w+_str|verbs_open_device|_verbs_init_and_alloc_context"
+    # A GUID of 0 is none.
+    r"ibv_get_device_guid|\w+_str"
+    r"|ibv_(alloc|create|import|open|reg|get_device_list|get_device_name|get_sysfs_path|qp_to_qp_ex)\w*"
+    r"|verbs_open_device|_verbs_init_and_alloc_context"
     r"|rdma_create_event_channel|rdma_get_devices"
     r"|umad_(alloc|get_mad|get_mad_addr|attribute_name)"
 ).fullmatch
@@ -42,6 +44,26 @@ def stub(symbol: Symbol) -> Stub:
     """
     answer = 0 if _POINTERS(symbol.name) else _ANSWERS.get(symbol.library, -1)
     return Stub(symbol.name, symbol.version, None if symbol.isData else answer)
+
+
+def source(symbols: Sequence[Symbol], defaults: Collection[str] = ()) -> str:
+    """
+    @param symbols: functions of one library.
+    @param defaults: the names with which programs are linked: they have no other version.
+    @return: stubs of them, in C, for a library that is compiled.
+    """
+    lines = ["#include <errno.h>"]
+    for number, symbol in enumerate(symbols):
+        # Programs print what these return.
+        answer = '(long)"unknown"' if symbol.name.endswith("_str") else stub(symbol).answer
+        own, at = f"twisted_ib_stub_{number}", "@@" if symbol.name in defaults else "@"
+        if answer is None:
+            lines.append(f"char {own}[{DATA_BYTES}] __attribute__((aligned(16)));")
+        else:
+            # long: whole in the register, whether the program takes it as an int or as a pointer.
+            lines.append(f"long {own}(void) {{ errno = ENOSYS; return {answer}; }}")
+        lines.append(f'__asm__(".symver {own}, {symbol.name}{at}{symbol.version}");')
+    return "\n".join(lines) + "\n"
 
 
 def inFront(folder: Path, missing: Collection[Symbol], versions: Mapping[str, Collection[str]]) -> Path:
@@ -85,4 +107,4 @@ def _check(missing: Collection[Symbol], versions: Mapping[str, Collection[str]],
             raise LibraryBuildError(f"the program imports {word!r}, which is no name")
 
 
-__all__ = ["STUBS", "inFront", "stub"]
+__all__ = ["STUBS", "inFront", "source", "stub"]

@@ -16,6 +16,14 @@ SOURCE = """
 #include <sys/inotify.h>
 #include <infiniband/umad.h>
 
+/* struct umad_ca_pair of rdma-core 56. */
+struct twisted_ib_ca_pair {
+    char smi_name[20];
+    uint32_t smi_preferred_port;
+    char gsi_name[20];
+    uint32_t gsi_preferred_port;
+};
+
 static int twisted_ib_umad_wait(int fd, int timeout_ms)
 {
     struct pollfd readable = { fd, POLLIN, 0 };
@@ -51,6 +59,9 @@ typedef struct umad_ca {
     uint64_t node_guid; uint64_t system_guid; struct umad_port *ports[10]; ...;
 } umad_ca_t;
 struct umad_device_node { struct umad_device_node *next; const char *ca_name; };
+struct twisted_ib_ca_pair {
+    char smi_name[20]; uint32_t smi_preferred_port; char gsi_name[20]; uint32_t gsi_preferred_port;
+};
 struct umad_reg_attr {
     uint8_t mgmt_class; uint8_t mgmt_class_version; uint32_t flags; uint64_t method_mask[2]; uint32_t oui;
     uint8_t rmpp_version; ...;

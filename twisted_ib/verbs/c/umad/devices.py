@@ -124,6 +124,36 @@ def umad_get_cas_names(cas: CData, max: int) -> int:
     return len(names)
 
 
+def _fillPair(target: CData, name: str) -> None:
+    # One port sends the datagrams of both kinds of management.
+    for field in ("smi", "gsi"):
+        setattr(target, f"{field}_name", name.encode())
+        setattr(target, f"{field}_preferred_port", PORT)
+
+
+@handler
+def umad_get_smi_gsi_pairs(cas: CData, max: int) -> int:
+    """
+    The channel adapters by which each port is managed.
+    """
+    given(cas)
+    names = [name for name in _names() if len(name) < _NAME_BYTES][:max]
+    pairs = ffi.cast("struct twisted_ib_ca_pair *", cas)
+    for index, name in enumerate(names):
+        _fillPair(pairs[index], name)
+    return len(names)
+
+
+@handler
+def umad_get_smi_gsi_pair_by_ca_name(devname: CData, portnum: int, ca_pair: CData, enforce_smi: int) -> int:
+    """
+    The channel adapters by which a port is managed.
+    """
+    given(ca_pair)
+    _fillPair(ffi.cast("struct twisted_ib_ca_pair *", ca_pair), portOf(textOf(devname), portnum).name)
+    return 0
+
+
 @handler
 def umad_get_ca_portguids(ca_name: CData, portguids: CData, max: int) -> int:
     """

@@ -87,6 +87,14 @@ def umad_open_port(ca_name: CData, portnum: int) -> int:
     return fd
 
 
+@handler
+def umad_open_smi_port(ca_name: CData, portnum: int) -> int:
+    """
+    Open a port for the datagrams of subnet management: each takes them.
+    """
+    return umad_open_port(ca_name, portnum)
+
+
 def _close(portid: int) -> None:
     port, own = _ports.pop(portid)
     port.close()

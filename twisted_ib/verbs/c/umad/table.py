@@ -1,20 +1,25 @@
 """
-The functions of libibumad.  Source: rdma-core 44, C{libibumad/libibumad.map}, C{umad.h} and C{umad_str.h}.
+The functions of libibumad.  Source: rdma-core 44 and 56, C{libibumad/libibumad.map}, C{umad.h} and
+C{umad_str.h}.
 """
 
 from __future__ import annotations
 
 from twisted_ib.verbs.c.functions import Failure, Row
 
-_VERSION = "IBUMAD_1.0"
 _WAIT = "int waited = twisted_ib_umad_wait(portid, timeout_ms); if (waited < 0) return waited;"
 _WAIT_OR_LOOK = f"""if (!umad || !length) {{ errno = EINVAL; return -EINVAL; }}
     if (timeout_ms) {{ {_WAIT} }}"""
 
 
-def _row(prototype: str, failure: Failure = Failure.NEGATIVE_ERRNO, before: str = "") -> Row:
+def _row(
+    prototype: str,
+    failure: Failure = Failure.NEGATIVE_ERRNO,
+    before: str = "",
+    version: str = "IBUMAD_1.0",
+) -> Row:
     name = prototype.split("(")[0].split()[-1].strip("*")
-    return Row(name, _VERSION, prototype, failure, before)
+    return Row(name, version, prototype, failure, before)
 
 
 _DEVICES = (
@@ -45,10 +50,18 @@ _DEVICES = (
         "int umad_sort_ca_device_list(struct umad_device_node **head, size_t size)",
         Failure.ERRNO,
     ),
+    # Of umad.h of rdma-core 56, which has struct umad_ca_pair.
+    _row("int umad_get_smi_gsi_pairs(void *cas, size_t max)", Failure.ZERO, version="IBUMAD_1.4"),
+    _row(
+        "int umad_get_smi_gsi_pair_by_ca_name(const char *devname, uint8_t portnum, void *ca_pair, "
+        "unsigned enforce_smi)",
+        version="IBUMAD_1.4",
+    ),
 )
 
 _PORTS = (
     _row("int umad_open_port(const char *ca_name, int portnum)"),
+    _row("int umad_open_smi_port(const char *ca_name, int portnum)", version="IBUMAD_1.3"),
     _row("int umad_close_port(int portid)"),
     _row("int umad_get_fd(int portid)"),
     _row(
