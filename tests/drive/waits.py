@@ -1,0 +1,265 @@
+"""
+What a thread that waits may rely on, whatever it waits in: tests to mix into a
+L{SynchronousTestCase<twisted.trial.unittest.SynchronousTestCase>}.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from subprocess import Popen
+from typing import Any, Protocol
+
+from tests.support.commands import PATH, running, stop
+from tests.support.waiting import HANG_SECONDS, waitUntil
+
+#: A timer's seconds, soon; a program that is stopped for longer.
+SOON, STOPPED = 0.02, 0.2
+
+
+class Waits(Protocol):
+    """
+    An engine, as these tests see it.  Only L{wait} is called by the thread that waits.
+
+    @cvar program: What makes C{wait} and C{timer}, the same, in another process.
+    """
+
+    program: str
+
+    def wait(self, ready: Callable[[], object], seconds: float) -> bool:
+        """
+        Wait until a condition holds.
+        """
+
+    def isAsleep(self) -> bool:
+        """
+        @return: Whether a thread sleeps.
+        """
+
+    def timer(self, seconds: float, call: Callable[[], object]) -> None:
+        """
+        Start a timer of a device, without driving it.
+        """
+
+    def change(self, call: Callable[[], object]) -> None:
+        """
+        Do something that waiting threads are told of.
+        """
+
+    def drop(self, close: Callable[[], None]) -> None:
+        """
+        Leave behind what has to be closed, as the collector of garbage does.
+        """
+
+
+class WaitingContract:
+    """
+    The tests.
+
+    @ivar waits: The engine; C{setUp} makes it.
+    """
+
+    waits: Waits
+
+    def asleep(self: Any, ready: Callable[[], object]) -> Callable[[], object]:
+        """
+        Have another thread wait, and sleep.
+
+        @return: What waits for its end, well before its own deadline, and returns what came of it.
+        """
+        found: list[bool] = []
+        thread = threading.Thread(
+            target=lambda: found.append(self.waits.wait(ready, HANG_SECONDS)), daemon=True
+        )
+        thread.start()
+        waitUntil(lambda: self.waits.isAsleep() or not thread.is_alive())
+
+        def ended() -> object:
+            thread.join(HANG_SECONDS / 2)
+            return found
+
+        return ended
+
+    def test_timer(self: Any) -> None:
+        """
+        A timer runs in the thread that waits, and may be what it waits for; a wait in vain ends in time.
+        """
+        called: list[int] = []
+        self.waits.timer(SOON, lambda: called.append(1))
+        self.assertTrue(self.waits.wait(lambda: called, HANG_SECONDS))
+        began = time.monotonic()
+        self.assertFalse(self.waits.wait(lambda: False, SOON))
+        self.assertGreaterEqual(time.monotonic() - began, SOON)
+
+    def test_earlierTimer(self: Any) -> None:
+        """
+        Another thread starts a timer, as that of a retransmission, which is due before all that the sleeper
+        knows of, and does nothing more: it is in time.  So it is if the sleeper knows of one already.
+        """
+        for later in None, 2 * HANG_SECONDS:
+            called: list[int] = []
+            if later is not None:
+                self.waits.timer(later, lambda: None)
+            ended = self.asleep(lambda called=called: called)
+            self.waits.timer(SOON, lambda called=called: called.append(1))
+            self.assertEqual(ended(), [True])
+
+    def test_told(self: Any) -> None:
+        """
+        What another thread changes ends the wait.
+        """
+        done: list[int] = []
+        ended = self.asleep(lambda: done)
+        self.waits.change(lambda: done.append(1))
+        self.assertEqual(ended(), [True])
+
+    def test_ownCondition(self: Any) -> None:
+        """
+        What the condition itself causes is not slept over.
+        """
+        done: list[int] = []
+
+        def ready() -> bool:
+            # Each time it is asked, so also the last time before a sleep.
+            self.waits.timer(0, lambda: done.append(1))
+            return len(done) > 2
+
+        began = time.monotonic()
+        self.assertTrue(self.waits.wait(ready, HANG_SECONDS))
+        self.assertLess(time.monotonic() - began, HANG_SECONDS / 2)
+
+    def test_garbage(self: Any) -> None:
+        """
+        What is dropped while the only thread that drives sleeps is closed.
+        """
+        done: list[int] = []
+        ended = self.asleep(lambda: done)
+        closed = threading.Event()
+        self.waits.drop(closed.set)
+        self.assertTrue(closed.wait(HANG_SECONDS / 2))
+        self.waits.change(lambda: done.append(1))
+        self.assertEqual(ended(), [True])
+
+    def test_signal(self: Any) -> None:
+        """
+        A signal's handler waits within the sleep of its thread, and takes time that another thread uses to
+        fulfil the outer wait.
+        """
+        inner: list[bool] = []
+        outer: list[int] = []
+        called: list[int] = []
+
+        def handler(*_: object) -> None:
+            self.waits.timer(SOON, lambda: called.append(1))
+            inner.append(self.waits.wait(lambda: called, HANG_SECONDS))
+
+        before = signal.signal(signal.SIGUSR1, handler)
+        self.addCleanup(signal.signal, signal.SIGUSR1, before)
+
+        def beside() -> None:
+            waitUntil(self.waits.isAsleep)
+            os.kill(os.getpid(), signal.SIGUSR1)
+            waitUntil(lambda: called)
+            self.waits.change(lambda: outer.append(1))
+
+        thread = threading.Thread(target=beside)
+        thread.start()
+        self.addCleanup(thread.join)
+        began = time.monotonic()
+        self.assertTrue(self.waits.wait(lambda: outer, HANG_SECONDS))
+        self.assertLess(time.monotonic() - began, HANG_SECONDS / 2)
+        self.assertEqual(inner, [True])
+
+    def test_noDescriptor(self: Any) -> None:
+        """
+        A wait that gets no descriptor says so, or needs none; other threads, and the next wait, are as
+        before.
+        """
+
+        def full(*_: object) -> None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        done: list[int] = []
+        ended = self.asleep(lambda: done)
+        patches = [self.patch(os, name, full) for name in ("pipe", "eventfd")]
+        try:
+            self.assertFalse(self.waits.wait(lambda: False, SOON))
+        except OSError as error:
+            self.assertEqual(error.errno, errno.EMFILE)
+        for patch in patches:
+            patch.restore()
+        self.waits.timer(SOON, lambda: done.append(1))
+        self.assertEqual(ended(), [True])
+        self.assertFalse(self.waits.wait(lambda: False, 0))
+
+    def begun(self: Any, program: str) -> Popen[str]:
+        """
+        @return: A process of the engine's that has said that it begins.
+        """
+        process: Popen[str] = running(self, "-c", f"{PATH}\n{self.waits.program}\n{program}")
+        assert process.stdout is not None
+        self.assertEqual(process.stdout.readline(), "begins\n")
+        return process
+
+    def test_stopped(self: Any) -> None:
+        """
+        A process that is stopped while it waits, beyond its timer, goes on where it was.
+        """
+        process = self.begun(
+            "called = []\n"
+            f"timer({STOPPED / 2}, lambda: called.append(1))\n"
+            "print('begins', flush=True)\n"
+            f"print(wait(lambda: called, {HANG_SECONDS}), wait(lambda: False, {SOON}))\n"
+        )
+        stop(process.pid)
+        # Its timer is over then.
+        time.sleep(STOPPED)
+        process.send_signal(signal.SIGCONT)
+        self.assertEqual(process.communicate(timeout=HANG_SECONDS / 2)[0], "True False\n")
+
+    def test_daemon(self: Any) -> None:
+        """
+        A process ends while daemon threads of it wait.
+        """
+        process = self.begun(
+            "import threading\n"
+            "asked = threading.Event()\n"
+            "for _ in range(3):\n"
+            "    threading.Thread(target=wait, args=(asked.set, 1e6), daemon=True).start()\n"
+            "asked.wait()\n"
+            "print('begins', flush=True)\n"
+        )
+        self.assertEqual(process.wait(HANG_SECONDS / 2), 0)
+
+    def test_forkBeside(self: Any) -> None:
+        """
+        A process forks while a thread of it waits: the child has no part in that, and waits for itself.
+        """
+        process = self.begun(
+            "import os, threading\n"
+            "asked, done = threading.Event(), []\n"
+            "def ready():\n"
+            "    asked.set()\n"
+            "    return done\n"
+            f"thread = threading.Thread(target=wait, args=(ready, {HANG_SECONDS}))\n"
+            "thread.start()\n"
+            "asked.wait()\n"
+            "print('begins', flush=True)\n"
+            "child = os.fork()\n"
+            "if not child:\n"
+            "    begin()\n"
+            "    timer(0, lambda: done.append(1))\n"
+            f"    os._exit(wait(lambda: done, {HANG_SECONDS}))\n"
+            "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+            "timer(0, lambda: done.append(1))\n"
+            "thread.join()\n"
+        )
+        self.assertEqual(process.communicate(timeout=HANG_SECONDS / 2)[0], "1\n")
+        self.assertEqual(process.returncode, 0)
+
+
+__all__ = ["WaitingContract", "Waits"]
