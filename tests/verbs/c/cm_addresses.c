@@ -1,6 +1,6 @@
 /*
- * What librdmacm says of addresses: rdma_getaddrinfo with a family in the hints, and the port of an identifier that
- * is bound to any.  One line for each check that fails.
+ * What librdmacm says of addresses: rdma_getaddrinfo with a family in the hints, the port of an identifier that is
+ * bound to any, and its device.  One line for each check that fails.
  */
 #include <stdio.h>
 #include <string.h>
@@ -31,6 +31,24 @@ static void resolved(const char *node, int flags, int family)
     rdma_freeaddrinfo(found);
 }
 
+/* As on Linux, an address of the loopback names no device; resolving the peer's address does. */
+static void devices(struct rdma_event_channel *channel, struct sockaddr_in *here)
+{
+    struct rdma_cm_event *event;
+    struct rdma_cm_id *id = NULL;
+
+    wanted("rdma_create_id", rdma_create_id(channel, &id, NULL, RDMA_PS_TCP), 0);
+    wanted("rdma_bind_addr", rdma_bind_addr(id, (struct sockaddr *)here), 0);
+    wanted("a device when bound", id->verbs != NULL, 0);
+    here->sin_port = htons(7471);
+    wanted("rdma_resolve_addr", rdma_resolve_addr(id, NULL, (struct sockaddr *)here, 2000), 0);
+    wanted("rdma_get_cm_event", rdma_get_cm_event(channel, &event), 0);
+    wanted("its kind", event->event, RDMA_CM_EVENT_ADDR_RESOLVED);
+    wanted("a device when resolved", id->verbs != NULL && id->pd != NULL, 1);
+    rdma_ack_cm_event(event);
+    wanted("rdma_destroy_id", rdma_destroy_id(id), 0);
+}
+
 int main(void)
 {
     int families[] = {AF_INET, AF_INET6};
@@ -54,9 +72,12 @@ int main(void)
     port = ntohs(rdma_get_src_port(id));
     wanted("a port", port != 0, 1);
     wanted("sin_port", ntohs(((struct sockaddr_in *)rdma_get_local_addr(id))->sin_port), port);
+    wanted("a device before listening", id->verbs != NULL, 0);
     wanted("rdma_listen", rdma_listen(id, 0), 0);
+    wanted("a device when listening", id->verbs != NULL, 1);
     wanted("the same port", ntohs(rdma_get_src_port(id)), port);
     wanted("rdma_destroy_id", rdma_destroy_id(id), 0);
+    devices(channel, &here);
     rdma_destroy_event_channel(channel);
     return failures != 0;
 }

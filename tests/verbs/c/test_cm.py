@@ -86,7 +86,8 @@ class AddressTests(ProgramTestCase):
 
     def test_addresses(self) -> None:
         """
-        The family of the hints counts without RAI_FAMILY; a bound identifier has its port.
+        The family of the hints counts without RAI_FAMILY; a bound identifier has its port, and by a
+        loopback address no device yet.
         """
         result = run(self.compiled(ADDRESSES, "librdmacm.so.1"), TWISTED_IB_DEVICE="shm0")
         self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))

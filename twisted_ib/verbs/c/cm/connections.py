@@ -57,6 +57,7 @@ def rdma_listen(id: CData, backlog: int) -> int:
     endpoint = endpointOf(id)
     endpoint.cmid.listen(max(backlog, 0))
     endpoint.showAddresses()
+    endpoint.showDevice()
     return 0
 
 

@@ -30,8 +30,9 @@ def bind(endpoint: Endpoint, source: sockaddr.SocketAddress) -> None:
     endpoint.cmid.bind_addr(info)
     endpoint.isIB = source.family == sockaddr.AF_IB
     endpoint.showAddresses()
-    # rdma_bind_addr(3): the device is known unless the address is a wildcard.
-    if not source.address.isAny:
+    # rdma_bind_addr(3): the device is known unless the address is a wildcard.  On Linux a loopback address
+    # names none either (cma.c, cma_any_addr), and libfabric looks for that.
+    if not (source.address.isAny or source.address.isLoopback):
         endpoint.showDevice()
 
 

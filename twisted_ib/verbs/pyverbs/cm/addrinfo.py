@@ -77,6 +77,13 @@ class Address:
         return self.host in ("0.0.0.0", "::")
 
     @property
+    def isLoopback(self) -> bool:
+        """
+        Whether it is one of the host for itself.
+        """
+        return ip_address(self.host.partition("%")[0]).is_loopback
+
+    @property
     def isMulticast(self) -> bool:
         """
         Whether it is a multicast group.
