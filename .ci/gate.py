@@ -160,6 +160,7 @@ def gate(run: Run) -> None:
     tools(run, tested)
     compared(run, tested)
     otherPythons(run, wheel)
+    parts.action(run)
     for part in (parts.opensm, parts.ipoib, parts.cprograms, parts.interop):
         part(run, tested, sample=True)
 

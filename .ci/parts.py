@@ -107,6 +107,21 @@ def cprograms(run: Run, tested: Path, sample: bool = False) -> None:
     _trial(run, "C programs", 1800, tested, names, {"TWISTED_IB_CPROGRAMS": "1"})
 
 
+def action(run: Run) -> None:
+    """
+    The action for jobs elsewhere, as the script that it is: a program of verbs runs after it.
+    """
+    folder = run.folder / "action-environment"
+    program = 'PATH="$(cat "$GITHUB_PATH"):$PATH" ib-run ibv_devinfo'
+    script = f"unset PYTHON; .github/actions/setup-rdma/setup.sh && {program}"
+    variables = {
+        "FOLDER": str(folder),
+        "GITHUB_PATH": str(run.folder / "action-path"),
+        "XDG_CACHE_HOME": str(run.folder / "cache"),
+    }
+    run.check("action: setup-rdma", 600, shell(script), run.copy("action"), variables, attempts=2)
+
+
 def interop(run: Run, tested: Path, sample: bool = False) -> None:
     """
     Real Linux kernels as peers: guests in QEMU, of packages that come from Debian's archive and are not

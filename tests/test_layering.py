@@ -94,6 +94,7 @@ BREAKS = (
     ("skins", "verbs/core/hub", "import twisted_ib.verbs.pyverbs.enums.device"),
     ("subnet", "subnet/sma/request", "import twisted_ib.subnet.sm.model"),
     ("wire", "hca/wire/headers", "import twisted_ib.hca.wire.packet"),
+    ("drive", "drive/process", "import twisted_ib.configuration.file"),
     ("pure", "sdp/protocol/machine", "import socket"),
     ("sm", "subnet/sm/sweep", "import twisted_ib.subnet.network.graph"),
     ("hca-without-twisted", "hca/host/libc", "import twisted.internet.defer"),

@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: All of the checkout.
 FOLDERS = (
     ".ci",
+    ".github",
     "benchmarks",
     "docs",
     "examples",
@@ -124,6 +125,7 @@ class PackagingTests(SynchronousTestCase):
         self.modules = {str(path.relative_to(ROOT)) for path in (ROOT / "twisted_ib").rglob("*.py")} | {
             PLUGIN,
             "twisted_ib/verbs/c/building/interpreter.c",
+            "twisted_ib/verbs/c/building/view.c",
             "twisted_ib/py.typed",
         }
 

@@ -24,6 +24,8 @@ _NO_BYTE_CODE = "PYTHONDONTWRITEBYTECODE"
 REACTOR = {
     "twisted_ib",
     "twisted_ib.compilation",
+    "twisted_ib.drive",
+    "twisted_ib.drive.process",
     "twisted_ib.errors",
     "twisted_ib.hca",
     "twisted_ib.hca.base",

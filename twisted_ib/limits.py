@@ -19,6 +19,9 @@ REGION_BYTES = 1 << 40
 #: Memory is taken by those that wait in it.
 COMPLETION_QUEUE_DEPTH = 1 << 22
 
+#: Modules that follow the forks, or the end, of a process.
+PROCESS_HANDLERS = 32
+
 # -- rings and records
 
 #: One direction's ring, a power of two.  Far larger than the CPU's own caches: overwriting what another CPU
@@ -529,7 +532,15 @@ IPOIB_LEAVE_SECONDS = 2.0
 #: Packets read from a TUN in one turn of the reactor.
 TUN_PACKETS_PER_TURN = 64
 
+# -- ib-run
+
+#: Hosts of one command.
+RUN_HOSTS = 64
+
 # -- C libraries
+
+#: Folders with a program's view of devices that are kept; beyond it the one that was used longest ago goes.
+DEVICE_VIEWS = 64
 
 #: Different reasons why devices cannot be opened that those of one process say.
 SAID_REASONS = 16

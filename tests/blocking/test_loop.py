@@ -4,7 +4,6 @@ Tests for L{twisted_ib.blocking.loop}: who drives it.
 
 from __future__ import annotations
 
-import atexit
 import errno
 import os
 import signal
@@ -357,12 +356,9 @@ class LoopTests(BlockingTestCase):
         After the end of the process no daemon thread takes the lock: the interpreter ends it, and the lock
         would be its own for good.
         """
-        registered: list[Any] = []
-        self.patch(atexit, "register", lambda *call: registered.append(call))
         self.patch(module, "_loop", None)
         lock = module.theLoop().lock
-        ((end, *arguments),) = registered
-        end(*arguments)
+        module._end()
         self.assertFalse(self.inThread(lock.acquire, False).result(HANG_SECONDS))
         lock.release()
         self.assertTrue(self.inThread(lock.acquire, False).result(HANG_SECONDS))

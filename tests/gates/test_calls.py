@@ -7,20 +7,23 @@ structures.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections import Counter
 from importlib import import_module
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from twisted.trial.unittest import SkipTest
 
 from tests.gates.falling import mayOnlyFall
 from tests.support.calls import PACKAGE, called
+from tests.support.waiting import waitUntil
 from tests.verbs.pyverbs.pair import End, VerbsTestCase
 from twisted_ib.verbs.c.verbs.declarations import DECLARATIONS
 from twisted_ib.verbs.core import hub as hubs
+from twisted_ib.verbs.pyverbs import CQ, QP, SGE, CompChannel, QPCap, QPInitAttr, RecvWR, SendWR, enums
 
 #: A message's bytes.
 DATA = bytes(64)
@@ -55,7 +58,8 @@ def _declared() -> ModuleType:
     ffi = Declared()
     ffi.cdef(re.sub(r",? \.\.\.;?", "", DECLARATIONS.replace("\n    ...;", "")).replace("[...]", "[64]"))
     module = ModuleType(_MODULE)
-    module.__dict__.update(ffi=ffi, lib=None)
+    sleep = ffi.new("struct twisted_ib_sleep *")
+    module.__dict__.update(ffi=ffi, lib=SimpleNamespace(twisted_ib_own_sleep=lambda: sleep))
     return module
 
 
@@ -76,6 +80,8 @@ class CallTests(VerbsTestCase):
     #: Of a signalled request, of a receive; of polling for two completions that are there, for two that come
     #: with the peer's answers, and for none.
     recorded = {"post_send": 17, "post_recv": 9, "poll_cq, arriving": 22, "poll_cq": 5, "poll_cq, none": 10}
+    #: Of taking an event that is there.
+    events = 28
 
     def setUp(self) -> None:
         """
@@ -148,6 +154,62 @@ class CallTests(VerbsTestCase):
             self.assertEqual([each.status for each in completions], [0, 0])
         mayOnlyFall(self, found, self.recorded)
 
+    def test_events(self) -> None:
+        """
+        The functions that taking an event runs, with one drive and one question for the descriptor's flags.
+        """
+        one, two = End(self), End(self)
+        channel = CompChannel(two.ctx)
+        two.cq = CQ(two.ctx, 8, None, channel, 0)
+        cap = QPCap(8, 8, 1, 1, 0)
+        two.qp = QP(two.pd, QPInitAttr(enums.IBV_QPT_RC, None, two.cq, two.cq, None, cap, 0))
+        one.connect(two)
+        structure = self.structure("ibv_comp_channel", channel)
+        self.structure("ibv_cq", two.cq)
+        taken, context = self.ffi.new("struct ibv_cq **"), self.ffi.new("void **")
+        flags: list[int] = []
+        waiting = import_module("twisted_ib.verbs.c.waiting")
+        isNonBlocking = waiting.isNonBlocking
+
+        def asked(fd: int) -> bool:
+            flags.append(fd)
+            return bool(isNonBlocking(fd))
+
+        self.patch(waiting, "isNonBlocking", asked)
+        os.set_blocking(channel.event_fd, True)
+
+        def turn() -> None:
+            with hubs.hub:
+                hubs.hub.drive()
+
+        def event(isThere: bool) -> int:
+            """
+            @return: The functions of the call.
+            """
+            two.qp.post_recv(RecvWR(1, 1, [SGE(two.mr.buf, len(DATA), two.mr.lkey)]))
+            two.cq.req_notify(False)
+            one.qp.post_send(SendWR(1, num_sge=1, sg=[SGE(one.mr.buf, len(DATA), one.mr.lkey)]))
+            if isThere:
+                waitUntil(lambda: bool(channel._notices.waiting), turn)
+            before = hubs.hub.drives
+            results: list[int] = []
+            call = self.calls["ibv_get_cq_event"]
+            ran: Counter[str] = called(lambda: results.append(call(structure, taken, context)), PACKAGE)
+            self.assertEqual((results, hubs.hub.drives - before), ([0], 1))
+            two.cq.ack_events(1)
+            self.wait(two.cq)
+            return ran.total()
+
+        # The first message finds the path, and looks at descriptors and timers come now and then.
+        event(True)
+        for name in ("_ATTENTION", "_BUSY_ATTENTION"):
+            self.patch(hubs, name, float("inf"))
+        flags.clear()
+        mayOnlyFall(self, {"ibv_get_cq_event": event(True)}, {"ibv_get_cq_event": self.events})
+        # One that comes with the peer's message.
+        event(False)
+        self.assertEqual(flags, [channel.event_fd] * 2)
+
 
 class LoopbackCallTests(CallTests):
     """
@@ -156,3 +218,4 @@ class LoopbackCallTests(CallTests):
 
     device = "lo0"
     recorded = {"post_send": 18, "post_recv": 9, "poll_cq, arriving": 24, "poll_cq": 5, "poll_cq, none": 12}
+    events = 30

@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 from tests.test_layering import ROOT, TreeTestCase, circles, folderEdges, nameOf, sources
+from twisted_ib.drive.process import LAYERS
 
 #: Lines of C{hca} in a hundred of the package's, at most.
 MOST_PERCENT = 38
@@ -109,6 +110,19 @@ def floors(root: Path) -> tuple[str, ...]:
     return max(map(longest, below), key=len)
 
 
+def hooked(root: Path) -> list[str]:
+    """
+    @return: Modules that the interpreter calls at forks or at the end by themselves, not by the one that has
+        an order for all.
+    """
+    return [
+        str(path.relative_to(root))
+        for path in sources(root)
+        if re.search(r"\b(register_at_fork|atexit)\b", path.read_text())
+        and path != root / "twisted_ib/drive/process.py"
+    ]
+
+
 class HouseTests(TreeTestCase):
     """
     The tree, and copies of it.
@@ -134,6 +148,30 @@ class HouseTests(TreeTestCase):
         (root / "twisted_ib/hca/more").mkdir()
         (root / "twisted_ib/hca/more/one.py").write_text("import twisted_ib.hca.device.device\n")
         self.assertEqual(floors(root), ("more", *way))
+
+    def test_oneLife(self) -> None:
+        """
+        One module follows the process's forks and its end; another that does is found.
+        """
+        self.assertEqual(hooked(ROOT), [])
+        root = self.copied()
+        (root / "twisted_ib/sdp/more.py").write_text("from atexit import register\n")
+        (root / "twisted_ib/sdp/other.py").write_text("import os\n\nos.register_at_fork(before=print)\n")
+        self.assertEqual(hooked(root), ["twisted_ib/sdp/more.py", "twisted_ib/sdp/other.py"])
+
+    def test_lifeByLayer(self) -> None:
+        """
+        The order in which modules follow the process's forks and its end is that of the layers, but for what
+        only reports.
+        """
+        contracts = ConfigParser()
+        contracts.read(ROOT / "setup.cfg")
+        order: list[str] = []
+        for package, above in (("hca", "hca."), ("packages", "")):
+            layers = contracts[f"importlinter:contract:{package}"]["layers"]
+            order += [f"twisted_ib.{above}{each}" for each in reversed(re.findall(r"\w+", layers))]
+        self.assertEqual(LAYERS[0], "twisted_ib.tools")
+        self.assertEqual(list(LAYERS[1:]), [each for each in order if each in LAYERS[1:]])
 
     def test_named(self) -> None:
         """

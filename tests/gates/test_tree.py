@@ -73,7 +73,6 @@ IGNORES = {
     "tools/compare": 1,
     "tools/perf": 4,
     "tools/ping": 1,
-    "tools/run": 1,
 }
 
 #: Where traits are defined, and whose they are.

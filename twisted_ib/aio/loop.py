@@ -12,7 +12,7 @@ import socket
 from asyncio import sslproto
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 # Much to import, and therefore not when the first connection is made: the event loop would stand still.
 from twisted_ib import limits
@@ -118,6 +118,8 @@ else:
 
 #: Whether the connect of this context avoids the switch.
 _direct: ContextVar[bool] = ContextVar("direct", default=False)
+#: The loops that are not closed yet.
+openLoops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
 
 class EventLoop(_SelectorEventLoop):
@@ -134,6 +136,7 @@ class EventLoop(_SelectorEventLoop):
         @param selector: As of C{asyncio.SelectorEventLoop}.
         """
         super().__init__(selector)
+        openLoops.add(self)
         # The decisions about connections over TCP, until their transports are made.
         self._reasons: WeakKeyDictionary[socket.socket, Reason | None] = WeakKeyDictionary()
         # The decisions about servers that are asyncio's own.
@@ -311,7 +314,8 @@ class EventLoop(_SelectorEventLoop):
             why = self._reasons.pop(sock, None)
         else:
             why = server.whyOf(sock) if isinstance(server, Server) else self._servers.get(server)
-        if sock.family in INTERNET:
+        # A blocking socket that SDP carries was counted.
+        if sock.family in INTERNET and getattr(sock, "sdp", None) is None:
             carried("tcp", why)
         return extra if why is None else {**(extra or {}), "why": why}
 
@@ -335,6 +339,10 @@ class EventLoop(_SelectorEventLoop):
         @param device: The HCA's name, with C{sdp} and C{rdma}; the host's default by default.
         @raise ValueError: There is no such provider, or it does not listen on sockets.
         """
+        # A blocking socket that the program has made, and that may listen already.
+        leave: Callable[[], object] | None = getattr(options.get("sock"), "useTCP", None)
+        if leave is not None:
+            leave()
         if provider == "tcp":
             return await super().create_server(
                 protocol_factory, host, port, start_serving=start_serving, **options
@@ -383,6 +391,7 @@ class EventLoop(_SelectorEventLoop):
         reactor, self._reactor = self._reactor, None
         if reactor is not None:
             reactor.close()
+        openLoops.discard(self)
         super().close()
 
 
@@ -406,4 +415,4 @@ def new_event_loop() -> EventLoop:
     return EventLoop()
 
 
-__all__ = ["EventLoop", "new_event_loop"]
+__all__ = ["EventLoop", "new_event_loop", "openLoops"]

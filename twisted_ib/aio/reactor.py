@@ -6,12 +6,12 @@ L{twisted_ib.aio.loop} has one as soon as it connects or listens with devices.
 
 from __future__ import annotations
 
-import atexit
 from contextlib import ExitStack
 from threading import get_ident
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from twisted_ib.drive.process import life
 from twisted_ib.reactor.asyncioreactor import IBAsyncioReactor
 
 if TYPE_CHECKING:
@@ -66,12 +66,13 @@ class LoopReactor(IBAsyncioReactor):
         self.closePorts()
 
 
-@atexit.register
 def _closeDropped() -> None:
     # Of event loops that nobody has closed.  Later the collector may close the sockets of a device before it.
     for each in list(_open):
         if not each.events.is_running():
             each.close()
 
+
+life.atEnd(__name__, _closeDropped)
 
 __all__ = ["LoopReactor"]

@@ -13,10 +13,11 @@ from twisted.internet.abstract import isIPAddress, isIPv6Address
 
 from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
-from twisted_ib.configuration.parser import CONNECT, LISTEN, TCP
+from twisted_ib.configuration.parser import BOTH, CONNECT, LISTEN, TCP
 from twisted_ib.internet.failures import osError
 from twisted_ib.switch.connecting import Attempt
 from twisted_ib.switch.reason import EXPLICIT, Fallback, Reason, carried
+from twisted_ib.switch.rules.policy import DEFAULT_WHERE
 from twisted_ib.switch.serverclient import RedirectedClient
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def _count(skt: socket, address: Any, made: Connecting | None) -> None:
     if isinstance(made, SwitchedConnecting):
         carried(TCP, made.attempt.why)
     elif isTCP(skt):
-        carried(TCP, _whyDirect(skt, CONNECT, address))
+        _countDirect(skt, CONNECT, address)
 
 
 def acceptedTCP(skt: socket, listening: Listening | None) -> None:
@@ -200,7 +201,16 @@ def acceptedTCP(skt: socket, listening: Listening | None) -> None:
     if listening is not None:
         carried(TCP, listening.why)
     elif isTCP(skt):
-        carried(TCP, _whyDirect(skt, LISTEN, skt.getsockname()))
+        _countDirect(skt, LISTEN, skt.getsockname())
+
+
+def _countDirect(skt: socket, role: str, address: object) -> None:
+    fallback = skt.stays(skt)
+    if fallback is None:
+        carried(TCP, _whyDirect(skt, role, address))
+    elif skt.gettimeout() != 0.0:
+        # What does not block is counted by what waits for it.
+        carried(TCP, Reason(DEFAULT_WHERE, BOTH, TCP, None, fallback))
 
 
 def _whyDirect(skt: socket, role: str, address: Any) -> Reason:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from select import epoll
 from threading import get_ident
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from twisted.internet import error
 from twisted.internet.interfaces import IHalfCloseableProtocol
@@ -89,7 +89,7 @@ class Connection:
     @ivar local: The address of this end, as C{getsockname} returns it; C{peer} likewise.
     """
 
-    listens: Final = False
+    listens: Literal[False] = False
 
     def __init__(self, loop: BlockingLoop) -> None:
         self.loop = loop

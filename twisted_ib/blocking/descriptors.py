@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet, WeakValueDictionary
 
 from twisted_ib import limits
+from twisted_ib.drive.process import life
 
 if TYPE_CHECKING:
     from twisted_ib.blocking.connection import Connection
@@ -72,7 +73,6 @@ offloaded: WeakValueDictionary[int, BlockingSocket] = WeakValueDictionary()
 _byDescriptor: WeakValueDictionary[int, Offloaded] = WeakValueDictionary()
 _byInode = Offloaded.parts
 _detached: dict[int, Offloaded] = {}
-#: One for each fork(2) of this process: those that have the descriptors of before.
 #: How often this process was forked: the children have the descriptors that were there before.
 _forks = 0
 
@@ -82,7 +82,7 @@ def _fork() -> None:
     _forks += 1
 
 
-os.register_at_fork(before=_fork)
+life.atFork(__name__, before=_fork)
 
 
 def offload(skt: BlockingSocket, part: Connection | Listening) -> Offloaded:

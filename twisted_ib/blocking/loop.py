@@ -12,7 +12,6 @@ One lock protects reactor, devices and sockets; the leader releases it while it 
 
 from __future__ import annotations
 
-import atexit
 import os
 import select
 from collections import deque
@@ -28,6 +27,7 @@ from twisted.python.failure import Failure
 
 from twisted_ib.blocking.descriptors import elsewhere, isElsewhere, isUsed, letAllGo
 from twisted_ib.blocking.waiter import NoLock, Waiter
+from twisted_ib.drive.process import life
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.reactor.loop import EPOLL_EVERY, progress
@@ -547,7 +547,6 @@ def _make() -> BlockingLoop:
     with _making:
         if _loop is None:
             _loop = BlockingLoop()
-            atexit.register(_loop.close, True)
         return _loop
 
 
@@ -562,6 +561,12 @@ def _forked() -> None:
         _loop = None
 
 
-os.register_at_fork(after_in_child=_forked)
+def _end() -> None:
+    if _loop is not None:
+        _loop.close(True)
+
+
+life.atFork(__name__, inChild=_forked)
+life.atEnd(__name__, _end)
 
 __all__ = ["BlockingLoop", "DrivenReactor", "openLoop", "theLoop"]

@@ -29,18 +29,18 @@ from twisted_ib.blocking.tls import wrap_socket
 
 def _activateForking(server: Any) -> None:
     # RDMA connections do not cross a fork, and the children of this server use those of their parent.
-    if type(server.socket) is ourSocket.socket:
+    if hasattr(server.socket, "useTCP"):
         server.socket.useTCP()
     super(socketserver.ForkingMixIn, server).server_activate()
 
 
-def _reduce(skt: Any) -> Any:
+def _reduce(skt: ourSocket.socket) -> Any:
     # For a process that is spawned, which gets the descriptor: what listens in both goes over TCP.
+    skt.useTCP()
     if skt.sdp is not None:
         raise TypeError(
             f"{skt!r} is SDP's, and this process's alone: call useTCP() before connect() or listen()"
         )
-    skt.useTCP()
     return reduction._reduce_socket(skt)  # type: ignore[attr-defined]
 
 

@@ -8,19 +8,21 @@ the kernel's calls are made as they are.
 from __future__ import annotations
 
 import errno
+import os
 import select as kernel
 import selectors
 from collections.abc import Callable, Iterable
 from math import ceil
 from threading import RLock
 from time import monotonic
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from twisted_ib.blocking.connection import failure
+# A program under C{ib-run} has these from its start: nothing that devices need is imported here.
 from twisted_ib.blocking.descriptors import offloaded
-from twisted_ib.blocking.listening import Listening
-from twisted_ib.blocking.loop import theLoop
-from twisted_ib.blocking.socket import socket
+
+if TYPE_CHECKING:
+    from twisted_ib.blocking.loop import BlockingLoop
+    from twisted_ib.blocking.socket import socket
 
 # Now: these names may stand for the ones below later (L{twisted_ib.blocking.patch}).
 _select, _poll, _epoll = kernel.select, kernel.poll, kernel.epoll
@@ -28,6 +30,18 @@ _IN, _OUT, _ERR, _HUP = kernel.POLLIN, kernel.POLLOUT, kernel.POLLERR, kernel.PO
 # select(2), notes: what poll(2) calls these is ready to read, to write, and exceptional there.
 _READABLE: Final = kernel.POLLIN | kernel.POLLHUP | kernel.POLLERR
 _WRITABLE: Final = kernel.POLLOUT | kernel.POLLERR
+
+
+def _theLoop() -> BlockingLoop:
+    global theLoop
+    from twisted_ib.blocking import loop
+
+    theLoop = loop.theLoop
+    return theLoop()
+
+
+#: From the first call on it is the loop's own.
+theLoop: Callable[[], BlockingLoop] = _theLoop
 
 
 def eventsOf(skt: socket, mask: int) -> int:
@@ -51,7 +65,7 @@ def eventsOf(skt: socket, mask: int) -> int:
     if part.loop.forked:
         # The call that it is ready for says so.
         return (mask & (_IN | _OUT)) | _ERR
-    if isinstance(part, Listening):
+    if part.listens:
         return _IN & mask if part.accepted else 0
     found = 0
     if part.readable():
@@ -93,7 +107,7 @@ class _Watch:
                 # The kernel's attempt to connect goes on.
                 self.shared.append((descriptor, mask))
                 continue
-            if isinstance(part, Listening) and not part.alone:
+            if part is not None and part.listens and not part.alone:
                 self.shared.append((descriptor, mask))
             self.sockets.append((descriptor, skt, mask))
 
@@ -190,7 +204,7 @@ def select(
     found, more = wait(lambda: ours, register, timeout)
     for descriptor, events in more:
         if events & kernel.POLLNVAL:
-            raise failure(errno.EBADF)
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         found[descriptor] = found.get(descriptor, 0) | events
     wants = (_READABLE, _WRITABLE, kernel.POLLPRI)
     result = [
@@ -449,7 +463,7 @@ class epoll:
     def _isKernels(descriptor: int) -> bool:
         skt = offloaded.get(descriptor)
         part = None if skt is None else skt.sdp
-        return skt is None or (isinstance(part, Listening) and not part.alone)
+        return skt is None or (part is not None and part.listens and not part.alone)
 
     def _move(self, descriptor: int, isSDP: bool) -> None:
         # The kernel's socket of what is SDP's alone is not connected, which epoll calls EPOLLHUP.

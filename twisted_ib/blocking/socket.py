@@ -13,7 +13,7 @@ import errno
 import os
 import select
 import socket as kernel
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from operator import index
 from time import monotonic
@@ -35,6 +35,7 @@ from twisted_ib.blocking.files import sendFile
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.configuration.parser import CONNECT, LISTEN
+from twisted_ib.switch.reason import Fallback
 from twisted_ib.switch.switch import Switch
 
 # Now: the names may stand for others later (L{twisted_ib.blocking.patch}).
@@ -62,12 +63,14 @@ class socket(_Plain, metaclass=_Sockets):
     See C{socket.socket}.
 
     @ivar isDirect: Whether the kernel has it, whatever the rules say.
+    @cvar stays: Returns why a socket stays with the kernel beside what else the process has, or L{None}.
     """
 
     __slots__ = ("_connecting", "_sdp", "isDirect")
 
     _sdp: Offloaded | None
     _connecting: Connecting | None
+    stays: Callable[[kernel.socket], Fallback | None] = staticmethod(lambda skt: None)
 
     def __new__(cls, family: int = -1, *arguments: Any, **named: Any) -> socket:
         """
@@ -90,9 +93,11 @@ class socket(_Plain, metaclass=_Sockets):
     def useTCP(self) -> None:
         """
         Leave the socket to the kernel, whatever the rules say: its descriptor will cross a fork, or be given
-        to code that knows of no SDP.
+        to code that knows of no SDP.  One that listens does so over TCP alone from now on.
         """
         self.isDirect = True
+        if isinstance(self.sdp, Listening):
+            self._drop()
 
     @property
     def sdp(self) -> Connection | Listening | None:
@@ -127,7 +132,7 @@ class socket(_Plain, metaclass=_Sockets):
         self._sdp = descriptors.offload(self, part)
 
     def _switch(self, role: str) -> Switch | None:
-        if self.isDirect or not isTCP(self) or self.fileno() < 0:
+        if self.isDirect or not isTCP(self) or self.fileno() < 0 or self.stays(self) is not None:
             return None
         switch: Switch = theLoop().reactor.switch
         return None if switch.configuration.tcpOnly(role) else switch

@@ -283,7 +283,7 @@ class Attempt:
 
     def _ask(self) -> None:
         channel, transport, connector = self._channel, self._transport, self._connector
-        assert channel is not None and transport is not None
+        assert channel is not None and transport is not None and self._path is not None
         try:
             request = self._request or connector.handshake.request(
                 transport, self._local, sharedAddress(self._peer, connector.port)

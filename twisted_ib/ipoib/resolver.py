@@ -170,10 +170,11 @@ def resolverOf(channel: DeviceChannel) -> Resolver:
     @return: the resolver of a channel's device, which has one from then on.
     """
     device = channel.device
-    if device.resolver is None:
-        device.resolver = Resolver(device)
-    found: Resolver = device.resolver
-    return found
+    found: Any = device.resolver
+    if found is None:
+        found = device.resolver = Resolver(device)
+    made: Resolver = found
+    return made
 
 
 def interfaceFor(reactor: ReactorBase, device: str, address: str) -> IPoIBInterface:

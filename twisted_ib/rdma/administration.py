@@ -14,7 +14,7 @@ from twisted_ib.errors import HCAError
 from twisted_ib.hca.mad.attributes.administration import PathRecord
 from twisted_ib.hca.mad.attributes.layouts import Attribute
 from twisted_ib.hca.mad.attributes.notice import Notice
-from twisted_ib.hca.mad.sa.client import Waiter
+from twisted_ib.hca.mad.sa.client import SAClient, Waiter
 from twisted_ib.hca.mad.sa.exchange import RETRIES, TIMEOUT, Patience
 from twisted_ib.hca.mad.sa.registry import Handle
 from twisted_ib.internet.channel import channelFor
@@ -197,7 +197,7 @@ class SubnetAdministration:
         return gid
 
     @property
-    def _sa(self) -> Any:
+    def _sa(self) -> SAClient:
         return self._channel.device.sa
 
     def _ask(self, ask: Callable[[Callable[[Any], None]], Waiter | None]) -> Deferred[Any]:

@@ -8,7 +8,7 @@ vol. 1 annex A11).  Other values are such programs' defaults; RNR retries are un
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twisted_ib import limits
 from twisted_ib.hca.base.traits import IB_PRIVATE_BYTES
@@ -18,6 +18,7 @@ from twisted_ib.hca.memory.memory import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRIT
 from twisted_ib.internet.addresses import Address
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.rdma.transport import RDMATransport
 
 PORT_SPACE = int(PortSpace.TCP)
@@ -123,7 +124,9 @@ def reply(messages: RDMATransport, message: ConnectRequest, header: RDMACMHeader
     )
 
 
-def accepted(messages: RDMATransport, connection: Any, message: ConnectRequest, header: RDMACMHeader) -> None:
+def accepted(
+    messages: RDMATransport, connection: IConnection, message: ConnectRequest, header: RDMACMHeader
+) -> None:
     """
     Connect a passive side, after its REP was made.
     """
@@ -132,7 +135,7 @@ def accepted(messages: RDMATransport, connection: Any, message: ConnectRequest, 
     _join(messages, connection, message)
 
 
-def replied(messages: RDMATransport, connection: Any, message: ConnectReply) -> None:
+def replied(messages: RDMATransport, connection: IConnection, message: ConnectReply) -> None:
     """
     Connect an active side to the peer that replied.
     """
@@ -140,7 +143,7 @@ def replied(messages: RDMATransport, connection: Any, message: ConnectReply) -> 
     _join(messages, connection, message)
 
 
-def _join(messages: RDMATransport, connection: Any, message: ConnectRequest | ConnectReply) -> None:
+def _join(messages: RDMATransport, connection: IConnection, message: ConnectRequest | ConnectReply) -> None:
     served, asked = _depths(message)
     messages.connection = connection
     connection.user = messages

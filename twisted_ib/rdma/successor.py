@@ -9,8 +9,9 @@ which do not switch pay nothing for the possibility.
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
+from typing import Protocol as Shape
 
 from twisted.internet import tcp
 from twisted.internet.endpoints import _WrappingProtocol
@@ -24,6 +25,11 @@ from twisted_ib.internet.serverclient import ConnectedTransport
 from twisted_ib.rdma.transport import RDMATransport
 
 if TYPE_CHECKING:
+    from twisted.internet.address import IPv4Address, IPv6Address
+    from twisted.internet.interfaces import IReactorTime
+
+    from twisted_ib.hca.connection.interfaces import IConnection
+    from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.rdma.switching import Switch
 
@@ -59,6 +65,30 @@ def _refusal() -> TransportSwitchedError:
     )
 
 
+class Former(Shape):
+    """
+    A transport of bytes, as the switch sees it.
+    """
+
+    reactor: IReactorTime
+    startReading: Callable[[], object]
+    stopReading: Callable[[], object]
+    startWriting: Callable[[], object]
+    registerProducer: Callable[[Switch, bool], object]
+    unregisterProducer: Callable[[], object]
+    getHost: Callable[[], IPv4Address | IPv6Address]
+    getPeer: Callable[[], IPv4Address | IPv6Address]
+    handOver: Callable[[IProtocol], IProtocol]
+    takeSocket: Callable[[], socket.socket]
+    connectionLost: Callable[[Failure], object]
+    ended: Callable[[Failure], object]
+    #: Of those that SDP carries.
+    channel: DeviceChannel
+    connection: IConnection
+    queuePair: QueuePair
+    _switch: Switch
+
+
 class FormerTransport:
     """
     The calls to a transport from when its connection begins to switch.
@@ -78,13 +108,13 @@ class FormerTransport:
         """
         raise _refusal()
 
-    def registerProducer(self, producer: Any, streaming: bool) -> None:
+    def registerProducer(self, producer: object, streaming: bool) -> None:
         """
         @raise TransportSwitchedError: Always.
         """
         raise _refusal()
 
-    def startTLS(self, contextFactory: Any, normal: bool = True) -> None:
+    def startTLS(self, contextFactory: object, normal: bool = True) -> None:
         """
         @raise TransportSwitchedError: Always.
         """
@@ -108,13 +138,13 @@ class FormerTransport:
         """
         self._switch.close("abortConnection")
 
-    def getHost(self) -> Any:
+    def getHost(self) -> IPv4Address | IPv6Address:
         """
         Return the address of this end.
         """
         return self._switch.host
 
-    def getPeer(self) -> Any:
+    def getPeer(self) -> IPv4Address | IPv6Address:
         """
         Return the address of the other end.
         """
@@ -176,11 +206,11 @@ class FormerSocket(FormerTransport):
 _formers: dict[type, type] = {}
 
 
-def become(transport: Any, kind: type[FormerTransport], switch: Switch) -> None:
+def become(transport: Former, kind: type[FormerTransport], switch: Switch) -> None:
     """
     Make a transport a former one.
     """
-    plain = transport.__class__
+    plain: type = transport.__class__
     found = _formers.get(plain)
     if found is None:
         # An assignment to __class__ needs the same layout: hence the empty __slots__, and no second base.
@@ -195,7 +225,7 @@ def become(transport: Any, kind: type[FormerTransport], switch: Switch) -> None:
     transport.__class__ = found
 
 
-def hasSwitched(transport: Any) -> bool:
+def hasSwitched(transport: object) -> bool:
     """
     Return whether a transport is a former one.
     """
@@ -233,7 +263,7 @@ class SwitchedTransport(ConnectedTransport, RDMATransport):
         if getattr(protocol, "transport", None) is self.owner.former:
             protocol.transport = self
 
-    def established(self, connection: Any) -> None:
+    def established(self, connection: IConnection) -> None:
         """
         Passive: the peer has the REP.
         """
@@ -261,12 +291,12 @@ class SwitchedTransport(ConnectedTransport, RDMATransport):
         return f"<{self.__class__} to {self.getPeer()} at {id(self):x}>"
 
 
-def tell(call: Any, *arguments: Any) -> None:
+def tell(call: Callable[[Failure], object], reason: Failure) -> None:
     """
     Make a call of the application; what it raises is logged.
     """
     try:
-        call(*arguments)
+        call(reason)
     except BaseException:
         log.err()
 

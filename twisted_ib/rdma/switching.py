@@ -16,7 +16,7 @@ from attrs import frozen
 from twisted.internet import error, tcp
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IPullProducer, ISSLTransport
+from twisted.internet.interfaces import IProtocol, IPullProducer, ISSLTransport
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -29,9 +29,19 @@ from twisted_ib.internet import failures
 from twisted_ib.internet.transport import CONNECTION_DONE
 from twisted_ib.rdma import handshake
 from twisted_ib.rdma.port import checkMessageSize, checkPrivateData
-from twisted_ib.rdma.successor import FormerTransport, Keeper, SwitchedTransport, become, hasSwitched, tell
+from twisted_ib.rdma.successor import (
+    Former,
+    FormerTransport,
+    Keeper,
+    SwitchedTransport,
+    become,
+    hasSwitched,
+    tell,
+)
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import IPeerPath
+    from twisted_ib.hca.connection import ConnectReply, ConnectRequest, Rejection
     from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.internet.channel import DeviceChannel
 
@@ -74,19 +84,19 @@ class Switch(ABC):
 
     transport: SwitchedTransport | None = None
     channel: DeviceChannel | None = None
-    protocol: Any = None
-    _connection: Any = None
+    protocol: IProtocol | None = None
+    _connection: IConnection | None = None
     _isSending = _over = False
 
-    def __init__(self, former: Any, options: SwitchOptions) -> None:
+    def __init__(self, former: Former, options: SwitchOptions) -> None:
         self.former = former
         self.options = options
         self.privateData = options.privateData
         self.maxMessageSize = options.maxMessageSize
         self.host, self.peer = former.getHost(), former.getPeer()
-        self.deferred: Deferred[Any] = Deferred(lambda deferred: self.close("abortConnection"))
+        self.deferred: Deferred[SwitchedTransport] = Deferred(lambda _: self.close("abortConnection"))
 
-    def begin(self) -> Deferred[Any]:
+    def begin(self) -> Deferred[SwitchedTransport]:
         """
         Take the transport over from the application.
         """
@@ -182,7 +192,7 @@ class Switch(ABC):
         channel.acquire(transport)
         return transport
 
-    def ask(self, path: Any, serviceID: int = 0) -> None:
+    def ask(self, path: IPeerPath, serviceID: int = 0) -> None:
         """
         Active: send a REQ.
 
@@ -195,7 +205,7 @@ class Switch(ABC):
         request.serviceID = serviceID or request.serviceID
         self._connection = channel.device.sendRequest(path, request, self, channel.now())
 
-    def replied(self, connection: IConnection, reply: Any) -> None:
+    def replied(self, connection: IConnection, reply: ConnectReply) -> None:
         """
         Active: the REP came.
         """
@@ -211,7 +221,7 @@ class Switch(ABC):
         connection.ready(channel.now())
         self.succeed()
 
-    def rejected(self, connection: IConnection, rejection: Any) -> None:
+    def rejected(self, connection: IConnection, rejection: Rejection) -> None:
         """
         Active: a REJ came.
         """
@@ -234,7 +244,7 @@ class Switch(ABC):
         self._connection = None
         self.failed(failures.oneLine(reason))
 
-    def answer(self, connection: IConnection, request: Any) -> bool:
+    def answer(self, connection: IConnection, request: ConnectRequest) -> bool:
         """
         Passive: answer a REQ by a REP.
 
@@ -247,8 +257,7 @@ class Switch(ABC):
         reply = handshake.reply(transport, request, header)
         connection.destination.prepareReply(reply, request)
         handshake.accepted(transport, connection, request, header)
-        accepted: bool = connection.accept(reply, channel.now())
-        return accepted
+        return connection.accept(reply, channel.now())
 
     def established(self) -> None:
         """
@@ -268,9 +277,11 @@ class Switch(ABC):
             return
         self._finish()
         protocol, self.protocol = self.protocol, None
+        assert protocol is not None
         transport.attach(protocol)
-        if getattr(former, "connector", None) is not None:
-            former.connector.transport = transport
+        connector = getattr(former, "connector", None)
+        if connector is not None:
+            connector.transport = transport
         former.connectionLost(CONNECTION_DONE)
         self.deferred.callback(transport)
 
@@ -315,7 +326,8 @@ class Switch(ABC):
             reason = Failure(error.ConnectionLost(str(why)))
         if not self.deferred.called:
             self.deferred.errback(why)
-        tell(protocol.connectionLost, reason)
+        if protocol is not None:
+            tell(protocol.connectionLost, reason)
         tell(self.former.ended, reason)
 
     def _finish(self) -> None:
@@ -355,7 +367,7 @@ def switchToRDMA(
     privateData: bytes = b"",
     timeout: float = SWITCH_SECONDS,
     maxMessageSize: int = limits.RDMA_MESSAGE,
-) -> Deferred[Any]:
+) -> Deferred[SwitchedTransport]:
     """
     Let a connection of bytes go on as one of messages and RDMA; there is no way back.
 

@@ -8,7 +8,7 @@ lets MPA begin on a connection that has carried other octets before.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twisted.internet import error
 from twisted.python.failure import Failure
@@ -22,7 +22,10 @@ from twisted_ib.rdma.successor import FormerSocket
 from twisted_ib.rdma.switching import Switch
 
 if TYPE_CHECKING:
+    from twisted.internet.interfaces import IDelayedCall
+
     from twisted_ib.hca.connection.interfaces import IConnection
+    from twisted_ib.hca.fabric.base.streams import IAdoptedPath
 
 
 #: The device; it need not have been added.
@@ -39,8 +42,8 @@ class SocketSwitch(Switch):
 
     kind = FormerSocket
 
-    _turn: Any = None
-    _adopted: Any = None
+    _turn: IDelayedCall | None = None
+    _adopted: IAdoptedPath | None = None
     _served = 0
 
     def begun(self) -> None:
@@ -68,9 +71,9 @@ class SocketSwitch(Switch):
                 self._served = service
             adopt = channel.device.fabric.adopt
             taken = former.takeSocket()
-            self._adopted = adopt(taken, options.leftover, service, options.seconds, self._ended)
+            self._adopted = path = adopt(taken, options.leftover, service, options.seconds, self._ended)
             if options.isInitiator:
-                self.ask(self._adopted)
+                self.ask(path)
         except (HCAError, OSError) as e:
             self.failed(failures.oneLine(e))
 

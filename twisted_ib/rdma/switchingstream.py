@@ -8,7 +8,7 @@ order, unnoticed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twisted.internet import error
 from twisted.python.failure import Failure
@@ -20,6 +20,9 @@ from twisted_ib.rdma.successor import FormerTransport
 from twisted_ib.rdma.switching import Switch
 
 if TYPE_CHECKING:
+    from twisted.internet.interfaces import IDelayedCall
+
+    from twisted_ib.hca.connection import Rejection
     from twisted_ib.hca.connection.interfaces import IConnection
 
 
@@ -38,7 +41,7 @@ class StreamSwitch(Switch):
     kind = FormerTransport
 
     _delay = FIRST_RETRY_SECONDS
-    _retry: Any = None
+    _retry: IDelayedCall | None = None
     _served = 0
     _isStreamOver = False
 
@@ -85,7 +88,7 @@ class StreamSwitch(Switch):
         except HCAError as e:
             self.failed(failures.oneLine(e))
 
-    def rejected(self, connection: IConnection, rejection: Any) -> None:
+    def rejected(self, connection: IConnection, rejection: Rejection) -> None:
         """
         A REJ came, perhaps because the passive side's application has not called yet.
         """

@@ -9,7 +9,7 @@ and free space are recorded and reported at the end of the batch.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,8 @@ from twisted_ib.rdma.pendingrequests import PendingRequest, content, count, inte
 if TYPE_CHECKING:
     from twisted.internet.address import IPv4Address, IPv6Address
 
+    from twisted_ib.hca.connection import Rejection
+    from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.internet.channel import DeviceChannel
 
@@ -188,7 +190,7 @@ class RDMATransport(Transport):
         self.work = WorkQueues(self.queuePair, self.pd, queue, queue, device.timers, _PLACES)
         self.privateData: bytes = owner.privateData
         self.peerPrivateData = b""
-        self.connection: Any = None
+        self.connection: IConnection | None = None
         self.reading = False
         self.attached = True
         self.held: deque[tuple[int | None, bytes | int]] | None = None
@@ -199,7 +201,7 @@ class RDMATransport(Transport):
         self.queuePair.posted = _RECEIVES
         self._begin(local, peer)
         self.immediate: int | None = None
-        self._known: Any = None
+        self._known: interfaces.IProtocol | None = None
         self._takesMessages = False
 
     def checkCaller(self) -> None:
@@ -228,7 +230,7 @@ class RDMATransport(Transport):
 
     # -- ITransport
 
-    def write(self, data: bytes, _ident: Any = get_ident) -> None:
+    def write(self, data: bytes, _ident: Callable[[], int] = get_ident) -> None:
         """
         Send one message: see L{IRDMATransport}.
 
@@ -282,7 +284,7 @@ class RDMATransport(Transport):
             self.filled()
         self.cork()
 
-    def registerProducer(self, producer: Any, streaming: bool) -> None:
+    def registerProducer(self, producer: interfaces.IProducer, streaming: bool) -> None:
         """
         See L{interfaces.IConsumer}.  A pull producer is asked again when what was written has been sent.
         """
@@ -517,7 +519,7 @@ class RDMATransport(Transport):
             upcalls.current = None
             self.immediate = None
 
-    def _look(self, protocol: Any) -> None:
+    def _look(self, protocol: interfaces.IProtocol) -> None:
         # A protocol can be replaced; the interface test is worth one per protocol.
         self._known, self._takesMessages = protocol, IRDMAProtocol.providedBy(protocol)
 
@@ -992,7 +994,7 @@ class RDMATransport(Transport):
 
     # -- the end
 
-    def peerDisconnected(self, connection: Any) -> None:
+    def peerDisconnected(self, connection: IConnection) -> None:
         """
         Handle the peer's DREQ, or its DREP to ours.
         """
@@ -1006,13 +1008,13 @@ class RDMATransport(Transport):
         else:
             self._broken(PeerClosed("the peer closed the connection"), False)
 
-    def rejected(self, connection: Any, rejection: Any) -> None:
+    def rejected(self, connection: IConnection, rejection: Rejection) -> None:
         """
         Handle the peer's REJ of our REP.
         """
         self._broken(PathLostError("the peer did not want the connection after all"), False)
 
-    def unreachable(self, connection: Any) -> None:
+    def unreachable(self, connection: IConnection) -> None:
         """
         Handle a REP that was never answered.
         """

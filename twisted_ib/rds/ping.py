@@ -12,7 +12,10 @@ from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import PING_PORT
 
 if TYPE_CHECKING:
-    from twisted_ib.rds.paths.network import Network
+    from collections.abc import Sequence
+
+    from twisted_ib.rds.paths.network import Network, Route
+    from twisted_ib.rds.paths.path import RDSPath
 
 
 class Ping:
@@ -22,7 +25,7 @@ class Ping:
     @ivar answer: fires with the seconds until the answer.
     """
 
-    def __init__(self, network: Network, path: Any, among: set[Ping]) -> None:
+    def __init__(self, network: Network, path: Route, among: set[Ping]) -> None:
         """
         @param path: the path to the peer.
         @param among: the pending pings, which this one joins.
@@ -61,7 +64,7 @@ class Ping:
         if self._end():
             self.answer.errback(reason)
 
-    def messageReceived(self, path: Any, fields: Any, payload: bytes) -> None:
+    def messageReceived(self, path: Route, fields: Any, payload: bytes) -> None:
         """
         Receive a message to the ping's port.
         """
@@ -72,7 +75,7 @@ class Ping:
         else:
             self._network.counters["recv_drop_no_sock"] += 1
 
-    def datagramReceived(self, path: Any, port: int, payload: bytes) -> None:
+    def datagramReceived(self, path: Route, port: int, payload: bytes | Sequence[bytes]) -> None:
         """
         Drop what is no pong: see
         L{SocketQueues.datagramReceived<twisted_ib.rds.queues.SocketQueues.datagramReceived>}.
@@ -89,12 +92,12 @@ class Ping:
 
     messageDropped = messageDone
 
-    def portsCleared(self, path: Any) -> None:
+    def portsCleared(self, path: Route) -> None:
         """
         A ping is never held back.
         """
 
-    def peerGone(self, path: Any, reason: Exception) -> None:
+    def peerGone(self, path: RDSPath, reason: Exception) -> None:
         """
         A peer is unreachable.
         """

@@ -38,7 +38,7 @@ from twisted_ib.interfaces import IRDSMemoryTransport, IRDSProtocol, IRDSTranspo
 from twisted_ib.internet.addresses import checkInteger, scopeOf, toBytes
 from twisted_ib.internet.failures import listenError
 from twisted_ib.rds.networks import networkFor
-from twisted_ib.rds.paths.network import Network
+from twisted_ib.rds.paths.network import Network, Route
 from twisted_ib.rds.paths.rdmaoperations import (
     READABLE,
     WRITABLE,
@@ -66,7 +66,9 @@ _64_BITS = 1 << 64
 _ALL_BITS = _64_BITS - 1
 
 if TYPE_CHECKING:
-    from twisted.internet.interfaces import IReactorTime
+    from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+    from twisted_ib.rds.paths.path import RDSPath
 
 
 #: Bytes that one socket may hold back for one congested destination; they do not count as
@@ -138,11 +140,11 @@ class RDSPort(SocketQueues):
     #: For protocols made for UDP, which may ask.
     _broadcast = False
 
-    _linger: Any = None
+    _linger: IDelayedCall
     _default: tuple[str, int] | None = None
     _memories: dict[int, RDSMemory] | None = None
     _operating = 0
-    _producer: Any = None
+    _producer: IPushProducer | None = None
     _streaming = False
     _producerPaused = False
 
@@ -175,11 +177,11 @@ class RDSPort(SocketQueues):
         self._network = network
         self._tells = IRDSProtocol.providedBy(protocol)
         self._heldBytes = 0
-        self._held: dict[tuple[Any, int], _Held] = {}
+        self._held: dict[tuple[Route, int], _Held] = {}
         self._waiters: list[Deferred[None]] = []
-        self._pausedBy: set[Any] = set()
+        self._pausedBy: set[tuple[Route, int] | None] = set()
         self._pings: set[Ping] = set()
-        self._routes: dict[tuple[str, int], Any] = {}
+        self._routes: dict[tuple[str, int], Route] = {}
         self._epoch = -1
 
     def __repr__(self) -> str:
@@ -278,7 +280,7 @@ class RDSPort(SocketQueues):
             self._waiters += held.waiters
             self.canceled(held.messages)
         self._held.clear()
-        paths: list[Any] = [*network.paths.values(), *network.loopbackPaths.values()]
+        paths: list[Route] = [*network.paths.values(), *network.loopbackPaths.values()]
         for path in paths:
             # Linux af_rds.c (rds_release) drops a closing socket's messages at once; those on the wire may
             # arrive.
@@ -350,7 +352,7 @@ class RDSPort(SocketQueues):
             return None
         return self.place(path, addr, RDSMessage(self._realPort, addr[1], data, self))
 
-    def place(self, path: Any, addr: tuple[str, int], message: RDSMessage) -> Deferred[None] | None:
+    def place(self, path: Route, addr: tuple[str, int], message: RDSMessage) -> Deferred[None] | None:
         """
         Send a message, or hold it back.
 
@@ -380,7 +382,7 @@ class RDSPort(SocketQueues):
         """
         return self.write(b"".join(datagrams), addr)
 
-    def _pathTo(self, addr: tuple[str, int]) -> Any:
+    def _pathTo(self, addr: tuple[str, int]) -> Route:
         given, port = addr
         if not isinstance(port, int) or not 0 <= port <= _HIGHEST_PORT:
             raise ValueError(f"port {port!r} is not between 0 and {_HIGHEST_PORT}")
@@ -410,7 +412,7 @@ class RDSPort(SocketQueues):
         source = self.network.medium.sourceFor(host)
         return source if source in same else same[0]
 
-    def _hold(self, path: Any, addr: tuple[str, int], message: RDSMessage) -> Deferred[None]:
+    def _hold(self, path: Route, addr: tuple[str, int], message: RDSMessage) -> Deferred[None]:
         # Linux cong.c (rds_cong_wait) blocks, or fails with ENOBUFS; here the message waits apart, so that
         # others pass.
         key = path, addr[1]
@@ -436,7 +438,7 @@ class RDSPort(SocketQueues):
             self._tell("destinationCongested", held.destination)
         return waiter
 
-    def portsCleared(self, path: Any) -> None:
+    def portsCleared(self, path: Route) -> None:
         """
         Ports of a peer may have been cleared: send what was held back for them.
         """
@@ -492,7 +494,7 @@ class RDSPort(SocketQueues):
         """
         sizes: Counter[tuple[str, int]] = Counter()
         network = self.network
-        paths: list[Any] = [*network.paths.values(), *network.loopbackPaths.values()]
+        paths: list[Route] = [*network.paths.values(), *network.loopbackPaths.values()]
         for path in paths:
             for message in path.messages():
                 if message.owner is self:
@@ -518,7 +520,7 @@ class RDSPort(SocketQueues):
         if isinstance(message, OperationMessage):
             message.ended(RDMAStatus.DROPPED)
 
-    def peerGone(self, path: Any, reason: Exception) -> None:
+    def peerGone(self, path: RDSPath, reason: Exception) -> None:
         """
         A peer is unreachable.
         """
@@ -780,7 +782,12 @@ class RDSPort(SocketQueues):
         )
 
     async def _masked(
-        self, cookie: int, addr: _Address | None, offset: int, datagram: bytes | None, change: Any
+        self,
+        cookie: int,
+        addr: _Address | None,
+        offset: int,
+        datagram: bytes | None,
+        change: Callable[[int], int],
     ) -> int:
         # FetchAdd and CmpSwap have no masks (IBTA vol. 1 9.4.5); Linux ib_send.c uses extended opcodes
         # (IB_WR_MASKED_ATOMIC_*).  Here: read, then swap unless the value has changed in between.
@@ -866,7 +873,7 @@ class RDSPort(SocketQueues):
         """
         self._producer = None
 
-    def _pause(self, reason: Any) -> None:
+    def _pause(self, reason: tuple[Route, int] | None) -> None:
         self._pausedBy.add(reason)
         if self._producer is not None and self._streaming and not self._producerPaused:
             self._producerPaused = True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -18,6 +18,9 @@ from twisted_ib.interfaces import IRDSCookieProtocol
 from twisted_ib.rds.protocol.bundle import BUNDLE, MOST, Bundle, datagramsOf
 from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import NO_EXTENSIONS, Fields
+
+if TYPE_CHECKING:
+    from twisted_ib.rds.paths.network import Route
 
 #: Stands for no open bundle: it has no room, and nobody's address.
 NO_BUNDLE: Final = Bundle(None, None, object(), 0)
@@ -58,10 +61,10 @@ class SocketQueues:
         self.connected = False
         self._closing: Deferred[None] | None = None
         self._counters: dict[str, int] = {}
-        self._received: deque[tuple[Any, int, bytes, int | None]] = deque()
+        self._received: deque[tuple[Route, int, bytes, int | None]] = deque()
         self._takesCookies: bool = IRDSCookieProtocol.providedBy(protocol)
         self._receivedBytes = 0
-        self._blocked: set[Any] = set()
+        self._blocked: set[Route] = set()
         self._reading = True
         self._congested = False
         self._drain: Any = None
@@ -147,7 +150,7 @@ class SocketQueues:
         """
         self.resumeProducing()
 
-    def messageReceived(self, path: Any, fields: Fields, payload: bytes) -> None:
+    def messageReceived(self, path: Route, fields: Fields, payload: bytes) -> None:
         """
         Receive a datagram, or a bundle.
         """
@@ -159,7 +162,7 @@ class SocketQueues:
             cookie = None if isPlain else self.extended(fields[9])
             self.datagramReceived(path, fields[3], payload, cookie)
 
-    def datagramReceived(self, path: Any, port: int, payload: bytes, cookie: int | None = None) -> None:
+    def datagramReceived(self, path: Route, port: int, payload: bytes, cookie: int | None = None) -> None:
         """
         Receive a datagram.
 
@@ -171,7 +174,7 @@ class SocketQueues:
         else:
             self._queue(path, port, payload, cookie)
 
-    def bundleReceived(self, path: Any, port: int, datagrams: Sequence[bytes]) -> None:
+    def bundleReceived(self, path: Route, port: int, datagrams: Sequence[bytes]) -> None:
         """
         Receive the datagrams of a bundle; none means that it was malformed.
         """
@@ -202,7 +205,7 @@ class SocketQueues:
         for datagram in datagrams:
             self.datagramReceived(path, port, datagram)
 
-    def _queue(self, path: Any, port: int, payload: bytes, cookie: int | None) -> None:
+    def _queue(self, path: Route, port: int, payload: bytes, cookie: int | None) -> None:
         counters = self._counters
         if self._closing is not None:
             counters["recv_drop_dead_sock"] += 1

@@ -8,9 +8,12 @@ import errno
 import os
 import socket
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.address import IPv4Address, IPv6Address
+
+if TYPE_CHECKING:
+    from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer
 
 _TCP = socket.IPPROTO_TCP
 _SOCKET = socket.SOL_SOCKET
@@ -168,7 +171,7 @@ class ConnectionHandle(Handle):
     The handle of a connection over SDP.
     """
 
-    def __init__(self, transport: Any) -> None:
+    def __init__(self, transport: RedirectedServer | RedirectedClient) -> None:
         super().__init__(transport.getHost())
         self._transport = transport
 

@@ -4,11 +4,10 @@ The decision about a connection or a listener, and its reason.
 
 from __future__ import annotations
 
-import os
-
 import attrs
 
 from twisted_ib import limits
+from twisted_ib.drive.process import life
 
 #: Fallbacks where nobody would expect SDP: neither error texts nor the log mention them.
 UNASKED = frozenset(("mapped", "remote", "no_port"))
@@ -73,7 +72,7 @@ class Reason:
 #: place.
 outcomes: dict[tuple[str, str, str], int] = {}
 # A child counts its own connections only.
-os.register_at_fork(after_in_child=outcomes.clear)
+life.atFork(__name__, inChild=outcomes.clear)
 
 
 def carried(provider: str, why: Reason | None) -> None:

@@ -119,10 +119,10 @@ class SearchTests(SynchronousTestCase):
         """
         self.patch(clibraries, "find_spec", lambda name: None)
         self.assertEqual(lacking(), ["cffi", "pyelftools"])
-        error = self.assertRaises(StartError, become, NotPython("/bin/x", "/bin/x"), ["x"], self.fail)
+        error = self.assertRaises(StartError, become, NotPython("/bin/x", "/bin/x"), ["x"], False, self.fail)
         self.assertIn("need cffi and pyelftools", str(error))
         self.assertIn("pip install 'twisted-ib[c]'", str(error))
-        self.assertEqual(clibraries.searchByPython(), "")
+        self.assertEqual(clibraries.searchByPython(True), "")
 
 
 class RefusalTests(SynchronousTestCase):
@@ -318,7 +318,7 @@ sys.modules["twisted_ib.tools.run.native.binary"] = binary
 from twisted_ib.tools.run import clibraries
 clibraries.lacking = list
 words = ["grep", "^SigIgn", "/proc/self/status"]
-clibraries.become(SimpleNamespace(path=sys.argv[1], binary=None), words, lambda text: None)
+clibraries.become(SimpleNamespace(path=sys.argv[1], binary=None), words, False, lambda text: None)
 """
 
 

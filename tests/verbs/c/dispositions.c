@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,6 +78,7 @@ static void handlers(void)
 {
     struct sigaction action = {.sa_handler = poll, .sa_flags = SA_RESTART};
     struct itimerval often = {{0, 200}, {0, 200}}, never = {{0, 0}, {0, 0}};
+    struct ibv_device_attr attr;
     struct ibv_wc wc;
 
     opened();
@@ -85,10 +87,43 @@ static void handlers(void)
     setitimer(ITIMER_REAL, &often, NULL);
     /* Until some have run over a call. */
     while (failed < 20 && !wrong && !failures)
+        IS(ibv_query_device(context, &attr), 0);
+    failed = called = 0;
+    /* Those of the data path end first. */
+    while (called < 100 && !wrong && !failures)
         IS(ibv_poll_cq(cq, 1, &wc), 0);
+    IS(failed, 0);
     setitimer(ITIMER_REAL, &never, NULL);
     IS(wrong, 0);
     IS(ibv_poll_cq(cq, 1, &wc), 0);
+    IS(ibv_destroy_cq(cq), 0);
+    IS(ibv_close_device(context), 0);
+}
+
+static sigjmp_buf before;
+
+static void jump(int number)
+{
+    called = called + 1;
+    siglongjmp(before, number);
+}
+
+/* A handler leaves calls of the data path: later calls of the thread work. */
+static void jumps(void)
+{
+    struct sigaction action = {.sa_handler = jump};
+    struct itimerval often = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
+    struct ibv_wc wc;
+
+    opened();
+    cq = MADE(ibv_create_cq(context, 8, NULL, NULL, 0));
+    sigaction(SIGALRM, &action, NULL);
+    setitimer(ITIMER_REAL, &often, NULL);
+    if (sigsetjmp(before, 1) < 1 || called < 100)
+        while (!failures)
+            IS(ibv_poll_cq(cq, 1, &wc), 0);
+    setitimer(ITIMER_REAL, &never, NULL);
+    IS(ibv_req_notify_cq(cq, 0), 0);
     IS(ibv_destroy_cq(cq), 0);
     IS(ibv_close_device(context), 0);
 }
@@ -134,6 +169,8 @@ int main(int count, char **words)
         printf("it lives\n");
     } else if (!strcmp(story, "handlers"))
         handlers();
+    else if (!strcmp(story, "jumps"))
+        jumps();
     else if (!strcmp(story, "leaving"))
         leaving(count > 2);
     else

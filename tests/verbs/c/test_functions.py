@@ -82,9 +82,11 @@ class RowTests(SynchronousTestCase):
         )
         self.assertNotIn("return result", exportedFunctions([NOTHING]))
         lines = exportedFunctions([attrs.evolve(NONE, again=True)]).splitlines()
-        self.assertEqual(
-            lines[-5:], [f"if (result != ({AGAIN}))", "return result;", "pthread_testcancel();", "}", "}"]
-        )
+        again = lines.index(f"if (result != ({AGAIN})) {{")
+        self.assertEqual(lines[-3:], ["twisted_ib_wait(&program);", "}", "}"])
+        # No signal comes but in the sleep.
+        self.assertLess(lines.index("twisted_ib_block(&program);"), lines.index("for (;;) {"))
+        self.assertIn("pthread_sigmask(SIG_SETMASK, &program, NULL);", lines[again:-3])
 
     def test_versions(self) -> None:
         """
@@ -95,7 +97,7 @@ class RowTests(SynchronousTestCase):
             "IBVERBS_1.1 { global: ibv_alloc_pd; ibv_ack_cq_events; };\n"
             "RDMACM_1.0 { global: rdma_get_count; };\n"
             "TWISTED_IB_LOCAL { global: twisted_ib_used; twisted_ib_in_python; twisted_ib_inside; "
-            "local: *; };\n",
+            "twisted_ib_asleep; local: *; };\n",
         )
 
 

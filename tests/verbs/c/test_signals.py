@@ -17,6 +17,9 @@ from tests.verbs.c.library import run
 from tests.verbs.c.test_calls import ProgramTestCase
 
 SOURCE = Path(__file__).with_name("dispositions.c")
+WAITS = Path(__file__).with_name("waits.c")
+#: The calls that wait: ibv_get_cq_event, ibv_get_async_event and rdma_get_cm_event.
+KINDS = ("completion", "asynchronous", "connection")
 #: All that the program says of one moment: signals, limits, and what else is of a process.
 LINES = 64 + 16 + 1
 
@@ -51,9 +54,17 @@ class SignalTests(ProgramTestCase):
 
     def test_handlers(self) -> None:
         """
-        A call in a handler that has interrupted another call of the thread fails, and neither hangs.
+        A call in a handler that has interrupted another call of the thread fails, and neither hangs; it never
+        interrupts one of the data path.
         """
         result = run(self.compiled(SOURCE), "handlers", TWISTED_IB_DEVICE="shm0")
+        self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))
+
+    def test_jumps(self) -> None:
+        """
+        A handler may leave the calls of the data path by siglongjmp(3).
+        """
+        result = run(self.compiled(SOURCE), "jumps", TWISTED_IB_DEVICE="shm0")
         self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))
 
     def test_leaving(self) -> None:
@@ -71,3 +82,44 @@ class SignalTests(ProgramTestCase):
         """
         result = run(self.compiled(SOURCE.with_name("unmapped.c")), TWISTED_IB_DEVICE="shm0")
         self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))
+
+
+class WaitTests(ProgramTestCase):
+    """
+    The stories of C{waits.c}.
+    """
+
+    def story(self, name: str, *kinds: str) -> None:
+        """
+        Run one.
+
+        @param kinds: of calls.
+        """
+        program = self.compiled(WAITS, "librdmacm.so.1")
+        for kind in kinds:
+            result = run(program, name, kind, TWISTED_IB_DEVICE="shm0")
+            self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0), kind)
+
+    def test_interrupted(self) -> None:
+        """
+        A signal whose handler has no SA_RESTART ends a wait with EINTR.
+        """
+        self.story("interrupted", *KINDS)
+
+    def test_restarted(self) -> None:
+        """
+        One whose handler has SA_RESTART does not.
+        """
+        self.story("restarted", "connection")
+
+    def test_left(self) -> None:
+        """
+        A handler may leave a wait by siglongjmp(3): later calls and waits of the thread work.
+        """
+        self.story("left", *KINDS)
+
+    def test_called(self) -> None:
+        """
+        A handler that runs in a wait may call.
+        """
+        self.story("called", *KINDS)

@@ -22,7 +22,7 @@ from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.errors import UnknownDeviceError, WrongThreadError
 from twisted_ib.hca.device.device import Device
 from twisted_ib.verbs.core import hub as hubModule
-from twisted_ib.verbs.core.hub import _TAKEN, Hub, hub, locked
+from twisted_ib.verbs.core.hub import _TAKEN, Hub, Sleep, hub, locked
 from twisted_ib.verbs.core.pipes import WakeupPipe
 
 
@@ -290,6 +290,31 @@ class HubTests(SynchronousTestCase):
             device.timers.start(0.02, lambda: called.append(True))
         thread.join(HANG_SECONDS / 2)  # At HANG_SECONDS it would look by itself.
         self.assertEqual(results, [True])
+
+    def test_lyingDown(self) -> None:
+        """
+        A thread that sleeps by itself takes what is there after one drive, and wakes the others then; else it
+        sleeps on the doorbells until it gets up, if it may.
+        """
+        device = self.open(self.near)
+        other = mock.Mock()
+        self.near._sleepers.add(other)
+        self.addCleanup(self.near._sleepers.discard, other)
+        for event in ("an event", None):
+            self.near._armed = True
+            before = self.near.drives
+            self.assertEqual(self.near.lieDown(lambda event=event: event, maySleep=False), event)  # type: ignore[misc]
+            self.assertEqual(self.near.drives - before, 1)
+            other.wake.assert_called_once_with()
+            other.wake.reset_mock()
+        sleep = self.near.lieDown(lambda: None, maySleep=True)
+        assert isinstance(sleep, Sleep)
+        self.assertGreater(sleep.seconds, 0)
+        self.assertEqual(sleep.fds, [sleep.sleeper.fd, device.fabric.fileno()])
+        self.assertEqual(self.near._sleepers, {other, sleep.sleeper})
+        self.near.getUp(sleep.sleeper)
+        self.assertEqual(self.near._sleepers, {other})
+        other.wake.assert_not_called()
 
     def test_timeout(self) -> None:
         """

@@ -8,7 +8,6 @@ Several HCAs of a process may write to one; traffic between two of them appears 
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 import time
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 
 from attrs import evolve
 
+from twisted_ib.drive.process import forEach, life
 from twisted_ib.hca.base.operation import GSI_QPN, MANAGEMENT_HEADER, UD_SEND_ONLY
 from twisted_ib.hca.capture.flow import Flow
 from twisted_ib.hca.capture.framing import HOPS, Direction, Framing, management
@@ -422,19 +422,12 @@ def capture(name: str) -> Capture | None:
     return found
 
 
-@atexit.register
-def _complete() -> None:
-    for each in list(_open):
-        each.complete()
-
-
 def _forget() -> None:
     # In a forked child: the files are the parent's, and the child's HCAs open captures of their own.
-    for each in _open:
-        each.drop()
-    _open.clear()
     _captures.clear()
+    _dropAll()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+_dropAll = forEach(_open, Capture.drop)
+life.atFork(__name__, inChild=_forget)
+life.atEnd(__name__, forEach(_open, Capture.complete))

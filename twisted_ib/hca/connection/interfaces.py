@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from zope.interface import Attribute, Interface
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import IPath
     from twisted_ib.hca.connection.codes import RejectReason
     from twisted_ib.hca.connection.request import (
         ConnectReply,
@@ -51,7 +52,7 @@ class IConnection(Interface):
     """
 
     user: Any = Attribute("The L{IConnectionUser} that its events go to, or L{None}; the user's to set.")
-    destination: Any = Attribute("The path that the request took.")
+    destination: IPath = Attribute("The path that the request took.")
     localID: int = Attribute("Active: its number in messages, see C{ConnectRequest.communicationID}.")
     disconnectData: bytes = Attribute("The private data by which the peer ended the connection, or empty.")
     ackSeconds: float = Attribute("For how long packets of a connection that has ended may be on their way.")
@@ -178,7 +179,7 @@ class ILookup(Interface):
     user: Any = Attribute(
         "It hears C{found(lookup, reply)} or C{unreachable(lookup)}, and of C{pathLost(reason)}."
     )
-    destination: Any = Attribute("The path that the request took.")
+    destination: IPath = Attribute("The path that the request took.")
 
     def answer(reply: LookupReply, now: float) -> bool:
         """

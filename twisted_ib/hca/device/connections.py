@@ -42,6 +42,7 @@ from twisted_ib.hca.memory.keys import DrawnAhead
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from twisted_ib.hca.base.interfaces import Buffer, IPeerPath, PathUser, Search
     from twisted_ib.hca.device.device import Device
 
 #: Offsets of the IP version and the destination address in private data, by port space: SDP's Hello
@@ -206,7 +207,7 @@ class Services:
         if not self._device.closed:
             self._device.fabric.withdraw(serviceID, service.address)
 
-    def connect(self, portSpace: int, address: str, port: int, user: Any) -> Any:
+    def connect(self, portSpace: int, address: str, port: int, user: PathUser) -> Search | None:
         """
         Resolve the path to the listener of a service.
 
@@ -222,7 +223,7 @@ class Services:
             return device.resolver.resolve(address, user)
         return device.fabric.resolve(portSpace << 16 | port, address, user)
 
-    def connectHCA(self, gid: int, user: Any) -> Any:
+    def connectHCA(self, gid: int, user: PathUser) -> Search | None:
         """
         Resolve the path to an HCA, whatever it serves (L{serve}).
 
@@ -234,7 +235,7 @@ class Services:
         self._device.check()
         return self._device.paths.reachHCA(gid, user)
 
-    def sendRequest(self, path: Any, request: ConnectRequest, user: Any, now: float) -> Connection:
+    def sendRequest(self, path: IPeerPath, request: ConnectRequest, user: Any, now: float) -> Connection:
         """
         Send a request to connect over a path that L{connect} has resolved.
 
@@ -259,7 +260,7 @@ class Services:
             localID, device.newest = request.localQPN, 0
         return self.cm.connect(path, message, user, now, localID)
 
-    def sendLookup(self, path: Any, request: LookupRequest, user: Any, now: float) -> Lookup:
+    def sendLookup(self, path: IPeerPath, request: LookupRequest, user: Any, now: float) -> Lookup:
         """
         Ask for the queue pair of a datagram service.
 
@@ -273,7 +274,7 @@ class Services:
         message.partitionKey = self._device.partitions.key(0)
         return self.cm.lookups.ask(path, message, user, retries, timeout, now)
 
-    def _checkRoom(self, path: Any) -> None:
+    def _checkRoom(self, path: IPeerPath) -> None:
         # A lossless medium drops no message, so those that begin an exchange stop here.
         if self.cm.lossless and path.unsent() >= limits.MANAGEMENT_SENDS:
             raise ResourceLimitError(
@@ -305,7 +306,9 @@ class Services:
         connection.finish(self._device.clock())
         return True
 
-    def managementReceived(self, path: Any, attribute: int, buffer: Any, start: int, stop: int) -> None:
+    def managementReceived(
+        self, path: IPeerPath, attribute: int, buffer: Buffer, start: int, stop: int
+    ) -> None:
         """
         See L{IFabricOwner}.
         """
@@ -327,7 +330,7 @@ class Services:
             connection.established(self._device.clock())
             self.dispatch()
 
-    def pathLost(self, path: Any, reason: PathLostError) -> None:
+    def pathLost(self, path: IPeerPath, reason: PathLostError) -> None:
         """
         See L{IFabricOwner}.
         """
@@ -402,7 +405,7 @@ class Services:
         self.dispatch()
 
     def _requested(self, connection: Any, message: Any) -> None:
-        addresses: Any = connection.listener
+        addresses: dict[str, Any] = connection.listener
         isLookup = connection.__class__ is Lookup
         request: Any = lookupOf(message) if isLookup else requestOf(message)
         if _SERVED in addresses:
@@ -441,7 +444,7 @@ class Services:
             listener.connectionRequested(connection, request)
             self._device.nextNumber = 0
 
-    def _takesMTU(self, path: Any, code: int) -> bool:
+    def _takesMTU(self, path: IPeerPath, code: int) -> bool:
         if not 0 < code <= _LARGEST_MTU:
             return False
         # The kernel is asked only for an MTU above the device's own: a flood of REQs from many addresses must

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from zope.interface import implementer
 
 from twisted_ib import limits
+from twisted_ib.drive.process import callAll, forEach, life
 from twisted_ib.errors import (
     DeviceClosedError,
     DeviceError,
@@ -76,7 +77,9 @@ from twisted_ib.hca.wire.grh import guidGID
 from twisted_ib.hca.wire.headers import PSN_MASK
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import Buffer, DatagramPath, IPeerPath, PathUser, Search, Segment
     from twisted_ib.hca.capture.capture import Capture
+    from twisted_ib.hca.connection.interfaces import IAddressResolver
     from twisted_ib.hca.device.addressing.fabric import IDeviceFabric
     from twisted_ib.hca.host.queryserver import QueryServer
     from twisted_ib.hca.mad.sa.client import SAClient
@@ -111,7 +114,7 @@ class Device(DeviceProgress):
     gid: int
     #: Finds peers by IP addresses that are not this host's, an L{IAddressResolver
     #: <twisted_ib.hca.connection.interfaces.IAddressResolver>}; L{None} where there are none.
-    resolver: Any = None
+    resolver: IAddressResolver | None = None
 
     def __init__(
         self,
@@ -403,7 +406,7 @@ class Device(DeviceProgress):
         # makes a claim.
         return isPeersAddress(address, int(self.clock()))
 
-    def pathMTUTo(self, path: Any) -> int:
+    def pathMTUTo(self, path: IPeerPath) -> int:
         """
         The largest payload of a packet on a path, bytes.
         """
@@ -412,7 +415,7 @@ class Device(DeviceProgress):
         found: int = self.fabric.pathMTUTo(path.peer.address)
         return found
 
-    def isPeers(self, path: Any, address: str) -> bool:
+    def isPeers(self, path: IPeerPath, address: str) -> bool:
         """
         Whether the peer of a path may have the address that it claims.
 
@@ -570,14 +573,21 @@ class Device(DeviceProgress):
     # -- services and connections
 
     def madReceived(
-        self, path: Any, number: int, source: int, buffer: Any, start: int, stop: int, partition: int = 0
+        self,
+        path: DatagramPath,
+        number: int,
+        source: int,
+        buffer: Buffer,
+        start: int,
+        stop: int,
+        partition: int = 0,
     ) -> None:
         """
         See L{IFabricOwner}.
         """
         self.mads.received(path, number, source, buffer, start, stop, partition)
 
-    def pathLost(self, path: Any, reason: PathLostError) -> None:
+    def pathLost(self, path: IPeerPath, reason: PathLostError) -> None:
         """
         See L{IFabricOwner}.
         """
@@ -596,7 +606,7 @@ class Device(DeviceProgress):
         self.check()
         self.paths.resolvePath(queuePair)
 
-    def reach(self, key: int, user: Any) -> Any:
+    def reach(self, key: int, user: PathUser) -> Search | None:
         """
         See L{Resolution.reach}.
         """
@@ -604,14 +614,21 @@ class Device(DeviceProgress):
         return self.paths.reach(key, user)
 
     def datagramReceived(
-        self, path: Any, opcode: int, number: int, buffer: Any, start: int, stop: int, partition: int = 0
+        self,
+        path: DatagramPath,
+        opcode: int,
+        number: int,
+        buffer: Buffer,
+        start: int,
+        stop: int,
+        partition: int = 0,
     ) -> None:
         """
         See L{IFabricOwner}.
         """
         self.paths.datagramReceived(path, opcode, number, buffer, start, stop, partition)
 
-    def pathAccepted(self, path: Any) -> None:
+    def pathAccepted(self, path: IPeerPath) -> None:
         """
         See L{IFabricOwner}.
         """
@@ -763,7 +780,7 @@ class Device(DeviceProgress):
         if segment is not None:
             self.releaseSegment(segment)
 
-    def releaseSegment(self, segment: Any) -> None:
+    def releaseSegment(self, segment: Segment) -> None:
         """
         Free a shared segment, after every peer was told to unmap it.
         """
@@ -822,9 +839,8 @@ class Device(DeviceProgress):
         Make every use an error, in a forked child: the device is the parent's.
         """
         self.closed = True
-        for queuePair in self.queuePairs.values():
-            # Sending from the child would interleave with the parent in shared rings.
-            queuePair.consumer.forked()
+        # Sending from the child would interleave with the parent in shared rings.
+        callAll([queuePair.consumer.forked for queuePair in self.queuePairs.values()])
         self._disappear()
         self.fabric.forked()
 
@@ -889,20 +905,8 @@ def _program() -> str:
 
 
 _devices: weakref.WeakSet[Device] = weakref.WeakSet()
-
-
-def _afterFork() -> None:
-    # A forked child shares rings and descriptors with its parent, but not its threads.
-    for device in list(_devices):
-        try:
-            device.forked()
-        except HCAError:
-            pass
-    _devices.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_afterFork)
+# A forked child shares rings and descriptors with its parent, but not its threads.
+life.atFork(__name__, inChild=forEach(_devices, Device.forked))
 
 
 __all__ = ["Device", "addDevice", "removeDevice"]

@@ -17,6 +17,7 @@ from contextlib import suppress
 from random import random
 
 from twisted_ib import limits
+from twisted_ib.drive.process import forEach, life
 from twisted_ib.errors import BacklogFullError, HandshakeError, NoListenerError, RunDirectoryError
 from twisted_ib.hca.host import addresses
 from twisted_ib.hca.host.entries import (
@@ -369,18 +370,8 @@ def shared(found: list[Entry]) -> list[Entry]:
 
 #: All of this process.
 searches: weakref.WeakSet[Search] = weakref.WeakSet()
-
-
-def _afterForkInChild() -> None:
-    # A child's copy of a listening socket would accept connections into its backlog after the parent's
-    # death.
-    for search in list(searches):
-        search._closeDescriptors()
-    searches.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_afterForkInChild)
+# A child's copy of a listening socket would accept connections into its backlog after the parent's death.
+life.atFork(__name__, inChild=forEach(searches, Search._closeDescriptors))
 
 
 __all__ = ["Search", "searches", "shared"]

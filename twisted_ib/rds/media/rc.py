@@ -64,7 +64,7 @@ from twisted_ib.rds.protocol.wire import PING_PORT
 if TYPE_CHECKING:
     from twisted_ib.hca.device.device import Device
     from twisted_ib.hca.host.socketpage.page import SocketPage
-    from twisted_ib.rds.paths.network import Network
+    from twisted_ib.rds.paths.network import Network, Route
 
 #: Those that await the peer's RTU.
 Expected = RCConnection | HalfOpenSession
@@ -280,7 +280,7 @@ class RCMedium:
 
     # -- paths
 
-    def pathTo(self, address: str, host: str, port: int) -> Any:
+    def pathTo(self, address: str, host: str, port: int) -> Route:
         """
         See L{IRDSMedium.pathTo}.
         """

@@ -6,7 +6,7 @@ L{twisted_ib.rds.media.rcconnection} documents the messages on the queue pair.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from zope.interface import classImplements
 
@@ -40,7 +40,7 @@ class RCCarrier:
         @param index: our index of the path.
         """
         self.session = session
-        self.path: Any = path
+        self.path: RDSPath | None = path
         self.padding = index.to_bytes(4, "big")
         self.received = self.acknowledged = 0
         self.owing = 0

@@ -37,7 +37,7 @@ from twisted_ib.errors import HCAError, PathLostError, QueuePairError, RDSWireEr
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.traits import Completion
 from twisted_ib.hca.memory.memory import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
-from twisted_ib.hca.queues.completion import WCStatus
+from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
 from twisted_ib.hca.queues.queuepair import SEND_SOLICITED
 from twisted_ib.hca.queues.requests import Capabilities, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
@@ -56,9 +56,16 @@ from twisted_ib.rds.protocol.wire import (
 )
 
 if TYPE_CHECKING:
+    from twisted.internet.interfaces import IDelayedCall
+    from twisted.python.failure import Failure
+
+    from twisted_ib.hca.connection import ConnectReply, ConnectRequest, Rejection
+    from twisted_ib.hca.connection.interfaces import IConnection
+    from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.rds.media.rc import RCMedium
     from twisted_ib.rds.media.rccarrier import RCCarrier
     from twisted_ib.rds.paths.path import RDSPath
+    from twisted_ib.rds.paths.rdmaoperations import DeviceMemory
 
 #: Payload bytes of one fragment between processes of a host; receives and sends of one queue pair (Linux
 #: ib.h has 1024 and 256 by default).
@@ -110,14 +117,6 @@ _PORT: Final = Struct(">H")
 _UNUSUAL: Final = 0xFF & ~BUNDLE
 
 
-# The value of C{_last} before any carrier: has a C{path} of None, so the data path needs no further check.
-class _Nobody:
-    path = None
-
-
-_NOBODY: Final = _Nobody()
-
-
 class RCConnection:
     """
     One queue pair and the paths that it carries.
@@ -152,7 +151,7 @@ class RCConnection:
 
     asked = 0.0
 
-    def __init__(self, medium: RCMedium, key: Any, channel: Any, shared: bool) -> None:
+    def __init__(self, medium: RCMedium, key: Any, channel: DeviceChannel, shared: bool) -> None:
         """
         @raise ResourceLimitError: there are too many queue pairs.
         """
@@ -162,7 +161,7 @@ class RCConnection:
         self.channel = channel
         self.fragment = RDS_FRAGMENT if shared else FRAGMENT_BYTES
         self.shared = shared
-        self.connection: Any = None
+        self.connection: IConnection | None = None
         self.isUp = self.stuck = self.corked = self.closed = False
         self.peerPaused = False
         self.backlog: deque[tuple[bytes, Any, int]] = deque()
@@ -170,17 +169,17 @@ class RCConnection:
         self.bundling: dict[RCCarrier, None] = {}
         self.gathered: list[bytes] = []
         self.wanting: dict[RCCarrier, None] = {}
-        self.ackCall: Any = None
+        self.ackCall: IDelayedCall | None = None
         self.loss: Exception | None = None
         self._gatheredBytes = self._quiet = 0
         self.batch = -1
         self._device = device
         self.queuePair = device.createQueuePair(self)
         self.queuePair.maxMessage = HEADER_BYTES + self.fragment
-        self.domain: Any = None
+        self.domain: DeviceMemory | None = None
         self.work: Any = None
         self._operations: dict[int, tuple[RCCarrier, Any]] = {}
-        self._completions: deque[Any] = deque()
+        self._completions: deque[WorkCompletion] = deque()
         self._numbers = 0
         # Whether messages use the work queues.
         self._keyed = False
@@ -206,7 +205,7 @@ class RCConnection:
         self._next = 0
         self._sockets = medium.network.sockets
         # The carrier and padding of the last message: the next one is mostly for the same.
-        self._last: Any = _NOBODY
+        self._last: RCCarrier | None = None
         self._lastPadding = b""
         self._first: Fields | None = None
         self._pieces: list[bytes] = []
@@ -225,7 +224,7 @@ class RCConnection:
 
     # -- connecting
 
-    def join(self, connection: Any, message: Any) -> None:
+    def join(self, connection: IConnection, message: ConnectRequest | ConnectReply) -> None:
         """
         Connect the queue pair to the peer's.
 
@@ -273,7 +272,8 @@ class RCConnection:
             or self._keyed
             or queuePair.pending is not None
             or queuePair.state is not _RTS
-            or not queuePair.path.post(queuePair.sends | queuePair.remote, header, payload, length)
+            or (path := queuePair.path) is None
+            or not path.post(queuePair.sends | queuePair.remote, header, payload, length)
         ):
             self.post(header, payload, length)
         if size > _SMALL:
@@ -454,7 +454,7 @@ class RCConnection:
         counters["send_rdma_bytes"] += message.length
         return True
 
-    def push(self, completion: Any, solicited: bool = False) -> bool:
+    def push(self, completion: WorkCompletion, solicited: bool = False) -> bool:
         """
         Receive a completion, in the place of a completion queue; it is reported at the end of the batch.
         """
@@ -586,11 +586,11 @@ class RCConnection:
                 self._fragment(fields, bytes(buffer[body:stop]))
                 return
             carrier = self._last
-            path = carrier.path
             # The common case is a new datagram or bundle between sockets, on the path of the last message: it
             # is handled here as in _message and PathMachine.received, without their calls.
             if (
-                path is None
+                carrier is None
+                or (path := carrier.path) is None
                 or padding != self._lastPadding
                 or flags & _UNUSUAL
                 or not (sequence and sourcePort)
@@ -605,7 +605,8 @@ class RCConnection:
                     path.acknowledged(carrier, acknowledged)
                 carrier.received = sequence
                 carrier.owing += EACH + length
-                if path.carrier is carrier:
+                current: object = path.carrier
+                if current is carrier:
                     path.machine.nextReceive = sequence + 1
                     path.pause = 0.0
                     if flags:
@@ -689,12 +690,13 @@ class RCConnection:
     def _message(self, fields: Fields, payload: bytes) -> None:
         sequence, acknowledged, length, _, destinationPort, flags, _, padding, _, _ = fields
         carrier = self._last
-        if carrier.path is None or padding != self._lastPadding or flags == CONTROL:
+        if carrier is None or carrier.path is None or padding != self._lastPadding or flags == CONTROL:
             carrier = self._carrierOf(padding, flags, payload)
             if carrier is None:
                 return
             self._last, self._lastPadding = carrier, padding
         path = carrier.path
+        assert path is not None
         # Linux ib_recv.c processes h_ack of each frame; only a higher one is news.
         if acknowledged > carrier.acknowledged:
             carrier.acknowledged = acknowledged
@@ -775,7 +777,8 @@ class RCConnection:
     def _areBetween(self, ours: str, theirs: str) -> bool:
         device = self.channel.device
         try:
-            return bool(device.isLocal(ours) and device.isPeers(self.queuePair.path, theirs))
+            path = self.queuePair.path
+            return path is not None and device.isLocal(ours) and device.isPeers(path, theirs)
         except ValueError:
             return False
 
@@ -852,32 +855,32 @@ class RCConnection:
         self.connection = None
         self.broken(reason)
 
-    def peerDisconnected(self, connection: Any) -> None:
+    def peerDisconnected(self, connection: IConnection) -> None:
         """
         CM: the peer has disconnected, or confirmed our DREQ.
         """
         self.connection = None
         self.broken(PathLostError("the peer closed the connection"))
 
-    def established(self, connection: Any) -> None:
+    def established(self, connection: IConnection) -> None:
         """
         CM: the RTU was received.
         """
         self.medium.arrived(self)
 
-    def rejected(self, connection: Any, rejection: Any) -> None:
+    def rejected(self, connection: IConnection, rejection: Rejection) -> None:
         """
         CM: the peer has rejected our REP.
         """
         self.peerDisconnected(connection)
 
-    def unreachable(self, connection: Any) -> None:
+    def unreachable(self, connection: IConnection) -> None:
         """
         CM: the REP was not answered.
         """
         self.peerDisconnected(connection)
 
-    def connectionLost(self, reason: Any) -> None:
+    def connectionLost(self, reason: Failure) -> None:
         """
         The device is going, with the reactor.
         """

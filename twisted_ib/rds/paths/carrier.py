@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from twisted_ib.errors import HCAError
+    from twisted_ib.rds.paths.network import Route
     from twisted_ib.rds.paths.path import RDSPath
     from twisted_ib.rds.protocol.machine import RDSMessage
     from twisted_ib.rds.protocol.wire import Fields
@@ -201,7 +202,7 @@ class IRDSMedium(Interface):
         The socket is closed.  The address's paths stay until C{network} closes them.
         """
 
-    def pathTo(address: str, host: str, port: int) -> RDSPath | None:
+    def pathTo(address: str, host: str, port: int) -> Route:
         """
         Find the path to a socket, or make one (C{network.path}).
 

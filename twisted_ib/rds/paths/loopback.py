@@ -16,6 +16,8 @@ from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import NO_PADDING, PING_PORT, Fields
 
 if TYPE_CHECKING:
+    from twisted.internet.interfaces import IDelayedCall
+
     from twisted_ib.rds.paths.network import Network
 
 
@@ -35,7 +37,7 @@ class RDSLoopbackPath:
     held = 0
     #: It accepts bundles, which may be left over from a path whose peer is gone; it makes none.
     bundles = True
-    _call: Any = None
+    _call: IDelayedCall | None = None
 
     def __init__(self, network: Network, local: str, remote: str) -> None:
         self.network = network
@@ -99,7 +101,9 @@ class RDSLoopbackPath:
             message = self._waiting.popleft()
             # The operation before its message, as on an RC queue pair.
             if isinstance(message, OperationMessage):
-                message.execute(network.medium.domain(self.local))
+                # Only media of devices have such messages.
+                medium: Any = network.medium
+                message.execute(medium.domain(self.local))
             if message.once and message.silent:
                 pass
             elif message.destinationPort == PING_PORT:
@@ -138,7 +142,7 @@ class RDSLoopbackPath:
         """
         return iter(self._waiting)
 
-    def drop(self, owner: Any, port: int | None = None) -> list[RDSMessage]:
+    def drop(self, owner: object, port: int | None = None) -> list[RDSMessage]:
         """
         Drop an owner's messages.
 

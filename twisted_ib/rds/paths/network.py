@@ -22,8 +22,14 @@ from twisted_ib.rds.protocol.wire import LOWEST_PORT, Fields
 if TYPE_CHECKING:
     from twisted.internet.base import ReactorBase
 
+    from twisted_ib.rds.paths.carrier import IRDSMedium
+    from twisted_ib.rds.protocol.machine import RDSMessage
+
 
 _random = secrets.SystemRandom()
+
+#: What leads to another socket.
+Route = RDSPath | RDSLoopbackPath
 
 
 class Network:
@@ -44,7 +50,7 @@ class Network:
     def __init__(
         self,
         reactor: ReactorBase,
-        medium: Callable[[Network], Any],
+        medium: Callable[[Network], IRDSMedium],
         random: Callable[[], float] = _random.random,
         below: Callable[[int], int] = secrets.randbelow,
     ) -> None:
@@ -65,7 +71,7 @@ class Network:
         self.loopbackPaths: dict[tuple[str, str], RDSLoopbackPath] = {}
         self.dormant = True
         self._maps: dict[str, CongestionMap] = {}
-        self._routes: dict[tuple[str, str, int], Any] = {}
+        self._routes: dict[tuple[str, str, int], Route] = {}
         self.epoch = 0
         self.medium = medium(self)
         self._shared: bool = self.medium.sharesAddresses
@@ -157,7 +163,7 @@ class Network:
 
     # -- paths
 
-    def route(self, address: str, host: str, port: int) -> Any:
+    def route(self, address: str, host: str, port: int) -> Route:
         """
         Find the path to a socket.
 
@@ -167,7 +173,7 @@ class Network:
         @raise ResourceLimitError: there are too many paths, and all are in use.
         """
         key = address, host, port
-        found = self._routes.get(key)
+        found: Route | None = self._routes.get(key)
         if found is not None and not found.closed:
             return found
         # Linux tcp.c prefers loopback for the host's own addresses (t_prefer_loopback).  Where processes
@@ -215,7 +221,7 @@ class Network:
                 return
         raise ResourceLimitError("too many paths of RDS")
 
-    def forget(self, path: RDSPath) -> list[Any]:
+    def forget(self, path: RDSPath) -> list[RDSMessage]:
         """
         Forget a path whose peer process is gone for good.
 
@@ -254,7 +260,7 @@ class Network:
                 if loop.remote == address:
                     self.congestionChanged(loop)
 
-    def congestionChanged(self, path: Any) -> None:
+    def congestionChanged(self, path: Route) -> None:
         """
         Ports of a peer may have been cleared: let sockets send what they hold back.
         """
@@ -264,7 +270,7 @@ class Network:
 
     # -- receiving
 
-    def deliver(self, path: Any, fields: Fields, payload: bytes) -> None:
+    def deliver(self, path: Route, fields: Fields, payload: bytes) -> None:
         """
         Deliver a message to its socket.
         """
@@ -275,7 +281,7 @@ class Network:
             return
         socket.messageReceived(path, fields, payload)
 
-    def peerGone(self, path: Any, reason: Exception) -> None:
+    def peerGone(self, path: RDSPath, reason: Exception) -> None:
         """
         A peer has been unreachable for long, and messages wait for it.
         """

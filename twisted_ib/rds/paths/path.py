@@ -19,7 +19,9 @@ from twisted_ib.rds.protocol.machine import Outcome, PathMachine, RDSMessage
 from twisted_ib.rds.protocol.wire import PROBE_PORT, Fields
 
 if TYPE_CHECKING:
-    from twisted_ib.rds.paths.carrier import IRDSMedium
+    from twisted.internet.interfaces import IDelayedCall
+
+    from twisted_ib.rds.paths.carrier import Attempt, IRDSCarrier, IRDSMedium
     from twisted_ib.rds.paths.network import Network
 
 #: Pauses between connection attempts, in seconds: they double from the first to the second (Linux
@@ -54,16 +56,16 @@ class RDSPath:
     @ivar since: when the connection was first missed, in seconds; L{None} if it is not.
     """
 
-    carrier: Any = None
+    carrier: IRDSCarrier | None = None
     closed = False
     held = 0
     since: float | None = None
     bundle: Bundle | None = None
 
-    _attempt: Any = None
-    _retry: Any = None
-    _tick: Any = None
-    _watch: Any = None
+    _attempt: Attempt | None = None
+    _retry: IDelayedCall | None = None
+    _tick: IDelayedCall | None = None
+    _watch: IDelayedCall | None = None
     pause = 0.0
     _told = False
     _pumping = False
@@ -124,10 +126,11 @@ class RDSPath:
         """
         @return: whether small datagrams may be bundled at the end of the turn.
         """
-        carrier = self.carrier
+        # Where bundles are understood, they are L{IRDSBundlingCarrier}s.
+        carrier: Any = self.carrier
         return self.bundles and carrier is not None and carrier.gathers()
 
-    def openBundle(self, socket: Any, address: Any, port: int) -> Bundle:
+    def openBundle(self, socket: Any, address: object, port: int) -> Bundle:
         """
         Open a bundle, after L{gathers} was true.
 
@@ -136,7 +139,8 @@ class RDSPath:
         if self.bundle is not None:
             self.closeBundle()
         self.bundle = bundle = Bundle(self, socket, address, port)
-        self.carrier.bundleOpened()
+        carrier: Any = self.carrier
+        carrier.bundleOpened()
         return bundle
 
     def closeBundle(self) -> None:
@@ -185,7 +189,7 @@ class RDSPath:
         """
         return chain(self.machine.unacknowledged, self.machine.waiting)
 
-    def drop(self, owner: Any, port: int | None = None) -> list[RDSMessage]:
+    def drop(self, owner: object, port: int | None = None) -> list[RDSMessage]:
         """
         Drop an owner's messages.
 
@@ -305,7 +309,7 @@ class RDSPath:
         if self.carrier is None:
             self._again()
 
-    def carrierUp(self, carrier: Any, sequence: int = 0) -> None:
+    def carrierUp(self, carrier: IRDSCarrier, sequence: int = 0) -> None:
         """
         See L{IRDSCarrierUser.carrierUp}.
         """
@@ -332,7 +336,7 @@ class RDSPath:
         if self.carrier is carrier:
             self._pump()
 
-    def lost(self, carrier: Any, reason: Exception) -> None:
+    def lost(self, carrier: IRDSCarrier, reason: Exception) -> None:
         """
         See L{IRDSCarrierUser.lost}.
         """
@@ -354,7 +358,7 @@ class RDSPath:
             self.machine.send(bundle.socket.bundleClosed(bundle))
         self._armTick()
 
-    def resume(self, carrier: Any) -> None:
+    def resume(self, carrier: IRDSCarrier) -> None:
         """
         See L{IRDSCarrierUser.resume}.
         """
@@ -362,7 +366,7 @@ class RDSPath:
             self._full = False
             self._pump()
 
-    def acknowledged(self, carrier: Any, sequence: int) -> None:
+    def acknowledged(self, carrier: IRDSCarrier, sequence: int) -> None:
         """
         See L{IRDSCarrierUser.acknowledged}.
         """
@@ -376,14 +380,14 @@ class RDSPath:
             machine.probeAcknowledged(sequence, self.network.reactor.seconds())
             self._armTick()
 
-    def operationDone(self, carrier: Any, message: RDSMessage) -> None:
+    def operationDone(self, carrier: IRDSCarrier, message: RDSMessage) -> None:
         """
         See L{IRDSCarrierUser.operationDone}.
         """
         if self.machine.finished(message):
             message.owner.messageDone(message)
 
-    def messageReceived(self, carrier: Any, fields: Fields, payload: bytes) -> None:
+    def messageReceived(self, carrier: IRDSCarrier, fields: Fields, payload: bytes) -> None:
         """
         See L{IRDSCarrierUser.messageReceived}.
         """
@@ -413,6 +417,7 @@ class RDSPath:
         if self._pumping or self._full:
             return
         machine, carrier = self.machine, self.carrier
+        assert carrier is not None
         self._pumping = True
         try:
             while True:

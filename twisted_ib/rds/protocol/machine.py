@@ -302,7 +302,7 @@ class PathMachine:
             # Perhaps the peer's ping service is disabled (rds_sysctl_ping_enable in Linux recv.c).
             self._open()
 
-    def drop(self, owner: Any, port: int | None = None) -> list[RDSMessage]:
+    def drop(self, owner: object, port: int | None = None) -> list[RDSMessage]:
         """
         Drop an owner's messages, as a closing socket does (Linux C{send.c}: C{rds_send_drop_to}).  Those
         on the wire may still arrive.

@@ -8,7 +8,6 @@ or does not poll its device, keeps nobody from attaching, and its subnet manager
 from __future__ import annotations
 
 import errno
-import os
 import select
 import threading
 import time
@@ -17,6 +16,7 @@ from functools import partial
 from secrets import randbits
 from typing import Any, Final
 
+from twisted_ib.drive.process import forEach, life
 from twisted_ib.hca.base.timers import Timer, Timers
 from twisted_ib.subnet.hosting.descriptors import Descriptor
 from twisted_ib.subnet.hosting.hosted import HostedSubnet
@@ -221,7 +221,6 @@ class HostThread:
         """
         In a forked child, which has no such thread: leave the lock and the sockets to the parent.
         """
-        _hosts.discard(self)
         self.server.forget()
         self._loop.close()
 
@@ -231,12 +230,11 @@ _hosts: set[HostThread] = set()
 
 def _afterFork() -> None:
     noFork.release()
-    for host in list(_hosts):
-        host.forked()
+    _leaveAll()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=noFork.acquire, after_in_parent=noFork.release, after_in_child=_afterFork)
+_leaveAll = forEach(_hosts, HostThread.forked)
+life.atFork(__name__, noFork.acquire, noFork.release, _afterFork)
 
 
 __all__ = ["HostThread", "Loop", "noFork"]

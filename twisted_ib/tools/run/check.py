@@ -7,8 +7,6 @@ Each thing is tried, and nothing is guessed from versions or names: a container 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -27,6 +25,7 @@ from twisted_ib.hca.device.registry import (
 from twisted_ib.hca.host import libc
 from twisted_ib.tools.program import printable, write
 from twisted_ib.tools.run.clibraries import lacking
+from twisted_ib.tools.run.hosts import refusal
 from twisted_ib.tools.run.program import NotPython, OtherInterpreter, StartError, find
 from twisted_ib.verbs.c.chosen import chosenDevice
 from twisted_ib.verbs.c.kept import isKept, keptFolder
@@ -35,20 +34,6 @@ from twisted_ib.verbs.c.kept import isKept, keptFolder
 OK, LESS, MISSING = "ok", "less", "missing"
 #: The exit status where something is missing.
 NOT_READY = 1
-
-#: Makes a network namespace and sets its loopback interface up; the exit status is errno.  Some systems allow
-#: the first, and give no rights in it (Ubuntu's AppArmor).  user_namespaces(7), netdevice(7).
-_TRIAL = """
-import ctypes, fcntl, socket, struct, sys
-CLONE_NEWUSER, CLONE_NEWNET, SIOCSIFFLAGS, IFF_UP = 0x10000000, 0x40000000, 0x8914, 1
-libc = ctypes.CDLL(None, use_errno=True)
-if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET):
-    sys.exit(ctypes.get_errno())
-try:
-    fcntl.ioctl(socket.socket(type=socket.SOCK_DGRAM), SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", IFF_UP))
-except OSError as error:
-    sys.exit(error.errno)
-"""
 
 
 @attrs.frozen
@@ -118,13 +103,10 @@ def _libraries(isNative: bool) -> Iterator[Finding]:
 
 
 def _namespaces() -> Finding:
-    title = "network namespaces"
-    # In a process of its own, which leaves this one's.  Not by unshare(1), which may not be here.
-    status = subprocess.run([sys.executable, "-I", "-S", "-c", _TRIAL], capture_output=True).returncode
-    if status:
-        why = os.strerror(status) if status > 0 else f"ended by signal {-status}"
-        return Finding(title, LESS, f"{why}: tests of several hosts have addresses of loopback only")
-    return Finding(title, OK, "tests of several hosts may make some, without rights")
+    refused = refusal()
+    if refused:
+        return Finding("network namespaces", LESS, f"{refused}: hosts are addresses of loopback only")
+    return Finding("network namespaces", OK, "hosts of tests, by ib-run --hosts, without rights")
 
 
 def _program(name: str) -> tuple[bool, Finding]:

@@ -48,7 +48,7 @@ def chooseDevice(name: str, address: str | None, environ: MutableMapping[str, st
         own = addressOf(name)
         if address is None and isPlacedByUser(name):
             raise DeviceError(f"device {name} has no address: say --address, too")
-        if kind.traits.hasAddress and address is None:
+        if address is None:
             address = own
         item = f"{name}={kind.name}" + (f":{address}" if address is not None else "")
         # The same device in the variable gives way.
@@ -84,11 +84,12 @@ def _asStarted() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def become(program: NotPython, words: list[str], say: Callable[[str], None]) -> None:
+def become(program: NotPython, words: list[str], isViewed: bool, say: Callable[[str], None]) -> None:
     """
     Run a program that is no Python in place of this one.
 
     @param words: its command line.
+    @param isViewed: whether it finds the devices where Linux has them, too.
     @param say: called with what it gets, before it starts.
     @raise StartError: it would not get the libraries, or it cannot be started; the text says why.
     """
@@ -100,12 +101,16 @@ def become(program: NotPython, words: list[str], say: Callable[[str], None]) -> 
             NOT_RUNNABLE,
         )
     from twisted_ib.tools.run.native.binary import UnfitBinaryError, begin
+    from twisted_ib.tools.run.native.view import show
 
+    environment = dict(os.environ)
     try:
         folders, text = begin(program.path, program.binary)
-    except UnfitBinaryError as error:
+        if isViewed:
+            show(folders[-1], environment)
+    except (LibraryBuildError, UnfitBinaryError) as error:
         raise StartError(str(error), NOT_RUNNABLE) from None
-    environment = {**os.environ, SEARCHED: searchPath(folders, os.environ)}
+    environment[SEARCHED] = searchPath(folders, os.environ)
     say(text)
     try:
         with _asStarted():
@@ -114,11 +119,12 @@ def become(program: NotPython, words: list[str], say: Callable[[str], None]) -> 
         raise StartError(f"{program.path}: {error.strerror}", NOT_RUNNABLE) from None
 
 
-def searchByPython() -> str:
+def searchByPython(isViewed: bool) -> str:
     """
     Have this process find the libraries, if the extra C{[c]} is installed: it starts again, as the loader
-    reads its variable only then.
+    reads its variables only then.
 
+    @param isViewed: as of L{become}.
     @return: why they are not there, for the user; C{""} if they are, or nobody has asked for them.
     """
     # It has started again, as the same process.
@@ -132,9 +138,14 @@ def searchByPython() -> str:
             from twisted_ib.verbs.c.building.build import libraries
 
             libraries()
+        if folder in os.environ.get(SEARCHED, "").split(":"):
+            return ""
+        environment = {**os.environ, SEARCHED: searchPath([folder], os.environ), _AGAIN: str(os.getpid())}
+        if isViewed:
+            # Imported here: it knows devices.
+            from twisted_ib.tools.run.native.view import show
+
+            show(folder, environment)
     except LibraryBuildError as error:
         return f"no C libraries: {error}"
-    if folder not in os.environ.get(SEARCHED, "").split(":"):
-        found = {SEARCHED: searchPath([folder], os.environ), _AGAIN: str(os.getpid())}
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **found})
-    return ""
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)

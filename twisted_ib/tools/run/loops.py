@@ -1,114 +1,318 @@
 """
-Loops that unchanged programs get, in place of those of Twisted and of the standard library.
+Loops, reactors and sockets that unchanged programs get, in place of those of Twisted and of the standard
+library: when a program first uses one, not when it imports it.
+
+A process may have several kinds.  Loops of asyncio and Twisted's reactors have devices of their own; once
+there is one of either, blocking sockets that connect or listen stay with the kernel
+(L{twisted_ib.tools.run.sockets}).
 """
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from twisted_ib.tools.run.choice import AIO, BLOCKING, IB, IB_ASYNCIO, Choice
+from twisted_ib.tools.run.hooks import Hooks, quickly, specBeside
 
-
-def _twisted(install: Callable[[], None]) -> None:
-    from twisted.internet import asyncioreactor, epollreactor, pollreactor, selectreactor
-
-    from twisted_ib.reactor import asyncioreactor as ours
-
-    # `from twisted.internet import reactor` installs the default one (twisted.internet.reactor).
-    default: Any = ModuleType("twisted.internet.default")
-    default.install = install
-    sys.modules["twisted.internet.default"] = default
-    modules: tuple[Any, ...] = (epollreactor, pollreactor, selectreactor)
-    for module in modules:
-        module.install = install
-    # Programs that mix Twisted and asyncio call the one and compare with the other, as Scrapy does.
-    replaced: Any = asyncioreactor
-    replaced.AsyncioSelectorReactor, replaced.install = ours.IBAsyncioReactor, ours.install
-
-
-def _ib() -> None:
-    from twisted_ib.reactor.ibreactor import install
-
-    _twisted(install)
-
-
-def _ibAsyncio() -> None:
-    from twisted_ib.reactor.asyncioreactor import install
-
-    _twisted(install)
-
-
-def _aio() -> None:
-    import asyncio
-    import warnings
+if TYPE_CHECKING:
+    from importlib.abc import Loader
 
     from twisted_ib.aio import EventLoop
 
-    with warnings.catch_warnings():
-        # Policies are deprecated from 3.14 on, and still there.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        policy: Any = type(asyncio.get_event_loop_policy())
-    policy._loop_factory = EventLoop
-    # Servers name the class, too (uvicorn's loop_factory).
-    names: Any = asyncio
-    for name in ("SelectorEventLoop", "EventLoop"):
-        if hasattr(asyncio, name):
-            setattr(names, name, EventLoop)
-
-
-def _blocking() -> None:
-    from twisted_ib.blocking.patch import patch
-
-    patch()
-
-
-_INSTALL = {IB: _ib, IB_ASYNCIO: _ibAsyncio, AIO: _aio, BLOCKING: _blocking}
+IB, IB_ASYNCIO, AIO, BLOCKING = "ib", "ib-asyncio", "aio", "blocking"
+#: The loops by name, as C{--reactor} takes them.
+LOOPS = (IB, IB_ASYNCIO, AIO, BLOCKING)
 _TEXT = {
-    "": "runs as it is",
+    "": "has SDP from its first loop, reactor or socket on",
     IB: "on the ib reactor, or ib-asyncio where it asks for asyncio's",
     IB_ASYNCIO: "on the ib-asyncio reactor",
     AIO: "on the loop of twisted_ib.aio",
     BLOCKING: "on the sockets of twisted_ib.blocking",
 }
+#: What asyncio calls the class of its loops.
+_LOOP_CLASSES = ("SelectorEventLoop", *(("EventLoop",) if sys.version_info >= (3, 13) else ()))
+_OURS = "twisted_ib.reactor.asyncioreactor"
+#: Modules that connect in their own way, and how.
+_FOREIGN = {
+    **dict.fromkeys(("trio", "curio"), "has a loop of its own"),
+    **dict.fromkeys(("gevent", "eventlet"), "replaces sockets itself"),
+    "gunicorn": "forks after it listens, and RDMA does not cross a fork",
+    "grpc": "connects by its own core",
+}
+_SELECT = "twisted_ib.blocking.select"
+#: What waits for sockets, too.
+_WAITING = {
+    "select": ("select", "poll", "epoll"),
+    "selectors": ("SelectSelector", "PollSelector", "EpollSelector", "DefaultSelector"),
+}
+#: What the switch counts, once there is something to count.
+counted: list[Mapping[tuple[str, str, str], int]] = []
+#: What the end of a run says besides, by what it is about.
+notes: dict[str, str] = {}
 
 
-def _load(roles: Sequence[str]) -> None:
+# -- Twisted
+
+
+def _install(name: str) -> None:
+    with quickly():
+        if name == IB:
+            from twisted_ib.reactor.ibreactor import install
+        else:
+            from twisted_ib.reactor.asyncioreactor import install
+        install()
+        _loadSides()
+
+
+def _loadSides() -> None:
     # Much to import.  Processes that the program forks, such as the workers of a server, get it with the
     # fork; each would need several times as long for it as for the rest of its start.
+    from twisted_ib.configuration.syntax import ROLES
     from twisted_ib.reactor import socketreport  # noqa: F401
+    from twisted_ib.switch.rules.configuration import Configuration
     from twisted_ib.switch.switch import Switch
 
+    configuration = Configuration()
+    roles = [each for each in ROLES if not configuration.tcpOnly(each)]
     for role in roles:
         Switch.load(role)
-    # Modules live as long as the process, and nothing of the program's is there yet: no collection of its
-    # garbage need look at them, nor copy their pages in a process that it forks.
-    gc.freeze()
+    if roles:
+        # No collection of the program's garbage need look at modules, nor copy their pages in a process that
+        # it forks.
+        gc.freeze()
 
 
-def install(choice: Choice, roles: Sequence[str] = ()) -> str:
+class _Default:
+    # `from twisted.internet import reactor` installs the default one (twisted.internet.reactor).
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != "twisted.internet.default":
+            return None
+        return ModuleSpec(name, cast("Loader", self))
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        pass
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module)["install"] = lambda: _install(self._name)
+
+
+def _main(hooks: Hooks, module: ModuleType) -> None:
+    # Each reactor is installed by this.
+    install: Callable[[object], None] = vars(module)["installReactor"]
+
+    def installReactor(reactor: object) -> None:
+        install(reactor)
+        kind = type(reactor)
+        if any(each.__module__.startswith("twisted_ib.") for each in kind.__mro__):
+            hooks.reactors.append(kind.__name__)
+        else:
+            notes[kind.__name__] = "a reactor that the program chose itself: its connections are TCP's"
+
+    vars(module)["installReactor"] = installReactor
+
+
+def _hookTwisted(hooks: Hooks, default: str) -> None:
+    sys.meta_path.insert(0, _Default(default))
+    hooks.after["twisted.internet.main"] = partial(_main, hooks)
+    for name in ("epollreactor", "pollreactor", "selectreactor"):
+        hooks.after[f"twisted.internet.{name}"] = lambda module: setattr(
+            module, "install", lambda: _install(default)
+        )
+
+    # Programs that mix Twisted and asyncio call the one and compare with the other, as Scrapy does.
+    def theirs(_: Any) -> None:
+        if _OURS not in sys.modules:
+            from twisted_ib.reactor import asyncioreactor  # noqa: F401
+
+    def ours(module: ModuleType) -> None:
+        names = vars(module)
+        vars(sys.modules["twisted.internet.asyncioreactor"]).update(
+            AsyncioSelectorReactor=names["IBAsyncioReactor"], install=names["install"]
+        )
+
+    hooks.after["twisted.internet.asyncioreactor"] = theirs
+    hooks.after[_OURS] = ours
+
+
+# -- asyncio
+
+
+def _eventLoop() -> type[EventLoop]:
+    # What it is derived from is asyncio's own.
+    names = vars(sys.modules["asyncio"])
+    names.setdefault("SelectorEventLoop", vars(sys.modules["asyncio.unix_events"])["SelectorEventLoop"])
+    with quickly():
+        from twisted_ib.aio import EventLoop
+    # Servers name the class, too (uvicorn's loop_factory).
+    names.update(dict.fromkeys(_LOOP_CLASSES, EventLoop))
+    return EventLoop
+
+
+def _newLoop() -> EventLoop:
+    return _eventLoop()()
+
+
+def _asyncio(module: ModuleType) -> None:
+    import warnings
+
+    with warnings.catch_warnings():
+        # Policies are deprecated from 3.14 on, and still there.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        policy: Any = type(module.get_event_loop_policy())
+    policy._loop_factory = staticmethod(_newLoop)
+    before: Callable[[str], object] | None = vars(module).pop("__getattr__", None)
+    for name in _LOOP_CLASSES:
+        vars(module).pop(name, None)
+
+    def find(name: str) -> object:
+        if name in _LOOP_CLASSES:
+            return _eventLoop()
+        if before is not None:
+            return before(name)
+        raise AttributeError(f"module 'asyncio' has no attribute {name!r}")
+
+    vars(module)["__getattr__"] = find
+
+
+def _aio(hooks: Hooks, module: ModuleType) -> None:
+    hooks.openLoops = vars(module)["openLoops"]
+
+
+class _Uvloop:
+    # What is faster than asyncio's is slower than this loop, and cannot look at devices.
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != "uvloop" or specBeside(self, name, path, target) is None:
+            return None
+        return ModuleSpec(name, cast("Loader", self))
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        pass
+
+    def exec_module(self, module: ModuleType) -> None:
+        import asyncio
+
+        _note("uvloop", "cannot look at devices: the loop of twisted_ib.aio stands in its place")
+        vars(module).update(
+            new_event_loop=_newLoop,
+            install=lambda: None,
+            run=asyncio.run,
+            EventLoopPolicy=asyncio.DefaultEventLoopPolicy,
+            __getattr__=_loopOnly,
+        )
+
+
+def _loopOnly(name: str) -> object:
+    if name == "Loop":
+        return _eventLoop()
+    raise AttributeError(f"module 'uvloop' has no attribute {name!r} under ib-run")
+
+
+# -- blocking sockets
+
+
+def _socket(hooks: Hooks, module: ModuleType) -> None:
+    from twisted_ib.tools.run.sockets import replaceSocket
+
+    replaceSocket(hooks)
+
+
+def _select(module: ModuleType) -> None:
+    selectors = sys.modules.get("selectors")
+    # That one may be about to import the other; and so may be what is replaced.
+    if _SELECT not in sys.modules and (selectors is None or hasattr(selectors, "DefaultSelector")):
+        from twisted_ib.blocking import select  # noqa: F401
+
+
+def _replaceSelect(hooks: Hooks, module: ModuleType) -> None:
+    for owner, names in _WAITING.items():
+        for name in names:
+            hooks.replace(sys.modules[owner], name, getattr(module, name))
+
+
+def _socketserver(module: ModuleType) -> None:
+    mixin: Any = vars(module)["ForkingMixIn"]
+
+    # RDMA connections do not cross a fork, and the children of this server use those of their parent.
+    def activate(server: Any) -> None:
+        if hasattr(server.socket, "useTCP"):
+            server.socket.useTCP()
+        super(mixin, server).server_activate()
+
+    mixin.server_activate = activate
+
+
+def _connection(hooks: Hooks, module: ModuleType) -> None:
+    # Its connections are descriptors, with os.read and os.write: they stay TCP.
+    vars(module)["socket"] = hooks.kernelOf("socket")
+
+
+def _hookSockets(hooks: Hooks) -> None:
+    hooks.hasSockets = True
+    hooks.after["socket"] = partial(_socket, hooks)
+    hooks.after["select"] = hooks.after["selectors"] = _select
+    hooks.after[_SELECT] = partial(_replaceSelect, hooks)
+    hooks.after["socketserver"] = _socketserver
+    hooks.after["multiprocessing.connection"] = partial(_connection, hooks)
+
+
+# -- all
+
+
+def _note(name: str, text: str) -> None:
+    if _say is not None:
+        _say(f"{name} {text}")
+    notes[name] = text
+
+
+def _foreign(text: str, module: ModuleType) -> None:
+    _note(module.__name__, text)
+
+
+_say: Callable[[str], object] | None = None
+
+
+def install(loop: str, say: Callable[[str], object] | None = None) -> str:
     """
-    Have the program that is imported next get a loop.
+    Have the program that is run next get loops, reactors and sockets where it uses some.
 
-    @param roles: those of C{listen} and C{connect} for which the rules do not leave everything to TCP.
+    @param loop: the only kind, one of L{LOOPS}; C{""} for what it uses.
+    @param say: called with what is out of reach, when that is imported.
     @return: what that is, for the user.
     """
-    for name in choice.hidden:
-        # PEP 328's statement of it: an import of such a name raises ModuleNotFoundError.
-        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
-    # Modules live as long as the process: to collect garbage among them finds none, and takes a sixth of the
-    # time.
-    isEnabled = gc.isenabled()
-    gc.disable()
-    try:
-        if choice.loop:
-            _INSTALL[choice.loop]()
-        if roles and choice.loop in (IB, IB_ASYNCIO):
-            _load(roles)
-    finally:
-        if isEnabled:
-            gc.enable()
-    return _TEXT[choice.loop]
+    global _say
+    _say = say
+    hooks = Hooks()
+    hooks.after["twisted_ib.switch.reason"] = lambda module: counted.append(vars(module)["outcomes"])
+    if loop in ("", IB, IB_ASYNCIO):
+        _hookTwisted(hooks, loop or IB)
+    if loop in ("", AIO):
+        hooks.after["asyncio"] = _asyncio
+        hooks.after["twisted_ib.aio.loop"] = partial(_aio, hooks)
+        sys.meta_path.insert(0, _Uvloop())
+    if not loop:
+        _hookSockets(hooks)
+        for name, text in _FOREIGN.items():
+            hooks.after[name] = partial(_foreign, text)
+    hooks.install()
+    if loop == BLOCKING:
+        from twisted_ib.blocking.patch import patch
+
+        patch()
+    return _TEXT[loop]
+
+
+__all__ = ["AIO", "BLOCKING", "IB", "IB_ASYNCIO", "LOOPS", "counted", "install", "notes"]

@@ -13,7 +13,6 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from twisted_ib.tools.program import ProgramError
-from twisted_ib.tools.run.imports import Import, importsOf, sourceOf, specOf
 
 #: Exit statuses of what cannot be run and of what is not there, as of env(1) and shells (POSIX 2.8.2).
 NOT_RUNNABLE, NOT_FOUND = 126, 127
@@ -52,7 +51,6 @@ class Code:
     """
 
     name = "-c"
-    module = ""
 
     def __init__(self, text: str) -> None:
         """
@@ -71,12 +69,6 @@ class Code:
         Return the first entry of C{sys.path}, as Python has it for this program.
         """
         return ""
-
-    def imports(self) -> list[Import]:
-        """
-        Return the imports of the program itself.
-        """
-        return importsOf(self._text, "the command line")
 
     def run(self) -> None:
         """
@@ -97,7 +89,7 @@ class Module:
         """
         @param name: the module's.
         """
-        self.name = self.module = name
+        self.name = name
 
     def prepare(self, arguments: list[str]) -> None:
         """
@@ -110,24 +102,6 @@ class Module:
         See L{Code.folder}.
         """
         return os.getcwd()
-
-    def imports(self) -> list[Import]:
-        """
-        See L{Code.imports}.
-
-        @raise StartError: there is no such module.
-        """
-        spec = specOf(self.name)
-        if spec is None:
-            raise StartError(f"no module named {self.name!r}", 1)
-        if spec.submodule_search_locations is not None:
-            spec, package = specOf(f"{self.name}.__main__"), self.name
-            if spec is None:
-                raise StartError(f"{self.name} is a package without a __main__, which cannot be run", 1)
-        else:
-            package = self.name.rpartition(".")[0]
-        origin = spec.origin or ""
-        return importsOf(sourceOf(origin), origin, package) if origin.endswith(".py") else []
 
     def run(self) -> None:
         """
@@ -142,8 +116,6 @@ class Script:
     """
     A file of Python, or a folder or ZIP archive with a C{__main__.py}.
     """
-
-    module = ""
 
     def __init__(self, path: str, name: str) -> None:
         """
@@ -170,28 +142,6 @@ class Script:
     def _absolute(self) -> str:
         # As Python has it, which leaves "./" and ".." there.
         return os.path.join(os.getcwd(), self._path)
-
-    def imports(self) -> list[Import]:
-        """
-        See L{Code.imports}.
-
-        @raise StartError: a folder or archive has no C{__main__.py}.
-        """
-        if not self._isArchive:
-            return importsOf(sourceOf(self._path), self._path)
-        if os.path.isdir(self._path):
-            path = os.path.join(self._path, "__main__.py")
-            if not os.path.exists(path):
-                raise StartError(f"{self._path} is a folder without a __main__.py", NOT_RUNNABLE)
-            return importsOf(sourceOf(path), path)
-        from zipimport import ZipImportError, zipimporter
-
-        try:
-            return importsOf(zipimporter(self._path).get_source("__main__") or "", self._path)
-        except ZipImportError as error:
-            raise StartError(
-                f"{self._path} is an archive without a __main__.py: {error}", NOT_RUNNABLE
-            ) from None
 
     def run(self) -> None:
         """

@@ -11,13 +11,13 @@ from argparse import Namespace
 from collections.abc import Sequence
 from types import TracebackType
 
-from twisted_ib.configuration.file import VARIABLE
+from twisted_ib import limits
+from twisted_ib.configuration.file import SIMPLE_VARIABLES, VARIABLE, isConfigured
 from twisted_ib.errors import RulesError
-from twisted_ib.tools.program import ArgumentParser, complain, printable
+from twisted_ib.tools.program import ArgumentParser, complain, printable, whole
 from twisted_ib.tools.run.children import Inherited, inherit
-from twisted_ib.tools.run.choice import LOOPS, Unfit, choose
 from twisted_ib.tools.run.clibraries import become, chooseDevice, searchByPython
-from twisted_ib.tools.run.loops import install
+from twisted_ib.tools.run.loops import LOOPS, install
 from twisted_ib.tools.run.program import (
     NOT_RUNNABLE,
     Code,
@@ -31,7 +31,7 @@ from twisted_ib.tools.run.program import (
 
 PROGRAM = "ib-run"
 #: Options with a value, which may be the next word.
-_WITH_VALUE = ("--reactor", "--config", "--device", "--address")
+_WITH_VALUE = ("--reactor", "--config", "--device", "--address", "--hosts")
 
 
 def commandLine() -> ArgumentParser:
@@ -41,13 +41,15 @@ def commandLine() -> ArgumentParser:
     parser = ArgumentParser(
         prog=PROGRAM,
         usage="%(prog)s [--reactor NAME] [--config FILE] [--device NAME [--address ADDRESS]] "
-        "[--no-children] [--summary [--json]] [-q] PROGRAM | -m MODULE | -c CODE [ARGUMENT ...]\n"
+        "[--no-children] [--no-sysfs] [--summary [--json]] [-q] PROGRAM | -m MODULE | -c CODE "
+        "[ARGUMENT ...]\n"
+        "       %(prog)s --hosts N [OPTION ...] PROGRAM [ARGUMENT ...]\n"
         "       %(prog)s [--config FILE] [--device NAME [--address ADDRESS]] --check [--json] [PROGRAM]",
         description="Start an unchanged program. One of Python gets a loop whose connections and ports go "
-        "over SDP or TCP, by the rules of the ib reactor; any other finds libibverbs and others of "
-        "this package.",
+        "over SDP or TCP, by the rules of the ib reactor, when it first uses one; any other finds libibverbs "
+        "and others of this package.",
     )
-    parser.add_argument("--reactor", choices=LOOPS, help="the loop (default: by what the program imports)")
+    parser.add_argument("--reactor", choices=LOOPS, help="the only kind of loop (default: each that it uses)")
     parser.add_argument("--config", metavar="FILE", help="the rules (default: those of every program here)")
     parser.add_argument("--device", metavar="NAME", help="the only device of the C libraries (default: all)")
     parser.add_argument("--address", help="the device's own, one of this host")
@@ -58,6 +60,12 @@ def commandLine() -> ArgumentParser:
         help="the processes of Python that it starts are Python's own",
     )
     parser.add_argument(
+        "--no-sysfs",
+        action="store_false",
+        dest="sysfs",
+        help="it looks for devices where Linux has them in vain",
+    )
+    parser.add_argument(
         "--summary",
         action="store_true",
         help="at the end say what carried the connections (default: on a terminal, if there were some)",
@@ -65,6 +73,12 @@ def commandLine() -> ArgumentParser:
     parser.add_argument("--json", action="store_true", help="the summary, or the check, as JSON")
     parser.add_argument(
         "--check", action="store_true", help="start nothing: say what is here, and what is missing"
+    )
+    parser.add_argument(
+        "--hosts",
+        metavar="N",
+        type=whole(1, limits.RUN_HOSTS),
+        help="start it on each of N hosts, which are network namespaces of this one",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="do not say what was done")
     which = parser.add_mutually_exclusive_group()
@@ -117,6 +131,11 @@ def parseArguments(arguments: Sequence[str]) -> tuple[Namespace, Code | Module |
         parser.error("there is no PROGRAM, -m MODULE or -c CODE")
     if options.address is not None and options.device is None:
         parser.error("--address is of a device: say --device, too")
+    if options.hosts is not None:
+        if options.device is not None or options.check or not program:
+            parser.error("each of --hosts has a device of its own, and starts PROGRAM")
+        at = next(at for at, word in enumerate(ours) if word.startswith("--hosts"))
+        options.once = ours[:at] + ours[at + 1 + (ours[at] == "--hosts") :] + theirs
     if options.json and not (options.summary or options.check):
         parser.error("--json is of the summary or the check: say --summary or --check, too")
     options.arguments = theirs
@@ -125,45 +144,45 @@ def parseArguments(arguments: Sequence[str]) -> tuple[Namespace, Code | Module |
 
 def start(options: Namespace, asked: Code | Module | str) -> Code | Module | Script:
     """
-    Choose the loop of a program and have it get that.
+    Have a program get the loops, reactors and sockets of this package.
 
     @return: the program, ready to run.
-    @raise StartError: it cannot be started, or no loop fits.
+    @raise StartError: it cannot be started.
     @raise OtherInterpreter: it is one of another interpreter.
     @raise NotPython: it is no program of Python.
     @raise RulesError: the rules are wrong.
     @raise OSError: the rules cannot be read.
     """
     program = find(asked) if isinstance(asked, str) else asked
-    missing = searchByPython()
+    missing = searchByPython(options.sysfs)
     program.prepare(options.arguments)
-    choice = choose(program.module, program.imports(), options.reactor or "")
-    if isinstance(choice, Unfit):
-        raise StartError(f"{program.name}: {choice.reason}", NOT_RUNNABLE)
-    rules = ""
-    roles: list[str] = []
-    if choice.loop:
-        # Imported here: a program that runs as it is needs none.
-        from twisted_ib.configuration.syntax import ROLES
-        from twisted_ib.switch.rules.configuration import Configuration
-
-        configuration = Configuration()
-        policy = configuration.read()
-        rules = f"; rules: {policy.source or policy.default.reason}"
-        roles = [each for each in ROLES if not policy.tcpOnly(each, configuration.program)]
-    what = install(choice, roles)
-    _promise(options, bool(choice.loop))
+    rules = _rules()
+    what = install(options.reactor or "", None if options.quiet else _named)
+    _promise(options)
     summary = ("json" if options.json else "text") if options.summary else ""
-    inherit(os.environ, Inherited(choice.loop, summary) if options.children else None)
+    inherit(os.environ, Inherited(options.reactor or "", summary) if options.children else None)
     libraries = missing and f"; {missing}"
-    _say(options, f"{program.name} {what}, {choice.reason}{rules}{libraries}")
+    _say(options, f"{program.name} {what}; rules: {rules}{libraries}")
     return program
 
 
-def _promise(options: Namespace, connects: bool) -> None:
-    isSeen = connects and not options.quiet and sys.stderr is not None and sys.stderr.isatty()
+def _rules() -> str:
+    # Imported here: there are none as a rule, and a program that does not connect needs none.
+    if not isConfigured(os.environ) and not any(each in os.environ for each in SIMPLE_VARIABLES):
+        return "no rules are configured"
+    from twisted_ib.switch.rules.configuration import Configuration
+
+    policy = Configuration().read()
+    return policy.source or policy.default.reason
+
+
+def _named(text: str) -> None:
+    print(printable(f"{PROGRAM}: {text}"), file=sys.stderr, flush=True)
+
+
+def _promise(options: Namespace) -> None:
+    isSeen = not options.quiet and sys.stderr is not None and sys.stderr.isatty()
     if isSeen or options.summary:
-        # Imported here: the loops have imported what it needs.
         from twisted_ib.tools.run.summary import sayAtExit
 
         sayAtExit(PROGRAM, options.summary, options.json)
@@ -174,7 +193,7 @@ def _say(options: Namespace, text: str) -> None:
         text += f"; device {options.device}" + (f" at {options.address}" if options.address else "")
     if not options.quiet:
         # Before the program: it may replace sys.stderr.
-        print(printable(f"{PROGRAM}: {text}"), file=sys.stderr, flush=True)
+        _named(text)
 
 
 def _hideOwnFrames(error: BaseException) -> None:
@@ -203,6 +222,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     options, asked = parseArguments(words)
     try:
+        if options.hosts is not None:
+            from twisted_ib.tools.run.hosts import runOnHosts
+
+            return runOnHosts(options.hosts, options.once, words, lambda text: _say(options, text))
         if options.device is not None:
             chooseDevice(options.device, options.address, os.environ)
         if options.config is not None:
@@ -218,8 +241,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             other.become(words)
             return NOT_RUNNABLE
         except NotPython as other:
-            name = str(asked)
-            become(other, [name, *options.arguments], lambda text: _say(options, f"{name} {text}"))
+            words = [str(asked), *options.arguments]
+            become(other, words, options.sysfs, lambda text: _say(options, f"{words[0]} {text}"))
             return NOT_RUNNABLE
     except RulesError as error:
         for line in error.errors:

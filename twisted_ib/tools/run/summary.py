@@ -6,24 +6,28 @@ It reads what the switch has counted (L{twisted_ib.switch.reason.outcomes}).
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypedDict
 
-from twisted_ib.switch.reason import outcomes
+from twisted_ib.drive.process import life
 from twisted_ib.tools.program import printable
+from twisted_ib.tools.run.loops import counted, notes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 #: Said of connections over TCP, by the kind of reason.
 _WORDS = {
+    "beside": "by blocking sockets beside a loop or reactor",
     "client": "from clients that came over TCP",
     "connect": "without a device",
     "explicit": "asked for TCP by name",
     "failed": "whose SDP failed",
+    "foreign": "by sockets of a loop of another kind",
+    "forking": "by a server that forks after it listens",
     "listen": "to ports without SDP",
     "mapped": "to IPv4 addresses in IPv6",
     "no_device": "without a device",
@@ -55,13 +59,15 @@ class Cause(TypedDict):
 
 class Summary(TypedDict):
     """
-    The JSON: all connections, those of each provider, and the reasons for TCP, the most frequent first.
+    The JSON: all connections, those of each provider, and the reasons for TCP, the most frequent first; and
+    what is out of reach, by its name.
     """
 
     connections: int
     sdp: int
     tcp: int
     reasons: list[Cause]
+    notes: dict[str, str]
 
 
 def summary(counted: Mapping[tuple[str, str, str], int]) -> Summary:
@@ -75,7 +81,7 @@ def summary(counted: Mapping[tuple[str, str, str], int]) -> Summary:
     for count, kind, rule in sorted(overTCP, key=lambda each: (-each[0], *each[1:])):
         text = f"by rule {rule}" if kind == "rule" else _WORDS.get(kind, kind)
         reasons.append({"kind": kind, "text": text, "connections": count})
-    return {"connections": every, "sdp": every - tcp, "tcp": tcp, "reasons": reasons}
+    return {"connections": every, "sdp": every - tcp, "tcp": tcp, "reasons": reasons, "notes": dict(notes)}
 
 
 def sentence(found: Summary) -> str:
@@ -83,13 +89,14 @@ def sentence(found: Summary) -> str:
     @return: The same in one line.
     """
     every, tcp = found["connections"], found["tcp"]
+    beside = "".join(f"; {name}: {note}" for name, note in found["notes"].items())
     if not every:
-        return "there were no connections"
+        return f"there were no connections{beside}"
     text = f"{found['sdp']} of {every} connection{'' if every == 1 else 's'} went over SDP"
     if tcp:
         reasons = ", ".join(f"{each['connections']} {each['text']}" for each in found["reasons"])
         text += f"; {tcp} over TCP: {reasons}"
-    return text
+    return text + beside
 
 
 def sayAtExit(program: str, isAsked: bool, isJSON: bool) -> None:
@@ -100,12 +107,11 @@ def sayAtExit(program: str, isAsked: bool, isJSON: bool) -> None:
     @param isAsked: Whether it is written if there were no connections, too.
     @param isJSON: Whether it is one JSON object.
     """
-    # The interpreter calls the first one last.
-    atexit.register(_say, program, isAsked, isJSON, os.getpid())
+    life.atEnd(__name__, partial(_say, program, isAsked, isJSON, os.getpid()))
 
 
 def _say(program: str, isAsked: bool, isJSON: bool, pid: int) -> None:
-    found = summary(outcomes)
+    found = summary(counted[0] if counted else {})
     if not found["connections"] and not isAsked:
         return
     if isJSON:

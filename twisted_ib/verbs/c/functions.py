@@ -49,8 +49,8 @@ class Row:
         returns a pointer, nothing if it returns nothing, and else the errno.
     @ivar before: statements in C that run before the handler, without Python: they wait, and may return; or
         none.  The thread can be cancelled there, and not in a handler.
-    @ivar again: whether the handler waits a moment only and then returns L{AGAIN}: it is called again, and in
-        between the thread can be cancelled.
+    @ivar again: whether the handler does not wait but returns L{AGAIN}: it is called again after a sleep in
+        C, as C{waiting} says.  Signals come in that sleep only, and there the thread can be cancelled.
     @ivar nested: whether a handler calls it, too: it does not fail within another call of its thread.
     """
 

@@ -29,6 +29,8 @@ _SPECIAL = frozenset(":;$")
 #: Modules of other projects that this package imports below the reactor, optional ones too, and the one that
 #: its compiled modules share.
 _IMPORTED = ("_cffi_backend", "attr", "attrs", "google_crc32c", "isal", "twisted_ib__mypyc", "zope")
+#: The library that leads paths of devices to a program's view of them.
+VIEW = "libtwisted_ib_view.so"
 #: What libraries are built from, below this folder: all modules and sources of C in these, and the tables.
 _BUILDING = "building"
 _TABLES = tuple(
@@ -174,6 +176,7 @@ __all__ = [
     "CARRIED",
     "ORIGIN",
     "ROOT",
+    "VIEW",
     "cacheFolder",
     "cffiVersion",
     "checkOwners",

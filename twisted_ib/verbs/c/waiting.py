@@ -1,36 +1,124 @@
 """
 Waiting for events as programs do: until there is one, or not at all.
+
+The thread sleeps in C, on the descriptors that L{nextEvent} says, and the handler is called again after that.
+A signal ends the sleep as it ends C{read(2)}: with EINTR, if its handler has no SA_RESTART.
 """
 
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from _twisted_ib_verbs import ffi, lib
+
 from twisted_ib.hca.host.libc import isNonBlocking
+from twisted_ib.verbs.c import attend
 from twisted_ib.verbs.c.errors import HandleError
+from twisted_ib.verbs.core.hub import Sleep, hub
+from twisted_ib.verbs.core.pipes import WakeupPipe
 
 _Event = TypeVar("_Event")
-#: A thread that waits for an event can be cancelled so often.
-WAIT_SECONDS = 0.1
+#: A thread looks again so often: at a channel, too, that was destroyed just before it fell asleep.
+WAIT_SECONDS = 0.5
 
 
-def nextEvent(fd: int, take: Callable[[float], _Event | None]) -> _Event | None:
+class _Thread(threading.local):
     """
-    Wait for an event, for a moment only, so that the thread can be cancelled.
+    What a thread sleeps on.
+
+    @ivar fds: the descriptors, which its C{struct twisted_ib_sleep} points to.
+    @ivar sleeper: wakes it; L{None} while it does not sleep.
+    """
+
+    fds: object = None
+    sleeper: WakeupPipe | None = None
+
+
+_thread = _Thread()
+
+
+def getUp() -> bool:
+    """
+    The thread sleeps no more.
+
+    @return: whether it slept.
+    """
+    sleeper, _thread.sleeper = _thread.sleeper, None
+    if sleeper is None:
+        return False
+    hub.getUp(sleeper)
+    return True
+
+
+def nextEvent(fd: int, take: Callable[[], _Event | None]) -> _Event | None:
+    """
+    Take an event, or prepare the sleep until there is one.
 
     @param fd: the descriptor of the events; a program that has made it non-blocking wants EAGAIN in place of
         waiting.
-    @param take: called with the seconds to wait.
-    @return: the event; L{None} if there is none yet.
+    @param take: fetches an event, if there is one; called with the hub's lock held.
+    @return: the event; L{None} if there is none yet: the handler is to return
+        L{AGAIN<twisted_ib.verbs.c.functions.AGAIN>}.
+    @raise HandleError: there is none, and the program does not want to wait (EAGAIN); or a signal has come
+        (EINTR).
+    """
+    if attend.isEnding():
+        # Another thread ends the process, and this one hears nothing of that.
+        rest()
+        return None
+    sleep = lib.twisted_ib_own_sleep()
+    isInterrupted = sleep.interrupted
+    sleep.interrupted = sleep.count = sleep.milliseconds = 0
+    # As read(2), which does not ask again either: a call that has slept waits.
+    isWaiting = getUp() or not isNonBlocking(fd)
+    found = hub.lieDown(take, isWaiting and not isInterrupted)
+    if isinstance(found, Sleep):
+        _thread.sleeper = found.sleeper
+        _prepare(min(found.seconds, WAIT_SECONDS), [fd, *found.fds])
+        return None
+    if found is None:
+        raise HandleError("A signal has come", errno.EINTR) if isInterrupted else _noEvent()
+    return found
+
+
+def rest() -> None:
+    """
+    Prepare a sleep that only time ends.
+    """
+    _prepare(WAIT_SECONDS, [])
+
+
+def awaitEvent(fd: int, take: Callable[[], _Event | None]) -> _Event:
+    """
+    Wait for an event in Python, within a call that has more to do: no signal ends that.
+
+    @param take: as L{nextEvent} has it.
     @raise HandleError: there is none, and the program does not want to wait (EAGAIN).
     """
-    isWaiting = not isNonBlocking(fd)
-    event = take(WAIT_SECONDS if isWaiting else 0)
-    if event is None and not isWaiting:
-        raise HandleError("There is no event", errno.EAGAIN)
-    return event
+    found: list[_Event] = []
+
+    def ready() -> bool:
+        if (event := take()) is not None:
+            found.append(event)
+        return bool(found)
+
+    if not hub.wait(ready, 0 if isNonBlocking(fd) else None):
+        raise _noEvent()
+    return found[0]
 
 
-__all__ = ["WAIT_SECONDS", "nextEvent"]
+def _noEvent() -> HandleError:
+    return HandleError("There is no event", errno.EAGAIN)
+
+
+def _prepare(seconds: float, fds: list[int]) -> None:
+    sleep = lib.twisted_ib_own_sleep()
+    _thread.fds = sleep.fds = ffi.new("int[]", fds)
+    # Rounded up: a deadline that has not quite passed would make it spin.
+    sleep.count, sleep.milliseconds = len(fds), int(seconds * 1000) + 1
+
+
+__all__ = ["awaitEvent", "getUp", "nextEvent", "rest"]

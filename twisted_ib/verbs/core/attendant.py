@@ -9,9 +9,9 @@ polls or waits is faster; while there is one, this thread only checks now and th
 
 from __future__ import annotations
 
-import os
 from threading import Event, Thread
 
+from twisted_ib.drive.process import life
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.core.pipes import WakeupPipe
 
@@ -107,5 +107,4 @@ class ProgressThreadUsers:
 #: The instance of this process.
 attendance = ProgressThreadUsers()
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=attendance.forked)
+life.atFork(__name__, inChild=attendance.forked)

@@ -11,7 +11,6 @@ hub is empty, and the parent's objects refuse every verb.
 
 from __future__ import annotations
 
-import atexit
 import os
 import select
 import time
@@ -21,7 +20,10 @@ from functools import partial, wraps
 from threading import RLock
 from typing import Any, TypeVar, cast
 
+import attrs
+
 from twisted_ib import limits
+from twisted_ib.drive.process import life
 from twisted_ib.errors import HCAError, ResourceLimitError
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.device.device import Device
@@ -29,6 +31,7 @@ from twisted_ib.hca.queues.completion import CompletionQueue, WorkCompletion
 from twisted_ib.verbs.core.closes import DeferredCloses
 from twisted_ib.verbs.core.pipes import WakeupPipe
 
+Event = TypeVar("Event")
 Link = TypeVar("Link")
 Request = TypeVar("Request")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -48,6 +51,21 @@ END_SECONDS = 1.0
 _TAKEN = 16
 
 _giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
+
+
+@attrs.frozen
+class Sleep:
+    """
+    How a thread may sleep.
+
+    @ivar seconds: so long.
+    @ivar sleeper: wakes it.
+    @ivar fds: the descriptors that end its sleep.
+    """
+
+    seconds: float
+    sleeper: WakeupPipe
+    fds: list[int]
 
 
 class Hub:
@@ -390,6 +408,50 @@ class Hub:
             if sleeper is not None:
                 sleeper.close()
 
+    def lieDown(self, take: Callable[[], Event | None], maySleep: bool) -> Event | Sleep | None:
+        """
+        As L{wait}, up to the sleep: the thread sleeps by itself.  The lock must not be held.
+
+        @param take: fetches what is waited for, if it is there; called with the lock held.
+        @return: that; or the sleep, after which L{getUp} must follow; or L{None} if it may not sleep.
+        @raise OSError: no descriptor is free to sleep on.
+        """
+        while True:
+            with self:
+                isLeaving = True
+                try:
+                    if self.drive(isWaiting=True):
+                        self._wakeSleepers()
+                    event = take()
+                    if event is not None or not maySleep:
+                        return event
+                    if not self._polling.spin(self._pending) and (due := self._arm()) > 0:
+                        # Still under the lock: another thread's drive finds the sleeper.
+                        sleeper = WakeupPipe()
+                        self._sleepers.add(sleeper)
+                        return Sleep(due, sleeper, [sleeper.fd, *self._descriptors()])
+                    isLeaving = False
+                finally:
+                    # As in wait().
+                    if isLeaving and not self._armed:
+                        self._wakeSleepers()
+
+    def getUp(self, sleeper: WakeupPipe) -> None:
+        """
+        End the sleep of a thread, which perhaps drives no more.
+
+        @param sleeper: the thread's, which is closed.
+        """
+        with self:
+            self._sleepers.discard(sleeper)
+            sleeper.close()
+            # The doorbells that the others sleep on are disarmed.
+            if not self._armed:
+                self._wakeSleepers()
+
+    def _descriptors(self) -> list[int]:
+        return [device.fabric.fileno() for device in self.devices if not device.closed]
+
     def _pending(self) -> bool:
         for device in self.devices:
             if not device.closed and device.busy():
@@ -453,9 +515,8 @@ class Hub:
         # poll(2), not select(2): descriptors beyond FD_SETSIZE.
         poller = select.poll()
         with self:
-            for device in self.devices:
-                if not device.closed:
-                    poller.register(device.fabric.fileno(), select.POLLIN)
+            for fd in self._descriptors():
+                poller.register(fd, select.POLLIN)
         poller.register(sleeper.fd, select.POLLIN)
         # Milliseconds, rounded up: a deadline that has not quite passed would make this spin.
         milliseconds = None if due == float("inf") else min(int(due * 1000) + 1, 1 << 30)
@@ -492,10 +553,8 @@ class Hub:
 
 #: The hub of this process.
 hub = Hub()
-
-atexit.register(hub.end)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=hub.forked)
+life.atFork(__name__, inChild=hub.forked)
+life.atEnd(__name__, hub.end)
 
 
 def locked(function: Function) -> Function:
@@ -511,4 +570,4 @@ def locked(function: Function) -> Function:
     return cast(Function, call)
 
 
-__all__ = ["Hub", "hub", "locked"]
+__all__ = ["Hub", "Sleep", "hub", "locked"]

@@ -169,7 +169,7 @@ class CacheTests(SynchronousTestCase):
         self.patch(build, "_build", self.fail)
         self.assertEqual(libraries(), folder)
         self.assertEqual(stat.S_IMODE(folder.stat().st_mode), 0o700)
-        expected = {"python", *(each.soname for each in build.LIBRARIES)}
+        expected = {"python", kept.VIEW, *(each.soname for each in build.LIBRARIES)}
         self.assertEqual({each.name for each in folder.iterdir()}, expected)
 
     def test_others(self) -> None:
@@ -249,8 +249,8 @@ class CarriedTests(SynchronousTestCase):
         """
         self.patch(build, "compilerCommand", self.fail)
         folder = libraries()
-        for library in build.LIBRARIES:
-            self.assertEqual((folder / library.soname).resolve(), self.carried / library.soname)
+        for name in (kept.VIEW, *(library.soname for library in build.LIBRARIES)):
+            self.assertEqual((folder / name).resolve(), self.carried / name)
         self.assertTrue((folder / "python/start.py").exists())
 
     def test_unfit(self) -> None:
@@ -278,9 +278,10 @@ class CarriedTests(SynchronousTestCase):
             made.append(library.soname)
 
         self.patch(build, "_build", builds)
+        self.patch(build, "buildView", lambda file, compiler: made.append(file.name))
         (self.carried / kept.ORIGIN).unlink()
         build.carry(self.carried)
-        self.assertEqual(made, [library.soname for library in build.LIBRARIES])
+        self.assertEqual(made, [*(library.soname for library in build.LIBRARIES), kept.VIEW])
         self.assertTrue(kept.isCarried())
         self.patch(build, "wanting", lambda: iter(["a compiler"]))
         self.assertRaises(LibraryBuildError, build.carry, self.carried)

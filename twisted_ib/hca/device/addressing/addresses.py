@@ -6,13 +6,14 @@ or one multicast group, and its path is known at once.
 from __future__ import annotations
 
 from ipaddress import IPv6Address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twisted_ib.errors import NoRouteError
 from twisted_ib.hca.device.addressing.resolution import Resolution, isWaiting
 from twisted_ib.hca.wire.grh import isMulticast
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import IPath, PathUser, Search
     from twisted_ib.hca.queues.queuepair import QueuePair
 
 
@@ -32,13 +33,13 @@ class AddressResolution(Resolution):
             raise NoRouteError(f"no HCA has the GID {IPv6Address(key)}")
         return 0
 
-    def reach(self, key: int, user: Any) -> Any:
+    def reach(self, key: int, user: PathUser) -> Search | None:
         """
         See L{Resolution.reach}.
         """
         return self._device.fabric.reachGID(key, user)
 
-    def reachHCA(self, gid: int, user: Any) -> Any:
+    def reachHCA(self, gid: int, user: PathUser) -> Search | None:
         """
         See L{Resolution.reachHCA}.
         """
@@ -61,11 +62,11 @@ class PendingPath:
 
     __slots__ = ("_queuePair", "_vector")
 
-    def __init__(self, queuePair: QueuePair, vector: Any) -> None:
+    def __init__(self, queuePair: QueuePair, vector: object) -> None:
         self._queuePair = queuePair
         self._vector = vector
 
-    def pathReady(self, path: Any) -> None:
+    def pathReady(self, path: IPath) -> None:
         """
         Give the path to the queue pair.
         """

@@ -38,7 +38,7 @@ from twisted_ib.hca.services.address import AddressPath
 from twisted_ib.hca.wire.grh import guidGID, isMulticast
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.base.interfaces import IPeerPath
+    from twisted_ib.hca.base.interfaces import DatagramPath, IPeerPath, ITwinPath, PathUser, Search, Waiter
     from twisted_ib.hca.device.addressing.fabric import IResolvingDevice
     from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
 
@@ -103,12 +103,12 @@ class MulticastGroup:
             if guid not in ways:
                 ways[guid] = addressPaths.hold(guidGID(guid))
 
-    def wantSpace(self, waiter: Any) -> None:
+    def wantSpace(self, waiter: Waiter) -> None:
         """
         Ignored: groups have no flow control.
         """
 
-    def wantNoSpace(self, waiter: Any) -> None:
+    def wantNoSpace(self, waiter: Waiter) -> None:
         """
         Ignored: groups have no flow control.
         """
@@ -136,7 +136,7 @@ class ProcessResolution(Resolution):
         #: Paths dialled by HCAs with a lower GUID, as they claim; the latest is last.
         self._callers: dict[int, list[Any]] = {}
         #: Whether the fabric has proven the claim of a path's caller.
-        self._proofs: dict[Any, bool] = {}
+        self._proofs: dict[DatagramPath, bool] = {}
         self._groups: dict[int, MulticastGroup] = {}
 
     # -- GIDs
@@ -168,7 +168,7 @@ class ProcessResolution(Resolution):
             raise NoRouteError(f"no HCA can be reached by GID {text}")
         return guid
 
-    def reach(self, key: int, user: Any) -> Any:
+    def reach(self, key: int, user: PathUser) -> Search | None:
         """
         See L{Resolution.reach}.
 
@@ -179,7 +179,7 @@ class ProcessResolution(Resolution):
             return None
         return self._device.fabric.reach(self.check(key), user)
 
-    def reachHCA(self, gid: int, user: Any) -> Any:
+    def reachHCA(self, gid: int, user: PathUser) -> Search | None:
         """
         See L{Resolution.reachHCA}.
         """
@@ -238,7 +238,7 @@ class ProcessResolution(Resolution):
             if not pendingPaths.waiting:
                 pendingPaths.end()
 
-    def ended(self, pendingPaths: PendingPaths, waiting: dict[Any, Any]) -> None:
+    def ended(self, pendingPaths: PendingPaths, waiting: dict[Any, object]) -> None:
         """
         Forget a resolution that ended.
         """
@@ -247,7 +247,7 @@ class ProcessResolution(Resolution):
         for queuePair in waiting:
             self._met.pop(queuePair, None)
 
-    def find(self, key: int, pendingPaths: PendingPaths) -> Any:
+    def find(self, key: int, pendingPaths: PendingPaths) -> Search | None:
         """
         Find the path that this HCA shares with another.
 
@@ -277,13 +277,13 @@ class ProcessResolution(Resolution):
             raise PathLostError(f"it cannot be found out now who HCA {guid:016x} is")
         return None
 
-    def isProven(self, path: Any) -> bool:
+    def isProven(self, path: DatagramPath) -> bool:
         """
         See L{Resolution.isProven}.
         """
         return self._device.traits.proof is not Proof.DIRECTORY or bool(self._proves(path, path.peer.guid))
 
-    def _proves(self, path: IPeerPath, guid: int) -> bool | None:
+    def _proves(self, path: DatagramPath, guid: int) -> bool | None:
         proof = self._proofs.get(path)
         if proof is None:
             proof = self._device.fabric.proves(path, guid)
@@ -294,7 +294,7 @@ class ProcessResolution(Resolution):
                 self._device.count("callers_unproven")
         return proof
 
-    def pathAccepted(self, path: Any) -> None:
+    def pathAccepted(self, path: IPeerPath) -> None:
         """
         See L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
         """
@@ -309,7 +309,7 @@ class ProcessResolution(Resolution):
         if self.takesDatagrams:
             self._proves(path, guid)
 
-    def pathLost(self, path: Any) -> None:
+    def pathLost(self, path: IPeerPath) -> None:
         """
         Forget a path.
         """
@@ -368,7 +368,7 @@ class PendingPaths:
         #: See L{ProcessResolution.keyOf}.
         self.key = key
         #: Queue pair -> the address vector that it waits for.
-        self.waiting: dict[Any, Any] = {}
+        self.waiting: dict[Any, object] = {}
         self._pause = PENDING_PATH_SECONDS
         self._search: Any = None
         self._timer: Timer | None = None
@@ -390,7 +390,7 @@ class PendingPaths:
         if self._search is self:
             self._search = search
 
-    def pathReady(self, path: Any) -> None:
+    def pathReady(self, path: ITwinPath) -> None:
         """
         Give the path to all waiting queue pairs.
         """
@@ -446,7 +446,7 @@ class PendingPaths:
             if not isWaiting(queuePair, vector):
                 self._paths.leave(queuePair)
 
-    def end(self) -> dict[Any, Any]:
+    def end(self) -> dict[Any, object]:
         """
         End the resolution.
 

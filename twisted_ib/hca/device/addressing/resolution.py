@@ -17,7 +17,7 @@ from twisted_ib.hca.wire.grh import DETH_BYTES, isMulticast
 from twisted_ib.hca.wire.headers import IMMEDIATE
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.base.interfaces import DatagramPath, IPeerPath
+    from twisted_ib.hca.base.interfaces import Buffer, DatagramPath, IPeerPath, PathUser, Search
     from twisted_ib.hca.device.addressing.fabric import IResolvingDevice
     from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
 
@@ -52,7 +52,7 @@ class Resolution:
         """
         raise NotImplementedError
 
-    def reach(self, key: int, user: Any) -> Any:
+    def reach(self, key: int, user: PathUser) -> Search | None:
         """
         Resolve the path for datagrams to an address.
 
@@ -64,7 +64,7 @@ class Resolution:
         """
         raise NotImplementedError
 
-    def reachHCA(self, gid: int, user: Any) -> Any:
+    def reachHCA(self, gid: int, user: PathUser) -> Search | None:
         """
         Resolve the path for connections to the HCA of a port.
 
@@ -149,7 +149,7 @@ class Resolution:
         path: DatagramPath,
         opcode: int,
         number: int,
-        buffer: Any,
+        buffer: Buffer,
         start: int,
         stop: int,
         partition: int = 0,
@@ -248,7 +248,7 @@ class Resolution:
         """
 
 
-def takesDatagrams(queuePair: Any) -> bool:
+def takesDatagrams(queuePair: StreamQueuePair | None) -> bool:
     """
     Whether a queue pair, or L{None}, receives datagrams now.
     """
@@ -260,7 +260,7 @@ def takesDatagrams(queuePair: Any) -> bool:
     )
 
 
-def isWaiting(queuePair: QueuePair, vector: Any) -> bool:
+def isWaiting(queuePair: QueuePair, vector: object) -> bool:
     """
     Whether a queue pair still wants the path of an address vector.
     """

@@ -17,6 +17,7 @@ from twisted_ib.hca.device.addressing.processes import PendingPaths, ProcessReso
 from twisted_ib.hca.services.address import AddressPath
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import DatagramPath, IPeerPath, PathUser, Search, Waiter
     from twisted_ib.hca.device.addressing.fabric import IResolvingDevice
     from twisted_ib.hca.queues.queuepair import StreamQueuePair
 
@@ -34,7 +35,7 @@ class LIDPath:
 
     __slots__ = ("_device", "_generation", "_guid", "_isHere", "lid", "path")
 
-    def __init__(self, device: IResolvingDevice, lid: int, guid: int, path: Any) -> None:
+    def __init__(self, device: IResolvingDevice, lid: int, guid: int, path: IPeerPath | None) -> None:
         self._device = device
         self._guid = guid
         self._generation = device.fabric.generation
@@ -75,14 +76,14 @@ class LIDPath:
             # Another port has the LID now, or this one an HCA: what is sent next is resolved anew.
             self._guid = 0
 
-    def wantSpace(self, waiter: Any) -> None:
+    def wantSpace(self, waiter: Waiter) -> None:
         """
         See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
         """
         if self.path is not None:
             self.path.wantSpace(waiter)
 
-    def wantNoSpace(self, waiter: Any) -> None:
+    def wantNoSpace(self, waiter: Waiter) -> None:
         """
         See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
         """
@@ -95,13 +96,13 @@ class _Search:
     One that waits for the path to a LID.
     """
 
-    def __init__(self, paths: SubnetResolution, lid: int, guid: int, user: Any) -> None:
+    def __init__(self, paths: SubnetResolution, lid: int, guid: int, user: PathUser) -> None:
         self._paths = paths
         self._lid = lid
         self._guid = guid
         self._user = user
 
-    def pathReady(self, path: Any) -> None:
+    def pathReady(self, path: IPeerPath) -> None:
         """
         The path to the HCA is there.
         """
@@ -135,7 +136,7 @@ class SubnetResolution(ProcessResolution):
             raise NoRouteError(f"no port has the LID {key:#x}")
         return 0
 
-    def reach(self, key: int, user: Any) -> Any:
+    def reach(self, key: int, user: PathUser) -> Search | None:
         """
         See L{Resolution.reach<twisted_ib.hca.device.addressing.resolution.Resolution.reach>}.
 
@@ -153,14 +154,14 @@ class SubnetResolution(ProcessResolution):
             return None
         return fabric.reach(guid, _Search(self, key, guid, user))
 
-    def reachHCA(self, gid: int, user: Any) -> Any:
+    def reachHCA(self, gid: int, user: PathUser) -> Search | None:
         """
         See L{Resolution.reachHCA<twisted_ib.hca.device.addressing.resolution.Resolution.reachHCA>}.
         """
         # The directory finds an HCA of the subnet by its GID, whatever the service.
         return self._device.fabric.resolve(0, gidText(gid), user)
 
-    def gidOf(self, path: Any) -> int:
+    def gidOf(self, path: DatagramPath) -> int:
         """
         See L{Resolution.gidOf<twisted_ib.hca.device.addressing.resolution.Resolution.gidOf>}.
         """
@@ -168,14 +169,14 @@ class SubnetResolution(ProcessResolution):
         guid: int = path.peer.guid
         return prefix << _GUID_BITS | guid
 
-    def lidOf(self, path: Any) -> int:
+    def lidOf(self, path: DatagramPath) -> int:
         """
         See L{Resolution.lidOf<twisted_ib.hca.device.addressing.resolution.Resolution.lidOf>}.
         """
         lid: int = path.peer.lid
         return lid
 
-    def lidPath(self, lid: int, guid: int, path: Any) -> LIDPath:
+    def lidPath(self, lid: int, guid: int, path: IPeerPath | None) -> LIDPath:
         """
         @return: the path to a LID over that to an HCA.
         """
@@ -199,7 +200,7 @@ class SubnetResolution(ProcessResolution):
         lid: int = queuePair.vector.lid
         return lid
 
-    def find(self, key: int, pendingPaths: PendingPaths) -> Any:
+    def find(self, key: int, pendingPaths: PendingPaths) -> Search | None:
         """
         See L{ProcessResolution.find}.
         """
@@ -212,14 +213,14 @@ class SubnetResolution(ProcessResolution):
         route = self._device.fabric.route
         return [each for each in self._pendingPaths.values() if route(each.key) == guid]
 
-    def isProven(self, path: Any) -> bool:
+    def isProven(self, path: DatagramPath) -> bool:
         """
         See L{Resolution.isProven<twisted_ib.hca.device.addressing.resolution.Resolution.isProven>}: who sends
         MADs through the subnet need not be a device.
         """
         return not path.peer.guid or super().isProven(path)
 
-    def pathLost(self, path: Any) -> None:
+    def pathLost(self, path: IPeerPath) -> None:
         """
         Forget a path.
         """

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from attrs import frozen
@@ -20,6 +20,9 @@ from twisted_ib.errors import NoListenerError, PathLostError, ServiceInUseError
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch, Fabric
 from twisted_ib.hca.host.addresses import checkLocal, conflict, freePort, normalise, servedBy
 from twisted_ib.hca.wire.grh import guidGID
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import PathUser
 
 
 # Here and not beside the compiled paths: of a class with slots attrs makes another, and the compiled methods
@@ -187,7 +190,7 @@ class ThreadDirectory(Fabric):
             del self._services[key]
             self._neighbours.inodes.pop(key, None)
 
-    def resolve(self, serviceID: int, address: str, user: Any) -> CompletedSearch:
+    def resolve(self, serviceID: int, address: str, user: PathUser) -> CompletedSearch:
         """
         Find the path to the HCA that serves C{serviceID} at C{address}.
 
@@ -213,7 +216,7 @@ class ThreadDirectory(Fabric):
         found = [self._services.get((serviceID, where)) for where in servedBy(normalise(address))]
         return [fabric.guid for fabric in found if fabric is not None]
 
-    def reach(self, guid: int, user: Any) -> CompletedSearch:
+    def reach(self, guid: int, user: PathUser) -> CompletedSearch:
         """
         Find the path to the HCA with a GUID.
 

@@ -10,6 +10,17 @@ from socket import socket
 from twisted_ib.hca.base.interfaces import IAddressDirectory, IFabric, IFabricOwner, IPeerPath
 
 
+class IAdoptedPath(IPeerPath):
+    """
+    The path of a socket that a fabric has adopted, for one request.
+    """
+
+    def close() -> None:
+        """
+        Close a connection that has no queue pair yet.
+        """
+
+
 class IStreamFabric(IFabric, IAddressDirectory):
     """
     A fabric of TCP connections.
@@ -22,7 +33,7 @@ class IStreamFabric(IFabric, IAddressDirectory):
         serviceID: int = 0,
         seconds: float | None = None,
         ended: Callable[[], object] | None = None,
-    ) -> IPeerPath:
+    ) -> IAdoptedPath:
         """
         Let a connected TCP socket go on as a connection of this fabric.
 
@@ -34,8 +45,7 @@ class IStreamFabric(IFabric, IAddressDirectory):
         @param seconds: how long the peer may take for the request, or for its answer; by default as on other
             connections.
         @param ended: called once, when the connection has ended.
-        @return: the path to the peer, for one request; its C{close()} closes a connection that has no queue
-            pair yet.
+        @return: the path to the peer.
         @raise PathLostError: the socket is connected no more, or more was received behind the program's last
             octet than a peer may have sent.
         """

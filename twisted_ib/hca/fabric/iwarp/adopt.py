@@ -10,7 +10,10 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from zope.interface import implementer
+
 from twisted_ib.errors import PathLostError
+from twisted_ib.hca.fabric.base.streams import IAdoptedPath
 from twisted_ib.hca.fabric.iwarp.peerpath import PeerPath
 from twisted_ib.hca.fabric.iwarp.streampath import RECEIVE_BYTES
 
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.fabric.iwarp.iwarp import IWARPFabric
 
 
+@implementer(IAdoptedPath)
 class AdoptedPath(PeerPath):
     """
     The path of one adopted connection: a request to connect goes over this, and no second one.

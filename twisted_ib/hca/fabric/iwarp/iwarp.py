@@ -13,7 +13,7 @@ import select
 import socket
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from weakref import WeakSet
 
 from zope.interface import classImplements
@@ -35,6 +35,9 @@ from twisted_ib.hca.fabric.iwarp.protocol.mpa import hasCRC32C
 from twisted_ib.hca.fabric.iwarp.protocol.startup import StartupOptions
 from twisted_ib.hca.fabric.iwarp.streampath import RECEIVE_BYTES, StreamPath
 from twisted_ib.hca.host.addresses import interfaceOf
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import PathUser
 
 #: TCP connections without a complete Request, of all addresses. A SYN flood is the kernel's matter; these
 #: have completed the handshake, so their addresses are real.
@@ -239,7 +242,7 @@ class IWARPFabric(AddressDirectory):
         """
         return PeerPath(self, address)
 
-    def reachGID(self, gid: int, user: Any) -> CompletedSearch:
+    def reachGID(self, gid: int, user: PathUser) -> CompletedSearch:
         """
         Refuse: there is no way to a queue pair but by a request to connect.
 

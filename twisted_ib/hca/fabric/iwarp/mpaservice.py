@@ -46,6 +46,7 @@ from twisted_ib.hca.fabric.iwarp.streampath import StreamPath
 from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REJ, REP, REQ, SIDR_REP, SIDR_REQ, MessageKind
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import Buffer
     from twisted_ib.hca.fabric.iwarp.iwarp import IWARPFabric
     from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.structs import Packed
@@ -143,6 +144,7 @@ class MPAService:
         stream = self._stream(way, made, request.serviceID)
         stream.localID, stream.localQPN = request.localCommunicationID, request.localQPN
         setup = stream.startup
+        assert setup is not None
         setup.privateData = privateData
         setup.leftover = leftover
         setup.depths = request.responderResources, request.initiatorDepth
@@ -184,6 +186,7 @@ class MPAService:
             stream.close()
             self._unreached(way, localID, code)
             return
+        assert stream.startup is not None
         stream.startup.isDialling = False
         self._request(stream)
 
@@ -195,6 +198,7 @@ class MPAService:
 
     def _request(self, stream: StreamPath) -> None:
         setup, fabric = stream.startup, self._fabric
+        assert setup is not None
         leftover, setup.leftover = setup.leftover, b""
         stream.socket = fabric.shown(stream.socket, True, leftover)
         machine = setup.machine = Initiator(self._options(*setup.depths))
@@ -306,6 +310,7 @@ class MPAService:
 
     def _requested(self, stream: StreamPath, frame: Any) -> None:
         setup, fabric = stream.startup, self._fabric
+        assert setup is not None
         self._notHalfOpen(setup)
         served, asked = limits.READS, limits.READS
         if frame.depths is not None:
@@ -343,6 +348,7 @@ class MPAService:
         fabric.manage(stream.way, REQ.attribute, setup.request)
 
     def _replied(self, stream: StreamPath, frame: Any) -> None:
+        assert stream.startup is not None
         machine = stream.startup.machine
         self._agreed(stream, machine)
         message = REP(
@@ -374,6 +380,7 @@ class MPAService:
         stream = self._stream(way, fabric.shown(made, False, leftover), serviceID)
         now = fabric.clock()
         setup = stream.startup
+        assert setup is not None
         setup.halfOpen = way.peer.address
         fabric.halfOpen[setup.halfOpen] += 1
         machine = setup.machine = Responder(self._options(), now)
@@ -395,7 +402,7 @@ class MPAService:
             if not halfOpen[address]:
                 del halfOpen[address]
 
-    def frames(self, stream: StreamPath, buffer: Any, start: int, stop: int) -> int:
+    def frames(self, stream: StreamPath, buffer: Buffer, start: int, stop: int) -> int:
         """
         Octets arrived that are none of an FPDU yet.
 
@@ -444,6 +451,7 @@ class MPAService:
         if event.output:
             stream.sendFrame(event.output)
         if event.code is not None:
+            assert stream.startup is not None
             machine = stream.startup.machine
             stream.terminateStartup(machine, Termination(2, 0, int(MPAErrorCode(event.code))))
         # A peer that is there, and silent, is no port without a listener.

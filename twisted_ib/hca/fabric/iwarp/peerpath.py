@@ -16,6 +16,8 @@ from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.base.addressdirectory import PeerAddress
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import BoundQueuePair, Waiter
+    from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest
     from twisted_ib.hca.fabric.iwarp.iwarp import IWARPFabric
 
 HOP_LIMIT: Final = 64
@@ -66,7 +68,7 @@ class PeerPath:
         stream: IPath = self.fabric.service.bind(self, queuePair)
         return stream
 
-    def unbind(self, queuePair: Any) -> None:
+    def unbind(self, queuePair: BoundQueuePair) -> None:
         """
         No effect: nothing is bound to this path.
         """
@@ -76,7 +78,7 @@ class PeerPath:
         No effect: a connection has one queue pair.
         """
 
-    def prepareRequest(self, request: Any) -> None:
+    def prepareRequest(self, request: ConnectRequest) -> None:
         """
         See L{IPeerPath.prepareRequest}.
         """
@@ -87,7 +89,7 @@ class PeerPath:
             hopLimit=HOP_LIMIT,
         )
 
-    def prepareReply(self, reply: Any, request: Any) -> Any:
+    def prepareReply(self, reply: ConnectReply, request: ConnectRequest) -> Any:
         """
         See L{IPeerPath.prepareReply}.
         """
@@ -118,12 +120,12 @@ class PeerPath:
         """
         return 0
 
-    def wantSpace(self, waiter: Any) -> None:
+    def wantSpace(self, waiter: Waiter) -> None:
         """
         No effect: nothing waits for space.
         """
 
-    def wantNoSpace(self, waiter: Any) -> None:
+    def wantNoSpace(self, waiter: Waiter) -> None:
         """
         No effect.
         """

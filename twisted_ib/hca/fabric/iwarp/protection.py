@@ -4,17 +4,18 @@ The memory that a peer named and was refused: a Terminate tells more of it than 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twisted_ib.hca.fabric.iwarp.protocol.ddp import READ_REQUEST, TAGGED, UNTAGGED, Opcode
 from twisted_ib.hca.fabric.iwarp.protocol.terminate import Protection
 from twisted_ib.hca.memory.access import ZERO_BASED
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import Buffer
     from twisted_ib.hca.services.work import WorkQueues
 
 
-def protectionOf(work: WorkQueues, opcode: int, buffer: Any, first: int, last: int) -> Protection | None:
+def protectionOf(work: WorkQueues, opcode: int, buffer: Buffer, first: int, last: int) -> Protection | None:
     """
     Find out why a Write or a Read Request was refused, after that.
 

@@ -70,7 +70,9 @@ from twisted_ib.hca.queues.reassembly import Reassembly
 from twisted_ib.hca.wire.headers import RETH
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.fabric.iwarp.peerpath import PeerPath
+    from twisted_ib.hca.base.interfaces import BoundQueuePair, Buffer, Waiter
+    from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest
+    from twisted_ib.hca.fabric.iwarp.peerpath import PeerPath, Setup
 
 #: Octets that are gathered for one system call; longer payloads are sent from where they are.
 IWARP_GATHER = 64 * 1024
@@ -183,12 +185,12 @@ class StreamPath(Waiters):
         self.peer = way.peer
         self.number = number
         self.localID = self.localQPN = 0
-        self.socket: Any = made
+        self.socket: socket.socket = made
         self.queuePair: Any = None
         self.scheduler: Any = None
         self.alive = True
         self.bell = self.isOpen = self.isHeld = self.isEnded = self.isEstablished = self.isPassive = False
-        self.startup: Any = None
+        self.startup: Setup | None = None
         self.timer: Timer | None = None
         self.waiting: OrderedDict[Any, None] = OrderedDict()
         self.unacknowledged: deque[tuple[int, Any]] = deque()
@@ -217,13 +219,13 @@ class StreamPath(Waiters):
 
     # -- the queue pair
 
-    def bind(self, queuePair: Any, message: Any = None) -> Any:
+    def bind(self, queuePair: BoundQueuePair, message: Any = None) -> Any:
         """
         Give a queue pair its path.
         """
         return self.way.bind(queuePair, message)
 
-    def attach(self, queuePair: Any) -> None:
+    def attach(self, queuePair: BoundQueuePair) -> None:
         """
         The path is this queue pair's.
         """
@@ -275,12 +277,12 @@ class StreamPath(Waiters):
     def _block(self) -> None:
         self._isBlocked = self._full or self.isHeld or self._isClosing or not self.isOpen
 
-    def modified(self, queuePair: Any) -> None:
+    def modified(self, queuePair: BoundQueuePair) -> None:
         """
         No effect: records depend on no attribute of a queue pair.
         """
 
-    def unbind(self, queuePair: Any) -> None:
+    def unbind(self, queuePair: BoundQueuePair) -> None:
         """
         The queue pair is gone: what it has posted is still sent, then the connection ends.
         """
@@ -365,7 +367,7 @@ class StreamPath(Waiters):
         """
         return self._posted
 
-    def wantSpace(self, waiter: Any) -> None:
+    def wantSpace(self, waiter: Waiter) -> None:
         """
         See L{IPath.wantSpace}.
         """
@@ -389,13 +391,13 @@ class StreamPath(Waiters):
         """
         return 0
 
-    def prepareRequest(self, request: Any) -> None:
+    def prepareRequest(self, request: ConnectRequest) -> None:
         """
         See L{PeerPath.prepareRequest}.
         """
         self.way.prepareRequest(request)
 
-    def prepareReply(self, reply: Any, request: Any) -> Any:
+    def prepareReply(self, reply: ConnectReply, request: ConnectRequest) -> Any:
         """
         See L{PeerPath.prepareReply}.
         """
@@ -516,14 +518,16 @@ class StreamPath(Waiters):
 
     # -- the end
 
-    def _fail(self, queuePair: Any, reason: Exception) -> None:
+    def _fail(self, queuePair: BoundQueuePair, reason: Exception) -> None:
         # Not yet failed, as by a refused work request.
         if self.queuePair is queuePair:
             if queuePair.work is not None:
                 queuePair.raiseEvent(EventType.QP_FATAL)
             queuePair.fail(reason)
 
-    def terminate(self, termination: Termination, buffer: Any, first: int, last: int, text: str = "") -> None:
+    def terminate(
+        self, termination: Termination, buffer: Buffer, first: int, last: int, text: str = ""
+    ) -> None:
         """
         End the connection with a Terminate, for the ULPDU at fault.
 
@@ -541,7 +545,7 @@ class StreamPath(Waiters):
             except BaseException as error:
                 self.fabric.failed(error)
 
-    def _end(self, termination: Termination, buffer: Any, first: int, last: int) -> None:
+    def _end(self, termination: Termination, buffer: Buffer, first: int, last: int) -> None:
         # The octets of an FPDU that is half sent go out before it.
         if self._sender.terminate(self._out, termination, buffer, first, last):
             self.fabric.count("iwarp_terminates_sent")
@@ -620,7 +624,8 @@ class StreamPath(Waiters):
         In a forked child: make every use an error, and close the descriptor, which is no FIN.
         """
         self.socket.close()
-        self.socket = self._sender = Forked()
+        gone: Any = Forked()
+        self.socket = self._sender = gone
 
     def close(self) -> None:
         """
@@ -753,7 +758,7 @@ class StreamPath(Waiters):
         if self._isClosing and self.alive:
             self.mark()
 
-    def _consume(self, buffer: Any, start: int, stop: int) -> int:
+    def _consume(self, buffer: Buffer, start: int, stop: int) -> int:
         # Returns where the octets begin that are left.
         if not self.isOpen:
             start = self.fabric.service.frames(self, buffer, start, stop)
@@ -795,7 +800,7 @@ class StreamPath(Waiters):
             self._left = left
         return stop
 
-    def _refused(self, syndrome: int, work: Any, buffer: Any, start: int, end: int) -> bool:
+    def _refused(self, syndrome: int, work: Any, buffer: Buffer, start: int, end: int) -> bool:
         # Returns whether the ULPDU is done with.
         reader = self._reader
         if syndrome == LATER or syndrome & _SYNDROME_MASK == RNR:
@@ -855,7 +860,7 @@ class StreamPath(Waiters):
 
     # -- calls of the receiver
 
-    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+    def delivered(self, opcode: int, buffer: Buffer, start: int, stop: int) -> int:
         """
         A record arrived.
 

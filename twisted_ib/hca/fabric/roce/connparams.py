@@ -21,6 +21,7 @@ from twisted_ib.hca.transport.parameters import ConnectionParameters
 from twisted_ib.hca.wire.opcodes import MTU_BYTES
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import BoundQueuePair
     from twisted_ib.hca.fabric.roce.packet import PacketFabric
     from twisted_ib.structs import Packed
 
@@ -162,7 +163,7 @@ def _remember(fabric: PacketFabric, number: int, proposal: Proposal) -> None:
 
 
 def connectionParameters(
-    fabric: PacketFabric, queuePair: Any, message: ConnectRequest | ConnectReply | None
+    fabric: PacketFabric, queuePair: BoundQueuePair, message: ConnectRequest | ConnectReply | None
 ) -> ConnectionParameters:
     """
     @param message: the peer's request or reply; L{None} if the queue pair was given attributes.
@@ -187,7 +188,7 @@ def connectionParameters(
 
 
 def _agreed(
-    fabric: PacketFabric, queuePair: Any, message: ConnectRequest | ConnectReply
+    fabric: PacketFabric, queuePair: BoundQueuePair, message: ConnectRequest | ConnectReply
 ) -> ConnectionParameters:
     own: Proposal | None = queuePair.proposal
     expected, mtu, retries, roundTrip = 0, _LONGEST_MTU, 0, None

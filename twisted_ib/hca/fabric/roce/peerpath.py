@@ -19,6 +19,8 @@ from twisted_ib.hca.fabric.roce import connparams
 from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import BoundQueuePair, Waiter
+    from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest
     from twisted_ib.hca.fabric.roce.packet import PacketFabric
 
 
@@ -38,7 +40,7 @@ class PeerPath:
         self.peer = PeerAddress.of(address)
         self.alive = True
 
-    def bind(self, queuePair: Any, message: Any = None) -> QueuePairPath:
+    def bind(self, queuePair: BoundQueuePair, message: Any = None) -> QueuePairPath:
         """
         @return: a queue pair's own path.
         """
@@ -46,7 +48,7 @@ class PeerPath:
         self.fabric.sessions.enter(path)
         return path
 
-    def unbind(self, queuePair: Any) -> None:
+    def unbind(self, queuePair: BoundQueuePair) -> None:
         """
         No effect: nothing is bound to this path.
         """
@@ -56,13 +58,13 @@ class PeerPath:
         No effect: requests for an unknown number are dropped, and remembered by their sender.
         """
 
-    def prepareRequest(self, request: Any) -> None:
+    def prepareRequest(self, request: ConnectRequest) -> None:
         """
         See L{IPeerPath.prepareRequest}.
         """
         connparams.propose(self.fabric, self.peer.gid, request)
 
-    def prepareReply(self, reply: Any, request: Any) -> Any:
+    def prepareReply(self, reply: ConnectReply, request: ConnectRequest) -> Any:
         """
         See L{IPeerPath.prepareReply}.
         """
@@ -101,12 +103,12 @@ class PeerPath:
         """
         return 0
 
-    def wantSpace(self, waiter: Any) -> None:
+    def wantSpace(self, waiter: Waiter) -> None:
         """
         No effect: datagrams do not wait for space.
         """
 
-    def wantNoSpace(self, waiter: Any) -> None:
+    def wantNoSpace(self, waiter: Waiter) -> None:
         """
         No effect.
         """

@@ -12,11 +12,14 @@ import resource
 import select
 import socket
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.host.rendezvous import Rendezvous
+
+if TYPE_CHECKING:
+    from select import epoll
 
 #: Unfinished handshakes that one process may have with an HCA.
 HANDSHAKES_PER_PROCESS = 16
@@ -80,7 +83,7 @@ class ListeningSockets:
     The listening sockets of one HCA: one, or two after a change of user.
     """
 
-    def __init__(self, poller: Any, clock: Callable[[], float], count: Callable[[str], None]) -> None:
+    def __init__(self, poller: epoll, clock: Callable[[], float], count: Callable[[str], None]) -> None:
         """
         @param poller: The C{select.epoll} object that watches them.
         @param clock: Gives the time in seconds.

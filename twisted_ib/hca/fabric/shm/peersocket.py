@@ -34,6 +34,7 @@ from twisted_ib.hca.host.liveness import Liveness, checkPeer
 from twisted_ib.hca.host.rendezvous import Rendezvous
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import PathUser
     from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 
 
@@ -83,7 +84,7 @@ class PeerSocket:
         self.server = not guid
         self.path: Any = None
         self.pages: Iterator[dict[str, Any]] | None = None
-        self.users: list[Any] = []
+        self.users: list[PathUser] = []
         self.segment: Any = None
         self.bell: EventDoorbell | None = None
         # The run directory's mode keeps strangers out of a private directory only; in a shared one the

@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import select
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twisted_ib.hca.fabric.shm.peersocket import PeerSocket
 
 if TYPE_CHECKING:
+    from select import epoll
+
+    from twisted_ib.hca.base.interfaces import PathUser
     from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 
 
@@ -21,7 +24,7 @@ class PathRequest:
 
     __slots__ = ("_fabric", "_user")
 
-    def __init__(self, fabric: SharedMemoryFabric, user: Any) -> None:
+    def __init__(self, fabric: SharedMemoryFabric, user: PathUser) -> None:
         self._fabric = fabric
         self._user = user
 
@@ -40,7 +43,7 @@ class PeerSockets:
     @ivar poller: The C{select.epoll} object.
     """
 
-    def __init__(self, poller: Any) -> None:
+    def __init__(self, poller: epoll) -> None:
         self.poller = poller
         self.greeting: dict[PeerSocket, None] = {}
         self._bySocket: dict[int, PeerSocket] = {}
@@ -128,7 +131,7 @@ class PeerSockets:
         """
         self.greeting.pop(peerSocket, None)
 
-    def forget(self, user: Any) -> PeerSocket | None:
+    def forget(self, user: PathUser) -> PeerSocket | None:
         """
         Remove a consumer from the handshake that it waits for.
 

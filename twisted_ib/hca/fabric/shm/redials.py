@@ -9,9 +9,12 @@ the timeouts of those who wait, which cancel their requests.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib.hca.host.handshake import DIAL_SECONDS
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import PathUser
 
 #: The first pause before a peer is dialled again, in seconds, and the longest; each is twice as long as the
 #: one before.
@@ -90,7 +93,7 @@ class Redials:
         if self._redials.pop(guid, None) is not None:
             self._changed()
 
-    def forget(self, user: Any) -> None:
+    def forget(self, user: PathUser) -> None:
         """
         Remove a consumer that waits no more.
         """

@@ -19,6 +19,7 @@ import sys
 import weakref
 from typing import Any
 
+from twisted_ib.drive.process import forEach, life
 from twisted_ib.errors import SegmentError
 from twisted_ib.hca.host import libc
 
@@ -174,16 +175,7 @@ def check(fd: int, size: int) -> None:
 
 
 _segments: weakref.WeakSet[Segment] = weakref.WeakSet()
-
-
-def _afterForkInChild() -> None:
-    for segment in list(_segments):
-        segment.inherited()
-    _segments.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_afterForkInChild)
+life.atFork(__name__, inChild=forEach(_segments, Segment.inherited))
 
 
 __all__ = ["SEALS", "Segment", "check"]

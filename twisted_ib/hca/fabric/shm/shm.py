@@ -19,7 +19,7 @@ import select
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zope.interface import implementer
 
@@ -37,7 +37,7 @@ from twisted_ib.errors import (
 from twisted_ib.hca.base.interfaces import IFabric, IHostDirectory
 from twisted_ib.hca.base.traits import SHARED
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell
-from twisted_ib.hca.fabric.shm.hotpaths import HotPaths
+from twisted_ib.hca.fabric.shm.hotpaths import HostPath, HotPaths
 from twisted_ib.hca.fabric.shm.listeners import ListeningSockets, checkCaller, checkRoom
 from twisted_ib.hca.fabric.shm.peersocket import PeerSocket, refuse
 from twisted_ib.hca.fabric.shm.peersockets import PathRequest, PeerSockets
@@ -50,6 +50,11 @@ from twisted_ib.hca.host.addresses import checkLocal
 from twisted_ib.hca.host.rendezvous import Entry, Rendezvous
 from twisted_ib.hca.host.search import shared
 from twisted_ib.hca.host.socketpage.page import IListed, SocketPage
+
+if TYPE_CHECKING:
+    from select import epoll
+
+    from twisted_ib.hca.base.interfaces import PathUser
 
 #: How long the run directory is left alone when something has happened to it, in seconds.
 LOOK_PAUSE_SECONDS = 0.05
@@ -103,7 +108,7 @@ class SharedMemoryFabric(HotPaths):
         #: Segments offered by peers that are mapped now.
         self.offeredSegments = 0
         #: The paths that this side dialled, by GUID.
-        self._paths: dict[int, Any] = {}
+        self._paths: dict[int, HostPath] = {}
         #: Of the paths that are gone.
         self._octetsBefore = 0, 0
         #: The accepting end of the latest path from this HCA to itself.
@@ -313,7 +318,7 @@ class SharedMemoryFabric(HotPaths):
 
     # -- other HCAs
 
-    def resolve(self, serviceID: int, address: str, user: Any) -> PathRequest:
+    def resolve(self, serviceID: int, address: str, user: PathUser) -> PathRequest:
         """
         Find the path to an HCA that serves C{serviceID} at C{address}.
 
@@ -347,7 +352,7 @@ class SharedMemoryFabric(HotPaths):
         # TCP.
         raise failure
 
-    def reach(self, guid: int, user: Any) -> PathRequest:
+    def reach(self, guid: int, user: PathUser) -> PathRequest:
         """
         Find the path to the HCA with a GUID.
 
@@ -386,7 +391,7 @@ class SharedMemoryFabric(HotPaths):
                 raise
         peerSocket.users.append(user)
 
-    def _redial(self, guid: int, users: list[Any]) -> None:
+    def _redial(self, guid: int, users: list[PathUser]) -> None:
         try:
             entry = self.rendezvous.find(guid)
             if entry is None:
@@ -400,7 +405,7 @@ class SharedMemoryFabric(HotPaths):
             self._redials.end(guid)
             self._usersFailed(users, error)
 
-    def forget(self, user: Any) -> None:
+    def forget(self, user: PathUser) -> None:
         """
         A consumer waits no more.
         """
@@ -443,7 +448,7 @@ class SharedMemoryFabric(HotPaths):
         """
         self._signal.ring()
 
-    def registerWith(self, poller: Any) -> None:
+    def registerWith(self, poller: epoll) -> None:
         """
         Put the doorbells into a reactor's own C{select.epoll} object instead.
         """
@@ -591,11 +596,11 @@ class SharedMemoryFabric(HotPaths):
         self._redials.end(peerSocket.guid)
         self._usersFailed(users, reason)
 
-    def _usersFailed(self, users: list[Any], reason: Exception) -> None:
+    def _usersFailed(self, users: list[PathUser], reason: Exception) -> None:
         error = reason if isinstance(reason, HCAError) else HandshakeError(str(reason))
         _tell(users, lambda user: user.connectFailed(error))
 
-    def _detach(self, peerSocket: PeerSocket, path: Any, reason: Exception) -> None:
+    def _detach(self, peerSocket: PeerSocket, path: HostPath, reason: Exception) -> None:
         path.alive = False
         if self._paths.get(peerSocket.guid) is path:
             del self._paths[peerSocket.guid]
@@ -622,7 +627,7 @@ class SharedMemoryFabric(HotPaths):
         finally:
             path.lost(error)
 
-    def _broken(self, path: Any, error: RingError) -> None:
+    def _broken(self, path: HostPath, error: RingError) -> None:
         """
         Count a peer's layout error and treat the peer as dead.
         """

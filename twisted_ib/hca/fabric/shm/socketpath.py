@@ -34,6 +34,7 @@ from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.shm.hotpaths import HostPath
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import Waiter
     from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
     from twisted_ib.structs import Packed
 
@@ -217,7 +218,7 @@ class SocketPath(HostPath):
         """
         return self._octetsSent, self._octetsReceived
 
-    def wantSpace(self, waiter: Any) -> None:
+    def wantSpace(self, waiter: Waiter) -> None:
         """
         See L{RecordPath.wantSpace}.
         """

@@ -32,6 +32,7 @@ from twisted_ib.verbs.c.kept import (
     CARRIED,
     ORIGIN,
     ROOT,
+    VIEW,
     checkOwners,
     isCarried,
     isKept,
@@ -46,6 +47,7 @@ from twisted_ib.verbs.c.verbs import declarations as verbs
 from twisted_ib.verbs.c.verbs.table import TABLE as VERBS
 
 _INTERPRETER = Path(__file__).with_name("interpreter.c")
+_VIEW = Path(__file__).with_name("view.c")
 
 
 @attrs.frozen
@@ -146,8 +148,8 @@ def libraries() -> Path:
 
     def fill(temporary: Path, made: Path) -> None:
         if isCarried():
-            for library in LIBRARIES:
-                (made / library.soname).symlink_to(os.path.join(CARRIED, library.soname))
+            for name in (VIEW, *(library.soname for library in LIBRARIES)):
+                (made / name).symlink_to(os.path.join(CARRIED, name))
         else:
             _buildAll(temporary, made)
         _placed(made, python)
@@ -160,6 +162,7 @@ def _buildAll(temporary: Path, made: Path) -> None:
     compiler = compilerCommand()
     for library in LIBRARIES:
         _build(library, temporary, made, compiler)
+    buildView(made / VIEW, compiler)
 
 
 def carry(folder: Path) -> None:
@@ -218,6 +221,18 @@ def wanting() -> Iterator[str]:
                 yield f"{header} is missing: {brings}"
 
 
+def buildView(made: Path, compiler: Sequence[str]) -> None:
+    """
+    Build the library that leads paths of devices to a program's view of them.
+
+    @param made: its file.
+    @raise LibraryBuildError: it cannot be compiled.
+    """
+    # It needs no Python.
+    options = ("-shared", "-fPIC", "-O2", "-w", str(_VIEW), "-o", str(made), "-ldl")
+    compileIn(made.parent, [*compiler, *options], made.name)
+
+
 def _build(library: Library, temporary: Path, made: Path, compiler: Sequence[str]) -> None:
     ffi = _declared(library)
     source = temporary / f"{library.module}.c"
@@ -229,7 +244,8 @@ def _build(library: Library, temporary: Path, made: Path, compiler: Sequence[str
     # Not through setuptools: two files and one command.
     command = [
         *compiler,
-        *("-shared", "-fPIC", "-O2", "-w", "-pthread"),
+        # With exceptions: a call that sleeps is left by pthread_cancel(3), and by siglongjmp(3).
+        *("-shared", "-fPIC", "-O2", "-w", "-pthread", "-fexceptions"),
         "-DPy_InitializeEx=twisted_ib_initialize",
         "-DPyImport_ImportModule=twisted_ib_import",
         f'-DTWISTED_IB_SONAME="{library.soname}"',
@@ -259,4 +275,4 @@ def _declared(library: Library) -> Any:
     return ffi
 
 
-__all__ = ["LIBRARIES", "Library", "carry", "compilerCommand", "libraries", "wanting"]
+__all__ = ["LIBRARIES", "Library", "buildView", "carry", "compilerCommand", "libraries", "wanting"]

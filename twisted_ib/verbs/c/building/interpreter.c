@@ -14,6 +14,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -65,6 +66,86 @@ SHARED volatile int twisted_ib_used, twisted_ib_in_python;
 
 /* How many calls of this thread are in Python.  A signal's handler reads it: so no memory is allocated for it. */
 SHARED __thread volatile int twisted_ib_inside __attribute__((tls_model("initial-exec")));
+
+/*
+ * The sleep of a call that waits, which is here and not in Python: a signal can end it, and its handler may leave it
+ * by siglongjmp(3).  waiting.py says what to sleep on, and reads whether a signal has ended it.
+ */
+SHARED __thread struct twisted_ib_sleep {
+    int *fds, count, milliseconds, interrupted, asleep;
+} twisted_ib_asleep __attribute__((tls_model("initial-exec")));
+
+struct twisted_ib_sleep *twisted_ib_own_sleep(void)
+{
+    return &twisted_ib_asleep;
+}
+
+/* Block all signals but those that the thread brings upon itself: a blocked one of these would end the process. */
+void twisted_ib_block(sigset_t *program)
+{
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
+    sigset_t all;
+
+    sigfillset(&all);
+    for (unsigned index = 0; index < sizeof own / sizeof *own; index++)
+        sigdelset(&all, own[index]);
+    pthread_sigmask(SIG_BLOCK, &all, program);
+}
+
+/* The end of a sleep that the call does not go on from: its thread was cancelled, or a handler has left. */
+static void get_up(void)
+{
+    PyGILState_STATE state;
+    sigset_t program;
+
+    twisted_ib_block(&program);
+    twisted_ib_asleep.asleep = 0;
+    twisted_ib_inside++;
+    state = PyGILState_Ensure();
+    /* It leaves no name in the program's module __main__. */
+    PyRun_SimpleString("__import__('twisted_ib.verbs.c.waiting', fromlist=['getUp']).getUp()\n");
+    PyGILState_Release(state);
+    twisted_ib_inside--;
+    pthread_sigmask(SIG_SETMASK, &program, NULL);
+}
+
+static void cancelled(void *program)
+{
+    pthread_sigmask(SIG_SETMASK, program, NULL);
+    get_up();
+}
+
+/*
+ * Whether calls go on after a signal, as read(2) does: if each handler that may have run has SA_RESTART.  The kernel
+ * does not tell which signal it was; a program with both kinds hears of it, as it must be ready to.
+ */
+static int restarts(const sigset_t *blocked)
+{
+    struct sigaction action;
+
+    for (int number = 1; number < NSIG; number++)
+        if (!sigismember(blocked, number) && !sigaction(number, NULL, &action) && action.sa_handler != SIG_DFL &&
+            action.sa_handler != SIG_IGN && !(action.sa_flags & SA_RESTART))
+            return 0;
+    return 1;
+}
+
+/* Signals of the program, blocked until here, come in the sleep: so none is lost that comes just before. */
+void twisted_ib_wait(const sigset_t *program)
+{
+    struct twisted_ib_sleep *sleep = &twisted_ib_asleep;
+    struct pollfd fds[sleep->count];
+    struct timespec most = {sleep->milliseconds / 1000, sleep->milliseconds % 1000 * 1000000L};
+
+    for (int index = 0; index < sleep->count; index++)
+        fds[index] = (struct pollfd){.fd = sleep->fds[index], .events = POLLIN};
+    sleep->asleep = 1;
+    pthread_cleanup_push(cancelled, (void *)program);
+    if (ppoll(fds, sleep->count, &most, program) < 0 && errno == EINTR && !restarts(program))
+        sleep->interrupted = 1;
+    pthread_cleanup_pop(0);
+    sleep->asleep = 0;
+}
 
 /* The end of the process: Python's own, which would close what the program has left open, does not come. */
 static void finish(void)
@@ -201,6 +282,9 @@ int twisted_ib_refused(const char *name, int nested)
             twisted_ib_in_python = Py_IsInitialized();
             twisted_ib_used = 1;
         }
+        /* A handler has left the sleep, or it runs in it, and that ends: poll(2) does whatever the handler. */
+        if (twisted_ib_asleep.asleep)
+            get_up();
         if (nested || !twisted_ib_inside || twisted_ib_in_python)
             return 0;
         return EDEADLK;

@@ -10,7 +10,7 @@ from itertools import groupby
 from twisted_ib.verbs.c.functions import AGAIN, Failure, Row
 
 #: The variables of C{interpreter.c} that the libraries of a process share.
-_SHARED = "twisted_ib_used; twisted_ib_in_python; twisted_ib_inside;"
+_SHARED = "twisted_ib_used; twisted_ib_in_python; twisted_ib_inside; twisted_ib_asleep;"
 _RESULTS = {
     Failure.ERRNO: "refused",
     Failure.NEGATIVE_ERRNO: "-refused",
@@ -50,16 +50,28 @@ def _body(row: Row) -> str:
     ]
     if row.again:
         loop = [
+            "sigset_t program;",
+            "twisted_ib_block(&program);",
             "for (;;) {",
             *lines,
-            f"if (result != ({AGAIN}))",
+            f"if (result != ({AGAIN})) {{",
+            "int error = errno;",
+            "pthread_sigmask(SIG_SETMASK, &program, NULL);",
+            "errno = error;",
             "return result;",
-            "pthread_testcancel();",
+            "}",
+            "twisted_ib_wait(&program);",
             "}",
         ]
         lines = loop
-    elif assign:
-        lines.append("return result;")
+    else:
+        if not row.version:
+            # The data path: a handler that leaves it by siglongjmp(3) would take Python's lock with it.
+            # Other functions may wait, and then signals must come.
+            end = ["int error = errno;", "pthread_sigmask(SIG_SETMASK, &program, NULL);", "errno = error;"]
+            lines = ["sigset_t program;", "twisted_ib_block(&program);", *lines, *end]
+        if assign:
+            lines.append("return result;")
     return "\n".join([*([row.before] if row.before else []), *lines, "}\n"])
 
 
@@ -70,6 +82,8 @@ def exportedFunctions(table: Sequence[Row]) -> str:
     """
     functions = [
         "int twisted_ib_refused(const char *name, int nested);\n"
+        "void twisted_ib_block(sigset_t *program);\n"
+        "void twisted_ib_wait(const sigset_t *program);\n"
         'extern __thread volatile int twisted_ib_inside __attribute__((tls_model("initial-exec")));\n'
     ]
     for row in table:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import errno
 import threading
-import time
+from collections.abc import Callable
 
 import attrs
 from _twisted_ib_cm import ffi
@@ -20,10 +20,11 @@ from twisted_ib.verbs.c.functions import AGAIN, handler
 from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.pointers import CData, addressOf, given, lasting
 from twisted_ib.verbs.c.verbs.address import writeAddress
-from twisted_ib.verbs.c.waiting import WAIT_SECONDS, nextEvent
+from twisted_ib.verbs.c.waiting import awaitEvent, nextEvent, rest
 from twisted_ib.verbs.pyverbs import CMID, CMEvent, ConnParam, UDParam, enums
 
 _E = enums.rdma_cm_event_type
+_Take = Callable[[int, Callable[[], CMEvent | None]], CMEvent | None]
 #: C{waitsFor}: the address of the channel that the thread waits for events of, one call after the other,
 #: until it destroys that itself.
 _thread = threading.local()
@@ -53,15 +54,17 @@ class Taken:
         endpoints.eventDone(self.endpoint)
 
 
-def takeEvent(channel: Channel) -> CData | None:
+def takeEvent(channel: Channel, take: _Take = nextEvent) -> CData | None:
     """
-    Wait for an event, for a moment only, so that the thread can be cancelled.
+    Take an event.
 
+    @param take: how to wait for it.
     @return: its C{struct rdma_cm_event}; L{None} if there is none yet.
-    @raise HandleError: there is none, and the program does not want to wait (EAGAIN).
+    @raise HandleError: there is none, and the program does not want to wait (EAGAIN); or a signal has come
+        (EINTR).
     """
     while True:
-        event = nextEvent(channel.structure.fd, channel.value.next_event)
+        event = take(channel.structure.fd, channel.value.take_event)
         if event is None:
             return None
         endpoint = endpoints.eventTaken(event.identifier)
@@ -146,8 +149,8 @@ def complete(endpoint: Endpoint) -> int:
     if not endpoint.isSynchronous:
         return 0
     acknowledgeLast(endpoint)
-    while (event := takeEvent(endpoint.channel)) is None:
-        pass
+    event = takeEvent(endpoint.channel, awaitEvent)
+    assert event is not None
     endpoint.structure.event = event
     status = event.status
     if status:
@@ -195,7 +198,7 @@ def rdma_get_cm_event(channel: CData, event: CData) -> int:
     # would end the program with status 255 when the main thread destroys the channel.  And a process ends
     # there before its connections do: libiscsi's thread would handle their event with memory that is freed.
     if attend.isEnding() or (getattr(_thread, "waitsFor", None) == address and not handles.has(address)):
-        time.sleep(WAIT_SECONDS)
+        rest()
         return AGAIN
     found = channelOf(channel)
     given(event)

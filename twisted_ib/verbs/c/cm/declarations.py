@@ -11,6 +11,7 @@ PACKAGE = "librdmacm-dev"
 SOURCE = """
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/uio.h>

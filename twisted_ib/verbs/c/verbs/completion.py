@@ -147,7 +147,7 @@ def ibv_get_cq_event(channel: CData, cq: CData, cq_context: CData) -> int:
     """
     value = objectOf(channel, "ibv_comp_channel")
     given(cq, cq_context)
-    queue = nextEvent(value.event_fd, value.next_event)
+    queue = nextEvent(value.event_fd, value.take_event)
     if queue is None:
         return AGAIN
     address = handles.addressOf(queue)

@@ -11,9 +11,16 @@ PACKAGE = "libibverbs-dev"
 SOURCE = """
 #include <errno.h>
 #include <infiniband/verbs.h>
+#include <signal.h>
+
+/* Of interpreter.c. */
+struct twisted_ib_sleep { int *fds, count, milliseconds, interrupted, asleep; };
+struct twisted_ib_sleep *twisted_ib_own_sleep(void);
 """
 
 DECLARATIONS = """
+struct twisted_ib_sleep { int *fds; int count; int milliseconds; int interrupted; ...; };
+struct twisted_ib_sleep *twisted_ib_own_sleep(void);
 enum ibv_mw_type { IBV_MW_TYPE_1, ... };
 enum ibv_wr_opcode { IBV_WR_RDMA_WRITE, ... };
 union ibv_gid { uint8_t raw[16]; ...; };

@@ -345,7 +345,7 @@ def ibv_get_async_event(context: CData, event: CData) -> int:
     """
     found = objectOf(context, "ibv_context")
     given(event)
-    taken = nextEvent(found.async_fd, found.next_async_event)
+    taken = nextEvent(found.async_fd, found.take_async_event)
     if taken is None:
         return AGAIN
     if taken.element is None:

@@ -183,16 +183,14 @@ class CMEventChannel(VerbsObject):
         """
         return CMEvent(self)
 
-    def next_event(self, timeout: float) -> CMEvent | None:
+    def take_event(self) -> CMEvent | None:
         """
-        Wait for the oldest event for some time, and serve peers meanwhile.  Not in pyverbs.
+        Fetch the oldest event, if there is one.  The hub's lock is held.  Not in pyverbs.
 
-        @param timeout: seconds; with 0 the devices are driven once.
-        @return: L{None} if there is none.
         @raise PyverbsUserError: the channel is closed.
         """
         self._check()
-        report = nextReport(self._reports, timeout)
+        report = self._reports.take()
         return None if report is None else CMEvent.of(report)
 
     @property

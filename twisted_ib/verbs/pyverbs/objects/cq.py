@@ -159,23 +159,31 @@ class CompChannel(VerbsObject):
         @param timeout: seconds to wait for one; None waits for ever, as L{get_cq_event}.
         @return: its queue; None if there is none in this time.
         """
-        while waitFor(self._noticeOrEnd, "Failed to get CQ event", timeout):
-            with hub:
-                self._check()
-                core = self._notices.take()
-                # Another thread may have fetched it, and a queue may have been dropped with its event.
-                for queue in self._children if core is not None else ():
-                    if isinstance(queue, PolledQueue) and queue._core is core:
-                        queue.num_events += 1
-                        return queue
-        return None
+        found: PolledQueue | None = None
 
-    def _noticeOrEnd(self) -> bool:
-        # Closed by another thread: _check() then raises in the waiting one.
-        if self._closer is None:
-            return True
+        def ready() -> bool:
+            nonlocal found
+            found = self.take_event()
+            return found is not None
+
+        waitFor(ready, "Failed to get CQ event", timeout)
+        return found
+
+    def take_event(self) -> PolledQueue | None:
+        """
+        Fetch the oldest event, if there is one.  The hub's lock is held.  Not in pyverbs.
+        """
+        # Closed by another thread: this raises in the waiting one.
+        self._check()
         self._device.check()
-        return bool(self._notices.waiting)
+        while self._notices.waiting:
+            core = self._notices.take()
+            # A queue may have been dropped with its event.
+            for queue in self._children:
+                if isinstance(queue, PolledQueue) and queue._core is core:
+                    queue.num_events += 1
+                    return queue
+        return None
 
 
 #: The number of channels of each device.

@@ -479,16 +479,29 @@ class Context(VerbsObject):
         @param timeout: seconds to wait for one; None waits for ever.
         @return: the event; None if there is none in this time.
         """
-        while waitFor(self._eventOrEnd, "Failed to get async event", timeout):
-            with hub:
-                self._check()
-                # Another thread may have been faster: then wait again.
-                found = self._events.take()
-                if found is not None:
-                    event = AsyncEvent(int(found[0]))
-                    event.element = self._objectOf(found[1])
-                    return event
-        return None
+        event: AsyncEvent | None = None
+
+        def ready() -> bool:
+            nonlocal event
+            event = self.take_async_event()
+            return event is not None
+
+        waitFor(ready, "Failed to get async event", timeout)
+        return event
+
+    def take_async_event(self) -> AsyncEvent | None:
+        """
+        Fetch the oldest event, if there is one.  The hub's lock is held.  Not in pyverbs.
+        """
+        # Closed by another thread: this raises in the waiting one.
+        self._check()
+        self._device.check()
+        found = self._events.take()
+        if found is None:
+            return None
+        event = AsyncEvent(int(found[0]))
+        event.element = self._objectOf(found[1])
+        return event
 
     def _objectOf(self, core: Any) -> VerbsObject | None:
         # Queues are children of the context or of a domain.
@@ -497,13 +510,6 @@ class Context(VerbsObject):
                 if getattr(each, "_core", None) is core:
                     return each
         return None
-
-    def _eventOrEnd(self) -> bool:
-        # Closed by another thread: _check() then raises in the waiting one.
-        if self._closer is None:
-            return True
-        self._device.check()
-        return bool(len(self._events))
 
 
 def _packed(text: str) -> bytes:

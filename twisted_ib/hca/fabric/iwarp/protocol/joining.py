@@ -7,10 +7,13 @@ unless it is in one piece where it lies.  Mostly its end is much shorter than it
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib.hca.fabric.iwarp.protocol.ddp import CONTROL, LAST_BIT, SEND_QUEUE, UNTAGGED
 from twisted_ib.hca.fabric.iwarp.protocol.mpastream import FPDUReader
+
+if TYPE_CHECKING:
+    pass
 
 _unpack = UNTAGGED.unpack_from
 _HEADER: Final = UNTAGGED.size

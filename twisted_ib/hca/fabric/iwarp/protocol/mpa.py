@@ -11,13 +11,14 @@ import struct
 from collections.abc import Callable
 from enum import IntEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
 from twisted_ib.errors import HeaderError, LengthError
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import Buffer
     from twisted_ib.structs import Packed
 
 
@@ -119,7 +120,7 @@ class Depths:
         )
 
     @staticmethod
-    def parse(buffer: Any, start: int) -> Depths:
+    def parse(buffer: Buffer, start: int) -> Depths:
         """
         @param buffer: has four octets from C{start}.
         """
@@ -180,7 +181,7 @@ class StartupFrame:
 
     @staticmethod
     def parse(
-        buffer: Any, start: int, stop: int, isReply: bool | None = None
+        buffer: Buffer, start: int, stop: int, isReply: bool | None = None
     ) -> tuple[StartupFrame, int] | None:
         """
         Parse the frame that begins at C{start}. Reserved flags are ignored (RFC 5044 section 7.1.1).

@@ -20,6 +20,7 @@ from twisted_ib.errors import WireError
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import MPAErrorCode, crc32c
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import Buffer
     from twisted_ib.structs import Packed
 
 
@@ -167,7 +168,7 @@ class FPDUReader:
         self._position = 0
         self.first = self.last = 0
 
-    def next(self, buffer: Any, start: int, stop: int) -> int:
+    def next(self, buffer: Buffer, start: int, stop: int) -> int:
         """
         Find the FPDU that begins at C{start}. Each is to be found once: markers count the octets.
 
@@ -193,7 +194,7 @@ class FPDUReader:
         self.last = first + length
         return end
 
-    def needed(self, buffer: Any, start: int, stop: int) -> int:
+    def needed(self, buffer: Buffer, start: int, stop: int) -> int:
         """
         @return: the octets of the FPDU that begins at C{start}, for a read to ask for; as long as its length
             is not there, those up to the length's end.
@@ -246,7 +247,7 @@ def _wrongCRC(octets: int) -> StreamError:
     return StreamError(MPAErrorCode.CRC, f"an FPDU of {octets} octets has a wrong CRC")
 
 
-def _checkMarker(buffer: Any, offset: int, pointer: int) -> None:
+def _checkMarker(buffer: Buffer, offset: int, pointer: int) -> None:
     # RFC 5044 section 4.2: the first half is reserved, and FPDUPTR is a multiple of four.
     found = (buffer[offset + 2] << 8 | buffer[offset + 3]) & ~3
     if found != pointer:

@@ -68,6 +68,7 @@ from twisted_ib.hca.fabric.iwarp.protocol.terminate import (
 from twisted_ib.hca.wire.headers import INVALIDATE, RETH
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import Buffer
     from twisted_ib.structs import Packed
 
 
@@ -124,7 +125,7 @@ class IReceiverUser(Protocol):
     What a receiver tells.
     """
 
-    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+    def delivered(self, opcode: int, buffer: Buffer, start: int, stop: int) -> int:
         """
         Receive a record.
 
@@ -166,7 +167,7 @@ class RDMAPReceiver:
         self._offset = self._opcode = 0
         self._readSequence = FIRST_SEQUENCE
 
-    def take(self, buffer: Any, first: int, last: int) -> int:
+    def take(self, buffer: Buffer, first: int, last: int) -> int:
         """
         Take one ULPDU.
 
@@ -192,7 +193,7 @@ class RDMAPReceiver:
 
     # -- Sends
 
-    def _takeSend(self, opcode: int, buffer: Any, first: int, last: int) -> int:
+    def _takeSend(self, opcode: int, buffer: Buffer, first: int, last: int) -> int:
         # The header is in order.
         word, key, _, sequence, offset = _unpackUntagged(buffer, first)
         code, start = word & OPCODE_MASK, first + _UNTAGGED_BYTES
@@ -224,7 +225,7 @@ class RDMAPReceiver:
 
     # -- tagged segments
 
-    def _takeTagged(self, buffer: Any, first: int, last: int) -> int:
+    def _takeTagged(self, buffer: Buffer, first: int, last: int) -> int:
         count = last - first - _TAGGED_BYTES
         # An untagged segment comes here only if it is too short.
         if count < 0 or not buffer[first] & _TAGGED_OCTET:
@@ -256,7 +257,7 @@ class RDMAPReceiver:
 
     # -- anything else
 
-    def _takeOther(self, buffer: Any, first: int, last: int) -> int:
+    def _takeOther(self, buffer: Buffer, first: int, last: int) -> int:
         if self._awaited is _ENDED:
             return 0
         word, _, queue, sequence, offset = _unpackUntagged(buffer, first)

@@ -14,7 +14,7 @@ that wait ends L{HOLD_SECONDS} after TCP has acknowledged the Reply.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
@@ -27,6 +27,9 @@ from twisted_ib.hca.fabric.iwarp.protocol.mpa import (
     StartupFrame,
     hasCRC32C,
 )
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import Buffer
 
 #: An initiator waits so long for the Reply, as TCP for the answer to a SYN (tcp(7), tcp_syn_retries): a
 #: program that is busy meanwhile answers late, and the user's own timeout is shorter.
@@ -212,7 +215,7 @@ class Startup:
         """
         return self.state is State.AWAIT_FPDU
 
-    def received(self, buffer: Any, start: int, stop: int, now: float) -> int:
+    def received(self, buffer: Buffer, start: int, stop: int, now: float) -> int:
         """
         Take octets that were received. As long as the frame is not complete, give it again with more.
 

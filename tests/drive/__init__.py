@@ -1,0 +1,3 @@
+"""
+Tests of twisted_ib.drive.
+"""

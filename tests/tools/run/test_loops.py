@@ -1,0 +1,332 @@
+"""
+Tests for L{twisted_ib.tools.run.loops}, C{hooks} and C{sockets}: what a program gets, by what it uses.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from tests.support.waiting import HANG_SECONDS
+from tests.tools.run.case import RunTestCase
+
+#: Connects by blocking sockets; the result has both ends and the listener.
+_PAIR = """
+import socket
+def pair(make=None):
+    listener = socket.create_server(("127.0.0.1", 0))
+    client = (make or socket.socket)()
+    client.connect(listener.getsockname())
+    server, _ = listener.accept()
+    client.sendall(b"ping")
+    assert server.recv(9) == b"ping"
+    return listener, client, server
+def isSDP(ends): return getattr(ends[1], "sdp", None) is not None
+"""
+#: Two ends of asyncio; the loop is imported late.
+_ASKED = """
+async def asked(address=("127.0.0.1", 0), **options):
+    import asyncio
+    host, port = (None, None) if "sock" in options else address
+    server = await asyncio.start_server(lambda _, w: (w.write(b"pong"), w.close()), host, port, **options)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    assert await reader.read() == b"pong"
+    writer.close()
+    server.close()
+    return writer.get_extra_info("why").provider
+"""
+_UNUSED = f"""
+import asyncio, ssl, selectors
+import twisted.internet.defer, twisted.web.http
+{_PAIR}
+ends = pair()
+"""
+_LATE = f"""
+import socket, select
+{_ASKED}
+def main():
+    import asyncio
+    return asyncio.run(asked())
+assert main() == "sdp"
+"""
+#: Blocking sockets first, then a loop, which gets a port and a connection of theirs; in a thread beside it;
+#: and after it.
+_MIXED = f"""
+import asyncio
+{_PAIR}{_ASKED}
+async def main():
+    port = socket.create_server(("127.0.0.1", 0))
+    assert not port.isDirect
+    found = [await asked(sock=early), await asked(sock=port), isSDP(await asyncio.to_thread(pair))]
+    _, client, server = first
+    server.setblocking(False)
+    loop = asyncio.get_running_loop()
+    received = asyncio.ensure_future(loop.sock_recv(server, 9))
+    await asyncio.sleep(0)
+    client.sendall(b"more")
+    found.append((await received).decode())
+    reader, writer = await asyncio.open_connection(sock=server)
+    client.sendall(b"a line\\n")
+    found.append((await reader.readline()).decode())
+    return found
+first, early = pair(), socket.create_server(("127.0.0.1", 0))
+assert isSDP(first) and early.sdp is not None
+print(asyncio.run(main()), isSDP(pair()))
+"""
+_TWISTED = f"""
+import sys
+{_PAIR}{_ASKED}
+first = isSDP(pair())
+if sys.argv[1:] == ["asyncio"]:
+    from twisted.internet import asyncioreactor
+    asyncioreactor.install()
+from twisted.internet import defer, reactor, threads
+from twisted.internet.protocol import ClientFactory, Factory, Protocol
+from twisted_ib.reactor import explain
+done = defer.Deferred()
+class End(Protocol):
+    def connectionMade(self): done.called or done.callback(explain(self.transport).provider)
+async def main():
+    port = reactor.listenTCP(0, Factory.forProtocol(Protocol), interface="127.0.0.1")
+    reactor.connectTCP("127.0.0.1", port.getHost().port, ClientFactory.forProtocol(End))
+    found = [type(reactor).__name__, first, await done, isSDP(await threads.deferToThread(pair))]
+    if sys.argv[1:] == ["asyncio"]:
+        import asyncio
+        found.append(await defer.Deferred.fromFuture(asyncio.ensure_future(asked())))
+    print(found)
+def end(result):
+    reactor.stop()
+    return result
+reactor.callWhenRunning(lambda: defer.ensureDeferred(main()).addBoth(end))
+reactor.run()
+"""
+_OWN_REACTOR = """
+from twisted.internet.main import installReactor
+from twisted.internet.selectreactor import SelectReactor
+installReactor(SelectReactor())
+from twisted.internet import reactor
+reactor.callWhenRunning(reactor.stop)
+reactor.run()
+"""
+#: Loops of other kinds import these sockets, and use them without blocking.
+_FOREIGN = f"""
+{_PAIR}
+early, accept = socket.create_server(("127.0.0.1", 0)), socket.socket.accept
+assert early.sdp is not None
+import trio
+early.setblocking(False)
+def unblocked():
+    made = socket.socket()
+    made.setblocking(False)
+    return made
+port = unblocked()
+port.bind(("127.0.0.1", 0))
+port.listen()
+given = socket.socket(fileno=port.detach())
+given.listen()
+client = socket.create_connection(early.getsockname())
+server, _ = accept(early)
+print(given.sdp, isSDP(pair()), early.sdp, client.sdp)
+"""
+_UVLOOP = f"""
+import uvloop, asyncio
+{_ASKED}
+asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+uvloop.install()
+print(uvloop.run(asked()), type(uvloop.new_event_loop()) is uvloop.Loop is asyncio.SelectorEventLoop)
+"""
+_NAMES = f"""
+from socket import socket as early
+import select, socketserver
+{_PAIR}
+class Own(early):
+    calls = 0
+    def connect(self, address):
+        self.calls += 1
+        super().connect(address)
+own, poller = Own(), select.poll()
+_, client, server = pair(lambda: own)
+poller.register(server, select.POLLIN)
+assert not poller.poll(0)
+client.sendall(b"x")
+assert [each for each, _ in poller.poll()] == [server.fileno()]
+class Forking(socketserver.ForkingTCPServer):
+    pass
+forking = Forking(("127.0.0.1", 0), None)
+print(isSDP((None, own)), own.calls, type(early()) is socket.socket, isinstance(own, socket.socket),
+      isinstance(socket.socket(), early), forking.socket.sdp)
+"""
+#: The program puts its own in the place of what is there.
+_REPLACED = f"""
+{_PAIR}
+class Proxied(socket.socket):
+    pass
+socket.socket = Proxied
+pair()
+print(socket.socket is Proxied)
+"""
+#: The socket that listens goes to a process, as hypercorn's does.
+_GIVEN = f"""
+import multiprocessing
+{_PAIR}
+def serve(port):
+    import asyncio
+    async def main():
+        server = await asyncio.start_server(lambda _, w: (w.write(b"pong"), w.close()), sock=port)
+        ready.release()
+        await server.serve_forever()
+    asyncio.run(main())
+def begin(lock):
+    global ready
+    ready = lock
+def main():
+    port = socket.create_server(("127.0.0.1", 0))
+    assert port.sdp is not None
+    context = multiprocessing.get_context("spawn")
+    lock = context.Semaphore(0)
+    worker = context.Process(target=work, args=(lock, port))
+    worker.start()
+    lock.acquire()
+    client = socket.create_connection(port.getsockname())
+    print(client.sdp is not None, client.recv(9).decode())
+    worker.terminate()
+    worker.join()
+def work(lock, port):
+    begin(lock)
+    serve(port)
+if __name__ == "__main__":
+    main()
+"""
+
+
+class LoopsTestCase(RunTestCase):
+    """
+    Programs that say what carried them.
+    """
+
+    def found(self, process: Any) -> tuple[str, dict[str, Any]]:
+        """
+        @return: what a program has printed, and its summary.
+        """
+        said, complaints = process.communicate(timeout=HANG_SECONDS)
+        self.assertEqual(process.returncode, 0, complaints)
+        return said, json.loads(complaints.splitlines()[-1])
+
+    def ran(self, program: str, *words: str) -> tuple[str, dict[str, Any]]:
+        """
+        @return: the same, of a program given as text.
+        """
+        return self.found(self.running("-q", "--summary", "--json", "-c", program, *words))
+
+
+class KindTests(LoopsTestCase):
+    """
+    Programs of one kind.
+    """
+
+    def test_ways(self) -> None:
+        """
+        A script, a module, text and a command get the kind that they use: blocking sockets, if they only
+        import others; and a loop, if they import it late.
+        """
+        self.environment["PATH"] = os.pathsep.join([str(self.folder), os.environ["PATH"]])
+        processes = []
+        for name, program in (("unused_", _UNUSED), ("late_", _LATE)):
+            (self.folder / f"{name}.py").write_text(program)
+            (self.folder / name).write_text(f"#!{sys.executable}\n{program}")
+            (self.folder / name).chmod(0o755)
+            for words in ((f"{name}.py",), ("-m", name), ("-c", program), (name,)):
+                processes.append((words, self.running("-q", "--summary", "--json", *words)))
+        for words, process in processes:
+            _, summary = self.found(process)
+            self.assertEqual((summary["sdp"], summary["tcp"]), (2, 0), words)
+
+    def test_ownReactor(self) -> None:
+        """
+        A reactor that the program makes itself stays, and the end of the run says so.
+        """
+        _, summary = self.ran(_OWN_REACTOR)
+        self.assertEqual(list(summary["notes"]), ["SelectReactor"])
+
+    def test_foreign(self) -> None:
+        """
+        Beside a loop of another kind sockets that do not block stay with the kernel, and others do not; its
+        import is named.
+        """
+        (self.folder / "trio.py").write_text("")
+        process = self.running("--summary", "--json", "-c", _FOREIGN)
+        said, complaints = process.communicate(timeout=HANG_SECONDS)
+        self.assertEqual(said, "None True None None\n", complaints)
+        self.assertIn("ib-run: trio has a loop of its own\n", complaints)
+        self.assertEqual(list(json.loads(complaints.splitlines()[-1])["notes"]), ["trio"])
+
+    def test_forking(self) -> None:
+        """
+        A server that forks after it listens has the kernel's sockets, and they are counted so.
+        """
+        (self.folder / "gunicorn.py").write_text("")
+        _, summary = self.ran(f"import gunicorn\n{_PAIR}\npair()")
+        self.assertEqual(
+            [(each["kind"], each["connections"]) for each in summary["reasons"]], [("forking", 2)]
+        )
+
+    def test_uvloop(self) -> None:
+        """
+        In the place of uvloop stands our loop, where it is installed, and nothing where it is not.
+        """
+        self.assertIn("No module named 'uvloop'", self.running("-c", "import uvloop").communicate()[1])
+        (self.folder / "uvloop.py").write_text("1 / 0")
+        said, summary = self.ran(_UVLOOP)
+        self.assertEqual((said, summary["sdp"]), ("sdp True\n", 2))
+
+    def test_names(self) -> None:
+        """
+        Names that a program has taken early, and classes that it derives, work as later ones do.
+        """
+        self.assertEqual(self.ran(_NAMES)[0], "True 1 True True True None\n")
+
+    def test_replaced(self) -> None:
+        """
+        What the program has put in the place of a name stays there.
+        """
+        self.assertEqual(self.ran(_REPLACED)[0], "True\n")
+
+    def test_given(self) -> None:
+        """
+        A port that a process is given is that process's, over SDP too.
+        """
+        (self.folder / "given.py").write_text(_GIVEN)
+        said, complaints = self.running("-q", "given.py").communicate(timeout=HANG_SECONDS)
+        self.assertEqual((said, complaints), ("True pong\n", ""))
+
+
+class MixedTests(LoopsTestCase):
+    """
+    Programs of several kinds.
+    """
+
+    def test_asyncio(self) -> None:
+        """
+        A loop takes over ports and connections of blocking sockets that were there before it; those that
+        connect beside it stay TCP, and say so; those after it do not.
+        """
+        said, summary = self.ran(_MIXED)
+        self.assertEqual(said, "['sdp', 'sdp', False, 'more', 'a line\\n'] True\n")
+        reasons = {each["kind"]: each["connections"] for each in summary["reasons"]}
+        self.assertEqual(reasons, {"beside": 2})
+        self.assertEqual(summary["sdp"], 8)
+
+    def test_twisted(self) -> None:
+        """
+        So does a reactor; asyncio's connections in the loop of one go over SDP, too.
+        """
+        for words, found, connections in (
+            ((), ["IBReactor", True, "sdp", False], 4),
+            (("asyncio",), ["IBAsyncioReactor", True, "sdp", False, "sdp"], 6),
+        ):
+            said, summary = self.ran(_TWISTED, *words)
+            self.assertEqual(said, f"{found}\n")
+            reasons = {each["kind"]: each["connections"] for each in summary["reasons"]}
+            self.assertEqual((summary["sdp"], reasons), (connections, {"beside": 2}))

@@ -1,0 +1,155 @@
+/*
+ * Signals that come while a call waits for an event.  The first argument chooses the story, the second the call.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <pthread.h>
+#include <rdma/rdma_cma.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include "checks.h"
+
+static struct ibv_context *context;
+static struct ibv_comp_channel *channel;
+static struct ibv_cq *cq;
+static struct rdma_event_channel *events;
+static struct rdma_cm_id *id;
+static volatile sig_atomic_t ran, calls;
+static sigjmp_buf before;
+
+static void count(int number)
+{
+    (void)number;
+    ran = ran + 1;
+}
+
+static void leave(int number)
+{
+    ran = ran + 1;
+    siglongjmp(before, number);
+}
+
+/* A call in a handler that has interrupted a wait works. */
+static void call(int number)
+{
+    struct ibv_wc wc;
+
+    (void)number;
+    ran = ran + 1;
+    calls = calls + (ibv_poll_cq(cq, 1, &wc) == 0);
+}
+
+static void handled(void (*handler)(int), int flags)
+{
+    struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
+    struct itimerval often = {{0, 5000}, {0, 5000}};
+
+    sigaction(SIGALRM, &action, NULL);
+    setitimer(ITIMER_REAL, &often, NULL);
+}
+
+static void quiet(void)
+{
+    struct itimerval never = {{0, 0}, {0, 0}};
+
+    setitimer(ITIMER_REAL, &never, NULL);
+}
+
+static int waited(const char *which)
+{
+    struct ibv_async_event asynchronous;
+    struct rdma_cm_event *event;
+    struct ibv_cq *its;
+    void *own;
+    int result;
+
+    if (!strcmp(which, "completion"))
+        return ibv_get_cq_event(channel, &its, &own);
+    if (!strcmp(which, "asynchronous"))
+        return ibv_get_async_event(context, &asynchronous);
+    result = rdma_get_cm_event(events, &event);
+    if (!result)
+        rdma_ack_cm_event(event);
+    return result;
+}
+
+static void *resolve(void *unused)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(1)};
+
+    (void)unused;
+    inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
+    /* Once some signals have come. */
+    while (ran < 5)
+        sched_yield();
+    IS(rdma_resolve_addr(id, NULL, (void *)&address, 2000), 0);
+    return NULL;
+}
+
+static pthread_t resolving(void)
+{
+    pthread_t thread;
+    sigset_t alarm, mask;
+
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarm, &mask);
+    pthread_create(&thread, NULL, resolve, NULL);
+    pthread_sigmask(SIG_SETMASK, &mask, NULL);
+    return thread;
+}
+
+int main(int words, char **word)
+{
+    struct ibv_device **list = MADE(ibv_get_device_list(NULL));
+    struct ibv_wc wc;
+    pthread_t thread;
+
+    if (words < 3)
+        return 2;
+    context = MADE(ibv_open_device(list[0]));
+    channel = MADE(ibv_create_comp_channel(context));
+    cq = MADE(ibv_create_cq(context, 8, NULL, channel, 0));
+    events = MADE(rdma_create_event_channel());
+    IS(rdma_create_id(events, &id, NULL, RDMA_PS_TCP), 0);
+    if (!strcmp(word[1], "interrupted")) {
+        handled(count, 0);
+        for (int round = 0; round < 3; round++) {
+            IS(waited(word[2]), -1);
+            IS(errno, EINTR);
+        }
+    } else if (!strcmp(word[1], "restarted")) {
+        handled(count, SA_RESTART);
+        thread = resolving();
+        IS(waited(word[2]), 0);
+        pthread_join(thread, NULL);
+    } else if (!strcmp(word[1], "left")) {
+        handled(leave, 0);
+        /* Only a signal leaves it. */
+        if (sigsetjmp(before, 1) < 1 || ran < 20)
+            IS(waited(word[2]), 0);
+        quiet();
+        thread = resolving();
+        IS(waited("connection"), 0);
+        pthread_join(thread, NULL);
+    } else if (!strcmp(word[1], "called")) {
+        handled(call, 0);
+        IS(waited(word[2]), -1);
+        IS(errno, EINTR);
+        quiet();
+        IS(calls > 0, 1);
+    }
+    quiet();
+    IS(ibv_poll_cq(cq, 1, &wc), 0);
+    IS(rdma_destroy_id(id), 0);
+    rdma_destroy_event_channel(events);
+    IS(ibv_destroy_cq(cq), 0);
+    IS(ibv_destroy_comp_channel(channel), 0);
+    IS(ibv_close_device(context), 0);
+    return !!failures;
+}

@@ -1,0 +1,7 @@
+"""
+What drives devices, whoever waits for them, and what a process does when it forks or ends.
+
+Modules:
+
+  - C{process}: before a fork(2), after it in the parent and in the child, and at the end of the process
+"""

@@ -1,0 +1,177 @@
+"""
+What this process does before a fork(2), after it in the parent and in the child, and when it ends.
+
+A module says so once, by its name; its place is that of its layer. Before a fork, and at the end, the
+highest come first: they use those below, and take their locks in this order. After a fork the lowest come
+first: what is the parent's is let go before those above look at it. Within a layer the order of registration
+goes the same way. What one of them raises is written to standard error, and the others have their turn.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from _thread import get_ident
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from twisted_ib import limits
+from twisted_ib.errors import ResourceLimitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, MutableSet
+
+    Call = Callable[[], object]
+
+_One = TypeVar("_One")
+
+#: The layers, the lowest first.  What only reports on others is below them.
+LAYERS = (
+    "twisted_ib.tools",
+    "twisted_ib.hca.host",
+    "twisted_ib.hca.fabric",
+    "twisted_ib.hca.capture",
+    "twisted_ib.hca.device",
+    "twisted_ib.subnet",
+    "twisted_ib.verbs",
+    "twisted_ib.switch",
+    "twisted_ib.blocking",
+    "twisted_ib.aio",
+)
+#: Where one is after a fork.
+IN_PARENT, IN_CHILD = 1, 2
+
+
+class _Handler:
+    """
+    What a module has registered.
+    """
+
+    __slots__ = ("calls", "name", "place")
+
+    def __init__(self, name: str, *calls: Call | None) -> None:
+        places = [place for place, layer in enumerate(LAYERS) if f"{name}.".startswith(f"{layer}.")]
+        if not places:
+            raise ValueError(f"no layer has {name}")
+        (self.place,) = places
+        self.name = name
+        self.calls = calls
+
+
+def _added(handlers: tuple[_Handler, ...], new: _Handler) -> tuple[_Handler, ...]:
+    others = [each for each in handlers if each.name != new.name]
+    if len(others) >= limits.PROCESS_HANDLERS:
+        raise ResourceLimitError(f"{new.name} is one module too many that follows what the process does")
+    return tuple(sorted([*others, new], key=lambda each: each.place))
+
+
+class Life:
+    """
+    What modules do when the process forks or ends.
+    """
+
+    def __init__(self) -> None:
+        # Replaced, not changed: others register meanwhile.
+        self._forks: tuple[_Handler, ...] = ()
+        self._ends: tuple[_Handler, ...] = ()
+        # Those that were called before each fork that is under way, by thread: a signal's handler may fork
+        # within a fork.  Nobody who registers meanwhile releases what it has not taken.
+        self._forking: dict[int, list[tuple[_Handler, ...]]] = {}
+
+    def atFork(
+        self,
+        name: str,
+        before: Call | None = None,
+        inParent: Call | None = None,
+        inChild: Call | None = None,
+    ) -> None:
+        """
+        Have something called at each fork.
+
+        @param name: The module's; this takes the place of what it registered before.
+        @param before: Called in the thread that forks.
+        @param inParent: Called there afterwards, also if there is no child.
+        @param inChild: Called in the child, which has no other thread.
+        @raise ValueError: No layer has such a module.
+        @raise ResourceLimitError: Too many modules have registered.
+        """
+        self._forks = _added(self._forks, _Handler(name, before, inParent, inChild))
+
+    def atEnd(self, name: str, call: Call) -> None:
+        """
+        Have something called when the process ends, a forked child included, as C{atexit} has it.
+
+        @param name: The module's; this takes the place of what it registered before.
+        @raise ValueError: No layer has such a module.
+        @raise ResourceLimitError: Too many modules have registered.
+        """
+        self._ends = _added(self._ends, _Handler(name, call))
+
+    def forking(self) -> None:
+        """
+        A thread is about to fork.
+        """
+        handlers = self._forks
+        self._forking.setdefault(get_ident(), []).append(handlers)
+        callAll(each.calls[0] for each in reversed(handlers))
+
+    def forked(self, which: int) -> None:
+        """
+        It has.
+
+        @param which: L{IN_PARENT} or L{IN_CHILD}.
+        """
+        begun = self._forking.pop(get_ident(), [self._forks])
+        handlers = begun.pop()
+        if which == IN_CHILD:
+            # The other threads are no more, nor are their forks.
+            self._forking.clear()
+        if begun:
+            self._forking[get_ident()] = begun
+        callAll(each.calls[which] for each in handlers)
+
+    def end(self) -> None:
+        """
+        The process ends.
+        """
+        callAll(each.calls[0] for each in reversed(self._ends))
+
+
+def callAll(calls: Iterable[Call | None]) -> None:
+    """
+    Call all of them: what one raises is written to standard error.
+    """
+    for call in calls:
+        if call is not None:
+            try:
+                call()
+            # As the interpreter does with its own: also what a signal's handler raises meanwhile.
+            except BaseException:
+                sys.__excepthook__(*sys.exc_info())
+
+
+def forEach(found: MutableSet[_One], call: Callable[[_One], object]) -> Call:
+    """
+    @param found: The objects of a module that are its process's.
+    @return: What tells each of them, and forgets them.
+    """
+
+    def tellAll() -> None:
+        callAll([partial(call, each) for each in list(found)])
+        found.clear()
+
+    return tellAll
+
+
+#: Of this process.
+life = Life()
+atexit.register(life.end)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=life.forking,
+        after_in_parent=partial(life.forked, IN_PARENT),
+        after_in_child=partial(life.forked, IN_CHILD),
+    )
+
+__all__ = ["IN_CHILD", "IN_PARENT", "LAYERS", "Life", "callAll", "forEach", "life"]

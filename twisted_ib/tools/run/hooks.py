@@ -1,0 +1,238 @@
+"""
+What a program under C{ib-run} finds of the standard library and of Twisted, from when it first imports it.
+
+A finder in front of C{sys.meta_path} has a function called after the import of a module, once.  Nothing is
+imported that the program does not import itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from threading import RLock
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+
+#: Where the modules of a package are found; L{None} for one that is in none.
+Path: TypeAlias = "Sequence[str] | None"
+
+#: Packages whose modules have the kernel's sockets: faces of their own carry their connections.
+_LOOPS = ("asyncio.", "twisted.internet.")
+#: Modules that are executed with the kernel's names: they derive classes from these, or keep them.
+_PLAIN = ("ssl", "asyncio", "twisted", "twisted_ib")
+
+
+class _Loader:
+    """
+    Executes a module, and calls what was asked for.
+    """
+
+    def __init__(self, loader: Loader, hooks: Hooks) -> None:
+        self._loader = loader
+        self._hooks = hooks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """
+        See C{importlib.abc.Loader.create_module}.
+        """
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """
+        See C{importlib.abc.Loader.exec_module}.
+        """
+        name, spec = module.__name__, module.__spec__
+        # Who asks for the loader is to get its own.
+        module.__loader__ = self._loader
+        if spec is not None:
+            spec.loader = self._loader
+        if name.partition(".")[0] in _PLAIN:
+            with self._hooks.plain():
+                self._loader.exec_module(module)
+        else:
+            self._loader.exec_module(module)
+        self._hooks.imported(name, module)
+
+
+class Replaced(NamedTuple):
+    """
+    A name that stands for something else in programs.
+
+    @ivar module: the module that has it.
+    @ivar kernels: what it stood for.
+    @ivar ours: what it stands for.
+    """
+
+    module: ModuleType
+    name: str
+    kernels: object
+    ours: object
+
+    def now(self) -> object:
+        """
+        @return: what it stands for at the moment.
+        """
+        value: object = getattr(self.module, self.name)
+        return value
+
+
+class Hooks:
+    """
+    The finder.
+
+    @ivar after: what is called after the import of a module, by its name, with the module.
+    @ivar replaced: the names that stand for something of ours.
+    @ivar reactors: Twisted's, of this package, that the program has installed.
+    @ivar openLoops: those of asyncio.
+    @ivar hasSockets: whether the kernel's are replaced.
+    @ivar kernels: the modules of which loops have the kernel's names.
+    """
+
+    def __init__(self) -> None:
+        self.after: dict[str, Callable[[ModuleType], object]] = {}
+        self.replaced: list[Replaced] = []
+        self.reactors: list[str] = []
+        self.openLoops: Collection[object] = ()
+        self.hasSockets = False
+        self.kernels: tuple[str, ...] = ("socket", "select", "selectors")
+        self._copies: dict[str, ModuleType] = {}
+        self._lock = RLock()
+        #: How many threads have the kernel's names, and what those stood for before.
+        self._plain = 0
+        self._before: list[object] = []
+
+    def install(self) -> None:
+        """
+        Have the functions called, also for what is imported already.
+        """
+        sys.meta_path.insert(0, self)
+        for name in list(self.after):
+            module = sys.modules.get(name)
+            if module is not None:
+                self.imported(name, module)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """
+        See C{importlib.abc.MetaPathFinder.find_spec}.
+        """
+        if name not in self.after and not (self.hasSockets and name.partition(".")[0] in _PLAIN):
+            return None
+        spec = specBeside(self, name, path, target)
+        if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = cast("Loader", _Loader(spec.loader, self))
+        return spec
+
+    def imported(self, name: str, module: ModuleType) -> None:
+        """
+        A module was imported.
+        """
+        if self.hasSockets and f"{name}.".startswith(_LOOPS):
+            for each in self.kernels:
+                if vars(module).get(each) is sys.modules.get(each, self):
+                    setattr(module, each, self.kernelOf(each))
+        call = self.after.pop(name, None)
+        if call is not None:
+            call(module)
+
+    def replace(self, module: ModuleType, name: str, ours: object) -> None:
+        """
+        Have a name of a module stand for something of ours.
+        """
+        with self._lock:
+            self.replaced.append(Replaced(module, name, getattr(module, name), ours))
+            if self._plain:
+                self._before.append(ours)
+            else:
+                setattr(module, name, ours)
+
+    @contextmanager
+    def plain(self) -> Iterator[None]:
+        """
+        Within this context the names stand for the kernel's, for all threads: one that is not within it makes
+        a socket of the kernel's meanwhile.
+        """
+        # Not held while modules are imported: another thread may have what they wait for.
+        with self._lock:
+            self._plain += 1
+            if self._plain == 1:
+                self._before = [each.now() for each in self.replaced]
+                for each in self.replaced:
+                    setattr(each.module, each.name, each.kernels)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._plain -= 1
+                if not self._plain:
+                    for each, value in zip(self.replaced, self._before, strict=True):
+                        if each.now() is each.kernels:
+                            setattr(each.module, each.name, value)
+
+    def kernelOf(self, name: str) -> ModuleType:
+        """
+        @return: a module like one of the standard library, in which our names are the kernel's.
+        """
+        if name not in self._copies:
+            module = sys.modules[name]
+
+            def find(attribute: str) -> object:
+                value: object = getattr(module, attribute)
+                for each in self.replaced:
+                    if each.module is module and each.name == attribute and isOurs(value):
+                        return each.kernels
+                return value
+
+            copy = self._copies[name] = ModuleType(name, module.__doc__)
+            # Constants.  Functions may be replaced by the program.
+            vars(copy).update((each, value) for each, value in vars(module).items() if each.isupper())
+            vars(copy)["__getattr__"] = find
+        return self._copies[name]
+
+
+def specBeside(own: object, name: str, path: Path, target: ModuleType | None = None) -> ModuleSpec | None:
+    """
+    @param own: a finder of ours.
+    @return: what the others find.
+    """
+    for finder in sys.meta_path:
+        if finder is not own and hasattr(finder, "find_spec"):
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                return spec
+    return None
+
+
+def isOurs(value: object) -> bool:
+    """
+    @return: whether something is of this package.
+    """
+    return str(getattr(value, "__module__", "")).startswith("twisted_ib.")
+
+
+class quickly:
+    """
+    Within this context modules are imported, which live as long as the process: to collect garbage among them
+    finds none, and takes a sixth of the time.
+    """
+
+    def __enter__(self) -> None:
+        self._isEnabled = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *_: object) -> None:
+        if self._isEnabled:
+            gc.enable()
+
+
+__all__ = ["Hooks", "Path", "Replaced", "isOurs", "quickly", "specBeside"]

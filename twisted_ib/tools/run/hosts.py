@@ -1,0 +1,238 @@
+"""
+C{ib-run --hosts N PROGRAM}: the program once on each of N hosts, for tests of several hosts in one line.
+
+A host is a network namespace with an interface C{eth0} on one bridge, where an unprivileged user may make
+some; else an address of loopback.  Each has C{roce0} at its address, and a run directory of its own: hosts
+share no memory.  The program finds out which host it is on by its environment.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from shutil import which
+from typing import BinaryIO, cast
+
+from twisted_ib.tools.program import INTERRUPTED
+from twisted_ib.tools.run.program import NOT_RUNNABLE, StartError
+
+#: What a program finds in its environment: the number of its host, from 0 on, and the addresses of all.
+NUMBER, ADDRESSES = "TWISTED_IB_HOST", "TWISTED_IB_HOSTS"
+#: Says that this process is in the namespaces that it has asked for.
+_INSIDE = "TWISTED_IB_RUN_HOSTS"
+_RUN_DIRECTORY = "TWISTED_IB_RUN_DIR"
+#: In a host's namespace, before the program: it waits until its interface is there.
+_HOST = """
+read -r _ <&3
+exec 3<&-
+ip link set lo up && ip address add "$0/16" dev eth0 && ip link set eth0 up && exec "$@"
+"""
+#: Tries what hosts need, in namespaces that end with it.
+_TRIAL = "ip link set lo up && ip link add bridge type bridge && ip link add host type veth peer name eth0"
+_PROGRAMS = (("unshare", "util-linux"), ("ip", "iproute2"))
+_NAMESPACES = ("unshare", "--user", "--map-root-user", "--net")
+#: How long a namespace may take to come, and a program to end when it is asked to, seconds.
+_NAMESPACE_SECONDS, _END_SECONDS = 30.0, 5.0
+_PIECE = 65536
+
+
+def addresses(count: int, isApart: bool) -> list[str]:
+    """
+    @param isApart: whether hosts are namespaces; else they are addresses of loopback.
+    @return: an address for each host.
+    """
+    network = "10.77" if isApart else "127.77"
+    return [f"{network}.0.{number}" for number in range(1, count + 1)]
+
+
+def refusal() -> str:
+    """
+    @return: why this user cannot make hosts of namespaces, in a few words; C{""} if that is possible.
+    """
+    missing = [
+        f"there is no {name}, of Debian's {package}" for name, package in _PROGRAMS if which(name) is None
+    ]
+    if missing:
+        return missing[0]
+    # Tried, not guessed: some systems allow a namespace and give no rights in it (Ubuntu's AppArmor).
+    tried = subprocess.run([*_NAMESPACES, "sh", "-c", _TRIAL], capture_output=True, text=True)
+    return "" if not tried.returncode else (tried.stderr.strip().splitlines() or ["refused"])[-1]
+
+
+def _begin(words: Sequence[str]) -> None:
+    # Again, in a user namespace with a network of its own.
+    command = [*_NAMESPACES, sys.executable, "-m", "twisted_ib.tools.run", *words]
+    os.execvpe(command[0], command, {**os.environ, _INSIDE: "1"})
+
+
+def _ip(*words: str) -> None:
+    made = subprocess.run(["ip", *words], capture_output=True, text=True)
+    if made.returncode:
+        raise StartError(f"ip {' '.join(words)}: {made.stderr.strip()}", NOT_RUNNABLE)
+
+
+def _connect(number: int, pid: int) -> None:
+    # The child is in its namespace some time after it has begun.
+    end, own = time.monotonic() + _NAMESPACE_SECONDS, os.readlink("/proc/self/ns/net")
+    while os.readlink(f"/proc/{pid}/ns/net") == own:
+        if time.monotonic() > end:
+            raise StartError(f"host {number} does not get its namespace", NOT_RUNNABLE)
+        time.sleep(0.01)
+    _ip("link", "add", f"host{number}", "type", "veth", "peer", "name", "eth0", "netns", str(pid))
+    _ip("link", "set", f"host{number}", "master", "bridge", "up")
+
+
+class Hosts:
+    """
+    The programs of all hosts, while they run.
+
+    @ivar status: the exit status of the first that failed; 0 before.
+    """
+
+    def __init__(self, environment: Mapping[str, str], isApart: bool) -> None:
+        """
+        @param environment: what each program gets, beside its own.
+        """
+        self.status = 0
+        self._environment = environment
+        self._isApart = isApart
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._selector = selectors.DefaultSelector()
+        self._rest: dict[int, bytes] = {}
+        self._killed = float("inf")
+
+    def start(self, number: int, address: str, directory: str, command: Sequence[str]) -> None:
+        """
+        Start a program on one host.
+
+        @param directory: the host's run directory.
+        @raise StartError: the host cannot be made.
+        """
+        environment = {**self._environment, NUMBER: str(number), _RUN_DIRECTORY: directory}
+        if self._isApart:
+            read, write = os.pipe()
+            script = f"exec 3<&{read} {read}<&-; {_HOST}"
+            command = ["unshare", "--net", "sh", "-c", script, address, *command]
+            try:
+                process = self._started(command, environment, [read])
+                _connect(number, process.pid)
+                os.write(write, b"\n")
+            finally:
+                os.close(read)
+                os.close(write)
+        else:
+            process = self._started(command, environment, [])
+        self._selector.register(cast(BinaryIO, process.stdout), selectors.EVENT_READ, number)
+
+    def _started(
+        self, command: Sequence[str], environment: Mapping[str, str], passed: Sequence[int]
+    ) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            pass_fds=passed,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self._processes.append(process)
+        return process
+
+    def run(self) -> int:
+        """
+        Write what they say, each line with its host's number, until all have ended; the first that fails ends
+        the others.
+
+        @return: the exit status.
+        """
+        while self._selector.get_map() or any(each.poll() is None for each in self._processes):
+            for key, _ in self._selector.select(0.1):
+                self._hear(cast(BinaryIO, key.fileobj), key.data)
+            for number, each in enumerate(self._processes):
+                if each.poll() and not self.status:
+                    self.status = each.returncode if each.returncode > 0 else 128 - each.returncode
+                    self._say(number, f"ended with status {self.status}; the other hosts are ended".encode())
+                    self.end(signal.SIGTERM)
+                    self._killed = time.monotonic() + _END_SECONDS
+            if time.monotonic() > self._killed:
+                self.end(signal.SIGKILL)
+        return self.status
+
+    def end(self, number: signal.Signals) -> None:
+        """
+        Send all that still run, and what they have started, a signal.
+        """
+        for each in self._processes:
+            if each.poll() is None:
+                os.killpg(each.pid, number)
+
+    def _hear(self, file: BinaryIO, number: int) -> None:
+        piece = os.read(file.fileno(), _PIECE)
+        *lines, rest = (self._rest.pop(number, b"") + piece).split(b"\n")
+        for line in lines:
+            self._say(number, line)
+        if not piece or len(rest) > _PIECE:
+            if rest:
+                self._say(number, rest)
+        elif rest:
+            self._rest[number] = rest
+        if not piece:
+            self._selector.unregister(file)
+            file.close()
+
+    def _say(self, number: int, line: bytes) -> None:
+        sys.stdout.buffer.write(b"%d: %s\n" % (number, line))
+        sys.stdout.buffer.flush()
+
+
+def runOnHosts(count: int, words: Sequence[str], asked: Sequence[str], say: Callable[[str], None]) -> int:
+    """
+    @param count: how many hosts.
+    @param words: C{ib-run}'s words for one host: options, the program and its arguments.
+    @param asked: all words of this command.
+    @param say: called with what hosts are, if they are no namespaces.
+    @return: the exit status.
+    @raise StartError: a host cannot be made.
+    """
+    isApart = bool(os.environ.pop(_INSIDE, ""))
+    if not isApart:
+        refused = refusal()
+        if not refused:
+            _begin(asked)
+        say(f"hosts are addresses of loopback: {refused}")
+    else:
+        _ip("link", "set", "lo", "up")
+        _ip("link", "add", "bridge", "type", "bridge")
+        _ip("link", "set", "bridge", "up")
+    found = addresses(count, isApart)
+    hosts = Hosts({**os.environ, ADDRESSES: " ".join(found)}, isApart)
+    with tempfile.TemporaryDirectory(prefix="ib-run-") as folder:
+        try:
+            for number, address in enumerate(found):
+                directory = os.path.join(folder, str(number))
+                os.mkdir(directory, 0o700)
+                command = [
+                    sys.executable,
+                    "-m",
+                    "twisted_ib.tools.run",
+                    "--device",
+                    "roce0",
+                    "--address",
+                    address,
+                ]
+                hosts.start(number, address, directory, [*command, *words])
+            return hosts.run()
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        finally:
+            hosts.end(signal.SIGKILL)
+
+
+__all__ = ["ADDRESSES", "NUMBER", "Hosts", "addresses", "refusal", "runOnHosts"]

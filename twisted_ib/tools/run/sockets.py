@@ -1,0 +1,242 @@
+"""
+The C{socket} of a program under C{ib-run}, until one of them connects or listens: it costs nothing before.
+
+The first that may go over SDP has L{twisted_ib.blocking} imported, and is one of its sockets from then on; so
+are all that are made later.
+"""
+
+from __future__ import annotations
+
+import os
+import socket as kernel
+import sys
+from threading import Lock
+from typing import TYPE_CHECKING, Any, cast
+
+from twisted_ib.tools.run.hooks import Hooks, quickly
+
+if TYPE_CHECKING:
+    from twisted_ib.blocking.socket import socket as Carried
+    from twisted_ib.switch.reason import Fallback
+
+_Plain = kernel.socket
+#: Loops that wait for descriptors in their own way, with sockets that do not block.
+FOREIGN = ("trio", "curio", "gevent", "eventlet")
+#: Servers that fork after they listen: RDMA does not cross a fork.
+FORKING = ("gunicorn",)
+_full: type[Carried] | None = None
+_hooks: Hooks | None = None
+_loading = Lock()
+
+
+def stays(skt: kernel.socket) -> Fallback | None:
+    """
+    @return: why a socket stays with the kernel, whatever the rules say; L{None} if it does not.
+    """
+    assert _hooks is not None
+    kind = text = ""
+    if _hooks.reactors or _hooks.openLoops:
+        # One may be given to the loop, which waits for the kernel's only.
+        name = _hooks.reactors[0] if _hooks.reactors else "a loop of asyncio"
+        kind, text = "beside", f"blocking sockets stay TCP beside {name}"
+    elif name := _imported(FORKING):
+        kind, text = "forking", f"{name} forks after it listens"
+    elif not _isBlocking(skt) and (name := _imported(FOREIGN)):
+        kind, text = "foreign", f"{name} waits for descriptors in its own way"
+    if not text:
+        return None
+    from twisted_ib.switch.reason import Fallback
+
+    return Fallback(kind, text)
+
+
+def _isBlocking(skt: kernel.socket) -> bool:
+    # One made of a descriptor does not say whether that blocks.
+    timeout = skt.gettimeout()
+    return os.get_blocking(skt.fileno()) if timeout is None else timeout != 0.0
+
+
+def _imported(names: tuple[str, ...]) -> str:
+    return next((name for name in names if name in sys.modules), "")
+
+
+class _Sockets(type):
+    """
+    Every socket of the standard library is an instance of L{socket}.
+    """
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _Plain) if cls is socket else super().__instancecheck__(instance)
+
+
+class socket(_Plain, metaclass=_Sockets):
+    """
+    See C{socket.socket}.  The slots are those of L{twisted_ib.blocking.socket.socket}, which it becomes.
+    """
+
+    __slots__ = ("_connecting", "_sdp", "isDirect")
+
+    def __new__(cls, *arguments: Any, **named: Any) -> socket:
+        """
+        Make a socket: one of SDP's, if there are some already.
+        """
+        if _full is None or cls is not socket:
+            return _Plain.__new__(cls)
+        made: object = _full(*arguments, **named)
+        return cast("socket", made)
+
+    def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:
+        self._sdp = self._connecting = None
+        self.isDirect = False
+        super().__init__(family, type, proto, fileno)
+
+    def useTCP(self) -> None:
+        """
+        See L{twisted_ib.blocking.socket.socket.useTCP}.
+        """
+        self.isDirect = True
+
+    def connect(self, address: Any, /) -> None:
+        """
+        See C{socket.connect}.
+        """
+        this = _become(self)
+        if this is not None:
+            load().connect(this, address)
+        else:
+            _Plain.connect(self, address)
+            _count(self)
+
+    def connect_ex(self, address: Any, /) -> int:
+        """
+        See C{socket.connect_ex}.
+        """
+        this = _become(self)
+        if this is not None:
+            return load().connect_ex(this, address)
+        number = _Plain.connect_ex(self, address)
+        if not number:
+            _count(self)
+        return number
+
+    def listen(self, *arguments: int) -> None:
+        """
+        See C{socket.listen}.
+        """
+        this = _become(self)
+        if this is not None:
+            load().listen(this, *arguments)
+        else:
+            _Plain.listen(self, *arguments)
+
+    def accept(self) -> tuple[kernel.socket, Any]:
+        """
+        See C{socket.accept}.
+        """
+        this = _carried(self)
+        if this is not None:
+            return load().accept(this)
+        found = _Plain.accept(self)
+        _count(self)
+        return found
+
+
+def _carried(skt: kernel.socket) -> Carried | None:
+    # The same, if it is one of SDP's class: a program may have kept methods of this one (trio does).
+    return cast("Carried", skt) if _full in type(skt).__mro__ else None
+
+
+def _become(skt: kernel.socket) -> Carried | None:
+    # The same, if it may go over SDP.
+    this = _carried(skt)
+    # Not isinstance(), which holds for all.
+    if this is None and socket in type(skt).__mro__:
+        this = cast("Carried", skt)
+        if this.isDirect or not _isTCP(skt) or stays(skt) is not None:
+            return None
+        full = load()
+        if type(skt) is socket:
+            this.__class__ = full
+        return _carried(skt)
+    return this
+
+
+def _count(skt: kernel.socket) -> None:
+    # What does not block is the loop's, which counts it.
+    if not _isTCP(skt) or skt.gettimeout() == 0.0:
+        return
+    from twisted_ib.switch.reason import EXPLICIT, Reason, carried
+
+    fallback = stays(skt)
+    rule = EXPLICIT if fallback is None else "default"
+    carried("tcp", Reason(rule, "both", "tcp", fallback=fallback))
+
+
+def _setBlocking(self: Carried, flag: bool, /) -> None:
+    _Plain.setblocking(self, flag)
+    if not flag and _imported(FOREIGN):
+        # A port that such a loop takes over.
+        self.useTCP()
+
+
+def _isTCP(skt: kernel.socket) -> bool:
+    return skt.family in (kernel.AF_INET, kernel.AF_INET6) and skt.type == kernel.SOCK_STREAM
+
+
+def load() -> type[Carried]:
+    """
+    Have the sockets of the process go over SDP where they can.
+
+    @return: their class.
+    """
+    global _full
+    with _loading:
+        if _full is None:
+            assert _hooks is not None
+            _full = _loaded(_hooks)
+    return _full
+
+
+def _loaded(hooks: Hooks) -> type[Carried]:
+    with quickly():
+        from twisted_ib.blocking import patch
+        from twisted_ib.blocking.socket import socket as full
+    # What the program has replaced itself stays as it is.
+    own = [(each, each.now()) for each in hooks.replaced if each.now() is not each.ours]
+    full.stays = staticmethod(stays)
+    type.__setattr__(full, "setblocking", _setBlocking)
+    patch.patch()
+    for each, value in own:
+        setattr(each.module, each.name, value)
+    # A loop that is made now may get one of them.
+    hooks.kernels = ("socket", "select")
+    events = sys.modules.get("asyncio.selector_events")
+    if events is not None:
+        vars(events)["selectors"] = sys.modules["selectors"]
+    _rebase(socket, full)
+    return full
+
+
+def _rebase(old: Any, new: type) -> None:
+    # Classes of the program's that are derived from this one.
+    for each in old.__subclasses__():
+        try:
+            each.__bases__ = tuple(new if base is old else base for base in each.__bases__)
+        except TypeError:
+            # Another layout: the sockets of that class stay with the kernel.
+            continue
+
+
+# -- the modules that programs import
+
+
+def replaceSocket(hooks: Hooks) -> None:
+    """
+    Have the program's sockets be these.
+    """
+    global _hooks
+    _hooks = hooks
+    hooks.replace(kernel, "socket", socket)
+
+
+__all__ = ["load", "replaceSocket", "socket", "stays"]
