@@ -1,11 +1,19 @@
 """
-What setup.cfg cannot say: with C{TWISTED_IB_COMPILE=1} mypyc compiles these modules.
+What setup.cfg cannot say: with C{TWISTED_IB_COMPILE=1} mypyc compiles these modules; with
+C{TWISTED_IB_CLIBRARIES=1} the wheel has the libraries for C programs, built for its Python.
 """
 
 import os
+import subprocess
 import sys
+from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+#: The folder of the libraries.  To setuptools it is an extension module: so the wheel is for one Python and
+#: one machine.
+LIBRARIES = "twisted_ib.verbs.c.carried"
 
 MODULES = [
     "twisted_ib/blocking/connection.py",
@@ -58,17 +66,42 @@ MODULES = [
     "twisted_ib/sdp/stream.py",
 ]
 
+
+class BuildExtensions(build_ext):
+    """
+    Builds the libraries by the package's own code, in a process that imports it from here.
+    """
+
+    def build_extension(self, ext: Extension) -> None:
+        """
+        Build the libraries into the tree of the wheel, and other extensions as ever.
+        """
+        if ext.name != LIBRARIES:
+            super().build_extension(ext)
+            return
+        folder = Path(self.build_lib, *LIBRARIES.split(".")).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        code = "import sys; sys.path.insert(0, '.'); from pathlib import Path; "
+        code += "from twisted_ib.verbs.c.building.build import carry; carry(Path(sys.argv[1]))"
+        subprocess.run([sys.executable, "-c", code, str(folder)], cwd=Path(__file__).parent, check=True)
+
+
 requires: list[str] = []
 extensions = []
+# Before it builds, pip runs this to ask what to install for it.
+isBuilding = "bdist_wheel" in sys.argv
 if os.environ.get("TWISTED_IB_COMPILE") == "1":
     # mypyc checks the types of these modules and of all that they import.
-    requires = ["mypy >= 2.4", "mypy-zope >= 1.0.11", "attrs >= 22.2", "twisted[tls] >= 26.4"]
-    # Before it builds, pip runs this to ask what to install for it.
-    if "bdist_wheel" in sys.argv:
+    requires += ["mypy >= 2.4", "mypy-zope >= 1.0.11", "attrs >= 22.2", "twisted[tls] >= 26.4"]
+    if isBuilding:
         from mypyc.build import mypycify
 
-        extensions = mypycify(
+        extensions += mypycify(
             ["--config-file", "pyproject.toml", *MODULES], debug_level="0", group_name="twisted_ib"
         )
+if os.environ.get("TWISTED_IB_CLIBRARIES") == "1":
+    requires += ["attrs >= 22.2", "cffi >= 1.15"]
+    if isBuilding:
+        extensions.append(Extension(LIBRARIES, []))
 
-setup(ext_modules=extensions, setup_requires=requires)
+setup(ext_modules=extensions, setup_requires=requires, cmdclass={"build_ext": BuildExtensions})

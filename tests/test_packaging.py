@@ -116,7 +116,7 @@ class PackagingTests(SynchronousTestCase):
         self.directory = Path(self.mktemp()).resolve()
         self.checkout = self.directory / "checkout"
         # Not the shared objects of a compiled wheel that was unpacked here either.
-        ignored = shutil.ignore_patterns("__pycache__", "*.so")
+        ignored = shutil.ignore_patterns("__pycache__", "*.so", "carried")
         for name in FOLDERS:
             shutil.copytree(ROOT / name, self.checkout / name, ignore=ignored)
         for name in FILES:
@@ -235,20 +235,22 @@ class PackagingTests(SynchronousTestCase):
 
     def test_compiledOnRequest(self) -> None:
         """
-        Only where C{TWISTED_IB_COMPILE=1} asks for it the build needs more than setuptools.
+        Only where C{TWISTED_IB_COMPILE=1} or C{TWISTED_IB_CLIBRARIES=1} asks for it the build needs more than
+        setuptools.
         """
         code = "import setuptools.build_meta as b; print(b.get_requires_for_build_wheel())"
-        for value, isMore in (("", False), ("0", False), ("1", True)):
-            result = subprocess.run(
-                [sys.executable, "-c", code],
-                cwd=self.checkout,
-                env={**os.environ, "TWISTED_IB_COMPILE": value},
-                capture_output=True,
-                text=True,
-                timeout=HANG_SECONDS,
-            )
-            self.assertEqual(result.returncode, 0, result.stderr)
-            self.assertEqual("'mypy >=" in result.stdout.splitlines()[-1], isMore, result.stdout)
+        for name, word in (("TWISTED_IB_COMPILE", "'mypy >="), ("TWISTED_IB_CLIBRARIES", "'cffi >=")):
+            for value, isMore in (("", False), ("0", False), ("1", True)):
+                result = subprocess.run(
+                    [sys.executable, "-c", code],
+                    cwd=self.checkout,
+                    env={**os.environ, "TWISTED_IB_COMPILE": "", "TWISTED_IB_CLIBRARIES": "", name: value},
+                    capture_output=True,
+                    text=True,
+                    timeout=HANG_SECONDS,
+                )
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertEqual(word in result.stdout.splitlines()[-1], isMore, result.stdout)
 
     def test_compiledModules(self) -> None:
         """

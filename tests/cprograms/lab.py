@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Protocol
@@ -143,11 +143,15 @@ class Here:
     @ivar device: the name of its device.
     @ivar address: the device's, and the process's own.
     @ivar prefix: words before its command, as of C{ip netns exec}.
+    @ivar tool: the command C{ib-run}.
+    @ivar environment: by default that of the tests.
     """
 
     device: str
     address: str
     prefix: tuple[str, ...] = ()
+    tool: tuple[str, ...] = (sys.executable, "-c", programOf("run.run"))
+    environment: Mapping[str, str] | None = None
 
     @property
     def words(self) -> dict[str, str]:
@@ -164,11 +168,12 @@ class Here:
         if self.device != "shm0":
             options += ["--address", self.address]
         # By line, so that what a program waits for can be seen.
-        words = ("stdbuf", "-oL", sys.executable, "-c", programOf("run.run"), *options, *command)
+        words = ("stdbuf", "-oL", *self.tool, *options, *command)
+        environment = os.environ if self.environment is None else self.environment
         output = tempfile.TemporaryFile(dir=directory)
         process = subprocess.Popen(
             [*self.prefix, *words],
-            env={**os.environ, "TWISTED_IB_RUN_DIR": directory},
+            env={**environment, "TWISTED_IB_RUN_DIR": directory},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -105,18 +105,23 @@ class FindingTests(SynchronousTestCase):
 
         self.ready()
         self.patch(check, "isKept", lambda folder: False)
+        self.patch(build, "isCarried", lambda: False)
         self.patch(build.shutil, "which", lambda name: None)
         self.patch(build.sysconfig, "get_path", lambda name: "/nowhere")
         self.patch(build.sysconfig, "get_config_var", lambda name: None)
         clauses = [each.text for each in check._libraries(True)]
         self.assertEqual(len(clauses), 3)
         for clause, words in zip(
-            clauses, ("there is no C compiler", "no shared libpython", "Python.h"), strict=True
+            clauses, ("no shared libpython", "there is no C compiler", "Python.h"), strict=True
         ):
             self.assertIn(words, clause)
         self.assertEqual(self.found()[0], 1)
+        # A wheel has them built: only libpython is wanted.
+        self.patch(build, "isCarried", lambda: True)
+        (clause,) = [each.text for each in check._libraries(True)]
+        self.assertIn("no shared libpython", clause)
         self.patch(build, "wanting", lambda: iter(()))
-        self.assertEqual(self.found()[1]["C libraries"], (OK, "are built when they are first needed"))
+        self.assertEqual(self.found()[1]["C libraries"], (OK, "found or built when they are first needed"))
 
         def refused(folder: str) -> bool:
             raise LibraryBuildError("other users may change it")

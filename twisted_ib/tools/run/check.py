@@ -99,7 +99,7 @@ def _libraries(isNative: bool) -> Iterator[Finding]:
     clauses = list(wanting())
     yield from (Finding(title, state, clause) for clause in clauses)
     if not clauses:
-        yield Finding(title, OK, "are built when they are first needed")
+        yield Finding(title, OK, "found or built when they are first needed")
 
 
 def _namespaces() -> Finding:

@@ -1,5 +1,6 @@
 """
-Where the built libraries are kept: a directory for each interpreter and each state of their sources.
+Where the built libraries are: a directory for each interpreter and each state of their sources, with those
+that were built there, or with links to those of the package's wheel.
 
 Commands look here before they import what builds.
 """
@@ -12,6 +13,7 @@ import stat
 import sys
 import sysconfig
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib.machinery import PathFinder
 
 from twisted_ib.errors import LibraryBuildError
@@ -19,6 +21,9 @@ from twisted_ib.errors import LibraryBuildError
 _HERE = os.path.dirname(os.path.realpath(__file__))
 #: The directory of the package's own.
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
+#: The libraries of the wheel, if it has some; and the file in it that says what they were built from.
+CARRIED = os.path.join(_HERE, "carried")
+ORIGIN = "origin"
 #: Characters that the name of a directory for the loader cannot have.
 _SPECIAL = frozenset(":;$")
 #: Modules of other projects that this package imports below the reactor, optional ones too, and the one that
@@ -82,17 +87,42 @@ def _sources() -> Iterable[str]:
     yield from (os.path.join(_HERE, name) for name in ("functions.py", *_TABLES))
 
 
+def origin() -> str:
+    """
+    @return: what the libraries are built from and for, which tells whether built ones fit: their sources, the
+        version of Python, the machine.  Not cffi: its backend takes what any version of the extra has made.
+    """
+    digest = hashlib.sha256()
+    for path in _sources():
+        with open(path, "rb") as file:
+            digest.update(file.read() + b"\0")
+    return f"{sys.implementation.cache_tag} {sysconfig.get_platform()} {digest.hexdigest()}"
+
+
+def _isCarried(wanted: str) -> bool:
+    # A checkout may have libraries of an earlier state.
+    with suppress(FileNotFoundError), open(os.path.join(CARRIED, ORIGIN)) as file:
+        return file.read() == wanted
+    return False
+
+
+def isCarried() -> bool:
+    """
+    @return: whether the package has libraries that fit this interpreter, so that none need be built.
+    """
+    return _isCarried(origin())
+
+
 def keptFolder() -> str:
     """
     @return: the directory of the libraries of this interpreter, which may not be there yet.
     @raise LibraryBuildError: cffi is not installed, or the loader would find none there.
     """
-    digest = hashlib.sha256()
-    for text in (sys.executable, ROOT, repr(packagePath()), cffiVersion(), sysconfig.get_platform()):
+    wanted, digest = origin(), hashlib.sha256()
+    # Links to libraries of a wheel end with the wheel, others do not.
+    where = CARRIED if _isCarried(wanted) else ""
+    for text in (sys.executable, ROOT, repr(packagePath()), cffiVersion(), wanted, where):
         digest.update(text.encode() + b"\0")
-    for path in _sources():
-        with open(path, "rb") as file:
-            digest.update(file.read() + b"\0")
     return os.path.join(cacheFolder(), f"{sys.implementation.cache_tag}-{digest.hexdigest()[:16]}")
 
 
@@ -143,13 +173,17 @@ def checkOwners(folder: str) -> None:
 
 
 __all__ = [
+    "CARRIED",
+    "ORIGIN",
     "ROOT",
     "VIEW",
     "cacheFolder",
     "cffiVersion",
     "checkOwners",
+    "isCarried",
     "isKept",
     "keptFolder",
+    "origin",
     "packagePath",
     "sharedPython",
 ]

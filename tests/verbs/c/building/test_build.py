@@ -223,3 +223,65 @@ class CacheTests(SynchronousTestCase):
         self.patch(build, "_build", other)
         self.assertEqual(libraries(), target)
         self.assertEqual([each.name for each in target.parent.iterdir()], [folder.name])
+
+
+class CarriedTests(SynchronousTestCase):
+    """
+    Libraries that a wheel has brought.
+    """
+
+    def setUp(self) -> None:
+        """
+        A wheel's folder, and an empty cache.
+        """
+        libraries = built()
+        self.carried = Path(self.mktemp()).resolve()
+        shutil.copytree(libraries, self.carried, ignore=shutil.ignore_patterns("python"))
+        (self.carried / kept.ORIGIN).write_text(kept.origin())
+        for module in (build, kept):
+            self.patch(module, "CARRIED", str(self.carried))
+        cache = Path(self.mktemp()).resolve()
+        self.patch(build.os, "environ", {**build.os.environ, "XDG_CACHE_HOME": str(cache)})
+
+    def test_fit(self) -> None:
+        """
+        Nothing is built, and no compiler is looked for.
+        """
+        self.patch(build, "compilerCommand", self.fail)
+        folder = libraries()
+        for name in (kept.VIEW, *(library.soname for library in build.LIBRARIES)):
+            self.assertEqual((folder / name).resolve(), self.carried / name)
+        self.assertTrue((folder / "python/start.py").exists())
+
+    def test_unfit(self) -> None:
+        """
+        Those of another state of the sources, or of another Python, are not taken, nor is their place in the
+        cache.
+        """
+        folder = kept.keptFolder()
+        (self.carried / kept.ORIGIN).write_text(kept.origin().replace("cpython-", "cpython-9"))
+        self.assertFalse(kept.isCarried())
+        self.assertNotEqual(kept.keptFolder(), folder)
+        self.patch(build, "wanting", lambda: iter(["a compiler"]))
+        self.assertIn("a compiler", str(self.assertRaises(LibraryBuildError, libraries)))
+        (self.carried / kept.ORIGIN).unlink()
+        self.assertFalse(kept.isCarried())
+
+    def test_carry(self) -> None:
+        """
+        What a wheel gets is all libraries, and what they were built from; without a compiler the build fails.
+        """
+        made: list[str] = []
+
+        def builds(library: build.Library, temporary: Path, folder: Path, compiler: Any) -> None:
+            self.assertTrue(temporary.is_dir())
+            made.append(library.soname)
+
+        self.patch(build, "_build", builds)
+        self.patch(build, "buildView", lambda file, compiler: made.append(file.name))
+        (self.carried / kept.ORIGIN).unlink()
+        build.carry(self.carried)
+        self.assertEqual(made, [*(library.soname for library in build.LIBRARIES), kept.VIEW])
+        self.assertTrue(kept.isCarried())
+        self.patch(build, "wanting", lambda: iter(["a compiler"]))
+        self.assertRaises(LibraryBuildError, build.carry, self.carried)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import attrs
@@ -30,11 +31,15 @@ from twisted_ib.verbs.c.cm import declarations as cm
 from twisted_ib.verbs.c.cm.table import TABLE as CM
 from twisted_ib.verbs.c.functions import Row
 from twisted_ib.verbs.c.kept import (
+    CARRIED,
+    ORIGIN,
     ROOT,
     VIEW,
     checkOwners,
+    isCarried,
     isKept,
     keptFolder,
+    origin,
     packagePath,
     sharedPython,
 )
@@ -123,7 +128,7 @@ def _placed(made: Path, python: str) -> None:
 
 def libraries() -> Path:
     """
-    Build the shared objects, if they are not in the cache.
+    Build the shared objects, if neither the cache nor the package has them.
 
     @return: the directory with them.
     @raise LibraryBuildError: something that the build needs is missing, and the message names it; or other
@@ -135,7 +140,7 @@ def libraries() -> Path:
     folder = Path(kept)
     for clause in wanting():
         raise LibraryBuildError(clause)
-    compiler, python = compilerCommand(), sharedPython()
+    python = sharedPython()
     try:
         for each in (folder.parent.parent, folder.parent):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -144,13 +149,36 @@ def libraries() -> Path:
         raise LibraryBuildError(f"no directory for libraries: {error}; set XDG_CACHE_HOME") from error
 
     def fill(temporary: Path, made: Path) -> None:
-        for library in LIBRARIES:
-            _build(library, temporary, made, compiler)
-        buildView(made / VIEW, compiler)
+        if isCarried():
+            for name in (VIEW, *(library.soname for library in LIBRARIES)):
+                (made / name).symlink_to(os.path.join(CARRIED, name))
+        else:
+            _buildAll(temporary, made)
         _placed(made, python)
 
     built(folder, fill)
     return folder
+
+
+def _buildAll(temporary: Path, made: Path) -> None:
+    compiler = compilerCommand()
+    for library in LIBRARIES:
+        _build(library, temporary, made, compiler)
+    buildView(made / VIEW, compiler)
+
+
+def carry(folder: Path) -> None:
+    """
+    Build the shared objects for a wheel.  C{setup.py} calls it.
+
+    @param folder: L{CARRIED} in the wheel; it exists.
+    @raise LibraryBuildError: something that the build needs is missing, and the message names it.
+    """
+    for clause in wanting():
+        raise LibraryBuildError(clause)
+    with TemporaryDirectory() as temporary:
+        _buildAll(Path(temporary), folder)
+    (folder / ORIGIN).write_text(origin())
 
 
 def compilerCommand() -> list[str]:
@@ -168,19 +196,21 @@ def compilerCommand() -> list[str]:
 
 def wanting() -> Iterator[str]:
     """
-    What a build needs and this machine has not, with what brings it: a clause each.
+    What libraries need and this machine has not, with what brings it: a clause each.
 
-    @return: nothing, if libraries can be built.
+    @return: nothing, if there are some or they can be built.
     """
+    try:
+        sharedPython()
+    except LibraryBuildError as error:
+        yield str(error)
+    if isCarried():
+        return
     try:
         compiler = compilerCommand()
     except LibraryBuildError as error:
         yield str(error)
         compiler = []
-    try:
-        sharedPython()
-    except LibraryBuildError as error:
-        yield str(error)
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         yield "Python.h is missing: install Python's headers (Debian's python3-dev)"
     if not compiler:
@@ -251,4 +281,4 @@ def _declared(library: Library) -> Any:
     return ffi
 
 
-__all__ = ["LIBRARIES", "Library", "buildView", "compilerCommand", "libraries", "wanting"]
+__all__ = ["LIBRARIES", "Library", "buildView", "carry", "compilerCommand", "libraries", "wanting"]
