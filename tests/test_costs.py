@@ -8,6 +8,7 @@ not depend on the machine: lower a number here when a change makes it lower, rai
 from __future__ import annotations
 
 import gc
+import sys
 from collections import deque
 from functools import partial
 from operator import le
@@ -19,12 +20,14 @@ from twisted.python.versions import Version
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from benchmarks.counted import Stream
+from benchmarks.counting import steps
 from tests.hca.addressed import onWire
 from tests.rds.ends import Process, ProcessesTestCase, Recorder
 from tests.rds.media.test_addressed import THERE, AddressedTestCase
 from tests.support.calls import PACKAGE, called
 from tests.support.rundirectory import ownRunDirectory
 from tests.verbs.pyverbs.pair import End, VerbsTestCase
+from twisted_ib.hca.device.form import compiledModules
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rdma import connectRDMA, listenRDMA
 from twisted_ib.rds import listenRDS
@@ -264,6 +267,47 @@ class ConnectTests(SynchronousTestCase):
         C{ib:}, whose queue pairs have work queues.
         """
         self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 446)
+
+
+class BytecodeTests(SynchronousTestCase):
+    """
+    C{sdp:} in bytecodes, which see what a function of the hot path does beside its calls.
+    """
+
+    def perOne(self, way: str, few: int, many: int) -> float:
+        """
+        @return: What one more takes.
+        """
+        if sys.version_info[:2] != (3, 11) or compiledModules():
+            raise SkipTest("the bytecodes of Python 3.11 are counted")
+        if TWISTED < Version("Twisted", 26, 4, 0):
+            raise SkipTest("Twisted's own bytecodes are counted, of which older releases have more")
+        ownRunDirectory(self)
+        stream = Stream(("twisted_ib.sdp", "SDP"))
+        self.addCleanup(stream.place.close)
+        act: Any = getattr(stream, way)(len(DATA))
+        for _ in range(2):
+            act(many)
+        less, more = steps(partial(act, few)), steps(partial(act, many))
+        return (more["bytecodes"] - less["bytecodes"]) / (many - few)
+
+    def test_crowd(self) -> None:
+        """
+        A message and its echo on one more connection of many.
+        """
+        self.assertLessEqual(self.perOne("crowd", 20, 60), 1124)
+
+    def test_trips(self) -> None:
+        """
+        A message and its echo after the one before, with the turns of the reactor.
+        """
+        self.assertLessEqual(self.perOne("trips", 10, 30), 1895)
+
+    def test_connects(self) -> None:
+        """
+        A connect, an echo and the close.
+        """
+        self.assertLessEqual(self.perOne("connects", 10, 40), 12025)
 
 
 class MessageTests(SynchronousTestCase):

@@ -49,13 +49,13 @@ def isLinkLocal(address: str) -> bool:
 class _SDPConnected(ConnectedTransport):
     __slots__ = ()
 
-    direct: bool
-    prompt: bool
+    direct: int
+    prompt: int
     extensions: Extensions | None
 
     def begin(self, protocol: IProtocol | None) -> bool:
         if innermostTLS(protocol) is not None:
-            self.prompt = False
+            self.prompt = 0
         # There is nothing to do at the end of the batch yet; whatever changes that says so.
         self.direct = self.prompt
         return ConnectedTransport.begin(self, protocol)

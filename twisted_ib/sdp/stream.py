@@ -108,10 +108,10 @@ class Stream:
     @ivar ahead: Bytes that a producer may write beyond C{bufferSize}, which is while it is resumed.
     @ivar longest: Payload of the longest message that the path carries well.
     @ivar reads: READs that the peer serves at a time, once connected.
-    @ivar prompt: Whether the first write of a batch is sent without its buffer.
-    @ivar direct: Whether such a write needs nothing at the end of its batch: there is no producer, no close,
-        no C{extensions}, and nothing waits to be sent.  Determined at the end of a batch that left nothing to
-        do.
+    @ivar prompt: The most bytes of a first write of a batch that is sent without its buffer.
+    @ivar direct: C{prompt} while such a write needs nothing at the end of its batch: there is no producer,
+        no close, no C{extensions}, and nothing waits to be sent; else 0.  Determined at the end of a batch
+        that left nothing to do.
     @ivar batch: The batch of the last such write.
     @ivar delivering: Whether L{deliver} will send it.
     @ivar ending: Whether a DisConn is due and not in the medium yet.
@@ -157,7 +157,8 @@ class Stream:
     messageBytes = _MESSAGE
     reads = READ_DEPTH
     disconnSent = False
-    prompt = True
+    # A longer write is not sent as it is, and whoever is to be paused by it is told in this turn.
+    prompt = _MESSAGE
     bufferSize = limits.SEND_BUFFER
     heldBytes = 0
     ahead = 0
@@ -166,7 +167,7 @@ class Stream:
         self.channel = channel
         self.thread: int = channel.device.thread
         if not channel.polled:
-            self.prompt = False
+            self.prompt = 0
         self.connection: Any = None
         self.queuePair: StreamQueuePair = channel.device.createStreamQueuePair(self)
         # Posted before the Hello or HelloAck that announces them: OFED treats one missing receive as fatal,
@@ -177,9 +178,9 @@ class Stream:
         self.append: Any = None
         self.written: bytes | None = None
         self.words: LastWords = NO_WORDS
-        self.slot = self.writtenLength = 0
+        self.slot = self.writtenLength = self.direct = 0
         self.room = self.batch = -1
-        self.corked = self.delivering = self.direct = self.ending = self.reading = False
+        self.corked = self.delivering = self.ending = self.reading = False
         self.pendingControl: deque[tuple[int, bytes, int]] | None = None
         self.extensions: Extensions | None = None
         self.held: deque[bytes | FilledBuffer | Exception | None] | None = None
@@ -189,7 +190,7 @@ class Stream:
     protocol: Any
 
     # Types that mypy, whose modules mypyc orders, may need before it has read __init__.
-    direct: bool
+    direct: int
     reading: bool
 
     def writing(self) -> bool:
@@ -271,8 +272,7 @@ class Stream:
         """
         if data.__class__ is bytes and _ident() == self.thread:
             length = len(data)
-            # A longer one is not sent as it is, and whoever is to be paused by it is told in this turn.
-            if self.direct and length <= _MESSAGE and length:
+            if length <= self.direct and length:
                 device = self.channel.device
                 batch = device.batch
                 if self.batch != batch:
@@ -360,7 +360,7 @@ class Stream:
             buffer = self.buffer = SendBuffer()
             self.words.cells[self.slot] = UNKNOWN
             self.append = buffer.pieces.append
-            self.direct = False
+            self.direct = 0
         elif self.room >= 0:
             # As in _sync().
             buffer.size = buffer.limit - self.room
@@ -484,7 +484,7 @@ class Stream:
         """
         self.buffer = self.append = self.written = None
         self.room = -1
-        self.direct = False
+        self.direct = 0
         if self.extensions is not None:
             self.extensions.discard()
 
@@ -522,7 +522,7 @@ class Stream:
                 return
         if self.pendingControl is None:
             self.pendingControl = deque()
-            self.direct = False
+            self.direct = 0
         self.pendingControl.append((mid, body, flags))
         # Each receive yields one answer at most; more owed ones mean that the peer asks without granting
         # credits.
@@ -556,7 +556,7 @@ class Stream:
         Send a DisConn after everything queued.
         """
         self.ending = True
-        self.direct = False
+        self.direct = 0
         if self.corked or self._unsent() or self.extensions is not None:
             self.cork()
         else:
@@ -594,7 +594,7 @@ class Stream:
         """
         extensions = self.extensions
         if extensions is None:
-            self.direct = False
+            self.direct = 0
             extensions = self.extensions = Extensions(self)
             # The advertised memory, and how much of it was read, are not said there.
             self.words.cells[self.slot] = UNKNOWN
@@ -634,13 +634,15 @@ class Stream:
                 data = self._receive(buffer, start, stop)
         else:
             data = self._receive(buffer, start, stop)
-        if data is None or (self.queuePair.posted < _LOW and not self._replace(bool(data))):
+        if not data:
+            if data is None or (self.queuePair.posted < _LOW and not self._replace(False)):
+                return
+        elif self.queuePair.posted < _LOW and not self._replace(True):
             return
-        if data:
-            if self.reading and self.held is None:
-                Stream.deliver(self, data)
-            else:
-                self.hold(data)
+        elif self.reading and self.held is None:
+            Stream.deliver(self, data)
+        else:
+            self.hold(data)
         if machine.told - machine.received < _CREDITS_LOW:
             self._credit()
         # Nothing waits while the stream is direct, which is asked first as most messages find it so.

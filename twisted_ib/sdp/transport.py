@@ -127,7 +127,7 @@ class SDPTransport(Transport, Stream):
         """
         See L{interfaces.IConsumer}.
         """
-        self.direct = False
+        self.direct = 0
         Transport.registerProducer(self, producer, streaming)
 
     @property
@@ -168,7 +168,7 @@ class SDPTransport(Transport, Stream):
         """
         See L{Transport.loseConnection}; after a half-close nothing is left to wait for.
         """
-        self.direct = False
+        self.direct = 0
         if not self.disconnecting:
             self._closedIn = self.channel.device.turns
         closed = self._writeDisconnected and not self.disconnecting
@@ -183,7 +183,7 @@ class SDPTransport(Transport, Stream):
         Half-close: see L{interfaces.ITCPTransport.loseWriteConnection}.
         """
         if self.connected:
-            self.direct = False
+            self.direct = 0
             self._closedIn = self.channel.device.turns
             self._writeDisconnecting = True
             self.startWriting()
@@ -432,7 +432,7 @@ class SDPTransport(Transport, Stream):
                     self._tell(protocol.writeConnectionLost)
         elif producer is None and not self._writeDisconnecting:
             idle = self.extensions is None and self.pendingControl is None and not self.disconnSent
-            self.direct = self.prompt and idle
+            self.direct = self.prompt if idle else 0
 
     def _resumeProducer(self, producer: Any) -> None:
         # What a resumed producer has written is sent as soon as it returns, so that it writes on until the

@@ -72,6 +72,8 @@ _BULK_ROOM: Final = limits.RING_BULK
 #: Records start at multiples of this, the size of a cache line; a refusal fits into one.
 _SLOT: Final = 64
 _RECORD: Final = limits.INLINE_RECORD
+#: Where a segment's first record is.
+_FIRST: Final = PAGE + LEAD
 #: On a path from an HCA to itself the accepting end numbers its offers from here on, so that a number is
 #: valid at one end only.
 _TWIN_OFFERS: Final = 1 << 31
@@ -110,7 +112,6 @@ class RingPath(HostPath):
         "_bulkWaits",
         "_cells",
         "_head",
-        "_lap",
         "_low",
         "_map",
         "_mask",
@@ -144,7 +145,7 @@ class RingPath(HostPath):
         self.mine, self.theirs, self.doorbell = mine, theirs, doorbell
         self._map, self._cells = mine.map, mine.cells
         self._peerMap, self._peerCells = theirs.map, theirs.cells
-        self._size, self._mask, self._lap = ring, ring - 1, -ring
+        self._size, self._mask = ring, ring - 1
         self._room = ring - limits.RING_RESERVE
         self._low = _BULK_ROOM // 2
         self._tail = self._head = self._peerHead = 0
@@ -167,8 +168,6 @@ class RingPath(HostPath):
         k = len(header)
         total = k + length
         t = self._tail
-        pos = t & self._mask
-        mark = total
         room = self._room
         if total < BULK:
             end = (t + total + 71) & -64
@@ -178,11 +177,11 @@ class RingPath(HostPath):
                 if self._bulkWaits and self.waiting and room <= self._size - limits.RING_RESERVE:
                     return False
                 turns = self._turns(t, end)
-                if turns or (end ^ t) & self._lap:
+                if turns or (end ^ t) > self._mask:
                     if not self._skips(t, end, room):
                         return False
                     if turns:
-                        mark = total | TURNS
+                        total |= TURNS
                     end = (t | self._mask) + 1
         elif self._bulkWaits and self.waiting:
             return False
@@ -192,7 +191,7 @@ class RingPath(HostPath):
             end = (t + total + 4103) & -4096
             if room > _BULK_ROOM:
                 room = _BULK_ROOM
-            if (end ^ t) & self._lap:
+            if (end ^ t) > self._mask:
                 if not self._skips(t, end, room):
                     return False
                 end = (t | self._mask) + 1
@@ -201,8 +200,8 @@ class RingPath(HostPath):
         if end - self._peerHead > room and not self._hasRoom(end, room):
             return False
         target = self._map
-        pos += PAGE + LEAD
-        _pack(target, pos, mark, word)
+        pos = (t & self._mask) + _FIRST
+        _pack(target, pos, total, word)
         pos += 8
         if k:
             target[pos : pos + k] = header
@@ -352,11 +351,10 @@ class RingPath(HostPath):
             self._head = head = self._cells[HEAD] = self._owedEnd
             if head == tail:
                 return 1
-        size, mask, lap = self._size, self._mask, self._lap
+        size, mask = self._size, self._mask
         peer, cells, source = self._peerCells, self._cells, self._peerMap
         get, waiting = self.taker, self.waiting
         n, enough, end = 0, head + size, head
-        cells[BEGUN] = tail
         length: int
         word: int
         entry: RecordReceiver | None
@@ -366,55 +364,57 @@ class RingPath(HostPath):
                 # written ones.
                 if not head < tail <= head + size:
                     raise RingError(f"the peer claims to have written up to {tail}")
-                pos = (head & mask) + PAGE + LEAD
-                # The header is read once into locals.  The peer can still change the mapped bytes, so
-                # nothing is checked in place.
-                length, word = _unpack(source, pos)
-                if length < BULK:
-                    end = (head + length + 71) & -64
-                elif length & TURNS:
-                    length ^= TURNS
-                    end = (head + length + 71) & -64
-                    self._passed += (head | mask) + 1 - end
-                    end = (head | mask) + 1
-                else:
-                    end = (head + length + 4103) & -4096
-                if (end ^ head) & lap:
-                    self._passed += (head | mask) + 1 - end
-                    end = (head | mask) + 1
-                # Bounds every later index: pos + length stays within ring and slack.
-                if length > _RECORD or end > tail:
-                    raise RingError(f"the peer wrote a record of {length} bytes")
-                pos += 8
-                # IBTA vol. 1 9.6: a packet counts only if it comes from the peer of its queue pair.  The
-                # table has this path's queue pairs only, so nothing need be compared.
-                entry = get(word & 0xFFFFFF)
-                if entry is not None:
-                    syndrome = entry.delivered(word >> 24, source, pos, pos + length)
-                else:
-                    syndrome = self.unknown(word, source, pos, pos + length)
-                # syndrome: that of an RNR NAK or NAK (IBTA vol. 1 9.7.5.2.1); 0 stands for an ACK, of which
-                # there are no records.
-                n += 1
-                if syndrome and not self.refuse(word, syndrome, end):
-                    self._owedEnd = end
-                    cells[BEGUN] = head
-                    return n
-                # HEAD is the cumulative acknowledgement of reliable delivery (IBTA vol. 1 9.7.5 has ACK
-                # packets instead), stored per record so that the sender gets room early.
-                self._head = head = cells[HEAD] = end
-                if waiting and peer[HEAD] >= self._target:
-                    self.resumeWaiting()
-                if head == tail:
-                    # A small one that came alone is answered at once: more would have come with it.
-                    if n == 1 and length < BULK:
+                cells[BEGUN] = tail
+                while True:
+                    pos = (head & mask) + _FIRST
+                    # The header is read once into locals.  The peer can still change the mapped bytes, so
+                    # nothing is checked in place.
+                    length, word = _unpack(source, pos)
+                    if length < BULK:
+                        end = (head + length + 71) & -64
+                    elif length & TURNS:
+                        length ^= TURNS
+                        end = (head + length + 71) & -64
+                        self._passed += (head | mask) + 1 - end
+                        end = (head | mask) + 1
+                    else:
+                        end = (head + length + 4103) & -4096
+                    if (end ^ head) > mask:
+                        self._passed += (head | mask) + 1 - end
+                        end = (head | mask) + 1
+                    # Bounds every later index: pos + length stays within ring and slack.
+                    if length > _RECORD or end > tail:
+                        raise RingError(f"the peer wrote a record of {length} bytes")
+                    pos += 8
+                    # IBTA vol. 1 9.6: a packet counts only if it comes from the peer of its queue pair.  The
+                    # table has this path's queue pairs only, so nothing need be compared.
+                    entry = get(word & 0xFFFFFF)
+                    if entry is not None:
+                        syndrome = entry.delivered(word >> 24, source, pos, pos + length)
+                    else:
+                        syndrome = self.unknown(word, source, pos, pos + length)
+                    # syndrome: that of an RNR NAK or NAK (IBTA vol. 1 9.7.5.2.1); 0 stands for an ACK, of
+                    # which there are no records.
+                    n += 1
+                    if syndrome and not self.refuse(word, syndrome, end):
+                        self._owedEnd = end
+                        cells[BEGUN] = head
                         return n
-                    tail = peer[TAIL]
+                    # HEAD is the cumulative acknowledgement of reliable delivery (IBTA vol. 1 9.7.5 has ACK
+                    # packets instead), stored per record so that the sender gets room early.
+                    self._head = head = cells[HEAD] = end
+                    if waiting and peer[HEAD] >= self._target:
+                        self.resumeWaiting()
                     if head == tail:
+                        break
+                    if n >= budget or head > enough:
+                        cells[BEGUN] = head
                         return n
-                    cells[BEGUN] = tail
-                if n >= budget or head > enough:
-                    cells[BEGUN] = head
+                # A small one that came alone is answered at once: more would have come with it.
+                if n == 1 and length < BULK:
+                    return n
+                tail = peer[TAIL]
+                if head == tail or n >= budget or head > enough:
                     return n
         except BaseException:
             # A consumer raised an exception; its record counts as consumed, or it would be delivered for
@@ -606,9 +606,9 @@ class RingPath(HostPath):
         # It died while a record was delivered, as by os._exit: that counts as read.
         isRead = self._peerCells[BEGUN] > head
         while head < tail:
-            length, word = _unpack(self._map, (head & self._mask) + PAGE + LEAD)
+            length, word = _unpack(self._map, (head & self._mask) + _FIRST)
             end = (head + length + 71) & -64 if length < BULK else (head + length + 4103) & -4096
-            if length & TURNS or (end ^ head) & self._lap:
+            if length & TURNS or (end ^ head) > self._mask:
                 end = (head | self._mask) + 1
             if length & ~TURNS > _BARE and not isRead:
                 found.add(word & QPN_MASK)
