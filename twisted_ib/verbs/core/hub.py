@@ -422,10 +422,14 @@ class Hub:
                 try:
                     if self.drive(isWaiting=True):
                         self._wakeSleepers()
+                    changes = self._changes
                     event = take()
                     if event is not None or not maySleep:
                         return event
-                    if not self._polling.spin(self._pending) and (due := self._arm()) > 0:
+                    # As in wait(): it may have driven.
+                    if self._changes != changes:
+                        self._wakeSleepers()
+                    elif not self._polling.spin(self._pending) and (due := self._arm()) > 0:
                         # Still under the lock: another thread's drive finds the sleeper.
                         sleeper = WakeupPipe()
                         self._sleepers.add(sleeper)

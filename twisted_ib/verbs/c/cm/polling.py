@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from _twisted_ib_cm import ffi
 
@@ -16,12 +16,17 @@ from twisted_ib.verbs.c.functions import handler
 from twisted_ib.verbs.c.pointers import CData, given
 from twisted_ib.verbs.c.rsocket.descriptors import descriptors
 from twisted_ib.verbs.c.rsocket.stream import Phase
-from twisted_ib.verbs.core.hub import hub
+from twisted_ib.verbs.c.waiting import WAIT_SECONDS
+from twisted_ib.verbs.core.hub import Sleep, hub
 
 _MILLISECONDS, _MICROSECONDS = 1000, 1_000_000
 _FD_BITS = 8
-#: Seconds between two looks at descriptors that are no rsockets: they wake nobody here.
+#: The octets of poll(2)'s events, which are signed in C.
+_EVENTS = 0xFFFF
+#: Seconds between two looks at descriptors that are no rsockets and have ended a sleep in vain: poll(2) tells
+#: what nobody asked for, too, as that a pipe's other end is closed.
 _GLANCE = 0.05
+_Asked = Sequence[tuple[int, int]]
 
 
 def _events(number: int, events: int) -> int:
@@ -45,23 +50,43 @@ def _events(number: int, events: int) -> int:
     return found
 
 
-def _waitForAny(ask: Callable[[], int], timeout: float | None) -> int:
+def _waitForAny(ask: Callable[[], int], asked: _Asked, timeout: float | None) -> int:
     """
     @param ask: how many are ready.
+    @param asked: the descriptors, and the events of each.
     @param timeout: seconds; None waits for ever.
     """
     end = None if timeout is None else time.monotonic() + timeout
-    found = [0]
+    inVain: set[int] = set()
 
-    def ready() -> bool:
-        found[0] = ask()
-        return bool(found[0])
+    def take() -> int | None:
+        return ask() or None
 
     while True:
-        left = None if end is None else max(0.0, end - time.monotonic())
-        hub.wait(ready, left if left is not None and left < _GLANCE else _GLANCE)
-        if found[0] or (end is not None and time.monotonic() >= end):
-            return found[0]
+        left = WAIT_SECONDS if end is None else end - time.monotonic()
+        found = hub.lieDown(take, left > 0)
+        if not isinstance(found, Sleep):
+            return found or 0
+        try:
+            inVain |= _sleep(found, min(left, _GLANCE if inVain else WAIT_SECONDS), asked, inVain)
+        finally:
+            hub.getUp(found.sleeper)
+
+
+def _sleep(sleep: Sleep, most: float, asked: _Asked, inVain: set[int]) -> set[int]:
+    """
+    @return: the descriptors of others that ended the sleep.
+    """
+    others: dict[int, int] = {}
+    for number, events in asked:
+        if number >= 0 and number not in descriptors and number not in inVain:
+            others[number] = others.get(number, 0) | events
+    poller = select.poll()
+    for number, events in (*others.items(), *((fd, select.POLLIN) for fd in sleep.fds)):
+        poller.register(number, events)
+    # Rounded up: a deadline that has not quite passed would make it spin.
+    ready = poller.poll(int(min(sleep.seconds, most) * _MILLISECONDS) + 1)
+    return {number for number, _ in ready if number in others}
 
 
 @handler
@@ -82,7 +107,8 @@ def rpoll(fds: CData, count: int, timeout: int) -> int:
             ready += bool(each.revents)
         return ready
 
-    return _waitForAny(ask, None if timeout < 0 else timeout / _MILLISECONDS)
+    asked = [(fds[i].fd, fds[i].events & _EVENTS) for i in range(count)]
+    return _waitForAny(ask, asked, None if timeout < 0 else timeout / _MILLISECONDS)
 
 
 @handler
@@ -93,7 +119,12 @@ def rselect(count: int, readable: CData, writable: CData, exceptional: CData, ti
     size = ffi.sizeof("fd_set")
     if not 0 <= count <= size * _FD_BITS:
         raise HandleError("There are too many descriptors")
-    kinds = ((readable, select.POLLIN), (writable, select.POLLOUT), (exceptional, select.POLLERR))
+    # As select(2): an end is readable.
+    kinds = (
+        (readable, select.POLLIN | select.POLLHUP),
+        (writable, select.POLLOUT),
+        (exceptional, select.POLLERR | select.POLLPRI),
+    )
     sets = [(memoryview(ffi.buffer(each, size)).cast("B"), event) for each, event in kinds if each]
     asked = [(bytes(each), each, event) for each, event in sets]
 
@@ -112,4 +143,10 @@ def rselect(count: int, readable: CData, writable: CData, exceptional: CData, ti
     seconds = None
     if timeout:
         seconds = timeout.tv_sec + timeout.tv_usec / _MICROSECONDS
-    return _waitForAny(ask, seconds)
+    numbers = [
+        (number, event)
+        for before, _, event in asked
+        for number in range(count)
+        if before[number // _FD_BITS] >> number % _FD_BITS & 1
+    ]
+    return _waitForAny(ask, numbers, seconds)
