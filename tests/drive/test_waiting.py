@@ -1,5 +1,5 @@
 """
-The threads that wait: for events of verbs, and in the calls of blocking sockets.
+Whoever waits: for events of verbs, in the calls of blocking sockets, in a reactor, for a subnet's devices.
 """
 
 from __future__ import annotations
@@ -7,15 +7,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 from types import SimpleNamespace
+from typing import Any
 
 from attrs import evolve
+from twisted.internet.error import ConnectionDone
+from twisted.python.failure import Failure
+from twisted.python.reflect import namedAny
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.blocking.case import BlockingTestCase
-from tests.drive.waits import WaitingContract
+from tests.drive.waits import TimerContract, WaitingContract
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.internet.channel import channelFor
+from twisted_ib.subnet.hosting.hostthread import Loop
 from twisted_ib.verbs.core.hub import Hub
 
 
@@ -160,6 +165,126 @@ begin()
         self.loop.abandon(SimpleNamespace(close=close))
 
 
+_REACTORS = """
+from tests.drive.test_waiting import ReactorWaits
+waits = ReactorWaits({made!r})
+timer, wait = waits.timer, waits.wait
+"""
+
+
+class ReactorWaits:
+    """
+    The loop of a reactor, in its thread.
+    """
+
+    def __init__(self, made: str) -> None:
+        """
+        @param made: What makes it.
+        """
+        self.program = _REACTORS.format(made=made)
+        self.reactor: Any = namedAny(made)()
+        # As when it runs: its loop serves the devices in the place of poll(2).
+        self.reactor._started = True
+        self.channel = channelFor(self.reactor, "shm0")
+        self.channel.acquire(_User())
+
+    def wait(self, ready: Callable[[], object], seconds: float) -> bool:
+        """
+        Run turns.
+        """
+        reactor, over = self.reactor, [False]
+        end = reactor.callLater(seconds, over.__setitem__, 0, True)
+        while not ready() and not over[0]:
+            reactor.doIteration(reactor.timeout())
+            reactor.runUntilCurrent()
+        if not over[0]:
+            end.cancel()
+        return not over[0]
+
+    def timer(self, seconds: float, call: Callable[[], object]) -> None:
+        """
+        Start one as a call that sends.
+        """
+        self.channel.device.timers.start(seconds, call)
+        self.channel.device.markDirty(SimpleNamespace(endOfBatch=lambda: None))
+
+    def close(self) -> None:
+        """
+        Close the device, and what the reactor has open.
+        """
+        self.channel.close()
+        for reader in self.reactor.removeAll():
+            reader.connectionLost(Failure(ConnectionDone()))
+        self.reactor.waker.connectionLost(Failure(ConnectionDone()))
+        self.reactor._poller.close()
+
+
+class HostWaits:
+    """
+    The thread that hosts a subnet.
+    """
+
+    program = """
+from tests.drive.test_waiting import HostWaits
+waits = HostWaits()
+timer, wait = waits.timer, waits.wait
+"""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.timer = self.loop.callLater
+
+    def wait(self, ready: Callable[[], object], seconds: float) -> bool:
+        """
+        Run turns.
+        """
+        over: list[bool] = []
+        end = self.loop.callLater(seconds, over.append, True)
+        while not ready() and not over:
+            self.loop.turn()
+        end.cancel()
+        return not over
+
+
+class HostTests(TimerContract, SynchronousTestCase):
+    """
+    The thread that hosts a subnet.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make its loop.
+        """
+        self.waits = waits = HostWaits()
+        self.addCleanup(waits.loop.close)
+
+
+class IBReactorTests(TimerContract, SynchronousTestCase):
+    """
+    The C{ib} reactor.
+
+    @cvar made: What makes the reactor.
+    """
+
+    made = "twisted_ib.reactor.ibreactor.IBReactor"
+
+    def setUp(self) -> None:
+        """
+        Make a reactor, with a device.
+        """
+        ownRunDirectory(self)
+        self.waits = waits = ReactorWaits(self.made)
+        self.addCleanup(waits.close)
+
+
+class EPollReactorTests(IBReactorTests):
+    """
+    A reactor of Twisted's, for which a device is a reader.
+    """
+
+    made = "twisted.internet.epollreactor.EPollReactor"
+
+
 class VerbsTests(WaitingContract, SynchronousTestCase):
     """
     Threads that wait for events of verbs.
@@ -187,4 +312,4 @@ class SocketTests(WaitingContract, BlockingTestCase):
         self.waits = SocketWaits(self.loop)
 
 
-__all__ = ["SocketTests", "VerbsTests"]
+__all__ = ["EPollReactorTests", "HostTests", "IBReactorTests", "SocketTests", "VerbsTests"]

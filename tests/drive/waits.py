@@ -23,7 +23,7 @@ SOON, STOPPED = 0.02, 0.2
 
 class Waits(Protocol):
     """
-    An engine, as these tests see it.  Only L{wait} is called by the thread that waits.
+    An engine, as these tests see it.
 
     @cvar program: What makes C{wait} and C{timer}, the same, in another process.
     """
@@ -35,14 +35,20 @@ class Waits(Protocol):
         Wait until a condition holds.
         """
 
-    def isAsleep(self) -> bool:
-        """
-        @return: Whether a thread sleeps.
-        """
-
     def timer(self, seconds: float, call: Callable[[], object]) -> None:
         """
         Start a timer of a device, without driving it.
+        """
+
+
+class ThreadWaits(Waits, Protocol):
+    """
+    One that serves all threads.
+    """
+
+    def isAsleep(self) -> bool:
+        """
+        @return: Whether a thread sleeps.
         """
 
     def change(self, call: Callable[[], object]) -> None:
@@ -56,14 +62,75 @@ class Waits(Protocol):
         """
 
 
-class WaitingContract:
+class TimerContract:
     """
-    The tests.
+    What holds of each engine, also of one that a single thread has.
 
     @ivar waits: The engine; C{setUp} makes it.
     """
 
     waits: Waits
+
+    def begun(self: Any, program: str) -> Popen[str]:
+        """
+        @return: A process of the engine's that has said that it begins.
+        """
+        process: Popen[str] = running(self, "-c", f"{PATH}\n{self.waits.program}\n{program}", cwd="/")
+        assert process.stdout is not None
+        self.assertEqual(process.stdout.readline(), "begins\n")
+        return process
+
+    def test_timer(self: Any) -> None:
+        """
+        A timer runs in the thread that waits, and may be what it waits for; a wait in vain ends in time.
+        """
+        called: list[int] = []
+        self.waits.timer(SOON, lambda: called.append(1))
+        self.assertTrue(self.waits.wait(lambda: called, HANG_SECONDS))
+        began = time.monotonic()
+        self.assertFalse(self.waits.wait(lambda: False, SOON))
+        self.assertGreaterEqual(time.monotonic() - began, SOON)
+
+    def test_ownCondition(self: Any) -> None:
+        """
+        What the condition itself causes is not slept over.
+        """
+        done: list[int] = []
+
+        def ready() -> bool:
+            # Each time it is asked, so also the last time before a sleep.
+            self.waits.timer(0, lambda: done.append(1))
+            return len(done) > 2
+
+        began = time.monotonic()
+        self.assertTrue(self.waits.wait(ready, HANG_SECONDS))
+        self.assertLess(time.monotonic() - began, HANG_SECONDS / 2)
+
+    def test_stopped(self: Any) -> None:
+        """
+        A process that is stopped while it waits, beyond its timer, goes on where it was.
+        """
+        process = self.begun(
+            "called = []\n"
+            f"timer({STOPPED / 2}, lambda: called.append(1))\n"
+            "print('begins', flush=True)\n"
+            f"print(wait(lambda: called, {HANG_SECONDS}), wait(lambda: False, {SOON}))\n"
+        )
+        stop(process.pid)
+        # Its timer is over then.
+        time.sleep(STOPPED)
+        process.send_signal(signal.SIGCONT)
+        self.assertEqual(process.communicate(timeout=HANG_SECONDS / 2)[0], "True False\n")
+
+
+class WaitingContract(TimerContract):
+    """
+    What holds of those that serve all threads.
+
+    @ivar waits: The engine; C{setUp} makes it.
+    """
+
+    waits: ThreadWaits
 
     def asleep(self: Any, ready: Callable[[], object]) -> Callable[[], object]:
         """
@@ -83,17 +150,6 @@ class WaitingContract:
             return found
 
         return ended
-
-    def test_timer(self: Any) -> None:
-        """
-        A timer runs in the thread that waits, and may be what it waits for; a wait in vain ends in time.
-        """
-        called: list[int] = []
-        self.waits.timer(SOON, lambda: called.append(1))
-        self.assertTrue(self.waits.wait(lambda: called, HANG_SECONDS))
-        began = time.monotonic()
-        self.assertFalse(self.waits.wait(lambda: False, SOON))
-        self.assertGreaterEqual(time.monotonic() - began, SOON)
 
     def test_earlierTimer(self: Any) -> None:
         """
@@ -116,21 +172,6 @@ class WaitingContract:
         ended = self.asleep(lambda: done)
         self.waits.change(lambda: done.append(1))
         self.assertEqual(ended(), [True])
-
-    def test_ownCondition(self: Any) -> None:
-        """
-        What the condition itself causes is not slept over.
-        """
-        done: list[int] = []
-
-        def ready() -> bool:
-            # Each time it is asked, so also the last time before a sleep.
-            self.waits.timer(0, lambda: done.append(1))
-            return len(done) > 2
-
-        began = time.monotonic()
-        self.assertTrue(self.waits.wait(ready, HANG_SECONDS))
-        self.assertLess(time.monotonic() - began, HANG_SECONDS / 2)
 
     def test_garbage(self: Any) -> None:
         """
@@ -196,31 +237,6 @@ class WaitingContract:
         self.assertEqual(ended(), [True])
         self.assertFalse(self.waits.wait(lambda: False, 0))
 
-    def begun(self: Any, program: str) -> Popen[str]:
-        """
-        @return: A process of the engine's that has said that it begins.
-        """
-        process: Popen[str] = running(self, "-c", f"{PATH}\n{self.waits.program}\n{program}")
-        assert process.stdout is not None
-        self.assertEqual(process.stdout.readline(), "begins\n")
-        return process
-
-    def test_stopped(self: Any) -> None:
-        """
-        A process that is stopped while it waits, beyond its timer, goes on where it was.
-        """
-        process = self.begun(
-            "called = []\n"
-            f"timer({STOPPED / 2}, lambda: called.append(1))\n"
-            "print('begins', flush=True)\n"
-            f"print(wait(lambda: called, {HANG_SECONDS}), wait(lambda: False, {SOON}))\n"
-        )
-        stop(process.pid)
-        # Its timer is over then.
-        time.sleep(STOPPED)
-        process.send_signal(signal.SIGCONT)
-        self.assertEqual(process.communicate(timeout=HANG_SECONDS / 2)[0], "True False\n")
-
     def test_daemon(self: Any) -> None:
         """
         A process ends while daemon threads of it wait.
@@ -262,4 +278,4 @@ class WaitingContract:
         self.assertEqual(process.returncode, 0)
 
 
-__all__ = ["WaitingContract", "Waits"]
+__all__ = ["ThreadWaits", "TimerContract", "WaitingContract", "Waits"]
