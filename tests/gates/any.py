@@ -43,7 +43,7 @@ RECORDED = {
     "ipoib": 42,
     "rdma": 44,
     "rds": 51,
-    "reactor": 73,
+    "reactor": 72,
     "sdp": 44,
     "subnet": 0,
     "subnet/hosting": 28,

@@ -13,11 +13,10 @@ from twisted.internet.abstract import isIPAddress, isIPv6Address
 
 from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
-from twisted_ib.configuration.parser import BOTH, CONNECT, LISTEN, TCP
+from twisted_ib.configuration.parser import CONNECT, LISTEN, TCP
 from twisted_ib.internet.failures import osError
 from twisted_ib.switch.connecting import Attempt
-from twisted_ib.switch.reason import EXPLICIT, Fallback, Reason, carried
-from twisted_ib.switch.rules.policy import DEFAULT_WHERE
+from twisted_ib.switch.reason import EXPLICIT, Fallback, Reason, carried, stayed
 from twisted_ib.switch.serverclient import RedirectedClient
 
 if TYPE_CHECKING:
@@ -192,25 +191,26 @@ def _count(skt: socket, address: Any, made: Connecting | None) -> None:
         _countDirect(skt, CONNECT, address)
 
 
-def acceptedTCP(skt: socket, listening: Listening | None) -> None:
+def acceptedTCP(skt: socket, made: kernel.socket, listening: Listening | None) -> None:
     """
     Count a connection that the kernel has accepted.
 
+    @param made: Its socket.
     @param listening: The listeners beside the kernel's, if there are any.
     """
     if listening is not None:
         carried(TCP, listening.why)
     elif isTCP(skt):
-        _countDirect(skt, LISTEN, skt.getsockname())
+        _countDirect(skt, LISTEN, skt.getsockname(), made)
 
 
-def _countDirect(skt: socket, role: str, address: object) -> None:
+def _countDirect(skt: socket, role: str, address: object, made: kernel.socket | None = None) -> None:
     fallback = skt.stays(skt)
     if fallback is None:
         carried(TCP, _whyDirect(skt, role, address))
     elif skt.gettimeout() != 0.0:
         # What does not block is counted by what waits for it.
-        carried(TCP, Reason(DEFAULT_WHERE, BOTH, TCP, None, fallback))
+        stayed(made or skt, fallback)
 
 
 def _whyDirect(skt: socket, role: str, address: Any) -> Reason:

@@ -278,7 +278,7 @@ class socket(_Plain, metaclass=_Sockets):
         listening = self.sdp
         if not isinstance(listening, Listening):
             found = super().accept()
-            acceptedTCP(self, None)
+            acceptedTCP(self, found[0], None)
             return found
         timeout = listening.timeoutOf(self)
         deadline = None if timeout is None else monotonic() + timeout
@@ -300,7 +300,7 @@ class socket(_Plain, metaclass=_Sockets):
                 if listening.alone:
                     raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
                 found = self._acceptTCP(listening)
-                acceptedTCP(self, listening)
+                acceptedTCP(self, found[0], listening)
                 return found
             except BlockingIOError:
                 # Another thread or process was quicker.

@@ -17,7 +17,7 @@ from twisted.internet import tcp
 
 from twisted_ib.errors import HCAError
 from twisted_ib.internet.readers import channelsOf
-from twisted_ib.switch.reason import Reason
+from twisted_ib.switch.reason import Reason, kept
 
 if TYPE_CHECKING:
     from twisted_ib.hca.host.socketpage.shown import ShownSockets
@@ -145,7 +145,12 @@ class SocketReport:
         paused = {identityOf(each.fileno()): each for each in (*getattr(switch, "clients", ()), *ports)}
         listening = {_port(each.socket): each for each in ports}
 
+        own = {identityOf(each.fileno()): why for each, why in tuple(kept.items())}
+
         def whyOfSocket(skt: socket.socket) -> Reason | None:
+            why = own.get(identityOf(skt.fileno()))
+            if why is not None:
+                return why
             user = paused.get(identityOf(skt.fileno()))
             if user is not None:
                 return self.whyOf(user)

@@ -4,6 +4,9 @@ The decision about a connection or a listener, and its reason.
 
 from __future__ import annotations
 
+from socket import socket
+from weakref import WeakKeyDictionary
+
 import attrs
 
 from twisted_ib import limits
@@ -103,6 +106,26 @@ def carried(provider: str, why: Reason | None) -> None:
         outcomes[key] = outcomes[key] + 1 if key in outcomes else 1
 
 
+#: Why sockets of the program stay with the kernel that could have had SDP.
+kept: WeakKeyDictionary[socket, Reason] = WeakKeyDictionary()
+
+
+def stayed(skt: socket, fallback: Fallback) -> None:
+    """
+    Count a connection that stays with the kernel beside what else the process has; log the first of a kind.
+
+    @param skt: Its socket.
+    """
+    isFirst = ("tcp", fallback.kind, "") not in outcomes
+    why = kept[skt] = Reason("default", "both", "tcp", fallback=fallback)
+    carried("tcp", why)
+    if isFirst:
+        # Imported here: a process may have neither loop nor reactor.
+        from twisted.logger import Logger
+
+        Logger().info("{reason}", reason=fallback.text)
+
+
 __all__ = [
     "CLIENT",
     "EXPLICIT",
@@ -113,5 +136,7 @@ __all__ = [
     "Fallback",
     "Reason",
     "carried",
+    "kept",
     "outcomes",
+    "stayed",
 ]

@@ -9,6 +9,7 @@ import os
 import sys
 from typing import Any
 
+from tests.support.commands import programOf
 from tests.support.waiting import HANG_SECONDS
 from tests.tools.run.case import RunTestCase
 
@@ -201,6 +202,21 @@ if __name__ == "__main__":
 """
 
 
+#: A blocking socket beside a loop, as ib-ss and the log show it.
+_SHOWN = f"""
+import asyncio, subprocess, sys
+{_PAIR}
+async def main():
+    from twisted.logger import globalLogPublisher, formatEvent
+    globalLogPublisher.addObserver(lambda event: print("logged", formatEvent(event)))
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    kept = [await asyncio.to_thread(pair), await asyncio.to_thread(pair)]
+    words = [sys.executable, "-c", sys.argv[1], "--why"]
+    print(await asyncio.to_thread(subprocess.check_output, words, text=True))
+asyncio.run(main())
+"""
+
+
 class LoopsTestCase(RunTestCase):
     """
     Programs that say what carried them.
@@ -317,6 +333,16 @@ class MixedTests(LoopsTestCase):
         reasons = {each["kind"]: each["connections"] for each in summary["reasons"]}
         self.assertEqual(reasons, {"beside": 2})
         self.assertEqual(summary["sdp"], 8)
+
+    def test_shown(self) -> None:
+        """
+        C{ib-ss --why} has the reason of both ends that stay TCP beside a loop, and the log has it once.
+        """
+        said, _ = self.ran(_SHOWN, programOf("show.ss"))
+        reason = "blocking sockets stay TCP beside a loop of asyncio"
+        self.assertEqual(
+            (said.count(f"not over SDP: {reason}"), said.count(f"logged {reason}")), (4, 1), said
+        )
 
     def test_twisted(self) -> None:
         """

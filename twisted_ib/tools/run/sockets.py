@@ -105,7 +105,7 @@ class socket(_Plain, metaclass=_Sockets):
             load().connect(this, address)
         else:
             _Plain.connect(self, address)
-            _count(self)
+            _count(self, self)
 
     def connect_ex(self, address: Any, /) -> int:
         """
@@ -116,7 +116,7 @@ class socket(_Plain, metaclass=_Sockets):
             return load().connect_ex(this, address)
         number = _Plain.connect_ex(self, address)
         if not number:
-            _count(self)
+            _count(self, self)
         return number
 
     def listen(self, *arguments: int) -> None:
@@ -137,7 +137,7 @@ class socket(_Plain, metaclass=_Sockets):
         if this is not None:
             return load().accept(this)
         found = _Plain.accept(self)
-        _count(self)
+        _count(self, found[0])
         return found
 
 
@@ -161,15 +161,17 @@ def _become(skt: kernel.socket) -> Carried | None:
     return this
 
 
-def _count(skt: kernel.socket) -> None:
+def _count(skt: kernel.socket, made: kernel.socket) -> None:
     # What does not block is the loop's, which counts it.
     if not _isTCP(skt) or skt.gettimeout() == 0.0:
         return
-    from twisted_ib.switch.reason import EXPLICIT, Reason, carried
+    from twisted_ib.switch.reason import EXPLICIT, Reason, carried, stayed
 
     fallback = stays(skt)
-    rule = EXPLICIT if fallback is None else "default"
-    carried("tcp", Reason(rule, "both", "tcp", fallback=fallback))
+    if fallback is None:
+        carried("tcp", Reason(EXPLICIT, "tcp"))
+    else:
+        stayed(made, fallback)
 
 
 def _setBlocking(self: Carried, flag: bool, /) -> None:
