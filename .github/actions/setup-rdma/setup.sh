@@ -3,6 +3,7 @@
 # libraries are built with, and builds them. No kernel module, no adapter; root only where packages of Debian are missing.
 #
 # PYTHON: the interpreter (default: python3). FOLDER: the environment's (default: in RUNNER_TEMP, or TMPDIR).
+# WHEEL: a wheel of this package that carries the libraries, in place of this checkout: then nothing is built.
 # GITHUB_PATH: the file to which the folder of its commands is added.
 set -eu
 
@@ -10,7 +11,7 @@ checkout=$(cd "$(dirname "$0")/../../.." && pwd)
 folder=${FOLDER:-${RUNNER_TEMP:-${TMPDIR:-/tmp}}/twisted_ib}
 
 "${PYTHON:-python3}" -m venv "$folder"
-"$folder/bin/pip" install -q "$checkout[c]"
+"$folder/bin/pip" install -q "${WHEEL:-$checkout}[c]"
 if ! "$folder/bin/ib-run" --check >/dev/null && command -v apt-get >/dev/null; then
     sudo=
     [ "$(id -u)" = 0 ] || sudo='sudo -n'
