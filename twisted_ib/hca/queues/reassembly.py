@@ -4,8 +4,12 @@ Reassembly of a message for a consumer that comes in several records.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from twisted_ib.errors import ResourceLimitError
-from twisted_ib.hca.queues.queuepair import QueuePair
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import BoundQueuePair, Buffer
 
 
 class Reassembly:
@@ -18,13 +22,13 @@ class Reassembly:
 
     __slots__ = ("_bytes", "dropped", "queuePair")
 
-    def __init__(self, queuePair: QueuePair) -> None:
+    def __init__(self, queuePair: BoundQueuePair) -> None:
         self.queuePair = queuePair
         self.dropped = False
         # One bytes object for the first record: usually it is the whole message.
         self._bytes: bytes | bytearray = b""
 
-    def add(self, source: bytes | memoryview) -> None:
+    def add(self, source: Buffer) -> None:
         """
         Append a copy of a record's payload.
         """

@@ -28,6 +28,7 @@ from twisted_ib.hca.queues.receiver import RecordReceiver
 from twisted_ib.hca.wire.mad.mad import MAD_BYTES
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import BoundQueuePair, Buffer
     from twisted_ib.hca.connection import ConnectRequest
     from twisted_ib.hca.fabric.base.path import RecordPath as _Path
     from twisted_ib.hca.queues.queuepair import StreamQueuePair
@@ -114,7 +115,7 @@ class Unreachable(RecordReceiver):
         """
         return cast("SubnetPath", self.queuePair.path)
 
-    def delivered(self, opcode: int, buffer: bytes | memoryview, start: int, stop: int) -> int:
+    def delivered(self, opcode: int, buffer: Buffer, start: int, stop: int) -> int:
         """
         Refuse requests; responses were on their way.
         """
@@ -163,7 +164,7 @@ class SubnetPath(_Path):
         self._told: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
 
-    def bind(self, queuePair: StreamQueuePair, message: Any = None) -> Any:
+    def bind(self, queuePair: BoundQueuePair, message: Any = None) -> Any:
         """
         See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
         """
@@ -172,7 +173,7 @@ class SubnetPath(_Path):
         self.modified(queuePair)
         return bound
 
-    def unbind(self, queuePair: StreamQueuePair) -> None:
+    def unbind(self, queuePair: BoundQueuePair) -> None:
         """
         See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
         """
@@ -181,7 +182,7 @@ class SubnetPath(_Path):
         if self._numbers.get(queuePair.remote) == queuePair.number:
             del self._numbers[queuePair.remote]
 
-    def modified(self, queuePair: StreamQueuePair) -> None:
+    def modified(self, queuePair: BoundQueuePair) -> None:
         """
         See L{IPath<twisted_ib.hca.base.interfaces.IPath>}: its partition may be another one.
         """
@@ -191,7 +192,7 @@ class SubnetPath(_Path):
             _Membership(self, _MEMBER.pack(number, key)).resume()
         self._follow(number)
 
-    def unknown(self, word: int, buffer: bytes | memoryview, start: int, stop: int) -> int:
+    def unknown(self, word: int, buffer: Buffer, start: int, stop: int) -> int:
         """
         See L{RecordPath<twisted_ib.hca.fabric.base.path.RecordPath>}: the peer may tell a P_Key.
         """

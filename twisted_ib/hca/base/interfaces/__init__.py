@@ -26,6 +26,7 @@ from twisted_ib.hca.base.interfaces.fabric import (
 from twisted_ib.hca.base.interfaces.owner import IFabricOwner
 from twisted_ib.hca.base.interfaces.path import IPath, IPeerPath, ISharedMemoryPath, ITwinPath
 from twisted_ib.hca.base.interfaces.roles import (
+    Acknowledged,
     BoundQueuePair,
     Buffer,
     DatagramPath,
@@ -36,6 +37,7 @@ from twisted_ib.hca.base.interfaces.roles import (
 )
 
 __all__ = [
+    "Acknowledged",
     "BoundQueuePair",
     "Buffer",
     "DatagramPath",

@@ -56,6 +56,17 @@ class Waiter(Protocol):
         """
 
 
+class Acknowledged(Protocol):
+    """
+    Who has sent requests that it keeps.
+    """
+
+    def acknowledged(self, position: int) -> object:
+        """
+        The peer has consumed everything before a position.
+        """
+
+
 class DatagramPath(Protocol):
     """
     The way on which a datagram came, and on which it is answered: an L{IPeerPath
@@ -103,7 +114,7 @@ class Segment(Protocol):
         """
 
 
-class BoundQueuePair(Protocol):
+class BoundQueuePair(Waiter, Protocol):
     """
     A queue pair, as its path sees it.
     """
@@ -118,11 +129,19 @@ class BoundQueuePair(Protocol):
     attributes: dict[str, Any] | None
     proposal: Any
     work: Any
+    device: Any
     vector: Any
 
-    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+    def delivered(self, opcode: int, buffer: Buffer, start: int, stop: int) -> int:
         """
         A record arrived.
+
+        @return: 0, or the syndrome of a NAK.
+        """
+
+    def streamed(self, buffer: Buffer, start: int, stop: int) -> int:
+        """
+        A message of a stream arrived.
 
         @return: 0, or the syndrome of a NAK.
         """
@@ -143,4 +162,13 @@ class BoundQueuePair(Protocol):
         """
 
 
-__all__ = ["BoundQueuePair", "Buffer", "DatagramPath", "PathUser", "Search", "Segment", "Waiter"]
+__all__ = [
+    "Acknowledged",
+    "BoundQueuePair",
+    "Buffer",
+    "DatagramPath",
+    "PathUser",
+    "Search",
+    "Segment",
+    "Waiter",
+]

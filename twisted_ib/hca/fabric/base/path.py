@@ -9,7 +9,7 @@ a refusal, or, for number 1, L{Management}.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from zope.interface import classImplements
 
@@ -37,6 +37,9 @@ from twisted_ib.hca.base.operation import (
 from twisted_ib.hca.fabric.base.management import Management, takeMAD
 from twisted_ib.hca.queues.receiver import RecordReceiver
 
+if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import Acknowledged, BoundQueuePair, Buffer, Waiter
+
 #: Queue pair numbers, unknown here or not any more, that a path remembers.
 ABSENT_NUMBERS = 1024
 
@@ -53,7 +56,7 @@ class Refusing(RecordReceiver):
         self.path = path
         self.queuePair = queuePair
 
-    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+    def delivered(self, opcode: int, buffer: Buffer, start: int, stop: int) -> int:
         """
         Drop requests, pass responses on, and leave the table when the requester resumes.
         """
@@ -101,15 +104,15 @@ class Waiters:
 
     __slots__ = ("waiting",)
 
-    waiting: OrderedDict[Any, None]
+    waiting: OrderedDict[Waiter, None]
 
-    def wantSpace(self, waiter: Any) -> None:
+    def wantSpace(self, waiter: Waiter) -> None:
         """
         See L{IPath}.
         """
         self.waiting[waiter] = None
 
-    def wantNoSpace(self, waiter: Any) -> None:
+    def wantNoSpace(self, waiter: Waiter) -> None:
         """
         See L{IPath}.
         """
@@ -183,8 +186,8 @@ class RecordPath(Waiters):
         self.requesters: dict[int, Any] = {}
         self.twin: Any = None
         self.scheduler: Any = None
-        self.waiting: OrderedDict[Any, None] = OrderedDict()
-        self.unacknowledged: deque[tuple[int, Any]] = deque()
+        self.waiting: OrderedDict[Waiter, None] = OrderedDict()
+        self.unacknowledged: deque[tuple[int, Acknowledged]] = deque()
         self.track: Any = self.unacknowledged.append
         self.owed: tuple[int, int, int] | None = None
         self.bell = self.busy = False
@@ -199,7 +202,7 @@ class RecordPath(Waiters):
         """
         return self
 
-    def bind(self, queuePair: Any, message: Any = None) -> RecordPath:
+    def bind(self, queuePair: BoundQueuePair, message: Any = None) -> RecordPath:
         """
         Enter a queue pair into the table.
 
@@ -217,7 +220,7 @@ class RecordPath(Waiters):
             self.twin._enter(queuePair)
         return self
 
-    def modified(self, queuePair: Any) -> None:
+    def modified(self, queuePair: BoundQueuePair) -> None:
         """
         No effect: records depend on no attribute of a queue pair.
         """
@@ -240,7 +243,7 @@ class RecordPath(Waiters):
         """
         return None
 
-    def _enter(self, queuePair: Any) -> None:
+    def _enter(self, queuePair: BoundQueuePair) -> None:
         number = queuePair.number
         if self.absent.pop(number, False):
             # This number was refused as absent and the requester has not resumed yet: what is still on the
@@ -249,7 +252,7 @@ class RecordPath(Waiters):
         else:
             self.table[number] = queuePair
 
-    def unbind(self, queuePair: Any) -> None:
+    def unbind(self, queuePair: BoundQueuePair) -> None:
         """
         Stop delivering to a queue pair.
         """
@@ -465,7 +468,7 @@ class RecordPath(Waiters):
         target, code, position = self.owed
         return self._publishRefusal(target, code & 0xFF, code >> 8, position)
 
-    def unknown(self, word: int, buffer: Any, start: int, stop: int) -> int:
+    def unknown(self, word: int, buffer: Buffer, start: int, stop: int) -> int:
         """
         Receive a record for a queue pair number that is not in the table.
 

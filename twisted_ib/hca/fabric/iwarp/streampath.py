@@ -16,6 +16,7 @@ import os
 import select
 import socket
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from zope.interface import classImplements
@@ -70,7 +71,7 @@ from twisted_ib.hca.queues.reassembly import Reassembly
 from twisted_ib.hca.wire.headers import RETH
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.base.interfaces import BoundQueuePair, Buffer, Waiter
+    from twisted_ib.hca.base.interfaces import Acknowledged, BoundQueuePair, Buffer, Waiter
     from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest
     from twisted_ib.hca.fabric.iwarp.peerpath import PeerPath, Setup
 
@@ -186,19 +187,19 @@ class StreamPath(Waiters):
         self.number = number
         self.localID = self.localQPN = 0
         self.socket: socket.socket = made
-        self.queuePair: Any = None
+        self.queuePair: BoundQueuePair | None = None
         self.scheduler: Any = None
         self.alive = True
         self.bell = self.isOpen = self.isHeld = self.isEnded = self.isEstablished = self.isPassive = False
         self.startup: Setup | None = None
         self.timer: Timer | None = None
-        self.waiting: OrderedDict[Any, None] = OrderedDict()
-        self.unacknowledged: deque[tuple[int, Any]] = deque()
+        self.waiting: OrderedDict[Waiter, None] = OrderedDict()
+        self.unacknowledged: deque[tuple[int, Acknowledged]] = deque()
         self.track: Any = self.unacknowledged.append
         self.reads = Reads(0, 0, 0)
-        self._sender: Any = None
+        self._sender: RDMAPSender
         # What waits for the end of the batch, or for the kernel; records posted, and taken by the kernel.
-        self._out: list[Any] = []
+        self._out: list[Buffer] = []
         self._gathered = self._posted = self._taken = 0
         self._full = self._isBusy = self._isShut = self._isClosing = False
         # Whether TCP takes nothing any more.
@@ -208,8 +209,8 @@ class StreamPath(Waiters):
         # Received and not consumed.
         self._rest = b""
         self._events = 0
-        self._reader: Any = None
-        self._receiver: Any = None
+        self._reader: FPDUReader
+        self._receiver: RDMAPReceiver
         self._parts: Reassembly | None = None
         # If the first ULPDU of what was received was refused for now: its bounds and its FPDU's end.
         self._kept: tuple[int, int, int] | None = None
@@ -307,7 +308,7 @@ class StreamPath(Waiters):
         No effect: nothing is refused for want of a queue pair.
         """
 
-    def queuePairs(self) -> list[Any]:
+    def queuePairs(self) -> list[BoundQueuePair]:
         """
         @return: the queue pair, if there is one.
         """
@@ -461,9 +462,9 @@ class StreamPath(Waiters):
             self._block()
         self._taken = self._posted
 
-    def _keep(self, batch: list[Any], sent: int) -> None:
+    def _keep(self, batch: list[Buffer], sent: int) -> None:
         # The first octets of what is left are amidst an FPDU: they go before anything else.
-        left: list[Any] = []
+        left: list[Buffer] = []
         for piece in batch:
             size = len(piece)
             if sent >= size:
@@ -603,7 +604,7 @@ class StreamPath(Waiters):
         """
         return self._isClosing
 
-    def startTimer(self, seconds: float, expired: Any) -> None:
+    def startTimer(self, seconds: float, expired: Callable[[], None]) -> None:
         """
         Start its timer, instead of the one that runs.
         """
@@ -769,7 +770,9 @@ class StreamPath(Waiters):
             return stop
         if self._kept is not None:
             return start
-        reader, take, work = self._reader, self._receiver.take, self.queuePair.work
+        queuePair = self.queuePair
+        reader, take = self._reader, self._receiver.take
+        work = None if queuePair is None else queuePair.work
         joins, left = not reader.hasMarkers, self._left
         try:
             while left > 0:
@@ -881,7 +884,7 @@ class StreamPath(Waiters):
                 opcode &= ~SOLICITED
                 if opcode in _PARTS:
                     return self._join(queuePair, opcode, buffer, start, stop)
-            syndrome: int = queuePair.delivered(opcode, buffer, start, stop)
+            syndrome = queuePair.delivered(opcode, buffer, start, stop)
         except BaseException as error:
             self.fabric.failed(error)
             return 0
@@ -889,13 +892,12 @@ class StreamPath(Waiters):
             self.fabric.later(self)
         return syndrome
 
-    def _join(self, queuePair: Any, code: int, buffer: Any, start: int, stop: int) -> int:
+    def _join(self, queuePair: BoundQueuePair, code: int, buffer: Buffer, start: int, stop: int) -> int:
         # Reassembly for a stream, which receives whole messages.
         parts = self._parts
         if parts is None:
             if not queuePair.posted:
-                refusal: int = queuePair.streamed(buffer, start, stop)
-                return refusal
+                return queuePair.streamed(buffer, start, stop)
             parts = self._parts = Reassembly(queuePair)
         parts.add(buffer[start:stop])
         if parts.size > limits.INLINE_RECORD:
@@ -910,8 +912,7 @@ class StreamPath(Waiters):
         # There was a receive when the message began: a consumer that has withdrawn its receives since then
         # still gets this one.
         queuePair.posted = queuePair.posted or 1
-        syndrome: int = queuePair.streamed(message, 0, len(message))
-        return syndrome
+        return queuePair.streamed(message, 0, len(message))
 
     def _dropParts(self) -> None:
         parts, self._parts = self._parts, None

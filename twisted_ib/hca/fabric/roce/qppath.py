@@ -42,6 +42,7 @@ from twisted_ib.hca.wire.headers import BTH, ICRC
 from twisted_ib.hca.wire.rocev2 import flowLabel, sourcePort
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import Acknowledged, BoundQueuePair, Buffer, Waiter
     from twisted_ib.hca.fabric.roce.peerpath import PeerPath
 
 #: Streams that may have a partly received message, each of at most INLINE_RECORD; further ones are refused
@@ -126,7 +127,7 @@ class QueuePairPath(Waiters):
     inPackets: ClassVar = True
     inSegments: ClassVar = False
 
-    def __init__(self, way: PeerPath, queuePair: Any, message: Any) -> None:
+    def __init__(self, way: PeerPath, queuePair: BoundQueuePair, message: Any) -> None:
         """
         @param way: the path to the peer.
         @param queuePair: has its number and the peer's.
@@ -139,8 +140,8 @@ class QueuePairPath(Waiters):
         self.alive = True
         self.bell = self.sentAtOnce = False
         self.scheduler: Any = None
-        self.waiting: OrderedDict[Any, None] = OrderedDict()
-        self.unacknowledged: deque[tuple[int, Any]] = deque()
+        self.waiting: OrderedDict[Waiter, None] = OrderedDict()
+        self.unacknowledged: deque[tuple[int, Acknowledged]] = deque()
         self.track: Any = self.unacknowledged.append
         self._way = way
         self._position = self._asked = self._acknowledged = 0
@@ -153,7 +154,7 @@ class QueuePairPath(Waiters):
             self._prompt = PACKET_PROMPT
         self._parts: list[Any] = []
         self._size = 0
-        self.queuePair = queuePair
+        self.queuePair: BoundQueuePair | None = queuePair
         self.localID: int = queuePair.number
         self.remote: int = queuePair.remote
         self.partition: int = queuePair.partition
@@ -191,13 +192,13 @@ class QueuePairPath(Waiters):
 
     # -- the queue pair
 
-    def bind(self, queuePair: Any, message: Any = None) -> QueuePairPath:
+    def bind(self, queuePair: BoundQueuePair, message: Any = None) -> QueuePairPath:
         """
         Give another queue pair a path to the same peer.
         """
         return self._way.bind(queuePair, message)
 
-    def modified(self, queuePair: Any) -> None:
+    def modified(self, queuePair: BoundQueuePair) -> None:
         """
         See L{IPath.modified}: with RTS come the first PSN and the timeouts.
         """
@@ -208,7 +209,7 @@ class QueuePairPath(Waiters):
             self.connection.modify(connparams.connectionParameters(self.fabric, queuePair, None))
             self.mark()
 
-    def unbind(self, queuePair: Any) -> None:
+    def unbind(self, queuePair: BoundQueuePair) -> None:
         """
         The queue pair is gone. A stream's data that was sent before is still delivered, if it can be.
         """
@@ -238,7 +239,7 @@ class QueuePairPath(Waiters):
         """
         return self._acknowledged >= self._asked
 
-    def queuePairs(self) -> list[Any]:
+    def queuePairs(self) -> list[BoundQueuePair]:
         """
         @return: the queue pair, if there is one.
         """
@@ -359,7 +360,7 @@ class QueuePairPath(Waiters):
 
     # -- calls of the transport connection
 
-    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+    def delivered(self, opcode: int, buffer: Buffer, start: int, stop: int) -> int:
         """
         A record arrived.
 
@@ -380,7 +381,7 @@ class QueuePairPath(Waiters):
                 opcode &= ~SOLICITED
                 if opcode in _PARTS:
                     return self._join(queuePair, opcode, buffer, start, stop)
-            syndrome: int = queuePair.delivered(opcode, buffer, start, stop)
+            syndrome = queuePair.delivered(opcode, buffer, start, stop)
             return syndrome
         except BaseException as error:
             self.fabric.failed(error)
@@ -408,7 +409,7 @@ class QueuePairPath(Waiters):
         if self._parts:
             self._parts = [b"".join(self._parts)]
 
-    def _join(self, queuePair: Any, code: int, buffer: Any, start: int, stop: int) -> int:
+    def _join(self, queuePair: BoundQueuePair, code: int, buffer: Buffer, start: int, stop: int) -> int:
         # Reassembly for a stream, which receives whole messages. Returns 0, or the AETH syndrome of a
         # refusal.
         parts = self._parts
@@ -420,8 +421,7 @@ class QueuePairPath(Waiters):
         if not parts:
             if not queuePair.posted:
                 # The First packet uses the receive (IBTA vol. 1 9.7.5.2.8): the peer repeats from there.
-                refusal: int = queuePair.streamed(buffer, start, stop)
-                return refusal
+                return queuePair.streamed(buffer, start, stop)
             # RNR NAK, not an error: the peer retries once others have completed their messages (IBTA vol. 1
             # 9.7.5.2.8).
             if len(self.fabric.partial) >= PACKET_REASSEMBLIES:
@@ -443,7 +443,7 @@ class QueuePairPath(Waiters):
         # There was a receive when the message began: a consumer that has withdrawn its receives since then
         # still gets this one.
         queuePair.posted = queuePair.posted or 1
-        syndrome: int = queuePair.streamed(message, 0, len(message))
+        syndrome = queuePair.streamed(message, 0, len(message))
         return syndrome
 
     def _dropParts(self) -> None:
@@ -489,7 +489,7 @@ class QueuePairPath(Waiters):
         except BaseException as error:
             self.fabric.failed(error)
 
-    def _failure(self, queuePair: Any, syndrome: int) -> Exception:
+    def _failure(self, queuePair: BoundQueuePair, syndrome: int) -> Exception:
         if syndrome == SILENT:
             return PathLostError(f"{self.peer.address} does not answer")
         return QueuePairError(
