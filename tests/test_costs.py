@@ -307,7 +307,7 @@ class BytecodeTests(SynchronousTestCase):
         """
         A connect, an echo and the close.
         """
-        self.assertLessEqual(self.perOne("connects", 10, 40), 12025)
+        self.assertLessEqual(self.perOne("connects", 10, 40), 12030)
 
 
 class MessageTests(SynchronousTestCase):

@@ -102,7 +102,8 @@ class WrittenTests(SynchronousTestCase):
         Each kind of fallback is explained, and no other.
         """
         switch = "".join(path.read_text() for path in (ROOT / "twisted_ib/switch").glob("*.py"))
-        kinds = set(re.findall(r'(?:Fallback\(|\bkind = )"(\w+)"', switch))
+        beside = (ROOT / "twisted_ib/tools/run/sockets.py").read_text()
+        kinds = set(re.findall(r'(?:Fallback\(|\bkind = |\bkind, text = )"(\w+)"', switch + beside))
         self.assertIn("no_listener", kinds)
         self.assertIn("timeout", kinds)
         self.assertEqual(sorted(tableOf("docs/why-tcp.md")), sorted(kinds))

@@ -98,8 +98,7 @@ class Stream:
     """
     A byte stream over one queue pair.
 
-    @ivar thread: The id of the thread that may use it.
-    @ivar connection: The CM's connection.
+    @ivar thread: The id of the thread that may use it; C{connection}: the CM's.
     @ivar room: Bytes that may be gathered before a write takes the slow path; below zero every write does.
     @ivar written: The batch's first write while it is to be sent, else L{None}; C{writtenLength}: its bytes.
     @ivar corked: Whether this turn's C{endOfBatch} is still to come.
@@ -109,9 +108,8 @@ class Stream:
     @ivar longest: Payload of the longest message that the path carries well.
     @ivar reads: READs that the peer serves at a time, once connected.
     @ivar prompt: The most bytes of a first write of a batch that is sent without its buffer.
-    @ivar direct: C{prompt} while such a write needs nothing at the end of its batch: there is no producer,
-        no close, no C{extensions}, and nothing waits to be sent; else 0.  Determined at the end of a batch
-        that left nothing to do.
+    @ivar direct: C{prompt} while such a write needs nothing at the end of its batch: no producer, no close,
+        no C{extensions}, nothing that waits; else 0.  Determined at the end of a batch that left nothing.
     @ivar batch: The batch of the last such write.
     @ivar delivering: Whether L{deliver} will send it.
     @ivar ending: Whether a DisConn is due and not in the medium yet.
