@@ -38,8 +38,10 @@ from twisted_ib.ipoib.resolver import interfaceFor
 
 if TYPE_CHECKING:
     from twisted.internet.base import ReactorBase
+    from twisted.internet.interfaces import IDelayedCall
 
     from twisted_ib.ipoib.interface import IPoIBInterface
+    from twisted_ib.ipoib.port import IPoIBPort, RawIPoIBPort, _Port
     from twisted_ib.structs import Packed
 
 
@@ -81,17 +83,17 @@ class IPStack:
         self.reactor = reactor
         self.mtu = 0
         self.counters = interface.counters
-        self._ports: dict[int, list[Any]] = {}
-        self._rawPorts: list[Any] = []
-        self._groups: dict[bytes, list[Any]] = {}
+        self._ports: dict[int, list[IPoIBPort]] = {}
+        self._rawPorts: list[RawIPoIBPort] = []
+        self._groups: dict[bytes, list[_Port]] = {}
         self._flows: dict[bytes, ReceiveFlow] = {}
         self._pathMTUs: dict[bytes, int] = {}
-        self._pathMTUTimer: Any = None
+        self._pathMTUTimer: IDelayedCall | None = None
         self._reassembly = Reassembly()
         self._identification = 0
-        self._waiting: list[tuple[Any, bytes, Any]] = []
+        self._waiting: list[tuple[IPoIBPort, bytes, Any]] = []
         self._local: deque[bytes] = deque()
-        self._localCall: Any = None
+        self._localCall: IDelayedCall | None = None
         self._errorRate = ErrorRate(reactor.seconds)
         # RFC 6056 section 3.3.1: outsiders should not guess a port.
         self._draw = DrawnAhead(secrets.randbits, _EPHEMERAL_BITS)
@@ -101,7 +103,7 @@ class IPStack:
 
     # -- the interface's consumer
 
-    def packetReceived(self, buffer: Any, start: int, stop: int) -> None:
+    def packetReceived(self, buffer: bytes | memoryview, start: int, stop: int) -> None:
         """
         An IP packet arrived, or an ICMP error of the interface's own.
 
@@ -145,7 +147,8 @@ class IPStack:
         """
         _log.error("packets do not pass on {interface}: {error}", interface=self.interface, error=error)
         if isinstance(error, InterfaceClosedError):
-            for port in [*chain.from_iterable(self._ports.values()), *self._rawPorts]:
+            ports: list[_Port] = [*chain.from_iterable(self._ports.values()), *self._rawPorts]
+            for port in ports:
                 port.connectionLost()
 
     def _readAddresses(self) -> None:
@@ -159,7 +162,7 @@ class IPStack:
 
     # -- ports
 
-    def bind(self, port: Any, number: int, isShared: bool) -> int:
+    def bind(self, port: IPoIBPort, number: int, isShared: bool) -> int:
         """
         Give a port a number.
 
@@ -183,14 +186,14 @@ class IPStack:
         self._flows.clear()
         return number
 
-    def addRawPort(self, port: Any) -> None:
+    def addRawPort(self, port: RawIPoIBPort) -> None:
         """
         Give every packet to a port besides.
         """
         self._rawPorts.append(port)
         self._flows.clear()
 
-    def remove(self, port: Any) -> Deferred[None]:
+    def remove(self, port: _Port) -> Deferred[None]:
         """
         Take everything from a port of either kind, and the interface from the process with its last user.
 
@@ -216,7 +219,7 @@ class IPStack:
         """
         self._flows.clear()
 
-    def joinGroup(self, port: Any, group: bytes) -> None:
+    def joinGroup(self, port: IPoIBPort, group: bytes) -> None:
         """
         Have a port receive what is sent to a group.  The interface joins it with the first.
 
@@ -234,7 +237,7 @@ class IPStack:
                 del self._groups[group]
                 raise
 
-    def leaveGroup(self, port: Any, group: bytes) -> None:
+    def leaveGroup(self, port: _Port, group: bytes) -> None:
         """
         Undo L{joinGroup}.
 
@@ -256,7 +259,7 @@ class IPStack:
 
     # -- sending
 
-    def openFlow(self, port: Any, destination: bytes, number: int) -> SendFlow:
+    def openFlow(self, port: IPoIBPort, destination: bytes, number: int) -> SendFlow:
         """
         Return what a port's datagrams to an address are sent by.
         """
@@ -317,7 +320,7 @@ class IPStack:
         isIPv6 = packet[:1] >= b"\x60"
         self.interface.send((IPV6_HEADER if isIPv6 else IPV4_HEADER) + packet)
 
-    def wait(self, port: Any, datagram: bytes, address: Any) -> None:
+    def wait(self, port: IPoIBPort, datagram: bytes, address: Any) -> None:
         """
         Keep a datagram until the interface is up.
         """
@@ -417,15 +420,15 @@ class IPStack:
             for port in self._receivers(ip, segment):
                 self._deliver(port, payload, address)
             return
-        port = self._receiver(ip, segment)
-        if port is None:
+        receiver = self._receiver(ip, segment)
+        if receiver is None:
             self._portUnreachable(ip)
             return
         if not isLocal and not self._rawPorts:
-            self._remember(ip, segment, port, address)
-        self._deliver(port, payload, address)
+            self._remember(ip, segment, receiver, address)
+        self._deliver(receiver, payload, address)
 
-    def _receiver(self, ip: IPPacket, segment: UDPSegment) -> Any:
+    def _receiver(self, ip: IPPacket, segment: UDPSegment) -> IPoIBPort | None:
         # The one that fits best, as Linux scores sockets (net/ipv4/udp.c, compute_score).
         best, most = None, -1
         for port in self._ports.get(segment.destinationPort, ()):
@@ -438,7 +441,7 @@ class IPStack:
                 best, most = port, score
         return best
 
-    def _receivers(self, ip: IPPacket, segment: UDPSegment) -> Iterator[Any]:
+    def _receivers(self, ip: IPPacket, segment: UDPSegment) -> Iterator[IPoIBPort]:
         # Of a broadcast all that have the number, of a group those that have joined it.
         members = None if self.isBroadcast(ip.destination) else self._groups.get(ip.destination, ())
         for port in tuple(self._ports.get(segment.destinationPort, ())):
@@ -446,7 +449,7 @@ class IPStack:
                 if port.peer in (None, (ip.source, segment.sourcePort)):
                     yield port
 
-    def _remember(self, ip: IPPacket, segment: UDPSegment, port: Any, address: tuple[str, int]) -> None:
+    def _remember(self, ip: IPPacket, segment: UDPSegment, port: IPoIBPort, address: tuple[str, int]) -> None:
         # Packets with options, and those whose datagram ends earlier, always take the slow way.
         at = 12 if ip.version == 4 else 8
         if ip.start != (20 if ip.version == 4 else 40) or segment.stop != len(ip.packet):
@@ -461,7 +464,7 @@ class IPStack:
         flow.header = ip.packet[:at]
         flow.size = len(ip.packet)
 
-    def _deliver(self, port: Any, payload: bytes, address: Any) -> None:
+    def _deliver(self, port: IPoIBPort | RawIPoIBPort, payload: bytes, address: Any) -> None:
         upcalls.current = port
         try:
             port.received(payload, address)
@@ -511,7 +514,7 @@ class IPStack:
         elif message.isTooBig:
             self._setPathMTU(about.destination, ip.version, message.pathMTU)
 
-    def _callPort(self, port: Any, function: Callable[[], object]) -> None:
+    def _callPort(self, port: _Port, function: Callable[[], object]) -> None:
         upcalls.current = port
         try:
             function()

@@ -32,7 +32,7 @@ from twisted_ib.rds.protocol.streams import Streams
 from twisted_ib.rds.streams.transport import StreamTransport
 
 if TYPE_CHECKING:
-    from twisted.internet.interfaces import IReactorTime
+    from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 
 #: How long a socket may be without any room before the peers with most of the queued data lose their
@@ -86,9 +86,9 @@ class StreamSocket(DatagramProtocol):
         self._congested: dict[tuple[str, int], dict[StreamMachine, None]] = {}
         self._unsent: deque[tuple[bytes, tuple[str, int], StreamMachine | None]] = deque()
         self._inCall = self._paused = self._closed = False
-        self._turn: Any = None
-        self._timer: Any = None
-        self._stall: Any = None
+        self._turn: IDelayedCall | None = None
+        self._timer: IDelayedCall | None = None
+        self._stall: IDelayedCall | None = None
         self._resumes = 0
         self._due = 0.0
         self._closing: Deferred[None] | None = None

@@ -64,10 +64,10 @@ class Neighbours:
     """
 
     def __init__(self) -> None:
-        self.services: dict[tuple[int, str], Any] = {}
+        self.services: dict[tuple[int, str], ThreadDirectory] = {}
         self.inodes: dict[tuple[int, str], int] = {}
         # Weak: a device that was dropped without close() must not stay reachable.
-        self.fabrics: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        self.fabrics: WeakValueDictionary[int, ThreadDirectory] = WeakValueDictionary()
         self.groups: dict[int, tuple[int, ...]] = {}
 
     def join(self, group: int, guid: int) -> None:
@@ -90,11 +90,11 @@ class Neighbours:
         else:
             self.groups.pop(group, None)
 
-    def forget(self, fabric: Any) -> None:
+    def forget(self, fabric: ThreadDirectory) -> None:
         """
         Remove an HCA with its services and memberships.
         """
-        guid: int = fabric.guid
+        guid = fabric.guid
         for key in [key for key, other in self.services.items() if other is fabric]:
             del self.services[key]
             self.inodes.pop(key, None)
@@ -256,7 +256,7 @@ class ThreadDirectory(Fabric):
 
     # -- paths
 
-    def pathTo(self, fabric: Any) -> Any:
+    def pathTo(self, fabric: ThreadDirectory) -> Any:
         """
         @param fabric: One of the neighbours.
         @return: The path to its HCA, or to this one.
@@ -278,7 +278,7 @@ class ThreadDirectory(Fabric):
         """
         raise NotImplementedError
 
-    def _end(self, peer: Any) -> Any:
+    def _end(self, peer: ThreadDirectory) -> Any:
         program = os.path.basename(sys.argv[0] or "python")
         path = self.pathClass(self, PeerIdentity(peer.guid, os.getpid(), os.geteuid(), program))
         self._ends.append(path)
