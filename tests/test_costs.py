@@ -260,13 +260,13 @@ class ConnectTests(SynchronousTestCase):
         """
         C{sdp:}, with REQ and REP, a message and a DisConn each way.
         """
-        self.assertLessEqual(self.perConnection(listenSDP, connectSDP), 328)
+        self.assertLessEqual(self.perConnection(listenSDP, connectSDP), 323)
 
     def test_rdma(self) -> None:
         """
         C{ib:}, whose queue pairs have work queues.
         """
-        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 446)
+        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 441)
 
 
 class BytecodeTests(SynchronousTestCase):
@@ -307,7 +307,7 @@ class BytecodeTests(SynchronousTestCase):
         """
         A connect, an echo and the close.
         """
-        self.assertLessEqual(self.perOne("connects", 10, 40), 12030)
+        self.assertLessEqual(self.perOne("connects", 10, 40), 12010)
 
 
 class MessageTests(SynchronousTestCase):

@@ -60,7 +60,8 @@ class BatchedCalls:
         """
         call = self._call
         # Anybody may cancel what getDelayedCalls() lists; trial does so after each test.
-        if call is None or not call.active():
+        # Inlines active(): each connect asks three times.
+        if call is None or call.called or call.cancelled:
             self._call = reactor.callLater(0, self._turn)
         self._next[owner] = None
 
@@ -96,7 +97,7 @@ class BatchedCalls:
             patience = self._patience[seconds] = _TimeoutGroup()
         patience.deadlines[owner] = reactor.seconds() + seconds
         call = patience.call
-        if call is None or not call.active():
+        if call is None or call.called or call.cancelled:
             patience.call = reactor.callLater(seconds, self._timedOut, reactor, seconds, patience)
 
     def unlimit(self, seconds: float, owner: Attempt) -> None:

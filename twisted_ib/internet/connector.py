@@ -453,9 +453,10 @@ class Attempt:
         """
         Cancel the timeout.
         """
-        connector = self._connector
+        connector, channel = self._connector, self._channel
         if connector.timeout is not None:
-            batchedCallsOf(connector.reactor).unlimit(connector.timeout, self)
+            calls = batchedCallsOf(connector.reactor) if channel is None else channel.batchedCalls
+            calls.unlimit(connector.timeout, self)
 
 
 @implementer(IConnector)

@@ -474,6 +474,8 @@ def _destinationOf(request: Any) -> str:
     if portSpace == _IB and hasattr(request, "primaryPath"):
         return textOf(request.primaryPath.remoteGID)
     version, offset = _DESTINATION.get(portSpace, _RDMA_CM_DESTINATION)
-    # Over iWARP it is as short as the stranger likes: what is missing is no address of anybody's.
-    data = request.privateData.ljust(offset + 16, b"\0")
+    data = request.privateData
+    if not data[offset + 15 :]:
+        # Over iWARP it is as short as the stranger likes: what is missing is no address of anybody's.
+        data = data.ljust(offset + 16, b"\0")
     return unpackAddress(data[version] >> 4, data[offset : offset + 16])

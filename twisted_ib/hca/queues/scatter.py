@@ -88,10 +88,11 @@ def store(view: Any, offset: int, source: bytes | memoryview, end: int) -> None:
     """
     if source.__class__ is bytes:
         source = memoryview(source)
-    size = len(source) - _TAILS[end & 7]
+    length = len(source)
+    size = length - _TAILS[end & 7]
     last = offset + size
     view[offset:last] = source[:size]
-    view[last : offset + len(source)] = source[size:]
+    view[last : offset + length] = source[size:]
 
 
 def scatter(target: Sequence[memoryview], source: bytes | memoryview, end: int = 0) -> None:
