@@ -101,7 +101,8 @@ class WrittenTests(SynchronousTestCase):
         """
         Each kind of fallback is explained, and no other.
         """
-        switch = "".join(path.read_text() for path in (ROOT / "twisted_ib/switch").glob("*.py"))
+        folders = "twisted_ib/switch", "twisted_ib/tools/run"
+        switch = "".join(path.read_text() for each in folders for path in (ROOT / each).glob("*.py"))
         kinds = set(re.findall(r'(?:Fallback\(|\bkind = )"(\w+)"', switch))
         self.assertIn("no_listener", kinds)
         self.assertIn("timeout", kinds)
