@@ -101,9 +101,9 @@ class WrittenTests(SynchronousTestCase):
         """
         Each kind of fallback is explained, and no other.
         """
-        switch = "".join(path.read_text() for path in (ROOT / "twisted_ib/switch").glob("*.py"))
-        beside = (ROOT / "twisted_ib/tools/run/sockets.py").read_text()
-        kinds = set(re.findall(r'(?:Fallback\(|\bkind = |\bkind, text = )"(\w+)"', switch + beside))
+        folders = "twisted_ib/switch", "twisted_ib/tools/run"
+        switch = "".join(path.read_text() for each in folders for path in (ROOT / each).glob("*.py"))
+        kinds = set(re.findall(r'(?:Fallback\(|\bkind = )"(\w+)"', switch))
         self.assertIn("no_listener", kinds)
         self.assertIn("timeout", kinds)
         self.assertEqual(sorted(tableOf("docs/why-tcp.md")), sorted(kinds))

@@ -89,7 +89,7 @@ class Connection:
     @ivar local: The address of this end, as C{getsockname} returns it; C{peer} likewise.
     """
 
-    listens: Literal[False] = False
+    listens: Final[Literal[False]] = False
 
     def __init__(self, loop: BlockingLoop) -> None:
         self.loop = loop

@@ -8,7 +8,7 @@ import _socket
 import os
 import socket as kernel
 from collections import deque
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
@@ -46,7 +46,7 @@ class Listening(SocketListeners):
     @ivar sockets: How many sockets have it.
     """
 
-    listens: Literal[True] = True
+    listens: Final[Literal[True]] = True
     held = None
     descriptor, inode = -1, 0
 

@@ -211,8 +211,11 @@ async def main():
     globalLogPublisher.addObserver(lambda event: print("logged", formatEvent(event)))
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     kept = [await asyncio.to_thread(pair), await asyncio.to_thread(pair)]
-    words = [sys.executable, "-c", sys.argv[1], "--why"]
-    print(await asyncio.to_thread(subprocess.check_output, words, text=True))
+    words, said = [sys.executable, "-c", sys.argv[1], "--why"], ""
+    # It does not wait for long for a process that is busy.
+    while sys.argv[2] not in said:
+        said = await asyncio.to_thread(subprocess.check_output, words, text=True)
+    print(said)
 asyncio.run(main())
 """
 
@@ -338,8 +341,8 @@ class MixedTests(LoopsTestCase):
         """
         C{ib-ss --why} has the reason of both ends that stay TCP beside a loop, and the log has it once.
         """
-        said, _ = self.ran(_SHOWN, programOf("show.ss"))
         reason = "blocking sockets stay TCP beside a loop of asyncio"
+        said, _ = self.ran(_SHOWN, programOf("show.ss"), reason)
         self.assertEqual(
             (said.count(f"not over SDP: {reason}"), said.count(f"logged {reason}")), (4, 1), said
         )

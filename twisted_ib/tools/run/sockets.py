@@ -34,20 +34,19 @@ def stays(skt: kernel.socket) -> Fallback | None:
     @return: why a socket stays with the kernel, whatever the rules say; L{None} if it does not.
     """
     assert _hooks is not None
-    kind = text = ""
-    if _hooks.reactors or _hooks.openLoops:
-        # One may be given to the loop, which waits for the kernel's only.
-        name = _hooks.reactors[0] if _hooks.reactors else "a loop of asyncio"
-        kind, text = "beside", f"blocking sockets stay TCP beside {name}"
-    elif name := _imported(FORKING):
-        kind, text = "forking", f"{name} forks after it listens"
-    elif not _isBlocking(skt) and (name := _imported(FOREIGN)):
-        kind, text = "foreign", f"{name} waits for descriptors in its own way"
-    if not text:
+    isBeside = bool(_hooks.reactors or _hooks.openLoops)
+    forking, foreign = _imported(FORKING), _imported(FOREIGN)
+    if not (isBeside or forking or (foreign and not _isBlocking(skt))):
         return None
     from twisted_ib.switch.reason import Fallback
 
-    return Fallback(kind, text)
+    if isBeside:
+        # One may be given to the loop, which waits for the kernel's only.
+        name = _hooks.reactors[0] if _hooks.reactors else "a loop of asyncio"
+        return Fallback("beside", f"blocking sockets stay TCP beside {name}")
+    if forking:
+        return Fallback("forking", f"{forking} forks after it listens")
+    return Fallback("foreign", f"{foreign} waits for descriptors in its own way")
 
 
 def _isBlocking(skt: kernel.socket) -> bool:
