@@ -174,8 +174,8 @@ class ServiceTests(SynchronousTestCase):
         self.two.add(7)
         self.assertEqual(self.two.find(7), 2)
         self.alive.add(1)
-        ServiceTable(self.memory, 1, self.alive.__contains__)
-        self.assertEqual(self.one.find(7), 2)
+        one = ServiceTable(self.memory, 1, self.alive.__contains__)
+        self.assertEqual(one.find(7), 2)
 
     def test_ended(self) -> None:
         """

@@ -239,9 +239,6 @@ class ServiceTable:
             service, state = _ROW.unpack_from(self._memory, at)
             yield service, state
 
-    def _others(self) -> list[int]:
-        return [slot for slot in range(1, SLOTS) if slot != self._slot and self._isAlive(slot)]
-
     def add(self, serviceID: int) -> None:
         """
         Listen for a service id; the table is locked meanwhile.
@@ -272,9 +269,12 @@ class ServiceTable:
         """
         @return: the service ids that other processes listen for.
         """
-        return {
-            service for slot in self._others() for service, state in self._rows(slot) if state == _LISTENS
-        }
+        found: set[int] = set()
+        for slot in range(1, SLOTS):
+            listens = {service for service, state in self._rows(slot) if state == _LISTENS}
+            if slot != self._slot and listens and self._isAlive(slot):
+                found |= listens
+        return found
 
     def remove(self, serviceID: int) -> None:
         """
@@ -289,10 +289,13 @@ class ServiceTable:
         """
         @return: the slot of the process that listens for a service id or, if none does, that has; 0 for none.
         """
-        found = 0
-        for slot in self._slot, *self._others():
+        isOwn = serviceID in self._places
+        if isOwn and serviceID not in self._ended:
+            return self._slot
+        found = self._slot if isOwn else 0
+        for slot in range(1, SLOTS):
             for service, state in self._rows(slot):
-                if service == serviceID:
+                if service == serviceID and slot != self._slot and self._isAlive(slot):
                     if state == _LISTENS:
                         return slot
                     found = found or slot
