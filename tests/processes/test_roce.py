@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -91,7 +92,7 @@ class StreamTests(AddressedTestCase):
 
     def test_refused(self) -> None:
         """
-        Nobody listens there, or the address is not its own.
+        Nobody listens there, or a process that does not share the address has it.
         """
         server, client = (self.spawn(reactor) for reactor in self.reactors)
         terms = {"seed": 0, "send": 0, "take": 0, "pauses": False}
@@ -99,14 +100,18 @@ class StreamTests(AddressedTestCase):
         connect = self.client("sdp", port % 65535 + 1)
         error = self.assertRaises(ChildError, client.ask, "connect", endpoint=connect, count=1, **terms)
         self.assertEqual(error.kind, "ConnectionRefusedError")
-        again = f"sdp:0:interface={self.here}:device=roce0"
+        taken = ownAddress(3)
+        holder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.addCleanup(holder.close)
+        holder.bind((taken, 4791))
+        again = f"sdp:0:interface={taken}:device=roce0"
         error = self.assertRaises(ChildError, client.ask, "listen", endpoint=again, **terms)
         self.assertEqual(error.kind, "CannotListenError")
-        self.assertIn(f"UDP port 4791 of {self.here} is taken", str(error))
-        connect = self.client("sdp", port).replace(self.there, self.here)
+        self.assertIn(f"UDP port 4791 of {taken} is taken", str(error))
+        connect = self.client("sdp", port).replace(self.there, taken)
         error = self.assertRaises(ChildError, client.ask, "connect", endpoint=connect, count=1, **terms)
         self.assertEqual(error.kind, "ConnectError")
-        self.assertIn(f"UDP port 4791 of {self.here} is taken", str(error))
+        self.assertIn(f"UDP port 4791 of {taken} is taken", str(error))
         nowhere = f"sdp:{port}:device=roce7"
         error = self.assertRaises(ChildError, client.ask, "listen", endpoint=nowhere, **terms)
         self.assertIn("device roce7 has no address: bind one", str(error))

@@ -435,7 +435,7 @@ class AddressedFabric:
 
     traits = ROUTED
     pathMTU = 1024
-    sleeps = rung = 0
+    sleeps = rung = slot = 0
 
     def __init__(self, owner: Any, address: str) -> None:
         self.owner, self.address = owner, address

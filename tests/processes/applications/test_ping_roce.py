@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import socket
 import time
 from contextlib import redirect_stderr
 from unittest import mock
@@ -70,9 +71,11 @@ class RoCETests(RoCETestCase):
 
     def test_taken(self) -> None:
         """
-        Two processes with one address: the second says what is wrong.
+        Another process has the address, and does not share it: the error says what is wrong.
         """
-        self.server("-s", "--device", "roce0", "-a", self.here)
+        holder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.addCleanup(holder.close)
+        holder.bind((self.here, 4791))
         status, _, said = self.over(self.begun("-s", "--device", "roce0", "-a", self.here, "-p", "1"))
         self.assertEqual((status, said.count("\n")), (1, 1))
         self.assertIn(f"UDP port 4791 of {self.here} is taken", said)

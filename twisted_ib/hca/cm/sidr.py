@@ -29,6 +29,8 @@ from twisted_ib.hca.connection import LookupReply, SIDRStatus
 from twisted_ib.hca.connection.interfaces import ILookup
 from twisted_ib.hca.wire.cm import SIDR_REP, SIDR_REQ, timeoutSeconds
 
+#: The bits in which the next id differs from one in use; the upper ones may say whose it is.
+COUNTED_ID_BITS = (1 << 26) - 1
 #: Lookups of one source that our consumers have not answered; over it new ones are dropped.
 CM_LOOKUPS_PER_PATH = 4096
 #: The same of all sources together.
@@ -374,7 +376,7 @@ class Lookups:
         # same for DNS ids). 0 is left out, as for communication ids.
         number = self._randomBits(32)
         while not number or number in self._asked:
-            number = number + 1 & 0xFFFFFFFF
+            number = number & ~COUNTED_ID_BITS | number + 1 & COUNTED_ID_BITS
         request.requestID = number
         lookup = Lookup(self, destination, request)
         lookup.user = user

@@ -26,7 +26,7 @@ from twisted_ib.errors import ResourceLimitError, ServiceInUseError, WireError
 from twisted_ib.hca.cm.admission import HalfOpenLimit
 from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.peer import Peer
-from twisted_ib.hca.cm.sidr import Lookup, Lookups
+from twisted_ib.hca.cm.sidr import COUNTED_ID_BITS, Lookup, Lookups
 from twisted_ib.hca.cm.states import COUNTERS, Event, Input, State
 from twisted_ib.hca.cm.timers import Deadlines, Ended, Timewait, answerSeconds
 from twisted_ib.hca.cm.transitions import HALF_OPEN, askAgain
@@ -568,7 +568,7 @@ class ConnectionTable:
         # restart ids do not repeat. Linux cm.c starts at a random number too.
         localID = self.draw()
         while not localID or localID in self._connections or localID in self._timewait.ids:
-            localID = localID + 1 & 0xFFFFFFFF
+            localID = localID & ~COUNTED_ID_BITS | localID + 1 & COUNTED_ID_BITS
         return localID
 
     def _startTimewait(self, connection: Connection, now: float) -> None:

@@ -128,8 +128,9 @@ class Services:
         # Communication ids are random, as Linux cm.c starts at a random number: peers may remember those of a
         # process that restarts, and strangers must not guess them.  Drawn ahead, as each draw is a system
         # call.
+        self.identifiers = DrawnAhead(randomBits, 32)
         #: The communication manager.
-        self.cm = Manager(device.guid, DrawnAhead(randomBits, 32))
+        self.cm = Manager(device.guid, self.identifiers)
         self._listeners: dict[int, dict[str, Any]] = {}
 
     def listen(self, portSpace: int, address: str, port: int, listener: Any, inode: int = 0) -> Service:

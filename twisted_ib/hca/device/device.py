@@ -67,7 +67,7 @@ from twisted_ib.hca.host.paging import Row, pages
 from twisted_ib.hca.host.socketpage.page import SocketPage
 from twisted_ib.hca.mad.agents import openAgents
 from twisted_ib.hca.mad.dispatch import Agents
-from twisted_ib.hca.memory.keys import RandomIndices
+from twisted_ib.hca.memory.keys import PrefixedIndices, RandomIndices
 from twisted_ib.hca.memory.memory import Memory, MemoryRegion, ProtectionDomain
 from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
 from twisted_ib.hca.services.address import AddressPaths
@@ -84,6 +84,10 @@ if TYPE_CHECKING:
     from twisted_ib.hca.host.queryserver import QueryServer
     from twisted_ib.hca.mad.sa.client import SAClient
 
+#: The bits that differ between the queue pair numbers of one process, and between its communication ids,
+#: where the upper six are a slot's (L{twisted_ib.hca.fabric.roce.slots}).
+QPN_BITS = 18
+ID_BITS = 26
 #: The lower half of a GID.
 _GUID_BITS = 64
 #: Addresses that name no interface.
@@ -236,6 +240,10 @@ class Device(DeviceProgress):
             self.cm.limitHalfOpen(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
             # Sessions of a process that has just ended here may be meant still (RFC 9293 3.6.1, quiet time).
             self.cm.quietUntil = self.clock() + limits.CM_ENDED_SECONDS
+            if fabric.slot:
+                # Processes that share an address find what is each one's by these bits.
+                self._numbers = PrefixedIndices(self.randomBits, fabric.slot, QPN_BITS, MULTICAST_QPN - 1)
+                self.services.identifiers.begin(fabric.slot, ID_BITS)
         if traits.privateBytes.isExact:
             self.cm.keepLengths()
         self.cm.lossless = traits.proof is not Proof.ANSWER

@@ -66,8 +66,10 @@ def _roce(owner: Any, guid: int, clock: Callable[[], float], address: str) -> An
     from twisted_ib.hca.fabric.roce.packet import PacketFabric
     from twisted_ib.hca.fabric.roce.roce import RoCELink
 
-    # IBTA vol. 1 annex A17: RoCEv2 has one UDP port, 4791, for each address, so a device owns its address.
-    return PacketFabric(owner, guid, clock, RoCELink(address))
+    # IBTA vol. 1 annex A17: RoCEv2 has one UDP port, 4791, for each address, so a device owns its address, or
+    # shares it with others of this user.
+    link = RoCELink(address, isShared=True)
+    return PacketFabric(owner, guid, clock, link, group=link.group)
 
 
 def _iwarp(

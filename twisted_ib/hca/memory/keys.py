@@ -40,7 +40,7 @@ class DrawnAhead:
     A source of entropy that draws many numbers of one width at a time: each draw is a system call.
     """
 
-    __slots__ = ("_numbers", "_randomBits", "_width")
+    __slots__ = ("_above", "_drawn", "_numbers", "_randomBits", "_width")
 
     #: Numbers drawn at a time.
     _COUNT = 64
@@ -51,8 +51,20 @@ class DrawnAhead:
         @param width: bits of the numbers that are drawn ahead.
         """
         self._randomBits = randomBits
-        self._width = width
+        self._width = self._drawn = width
+        self._above = 0
         self._numbers: list[int] = []
+
+    def begin(self, above: int, bits: int) -> None:
+        """
+        Have all numbers of the width begin with the same bits.
+
+        @param above: those bits.
+        @param bits: how many are left to be random.
+        """
+        self._above = above << bits
+        self._drawn = bits
+        self._numbers.clear()
 
     def __call__(self, bits: int) -> int:
         """
@@ -62,8 +74,9 @@ class DrawnAhead:
         if bits != self._width:
             return self._randomBits(bits)
         if not self._numbers:
-            drawn, mask = self._randomBits(bits * self._COUNT), (1 << bits) - 1
-            self._numbers = [drawn >> bits * place & mask for place in range(self._COUNT)]
+            above, mask = self._above, (1 << self._drawn) - 1
+            drawn = self._randomBits(bits * self._COUNT)
+            self._numbers = [above | drawn >> bits * place & mask for place in range(self._COUNT)]
         return self._numbers.pop()
 
 
@@ -127,6 +140,34 @@ class RandomIndices:
     def _digest(self, turn: int) -> int:
         # A table as one number, so that its values are masked in one step.
         return int.from_bytes(shake_128(bytes((turn,)) + self._secret).digest(_TABLE_BYTES), "little")
+
+
+class PrefixedIndices(RandomIndices):
+    """
+    The same for numbers of 24 bits of which the upper ones are given.
+    """
+
+    __slots__ = ("_above", "_half", "_mask")
+
+    def __init__(self, randomBits: Callable[[int], int], above: int, bits: int, last: int) -> None:
+        """
+        @param above: the upper bits.
+        @param bits: how many are below them, an even number.
+        @param last: the highest number that is drawn.
+        """
+        super().__init__(randomBits, 1, last)
+        self._above = above << bits
+        self._half = bits // 2
+        self._mask = (1 << self._half) - 1
+
+    def _permute(self, number: int) -> int:
+        half, mask = self._half, self._mask
+        first, second, third, fourth = self._tables or self._makeTables()
+        left, right = number >> half & mask, number & mask
+        left ^= first[right] & mask
+        right ^= second[left] & mask
+        left ^= third[right] & mask
+        return self._above | left << half | right ^ fourth[left] & mask
 
 
 class MemoryKeys:

@@ -288,6 +288,7 @@ class IPacketFabric(IFabric, IAddressDirectory):
     pathMTU: int = Attribute("The most octets of a packet's payload: its link's.")
     packetsSent: int = Attribute("Packets sent.")
     packetsReceived: int = Attribute("Packets received, valid or not.")
+    slot: int = Attribute("The upper bits of the numbers of a process that shares its address; else 0.")
     icrc: str = Attribute("The library that computes the CRC of packets: C{isal}, or the slower C{zlib}.")
 
     def pathMTUTo(address: str) -> int:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 from zope.interface import classImplements
 
 from twisted_ib import limits
-from twisted_ib.errors import NoRouteError, PathLostError
+from twisted_ib.errors import HCAError, NoRouteError, PathLostError
 from twisted_ib.hca.base.interfaces import IPacketFabric
 from twisted_ib.hca.base.operation import GSI_QPN, QPN_MASK, UD_SEND_ONLY
 from twisted_ib.hca.base.traits import ROUTED, Traits
@@ -29,6 +29,7 @@ from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
 from twisted_ib.hca.fabric.roce.receive import PacketReceiver
 from twisted_ib.hca.fabric.roce.sessions import ConnectedPaths
 from twisted_ib.hca.fabric.roce.transmit import ACKNOWLEDGE, PacketTransmitter
+from twisted_ib.hca.host.addresses import freePort
 from twisted_ib.hca.wire.cm import DREQ, REQ
 from twisted_ib.hca.wire.grh import GRH_BYTES, isMulticast
 from twisted_ib.hca.wire.headers import DETH
@@ -53,6 +54,8 @@ class PacketFabric(AddressDirectory):
     The fabric of one HCA over one link.
 
     @ivar link: an L{ILink<twisted_ib.hca.fabric.base.link.ILink>}.
+    @ivar group: the processes that share its address, or L{None}.
+    @ivar slot: see L{IPacketFabric<twisted_ib.hca.base.interfaces.IPacketFabric>}.
     @ivar pathMTU: most bytes of a packet's payload.
     @cvar icrc: the library that computes the CRC of packets.
     @ivar clock: returns the time in seconds.
@@ -78,14 +81,19 @@ class PacketFabric(AddressDirectory):
         clock: Callable[[], float],
         link: Any,
         randomBits: Callable[[int], int] = secrets.randbits,
+        group: Any = None,
     ) -> None:
         """
         @param owner: the device, an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
         @param clock: returns the time in seconds.
         @param link: owned by this fabric from now on.
         @param randomBits: called with a number, returns that many unpredictable bits.
+        @param group: the L{PortGroup<twisted_ib.hca.fabric.roce.portgroup.PortGroup>} of processes that share
+            the address; L{None} if none can.
         """
         super().__init__(owner, guid, link.address)
+        self.group = group
+        self.slot: int = 0 if group is None else group.slot
         self.clock = clock
         self.randomBits = randomBits
         self.link = link
@@ -133,6 +141,42 @@ class PacketFabric(AddressDirectory):
         Count of packets received, valid or not.
         """
         return self._receiver.packets
+
+    # -- services
+
+    def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
+        """
+        Listen for a service id; no other process of this address does.
+        """
+        super().publish(serviceID, address, inode)
+        if self.group is not None:
+            try:
+                with self.group.locked():
+                    self.group.services.add(serviceID)
+            except HCAError:
+                super().withdraw(serviceID, address)
+                raise
+
+    def publishAny(self, prefix: int, address: str) -> int:
+        """
+        Listen at a port that is free in all processes of this address.
+        """
+        if self.group is None:
+            return super().publishAny(prefix, address)
+        with self.group.locked():
+            services = (*(service for service, _ in self._services), *self.group.services.others())
+            port = freePort({service - prefix for service in services})
+            super().publish(prefix + port, address)
+            self.group.services.add(prefix + port)
+        return port
+
+    def withdraw(self, serviceID: int, address: str) -> None:
+        """
+        Undo L{publish} or L{publishAny}.
+        """
+        super().withdraw(serviceID, address)
+        if self.group is not None and all(service != serviceID for service, _ in self._services):
+            self.group.services.remove(serviceID)
 
     # -- peers
 

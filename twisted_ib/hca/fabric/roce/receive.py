@@ -15,7 +15,9 @@ that it comes from that queue pair's peer. Invalid packets are dropped silently 
   - C{management_malformed} and others: for queue pair 1, but no MAD that an agent takes
     (L{twisted_ib.hca.mad.dispatch}).
 
-C{packets_marked} counts packets with a congestion mark, C{congestion_notified} the notifications of peers.
+C{packets_handed_on} counts what went on to another process of this address, C{packets_taken_over} what one
+gave this process.  C{packets_marked} counts packets with a congestion mark, C{congestion_notified} the
+notifications of peers.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from twisted_ib.hca.base.operation import (
     WRITE_MIDDLE,
 )
 from twisted_ib.hca.connection.rdmacm import gidOf
+from twisted_ib.hca.fabric.roce.slots import QPN_SHIFT, Handed, serviceOf, slotOf
 from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, PSN_MASK
 from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, RIGHT, ICRCState, crc32
 from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
@@ -186,7 +189,7 @@ class PacketReceiver:
                         isNew = False
                         self._remember(key, flow)
                 self._takeDatagram(
-                    *(source, destination, trafficClass, opcode, flags, partition, target),
+                    *(source, port, destination, trafficClass, opcode, flags, partition, target),
                     *(view, at, end, tail),
                 )
             # Linux rxe_recv.c check_type_state and check_addr: a connected queue pair accepts its own
@@ -273,6 +276,7 @@ class PacketReceiver:
     def _takeDatagram(
         self,
         source: str,
+        port: int,
         destination: str,
         trafficClass: int,
         opcode: int,
@@ -284,7 +288,15 @@ class PacketReceiver:
         end: int,
         tail: int,
     ) -> None:
-        if destination != self._fabric.address and target != MULTICAST_QPN:
+        fabric = self._fabric
+        if (
+            fabric.group is not None
+            and target >> QPN_SHIFT != fabric.slot
+            and destination == fabric.address
+            and self._isHandedOn(source, port, trafficClass, view, at, end)
+        ):
+            self._owner.count("packets_handed_on")
+        elif destination != fabric.address and target != MULTICAST_QPN:
             # Amplification: every host of the group would answer one packet, to a source that may be forged.
             self._owner.count("packets_unknown_qp")
         elif target == GSI_QPN and opcode == UD_SEND_ONLY:
@@ -313,6 +325,19 @@ class PacketReceiver:
                 # RTU if address and PSN are those of an accepted REQ.
                 psn = BTH.unpack_from(view, at)[-1] & PSN_MASK
                 self._owner.arrivedEarly(target, source, psn)
+
+    def _isHandedOn(self, source: str, port: int, trafficClass: int, view: Any, at: int, end: int) -> bool:
+        # Of another process of this address: a request for a service, which any of them reads, or what
+        # UDP_GRO has joined with a packet of ours.
+        group = self._fabric.group
+        slot = slotOf(view, at, end)
+        if not slot:
+            service = serviceOf(view, at, end)
+            slot = 0 if service is None else group.services.find(service)
+        if not slot or slot == group.slot:
+            return False
+        handed = Handed(source, port, trafficClass, bytes(view[at:end]))
+        return bool(group.handOn(slot, handed))
 
 
 def _header(source: str, destination: str, trafficClass: int, size: int) -> bytes:

@@ -1,8 +1,10 @@
 """
 RoCEv2 over UDP sockets, without privileges (IBTA vol. 1 annex A17).
 
-One socket, bound to the address and port 4791, receives. Packets are sent from further sockets of the same
-address, one per source port. Multicast groups have sockets of their own, which other processes may bind too.
+One socket, bound to the address and port 4791, receives; if processes share the port, it is one of their
+L{group<twisted_ib.hca.fabric.roce.portgroup>}'s, and there is another that all of them read. Packets are sent
+from further sockets of the same address, one per source port. Multicast groups have sockets of their own,
+which other processes may bind too.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from zope.interface import classImplements
 from twisted_ib.errors import DeviceError, NoRouteError, ResourceLimitError
 from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.fabric.base.link import ILink
+from twisted_ib.hca.fabric.roce.portgroup import joinGroup
+from twisted_ib.hca.fabric.roce.slots import HANDED_ON, Handed
 from twisted_ib.hca.host.addresses import interfaceOf, normalise
 from twisted_ib.hca.wire.rocev2 import PORT
 
@@ -62,8 +66,8 @@ _ETHERNET_MTU: Final = 1500
 #: A single datagram of at most so many octets is a small message, and seldom one of many. MADs are longer,
 #: so strangers cannot cut batches short.
 _SHORT_BYTES: Final = 256
-#: Ports that are tried for a flow whose own is in use by another process.
-_PORT_ATTEMPTS: Final = 8
+#: Ports that are tried for a flow whose own is in use by another process; as many may share the address.
+_PORT_ATTEMPTS: Final = 64
 _LOWEST_PORT: Final = 0xC000
 #: The socket buffer or the interface's queue is full: try again later.
 _FULL: Final = frozenset((errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM))
@@ -99,11 +103,34 @@ def pathMTUOf(octets: int) -> int:
 def _portTaken(address: str) -> DeviceError:
     # Linux rxe_net.c rxe_setup_udp_tunnel binds the port on the wildcard address as soon as the module is
     # loaded.
+    user = _ownerOf(address)
     if os.path.exists("/sys/module/rdma_rxe"):
         who = "the kernel's rdma_rxe has it (rmmod rdma_rxe, or use another network namespace)"
+    elif user not in (-1, os.geteuid()):
+        who = f"a process of user {user} has it, and only those of one user share an address (take another)"
     else:
         who = "another process has it (give each process an address of its own)"
     return DeviceError(f"UDP port {PORT} of {address} is taken: {who}")
+
+
+def _ownerOf(address: str) -> int:
+    """
+    @return: the user who has the port of an address, -1 if that is not known.
+    """
+    isIPv6 = ":" in address
+    packed = socket.inet_pton(socket.AF_INET6 if isIPv6 else socket.AF_INET, address.partition("%")[0])
+    # proc(5), /proc/net/udp: the words of an address in hexadecimal, in the byte order of the host.
+    words = struct.iter_unpack("=I", packed)
+    wanted = "".join(f"{word:08X}" for (word,) in words) + f":{PORT:04X}"
+    try:
+        with open("/proc/net/udp6" if isIPv6 else "/proc/net/udp", encoding="ascii") as lines:
+            for line in lines:
+                fields = line.split()
+                if len(fields) > 7 and fields[1] == wanted:
+                    return int(fields[7])
+    except OSError:
+        pass
+    return -1
 
 
 def _enlarge(made: socket.socket, forced: int, plain: int) -> None:
@@ -123,6 +150,7 @@ class RoCELink:
     @ivar pathMTU: the path MTU that its interface permits.
     @ivar burst: datagrams that the kernel accepts in one call.
     @ivar user: receives what arrives.
+    @ivar group: the processes that share the port; L{None} if this has it alone.
     """
 
     def __init__(
@@ -131,6 +159,7 @@ class RoCELink:
         mtu: int | None = None,
         segments: bool = True,
         coalesces: bool = True,
+        isShared: bool = False,
     ) -> None:
         """
         Open the sockets.
@@ -139,6 +168,7 @@ class RoCELink:
         @param mtu: the path MTU; by default what the interface permits.
         @param segments: whether to use UDP_SEGMENT where it is supported.
         @param coalesces: whether to use UDP_GRO.
+        @param isShared: whether other processes of this user may share the port.
         @raise DeviceError: the address is not of this host, the port is in use, or this is not Linux.
         """
         if not hasattr(select, "epoll"):
@@ -173,8 +203,14 @@ class RoCELink:
         self._buffer = mmap.mmap(-1, _BUFFER_BYTES)  # Slices of it are bytes.
         self._view = [memoryview(self._buffer)]
         self._poller = select.epoll()
+        self.group: Any = None
         try:
-            self._main = self._open(self.address, PORT)
+            if isShared:
+                self.group = joinGroup(text, self._member)
+            self._main = self.group.main if isShared else self._open(self.address, PORT)
+        except DeviceError:
+            self._poller.close()
+            raise
         except OSError as error:
             self._poller.close()
             if error.errno == errno.EADDRINUSE:
@@ -182,17 +218,31 @@ class RoCELink:
             if error.errno == errno.EADDRNOTAVAIL:
                 raise DeviceError(f"{address} is not an address of this host") from None
             raise DeviceError(f"no UDP socket for {address}: {error.strerror}") from None
+        if isShared:
+            # Nobody's slot; waking one process is enough (epoll_ctl(2)).
+            self._receives(self.group.sockets[0], self.address, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+        else:
+            self._prepare(self._main)
         self._receives(self._main, self.address)
 
     # -- sockets
 
-    def _open(self, host: str, port: int, isShared: bool = False) -> socket.socket:
+    def _member(self, isFirst: bool) -> socket.socket:
+        # Processes that share the port otherwise, or in other run directories, would join the first socket's
+        # group, with numbers of slots of their own: it is bound as the only one, and open to others later.
+        made = self._open(self.address, PORT, 0 if isFirst else socket.SO_REUSEPORT)
+        if isFirst:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._prepare(made)
+        return made
+
+    def _open(self, host: str, port: int, reuse: int = 0) -> socket.socket:
         made = socket.socket(self._family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
-            # Several processes may join one group; the unicast port is exclusive, so no other can take over
-            # its packets.
-            if isShared:
-                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Several processes may join one multicast group; the unicast port is exclusive but for the
+            # processes of its group, so no other can take over its packets.
+            if reuse:
+                made.setsockopt(socket.SOL_SOCKET, reuse, 1)
             # IP_PMTUDISC_PROBE sets Don't Fragment but ignores the kernel's path MTU cache (ip(7)), which
             # anybody can lower by a forged ICMP message; the peers have agreed on a path MTU. With DF an
             # unconnected socket's IPv4 packets have identification 0, and the segments of one call 0, 1, 2,
@@ -223,9 +273,7 @@ class RoCELink:
         isOfLink = host.startswith(("fe80:", "ff02:", "ff01:"))
         return host, port, 0, self._interface if isOfLink else 0
 
-    def _receives(self, made: socket.socket, destination: str) -> None:
-        _enlarge(made, _SO_RCVBUFFORCE, socket.SO_RCVBUF)
-        _enlarge(made, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
+    def _prepare(self, made: socket.socket) -> None:
         if self._isIPv6:
             made.setsockopt(_IPV6, _IPV6_RECVTCLASS, 1)
             # Linux rxe_net.c prepare_udp_hdr sends checksum 0 over IPv6 too; the kernel drops those unless
@@ -239,7 +287,11 @@ class RoCELink:
                 made.setsockopt(_SOL_UDP, _UDP_GRO, 1)
             except OSError:
                 pass  # Before Linux 5.0.
-        self._poller.register(made, select.EPOLLIN)
+
+    def _receives(self, made: socket.socket, destination: str, events: int = select.EPOLLIN) -> None:
+        _enlarge(made, _SO_RCVBUFFORCE, socket.SO_RCVBUF)
+        _enlarge(made, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
+        self._poller.register(made, events)
         self._receivers[made.fileno()] = made, destination
 
     def pathMTUTo(self, destination: str) -> int:
@@ -385,8 +437,31 @@ class RoCELink:
         source = where[0]
         if self._isIPv6:
             source = source.partition("%")[0]
+        if where[1] == PORT and self._buffer[0] == HANDED_ON and self._isHanded(source, length, size):
+            return 1
         self.user.arrived(source, where[1], destination, self._buffer, 0, length, size, trafficClass)
         return -(-length // size)
+
+    def _isHanded(self, source: str, length: int, size: int) -> bool:
+        group = self.group
+        if group is None or source != self.address:
+            return False
+        for at in range(0, length, size):
+            handed = Handed.parse(self._buffer[at : min(at + size, length)], group.secret)
+            if handed is None:
+                self.user.count("packets_malformed")
+                continue
+            data = handed.datagram
+            self.user.count("packets_taken_over")
+            group.isHandling = True
+            try:
+                self.user.arrived(
+                    *(handed.source, handed.port, source, data, 0, len(data), len(data)),
+                    handed.trafficClass,
+                )
+            finally:
+                group.isHandling = False
+        return True
 
     def pending(self) -> bool:
         """
@@ -417,7 +492,7 @@ class RoCELink:
         try:
             # Bound to the group's address, it receives that group only, and its datagrams' destination is
             # known.
-            made = self._open(group, PORT, True)
+            made = self._open(group, PORT, socket.SO_REUSEADDR)
         except OSError as error:
             raise NoRouteError(f"no UDP socket for group {group}: {error.strerror}") from None
         try:
@@ -431,6 +506,7 @@ class RoCELink:
             made.close()
             text = f"group {group} cannot be joined at {self.address}: {error.strerror}"
             raise NoRouteError(text) from None
+        self._prepare(made)
         self._receives(made, group)
         self._groups[group] = made
 
@@ -451,7 +527,10 @@ class RoCELink:
         See L{ILink}; harmless if it is closed.
         """
         for made in (self._main, *self._senders.values(), *self._groups.values()):
-            made.close()
+            if self.group is None or made is not self._main:
+                made.close()
+        if self.group is not None:
+            self.group.close()
         self._senders.clear()
         self._groups.clear()
         self._receivers.clear()

@@ -1,0 +1,320 @@
+"""
+How the processes of one user share UDP port 4791 of an address.  Pure.
+
+The port has L{SLOTS} sockets (SO_REUSEPORT), and a classic BPF program chooses one of them for each datagram
+(socket(7), SO_ATTACH_REUSEPORT_CBPF).  A process owns one slot: the upper L{SLOT_BITS} bits of its queue pair
+numbers and of its communication ids, by which the program finds it.
+
+Slot 0 is nobody's. It gets what begins something, REQ and SIDR_REQ, and what no process is found for. All
+processes read it; the reader hands a request on to the process that listens for its service id, which the
+L{ServiceTable} tells.  So does the reader of what UDP_GRO has joined: the program sees only the first of its
+datagrams.
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from attrs import frozen
+
+from twisted_ib import limits
+from twisted_ib.errors import ResourceLimitError, ServiceInUseError
+from twisted_ib.hca.base.operation import GSI_QPN, UD_SEND_ONLY
+from twisted_ib.hca.wire.cm import REQ, SIDR_REP, SIDR_REQ
+from twisted_ib.hca.wire.headers import BTH, DETH
+from twisted_ib.hca.wire.mad.classes import COMMUNICATION
+from twisted_ib.hca.wire.mad.mad import HEADER_BYTES
+
+#: The upper bits of a number that name a slot, and how many slots there are.
+SLOT_BITS: Final = 6
+SLOTS: Final = 1 << SLOT_BITS
+#: The bits below them in a queue pair number (IBTA vol. 1 9.2) and in a communication id (12.7.1).
+QPN_SHIFT: Final = 24 - SLOT_BITS
+ID_SHIFT: Final = 32 - SLOT_BITS
+
+# Offsets in a datagram, from the BTH.
+_OPCODE: Final = 0
+#: The DestQP's upper octet, and the word that it is in.
+_TARGET: Final = 5
+_TARGET_WORD: Final = 4
+_MAD: Final = BTH.size + DETH.size
+_CLASS: Final = _MAD + 1
+_ATTRIBUTE: Final = _MAD + 16
+_BODY: Final = _MAD + HEADER_BYTES
+#: The first word of the body: the sender's communication id, or of a SIDR_REP the request id of its receiver.
+_LOCAL_ID: Final = _BODY
+_REMOTE_ID: Final = _BODY + 4
+_SERVICES: Final = {REQ.attribute: _BODY + 8, SIDR_REQ.attribute: _BODY + 8}
+_QPN_MASK: Final = 0xFFFFFF
+
+_SHORT: Final = struct.Struct(">H")
+_WORD: Final = struct.Struct(">I")
+_LONG: Final = struct.Struct(">Q")
+
+# Linux linux/bpf_common.h.
+_LOAD_WORD, _LOAD_HALF, _LOAD_BYTE = 0x20, 0x28, 0x30
+_AND, _SHIFT_RIGHT, _JUMP, _JUMP_EQUAL, _RETURN, _RETURN_A = 0x54, 0x74, 0x05, 0x15, 0x06, 0x16
+#: C{struct sock_filter} (linux/filter.h).
+_INSTRUCTION: Final = struct.Struct("=HBBI")
+
+Instruction = tuple[int, int, int, int]
+
+
+def program() -> list[Instruction]:
+    """
+    The program that chooses the socket of a datagram: code, jumps if true and if false, constant.
+
+    It is L{slotOf}. Where a datagram is too short for a load, a program of classic BPF ends with 0, so that
+    goes to slot 0.
+    """
+    return [
+        (_LOAD_BYTE, 0, 0, _TARGET),
+        (_SHIFT_RIGHT, 0, 0, 8 - SLOT_BITS),
+        (_JUMP_EQUAL, 1, 0, 0),
+        (_RETURN_A, 0, 0, 0),
+        # Queue pair 1, by a MAD of connection management; everything else below the numbers of slot 1 has
+        # no queue pair.
+        (_LOAD_BYTE, 0, 0, _OPCODE),
+        (_JUMP_EQUAL, 0, 14, UD_SEND_ONLY),
+        (_LOAD_WORD, 0, 0, _TARGET_WORD),
+        (_AND, 0, 0, _QPN_MASK),
+        (_JUMP_EQUAL, 0, 11, GSI_QPN),
+        (_LOAD_BYTE, 0, 0, _CLASS),
+        (_JUMP_EQUAL, 0, 9, COMMUNICATION),
+        (_LOAD_HALF, 0, 0, _ATTRIBUTE),
+        (_JUMP_EQUAL, 7, 0, REQ.attribute),
+        (_JUMP_EQUAL, 6, 0, SIDR_REQ.attribute),
+        (_JUMP_EQUAL, 0, 2, SIDR_REP.attribute),
+        (_LOAD_WORD, 0, 0, _LOCAL_ID),
+        (_JUMP, 0, 0, 1),
+        (_LOAD_WORD, 0, 0, _REMOTE_ID),
+        (_SHIFT_RIGHT, 0, 0, ID_SHIFT),
+        (_RETURN_A, 0, 0, 0),
+        (_RETURN, 0, 0, 0),
+    ]
+
+
+def packed() -> bytes:
+    """
+    @return: L{program} as an array of C{struct sock_filter}.
+    """
+    return b"".join(_INSTRUCTION.pack(*each) for each in program())
+
+
+def slotOf(buffer: Any, start: int, stop: int) -> int:
+    """
+    @return: the slot of a datagram, as the program finds it; 0 for nobody's.
+    """
+    try:
+        slot = buffer[start + _TARGET] >> 8 - SLOT_BITS if start + _TARGET < stop else 0
+        if slot or not isCommunication(buffer, start, stop):
+            return slot
+        (attribute,) = _SHORT.unpack_from(buffer, start + _ATTRIBUTE)
+        if attribute in _SERVICES:
+            return 0
+        at = start + (_LOCAL_ID if attribute == SIDR_REP.attribute else _REMOTE_ID)
+        (number,) = _WORD.unpack_from(buffer, at)
+    except struct.error:
+        return 0
+    found: int = number >> ID_SHIFT if at + _WORD.size <= stop else 0
+    return found
+
+
+def isCommunication(buffer: Any, start: int, stop: int) -> bool:
+    """
+    @return: whether a datagram is a MAD of connection management.
+    """
+    if stop - start < _BODY or buffer[start + _OPCODE] != UD_SEND_ONLY:
+        return False
+    number = _WORD.unpack_from(buffer, start + _TARGET_WORD)[0] & _QPN_MASK
+    return bool(number == GSI_QPN and buffer[start + _CLASS] == COMMUNICATION)
+
+
+def serviceOf(buffer: Any, start: int, stop: int) -> int | None:
+    """
+    @return: the service id that a datagram asks for, or L{None} if it is neither a REQ nor a SIDR_REQ.
+    """
+    if not isCommunication(buffer, start, stop):
+        return None
+    offset = _SERVICES.get(_SHORT.unpack_from(buffer, start + _ATTRIBUTE)[0])
+    if offset is None or start + offset + _LONG.size > stop:
+        return None
+    found: int = _LONG.unpack_from(buffer, start + offset)[0]
+    return found
+
+
+# -- what is handed on
+
+#: In the place of the opcode: of the manufacturers' range, which no RoCE peer uses (IBTA vol. 1 9.2).
+HANDED_ON: Final = 0xFF
+#: Octets of the secret of a group.
+SECRET_BYTES: Final = 16
+#: Then the source's port, a word with the slot in the place of the DestQP, the secret, the source, the
+#: traffic class.
+_HANDED: Final = struct.Struct(f">BxHI{SECRET_BYTES}s46sB")
+
+
+@frozen
+class Handed:
+    """
+    A datagram that one process hands on to another: from the port to the port, so the kernel tells that it
+    comes from this group's processes; a peer that forges its source lacks the secret.
+
+    @ivar source: who sent the datagram: its address, C{port} and C{trafficClass}.
+    """
+
+    source: str
+    port: int
+    trafficClass: int
+    datagram: bytes
+
+    def pack(self, slot: int, secret: bytes) -> bytes:
+        """
+        @param slot: whose it is.
+        """
+        source = self.source.encode("ascii")
+        head = _HANDED.pack(HANDED_ON, self.port, slot << QPN_SHIFT, secret, source, self.trafficClass)
+        return head + self.datagram
+
+    @classmethod
+    def parse(cls, data: bytes, secret: bytes) -> Handed | None:
+        """
+        @return: L{None} if it is none.
+        """
+        if len(data) <= _HANDED.size or data[0] != HANDED_ON:
+            return None
+        _, port, _, came, source, trafficClass = _HANDED.unpack_from(data)
+        if not hmac.compare_digest(came, secret):
+            return None
+        return cls(source.rstrip(b"\0").decode("ascii"), port, trafficClass, data[_HANDED.size :])
+
+
+# -- who listens
+
+_LISTENS: Final = 1
+_LISTENED: Final = 2
+_ROW: Final = struct.Struct("=QQ")
+_COUNT: Final = struct.Struct("=Q")
+#: Octets of what one slot listens for: the number of rows, then rows of service id and state.
+_REGION: Final = _COUNT.size + limits.PACKET_SERVICES * _ROW.size
+#: Octets of the memory that the processes of a group share: the secret, then a region for each slot.
+TABLE_BYTES: Final = SECRET_BYTES + SLOTS * _REGION
+
+
+class ServiceTable:
+    """
+    The service ids that the processes of a group listen for, in memory that they share.
+
+    Each writes in the region of its own slot only.  A row stays, marked, when a service ends, until its place
+    is needed: a repeated REQ must reach the process that has the first.
+    """
+
+    def __init__(self, memory: Any, slot: int, isAlive: Callable[[int], bool]) -> None:
+        """
+        @param memory: L{TABLE_BYTES} octets.
+        @param slot: whose rows are ours; those that its last owner has left are dropped.
+        @param isAlive: whether a slot has an owner.
+        """
+        self._memory = memory
+        self._slot = slot
+        self._isAlive = isAlive
+        #: Where the row of a service is, and the services that have ended, the oldest first.
+        self._places: dict[int, int] = {}
+        self._ended: dict[int, None] = {}
+        _COUNT.pack_into(memory, self._start(slot), 0)
+
+    @staticmethod
+    def _start(slot: int) -> int:
+        return SECRET_BYTES + slot * _REGION
+
+    def _rows(self, slot: int) -> Iterator[tuple[int, int]]:
+        start = self._start(slot)
+        # Another process may write anything here.
+        count = min(_COUNT.unpack_from(self._memory, start)[0], limits.PACKET_SERVICES)
+        start += _COUNT.size
+        for at in range(start, start + count * _ROW.size, _ROW.size):
+            service, state = _ROW.unpack_from(self._memory, at)
+            yield service, state
+
+    def add(self, serviceID: int) -> None:
+        """
+        Listen for a service id; the table is locked meanwhile.
+
+        @raise ServiceInUseError: another process does.
+        @raise ResourceLimitError: this process listens for L{limits.PACKET_SERVICES}.
+        """
+        if serviceID in self.others():
+            raise ServiceInUseError("another process of this address listens there already")
+        places, ended = self._places, self._ended
+        at = places.get(serviceID)
+        if at is None:
+            # The rows of services that have ended last as long as there is room.
+            if len(places) < limits.PACKET_SERVICES:
+                at = self._start(self._slot) + _COUNT.size + len(places) * _ROW.size
+            elif ended:
+                oldest = next(iter(ended))
+                del ended[oldest]
+                at = places.pop(oldest)
+            else:
+                raise ResourceLimitError(f"{limits.PACKET_SERVICES} services listen")
+            places[serviceID] = at
+        ended.pop(serviceID, None)
+        _ROW.pack_into(self._memory, at, serviceID, _LISTENS)
+        _COUNT.pack_into(self._memory, self._start(self._slot), len(places))
+
+    def others(self) -> set[int]:
+        """
+        @return: the service ids that other processes listen for.
+        """
+        found: set[int] = set()
+        for slot in range(1, SLOTS):
+            listens = {service for service, state in self._rows(slot) if state == _LISTENS}
+            if slot != self._slot and listens and self._isAlive(slot):
+                found |= listens
+        return found
+
+    def remove(self, serviceID: int) -> None:
+        """
+        Listen no longer.
+        """
+        at = self._places.get(serviceID)
+        if at is not None:
+            self._ended[serviceID] = None
+            _ROW.pack_into(self._memory, at, serviceID, _LISTENED)
+
+    def find(self, serviceID: int) -> int:
+        """
+        @return: the slot of the process that listens for a service id or, if none does, that has; 0 for none.
+        """
+        isOwn = serviceID in self._places
+        if isOwn and serviceID not in self._ended:
+            return self._slot
+        found = self._slot if isOwn else 0
+        for slot in range(1, SLOTS):
+            for service, state in self._rows(slot):
+                if service == serviceID and slot != self._slot and self._isAlive(slot):
+                    if state == _LISTENS:
+                        return slot
+                    found = found or slot
+        return found
+
+
+__all__ = [
+    "HANDED_ON",
+    "ID_SHIFT",
+    "QPN_SHIFT",
+    "SECRET_BYTES",
+    "SLOTS",
+    "SLOT_BITS",
+    "TABLE_BYTES",
+    "Handed",
+    "ServiceTable",
+    "isCommunication",
+    "packed",
+    "program",
+    "serviceOf",
+    "slotOf",
+]
