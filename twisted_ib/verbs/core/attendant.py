@@ -5,10 +5,12 @@ On hardware the communication manager and the HCA answer peers by themselves, an
 wait on a lock, or for a child process, with a connection open.  So a process has this thread while it has
 identifiers bound to a device.  All its work happens with the hub's lock held.  A thread of the program that
 polls or waits is faster; while there is one, this thread only checks now and then whether it is still active.
+One that calls a verb now and then, and looks at its memory in between for what a peer writes there, is not.
 """
 
 from __future__ import annotations
 
+import time
 from threading import Event, Thread
 
 from twisted_ib.drive.process import life
@@ -16,9 +18,10 @@ from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.core.pipes import WakeupPipe
 
 #: The shortest and longest pause, in seconds, before the thread checks again whether another thread serves
-#: the device.
-LEAST_PAUSE = 0.001
+#: the device: it does while its last drive is no older than the shortest, or there were more than so many.
+LEAST_PAUSE = 0.0002
 MOST_PAUSE = 0.016
+FEW_DRIVES = 16
 
 
 class ProgressThread:
@@ -50,9 +53,10 @@ class ProgressThread:
         pause, seen = LEAST_PAUSE, hub.drives
         try:
             while not self._over.wait(pause):
-                # Another thread waits or has polled since: leave the lock to it, and back off exponentially.
-                if hub.isAwaited or hub.drives != seen:
-                    seen = hub.drives
+                # Another thread waits or polls: leave the lock to it, and back off exponentially.
+                before, seen = seen, hub.drives
+                n = seen - before
+                if hub.isAwaited or n > FEW_DRIVES or (n and time.perf_counter() - hub.driven < LEAST_PAUSE):
                     pause = min(2 * pause, MOST_PAUSE)
                     continue
                 pause = LEAST_PAUSE

@@ -76,6 +76,7 @@ class Hub:
     @ivar devices: the number of contexts of each device.
     @ivar closes: the objects that were dropped without being closed.
     @ivar drives: how often L{drive} ran.
+    @ivar driven: when it ran last, by C{time.perf_counter}.
     @ivar watchers: programs that watch a descriptor instead of calling L{wait}; their C{wake()} is called
         when somebody has to drive.
     """
@@ -98,6 +99,7 @@ class Hub:
         self._sleepers: set[WakeupPipe] = set()
         self.watchers: set[Any] = set()
         self.drives = 0
+        self.driven = 0.0
         # Events that drives handled, and changes that were told by wake().
         self._changes = 0
         self._attended = 0.0
@@ -315,7 +317,7 @@ class Hub:
             total += n
             if not n or len(completions) >= count:
                 break
-        now = time.perf_counter()
+        self.driven = now = time.perf_counter()
         if now - self._attended >= (_BUSY_ATTENTION if total else _ATTENTION):
             self._attended = now
             total += self._attend()
