@@ -107,9 +107,9 @@ class Stream:
     @ivar ahead: Bytes that a producer may write beyond C{bufferSize}, which is while it is resumed.
     @ivar longest: Payload of the longest message that the path carries well.
     @ivar reads: READs that the peer serves at a time, once connected.
-    @ivar prompt: The most bytes of a first write of a batch that is sent without its buffer.
-    @ivar direct: C{prompt} while such a write needs nothing at the end of its batch: no producer, no close,
-        no C{extensions}, nothing that waits; else 0.  Determined at the end of a batch that left nothing.
+    @ivar prompt: The most bytes of a batch's first write that is sent as it is; a longer one may pause.
+    @ivar direct: C{prompt} if at the end of a batch there was no producer, no close, no C{extensions} and
+        nothing to be sent, so that such a write needs nothing there; else 0.
     @ivar batch: The batch of the last such write.
     @ivar delivering: Whether L{deliver} will send it.
     @ivar ending: Whether a DisConn is due and not in the medium yet.
@@ -155,7 +155,6 @@ class Stream:
     messageBytes = _MESSAGE
     reads = READ_DEPTH
     disconnSent = False
-    # A longer write is not sent as it is, and whoever is to be paused by it is told in this turn.
     prompt = _MESSAGE
     bufferSize = limits.SEND_BUFFER
     heldBytes = 0
