@@ -240,10 +240,11 @@ class Device(DeviceProgress):
             self.cm.limitHalfOpen(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
             # Sessions of a process that has just ended here may be meant still (RFC 9293 3.6.1, quiet time).
             self.cm.quietUntil = self.clock() + limits.CM_ENDED_SECONDS
-            if fabric.slot:
+            slot: int = fabric.slot
+            if slot:
                 # Processes that share an address find what is each one's by these bits.
-                self._numbers = PrefixedIndices(self.randomBits, fabric.slot, QPN_BITS, MULTICAST_QPN - 1)
-                self.services.identifiers.begin(fabric.slot, ID_BITS)
+                self._numbers = PrefixedIndices(self.randomBits, slot, QPN_BITS, MULTICAST_QPN - 1)
+                self.services.identifiers.begin(slot, ID_BITS)
         if traits.privateBytes.isExact:
             self.cm.keepLengths()
         self.cm.lossless = traits.proof is not Proof.ANSWER

@@ -25,6 +25,7 @@ from twisted_ib.hca.fabric.base.addressdirectory import AddressDirectory
 from twisted_ib.hca.fabric.base.waker import LinkWaker
 from twisted_ib.hca.fabric.roce.connparams import sending
 from twisted_ib.hca.fabric.roce.peerpath import PeerPath
+from twisted_ib.hca.fabric.roce.portgroup import PortGroup
 from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
 from twisted_ib.hca.fabric.roce.receive import PacketReceiver
 from twisted_ib.hca.fabric.roce.sessions import ConnectedPaths
@@ -81,7 +82,7 @@ class PacketFabric(AddressDirectory):
         clock: Callable[[], float],
         link: Any,
         randomBits: Callable[[int], int] = secrets.randbits,
-        group: Any = None,
+        group: PortGroup | None = None,
     ) -> None:
         """
         @param owner: the device, an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.

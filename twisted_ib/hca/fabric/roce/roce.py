@@ -23,7 +23,7 @@ from zope.interface import classImplements
 from twisted_ib.errors import DeviceError, NoRouteError, ResourceLimitError
 from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.fabric.base.link import ILink
-from twisted_ib.hca.fabric.roce.portgroup import joinGroup
+from twisted_ib.hca.fabric.roce.portgroup import PortGroup, joinGroup
 from twisted_ib.hca.fabric.roce.slots import HANDED_ON, Handed
 from twisted_ib.hca.host.addresses import interfaceOf, normalise
 from twisted_ib.hca.wire.rocev2 import PORT
@@ -203,11 +203,11 @@ class RoCELink:
         self._buffer = mmap.mmap(-1, _BUFFER_BYTES)  # Slices of it are bytes.
         self._view = [memoryview(self._buffer)]
         self._poller = select.epoll()
-        self.group: Any = None
+        self.group: PortGroup | None = None
         try:
             if isShared:
                 self.group = joinGroup(text, self._member)
-            self._main = self.group.main if isShared else self._open(self.address, PORT)
+            self._main = self._open(self.address, PORT) if self.group is None else self.group.main
         except DeviceError:
             self._poller.close()
             raise
@@ -218,7 +218,7 @@ class RoCELink:
             if error.errno == errno.EADDRNOTAVAIL:
                 raise DeviceError(f"{address} is not an address of this host") from None
             raise DeviceError(f"no UDP socket for {address}: {error.strerror}") from None
-        if isShared:
+        if self.group is not None:
             # Nobody's slot; waking one process is enough (epoll_ctl(2)).
             self._receives(self.group.sockets[0], self.address, select.EPOLLIN | select.EPOLLEXCLUSIVE)
         else:

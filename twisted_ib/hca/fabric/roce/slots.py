@@ -16,7 +16,8 @@ from __future__ import annotations
 import hmac
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from mmap import mmap
+from typing import Final
 
 from attrs import frozen
 
@@ -104,7 +105,7 @@ def packed() -> bytes:
     return b"".join(_INSTRUCTION.pack(*each) for each in program())
 
 
-def slotOf(buffer: Any, start: int, stop: int) -> int:
+def slotOf(buffer: bytes | memoryview, start: int, stop: int) -> int:
     """
     @return: the slot of a datagram, as the program finds it; 0 for nobody's.
     """
@@ -123,7 +124,7 @@ def slotOf(buffer: Any, start: int, stop: int) -> int:
     return found
 
 
-def isCommunication(buffer: Any, start: int, stop: int) -> bool:
+def isCommunication(buffer: bytes | memoryview, start: int, stop: int) -> bool:
     """
     @return: whether a datagram is a MAD of connection management.
     """
@@ -133,7 +134,7 @@ def isCommunication(buffer: Any, start: int, stop: int) -> bool:
     return bool(number == GSI_QPN and buffer[start + _CLASS] == COMMUNICATION)
 
 
-def serviceOf(buffer: Any, start: int, stop: int) -> int | None:
+def serviceOf(buffer: bytes | memoryview, start: int, stop: int) -> int | None:
     """
     @return: the service id that a datagram asks for, or L{None} if it is neither a REQ nor a SIDR_REQ.
     """
@@ -212,7 +213,7 @@ class ServiceTable:
     is needed: a repeated REQ must reach the process that has the first.
     """
 
-    def __init__(self, memory: Any, slot: int, isAlive: Callable[[int], bool]) -> None:
+    def __init__(self, memory: mmap | bytearray, slot: int, isAlive: Callable[[int], bool]) -> None:
         """
         @param memory: L{TABLE_BYTES} octets.
         @param slot: whose rows are ours; those that its last owner has left are dropped.
