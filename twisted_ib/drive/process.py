@@ -154,6 +154,7 @@ def callAll(calls: Iterable[Call | None]) -> None:
 def forEach(found: MutableSet[_One], call: Callable[[_One], object]) -> Call:
     """
     @param found: The objects of a module that are its process's.
+    @param call: Called with each; a method of their base class would pass over those of its subclasses.
     @return: What tells each of them, and forgets them.
     """
 

@@ -428,6 +428,6 @@ def _forget() -> None:
     _dropAll()
 
 
-_dropAll = forEach(_open, Capture.drop)
+_dropAll = forEach(_open, lambda each: each.drop())
 life.atFork(__name__, inChild=_forget)
-life.atEnd(__name__, forEach(_open, Capture.complete))
+life.atEnd(__name__, forEach(_open, lambda each: each.complete()))

@@ -915,7 +915,7 @@ def _program() -> str:
 
 _devices: weakref.WeakSet[Device] = weakref.WeakSet()
 # A forked child shares rings and descriptors with its parent, but not its threads.
-life.atFork(__name__, inChild=forEach(_devices, Device.forked))
+life.atFork(__name__, inChild=forEach(_devices, lambda device: device.forked()))
 
 
 __all__ = ["Device", "addDevice", "removeDevice"]

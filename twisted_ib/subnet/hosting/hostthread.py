@@ -233,7 +233,7 @@ def _afterFork() -> None:
     _leaveAll()
 
 
-_leaveAll = forEach(_hosts, HostThread.forked)
+_leaveAll = forEach(_hosts, lambda host: host.forked())
 life.atFork(__name__, noFork.acquire, noFork.release, _afterFork)
 
 
