@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import re
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
@@ -15,7 +16,6 @@ from tests.support.waiting import HANG_SECONDS
 from tests.verbs.c.calls import program
 from tests.verbs.c.library import built, run
 from twisted_ib.errors import LibraryBuildError
-from twisted_ib.tools.run.native.elf import exported
 from twisted_ib.verbs.c.building.build import LIBRARIES, compilerCommand
 from twisted_ib.verbs.c.building.private import STUBS
 from twisted_ib.verbs.c.functions import Failure, Row
@@ -40,6 +40,17 @@ OTHER = {
     "ibv_reg_dmabuf_mr": errno.EOPNOTSUPP,
     "ibv_read_sysfs_file": errno.ENOENT,
 }
+
+
+def exported(path: str) -> set[tuple[str, str]]:
+    """
+    @return: The versions and names of what a library exports.
+    """
+    if find_spec("elftools") is None:
+        raise SkipTest("the extra [c] is not installed")
+    from twisted_ib.tools.run.native import elf
+
+    return set(elf.exported(path))
 
 
 class ProgramTestCase(SynchronousTestCase):
