@@ -278,7 +278,9 @@ class BytecodeTests(SynchronousTestCase):
         """
         @return: What one more takes.
         """
-        if sys.version_info[:2] != (3, 11) or compiledModules():
+        if compiledModules():
+            raise SkipTest("compiled modules: their calls are not counted")
+        if sys.version_info[:2] != (3, 11):
             raise SkipTest("the bytecodes of Python 3.11 are counted")
         if TWISTED < Version("Twisted", 26, 4, 0):
             raise SkipTest("Twisted's own bytecodes are counted, of which older releases have more")
