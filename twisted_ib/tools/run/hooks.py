@@ -52,7 +52,7 @@ class _Loader:
         """
         name, spec = module.__name__, module.__spec__
         # Who asks for the loader is to get its own.
-        module.__loader__ = self._loader
+        vars(module)["__loader__"] = self._loader
         if spec is not None:
             spec.loader = self._loader
         if name.partition(".")[0] in _PLAIN:
