@@ -71,7 +71,7 @@ IGNORES = {
     "subnet/sm": 2,
     "switch": 2,
     "tools/compare": 1,
-    "tools/perf": 4,
+    "tools/perf": 3,
     "tools/ping": 1,
 }
 

@@ -21,6 +21,7 @@ from twisted_ib.hca.queues.consumers import IConsumer
 from twisted_ib.ipoib.protocol.wire import serviceID
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import Buffer, IPeerPath
     from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.hca.device.device import Device
     from twisted_ib.ipoib.protocol.interfaces import IMachine
@@ -56,7 +57,7 @@ class Connection:
         self._service, self._privateData = service, privateData
         self._search: Any = None
         self._isOver = False
-        self.connection: Any = None
+        self.connection: IConnection | None = None
         self.queuePair: Any = None
 
     def open(self) -> None:
@@ -87,7 +88,7 @@ class Connection:
             if self.connection is None and not self._isOver:
                 self._search = search
 
-    def pathReady(self, path: Any) -> None:
+    def pathReady(self, path: IPeerPath) -> None:
         """
         The HCA is found.
         """
@@ -117,7 +118,7 @@ class Connection:
         self._search = None
         self._owner.device.timers.start(0.0, self.ended)
 
-    def replied(self, connection: Any, reply: ConnectReply) -> None:
+    def replied(self, connection: IConnection, reply: ConnectReply) -> None:
         """
         The peer accepts.
         """
@@ -135,14 +136,14 @@ class Connection:
         self._service = 0
         owner.machine.connected(self, reply.privateData, now)
 
-    def rejected(self, connection: Any, rejection: Any) -> None:
+    def rejected(self, connection: IConnection, rejection: Any) -> None:
         """
         The peer refuses.
         """
         self.connection = None
         self.ended()
 
-    def unreachable(self, connection: Any) -> None:
+    def unreachable(self, connection: IConnection) -> None:
         """
         The peer does not answer.
         """
@@ -165,7 +166,7 @@ class Connection:
 
     # -- packets
 
-    def post(self, frame: Any) -> bool:
+    def post(self, frame: Buffer) -> bool:
         """
         Send a frame.
 
@@ -185,7 +186,7 @@ class Connection:
         queuePair.keep(b"", frame, length)
         return True
 
-    def received(self, buffer: Any, start: int, stop: int) -> None:
+    def received(self, buffer: Buffer, start: int, stop: int) -> None:
         """
         See L{IConsumer}: a frame.
         """
@@ -213,7 +214,7 @@ class Connection:
         self.connection = None
         self.ended()
 
-    def peerDisconnected(self, connection: Any) -> None:
+    def peerDisconnected(self, connection: IConnection) -> None:
         """
         The peer has ended it.
         """
@@ -313,7 +314,7 @@ class Connections:
             made.connection = None
             made.ended()
 
-    def requestWithdrawn(self, connection: Any) -> None:
+    def requestWithdrawn(self, connection: IConnection) -> None:
         """
         See L{IServiceListener}: each request is answered at once.
         """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from twisted_ib.errors import HCAError, SDPError
 from twisted_ib.hca.memory.memory import LOCAL_WRITE, REMOTE_WRITE, MemoryRegion
@@ -20,6 +20,7 @@ from twisted_ib.sdp.protocol.wire import MID, Flags, RdmaRdCompl
 
 if TYPE_CHECKING:
     from twisted_ib.sdp.extensions import Extensions
+    from twisted_ib.sdp.transport import SDPTransport
 
 #: Bytes of one READ for C{dataReceived}.
 SDP_READ = 256 * 1024
@@ -103,9 +104,9 @@ class ZeroCopyReceive:
 
     def __init__(self, extensions: Extensions) -> None:
         self._extensions = extensions
-        self._stream: Any = extensions.stream
+        self._stream = cast("SDPTransport", extensions.stream)
         self._back = self._due = self._told = 0
-        self._known: Any = None
+        self._known: object = None
         self._wants = False
         self.places: deque[ReceiveBuffer] = deque()
         self.readings: deque[ReadInFlight] = deque()
@@ -167,7 +168,7 @@ class ZeroCopyReceive:
         if not self.buffered() or stream.queuePair.path is None:
             return None
         # Through _tell: an exception of getBuffer ends the connection, as one of dataReceived does.
-        found: list[Any] = []
+        found: list[ReceiveBuffer | None] = []
         stream._tell(lambda: found.append(self._place(stream.protocol)))
         return found[0] if found and stream.queuePair.path is not None else None
 
@@ -340,7 +341,7 @@ class ZeroCopyReceive:
     def _arrive(self) -> None:
         reading = self.readings.popleft()
         advert, count, place = reading.advert, reading.count, reading.place
-        data: Any = None
+        data: bytes | FilledBuffer = b""
         if reading.fresh is not None:
             assert reading.memory is not None
             self._extensions.openRDMA().hide(reading.memory)
@@ -386,11 +387,11 @@ class ZeroCopyReceive:
         if self.unread() and (self._due or self._told > acknowledged):
             raise SDPError("ModeChange while a SrcAvail is being read")
 
-    def _arrived(self, what: Any) -> None:
+    def _arrived(self, what: bytes | FilledBuffer) -> None:
         stream = self._stream
         if not stream.reading or stream.held is not None:
             stream.hold(what)
-        elif what.__class__ is FilledBuffer:
+        elif isinstance(what, FilledBuffer):
             self.finish(what)
         else:
             self.put(what)

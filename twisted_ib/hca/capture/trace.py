@@ -49,6 +49,7 @@ from twisted_ib.hca.wire.opcodes import MTU_BYTES, OPCODES
 from twisted_ib.hca.wire.packet import DEFAULT_PARTITION
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces.roles import BoundQueuePair, Buffer, Segment
     from twisted_ib.hca.fabric.base.path import RecordPath as _Path
 else:
     _Path = object
@@ -115,7 +116,7 @@ class Trace:
             except Exception as error:
                 capture.stop(error)
 
-    def partition(self, queuePair: Any, path: Any, remote: int, isOwn: bool) -> int:
+    def partition(self, queuePair: BoundQueuePair | None, path: Any, remote: int, isOwn: bool) -> int:
         """
         @param queuePair: of a connection, or L{None}.
         @param remote: the number of that of the peer.
@@ -123,7 +124,7 @@ class Trace:
         """
         if queuePair is None or not self.framing.hasPartitions:
             return DEFAULT_PARTITION
-        mine: int = queuePair.partition
+        mine = queuePair.partition
         # The peer tells its own soon.
         found: int = mine if isOwn else path.members.get(remote, mine)
         return found
@@ -137,7 +138,7 @@ class PathTrace:
     @ivar reserved: whether C{postReserved} is running, which may call C{post}.
     """
 
-    def __init__(self, trace: Trace, path: Any) -> None:
+    def __init__(self, trace: Trace, path: _Path) -> None:
         """
         @param path: a new path.
         """
@@ -146,7 +147,7 @@ class PathTrace:
         self.capture = trace.capture
         self.me: int = trace.fabric.guid
         self.peer: int = path.peer.guid
-        self.segments: dict[int, Any] = {}
+        self.segments: dict[int, Segment] = {}
         self.reserved = False
         #: Remote QPN -> local QPN.
         self._mine: dict[int, int] = {}
@@ -157,14 +158,14 @@ class PathTrace:
 
     # -- queue pairs
 
-    def bound(self, queuePair: Any) -> None:
+    def bound(self, queuePair: BoundQueuePair) -> None:
         """
         A queue pair uses the path.
         """
         self._mine[queuePair.remote] = queuePair.number
         self._each(queuePair, self.capture.renewed)
 
-    def unbound(self, queuePair: Any) -> None:
+    def unbound(self, queuePair: BoundQueuePair) -> None:
         """
         A queue pair uses the path no more.
         """
@@ -172,14 +173,14 @@ class PathTrace:
             del self._mine[queuePair.remote]
         self._each(queuePair, self.capture.ended)
 
-    def _each(self, queuePair: Any, call: Callable[[tuple[int, int, int]], None]) -> None:
+    def _each(self, queuePair: BoundQueuePair, call: Callable[[tuple[int, int, int]], None]) -> None:
         with self.capture.lock:
             call((self.me, self.peer, queuePair.remote))
             call((self.peer, self.me, queuePair.number))
 
     # -- records
 
-    def posted(self, word: int, pieces: list[Any]) -> None:
+    def posted(self, word: int, pieces: list[Buffer]) -> None:
         """
         The medium accepted a record.
 
@@ -232,7 +233,9 @@ class PathTrace:
                 except Exception as error:
                     capture.stop(error)
 
-    def arrived(self, opcode: int, number: int, entry: Any, record: bytes, data: Any) -> Flow | None:
+    def arrived(
+        self, opcode: int, number: int, entry: object, record: bytes, data: Buffer | None
+    ) -> Flow | None:
         """
         A record of the peer arrived, and was not processed yet.
 
@@ -252,7 +255,9 @@ class PathTrace:
                 capture.stop(error)
         return None
 
-    def _arrived(self, opcode: int, number: int, entry: Any, record: bytes, data: Any) -> Flow | None:
+    def _arrived(
+        self, opcode: int, number: int, entry: object, record: bytes, data: Buffer | None
+    ) -> Flow | None:
         if self._isDatagram(False, opcode, number, record):
             return None
         code = opcode & OPERATION_MASK
@@ -315,7 +320,7 @@ class PathTrace:
     def _knowsPositions(self, mine: bool) -> bool:
         return not mine or self.path.taker.__class__ is not _Tap
 
-    def _respond(self, flow: Flow, code: int, data: Any) -> None:
+    def _respond(self, flow: Flow, code: int, data: Buffer | None) -> None:
         row = OPCODES[code]
         if data is not None:
             flow.respond(row, data)
@@ -327,7 +332,7 @@ class PathTrace:
         opcode: int,
         record: bytes,
         outbound: bool,
-        data: Any = None,
+        data: Buffer | None = None,
     ) -> Flow | None:
         capture, code = self.capture, opcode & OPERATION_MASK
         capture.seenFrom(self.trace.interface, outbound)
@@ -368,7 +373,7 @@ class PathTrace:
 
         return self.capture.begin(key, source, reliable, psn, mtu, partition, level)
 
-    def _referred(self, opcode: int, record: bytes) -> Any:
+    def _referred(self, opcode: int, record: bytes) -> bytes | None:
         if not opcode & REFERENCE:
             return record
         if len(record) != headers.REFERENCE.size:
@@ -399,7 +404,7 @@ class _Tap(RecordReceiver):
         self._entry = self._taker(number)
         return self
 
-    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+    def delivered(self, opcode: int, buffer: Buffer, start: int, stop: int) -> int:
         """
         Show a record, and pass it on.
         """
@@ -432,12 +437,12 @@ class _TracedPath(_Path):
         super().__init__(*arguments)
         self.shown = PathTrace(self.trace, self)
 
-    def bind(self, queuePair: Any, message: Any = None) -> _Path:
+    def bind(self, queuePair: BoundQueuePair, message: Any = None) -> _Path:
         bound = super().bind(queuePair, message)
         self.shown.bound(queuePair)
         return bound
 
-    def unbind(self, queuePair: Any) -> None:
+    def unbind(self, queuePair: BoundQueuePair) -> None:
         super().unbind(queuePair)
         self.shown.unbound(queuePair)
 
@@ -461,13 +466,13 @@ class _TracedPath(_Path):
             shown.posted(word, [body])
         return taken
 
-    def offer(self, segment: Any) -> int:
+    def offer(self, segment: Segment) -> int:
         number = super().offer(segment)
         if number:
             self.shown.segments[number] = segment
         return number
 
-    def withdraw(self, segment: Any) -> None:
+    def withdraw(self, segment: Segment) -> None:
         segments = self.shown.segments
         for number in [n for n, each in segments.items() if each is segment]:
             del segments[number]

@@ -17,7 +17,7 @@ receive (RTR) and removed when it cannot.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
@@ -41,7 +41,7 @@ from twisted_ib.hca.queues.receiver import RecordReceiver
 from twisted_ib.hca.wire.headers import RETH
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.base.interfaces import IPath
+    from twisted_ib.hca.base.interfaces import Buffer, IPath
 
 #: L{QueuePair.query}'s values of attributes that were never set.
 _UNSET: dict[str, Any] = dict.fromkeys(
@@ -136,7 +136,7 @@ class StreamQueuePair(RecordReceiver):
         self.remote = 0
         self.path: IPath | None = None
         self.posted = 0
-        self.pending: deque[tuple[int, bytes, Any, int]] | None = None
+        self.pending: deque[tuple[int, bytes, Buffer | Sequence[Buffer], int]] | None = None
         self.work: Any = None
 
     # -- states
@@ -262,7 +262,7 @@ class StreamQueuePair(RecordReceiver):
 
     # -- down
 
-    def postInline(self, header: bytes, payload: Any, length: int) -> None:
+    def postInline(self, header: bytes, payload: Buffer | Sequence[Buffer], length: int) -> None:
         """
         Send one message without a completion; it is copied into the medium, or kept, in order, until that
         has room.
@@ -285,7 +285,7 @@ class StreamQueuePair(RecordReceiver):
         ):
             self.keep(header, payload, length)
 
-    def keep(self, header: bytes, payload: Any, length: int) -> None:
+    def keep(self, header: bytes, payload: Buffer | Sequence[Buffer], length: int) -> None:
         """
         Queue a message until the medium has room.
 
@@ -347,7 +347,7 @@ class StreamQueuePair(RecordReceiver):
 
     # -- up
 
-    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+    def delivered(self, opcode: int, buffer: Buffer, start: int, stop: int) -> int:
         """
         A record arrived.
 
@@ -367,7 +367,7 @@ class StreamQueuePair(RecordReceiver):
             return self._refuse(posted)
         return self._deliveredOther(opcode, buffer, start, stop)
 
-    def streamed(self, buffer: Any, start: int, stop: int) -> int:
+    def streamed(self, buffer: Buffer, start: int, stop: int) -> int:
         """
         A stream's message arrived at a queue pair that has work queues too.
 
@@ -396,7 +396,7 @@ class StreamQueuePair(RecordReceiver):
         )
         return RNR | self.minRNRTimer if not posted else NAK_INVALID_REQUEST
 
-    def _deliveredOther(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+    def _deliveredOther(self, opcode: int, buffer: Buffer, start: int, stop: int) -> int:
         if self.onRequest is not None and opcode not in RESPONSES:
             self.onRequest()
             if self.work is not None:

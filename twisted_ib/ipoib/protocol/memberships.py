@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twisted_ib.ipoib.protocol.ip import ICMPV6, IPV6_BYTES
 
 if TYPE_CHECKING:
+    from twisted_ib.ipoib.protocol.wire import Buffer
     from twisted_ib.structs import Packed
 
 
@@ -34,7 +35,7 @@ _MLD_REPORT, _MLD_DONE, _MLD_V2 = 131, 132, 143
 Change = tuple[bytes, bool]
 
 
-def changes(packet: Any) -> Iterator[Change]:
+def changes(packet: Buffer) -> Iterator[Change]:
     """
     @param packet: bytes-like, an IP packet.
     @return: the memberships that it reports, if it is such a report; what is cut off or malformed is left
@@ -53,7 +54,7 @@ def changes(packet: Any) -> Iterator[Change]:
             yield from _mld(packet, start)
 
 
-def _igmp(packet: Any, start: int) -> Iterator[Change]:
+def _igmp(packet: Buffer, start: int) -> Iterator[Change]:
     kind = packet[start]
     if kind == _IGMP_V3:
         yield from _records(packet, start, 4)
@@ -61,7 +62,7 @@ def _igmp(packet: Any, start: int) -> Iterator[Change]:
         yield bytes(packet[start + 4 : start + 8]), kind != _IGMP_LEAVE
 
 
-def _mld(packet: Any, start: int) -> Iterator[Change]:
+def _mld(packet: Buffer, start: int) -> Iterator[Change]:
     kind = packet[start]
     if kind == _MLD_V2:
         yield from _records(packet, start, 16)
@@ -69,7 +70,7 @@ def _mld(packet: Any, start: int) -> Iterator[Change]:
         yield bytes(packet[start + 8 : start + 24]), kind != _MLD_DONE
 
 
-def _records(packet: Any, start: int, size: int) -> Iterator[Change]:
+def _records(packet: Buffer, start: int, size: int) -> Iterator[Change]:
     (count,) = _COUNT.unpack_from(packet, start + 6)
     offset = start + 8
     for _ in range(count):

@@ -119,6 +119,7 @@ class TCPCarrier(Protocol):
     """
 
     path: RDSPath | None = None
+    transport: _Counted
 
     _full = False
     _paused = False
@@ -147,7 +148,7 @@ class TCPCarrier(Protocol):
         """
         See C{IProtocol}.
         """
-        transport: Any = self.transport
+        transport = self.transport
         self._medium.alive.add(self)
         # Linux tcp.c (rds_tcp_tune): no Nagle algorithm (RFC 1122 section 4.2.3.4); messages are written
         # whole anyway.
@@ -167,7 +168,7 @@ class TCPCarrier(Protocol):
         """
         Start carrying a path's messages.
         """
-        transport: Any = self.transport
+        transport = self.transport
         self.path = path
         transport.registerProducer(self, True)
         path.carrierUp(self)
@@ -277,7 +278,7 @@ class TCPCarrier(Protocol):
         See L{IRDSCarrier.flush}.
         """
         if self._out:
-            transport: Any = self.transport
+            transport = self.transport
             out, self._out, self._outBytes = self._out, [], 0
             # One write for a batch; Linux tcp_send.c corks for that (rds_tcp_xmit_path_prepare).
             transport.writeSequence(out)
@@ -290,7 +291,7 @@ class TCPCarrier(Protocol):
         See L{IRDSCarrier.pauseReading}.
         """
         self._paused = True
-        transport: Any = self.transport
+        transport = self.transport
         transport.pauseProducing()
 
     def resumeReading(self) -> None:
@@ -307,7 +308,7 @@ class TCPCarrier(Protocol):
         if self._have >= self._need:
             self._parse()
         if self.path is not None and not self._paused:
-            transport: Any = self.transport
+            transport = self.transport
             transport.resumeProducing()
 
     def drain(self) -> None:
@@ -315,7 +316,7 @@ class TCPCarrier(Protocol):
         See L{IRDSCarrier.drain}: read what the socket still has, and learn what the peer has
         acknowledged.
         """
-        transport: Any = self.transport
+        transport = self.transport
         # Without memory the data is lost: a peer that reconnects again and again while no socket reads
         # cannot make us hold more.
         if self.path is None or self.path.isFull():
@@ -341,7 +342,7 @@ class TCPCarrier(Protocol):
         """
         See L{IRDSCarrier.close}.
         """
-        transport: Any = self.transport
+        transport = self.transport
         # With unsent data the connection is reset; the path has kept the messages for the next one.
         idle = not self._out and transport.written == self._given
         self.path = None
@@ -358,7 +359,7 @@ class TCPCarrier(Protocol):
         """
         self.path = None
         self._stopLooking()
-        transport: Any = self.transport
+        transport = self.transport
         transport.abortConnection()
 
     # -- IPushProducer: room in the transport
@@ -391,7 +392,7 @@ class TCPCarrier(Protocol):
         sent, path = self._sent, self.path
         if not sent or path is None:
             return
-        transport: Any = self.transport
+        transport = self.transport
         try:
             reached = transport.written - transport.unacknowledged()
         except OSError:

@@ -79,7 +79,7 @@ class StreamSocket(DatagramProtocol):
         self.interface = key[1]
         self.streams = Streams(randbits)
         self.server: Any = None
-        self.users: set[Any] = set()
+        self.users: set[object] = set()
         self.port = 0
         self._ready: dict[StreamMachine, None] = {}
         self._looks: dict[StreamTransport, None] = {}
@@ -151,7 +151,7 @@ class StreamSocket(DatagramProtocol):
         self._cancel()
         self._forget()
 
-    def release(self, user: Any) -> Deferred[None] | None:
+    def release(self, user: object) -> Deferred[None] | None:
         """
         End a user's need of the socket; it is closed when it has no streams left.
 
@@ -197,13 +197,13 @@ class StreamSocket(DatagramProtocol):
 
     # -- IRDSProtocol
 
-    def destinationCongested(self, addr: Any) -> None:
+    def destinationCongested(self, addr: tuple[str, int]) -> None:
         """
         See L{IRDSProtocol}: sessions with that destination wait, so that the others do not.
         """
         self._congested.setdefault(addr, {})
 
-    def destinationCleared(self, addr: Any) -> None:
+    def destinationCleared(self, addr: tuple[str, int]) -> None:
         """
         See L{IRDSProtocol}.
         """
@@ -506,7 +506,7 @@ class StreamSocket(DatagramProtocol):
 
 
 def socketFor(
-    reactor: IReactorTime, device: str | None, interface: str, port: int, user: Any
+    reactor: IReactorTime, device: str | None, interface: str, port: int, user: object
 ) -> StreamSocket:
     """
     Find the stream socket of a port, or open one.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import define
 from twisted.internet.defer import Deferred
@@ -19,6 +19,9 @@ from twisted_ib.tools.perf.method import Ask, pattern
 from twisted_ib.tools.perf.parameters import Parameters
 from twisted_ib.tools.perf.runs import Requests, Run, Span
 from twisted_ib.tools.program import ProgramError
+
+if TYPE_CHECKING:
+    from twisted_ib.internet.region import RDMARegion
 
 #: Bytes of an atomic operation: always 8 (IBTA vol. 1 9.4.5).
 _COUNTER = 8
@@ -34,7 +37,7 @@ class Memory:
     @ivar added: FetchAdds of 1 posted.
     """
 
-    region: Any
+    region: RDMARegion
     address: int
     key: int
     added: int = 0
@@ -60,7 +63,7 @@ class OneSided(Send):
         # perftest exchanges the same over its TCP connection before the test (perftest_communication.c).
         return {"address": region.address, "key": region.remoteKey}
 
-    def fill(self, region: Any, terms: Parameters) -> None:
+    def fill(self, region: RDMARegion, terms: Parameters) -> None:
         """
         Initialize the server's memory, which is all zeros.
         """
@@ -133,7 +136,8 @@ class Write(OneSided):
         """
         See L{OneSided.request}.
         """
-        memory, write = link.memory, link.transport.rdmaWrite
+        memory: Memory = link.memory
+        write = link.transport.rdmaWrite
         region, address, key = memory.region, memory.address, memory.key
         return lambda: write(region, address, key, 0, size)
 
@@ -141,7 +145,7 @@ class Write(OneSided):
         """
         Read the server's memory back and compare.
         """
-        memory = link.memory
+        memory: Memory = link.memory
         # On the same queue pair a READ is executed after the WRITEs before it (IBTA vol. 1 9.5).
         found = await link.transport.rdmaRead(len(message), memory.address, memory.key)
         if found != message:
@@ -157,7 +161,7 @@ class Read(OneSided):
     summary = "RDMA READ from the server's memory into registered memory"
     access = Access.LOCAL_WRITE | Access.REMOTE_READ
 
-    def fill(self, region: Any, terms: Parameters) -> None:
+    def fill(self, region: RDMARegion, terms: Parameters) -> None:
         """
         Put the test data into the server's memory; the client can make the same.
         """
@@ -173,7 +177,8 @@ class Read(OneSided):
         """
         See L{OneSided.request}.
         """
-        memory, read = link.memory, link.transport.rdmaRead
+        memory: Memory = link.memory
+        read = link.transport.rdmaRead
         region, address, key = memory.region, memory.address, memory.key
         return lambda: read(size, address, key, region)
 
@@ -199,7 +204,8 @@ class Atomic(OneSided):
         """
         See L{OneSided.request}.
         """
-        memory, fetchAdd = link.memory, link.transport.fetchAdd
+        memory: Memory = link.memory
+        fetchAdd = link.transport.fetchAdd
         address, key = memory.address, memory.key
 
         def post() -> Deferred[Any]:
@@ -213,7 +219,7 @@ class Atomic(OneSided):
         """
         Compare the server's counter with the number of requests.
         """
-        memory = link.memory
+        memory: Memory = link.memory
         # An addition of 0 reads atomically; a READ would race with other queue pairs' atomics (IBTA vol. 1
         # 9.4.5).
         found = await link.transport.fetchAdd(memory.address, memory.key, 0)

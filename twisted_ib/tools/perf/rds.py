@@ -14,12 +14,13 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
 from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IDelayedCall, IListeningPort, ITCPTransport
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
@@ -54,6 +55,8 @@ class Control(Protocol):
     @ivar over: Fires when it has ended.
     """
 
+    transport: ITCPTransport
+
     def __init__(self) -> None:
         self._data = b""
         self._wanted = 0
@@ -79,7 +82,7 @@ class Control(Protocol):
         # The dialogue never has more than the parameters and one byte: a bound, whatever connects to the
         # port.
         if len(self._data) > 2 * TERMS.size:
-            self.transport.abortConnection()  # type: ignore[union-attr]
+            self.transport.abortConnection()
         elif self._waiting is not None and len(self._data) >= self._wanted:
             waiting, self._waiting = self._waiting, None
             found, self._data = self._data[: self._wanted], self._data[self._wanted :]
@@ -109,7 +112,7 @@ class Stress:
         self._device = device
         self._error: ProgramError | None = None
         self._done: Deferred[None] = Deferred()
-        self._calls: list[Any] = []
+        self._calls: list[IDelayedCall] = []
         self.tasks: list[Task] = []
 
     async def run(self) -> int:
@@ -119,7 +122,7 @@ class Stress:
         @raise ProgramError: The test failed.
         """
         control, terms, isActive = await (self._ask() if self._options.host else self._serve())
-        ports: list[Any] = []
+        ports: list[IListeningPort] = []
         try:
             await self._start(control, terms, isActive, ports)
             await self._measure(control, terms)
@@ -127,11 +130,11 @@ class Stress:
             for call in self._calls:
                 if call.active():
                     call.cancel()
-            await gatherResults([port.stopListening() for port in ports])
+            await gatherResults([maybeDeferred(port.stopListening) for port in ports])
             control.transport.loseConnection()
         return 0
 
-    async def _ask(self) -> tuple[Any, StressParameters, bool]:
+    async def _ask(self) -> tuple[Control, StressParameters, bool]:
         options = self._options
         passive = addressOf(options.host)
         active = ownAddress(self._device, options.own, passive)
@@ -157,16 +160,17 @@ class Stress:
         # The switch is bypassed: rds-stress speaks plain TCP, whatever the rules say.
         endpoint = TCP4ClientEndpoint(direct(self._reactor), passive, options.port)
         try:
-            control: Any = await endpoint.connect(Factory.forProtocol(Control))
+            # The factory's own protocol, without a wrapper.
+            control = cast(Control, await endpoint.connect(Factory.forProtocol(Control)))
         except Exception as error:
             text = f"cannot connect to {passive} port {options.port}: {sentence(error)}"
             raise ProgramError(text) from None
         control.transport.write(terms.pack())
         return control, terms, True
 
-    async def _serve(self) -> tuple[Any, StressParameters, bool]:
+    async def _serve(self) -> tuple[Control, StressParameters, bool]:
         options = self._options
-        came: Deferred[Any] = Deferred()
+        came: Deferred[Control] = Deferred()
 
         class One(Factory):
             noisy = False
@@ -196,7 +200,9 @@ class Stress:
             control.transport.abortConnection()
             raise
 
-    async def _start(self, control: Any, terms: StressParameters, isActive: bool, ports: list[Any]) -> None:
+    async def _start(
+        self, control: Control, terms: StressParameters, isActive: bool, ports: list[IListeningPort]
+    ) -> None:
         own, peer = (terms.active, terms.passive) if isActive else (terms.passive, terms.active)
         numbers = range(terms.port + 1, terms.port + 1 + terms.tasks)
         for number in numbers:
@@ -215,7 +221,7 @@ class Stress:
         for task in self.tasks:
             task.begin()
 
-    async def _measure(self, control: Any, terms: StressParameters) -> None:
+    async def _measure(self, control: Control, terms: StressParameters) -> None:
         control.over.addCallback(lambda _: self._end())
         if terms.seconds:
             self._calls.append(self._reactor.callLater(terms.seconds, self._end))

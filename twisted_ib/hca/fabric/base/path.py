@@ -39,6 +39,7 @@ from twisted_ib.hca.queues.receiver import RecordReceiver
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Acknowledged, BoundQueuePair, Buffer, Waiter
+    from twisted_ib.hca.base.interfaces.roles import Segment
 
 #: Queue pair numbers, unknown here or not any more, that a path remembers.
 ABSENT_NUMBERS = 1024
@@ -346,13 +347,13 @@ class RecordPath(Waiters):
         """
         return 0, 0
 
-    def offer(self, segment: Any) -> int:
+    def offer(self, segment: Segment) -> int:
         """
         @return: 0: nothing is shared.
         """
         return 0
 
-    def withdraw(self, segment: Any) -> None:
+    def withdraw(self, segment: Segment) -> None:
         """
         No effect: nothing is shared.
         """

@@ -46,6 +46,7 @@ from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
 from twisted_ib.hca.wire.opcodes import CONGESTION, OPCODES
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import Buffer, IFabricOwner
     from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
 
 #: Sizes of packets whose ICRC state is cached for a flow without a connection, see L{limits.PACKET_SIZES}.
@@ -97,7 +98,7 @@ class PacketReceiver:
 
     def __init__(self, fabric: Any, sessions: dict[int, QueuePairPath]) -> None:
         self._fabric = fabric
-        self._owner = fabric.owner
+        self._owner: IFabricOwner = fabric.owner
         self._sessions = sessions
         self._flows: dict[tuple[str, str, int], ICRCState] = {}
         self.packets = 0
@@ -283,7 +284,7 @@ class PacketReceiver:
         flags: int,
         partition: int,
         target: int,
-        view: Any,
+        view: Buffer,
         at: int,
         end: int,
         tail: int,
@@ -326,7 +327,7 @@ class PacketReceiver:
                 psn = BTH.unpack_from(view, at)[-1] & PSN_MASK
                 self._owner.arrivedEarly(target, source, psn)
 
-    def _isHandedOn(self, source: str, port: int, trafficClass: int, view: Any, at: int, end: int) -> bool:
+    def _isHandedOn(self, source: str, port: int, trafficClass: int, view: Buffer, at: int, end: int) -> bool:
         # Of another process of this address: a request for a service, which any of them reads, or what
         # UDP_GRO has joined with a packet of ours.
         group = self._fabric.group

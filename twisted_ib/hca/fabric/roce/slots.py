@@ -105,7 +105,7 @@ def packed() -> bytes:
     return b"".join(_INSTRUCTION.pack(*each) for each in program())
 
 
-def slotOf(buffer: bytes | memoryview, start: int, stop: int) -> int:
+def slotOf(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> int:
     """
     @return: the slot of a datagram, as the program finds it; 0 for nobody's.
     """
@@ -124,7 +124,7 @@ def slotOf(buffer: bytes | memoryview, start: int, stop: int) -> int:
     return found
 
 
-def isCommunication(buffer: bytes | memoryview, start: int, stop: int) -> bool:
+def isCommunication(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> bool:
     """
     @return: whether a datagram is a MAD of connection management.
     """
@@ -134,7 +134,7 @@ def isCommunication(buffer: bytes | memoryview, start: int, stop: int) -> bool:
     return bool(number == GSI_QPN and buffer[start + _CLASS] == COMMUNICATION)
 
 
-def serviceOf(buffer: bytes | memoryview, start: int, stop: int) -> int | None:
+def serviceOf(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> int | None:
     """
     @return: the service id that a datagram asks for, or L{None} if it is neither a REQ nor a SIDR_REQ.
     """

@@ -42,6 +42,12 @@ class HostPath(RecordPath):
         """
         raise NotImplementedError
 
+    def close(self) -> None:
+        """
+        Free everything.
+        """
+        raise NotImplementedError
+
     def wake(self) -> None:
         """
         Wake up: the peer need not ring any more.

@@ -33,19 +33,24 @@ needs a full fence, which an uncontended lock is.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import PathLostError, PeerEndedError, RingError
 from twisted_ib.hca.base.operation import QPN_MASK
 from twisted_ib.hca.fabric.base.forked import Forked
-from twisted_ib.hca.fabric.base.lastwords import LastWords, lastWords
+from twisted_ib.hca.fabric.base.lastwords import Cells, LastWords, lastWords
 from twisted_ib.hca.fabric.base.path import RecordPath
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
 from twisted_ib.hca.fabric.shm.hotpaths import HostPath, fence
 from twisted_ib.hca.fabric.shm.sharedregions import SharedRegions
 from twisted_ib.hca.queues.receiver import RecordReceiver
+
+if TYPE_CHECKING:
+    from mmap import mmap
+
+    from twisted_ib.hca.base.interfaces.roles import Segment, Waiter
 
 PAGE: Final = 4096
 #: Cell numbers, in units of eight bytes.
@@ -143,8 +148,10 @@ class RingPath(HostPath):
         """
         super().__init__(fabric, peer)
         self.mine, self.theirs, self.doorbell = mine, theirs, doorbell
-        self._map, self._cells = mine.map, mine.cells
-        self._peerMap, self._peerCells = theirs.map, theirs.cells
+        self._map: mmap = mine.map
+        self._cells: Cells = mine.cells
+        self._peerMap: Any = theirs.map
+        self._peerCells: Cells = theirs.cells
         self._size, self._mask = ring, ring - 1
         self._room = ring - limits.RING_RESERVE
         self._low = _BULK_ROOM // 2
@@ -496,7 +503,7 @@ class RingPath(HostPath):
         fence()
         return self.pending()
 
-    def wantSpace(self, waiter: Any) -> None:
+    def wantSpace(self, waiter: Waiter) -> None:
         """
         See L{RecordPath.wantSpace}.
         """
@@ -544,14 +551,14 @@ class RingPath(HostPath):
                 self._offers.next = _TWIN_OFFERS
         return self._offers
 
-    def offer(self, segment: Any) -> int:
+    def offer(self, segment: Segment) -> int:
         """
         @return: See L{RecordPath.offer}.
         """
         offers = self._offersOf()
         return 0 if offers is None else offers.offer(segment)
 
-    def withdraw(self, segment: Any) -> None:
+    def withdraw(self, segment: Segment) -> None:
         """
         See L{RecordPath.withdraw}.
         """
@@ -619,7 +626,8 @@ class RingPath(HostPath):
         """
         In a forked child the mappings are gone (madvise(2), MADV_DONTFORK): make every use an error.
         """
-        self._map = self._cells = self._peerMap = self._peerCells = Forked()
+        gone: Any = Forked()
+        self._map = self._cells = self._peerMap = self._peerCells = gone
         self.lastWords.silence()
         # Otherwise a post that fits the last known HEAD would get as far as packing into the map.
         self._room = -1
@@ -630,7 +638,8 @@ class RingPath(HostPath):
         """
         self.alive = False
         self.lastWords.silence()
-        self._map = self._cells = self._peerMap = self._peerCells = None
+        gone: Any = None
+        self._map = self._cells = self._peerMap = self._peerCells = gone
         if self._offers is not None:
             self._offers.close()
         self.mine.close()

@@ -53,6 +53,7 @@ from twisted_ib.hca.host.socketpage.page import IListed, SocketPage
 
 if TYPE_CHECKING:
     from select import epoll
+    from socket import socket
 
     from twisted_ib.hca.base.interfaces import PathUser
 
@@ -74,9 +75,9 @@ class SharedMemoryFabric(HotPaths):
 
     name = "shm"
     traits = SHARED
-    segmentClass: Any = Segment
-    pathClass: Any = RingPath
-    carrierClass: Any = SocketPath
+    segmentClass: type[Segment] = Segment
+    pathClass: type[RingPath] = RingPath
+    carrierClass: type[SocketPath] = SocketPath
     #: When to look whether our entries are still there; L{None} while inotify tells.
     _lookAt: float | None = None
     #: Whether they are not, and no directory can be used.
@@ -112,8 +113,8 @@ class SharedMemoryFabric(HotPaths):
         #: Of the paths that are gone.
         self._octetsBefore = 0, 0
         #: The accepting end of the latest path from this HCA to itself.
-        self._ownCall: Any = None
-        self._detached: list[Any] = []
+        self._ownCall: HostPath | None = None
+        self._detached: list[HostPath] = []
         self._closing = False
         self._reactorPoller: Any = None
         self._appear()
@@ -126,7 +127,7 @@ class SharedMemoryFabric(HotPaths):
         self._signal = EventDoorbell.create()
         self._poller.register(self._signal.fd, select.EPOLLIN | select.EPOLLET)
 
-    def allocate(self, size: int) -> Any:
+    def allocate(self, size: int) -> Segment | None:
         """
         @return: Memory that peers can map, or L{None} without shared memory.
         @raise OSError: there is no memory.
@@ -415,7 +416,7 @@ class SharedMemoryFabric(HotPaths):
             self._redials.end(idle.guid)
             self._lose(idle, PathLostError("nobody waits for it"))
 
-    def _pair(self, pair: Any, rendezvous: Rendezvous, guid: int) -> PeerSocket:
+    def _pair(self, pair: socket, rendezvous: Rendezvous, guid: int) -> PeerSocket:
         """
         Begin a handshake.
 
@@ -496,7 +497,7 @@ class SharedMemoryFabric(HotPaths):
             elif fd in self._others:
                 self._others[fd]()
 
-    def _called(self, pair: Any, rendezvous: Rendezvous) -> None:
+    def _called(self, pair: socket, rendezvous: Rendezvous) -> None:
         try:
             pair.setblocking(False)
             checkRoom(self._pairs)
