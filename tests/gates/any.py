@@ -42,7 +42,7 @@ RECORDED = {
     "internet": 49,
     "ipoib": 25,
     "rdma": 44,
-    "rds": 45,
+    "rds": 46,
     "reactor": 72,
     "sdp": 35,
     "subnet": 0,
