@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from operator import attrgetter
 from struct import Struct
 from struct import error as structError
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from attrs import field, fields
 
@@ -40,7 +40,7 @@ class Field(NamedTuple):
     @ivar components: how many bits of a component mask it has.
     @ivar parts: what L{split} was given; or the fields of what is L{scattered}.
     @ivar exact: whether octets have to fill it.
-    @ivar default: of what is nested.
+    @ivar default: its value unless told otherwise.
     """
 
     name: str
@@ -111,13 +111,13 @@ def octets(
     return declared(place, bytes(size) if default is None else default)
 
 
-def within(octet: int, codec: Codec, default: T) -> T:
+def within(octet: int, codec: Codec[Any], default: T) -> T:
     """
     What has a codec of its own.
 
     @param default: its value unless told otherwise; L{None} stands for zeros.
     """
-    return declared(Field("", octet * _OCTET, codec.size * _OCTET, kind=codec, default=default), default)
+    return declared(Field("", octet * _OCTET, codec.size * _OCTET, kind=codec), default)
 
 
 def scattered(kind: Callable[..., T], default: T, parts: tuple[Field, ...]) -> T:
@@ -131,7 +131,7 @@ def declared(place: Field, default: Any) -> Any:
     """
     @return: a field of attrs that knows its place.
     """
-    return field(default=default, metadata={_FIELD: place})
+    return field(default=default, metadata={_FIELD: place._replace(default=default)})
 
 
 def placed(**declarations: Any) -> tuple[Field, ...]:
@@ -146,6 +146,17 @@ def fieldsOf(kind: Any) -> tuple[Field, ...]:
     @return: the declared fields of a class, in its order.
     """
     return placed(**{each.name: each for each in fields(kind) if _FIELD in each.metadata})
+
+
+def ofTuple(kind: type[T], size: int) -> Codec[T]:
+    """
+    @param kind: a L{NamedTuple<typing.NamedTuple>} with declarations for defaults, which become their values.
+    """
+    made: Any = kind
+    declaration = placed(**made._field_defaults)
+    made._field_defaults = {each.name: each.default for each in declaration}
+    made.__new__.__defaults__ = tuple(made._field_defaults.values())
+    return Codec(kind, size, declaration)
 
 
 class _Word(NamedTuple):
@@ -167,7 +178,7 @@ class _Part(NamedTuple):
     rest: int
 
 
-class Codec:
+class Codec(Generic[T]):
     """
     The layout of a class of messages, and what is made of it.
 
@@ -175,7 +186,9 @@ class Codec:
     @ivar size: octets of the message.
     """
 
-    def __init__(self, kind: Any, size: int, declaration: Iterable[Field] = (), remembered: int = 0) -> None:
+    def __init__(
+        self, kind: Callable[..., T], size: int, declaration: Iterable[Field] = (), remembered: int = 0
+    ) -> None:
         """
         @param declaration: the fields; by default the class's own.
         @param remembered: how many of the latest are cached, both packed and parsed.
@@ -211,26 +224,31 @@ class Codec:
             for leaf in self._leaves.values()
             for offset, width in _places(leaf)
         )
-        words: list[_Word] = []
-        last = 0
-        while places:
-            start, end, isNumber = places[0]
-            word = _Word(start, end - start, f"{(end - start) // _OCTET}s")
-            if isNumber:
-                word = next(
-                    _Word(begin, width, code)
-                    for begin in range(start - start % _OCTET, last - 1, -_OCTET)
-                    for width, code in _CODES.items()
-                    if begin + width >= end
-                    and all(
-                        low >= begin + width or (high <= begin + width and number)
-                        for low, high, number in places
-                    )
-                )
-            last = word.start + word.width
-            places = [place for place in places if place[0] >= last]
-            words.append(word)
-        return tuple(words)
+        found = self._divided(places, 0)
+        assert found is not None, f"fields of {self.kind} overlap"
+        return tuple(found)
+
+    def _divided(self, places: list[tuple[int, int, bool]], last: int) -> list[_Word] | None:
+        # The words of what begins at last or later.
+        if not places:
+            return []
+        start, end, isNumber = places[0]
+        choices = [_Word(start, end - start, f"{(end - start) // _OCTET}s")]
+        if isNumber:
+            choices = [
+                _Word(begin, width, code)
+                for begin in range(start - start % _OCTET, last - 1, -_OCTET)
+                for width, code in _CODES.items()
+                if end <= begin + width <= self.size * _OCTET
+            ]
+        for word in choices:
+            behind = word.start + word.width
+            within = [place for place in places if place[0] < behind]
+            if all(high <= behind and number == isNumber for _, high, number in within):
+                found = self._divided(places[len(within) :], behind)
+                if found is not None:
+                    return [word, *found]
+        return None
 
     @cached_property
     def struct(self) -> Struct:
@@ -315,25 +333,26 @@ class Codec:
                 found.append(f"{each.name}_kind({inner})")
         return found
 
-    def _keeping(self) -> str:
+    def _keeping(self, at: str) -> str:
         # An expression for the bits that no field has.
         for word in self._words:
             if word.start + word.width == self.keptOctets * _OCTET and not self.kept >> word.width:
                 return f"{word.name} & {self.kept}"
-        return f'int.from_bytes(buffer[start : start + {self.keptOctets}], "big") & {self.kept}'
+        return f'int.from_bytes(buffer[{at} : {at} + {self.keptOctets}], "big") & {self.kept}'
 
-    def parser(self, head: str, keeps: bool = False, **names: Any) -> Callable[..., Any]:
+    def parser(self, head: str, at: str = "start", keeps: bool = False, **names: Any) -> Callable[..., Any]:
         """
-        @param head: the first lines of the function, which has C{buffer}, C{start} and C{cls}.
+        @param head: the first lines of the function, which has C{buffer} and C{cls}.
+        @param at: where the message begins in C{buffer}.
         @param keeps: whether the bits that no field has are given to the class, behind the last field.
         @param names: those of C{head} that are not its parameters.
         """
         words = "".join(f"{word.name}, " for word in self._words)
-        taken = ", ".join([*self.reading(), *([self._keeping()] if keeps and self.free else [])])
-        lines = [*head.splitlines(), f" {words} = unpack(buffer, start)", f" return cls({taken})"]
+        taken = ", ".join([*self.reading(), *([self._keeping(at)] if keeps and self.free else [])])
+        lines = [*head.splitlines(), f" {words} = unpack(buffer, {at})", f" return cls({taken})"]
         return self._made(lines, unpack=self.struct.unpack_from, **names)
 
-    def packer(self, keeps: bool = False) -> Callable[[Any], bytes]:
+    def packer(self, keeps: bool = False) -> Callable[[T], bytes]:
         """
         @param keeps: whether a message has C{reserved}: bits that no field has.
         @return: a function of a message, which raises L{ValueError} if a field does not fit.
@@ -388,7 +407,7 @@ class Codec:
         return made
 
     @cached_property
-    def pack(self) -> Callable[[Any], bytes]:
+    def pack(self) -> Callable[[T], bytes]:
         """
         Packs a message; L{ValueError} if a field does not fit.
         """
@@ -396,11 +415,11 @@ class Codec:
         return lru_cache(self._remembered)(made) if self._remembered else made
 
     @cached_property
-    def parse(self) -> Callable[[bytes], Any]:
+    def parse(self) -> Callable[[bytes], T]:
         """
         Parses C{size} octets.
         """
-        made = self.parser("def parse(buffer):\n start = 0")
+        made = self.parser("def parse(buffer):", "0")
         return lru_cache(self._remembered)(made) if self._remembered else made
 
     def _unfit(self, message: Any, error: object) -> ValueError:
@@ -425,6 +444,7 @@ __all__ = [
     "fieldsOf",
     "flag",
     "octets",
+    "ofTuple",
     "placed",
     "scattered",
     "split",

@@ -59,8 +59,8 @@ class CodecTests(SynchronousTestCase):
         """
         With reserved bits, and without.
         """
-        head = "def parse(buffer):\n start = 0"
-        self.keeping: Any = CODEC.parser(head, keeps=True)
+        head = "def parse(buffer):"
+        self.keeping: Any = CODEC.parser(head, "0", keeps=True)
         self.packing = CODEC.packer(keeps=True)
 
     def test_parsePack(self) -> None:
