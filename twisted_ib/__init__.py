@@ -13,6 +13,7 @@ Modules:
   - C{interfaces}: interfaces of twisted_ib for Twisted programs
   - C{internet}: the Twisted side of every protocol on an HCA
   - C{ipoib}: IP over InfiniBand (RFC 4391, 4392, 4755)
+  - C{layouts}: layouts of messages as data, and what is made of them
   - C{limits}: the limits of twisted_ib by name
   - C{metrics}: the counters of HCAs, and what they have in use
   - C{rdma}: RDMA messaging for Twisted, on any reactor with C{IReactorFDSet} and C{IReactorTime}

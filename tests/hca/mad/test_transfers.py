@@ -31,7 +31,7 @@ from twisted_ib.hca.mad.rmpp.segments import (
     segment,
 )
 from twisted_ib.hca.mad.rmpp.sender import RMPP_ACK_SECONDS, RMPP_RETRIES_UNPROVEN
-from twisted_ib.hca.wire.mad.classes import RMPPHeader
+from twisted_ib.hca.wire.mad.classes import RMPP, RMPPHeader
 from twisted_ib.hca.wire.mad.mad import DATA_BYTES, RESPONSE, SET, UNSUPPORTED_METHOD, Mad
 
 #: The offset of a record.
@@ -128,7 +128,7 @@ class TransferContract:
         self.b.mads.register(0x30, 1, (GET_MULTI,), came.append, 1).close()
         own = self.a.mads.register(0x30, 1, (GET_TABLE,), print)
         octets = bytearray(Mad(0x30, 1, GET_TABLE, 7, 1).pack())
-        octets[24:36] = RMPPHeader(1, DATA, 0, 7, 0, 1, 40).pack()
+        octets[24:36] = RMPP.pack(RMPPHeader(1, DATA, 0, 7, 0, 1, 40))
         own.send(self.address(self.b), evolve(ReceivedMAD(None, 1, 1, 0, 0, 0, bytes(octets)).mad))
         self.settle()
         self.b.mads.register(0x30, 1, (GET_MULTI,), came.append, 1)

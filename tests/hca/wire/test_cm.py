@@ -31,7 +31,7 @@ from twisted_ib.hca.wire.cm import (
     SIDR_REQ,
     AnyMessage,
 )
-from twisted_ib.hca.wire.cm.path import packPath
+from twisted_ib.hca.wire.cm.messages import PATH
 
 
 def gid(address: str) -> bytes:
@@ -489,7 +489,7 @@ class RangeTests(SynchronousTestCase):
         """
         A GID has 16 octets and no less.
         """
-        self.assertRaises(ValueError, packPath, PathRecord(localGID=b"\1" * 15))
+        self.assertRaises(ValueError, PATH.pack, PathRecord(localGID=b"\1" * 15))
         self.assertRaises(ValueError, LAP(path=PathRecord(remoteGID=b"")).pack)
 
     def test_alternatePath(self) -> None:

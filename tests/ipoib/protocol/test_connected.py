@@ -8,10 +8,17 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.hca.base.machines import MachineTestsMixin
 from tests.ipoib.medium import GID, pair
 from tests.ipoib.protocol.timed import TimedTestCase
 from twisted_ib import limits
-from twisted_ib.ipoib.protocol.connected import ConnectionInput, Connections, ConnectionState
+from twisted_ib.ipoib.protocol.connected import (
+    CONNECTION_TRANSITIONS,
+    ConnectionAction,
+    ConnectionInput,
+    Connections,
+    ConnectionState,
+)
 from twisted_ib.ipoib.protocol.neighbours import Neighbour, State
 from twisted_ib.ipoib.protocol.peers import Peer, PeerPort
 from twisted_ib.ipoib.protocol.wire import (
@@ -160,28 +167,28 @@ class ConnectionsTestCase(TimedTestCase):
         return peer
 
 
-class TransitionTests(ConnectionsTestCase):
+class TransitionTests(MachineTestsMixin, ConnectionsTestCase):
     """
     Each state with each input.
     """
 
-    def test_all(self) -> None:
+    machine = CONNECTION_TRANSITIONS
+    stateType, inputType, actionType = ConnectionState, ConnectionInput, ConnectionAction
+
+    def check(self, state: ConnectionState, event: ConnectionInput) -> None:
         """
         The connection has the state after the input, a handle in CONNECTING and CONNECTED only, and a timer
         where it ends by itself.
         """
-        for state in ConnectionState:
-            for event in ConnectionInput:
-                after, calls = MATRIX[state][event]
-                self.setUp()
-                peer = self.inState(state)
-                self.connections.input(peer, event)
-                self.assertEqual(self.calls(), calls, (state, event))
-                self.assertIs(peer.state, after, (state, event))
-                self.assertEqual(peer.handle is not None, after in (_S.CONNECTING, _S.CONNECTED))
-                self.assertEqual(len(self.connections), peer.handle is not None)
-                hasTimer = after in (_S.CONNECTED, _S.LOST, _S.REFUSED)
-                self.assertEqual(self.timers.deadline() is not None, hasTimer, (state, event))
+        after, calls = MATRIX[state][event]
+        peer = self.inState(state)
+        self.connections.input(peer, event)
+        self.assertEqual(self.calls(), calls, (state, event))
+        self.assertIs(peer.state, after, (state, event))
+        self.assertEqual(peer.handle is not None, after in (_S.CONNECTING, _S.CONNECTED))
+        self.assertEqual(len(self.connections), peer.handle is not None)
+        hasTimer = after in (_S.CONNECTED, _S.LOST, _S.REFUSED)
+        self.assertEqual(self.timers.deadline() is not None, hasTimer, (state, event))
 
 
 class OutgoingTests(ConnectionsTestCase):

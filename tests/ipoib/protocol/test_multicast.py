@@ -6,11 +6,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.hca.base.machines import MachineTestsMixin
 from tests.ipoib.protocol.timed import TimedTestCase
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.ipoib.protocol.interfaces import Group
-from twisted_ib.ipoib.protocol.multicast import GroupInput, Groups, GroupState, Membership
+from twisted_ib.ipoib.protocol.multicast import (
+    GROUP_TRANSITIONS,
+    GroupAction,
+    GroupInput,
+    Groups,
+    GroupState,
+    Membership,
+)
 
 BROADCAST, MGID = 0xFF12 << 112, 0xFF12 << 112 | 5
 ERROR = RuntimeError("no group")
@@ -136,28 +144,29 @@ class GroupsTestCase(TimedTestCase):
         return membership
 
 
-class TransitionTests(GroupsTestCase):
+class TransitionTests(MachineTestsMixin, GroupsTestCase):
     """
     Each state with each input.
     """
 
-    def test_all(self) -> None:
+    machine = GROUP_TRANSITIONS
+    stateType, inputType, actionType = GroupState, GroupInput, GroupAction
+    begins = (GroupState.WAITING,)
+
+    def check(self, state: GroupState, event: GroupInput) -> None:
         """
         A membership has the state after the input, and does what belongs to it.
         """
-        for state in GroupState:
-            for event in GroupInput:
-                after, calls = MATRIX[state][event]
-                self.setUp()
-                # WAITING ends only when there is a template.
-                membership = self.inState(state)
-                if state is _S.WAITING:
-                    self.groups.broadcast.group = Group(BROADCAST, 0xC000, 7, 2048)
-                self.groups._input(membership, event)
-                self.assertEqual(self.calls(), calls, (state, event))
-                self.assertIs(membership.state, after, (state, event))
-                hasTimer = after in (_S.JOINED, _S.FAILED)
-                self.assertEqual(self.timers.deadline() is not None, hasTimer, (state, event))
+        after, calls = MATRIX[state][event]
+        # WAITING ends only when there is a template.
+        membership = self.inState(state)
+        if state is _S.WAITING:
+            self.groups.broadcast.group = Group(BROADCAST, 0xC000, 7, 2048)
+        self.groups._input(membership, event)
+        self.assertEqual(self.calls(), calls, (state, event))
+        self.assertIs(membership.state, after, (state, event))
+        hasTimer = after in (_S.JOINED, _S.FAILED)
+        self.assertEqual(self.timers.deadline() is not None, hasTimer, (state, event))
 
 
 class BroadcastTests(GroupsTestCase):

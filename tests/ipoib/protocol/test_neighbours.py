@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.hca.base.machines import MachineTestsMixin
 from tests.ipoib.protocol.timed import TimedTestCase
 from twisted_ib import limits
-from twisted_ib.ipoib.protocol.neighbours import Input, Neighbour, Neighbours, State
+from twisted_ib.ipoib.protocol.neighbours import TRANSITIONS, Action, Input, Neighbour, Neighbours, State
 
 ADDRESS = bytes((10, 9, 0, 2))
 OLD, NEW = b"o" * 20, b"n" * 20
@@ -124,25 +125,27 @@ class NeighboursTestCase(TimedTestCase):
         return neighbour
 
 
-class TransitionTests(NeighboursTestCase):
+class TransitionTests(MachineTestsMixin, NeighboursTestCase):
     """
     Each state with each input.
     """
 
-    def test_all(self) -> None:
+    machine = TRANSITIONS
+    stateType, inputType, actionType = State, Input, Action
+    ends = (None,)
+    begins = (State.INCOMPLETE,)
+
+    def check(self, state: State, event: Input) -> None:
         """
         A neighbour has the state after the input, and does what belongs to it; the table has it, or not.
         """
-        for state in State:
-            for event in Input:
-                after, calls = MATRIX[state][event]
-                self.setUp()
-                neighbour = self.inState(state)
-                self.table.input(neighbour, event, NEW)
-                self.assertEqual(self.calls(), calls, (state, event))
-                self.assertEqual(ADDRESS in self.table.entries, after is not None, (state, event))
-                if after is not None:
-                    self.assertIs(neighbour.state, after, (state, event))
+        after, calls = MATRIX[state][event]
+        neighbour = self.inState(state)
+        self.table.input(neighbour, event, NEW)
+        self.assertEqual(self.calls(), calls, (state, event))
+        self.assertEqual(ADDRESS in self.table.entries, after is not None, (state, event))
+        if after is not None:
+            self.assertIs(neighbour.state, after, (state, event))
 
     def test_timers(self) -> None:
         """

@@ -4,8 +4,11 @@ Tests of L{twisted_ib.subnet.network.graph}.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.hca.base.machines import MachineTestsMixin
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.base.port import PhysicalState, PortState
@@ -75,24 +78,28 @@ class GraphTestCase(SynchronousTestCase):
         return found
 
 
-class StateTests(GraphTestCase):
+class StateTests(MachineTestsMixin, GraphTestCase):
     """
     The state machine of a link.
     """
 
-    def test_everyInput(self) -> None:
+    machine = TRANSITIONS
+    stateType, inputType = PortState, LinkInput
+    #: What follows in each state.
+    expected: ClassVar = {
+        LinkInput.TRAINED: (INIT, None, None, None),
+        LinkInput.LOST: (None, DOWN, DOWN, DOWN),
+        LinkInput.DOWN: (DOWN, DOWN, DOWN, DOWN),
+        LinkInput.ARM: (None, ARMED, ARMED, None),
+        LinkInput.ACTIVATE: (None, None, ACTIVE, ACTIVE),
+    }
+
+    def check(self, state: PortState, given: LinkInput) -> None:
         """
-        Each state with each input: what follows, and that nothing else does.
+        The table has what is above.
         """
-        expected = {
-            LinkInput.TRAINED: (INIT, None, None, None),
-            LinkInput.LOST: (None, DOWN, DOWN, DOWN),
-            LinkInput.DOWN: (DOWN, DOWN, DOWN, DOWN),
-            LinkInput.ARM: (None, ARMED, ARMED, None),
-            LinkInput.ACTIVATE: (None, None, ACTIVE, ACTIVE),
-        }
-        for given, states in expected.items():
-            self.assertEqual(tuple(TRANSITIONS.get((state, given)) for state in PortState), states)
+        states = dict(zip(PortState, self.expected[given], strict=True))
+        self.assertEqual(TRANSITIONS.get((state, given)), states[state], (state, given))
 
     def test_set(self) -> None:
         """

@@ -5,12 +5,14 @@ Tests of L{twisted_ib.subnet.sm.election}.
 from __future__ import annotations
 
 from itertools import product
+from typing import ClassVar
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.hca.base.machines import MachineTestsMixin
 from twisted_ib.hca.mad.attributes.manager import SMInfo, SMState
 from twisted_ib.limits import SM_POLLS
-from twisted_ib.subnet.sm.election import Control, Election
+from twisted_ib.subnet.sm.election import TRANSITIONS, Control, Election
 
 GUID, LOWER, HIGHER = 0x50, 0x10, 0x90
 STATES = SMState.NOT_ACTIVE, SMState.DISCOVERING, SMState.STANDBY, SMState.MASTER
@@ -103,30 +105,40 @@ class DiscoveredTests(SynchronousTestCase):
             self.assertEqual(mine.state, state)
 
 
-class ControlledTests(SynchronousTestCase):
+class ControlledTests(MachineTestsMixin, SynchronousTestCase):
     """
     Sets of SMInfo.
     """
 
-    def test_all(self) -> None:
+    machine = TRANSITIONS
+    stateType, inputType = SMState, Control
+    #: What follows each Set.
+    expected: ClassVar = {
+        (SMState.DISCOVERING, Control.HANDOVER): SMState.DISCOVERING,
+        (SMState.STANDBY, Control.HANDOVER): SMState.MASTER,
+        (SMState.STANDBY, Control.DISABLE): SMState.NOT_ACTIVE,
+        (SMState.STANDBY, Control.DISCOVER): SMState.DISCOVERING,
+        (SMState.NOT_ACTIVE, Control.STANDBY): SMState.STANDBY,
+        (SMState.MASTER, Control.HANDOVER): SMState.MASTER,
+        (SMState.MASTER, Control.ACKNOWLEDGE): SMState.STANDBY,
+    }
+
+    def check(self, state: SMState, given: int) -> None:
         """
-        Every state with every control, and with numbers that are none.
+        A Set is valid and has its effect, or changes nothing.
         """
-        expected = {
-            (SMState.DISCOVERING, Control.HANDOVER): SMState.DISCOVERING,
-            (SMState.STANDBY, Control.HANDOVER): SMState.MASTER,
-            (SMState.STANDBY, Control.DISABLE): SMState.NOT_ACTIVE,
-            (SMState.STANDBY, Control.DISCOVER): SMState.DISCOVERING,
-            (SMState.NOT_ACTIVE, Control.STANDBY): SMState.STANDBY,
-            (SMState.MASTER, Control.HANDOVER): SMState.MASTER,
-            (SMState.MASTER, Control.ACKNOWLEDGE): SMState.STANDBY,
-        }
-        for state, control in product(STATES, (0, *Control, 6, 0xFFFFFFFF)):
-            mine = election(state)
-            mine.successor = HIGHER if state is SMState.MASTER else 0
-            following = expected.get((state, control))  # type: ignore[call-overload]
-            self.assertEqual(mine.controlled(control, HIGHER), following is not None, (state, control))
-            self.assertEqual(mine.state, state if following is None else following, (state, control))
+        mine = election(state)
+        mine.successor = HIGHER if state is SMState.MASTER else 0
+        following = self.expected.get((state, given))
+        self.assertEqual(mine.controlled(given, HIGHER), following is not None, (state, given))
+        self.assertEqual(mine.state, state if following is None else following, (state, given))
+
+    def test_unknown(self) -> None:
+        """
+        Numbers that are no control.
+        """
+        for state, given in product(STATES, (0, 6, 0xFFFFFFFF)):
+            self.check(state, given)
 
     def test_acknowledged(self) -> None:
         """

@@ -21,6 +21,7 @@ from zope.interface import implementer
 
 from twisted_ib import limits
 from twisted_ib.errors import ConnectionStateError, ResourceLimitError
+from twisted_ib.hca.base.machine import Machine, ignored, listed
 from twisted_ib.hca.cm.messages import lookupReplyMessage
 from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.timers import Deadlines
@@ -192,10 +193,10 @@ class Lookup:
 
         @return: False if the table has no entry for this state and input.
         """
-        row = TRANSITIONS[self.state].get(given)
+        row = TRANSITIONS[self.state, given]
         if row is None:
             return False
-        action, state = row
+        state, action = row
         action(self, message, now)
         old, self.state = self.state, state
         self.lookups.moved(self, old, now)
@@ -279,35 +280,40 @@ Action = Callable[[Lookup, Any, float], None]
 #
 # IBTA vol. 1 12.11.2.  Linux cm.c (cm_sidr_req_handler) forgets a request with its answer, and asks its
 # consumer again if the SIDR_REP was lost.
-_ENDED: dict[LookupInput, tuple[Action, LookupState]] = {LookupInput.PATH_LOST: (_drop, LookupState.IDLE)}
-TRANSITIONS: dict[LookupState, dict[LookupInput, tuple[Action, LookupState]]] = {
-    LookupState.IDLE: {
-        LookupInput.ASK: (_ask, LookupState.REQ_SENT),
-        LookupInput.REQ: (_request, LookupState.REQ_RCVD),
-    },
-    LookupState.REQ_SENT: {
-        **_ENDED,
-        LookupInput.REP: (_found, LookupState.IDLE),
-        LookupInput.RETRY: (_retry, LookupState.REQ_SENT),
-        LookupInput.EXHAUSTED: (_unreachable, LookupState.IDLE),
-        LookupInput.CLOSE: (_drop, LookupState.IDLE),
-        LookupInput.AGAIN: (_again, LookupState.REQ_SENT),
-    },
-    LookupState.REQ_RCVD: {
-        **_ENDED,
-        # The consumer has been asked already; its answer serves both copies.
-        LookupInput.REPEATED_REQ: (_drop, LookupState.REQ_RCVD),
-        LookupInput.ANSWER: (_answer, LookupState.ANSWERED),
-        # Refused, not dropped: the requester need not wait for its retries to run out.
-        LookupInput.CLOSE: (_refuse, LookupState.ANSWERED),
-        LookupInput.IGNORE: (_ignore, LookupState.IDLE),
-    },
-    LookupState.ANSWERED: {
-        **_ENDED,
-        LookupInput.REPEATED_REQ: (_repeat, LookupState.ANSWERED),
-        LookupInput.EXPIRED: (_drop, LookupState.IDLE),
-    },
-}
+_ENDED: dict[LookupInput, tuple[LookupState, Action]] = {LookupInput.PATH_LOST: (LookupState.IDLE, _drop)}
+TRANSITIONS = Machine[LookupState, LookupInput, tuple[LookupState, Action] | None](
+    listed(
+        {
+            LookupState.IDLE: {
+                LookupInput.ASK: (LookupState.REQ_SENT, _ask),
+                LookupInput.REQ: (LookupState.REQ_RCVD, _request),
+            },
+            LookupState.REQ_SENT: {
+                **_ENDED,
+                LookupInput.REP: (LookupState.IDLE, _found),
+                LookupInput.RETRY: (LookupState.REQ_SENT, _retry),
+                LookupInput.EXHAUSTED: (LookupState.IDLE, _unreachable),
+                LookupInput.CLOSE: (LookupState.IDLE, _drop),
+                LookupInput.AGAIN: (LookupState.REQ_SENT, _again),
+            },
+            LookupState.REQ_RCVD: {
+                **_ENDED,
+                # The consumer has been asked already; its answer serves both copies.
+                LookupInput.REPEATED_REQ: (LookupState.REQ_RCVD, _drop),
+                LookupInput.ANSWER: (LookupState.ANSWERED, _answer),
+                # Refused, not dropped: the requester need not wait for its retries to run out.
+                LookupInput.CLOSE: (LookupState.ANSWERED, _refuse),
+                LookupInput.IGNORE: (LookupState.IDLE, _ignore),
+            },
+            LookupState.ANSWERED: {
+                **_ENDED,
+                LookupInput.REPEATED_REQ: (LookupState.ANSWERED, _repeat),
+                LookupInput.EXPIRED: (LookupState.IDLE, _drop),
+            },
+        }
+    ),
+    unlisted=ignored,
+)
 
 
 class Lookups:

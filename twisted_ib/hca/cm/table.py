@@ -132,7 +132,7 @@ class ConnectionTable:
             SIDR_REP: self.lookups.takeREP,
         }
         self._receivers: dict[int, tuple[_Parse, _Take]] = {
-            attribute: (message.parse, take.get(message, self._takeOther))
+            attribute: (message.made().parse, take.get(message, self._takeOther))
             for attribute, message in byAttribute.items()
         }
 

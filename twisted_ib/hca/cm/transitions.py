@@ -1,5 +1,5 @@
 """
-The state machine of a connection (IBTA vol. 1 12.9.7): (state, input) -> (action, next state).
+The state machine of a connection (IBTA vol. 1 12.9.7): (state, input) -> (next state, action).
 
 Actions change the connection and append to its table's queues; they call no consumer. An input without an
 entry in L{TRANSITIONS} does nothing.
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
+from twisted_ib.hca.base.machine import Machine, ignored, listed
 from twisted_ib.hca.cm.states import Event, Input, State
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.wire.cm import (
@@ -314,7 +315,7 @@ def _ignore(connection: Connection, message: object, now: float) -> None:
 
 
 Action = Callable[["Connection", Any, float], None]
-Row = tuple[Action, State]
+Row = tuple[State, Action]
 
 #                IDLE
 #     connect   /    \   REQ
@@ -336,125 +337,130 @@ Row = tuple[Action, State]
 #     REJ, reject, retries out, close
 #
 # IBTA vol. 1 12.9.7; where that leaves a choice, as Linux cm.c.
-_ENDED: dict[Input, Row] = {Input.PATH_LOST: (_drop, State.IDLE)}
+_ENDED: dict[Input, Row] = {Input.PATH_LOST: (State.IDLE, _drop)}
 _ACTIVE: dict[Input, Row] = {
     **_ENDED,
-    Input.REP: (_replied, State.REP_RCVD),
+    Input.REP: (State.REP_RCVD, _replied),
     # Linux cm.c cm_rej_handler: only a stale REJ leads to TIMEWAIT. The peer still remembers our queue pair
     # number, so it must not be used again at once.
-    Input.REJ: (_rejected, State.IDLE),
-    Input.REJ_STALE: (_rejected, State.TIMEWAIT),
-    Input.EXHAUSTED: (_unreachable, State.IDLE),
-    Input.CLOSE: (_rejectTimeout, State.IDLE),
+    Input.REJ: (State.IDLE, _rejected),
+    Input.REJ_STALE: (State.TIMEWAIT, _rejected),
+    Input.EXHAUSTED: (State.IDLE, _unreachable),
+    Input.CLOSE: (State.IDLE, _rejectTimeout),
 }
 _ANSWERED: dict[Input, Row] = {
     **_ENDED,
-    Input.READY: (_sendReady, State.ESTABLISHED),
-    Input.OPEN: (_drop, State.ESTABLISHED),
-    Input.REJECT: (_rejectReply, State.IDLE),
+    Input.READY: (State.ESTABLISHED, _sendReady),
+    Input.OPEN: (State.ESTABLISHED, _drop),
+    Input.REJECT: (State.IDLE, _rejectReply),
     # The peer's queue pair was ready before its REP and may have sent, so the ids stay reserved as Linux cm.c
     # cm_rej_handler has it in REP_RCVD.
-    Input.REJ: (_rejected, State.TIMEWAIT),
-    Input.REJ_STALE: (_rejected, State.TIMEWAIT),
-    Input.CLOSE: (_refuseReply, State.IDLE),
+    Input.REJ: (State.TIMEWAIT, _rejected),
+    Input.REJ_STALE: (State.TIMEWAIT, _rejected),
+    Input.CLOSE: (State.IDLE, _refuseReply),
 }
 _PASSIVE: dict[Input, Row] = {
     **_ENDED,
-    Input.ACCEPT: (_reply, State.REP_SENT),
-    Input.OPEN: (_replyOnly, State.ESTABLISHED),
-    Input.REJECT: (_rejectRequest, State.IDLE),
-    Input.IGNORE: (_ignore, State.IDLE),
-    Input.REJ: (_rejected, State.IDLE),
-    Input.REJ_STALE: (_rejected, State.TIMEWAIT),
+    Input.ACCEPT: (State.REP_SENT, _reply),
+    Input.OPEN: (State.ESTABLISHED, _replyOnly),
+    Input.REJECT: (State.IDLE, _rejectRequest),
+    Input.IGNORE: (State.IDLE, _ignore),
+    Input.REJ: (State.IDLE, _rejected),
+    Input.REJ_STALE: (State.TIMEWAIT, _rejected),
     # Evicted by a newer REQ, see HalfOpenLimit: no message is sent, since the source may be forged.
-    Input.EXHAUSTED: (_unreachable, State.IDLE),
-    Input.CLOSE: (_refuseRequest, State.IDLE),
+    Input.EXHAUSTED: (State.IDLE, _unreachable),
+    Input.CLOSE: (State.IDLE, _refuseRequest),
 }
 _ACCEPTED: dict[Input, Row] = {
     **_ENDED,
-    Input.RTU: (_established, State.ESTABLISHED),
+    Input.RTU: (State.ESTABLISHED, _established),
     # IBTA vol. 1 12.9.8: data travels on another queue pair than the RTU and may overtake it.
-    Input.DATA: (_established, State.ESTABLISHED),
+    Input.DATA: (State.ESTABLISHED, _established),
     # The RTU was lost and the active side has closed already (Linux cm.c cm_dreq_handler).
-    Input.DREQ: (_answerDREQ, State.TIMEWAIT),
-    Input.REJ: (_rejected, State.IDLE),
-    Input.REJ_STALE: (_rejected, State.TIMEWAIT),
-    Input.EXHAUSTED: (_unreachable, State.IDLE),
-    Input.CLOSE: (_rejectAccepted, State.IDLE),
-    Input.FINISH: (_drop, State.IDLE),
+    Input.DREQ: (State.TIMEWAIT, _answerDREQ),
+    Input.REJ: (State.IDLE, _rejected),
+    Input.REJ_STALE: (State.TIMEWAIT, _rejected),
+    Input.EXHAUSTED: (State.IDLE, _unreachable),
+    Input.CLOSE: (State.IDLE, _rejectAccepted),
+    Input.FINISH: (State.IDLE, _drop),
 }
-TRANSITIONS: dict[State, dict[Input, Row]] = {
-    State.IDLE: {
-        Input.CONNECT: (_sendRequest, State.REQ_SENT),
-        Input.REQ: (_request, State.REQ_RCVD),
-    },
-    State.REQ_SENT: {
-        **_ACTIVE,
-        Input.MRA_REQ: (_extend, State.MRA_REQ_RCVD),
-        Input.RETRY: (_retry, State.REQ_SENT),
-    },
-    State.MRA_REQ_RCVD: {
-        **_ACTIVE,
-        # The repeated REQ draws another MRA from a peer that still needs time, so the bound on one MRA
-        # (CM_SERVICE_TIMEOUT_CODE) does not end a long wait in its accept queue.
-        Input.RETRY: (_retry, State.REQ_SENT),
-    },
-    State.REP_RCVD: {
-        **_ANSWERED,
-        Input.SEND_MRA: (_prepareMRA, State.MRA_REP_SENT),
-    },
-    State.MRA_REP_SENT: {
-        **_ANSWERED,
-        Input.REP: (_repeat, State.MRA_REP_SENT),
-    },
-    State.REQ_RCVD: {
-        **_PASSIVE,
-        Input.SEND_MRA: (_prepareMRA, State.MRA_REQ_SENT),
-    },
-    State.MRA_REQ_SENT: {
-        **_PASSIVE,
-        Input.REPEATED_REQ: (_repeat, State.MRA_REQ_SENT),
-    },
-    State.REP_SENT: {
-        **_ACCEPTED,
-        Input.REPEATED_REQ: (_repeat, State.REP_SENT),
-        Input.MRA_REP: (_extendReply, State.MRA_REP_RCVD),
-        Input.RETRY: (_retryReply, State.REP_SENT),
-    },
-    State.MRA_REP_RCVD: {
-        **_ACCEPTED,
-        Input.RETRY: (_retry, State.MRA_REP_RCVD),
-    },
-    State.ESTABLISHED: {
-        **_ENDED,
-        # The RTU was lost.
-        Input.REP: (_repeat, State.ESTABLISHED),
-        Input.RETRY: (_repeatReady, State.ESTABLISHED),
-        Input.LAP: (_declinePath, State.ESTABLISHED),
-        Input.CLOSE: (_sendDREQ, State.DREQ_SENT),
-        # No TIMEWAIT: behind the consumers' last messages nothing is on the way.
-        Input.FINISH: (_drop, State.IDLE),
-        # Linux cm.c cm_match_req: after the REJ to the new REQ the old connection is closed by a DREQ, in
-        # case that the peer does remember it.
-        Input.STALE: (_sendDREQ, State.DREQ_SENT),
-        Input.DREQ: (_answerDREQ, State.TIMEWAIT),
-        Input.REJ: (_disconnected, State.TIMEWAIT),
-        Input.REJ_STALE: (_disconnected, State.TIMEWAIT),
-    },
-    State.DREQ_SENT: {
-        **_ENDED,
-        Input.RETRY: (_retry, State.DREQ_SENT),
-        # Crossing DREQs: each side answers the other's, and the DREP may come after that or never.
-        Input.DREQ: (_answerDREQ, State.TIMEWAIT),
-        Input.DREP: (_disconnected, State.TIMEWAIT),
-        Input.REJ: (_disconnected, State.TIMEWAIT),
-        Input.REJ_STALE: (_disconnected, State.TIMEWAIT),
-        Input.EXHAUSTED: (_disconnected, State.TIMEWAIT),
-    },
-    # The table has dropped the connection: a repeated DREQ is answered without state (Linux cm.c
-    # cm_issue_drep).
-    State.TIMEWAIT: {},
-}
+TRANSITIONS = Machine[State, Input, Row | None](
+    listed(
+        {
+            State.IDLE: {
+                Input.CONNECT: (State.REQ_SENT, _sendRequest),
+                Input.REQ: (State.REQ_RCVD, _request),
+            },
+            State.REQ_SENT: {
+                **_ACTIVE,
+                Input.MRA_REQ: (State.MRA_REQ_RCVD, _extend),
+                Input.RETRY: (State.REQ_SENT, _retry),
+            },
+            State.MRA_REQ_RCVD: {
+                **_ACTIVE,
+                # The repeated REQ draws another MRA from a peer that still needs time, so the bound on one
+                # MRA (CM_SERVICE_TIMEOUT_CODE) does not end a long wait in its accept queue.
+                Input.RETRY: (State.REQ_SENT, _retry),
+            },
+            State.REP_RCVD: {
+                **_ANSWERED,
+                Input.SEND_MRA: (State.MRA_REP_SENT, _prepareMRA),
+            },
+            State.MRA_REP_SENT: {
+                **_ANSWERED,
+                Input.REP: (State.MRA_REP_SENT, _repeat),
+            },
+            State.REQ_RCVD: {
+                **_PASSIVE,
+                Input.SEND_MRA: (State.MRA_REQ_SENT, _prepareMRA),
+            },
+            State.MRA_REQ_SENT: {
+                **_PASSIVE,
+                Input.REPEATED_REQ: (State.MRA_REQ_SENT, _repeat),
+            },
+            State.REP_SENT: {
+                **_ACCEPTED,
+                Input.REPEATED_REQ: (State.REP_SENT, _repeat),
+                Input.MRA_REP: (State.MRA_REP_RCVD, _extendReply),
+                Input.RETRY: (State.REP_SENT, _retryReply),
+            },
+            State.MRA_REP_RCVD: {
+                **_ACCEPTED,
+                Input.RETRY: (State.MRA_REP_RCVD, _retry),
+            },
+            State.ESTABLISHED: {
+                **_ENDED,
+                # The RTU was lost.
+                Input.REP: (State.ESTABLISHED, _repeat),
+                Input.RETRY: (State.ESTABLISHED, _repeatReady),
+                Input.LAP: (State.ESTABLISHED, _declinePath),
+                Input.CLOSE: (State.DREQ_SENT, _sendDREQ),
+                # No TIMEWAIT: behind the consumers' last messages nothing is on the way.
+                Input.FINISH: (State.IDLE, _drop),
+                # Linux cm.c cm_match_req: after the REJ to the new REQ the old connection is closed by a
+                # DREQ, in case that the peer does remember it.
+                Input.STALE: (State.DREQ_SENT, _sendDREQ),
+                Input.DREQ: (State.TIMEWAIT, _answerDREQ),
+                Input.REJ: (State.TIMEWAIT, _disconnected),
+                Input.REJ_STALE: (State.TIMEWAIT, _disconnected),
+            },
+            State.DREQ_SENT: {
+                **_ENDED,
+                Input.RETRY: (State.DREQ_SENT, _retry),
+                # Crossing DREQs: each side answers the other's, and the DREP may come after that or never.
+                Input.DREQ: (State.TIMEWAIT, _answerDREQ),
+                Input.DREP: (State.TIMEWAIT, _disconnected),
+                Input.REJ: (State.TIMEWAIT, _disconnected),
+                Input.REJ_STALE: (State.TIMEWAIT, _disconnected),
+                Input.EXHAUSTED: (State.TIMEWAIT, _disconnected),
+            },
+            # The table has dropped the connection: a repeated DREQ is answered without state (Linux cm.c
+            # cm_issue_drep).
+            State.TIMEWAIT: {},
+        }
+    ),
+    unlisted=ignored,
+)
 
 # Passive states in which the peer has proved nothing: the REQ's source may be forged (RFC 4987 for TCP's
 # SYN).
@@ -475,10 +481,10 @@ Step = tuple[Action, State, bool, bool]
 def _step(old: State, row: Row | None) -> Step | None:
     if row is None:
         return None
-    action, state = row
+    state, action = row
     isFollowed = HALF_OPEN[state] != HALF_OPEN[old] or state in (State.REP_SENT, State.IDLE, State.TIMEWAIT)
-    return action, state, Input.RETRY in TRANSITIONS[state], isFollowed
+    return action, state, (state, Input.RETRY) in TRANSITIONS, isFollowed
 
 
 # The same as lists, for speed: hashing an enumeration member costs a Python call.
-ROWS = [[_step(state, TRANSITIONS[state].get(given)) for given in Input] for state in State]
+ROWS = [[_step(state, TRANSITIONS[state, given]) for given in Input] for state in State]

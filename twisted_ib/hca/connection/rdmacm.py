@@ -2,7 +2,7 @@
 The RDMA-CM's use of private data: IP addresses and ports (IBTA vol. 1 annex A11, "RDMA IP CM service").
 
 The service id of a REQ names the port space and the passive side's port; the first 36 octets of its private
-data hold both IP addresses and the active side's port. A L{SIDR_REQ<twisted_ib.hca.wire.cm.sidr.SIDR_REQ>}
+data hold both IP addresses and the active side's port. A L{SIDR_REQ<twisted_ib.hca.wire.cm.SIDR_REQ>}
 begins with the same header; answers have none.
 """
 

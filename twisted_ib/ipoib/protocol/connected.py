@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from twisted_ib import limits
 from twisted_ib.errors import WireError
+from twisted_ib.hca.base.machine import Machine, ignored
 from twisted_ib.ipoib.protocol.wire import RC_CAPABLE, packPrivateData, parsePrivateData
 
 if TYPE_CHECKING:
@@ -76,23 +77,26 @@ class ConnectionAction(Enum):
 
 _S, _I, _A = ConnectionState, ConnectionInput, ConnectionAction
 #: An input that is not here changes nothing.
-CONNECTION_TRANSITIONS: Final[
-    dict[tuple[ConnectionState, ConnectionInput], tuple[ConnectionState, ConnectionAction]]
-] = {
-    (_S.IDLE, _I.WANTED): (_S.CONNECTING, _A.CONNECT),
-    (_S.IDLE, _I.REFUSED): (_S.REFUSED, _A.FALL_BACK),
-    (_S.CONNECTING, _I.ACCEPTED): (_S.CONNECTED, _A.USE),
-    (_S.CONNECTING, _I.REFUSED): (_S.REFUSED, _A.FALL_BACK),
-    (_S.CONNECTING, _I.ENDED): (_S.REFUSED, _A.FALL_BACK),
-    (_S.CONNECTING, _I.DROPPED): (_S.IDLE, _A.DISCONNECT),
-    (_S.CONNECTED, _I.ENDED): (_S.LOST, _A.PAUSE),
-    (_S.CONNECTED, _I.EXPIRED): (_S.IDLE, _A.DISCONNECT),
-    (_S.CONNECTED, _I.DROPPED): (_S.IDLE, _A.DISCONNECT),
-    (_S.LOST, _I.EXPIRED): (_S.IDLE, _A.RESUME),
-    (_S.LOST, _I.DROPPED): (_S.IDLE, _A.RESUME),
-    (_S.REFUSED, _I.EXPIRED): (_S.IDLE, _A.RESUME),
-    (_S.REFUSED, _I.DROPPED): (_S.IDLE, _A.RESUME),
-}
+CONNECTION_TRANSITIONS: Final = Machine[
+    ConnectionState, ConnectionInput, tuple[ConnectionState, ConnectionAction] | None
+](
+    {
+        (_S.IDLE, _I.WANTED): (_S.CONNECTING, _A.CONNECT),
+        (_S.IDLE, _I.REFUSED): (_S.REFUSED, _A.FALL_BACK),
+        (_S.CONNECTING, _I.ACCEPTED): (_S.CONNECTED, _A.USE),
+        (_S.CONNECTING, _I.REFUSED): (_S.REFUSED, _A.FALL_BACK),
+        (_S.CONNECTING, _I.ENDED): (_S.REFUSED, _A.FALL_BACK),
+        (_S.CONNECTING, _I.DROPPED): (_S.IDLE, _A.DISCONNECT),
+        (_S.CONNECTED, _I.ENDED): (_S.LOST, _A.PAUSE),
+        (_S.CONNECTED, _I.EXPIRED): (_S.IDLE, _A.DISCONNECT),
+        (_S.CONNECTED, _I.DROPPED): (_S.IDLE, _A.DISCONNECT),
+        (_S.LOST, _I.EXPIRED): (_S.IDLE, _A.RESUME),
+        (_S.LOST, _I.DROPPED): (_S.IDLE, _A.RESUME),
+        (_S.REFUSED, _I.EXPIRED): (_S.IDLE, _A.RESUME),
+        (_S.REFUSED, _I.DROPPED): (_S.IDLE, _A.RESUME),
+    },
+    unlisted=ignored,
+)
 
 #: How long states last that end by themselves.
 _SECONDS: Final = {
@@ -226,7 +230,7 @@ class Connections:
         """
         Something happened to the connection to a peer.
         """
-        transition = CONNECTION_TRANSITIONS.get((peer.state, event))
+        transition = CONNECTION_TRANSITIONS[peer.state, event]
         if transition is None:
             return
         peer.state, action = transition

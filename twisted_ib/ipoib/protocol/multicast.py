@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
+from twisted_ib.hca.base.machine import Machine, ignored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,20 +65,23 @@ class GroupAction(Enum):
 
 _S, _I, _A = GroupState, GroupInput, GroupAction
 #: An input that is not here changes nothing.
-GROUP_TRANSITIONS: Final[dict[tuple[GroupState, GroupInput], tuple[GroupState, GroupAction]]] = {
-    (_S.WAITING, _I.READY): (_S.JOINING, _A.JOIN),
-    (_S.JOINING, _I.WANTED): (_S.JOINING, _A.JOIN),
-    (_S.JOINING, _I.JOINED): (_S.JOINED, _A.SEND),
-    (_S.JOINING, _I.FAILED): (_S.FAILED, _A.RETRY),
-    (_S.JOINED, _I.WANTED): (_S.JOINING, _A.JOIN),
-    # Its values have changed: a subnet manager was restarted.
-    (_S.JOINED, _I.JOINED): (_S.JOINED, _A.SEND),
-    (_S.JOINED, _I.FAILED): (_S.FAILED, _A.RETRY),
-    (_S.FAILED, _I.WANTED): (_S.JOINING, _A.JOIN),
-    # The client of subnet administration tries again too.
-    (_S.FAILED, _I.JOINED): (_S.JOINED, _A.SEND),
-    (_S.FAILED, _I.EXPIRED): (_S.JOINING, _A.JOIN),
-}
+GROUP_TRANSITIONS: Final = Machine[GroupState, GroupInput, tuple[GroupState, GroupAction] | None](
+    {
+        (_S.WAITING, _I.READY): (_S.JOINING, _A.JOIN),
+        (_S.JOINING, _I.WANTED): (_S.JOINING, _A.JOIN),
+        (_S.JOINING, _I.JOINED): (_S.JOINED, _A.SEND),
+        (_S.JOINING, _I.FAILED): (_S.FAILED, _A.RETRY),
+        (_S.JOINED, _I.WANTED): (_S.JOINING, _A.JOIN),
+        # Its values have changed: a subnet manager was restarted.
+        (_S.JOINED, _I.JOINED): (_S.JOINED, _A.SEND),
+        (_S.JOINED, _I.FAILED): (_S.FAILED, _A.RETRY),
+        (_S.FAILED, _I.WANTED): (_S.JOINING, _A.JOIN),
+        # The client of subnet administration tries again too.
+        (_S.FAILED, _I.JOINED): (_S.JOINED, _A.SEND),
+        (_S.FAILED, _I.EXPIRED): (_S.JOINING, _A.JOIN),
+    },
+    unlisted=ignored,
+)
 
 
 class Membership:
@@ -225,7 +229,7 @@ class Groups:
                 self._driver.interfaceFailed(error)
 
     def _input(self, membership: Membership, event: GroupInput) -> None:
-        transition = GROUP_TRANSITIONS.get((membership.state, event))
+        transition = GROUP_TRANSITIONS[membership.state, event]
         if transition is None:
             return
         membership.state, action = transition

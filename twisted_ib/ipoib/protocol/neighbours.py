@@ -15,6 +15,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from twisted_ib import limits
+from twisted_ib.hca.base.machine import Machine, ignored
 from twisted_ib.ipoib.protocol.wire import parseHardwareAddress
 
 if TYPE_CHECKING:
@@ -78,25 +79,28 @@ class Action(Enum):
 
 
 #: An input that is not here changes nothing.  L{None}: the neighbour is forgotten.
-TRANSITIONS: Final[dict[tuple[State, Input], tuple[State | None, Action]]] = {
-    (State.INCOMPLETE, Input.ANSWER): (State.REACHABLE, Action.LEARN),
-    # Packets wait for it, so that it is in use at once.
-    (State.INCOMPLETE, Input.CHANGE): (State.PROBE, Action.LEARN_AND_PROBE),
-    (State.INCOMPLETE, Input.DUE): (State.INCOMPLETE, Action.SOLICIT),
-    (State.INCOMPLETE, Input.UNANSWERED): (None, Action.FAIL),
-    (State.REACHABLE, Input.ANSWER): (State.REACHABLE, Action.LEARN),
-    (State.REACHABLE, Input.CHANGE): (State.PROBE, Action.LEARN_AND_PROBE),
-    (State.REACHABLE, Input.DOUBT): (State.PROBE, Action.PROBE),
-    (State.REACHABLE, Input.UNUSED): (State.STALE, Action.REST),
-    (State.REACHABLE, Input.DUE): (State.PROBE, Action.PROBE),
-    (State.STALE, Input.SEND): (State.PROBE, Action.PROBE),
-    (State.STALE, Input.CHANGE): (State.STALE, Action.LEARN),
-    (State.STALE, Input.UNUSED): (None, Action.FORGET),
-    (State.PROBE, Input.ANSWER): (State.REACHABLE, Action.LEARN),
-    (State.PROBE, Input.CHANGE): (State.PROBE, Action.LEARN_AND_PROBE),
-    (State.PROBE, Input.DUE): (State.PROBE, Action.SOLICIT),
-    (State.PROBE, Input.UNANSWERED): (None, Action.FAIL),
-}
+TRANSITIONS: Final = Machine[State, Input, tuple[State | None, Action] | None](
+    {
+        (State.INCOMPLETE, Input.ANSWER): (State.REACHABLE, Action.LEARN),
+        # Packets wait for it, so that it is in use at once.
+        (State.INCOMPLETE, Input.CHANGE): (State.PROBE, Action.LEARN_AND_PROBE),
+        (State.INCOMPLETE, Input.DUE): (State.INCOMPLETE, Action.SOLICIT),
+        (State.INCOMPLETE, Input.UNANSWERED): (None, Action.FAIL),
+        (State.REACHABLE, Input.ANSWER): (State.REACHABLE, Action.LEARN),
+        (State.REACHABLE, Input.CHANGE): (State.PROBE, Action.LEARN_AND_PROBE),
+        (State.REACHABLE, Input.DOUBT): (State.PROBE, Action.PROBE),
+        (State.REACHABLE, Input.UNUSED): (State.STALE, Action.REST),
+        (State.REACHABLE, Input.DUE): (State.PROBE, Action.PROBE),
+        (State.STALE, Input.SEND): (State.PROBE, Action.PROBE),
+        (State.STALE, Input.CHANGE): (State.STALE, Action.LEARN),
+        (State.STALE, Input.UNUSED): (None, Action.FORGET),
+        (State.PROBE, Input.ANSWER): (State.REACHABLE, Action.LEARN),
+        (State.PROBE, Input.CHANGE): (State.PROBE, Action.LEARN_AND_PROBE),
+        (State.PROBE, Input.DUE): (State.PROBE, Action.SOLICIT),
+        (State.PROBE, Input.UNANSWERED): (None, Action.FAIL),
+    },
+    unlisted=ignored,
+)
 
 #: The states in which an answer is awaited: in others one is a claim that nobody has asked for.
 ASKED: Final = frozenset((State.INCOMPLETE, State.PROBE))
@@ -246,6 +250,7 @@ class Neighbours:
 
         @param hardware: of an answer or a change.
         """
+        # Not TRANSITIONS[]: each packet comes here, and an ignored one is to cost no call.
         transition = TRANSITIONS.get((neighbour.state, event))
         if transition is None:
             return

@@ -8,10 +8,12 @@ L{twisted_ib.rds.protocol.frames} documents the frames.  The window works as TCP
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
 from twisted_ib import limits
+from twisted_ib.hca.base.machine import Machine
 from twisted_ib.rds.protocol.frames import HEADER, MAGIC, VERSION, EndReason, FrameKind, frame
 
 #: Bytes of a stream in one datagram: with the frame's header one RDS fragment between processes of a host.
@@ -300,8 +302,7 @@ class StreamMachine:
                 self.arrived.append(data[start:])
                 self.owner.held += _PIECE
             return
-        row = _TABLE[self.state]
-        (row[kind] if kind < len(row) else _violated)(self, reason, offset, window)
+        TRANSITIONS[self.state, kind](self, reason, offset, window)
 
     def _ignored(self, reason: int, offset: int, window: int) -> None:
         """
@@ -498,19 +499,32 @@ class StreamMachine:
         return b"".join(pieces)
 
 
-_violated = StreamMachine._violated
-_ignored = StreamMachine._ignored
+_Action = Callable[[StreamMachine, int, int, int], None]
 
-#: The transition table: a method for each state (row) and kind of frame (column, by number; 0 is no kind).
-#: DATA in order is not here, see L{StreamMachine.received}.  In state CLOSED all is ignored: late frames
-#: are normal while the peer does not know.
-_TABLE: tuple[tuple[Any, ...], ...] = tuple(
-    tuple(getattr(StreamMachine, f"_{name}") for name in row.split())
-    for row in (
-        # -       OPEN       ACCEPT      REFUSE   DATA     WINDOW   PROBE    FIN      CLOSE    RESET    GONE
-        "violated violated   opened      over     violated violated violated violated violated over     gone",
-        "violated ignored    violated    violated violated violated violated violated violated over     gone",
-        "violated askedAgain openedAgain violated violated widened  probed   ended    left     over     gone",
-        "ignored  " * 11,
-    )
+
+def _unlisted(state: StreamState, kind: int) -> _Action:
+    # Late frames are normal while the peer does not know that the session is closed.
+    return StreamMachine._ignored if state == StreamState.CLOSED else StreamMachine._violated
+
+
+#: What is done with a frame.  DATA in order is not here, see L{StreamMachine.received}.
+TRANSITIONS = Machine[StreamState, int, _Action](
+    {
+        (StreamState.OPENING, FrameKind.ACCEPT): StreamMachine._opened,
+        (StreamState.OPENING, FrameKind.REFUSE): StreamMachine._over,
+        (StreamState.OPENING, FrameKind.RESET): StreamMachine._over,
+        (StreamState.OPENING, FrameKind.GONE): StreamMachine._gone,
+        (StreamState.ASKED, FrameKind.OPEN): StreamMachine._ignored,
+        (StreamState.ASKED, FrameKind.RESET): StreamMachine._over,
+        (StreamState.ASKED, FrameKind.GONE): StreamMachine._gone,
+        (StreamState.OPEN, FrameKind.OPEN): StreamMachine._askedAgain,
+        (StreamState.OPEN, FrameKind.ACCEPT): StreamMachine._openedAgain,
+        (StreamState.OPEN, FrameKind.WINDOW): StreamMachine._widened,
+        (StreamState.OPEN, FrameKind.PROBE): StreamMachine._probed,
+        (StreamState.OPEN, FrameKind.FIN): StreamMachine._ended,
+        (StreamState.OPEN, FrameKind.CLOSE): StreamMachine._left,
+        (StreamState.OPEN, FrameKind.RESET): StreamMachine._over,
+        (StreamState.OPEN, FrameKind.GONE): StreamMachine._gone,
+    },
+    unlisted=_unlisted,
 )

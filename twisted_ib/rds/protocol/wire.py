@@ -59,34 +59,7 @@ TCP_PORT = 16385
 
 _Buffer = bytes | bytearray | memoryview
 _CHECKSUM_OFFSET = 30
-_WORDS: Packed[
-    tuple[
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-    ]
-] = Struct(">24H")
+_WORDS: Packed[tuple[int, ...]] = Struct(">24H")
 
 
 class Flags(IntFlag):
@@ -262,18 +235,8 @@ class RDSHeader:
         """
         @return: the arguments of C{HEADER.pack}.
         """
-        return (
-            self.sequence,
-            self.acknowledgement,
-            self.length,
-            self.sourcePort,
-            self.destinationPort,
-            self.flags,
-            self.credit,
-            self.padding,
-            self.checksum,
-            self.extensions,
-        )
+        fields: Fields = attrs.astuple(self)
+        return fields
 
     def pack(self) -> bytes:
         """

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from enum import IntEnum
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import SDPError
+from twisted_ib.hca.base import machine as tables
 from twisted_ib.sdp.protocol.wire import BSDH, MESSAGES, MID, Flags, StreamMessage
 
 _pack: Final = BSDH.pack
@@ -95,38 +96,45 @@ _S = State
 _I = Input
 _A = Action
 
-#: (state, input) -> (action, next state).  A pair that is not listed is a protocol error.
-TRANSITIONS = {
-    # IBTA vol. 1 annex A4.5.3.  DisConn is SDP's FIN: it closes one direction, behind all data and all own
-    # SrcAvails.
-    (_S.ESTABLISHED, _I.DISCONN_SENT): (_A.NOTHING, _S.FIN_WAIT1),
-    (_S.ESTABLISHED, _I.DISCONN): (_A.END_OF_STREAM, _S.CLOSE_WAIT),
-    # OFED resets on AbortConn in every state (sdp_rx.c sdp_process_rx_ctl_skb), and so do we; OpenIB accepts
-    # it only after a DisConn was received (sdp_rcvd.c sdp_rcvd_abort).
-    (_S.ESTABLISHED, _I.ABORTCONN): (_A.RESET, _S.CLOSED),
-    (_S.ESTABLISHED, _I.DREQ): (_A.RESET, _S.CLOSED),
-    # Before the own DisConn a DREQ alone aborts; no SDP message is sent.
-    (_S.ESTABLISHED, _I.ABORT): (_A.DISCONNECT, _S.CLOSED),
-    # The side that closed first starts the CM disconnect (OpenIB sdp_rcvd.c sdp_rcvd_disconnect).
-    (_S.FIN_WAIT1, _I.DISCONN): (_A.END_AND_DISCONNECT, _S.TIME_WAIT),
-    (_S.FIN_WAIT1, _I.ABORTCONN): (_A.RESET, _S.CLOSED),
-    # Without the peer's DisConn the stream may be cut short, which the reader must not take for its end.
-    (_S.FIN_WAIT1, _I.DREQ): (_A.RESET, _S.CLOSED),
-    # IBTA vol. 1 annex A4.5.3.2: after the own DisConn, AbortConn goes before the DREQ (OpenIB sdp_conn.c
-    # sdp_conn_abort).
-    (_S.FIN_WAIT1, _I.ABORT): (_A.ABORT_AND_DISCONNECT, _S.CLOSED),
-    (_S.CLOSE_WAIT, _I.DISCONN_SENT): (_A.AWAIT_DREQ, _S.LAST_ACK),
-    (_S.CLOSE_WAIT, _I.ABORTCONN): (_A.RESET, _S.CLOSED),
-    (_S.CLOSE_WAIT, _I.DREQ): (_A.RESET, _S.CLOSED),
-    (_S.CLOSE_WAIT, _I.ABORT): (_A.DISCONNECT, _S.CLOSED),
-    (_S.LAST_ACK, _I.ABORTCONN): (_A.RESET, _S.CLOSED),
-    # The peer closed first and so sends the DREQ.  OpenIB also sends one from here (sdp_sent.c
-    # sdp_sent_disconnect); OFED waits, as we do.
-    (_S.LAST_ACK, _I.DREQ): (_A.FINISHED, _S.TIME_WAIT),
-    (_S.LAST_ACK, _I.ABORT): (_A.ABORT_AND_DISCONNECT, _S.CLOSED),
-    # Anything is ignored at the end: DREQs cross, and messages may still be in flight.
-    **{(state, event): (_A.NOTHING, state) for state in (_S.TIME_WAIT, _S.CLOSED) for event in Input},
-}
+
+def _violated(state: State, event: Input) -> NoReturn:
+    raise SDPError(f"{event.name} in {state.name}")
+
+
+TRANSITIONS: Final = tables.Machine[State, Input, tuple[State, Action]](
+    {
+        # IBTA vol. 1 annex A4.5.3.  DisConn is SDP's FIN: it closes one direction, behind all data and all
+        # own SrcAvails.
+        (_S.ESTABLISHED, _I.DISCONN_SENT): (_S.FIN_WAIT1, _A.NOTHING),
+        (_S.ESTABLISHED, _I.DISCONN): (_S.CLOSE_WAIT, _A.END_OF_STREAM),
+        # OFED resets on AbortConn in every state (sdp_rx.c sdp_process_rx_ctl_skb), and so do we; OpenIB
+        # accepts it only after a DisConn was received (sdp_rcvd.c sdp_rcvd_abort).
+        (_S.ESTABLISHED, _I.ABORTCONN): (_S.CLOSED, _A.RESET),
+        (_S.ESTABLISHED, _I.DREQ): (_S.CLOSED, _A.RESET),
+        # Before the own DisConn a DREQ alone aborts; no SDP message is sent.
+        (_S.ESTABLISHED, _I.ABORT): (_S.CLOSED, _A.DISCONNECT),
+        # The side that closed first starts the CM disconnect (OpenIB sdp_rcvd.c sdp_rcvd_disconnect).
+        (_S.FIN_WAIT1, _I.DISCONN): (_S.TIME_WAIT, _A.END_AND_DISCONNECT),
+        (_S.FIN_WAIT1, _I.ABORTCONN): (_S.CLOSED, _A.RESET),
+        # Without the peer's DisConn the stream may be cut short, which the reader must not take for its end.
+        (_S.FIN_WAIT1, _I.DREQ): (_S.CLOSED, _A.RESET),
+        # IBTA vol. 1 annex A4.5.3.2: after the own DisConn, AbortConn goes before the DREQ (OpenIB sdp_conn.c
+        # sdp_conn_abort).
+        (_S.FIN_WAIT1, _I.ABORT): (_S.CLOSED, _A.ABORT_AND_DISCONNECT),
+        (_S.CLOSE_WAIT, _I.DISCONN_SENT): (_S.LAST_ACK, _A.AWAIT_DREQ),
+        (_S.CLOSE_WAIT, _I.ABORTCONN): (_S.CLOSED, _A.RESET),
+        (_S.CLOSE_WAIT, _I.DREQ): (_S.CLOSED, _A.RESET),
+        (_S.CLOSE_WAIT, _I.ABORT): (_S.CLOSED, _A.DISCONNECT),
+        (_S.LAST_ACK, _I.ABORTCONN): (_S.CLOSED, _A.RESET),
+        # The peer closed first and so sends the DREQ.  OpenIB also sends one from here (sdp_sent.c
+        # sdp_sent_disconnect); OFED waits, as we do.
+        (_S.LAST_ACK, _I.DREQ): (_S.TIME_WAIT, _A.FINISHED),
+        (_S.LAST_ACK, _I.ABORT): (_S.CLOSED, _A.ABORT_AND_DISCONNECT),
+        # Anything is ignored at the end: DREQs cross, and messages may still be in flight.
+        **{(state, event): (state, _A.NOTHING) for state in (_S.TIME_WAIT, _S.CLOSED) for event in Input},
+    },
+    unlisted=_violated,
+)
 
 #: Messages that may carry stream bytes, with the bytes of their own header behind the BSDH.
 BODIES = {each.mid.value: each.layout.size for each in MESSAGES if issubclass(each, StreamMessage)}
@@ -383,8 +391,5 @@ class Machine:
 
         @raise SDPError: The protocol forbids this event in this state.
         """
-        try:
-            action, self.state = TRANSITIONS[self.state, event]
-        except KeyError:
-            raise SDPError(f"{event.name} in {self.state.name}") from None
+        self.state, action = TRANSITIONS[self.state, event]
         return action

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
+from twisted_ib.hca.base.machine import Machine
 from twisted_ib.hca.base.partition import DEFAULT_PKEY, PartitionTable
 from twisted_ib.hca.base.port import DEFAULT_PREFIX, PhysicalState, PortChange, PortState
 from twisted_ib.hca.base.traits import NodeType
@@ -82,21 +83,23 @@ class LinkInput(Enum):
 
 
 #: The link state machine, IBTA vol. 1 7.2.7; a Set of what is not here is refused (14.2.5.6, PortState).
-TRANSITIONS: Final = {
-    (PortState.DOWN, LinkInput.TRAINED): PortState.INIT,
-    (PortState.DOWN, LinkInput.DOWN): PortState.DOWN,
-    (PortState.INIT, LinkInput.LOST): PortState.DOWN,
-    (PortState.INIT, LinkInput.DOWN): PortState.DOWN,
-    (PortState.INIT, LinkInput.ARM): PortState.ARMED,
-    (PortState.ARMED, LinkInput.LOST): PortState.DOWN,
-    (PortState.ARMED, LinkInput.DOWN): PortState.DOWN,
-    # A repeated Set, whose answer was lost, changes nothing.
-    (PortState.ARMED, LinkInput.ARM): PortState.ARMED,
-    (PortState.ARMED, LinkInput.ACTIVATE): PortState.ACTIVE,
-    (PortState.ACTIVE, LinkInput.LOST): PortState.DOWN,
-    (PortState.ACTIVE, LinkInput.DOWN): PortState.DOWN,
-    (PortState.ACTIVE, LinkInput.ACTIVATE): PortState.ACTIVE,
-}
+TRANSITIONS: Final = Machine(
+    {
+        (PortState.DOWN, LinkInput.TRAINED): PortState.INIT,
+        (PortState.DOWN, LinkInput.DOWN): PortState.DOWN,
+        (PortState.INIT, LinkInput.LOST): PortState.DOWN,
+        (PortState.INIT, LinkInput.DOWN): PortState.DOWN,
+        (PortState.INIT, LinkInput.ARM): PortState.ARMED,
+        (PortState.ARMED, LinkInput.LOST): PortState.DOWN,
+        (PortState.ARMED, LinkInput.DOWN): PortState.DOWN,
+        # A repeated Set, whose answer was lost, changes nothing.
+        (PortState.ARMED, LinkInput.ARM): PortState.ARMED,
+        (PortState.ARMED, LinkInput.ACTIVATE): PortState.ACTIVE,
+        (PortState.ACTIVE, LinkInput.LOST): PortState.DOWN,
+        (PortState.ACTIVE, LinkInput.DOWN): PortState.DOWN,
+        (PortState.ACTIVE, LinkInput.ACTIVATE): PortState.ACTIVE,
+    }
+)
 _SETTINGS: Final[dict[int, LinkInput]] = {
     PortState.DOWN: LinkInput.DOWN,
     PortState.ARMED: LinkInput.ARM,

@@ -15,6 +15,7 @@ from twisted_ib.hca.wire.mad.classes import (
     DATA,
     FIRST,
     LAST,
+    RMPP,
     RMPP_VERSION,
     TRANSFER_HEADERS,
     RMPPHeader,
@@ -33,7 +34,7 @@ def _headerOf(octets: bytearray) -> RMPPHeader | None:
     row = classHeader(octets[CLASS_AT])
     if row is None or row[0] not in TRANSFER_HEADERS:
         return None
-    header = RMPPHeader.parse(bytes(octets[HEADER_BYTES:_BODY]))
+    header = RMPP.parse(bytes(octets[HEADER_BYTES:_BODY]))
     return header if header.flags & ACTIVE else None
 
 
@@ -48,9 +49,9 @@ def complete(packet: Packet) -> None:
     # Each segment has the header of its class, whatever the program says.
     least = HEADER_BYTES + (classHeader(octets[CLASS_AT]) or (None, 0))[1]
     size = max(packet.length, least) - _BODY
-    octets[HEADER_BYTES:_BODY] = RMPPHeader(
-        RMPP_VERSION, DATA, flags=ACTIVE | FIRST | LAST, segment=1, length=size
-    ).pack()
+    octets[HEADER_BYTES:_BODY] = RMPP.pack(
+        RMPPHeader(RMPP_VERSION, DATA, flags=ACTIVE | FIRST | LAST, segment=1, length=size)
+    )
 
 
 def isControl(octets: bytearray) -> bool:

@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Final
 
 from twisted_ib import limits
+from twisted_ib.hca.base.machine import Machine, ignored
 from twisted_ib.hca.mad.attributes.manager import SMInfo, SMState
 
 
@@ -25,18 +26,21 @@ class Control(IntEnum):
 
 
 #: The effects of a Set of SMInfo, IBTA vol. 1 14.4.1, figure of the SM states; any other is refused.
-TRANSITIONS: Final[dict[tuple[SMState, int], SMState]] = {
-    # It is on its way to be the master, if there is no other.
-    (SMState.DISCOVERING, Control.HANDOVER): SMState.DISCOVERING,
-    (SMState.STANDBY, Control.HANDOVER): SMState.MASTER,
-    (SMState.STANDBY, Control.DISABLE): SMState.NOT_ACTIVE,
-    (SMState.STANDBY, Control.DISCOVER): SMState.DISCOVERING,
-    (SMState.NOT_ACTIVE, Control.STANDBY): SMState.STANDBY,
-    # The other half of a subnet that was split hands its part over.
-    (SMState.MASTER, Control.HANDOVER): SMState.MASTER,
-    # Of the one that the subnet was handed over to, and of no other.
-    (SMState.MASTER, Control.ACKNOWLEDGE): SMState.STANDBY,
-}
+TRANSITIONS: Final = Machine[SMState, int, SMState | None](
+    {
+        # It is on its way to be the master, if there is no other.
+        (SMState.DISCOVERING, Control.HANDOVER): SMState.DISCOVERING,
+        (SMState.STANDBY, Control.HANDOVER): SMState.MASTER,
+        (SMState.STANDBY, Control.DISABLE): SMState.NOT_ACTIVE,
+        (SMState.STANDBY, Control.DISCOVER): SMState.DISCOVERING,
+        (SMState.NOT_ACTIVE, Control.STANDBY): SMState.STANDBY,
+        # The other half of a subnet that was split hands its part over.
+        (SMState.MASTER, Control.HANDOVER): SMState.MASTER,
+        # Of the one that the subnet was handed over to, and of no other.
+        (SMState.MASTER, Control.ACKNOWLEDGE): SMState.STANDBY,
+    },
+    unlisted=ignored,
+)
 _PRESENT: Final = frozenset((SMState.DISCOVERING, SMState.STANDBY, SMState.MASTER))
 
 
@@ -102,7 +106,7 @@ class Election:
         @param sender: the GUID in its SMInfo.
         @return: whether it is valid in this state.
         """
-        following = TRANSITIONS.get((self.state, control))
+        following = TRANSITIONS[self.state, control]
         if following is None or (control == Control.ACKNOWLEDGE and sender != self.successor):
             return False
         if following is SMState.STANDBY:

@@ -28,6 +28,7 @@ from twisted_ib.hca.wire.mad.classes import (
     COMMUNICATION,
     DEVICE_ADMINISTRATION,
     PERFORMANCE,
+    RMPP,
     SUBNET,
     SUBNET_ADMINISTRATION,
     RMPPHeader,
@@ -98,7 +99,7 @@ class SegmentTests(SynchronousTestCase):
         self.assertTrue(isSegment(data(1)))
         for octet, expected in ((0, False), (0xFE, False), (0x01, True), (0xFF, True)):
             self.assertIs(isSegment(bytes(26) + bytes((octet,)) + bytes(229)), expected)
-        self.assertEqual(TABLE.pack(), bytes.fromhex("01 01 01 00 00000000 00000000"))
+        self.assertEqual(RMPP.pack(TABLE), bytes.fromhex("01 01 01 00 00000000 00000000"))
 
     def test_faults(self) -> None:
         """

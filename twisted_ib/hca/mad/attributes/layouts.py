@@ -11,65 +11,18 @@ Reserved bits are ignored by who reads and 0 from who writes (IBTA vol. 1 3.2).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
-from attrs import field, fields
+from attrs import Factory
 
 from twisted_ib.errors import HeaderError, LengthError
+from twisted_ib.layouts import Field, bits, declared, fieldsOf, octets
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 Kind = TypeVar("Kind", bound="Attribute")
-_FIELD: Final = "twisted_ib.field"
 _OCTET: Final = 8
-
-
-class Field(NamedTuple):
-    """
-    One field of a layout.
-
-    @ivar name: the attribute of the class.
-    @ivar offset: of its first bit, from the attribute's start.
-    @ivar width: bits of each entry.
-    @ivar entries: how many; those of a table are a tuple.
-    @ivar stride: bits from entry to entry of a table.
-    @ivar kind: L{int}, L{tuple} of them, L{bytes}, or the L{Attribute} that is nested.
-    @ivar skip: reserved components before it.
-    @ivar components: how many bits of a component mask it has.
-    """
-
-    name: str
-    offset: int
-    width: int
-    entries: int
-    stride: int
-    kind: type
-    skip: int
-    components: int
-
-    def offsets(self) -> list[int]:
-        """
-        @return: of the first bit of each entry.
-        """
-        return [self.offset + index * self.stride for index in range(self.entries)]
-
-
-def bits(
-    octet: int, width: int, first: int = 7, *, default: int = 0, skip: int = 0, components: int = 1
-) -> int:
-    """
-    An unsigned number.
-
-    @param octet: where it begins.
-    @param width: its bits, which may go on in the octets that follow.
-    @param first: its highest bit in the first octet; 7 is the octet's highest.
-    @param default: its value unless told otherwise.
-    @param skip: reserved components in front of it.
-    @param components: the bits of a component mask that select it.
-    """
-    place = Field("", octet * _OCTET + 7 - first, width, 1, 0, int, skip, components)
-    return field(default=default, metadata={_FIELD: place})
 
 
 def table(
@@ -81,24 +34,15 @@ def table(
     @param stride: bits from one to the next, if there is anything between them.
     """
     place = Field("", octet * _OCTET + 7 - first, width, count, stride or width, tuple, skip, count)
-    return field(default=(0,) * count, metadata={_FIELD: place})
-
-
-def octets(octet: int, size: int, *, skip: int = 0) -> bytes:
-    """
-    Octets, padded with zeros.
-    """
-    place = Field("", octet * _OCTET, size * _OCTET, 1, 0, bytes, skip, 1)
-    return field(default=bytes(size), metadata={_FIELD: place})
+    return declared(place, (0,) * count)
 
 
 def nested(octet: int, kind: type[Kind], *, skip: int = 0) -> Kind:
     """
     Another attribute, inside a record of subnet administration.
     """
-    width = kind.OCTETS * _OCTET
-    place = Field("", octet * _OCTET, width, 1, 0, kind, skip, 0)
-    return field(factory=kind, metadata={_FIELD: place})
+    place = Field("", octet * _OCTET, kind.OCTETS * _OCTET, kind=kind, skip=skip, components=0)
+    return declared(place, Factory(kind))
 
 
 class Layout:
@@ -113,20 +57,19 @@ class Layout:
         where the record has no field of that name.
     """
 
-    __slots__ = ("_shifts", "bits", "components", "fields", "size")
+    __slots__ = ("_places", "_shifts", "bits", "components", "fields", "size")
     components: tuple[int, ...]
 
     def __init__(self, kind: type[Attribute]) -> None:
         self.size = kind.OCTETS
-        self.fields = tuple(
-            each.metadata[_FIELD]._replace(name=each.name)
-            for each in fields(cast("Any", kind))
-            if _FIELD in each.metadata
-        )
+        self.fields = fieldsOf(kind)
         last = self.size * _OCTET
         self._shifts = tuple(
             (each, tuple(last - offset - each.width for offset in each.offsets()), (1 << each.width) - 1)
             for each in self.fields
+        )
+        self._places = tuple(
+            (each.name, each.kind, each.width // _OCTET, shifts, mask) for each, shifts, mask in self._shifts
         )
         components: list[int] = []
         own: dict[str, int] = {}
@@ -157,13 +100,13 @@ class Layout:
             raise LengthError(f"an attribute of {self.size} octets is not in {len(data)}")
         number = int.from_bytes(data[: self.size], "big")
         found: dict[str, Any] = {}
-        for (name, _, width, _, _, kind, _, _), shifts, mask in self._shifts:
+        for name, kind, size, shifts, mask in self._places:
             if kind is int:
                 found[name] = number >> shifts[0] & mask
             elif kind is tuple:
                 found[name] = tuple([number >> shift & mask for shift in shifts])
             else:
-                inner = (number >> shifts[0] & mask).to_bytes(width // _OCTET, "big")
+                inner = (number >> shifts[0] & mask).to_bytes(size, "big")
                 found[name] = inner if kind is bytes else kind.parse(inner)
         return found
 

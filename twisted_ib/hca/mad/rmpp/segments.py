@@ -17,6 +17,7 @@ from twisted_ib.hca.wire.mad.classes import (
     DATA,
     FIRST,
     LAST,
+    RMPP,
     RMPP_VERSION,
     STOP,
     TRANSFER_HEADERS,
@@ -72,7 +73,7 @@ def headerOf(mad: bytes) -> RMPPHeader:
     """
     @return: the RMPP header of a MAD of 256 octets.
     """
-    return RMPPHeader.parse(mad[HEADER_BYTES:BODY_AT])
+    return RMPP.parse(mad[HEADER_BYTES:BODY_AT])
 
 
 def isSegment(mad: bytes) -> bool:
@@ -94,7 +95,7 @@ def segment(mad: bytes, header: RMPPHeader) -> bytes:
     """
     @return: a MAD with another RMPP header.
     """
-    return mad[:HEADER_BYTES] + header.pack() + mad[BODY_AT:]
+    return mad[:HEADER_BYTES] + RMPP.pack(header) + mad[BODY_AT:]
 
 
 def control(
@@ -118,7 +119,7 @@ def control(
     header = RMPPHeader(RMPP_VERSION, kind, NO_RESPONSE_TIME, ACTIVE, status, number, window)
     method = mad[METHOD_AT] ^ RESPONSE if responds else mad[METHOD_AT]
     common = mad[:METHOD_AT] + bytes((method,)) + mad[METHOD_AT + 1 : HEADER_BYTES]
-    return (common + header.pack() + mad[BODY_AT:at]).ljust(MAD_BYTES, b"\0")
+    return (common + RMPP.pack(header) + mad[BODY_AT:at]).ljust(MAD_BYTES, b"\0")
 
 
 def fault(header: RMPPHeader) -> TransferStatus | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from attrs import evolve
 
 from twisted_ib.errors import SAResponseError
+from twisted_ib.hca.base.machine import Machine
 from twisted_ib.hca.base.port import LARGEST_UNICAST_LID
 from twisted_ib.hca.mad.attributes.administration import (
     ALL_LIDS,
@@ -96,31 +97,34 @@ class Action(Enum):
 
 
 #: An input that is not here changes nothing.
-TRANSITIONS: Final[dict[tuple[State, Input], tuple[State, Action]]] = {
-    (State.REGISTERING, Input.ACCEPTED): (State.REGISTERED, Action.GRANT),
-    (State.REGISTERING, Input.REFUSED): (State.GONE, Action.FAIL),
-    (State.REGISTERING, Input.UNANSWERED): (State.GONE, Action.FAIL),
-    # The request may have arrived.
-    (State.REGISTERING, Input.RELEASED): (State.UNREGISTERING, Action.UNREGISTER),
-    (State.REGISTERING, Input.RENEW): (State.REGISTERING, Action.REGISTER),
-    (State.REGISTERED, Input.RELEASED): (State.UNREGISTERING, Action.UNREGISTER),
-    (State.REGISTERED, Input.RENEW): (State.RENEWING, Action.REGISTER),
-    (State.RENEWING, Input.ACCEPTED): (State.REGISTERED, Action.GRANT),
-    (State.RENEWING, Input.REFUSED): (State.GONE, Action.FAIL),
-    (State.RENEWING, Input.UNANSWERED): (State.RENEWING, Action.RETRY),
-    (State.RENEWING, Input.RELEASED): (State.UNREGISTERING, Action.UNREGISTER),
-    (State.RENEWING, Input.RENEW): (State.RENEWING, Action.REGISTER),
-    (State.UNREGISTERING, Input.WANTED): (State.WANTED_AGAIN, Action.NOTHING),
-    # Whatever the answer: nobody wants it, and there is nothing to be done about it.
-    (State.UNREGISTERING, Input.ACCEPTED): (State.GONE, Action.FORGET),
-    (State.UNREGISTERING, Input.REFUSED): (State.GONE, Action.FORGET),
-    (State.UNREGISTERING, Input.UNANSWERED): (State.GONE, Action.FORGET),
-    # Requests to one registration are in order: the next is sent when the one before is answered.
-    (State.WANTED_AGAIN, Input.ACCEPTED): (State.REGISTERING, Action.REGISTER),
-    (State.WANTED_AGAIN, Input.REFUSED): (State.REGISTERING, Action.REGISTER),
-    (State.WANTED_AGAIN, Input.UNANSWERED): (State.REGISTERING, Action.REGISTER),
-    (State.WANTED_AGAIN, Input.RELEASED): (State.UNREGISTERING, Action.NOTHING),
-}
+TRANSITIONS: Final = Machine[State, Input, tuple[State, Action]](
+    {
+        (State.REGISTERING, Input.ACCEPTED): (State.REGISTERED, Action.GRANT),
+        (State.REGISTERING, Input.REFUSED): (State.GONE, Action.FAIL),
+        (State.REGISTERING, Input.UNANSWERED): (State.GONE, Action.FAIL),
+        # The request may have arrived.
+        (State.REGISTERING, Input.RELEASED): (State.UNREGISTERING, Action.UNREGISTER),
+        (State.REGISTERING, Input.RENEW): (State.REGISTERING, Action.REGISTER),
+        (State.REGISTERED, Input.RELEASED): (State.UNREGISTERING, Action.UNREGISTER),
+        (State.REGISTERED, Input.RENEW): (State.RENEWING, Action.REGISTER),
+        (State.RENEWING, Input.ACCEPTED): (State.REGISTERED, Action.GRANT),
+        (State.RENEWING, Input.REFUSED): (State.GONE, Action.FAIL),
+        (State.RENEWING, Input.UNANSWERED): (State.RENEWING, Action.RETRY),
+        (State.RENEWING, Input.RELEASED): (State.UNREGISTERING, Action.UNREGISTER),
+        (State.RENEWING, Input.RENEW): (State.RENEWING, Action.REGISTER),
+        (State.UNREGISTERING, Input.WANTED): (State.WANTED_AGAIN, Action.NOTHING),
+        # Whatever the answer: nobody wants it, and there is nothing to be done about it.
+        (State.UNREGISTERING, Input.ACCEPTED): (State.GONE, Action.FORGET),
+        (State.UNREGISTERING, Input.REFUSED): (State.GONE, Action.FORGET),
+        (State.UNREGISTERING, Input.UNANSWERED): (State.GONE, Action.FORGET),
+        # Requests to one registration are in order: the next is sent when the one before is answered.
+        (State.WANTED_AGAIN, Input.ACCEPTED): (State.REGISTERING, Action.REGISTER),
+        (State.WANTED_AGAIN, Input.REFUSED): (State.REGISTERING, Action.REGISTER),
+        (State.WANTED_AGAIN, Input.UNANSWERED): (State.REGISTERING, Action.REGISTER),
+        (State.WANTED_AGAIN, Input.RELEASED): (State.UNREGISTERING, Action.NOTHING),
+    },
+    unlisted=lambda state, _: (state, Action.NOTHING),
+)
 
 
 class Registration:
@@ -153,7 +157,7 @@ class Registration:
         """
         @return: the action that follows.
         """
-        self.state, action = TRANSITIONS.get((self.state, given), (self.state, Action.NOTHING))
+        self.state, action = TRANSITIONS[self.state, given]
         return action
 
     def join(self, values: dict[str, Any]) -> None:

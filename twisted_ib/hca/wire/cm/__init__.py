@@ -12,21 +12,29 @@ wide as the fixed part of the message, so that a parsed message packs to the sam
 
 Modules:
 
-  - C{answers}: MRA and REJ, which may answer a REQ, REP or LAP
   - C{codes}: numbers of the communication manager
-  - C{connect}: the messages that open and close a connection (IBTA vol. 1 12.6)
   - C{layout}: the common base of the messages of L{twisted_ib.hca.wire.cm}
-  - C{path}: paths in CM messages, and LAP and APR, which give an open connection an alternate path (IBTA vol.
-    1 12.8)
-  - C{sidr}: service id resolution for datagram services (IBTA vol. 1 12.11)
+  - C{messages}: the messages (IBTA vol. 1 chapter 12)
 """
 
-from twisted_ib.hca.wire.cm.answers import MRA, REJ
 from twisted_ib.hca.wire.cm.codes import APRStatus, MessageKind, timeoutSeconds
-from twisted_ib.hca.wire.cm.connect import DREP, DREQ, MESSAGES, REP, REQ, RTU, AnyMessage, byAttribute
 from twisted_ib.hca.wire.cm.layout import BODY_BYTES, Buffer
-from twisted_ib.hca.wire.cm.path import APR, LAP
-from twisted_ib.hca.wire.cm.sidr import SIDR_REP, SIDR_REQ
+from twisted_ib.hca.wire.cm.messages import (
+    APR,
+    DREP,
+    DREQ,
+    LAP,
+    MESSAGES,
+    MRA,
+    REJ,
+    REP,
+    REQ,
+    RTU,
+    SIDR_REP,
+    SIDR_REQ,
+    AnyMessage,
+    byAttribute,
+)
 
 __all__ = [
     "APR",

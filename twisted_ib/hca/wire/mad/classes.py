@@ -7,12 +7,9 @@ unknown one, has all 232 octets for its attribute.
 
 from __future__ import annotations
 
-from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-if TYPE_CHECKING:
-    from twisted_ib.structs import Packed
-
+from twisted_ib.layouts import Codec, bits, octets, ofTuple, within
 
 # Management classes (Linux ib_mad.h IB_MGMT_CLASS_*)
 SUBNET: Final = 0x01
@@ -46,9 +43,6 @@ ACTIVE: Final = 1
 FIRST: Final = 2
 LAST: Final = 4
 
-#: RMPP version, type, response time and flags, status, segment number, payload length or new window last.
-_TRANSFER: Final[Packed[tuple[int, int, int, int, int, int]]] = Struct(">BBBBII")
-
 
 class RMPPHeader(NamedTuple):
     """
@@ -63,32 +57,17 @@ class RMPPHeader(NamedTuple):
     @ivar length: payload length; in an ACK the new window last.
     """
 
-    version: int = 0
-    type: int = 0
-    responseTime: int = 0
-    flags: int = 0
-    status: int = 0
-    segment: int = 0
-    length: int = 0
+    version: int = bits(0, 8)
+    type: int = bits(1, 8)
+    responseTime: int = bits(2, 5)
+    flags: int = bits(2, 3, 2)
+    status: int = bits(3, 8)
+    segment: int = bits(4, 32)
+    length: int = bits(8, 32)
 
-    def pack(self) -> bytes:
-        """
-        @return: 12 octets.
-        @raise struct.error: a field does not fit.
-        @raise ValueError: likewise.
-        """
-        if self.flags >> 3 or self.responseTime >> 5:
-            raise ValueError("a field of RMPP does not fit")
-        third = self.responseTime << 3 | self.flags
-        return _TRANSFER.pack(self.version, self.type, third, self.status, self.segment, self.length)
 
-    @classmethod
-    def parse(cls, octets: bytes) -> RMPPHeader:
-        """
-        @param octets: begin with the header.
-        """
-        version, kind, third, status, segment, length = _TRANSFER.unpack_from(octets)
-        return cls(version, kind, third >> 3, third & 7, status, segment, length)
+RMPP: Final = ofTuple(RMPPHeader, 12)
+_NONE: Final = RMPPHeader()
 
 
 class SubnetHeader(NamedTuple):
@@ -100,23 +79,9 @@ class SubnetHeader(NamedTuple):
     @ivar behind: 128 reserved octets behind it.
     """
 
-    key: int = 0
-    reserved: bytes = bytes(32)
-    behind: bytes = bytes(128)
-
-    def around(self) -> tuple[bytes, bytes]:
-        """
-        @return: the octets in front of the attribute, and those behind it.
-        """
-        return _SUBNET.pack(self.key, _sized(self.reserved, 32)), _sized(self.behind, 128)
-
-    @classmethod
-    def parse(cls, before: bytes, behind: bytes) -> SubnetHeader:
-        """
-        Parse the octets in front of the attribute and those behind it.
-        """
-        key, reserved = _SUBNET.unpack(before)
-        return cls(key, reserved, behind)
+    key: int = bits(0, 64)
+    reserved: bytes = octets(8, 32)
+    behind: bytes = octets(104, 128)
 
 
 class DirectedHeader(NamedTuple):
@@ -131,28 +96,12 @@ class DirectedHeader(NamedTuple):
     @ivar returnPath: 64 octets, the ingress port of each hop.
     """
 
-    key: int = 0
-    sourceLID: int = 0xFFFF
-    destinationLID: int = 0xFFFF
-    reserved: bytes = bytes(28)
-    initialPath: bytes = bytes(64)
-    returnPath: bytes = bytes(64)
-
-    def around(self) -> tuple[bytes, bytes]:
-        """
-        @return: the octets in front of the attribute, and those behind it.
-        """
-        reserved = _sized(self.reserved, 28)
-        before = _DIRECTED.pack(self.key, self.sourceLID, self.destinationLID, reserved)
-        return before, _sized(self.initialPath, 64) + _sized(self.returnPath, 64)
-
-    @classmethod
-    def parse(cls, before: bytes, behind: bytes) -> DirectedHeader:
-        """
-        Parse the octets in front of the attribute and those behind it.
-        """
-        key, source, destination, reserved = _DIRECTED.unpack(before)
-        return cls(key, source, destination, reserved, behind[:64], behind[64:])
+    key: int = bits(0, 64)
+    sourceLID: int = bits(8, 16, default=0xFFFF)
+    destinationLID: int = bits(10, 16, default=0xFFFF)
+    reserved: bytes = octets(12, 28)
+    initialPath: bytes = octets(104, 64)
+    returnPath: bytes = octets(168, 64)
 
 
 class AdministrationHeader(NamedTuple):
@@ -166,25 +115,11 @@ class AdministrationHeader(NamedTuple):
     @ivar componentMask: the components of the record that a query compares.
     """
 
-    transfer: RMPPHeader = RMPPHeader()
-    key: int = 0
-    attributeOffset: int = 0
-    reserved: int = 0
-    componentMask: int = 0
-
-    def around(self) -> tuple[bytes, bytes]:
-        """
-        @return: the octets in front of the attribute, and those behind it.
-        """
-        rest = _ADMINISTRATION.pack(self.key, self.attributeOffset, self.reserved, self.componentMask)
-        return self.transfer.pack() + rest, b""
-
-    @classmethod
-    def parse(cls, before: bytes, behind: bytes) -> AdministrationHeader:
-        """
-        Parse the octets in front of the attribute and those behind it.
-        """
-        return cls(RMPPHeader.parse(before), *_ADMINISTRATION.unpack_from(before, _TRANSFER.size))
+    transfer: RMPPHeader = within(0, RMPP, _NONE)
+    key: int = bits(12, 64)
+    attributeOffset: int = bits(20, 16)
+    reserved: int = bits(22, 16)
+    componentMask: int = bits(24, 64)
 
 
 class OrganizationHeader(NamedTuple):
@@ -196,25 +131,9 @@ class OrganizationHeader(NamedTuple):
     @ivar reserved: the octet in front of the OUI.
     """
 
-    transfer: RMPPHeader = RMPPHeader()
-    organization: int = 0
-    reserved: int = 0
-
-    def around(self) -> tuple[bytes, bytes]:
-        """
-        @return: the octets in front of the attribute, and those behind it.
-        """
-        if self.organization >> 24:
-            raise ValueError("an organization's number has 24 bits")
-        return self.transfer.pack() + (self.reserved << 24 | self.organization).to_bytes(4, "big"), b""
-
-    @classmethod
-    def parse(cls, before: bytes, behind: bytes) -> OrganizationHeader:
-        """
-        Parse the octets in front of the attribute and those behind it.
-        """
-        word = int.from_bytes(before[_TRANSFER.size :], "big")
-        return cls(RMPPHeader.parse(before), word & 0xFFFFFF, word >> 24)
+    transfer: RMPPHeader = within(0, RMPP, _NONE)
+    organization: int = bits(13, 24)
+    reserved: int = bits(12, 8)
 
 
 class SegmentedHeader(NamedTuple):
@@ -224,20 +143,7 @@ class SegmentedHeader(NamedTuple):
     @ivar transfer: the RMPP header.
     """
 
-    transfer: RMPPHeader = RMPPHeader()
-
-    def around(self) -> tuple[bytes, bytes]:
-        """
-        @return: the octets in front of the attribute, and those behind it.
-        """
-        return self.transfer.pack(), b""
-
-    @classmethod
-    def parse(cls, before: bytes, behind: bytes) -> SegmentedHeader:
-        """
-        Parse the octets in front of the attribute and those behind it.
-        """
-        return cls(RMPPHeader.parse(before))
+    transfer: RMPPHeader = within(0, RMPP, _NONE)
 
 
 class KeyedHeader(NamedTuple):
@@ -248,27 +154,9 @@ class KeyedHeader(NamedTuple):
     @ivar reserved: 32 octets.
     """
 
-    key: int = 0
-    reserved: bytes = bytes(32)
+    key: int = bits(0, 64)
+    reserved: bytes = octets(8, 32)
 
-    def around(self) -> tuple[bytes, bytes]:
-        """
-        @return: the octets in front of the attribute, and those behind it.
-        """
-        return _KEYED.pack(self.key, _sized(self.reserved, 32)), b""
-
-    @classmethod
-    def parse(cls, before: bytes, behind: bytes) -> KeyedHeader:
-        """
-        Parse the octets in front of the attribute and those behind it.
-        """
-        return cls(*_KEYED.unpack(before))
-
-
-_SUBNET: Final[Packed[tuple[int, bytes]]] = Struct(">Q32s")
-_DIRECTED: Final[Packed[tuple[int, int, int, bytes]]] = Struct(">QHH28s")
-_ADMINISTRATION: Final[Packed[tuple[int, int, int, int]]] = Struct(">QHHQ")
-_KEYED: Final[Packed[tuple[int, bytes]]] = Struct(">Q32s")
 
 ClassHeader = (
     SubnetHeader | DirectedHeader | AdministrationHeader | OrganizationHeader | SegmentedHeader | KeyedHeader
@@ -277,22 +165,26 @@ ClassHeader = (
 #: Headers that begin with that of RMPP, which is C{transfer}.
 TRANSFER_HEADERS: Final = (AdministrationHeader, OrganizationHeader, SegmentedHeader)
 
-#: Header class, octets between the common header and the attribute, octets of the attribute.
-_Row = tuple["type[ClassHeader]", int, int]
-_ORGANIZATION: Final[_Row] = (OrganizationHeader, 16, 216)
+#: Header class, octets between the common header and the attribute, octets of the attribute, and the codec of
+#: the header, with zeros for an attribute that octets follow.
+_Row = tuple["type[ClassHeader]", int, int, Codec[Any]]
+
+
+def _row(kind: type[ClassHeader], front: int, size: int, isAround: bool = False) -> _Row:
+    return kind, front, size, ofTuple(kind, 232 if isAround else front)
+
+
+_SEGMENTED: Final = _row(SegmentedHeader, 12, 220)
+_KEYED: Final = _row(KeyedHeader, 40, 192)
 _CLASSES: Final[dict[int, _Row]] = {
     # Attribute offsets in the MAD: SMP 64, SA 56, PMA and the like 64, RMPP 36, vendor range 2 40 (Linux
     # ib_mad.h).
-    SUBNET: (SubnetHeader, 40, 64),
-    SUBNET_DIRECTED: (DirectedHeader, 40, 64),
-    SUBNET_ADMINISTRATION: (AdministrationHeader, 32, 200),
-    PERFORMANCE: (KeyedHeader, 40, 192),
-    BASEBOARD: (KeyedHeader, 40, 192),
-    DEVICE_MANAGEMENT: (KeyedHeader, 40, 192),
-    DEVICE_ADMINISTRATION: (SegmentedHeader, 12, 220),
-    BOOT_INFORMATION: (SegmentedHeader, 12, 220),
-    CONGESTION_CONTROL: (KeyedHeader, 40, 192),
-    **dict.fromkeys(ORGANIZATION_CLASSES, _ORGANIZATION),
+    SUBNET: _row(SubnetHeader, 40, 64, True),
+    SUBNET_DIRECTED: _row(DirectedHeader, 40, 64, True),
+    SUBNET_ADMINISTRATION: _row(AdministrationHeader, 32, 200),
+    **dict.fromkeys((PERFORMANCE, BASEBOARD, DEVICE_MANAGEMENT, CONGESTION_CONTROL), _KEYED),
+    **dict.fromkeys((DEVICE_ADMINISTRATION, BOOT_INFORMATION), _SEGMENTED),
+    **dict.fromkeys(ORGANIZATION_CLASSES, _row(OrganizationHeader, 16, 216)),
 }
 
 
@@ -300,14 +192,7 @@ def classHeader(managementClass: int) -> _Row | None:
     """
     The header of a management class.
 
-    @return: the header class, its octets in front of the attribute, and those of the attribute; L{None} for
-        a class without one.
+    @return: the header class, its octets in front of the attribute, those of the attribute, and the header's
+        codec; L{None} for a class without one.
     """
     return _CLASSES.get(managementClass)
-
-
-def _sized(octets: bytes, size: int) -> bytes:
-    # Checked here: struct would cut a longer value silently.
-    if len(octets) > size:
-        raise ValueError(f"{len(octets)} octets are more than {size}")
-    return octets.ljust(size, b"\0")

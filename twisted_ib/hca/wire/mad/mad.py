@@ -124,12 +124,12 @@ class Mad:
         # there.
         if row is None:
             return b"", data.ljust(DATA_BYTES, b"\0"), b""
-        kind, _, size = row
+        kind, front, size, codec = row
         header = kind() if self.header is None else self.header
         if type(header) is not kind:
             raise ValueError(f"class {self.managementClass:#04x} has no {type(header).__name__}")
-        before, behind = header.around()
-        return before, data.ljust(size, b"\0"), behind
+        around = codec.pack(header)
+        return around[:front], data.ljust(size, b"\0"), around[front + size :]
 
     @classmethod
     def parse(cls, buffer: bytes | bytearray | memoryview, start: int, stop: int) -> Mad:
@@ -154,9 +154,9 @@ class Mad:
         header: ClassHeader | None = None
         row = classHeader(class_)
         if row is not None:
-            kind, before, size = row
-            header = kind.parse(body[:before], body[before + size :])
-            data = body[before : before + size]
+            _, front, size, codec = row
+            header = codec.parse(body)
+            data = body[front : front + size]
         elif (class_, version, method) == (COMMUNICATION, CM_VERSION, SEND):
             # An unknown CM attribute stays octets: decodeMAD must preserve every MAD, and the table counts
             # it.

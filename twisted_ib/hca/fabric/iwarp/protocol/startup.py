@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import frozen
 
 from twisted_ib.errors import WireError
+from twisted_ib.hca.base.machine import Machine, ignored
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import (
     MAX_DEPTH,
     NOT_NEGOTIATED,
@@ -252,7 +253,7 @@ class Startup:
             self._feed(Input.EXPIRED, Failed(reason, isLate=True))
 
     def _feed(self, given: Input, event: _Event = None) -> None:
-        following = TRANSITIONS.get((self.state, given))
+        following = TRANSITIONS[self.state, given]
         if following is not None:
             self.state = following
             self.event = event
@@ -477,18 +478,21 @@ def _chosen(offered: Depths, answered: Depths) -> str | None:
 
 
 #: What is not here changes nothing: a command that comes too late, octets after the end.
-TRANSITIONS: Final = {
-    (State.IDLE, Input.SEND_REQUEST): State.AWAIT_REPLY,
-    (State.AWAIT_REPLY, Input.REPLY): State.RDMA_MODE,
-    (State.AWAIT_REPLY, Input.REJECTION): State.REJECTED,
-    (State.AWAIT_REPLY, Input.FAULT): State.FAILED,
-    (State.AWAIT_REPLY, Input.EXPIRED): State.FAILED,
-    (State.AWAIT_REQUEST, Input.REQUEST): State.REQUEST_RECEIVED,
-    (State.AWAIT_REQUEST, Input.FAULT): State.FAILED,
-    (State.AWAIT_REQUEST, Input.EXPIRED): State.FAILED,
-    (State.REQUEST_RECEIVED, Input.ACCEPT): State.AWAIT_FPDU,
-    (State.REQUEST_RECEIVED, Input.REJECT): State.REJECTED,
-    (State.REQUEST_RECEIVED, Input.FAULT): State.FAILED,
-    (State.AWAIT_FPDU, Input.FPDU): State.RDMA_MODE,
-    (State.AWAIT_FPDU, Input.ACKNOWLEDGED): State.RDMA_MODE,
-}
+TRANSITIONS: Final = Machine[State, Input, State | None](
+    {
+        (State.IDLE, Input.SEND_REQUEST): State.AWAIT_REPLY,
+        (State.AWAIT_REPLY, Input.REPLY): State.RDMA_MODE,
+        (State.AWAIT_REPLY, Input.REJECTION): State.REJECTED,
+        (State.AWAIT_REPLY, Input.FAULT): State.FAILED,
+        (State.AWAIT_REPLY, Input.EXPIRED): State.FAILED,
+        (State.AWAIT_REQUEST, Input.REQUEST): State.REQUEST_RECEIVED,
+        (State.AWAIT_REQUEST, Input.FAULT): State.FAILED,
+        (State.AWAIT_REQUEST, Input.EXPIRED): State.FAILED,
+        (State.REQUEST_RECEIVED, Input.ACCEPT): State.AWAIT_FPDU,
+        (State.REQUEST_RECEIVED, Input.REJECT): State.REJECTED,
+        (State.REQUEST_RECEIVED, Input.FAULT): State.FAILED,
+        (State.AWAIT_FPDU, Input.FPDU): State.RDMA_MODE,
+        (State.AWAIT_FPDU, Input.ACKNOWLEDGED): State.RDMA_MODE,
+    },
+    unlisted=ignored,
+)
