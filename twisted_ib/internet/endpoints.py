@@ -173,7 +173,7 @@ class EndpointFactory(ClientFactory):
     # Twisted's _WrappingFactory puts another protocol between the transport and the user's, which costs a
     # call per message, and keeps references to the connector; its module imports all kinds of endpoints, and
     # TLS.  Here the transport has the user's protocol, and the client transport calls protocolMade().
-    _wrappedFactory: Any
+    _wrappedFactory: IProtocolFactory
     _onConnection: Any
     _connector: Any
 

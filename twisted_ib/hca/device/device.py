@@ -214,9 +214,6 @@ class Device(DeviceProgress):
             self._join(openFabric(name, self, self.guid, clock, address=address))
         else:
             self._join(fabric(self, self.guid, clock))
-        if self.traits.packets:
-            # Any host may send one at any time.
-            _ = self.mads
         # Processes find each other through the run directory anyway; a device of packets needs an entry of
         # its own for commands.
         isUnlisted = self.traits.hasAddress and fabric is None
@@ -264,6 +261,8 @@ class Device(DeviceProgress):
         )
         if traits.packets:
             self.cm.transactions = CMTransactions(self.randomBits)
+            # Any host may send a management datagram at any time.
+            _ = self.mads
         if traits.peers is Peers.SUBNET:
             self.changePort(fabric.settings())
 
