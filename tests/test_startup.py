@@ -48,6 +48,19 @@ REACTOR = {
     "twisted_ib.reactor.waker",
 }
 
+_SOCKETS = """
+import socket
+listener = socket.create_server(("127.0.0.1", 0))
+socket.create_connection(listener.getsockname())
+"""
+#: What programs under C{ib-run} do, and how many modules of this package they import at most: the number may
+#: only fall.
+RUN = {"pass": 17, _SOCKETS: 236, "import asyncio; asyncio.run(asyncio.sleep(0))": 200}
+#: What none of them needs.
+UNUSED = ("OpenSSL", "cryptography", "twisted.internet.endpoints", "twisted_ib.hca.mad")
+#: Nor one that does nothing.
+_UNUSED_AT_REST = ("_hashlib", "shutil", *UNUSED)
+
 
 def modules(program: str) -> set[str]:
     """
@@ -94,6 +107,21 @@ class StartupTests(SynchronousTestCase):
         self.assertNotIn("twisted.internet.reactor", found)
         own = {name for name in found if name.startswith("twisted_ib")}
         self.assertEqual(own, {"twisted_ib", "twisted_ib.internet", "twisted_ib.internet.strings"})
+
+    def test_run(self) -> None:
+        """
+        Nor do programs under C{ib-run} import much, nor anything that they do not use.
+        """
+        for program, most in RUN.items():
+            command = [sys.executable, "-m", "twisted_ib.tools.run", "-q", "-c", f"{program}\n{_LIST}"]
+            said = subprocess.run(
+                command, capture_output=True, check=True, timeout=HANG_SECONDS, env=_environment()
+            )
+            names = json.loads(said.stdout.splitlines()[-1])
+            own = [name for name in names if name.partition(".")[0] == "twisted_ib"]
+            self.assertLessEqual(len(own), most, program)
+            unused = _UNUSED_AT_REST if program == "pass" else UNUSED
+            self.assertEqual([name for name in names if name in unused], [], program)
 
     def test_byteCode(self) -> None:
         """

@@ -11,7 +11,6 @@ from weakref import ref
 
 from twisted.internet import error
 from twisted.internet.defer import Deferred, execute, fail
-from twisted.internet.endpoints import _WrappingFactory
 from twisted.internet.interfaces import (
     IConnector,
     IListeningPort,
@@ -20,6 +19,7 @@ from twisted.internet.interfaces import (
     IStreamClientEndpoint,
     IStreamServerEndpoint,
 )
+from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -163,7 +163,7 @@ class ClientEndpoint:
         return f"<{type(self).__name__} {withPort(self._host, self._port)}>"
 
 
-class EndpointFactory(_WrappingFactory):
+class EndpointFactory(ClientFactory):
     """
     Fires a Deferred when a protocol of the user's factory is connected, or with the reason that it is not.
 
@@ -171,15 +171,38 @@ class EndpointFactory(_WrappingFactory):
     """
 
     # Twisted's _WrappingFactory puts another protocol between the transport and the user's, which costs a
-    # call per message, and keeps references to the connector.  Here the transport has the user's protocol,
-    # and the client transport calls protocolMade().
-    _wrappedFactory: Any
+    # call per message, and keeps references to the connector; its module imports all kinds of endpoints, and
+    # TLS.  Here the transport has the user's protocol, and the client transport calls protocolMade().
+    _wrappedFactory: IProtocolFactory
     _onConnection: Any
     _connector: Any
 
     def __init__(self, wrappedFactory: IProtocolFactory, endpoint: ClientEndpoint) -> None:
-        super().__init__(wrappedFactory)
+        self._wrappedFactory = wrappedFactory
+        self._onConnection = Deferred(self._cancelled)
         self._endpoint = endpoint
+
+    def startedConnecting(self, connector: IConnector) -> None:
+        """
+        An attempt begins.
+        """
+        self._connector = connector
+
+    def _cancelled(self, deferred: Deferred[IProtocol]) -> None:
+        deferred.errback(error.ConnectingCancelledError(self._connector.getDestination()))
+        self._connector.stopConnecting()
+
+    def doStart(self) -> None:
+        """
+        The user's factory is told, not this one.
+        """
+        self._wrappedFactory.doStart()
+
+    def doStop(self) -> None:
+        """
+        See L{doStart}.
+        """
+        self._wrappedFactory.doStop()
 
     def buildProtocol(self, addr: Any) -> Any:
         """

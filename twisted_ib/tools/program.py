@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from twisted_ib import limits
@@ -46,13 +47,32 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+class _Formatter(argparse.HelpFormatter):
+    # One is made for each argument.  Without a width argparse asks shutil, which imports compression.
+    def __init__(self, prog: str, **options: Any) -> None:
+        super().__init__(prog, **{"width": _columns() - 2, **options})
+
+
+def _columns() -> int:
+    # As shutil.get_terminal_size().
+    with suppress(KeyError, ValueError):
+        columns = int(os.environ["COLUMNS"])
+        if columns > 0:
+            return columns
+    with suppress(OSError):
+        columns = os.get_terminal_size().columns
+        if columns > 0:
+            return columns
+    return 80
+
+
 class ArgumentParser(argparse.ArgumentParser):
     """
     A parser of command lines whose errors are one line.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+        super().__init__(*arguments, **{"formatter_class": _Formatter, **options})
         # A parser without --help only takes some words out for another one.
         if self.add_help:
             self.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")

@@ -48,6 +48,8 @@ class MADTestCase(HCATestCase):
         rows = [(number, partial(self._begin, toy)) for number, toy in self.toys]
         self.patch(agents, "AGENTS", (*agents.AGENTS, *rows))
         self.a, self.b = self.device(), self.device()
+        # Devices of processes begin with them when they first need one.
+        self.tables = [each.mads for each in (self.a, self.b)]
         self._path: Any = None
 
     def _begin(self, toy: Callable[[Any], Any], device: Any) -> None:
@@ -57,9 +59,8 @@ class MADTestCase(HCATestCase):
         """
         @return: the agent of a class of a device.
         """
-        (found,) = [
-            each for each in self.agents if each.__class__ is kind and each.agent._agents is device.mads
-        ]
+        mads = device.mads
+        (found,) = [each for each in self.agents if each.__class__ is kind and each.agent._agents is mads]
         return found
 
     def address(self, device: Device) -> AddressVector:

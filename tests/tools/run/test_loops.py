@@ -103,6 +103,28 @@ def end(result):
 reactor.callWhenRunning(lambda: defer.ensureDeferred(main()).addBoth(end))
 reactor.run()
 """
+#: TLS at both ends, in either way, after the sockets that Twisted was imported for without it.
+_TLS = f"""
+import sys
+{_PAIR}
+hadSDP, hadTLS = isSDP(pair()), "OpenSSL" in sys.modules
+from twisted.internet import reactor, ssl
+from twisted.internet.protocol import ClientFactory, Factory, Protocol
+from twisted.protocols.tls import TLSMemoryBIOProtocol
+class Server(Protocol):
+    def connectionMade(self):
+        self.transport.write(b"pong")
+class Client(Protocol):
+    def connectionMade(self):
+        self.transport.startTLS(ssl.CertificateOptions())
+    def dataReceived(self, data):
+        print(hadSDP, hadTLS, data.decode(), isinstance(self.transport.protocol, TLSMemoryBIOProtocol))
+        reactor.stop()
+options = ssl.KeyPair.generate().selfSignedCert(1, CN=b"localhost").options()
+port = reactor.listenSSL(0, Factory.forProtocol(Server), options, interface="127.0.0.1")
+reactor.connectTCP("127.0.0.1", port.getHost().port, ClientFactory.forProtocol(Client))
+reactor.run()
+"""
 _OWN_REACTOR = """
 from twisted.internet.main import installReactor
 from twisted.internet.selectreactor import SelectReactor
@@ -261,6 +283,12 @@ class KindTests(LoopsTestCase):
         for words, process in processes:
             _, summary = self.found(process)
             self.assertEqual((summary["sdp"], summary["tcp"]), (2, 0), words)
+
+    def test_tls(self) -> None:
+        """
+        Twisted's TLS is imported when it is used, and works after sockets that did without.
+        """
+        self.assertEqual(self.ran(_TLS)[0], "True False pong True\n")
 
     def test_ownReactor(self) -> None:
         """

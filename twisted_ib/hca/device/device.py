@@ -22,6 +22,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -65,8 +66,6 @@ from twisted_ib.hca.fabric.base.subnetdirectory import ISubnetOwner
 from twisted_ib.hca.host.addresses import isLocalAddress, isPeersAddress, localAddresses, normalise
 from twisted_ib.hca.host.paging import Row, pages
 from twisted_ib.hca.host.socketpage.page import SocketPage
-from twisted_ib.hca.mad.agents import openAgents
-from twisted_ib.hca.mad.dispatch import Agents
 from twisted_ib.hca.memory.keys import PrefixedIndices, RandomIndices
 from twisted_ib.hca.memory.memory import Memory, MemoryRegion, ProtectionDomain
 from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
@@ -82,6 +81,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.connection.interfaces import IAddressResolver
     from twisted_ib.hca.device.addressing.fabric import IDeviceFabric
     from twisted_ib.hca.host.queryserver import QueryServer
+    from twisted_ib.hca.mad.dispatch import Agents
     from twisted_ib.hca.mad.sa.client import SAClient
 
 #: The bits that differ between the queue pair numbers of one process, and between its communication ids,
@@ -192,8 +192,6 @@ class Device(DeviceProgress):
         self.partitions = PartitionTable()
         #: The paths of its datagrams.
         self.addressPaths = AddressPaths(self)
-        #: The agents of its management datagrams; see L{Agents.register}.
-        self.mads = Agents(self)
         #: Called with each event of the port, in this order.
         self.portWatchers: list[Callable[[EventType], object]] = []
         self._sa: SAClient | None = None
@@ -216,7 +214,6 @@ class Device(DeviceProgress):
             self._join(openFabric(name, self, self.guid, clock, address=address))
         else:
             self._join(fabric(self, self.guid, clock))
-        openAgents(self)
         # Processes find each other through the run directory anyway; a device of packets needs an entry of
         # its own for commands.
         isUnlisted = self.traits.hasAddress and fabric is None
@@ -264,6 +261,8 @@ class Device(DeviceProgress):
         )
         if traits.packets:
             self.cm.transactions = CMTransactions(self.randomBits)
+            # Any host may send a management datagram at any time.
+            _ = self.mads
         if traits.peers is Peers.SUBNET:
             self.changePort(fabric.settings())
 
@@ -581,6 +580,19 @@ class Device(DeviceProgress):
 
     # -- services and connections
 
+    @cached_property
+    def mads(self) -> Agents:
+        """
+        The agents of its management datagrams; see L{Agents.register}.
+        """
+        # Imported here: processes of one host that connect send each other none.
+        from twisted_ib.hca.mad.agents import openAgents
+        from twisted_ib.hca.mad.dispatch import Agents
+
+        agents = vars(self)["mads"] = Agents(self)
+        openAgents(self)
+        return agents
+
     def madReceived(
         self,
         path: DatagramPath,
@@ -881,7 +893,8 @@ class Device(DeviceProgress):
             self.cm.abandonAll(self.clock())
         # Against the order of dependence: first whatever could make new users of the rest, memory last.
         administration = () if self._sa is None else (self._sa.close,)
-        steps = (self.mads.close, *administration, self.paths.close, self.addressPaths.close, self._disappear)
+        agents = () if "mads" not in vars(self) else (self.mads.close,)
+        steps = (*agents, *administration, self.paths.close, self.addressPaths.close, self._disappear)
         failure: Exception | None = None
         for step in (*steps, self.fabric.close, self._release):
             try:

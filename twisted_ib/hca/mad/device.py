@@ -14,7 +14,11 @@ class IManagedDevice(IDevice, Protocol):
     A device with agents, a connection manager and address resolution, which are of the layers above.
     """
 
-    mads: Any
+    @property
+    def mads(self) -> Any:
+        """
+        Its agents.
+        """
 
     @property
     def cm(self) -> Any:

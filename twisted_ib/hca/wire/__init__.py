@@ -17,19 +17,24 @@ Modules:
   - C{rocev2}: InfiniBand transport in UDP over IP (IBTA vol. 1 annex A17)
 """
 
-from twisted_ib.hca.wire.extended import (
-    AcknowledgeHeader,
-    AtomicHeader,
-    AtomicResult,
-    DatagramHeader,
-    FlushHeader,
-    ImmediateData,
-    InvalidateHeader,
-    MemoryHeader,
-)
-from twisted_ib.hca.wire.mad.mad import Mad, decodeMAD, encodeMAD
-from twisted_ib.hca.wire.packet import BaseHeader, Packet
-from twisted_ib.hca.wire.rocev2 import decodePacket, encodePacket
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.wire.extended import (
+        AcknowledgeHeader,
+        AtomicHeader,
+        AtomicResult,
+        DatagramHeader,
+        FlushHeader,
+        ImmediateData,
+        InvalidateHeader,
+        MemoryHeader,
+    )
+    from twisted_ib.hca.wire.mad.mad import Mad, decodeMAD, encodeMAD
+    from twisted_ib.hca.wire.packet import BaseHeader, Packet
+    from twisted_ib.hca.wire.rocev2 import decodePacket, encodePacket
 
 __all__ = [
     "AcknowledgeHeader",
@@ -48,3 +53,13 @@ __all__ = [
     "encodeMAD",
     "encodePacket",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # PEP 562: who connects processes of one host needs the layouts of headers, and no packets.
+    if name in __all__:
+        from twisted_ib.hca.wire import extended, packet, rocev2
+        from twisted_ib.hca.wire.mad import mad
+
+        return next(vars(each)[name] for each in (extended, mad, packet, rocev2) if name in vars(each))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from threading import RLock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
@@ -235,4 +236,64 @@ class quickly:
             gc.enable()
 
 
-__all__ = ["Hooks", "Path", "Replaced", "isOurs", "quickly", "specBeside"]
+class _Later(ModuleType):
+    """
+    Stands for a module of TLS in what Twisted imports: it is imported when something of it is used.
+    """
+
+    def __init__(self, load: Callable[[], Any]) -> None:
+        super().__init__(load.__name__)
+        self._load = load
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        _take({each: stub for each, stub in sys.modules.items() if stub is self})
+        return getattr(self._load(), name)
+
+    def TLSMemoryBIOFactory(self, *arguments: Any, **named: Any) -> Any:
+        """
+        See L{twisted.protocols.tls.TLSMemoryBIOFactory}, which is imported by its name.
+        """
+        return self.__getattr__("TLSMemoryBIOFactory")(*arguments, **named)
+
+
+def _take(modules: dict[str, ModuleType]) -> None:
+    for name, module in modules.items():
+        if sys.modules.get(name) is module:
+            del sys.modules[name]
+
+
+def _tls() -> object:
+    from twisted.protocols import tls
+
+    return tls
+
+
+def _ssl() -> object:
+    from twisted.internet import ssl
+
+    return ssl
+
+
+def importTwisted() -> None:
+    """
+    Import Twisted's sockets and base of reactors without TLS, which takes as long, and which a program that
+    has neither a reactor nor Twisted does not use: it is imported when it is used.
+    """
+    stubs: dict[str, ModuleType] = {
+        "twisted.protocols.tls": _Later(_tls),
+        "twisted.internet.ssl": _Later(_ssl),
+    }
+    needs = ("twisted.internet._newtls", "twisted.internet.posixbase", *stubs)
+    # Without pyOpenSSL Twisted says that there is no TLS.
+    if any(name in sys.modules for name in needs) or find_spec("OpenSSL") is None:
+        return
+    sys.modules.update(stubs)
+    try:
+        from twisted.internet import posixbase  # noqa: F401
+    finally:
+        _take(stubs)
+
+
+__all__ = ["Hooks", "Path", "Replaced", "importTwisted", "isOurs", "quickly", "specBeside"]

@@ -17,7 +17,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from twisted_ib.tools.run.hooks import Hooks, quickly, specBeside
+from twisted_ib.tools.run.hooks import Hooks, importTwisted, quickly, specBeside
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
@@ -153,6 +153,7 @@ def _eventLoop() -> type[EventLoop]:
     names = vars(sys.modules["asyncio"])
     names.setdefault("SelectorEventLoop", vars(sys.modules["asyncio.unix_events"])["SelectorEventLoop"])
     with quickly():
+        importTwisted()
         from twisted_ib.aio import EventLoop
     # Servers name the class, too (uvicorn's loop_factory).
     names.update(dict.fromkeys(_LOOP_CLASSES, EventLoop))

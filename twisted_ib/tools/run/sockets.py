@@ -13,7 +13,7 @@ import sys
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
-from twisted_ib.tools.run.hooks import Hooks, quickly
+from twisted_ib.tools.run.hooks import Hooks, importTwisted, quickly
 
 if TYPE_CHECKING:
     from twisted_ib.blocking.socket import socket as Carried
@@ -200,6 +200,7 @@ def load() -> type[Carried]:
 
 def _loaded(hooks: Hooks) -> type[Carried]:
     with quickly():
+        importTwisted()
         from twisted_ib.blocking import patch
         from twisted_ib.blocking.socket import socket as full
     # What the program has replaced itself stays as it is.

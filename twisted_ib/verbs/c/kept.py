@@ -7,7 +7,6 @@ Commands look here before they import what builds.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import sys
@@ -17,6 +16,12 @@ from contextlib import suppress
 from importlib.machinery import PathFinder
 
 from twisted_ib.errors import LibraryBuildError
+
+try:
+    # That of hashlib, which imports OpenSSL first.
+    from _blake2 import blake2b
+except ImportError:
+    from hashlib import blake2b
 
 _HERE = os.path.dirname(os.path.realpath(__file__))
 #: The directory of the package's own.
@@ -92,7 +97,7 @@ def origin() -> str:
     @return: what the libraries are built from and for, which tells whether built ones fit: their sources, the
         version of Python, the machine.  Not cffi: its backend takes what any version of the extra has made.
     """
-    digest = hashlib.sha256()
+    digest = blake2b(digest_size=32)
     for path in _sources():
         with open(path, "rb") as file:
             digest.update(file.read() + b"\0")
@@ -118,7 +123,7 @@ def keptFolder() -> str:
     @return: the directory of the libraries of this interpreter, which may not be there yet.
     @raise LibraryBuildError: cffi is not installed, or the loader would find none there.
     """
-    wanted, digest = origin(), hashlib.sha256()
+    wanted, digest = origin(), blake2b(digest_size=32)
     # Links to libraries of a wheel end with the wheel, others do not.
     where = CARRIED if _isCarried(wanted) else ""
     for text in (sys.executable, ROOT, repr(packagePath()), cffiVersion(), wanted, where):
