@@ -25,6 +25,8 @@ from twisted_ib.hca.fabric.roce import portgroup
 from twisted_ib.hca.fabric.roce.packet import PacketFabric
 from twisted_ib.hca.fabric.roce.roce import RoCELink
 from twisted_ib.hca.fabric.roce.slots import ID_SHIFT, QPN_SHIFT, SLOTS
+from twisted_ib.hca.host import libc
+from twisted_ib.hca.host.rundirectory import openDirectories
 from twisted_ib.hca.queues.requests import SendOpcode
 
 
@@ -120,6 +122,45 @@ class GroupTests(SynchronousTestCase):
         self.addCleanup(alone.close)
         self.assertIn("is taken", str(self.assertRaises(DeviceError, self.link, ownAddress(6))))
         self.assertTrue(one.group.isAlone())
+
+    def test_pauses(self) -> None:
+        """
+        Where others have the port, a process waits for less than 20 ms before it says so; where one of the
+        group has just closed it, not at all.
+        """
+        pauses: list[float] = []
+        self.patch(portgroup.time, "sleep", pauses.append)
+        alone = RoCELink(self.address)
+        self.assertIn("is taken", str(self.assertRaises(DeviceError, self.link)))
+        self.assertEqual(pauses, sorted(set(pauses)))
+        self.assertLess(sum(pauses), 0.02)
+        self.assertLessEqual(portgroup.JOIN_SECONDS, 1)
+        alone.close()
+        pauses.clear()
+        held: list[bool] = []
+
+        class Last(socket.socket):
+            """
+            The last socket of a group that is closed.
+            """
+
+            def close(self) -> None:
+                """
+                See whether others can look for the group now.
+                """
+                found, _ = openDirectories(os.environ, os.geteuid(), False)
+                fd = os.open("lock", os.O_RDONLY, dir_fd=found[0].fd)
+                held.append(not libc.tryLock(fd))
+                os.close(fd)
+                found[0].close()
+                super().close()
+
+        one = self.link()
+        one.group.sockets[-1] = Last(fileno=one.group.sockets[-1].detach())
+        one.close()
+        self.assertEqual(held, [True])
+        self.link()
+        self.assertEqual(pauses, [])
 
     def test_silent(self) -> None:
         """

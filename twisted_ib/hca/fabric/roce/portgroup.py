@@ -38,11 +38,12 @@ from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, send
 from twisted_ib.hca.host.liveness import peerCredentials
 from twisted_ib.hca.host.rundirectory import RunDirectory, openDirectories
 
-#: How long a process waits for the descriptors, in seconds: any process of the group may give them.
-JOIN_SECONDS = 10.0
-#: How often a process looks for a group, as one may be about to begin or to end, and its pause in seconds.
-JOIN_ATTEMPTS = 5
-JOIN_PAUSE_SECONDS = 0.02
+#: How long a process waits for the descriptors, in seconds: a thread of any process of the group gives them.
+#: A reactor may wait, too, so it is short.
+JOIN_SECONDS = 1.0
+#: The pauses before a process looks for a group again, in seconds: the port is that of a process that is
+#: being killed, or of one that looks in other directories.
+JOIN_PAUSES = 0.001, 0.002, 0.004, 0.008
 #: Datagrams for the last owner of a slot that the next one drops, more than a buffer has.
 DRAINED_DATAGRAMS = 65536
 
@@ -225,6 +226,11 @@ class PortGroup:
                 if self.isAlone():
                     for directory in directories:
                         directory.remove(self._name)
+                # Meanwhile nobody looks, who would find the port taken, and no group.
+                self._release()
+        self._release()
+
+    def _release(self) -> None:
         self._thread = None
         if self._map is not None:
             self._map.close()
@@ -266,7 +272,7 @@ def joinGroup(address: str, make: Callable[[bool], socket.socket]) -> PortGroup:
     """
     # The user, too: several may share a run directory.
     name = f"roce-{os.geteuid()}-{namespaceInode()}-{address}"
-    for attempt in range(1, JOIN_ATTEMPTS + 1):
+    for pause in (*JOIN_PAUSES, 0.0):
         with _directories() as directories:
             for directory in directories:
                 group = _ask(directory, name, address)
@@ -275,10 +281,9 @@ def joinGroup(address: str, make: Callable[[bool], socket.socket]) -> PortGroup:
             try:
                 return _begin(directories, name, make)
             except OSError as error:
-                if error.errno != errno.EADDRINUSE or attempt == JOIN_ATTEMPTS:
+                if error.errno != errno.EADDRINUSE or not pause:
                     raise
-        # A process that has just ended, or one that looks for others in other directories first.
-        time.sleep(JOIN_PAUSE_SECONDS)
+        time.sleep(pause)
     raise AssertionError("unreachable")
 
 
