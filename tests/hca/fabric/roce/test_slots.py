@@ -11,7 +11,7 @@ import socket
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.hca.fabric.roce.bpf import run
+from tests.hca.bpf import run
 from tests.support.ownaddress import ownAddress
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError, ServiceInUseError
