@@ -230,6 +230,8 @@ PACKET_FLOWS = 1024
 PACKET_SIZES = 128
 #: Services that one of the processes of an address listens for: rows of a table that they share.
 PACKET_SERVICES = 4096
+#: Connections of one of them that another ends if it dies, likewise.
+PACKET_CONNECTIONS = 4096
 #: The longest time, in seconds, that a reactor polls for an answer before it sleeps, if that pays.
 ANSWER_SECONDS = 50e-6
 #: The shortest local ACK timeout of a stream, a timeout code: 4.3 s, times eight tries.

@@ -43,7 +43,6 @@ FORKS = {
 #: Classes that nothing but one subclass uses, which is in another module: one class in two places.  At most
 #: five, with that subclass and what keeps both apart.
 CUT = {
-    "ConnectionTable": ("Manager", "all of the CM that is pure, and compiled; a device's is above it"),
     "DeviceProgress": ("Device", "compiled: what messages pass; a device is none, with interfaces"),
     "HotPaths": ("SharedMemoryFabric", "compiled: the progress of paths; a fabric is none, with interfaces"),
     "SocketQueues": ("RDSPort", "compiled: what each datagram passes; a port is none, with interfaces"),

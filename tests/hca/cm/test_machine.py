@@ -38,6 +38,7 @@ class FakeTable:
     sourcesForgeable = lossless = False
     pack = staticmethod(methodcaller("pack"))
     padded = 232
+    follow = None
 
     def __init__(self) -> None:
         """

@@ -68,6 +68,9 @@ class HalfOpenLimit:
                     del self.shown[connection]
                 elif connection.state is State.ESTABLISHED:
                     self._show(peer)
+                follow = connection.table.follow
+                if follow is not None and connection.state is State.ESTABLISHED:
+                    follow(connection)
 
     def _show(self, peer: Peer) -> None:
         for other in peer.halfOpen.values():

@@ -40,6 +40,7 @@ class ConnectionContext(Protocol):
     @ivar lossless: whether no message is lost while the peer lives.
     @ivar pack: serializes every message for the medium.
     @ivar padded: the length to which it pads them, or 0.
+    @ivar follow: if not L{None}, called with each connection that is established, and that has ended.
     """
 
     caGUID: int
@@ -47,6 +48,7 @@ class ConnectionContext(Protocol):
     lossless: bool
     pack: Callable[[Any], bytes]
     padded: int
+    follow: Callable[[Connection], object] | None
 
     def send(self, output: Output) -> None:
         """
@@ -188,8 +190,11 @@ class Connection:
         """
         if not isConfirmed and self.table.lossless:
             return self.feed(_OPEN, None, now) or self._missed(Input.READY)
-        message = RTU(privateData=privateData)
-        return self.feed(_READY, message, now) or self._missed(Input.READY)
+        if not self.feed(_READY, RTU(privateData=privateData), now):
+            return self._missed(Input.READY)
+        if self.table.follow is not None:
+            self.table.follow(self)
+        return True
 
     def established(self, now: float) -> bool:
         """

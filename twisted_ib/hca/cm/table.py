@@ -83,6 +83,8 @@ class ConnectionTable:
     @ivar lookups: SIDR exchanges.
     @ivar ended: ids that draw no REJ.
     @ivar quietUntil: until then an RTU may mean a process that had this address before us, and draws no REJ.
+    @ivar follow: if not L{None}, called with each connection that is established, and that has ended; where
+        sources can be forged.
     @ivar accepted: connections whose REP was sent and whose RTU is awaited, by their queue pair number.
     @ivar events: queue of L{nextEvent}.
     @ivar outputs: queue of L{nextOutput}; a user that must put one back does so with C{appendleft}.
@@ -103,7 +105,7 @@ class ConnectionTable:
         self.caGUID = caGUID
         self.sourcesForgeable = self.lossless = False
         self.pack: Callable[[Any], bytes] = methodcaller("pack")
-        self.padded = BODY_BYTES
+        self.padded, self.quietUntil = BODY_BYTES, 0.0
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.outputs: deque[Output] = deque()
         self.events: deque[CMEvent] = deque()
@@ -116,9 +118,8 @@ class ConnectionTable:
         self._deadlines: Deadlines[Connection] = Deadlines(self._connections)
         self.arm, self.disarm = self._deadlines.set, self._deadlines.clear
         self.lookups = Lookups(self, randomBits)
-        self._timewait = Timewait()
-        self.ended = Ended()
-        self.quietUntil = 0.0
+        self._timewait, self.ended = Timewait(), Ended()
+        self.follow: Callable[[Connection], object] | None = None
         take: dict[type[AnyMessage], _Take] = {
             REQ: self._takeREQ,
             REP: self._takeREP,
@@ -253,8 +254,7 @@ class ConnectionTable:
         lost: list[Connection | Lookup] = [*self.lookups.pathLost(source)]
         peer = self._peers.get(source)
         if peer is not None:
-            known = [peer.only] if peer.only else peer.connections.values()
-            connections = [*peer.calling.values(), *known]
+            connections = [*peer.calling.values(), *([peer.only] if peer.only else peer.connections.values())]
             for connection in connections:
                 connection.feed(Input.PATH_LOST, None, 0.0)
             if peer.waiting:
@@ -435,8 +435,7 @@ class ConnectionTable:
             return
         peer: Peer = connection.peer
         guid, number = message.localCAGUID, message.localQPN
-        if guid != peer.guid:
-            number = peer.key(guid, number)
+        number = number if guid == peer.guid else peer.key(guid, number)
         known = peer.isOnly(-1, number) if peer.only else peer.connections.get(number)
         if known is not None:
             # IBTA vol. 1 12.6.7.2 reason 10: the queue pair of this REP belongs to a connection that we
@@ -581,9 +580,10 @@ class ConnectionTable:
         # The remote id is 0 if no REP came; harmless, since no REQ has id 0.
         key = peer.key(connection.remoteCAGUID, connection.remoteID)
         peer.startTimewait(key)
-        expiry = now + connection.ackSeconds
-        self._timewait.add((expiry, connection.localID, peer, key, connection.localQPN))
+        self._timewait.add((now + connection.ackSeconds, connection.localID, peer, key, connection.localQPN))
         self.ended.add(connection.localID, now)
+        if self.follow is not None:
+            self.follow(connection)
 
     def _endTimewait(self) -> None:
         _, _, ending, key, localQPN = self._timewait.pop()

@@ -242,6 +242,7 @@ class Device(DeviceProgress):
                 # Processes that share an address find what is each one's by these bits.
                 self._numbers = PrefixedIndices(self.randomBits, slot, QPN_BITS, MULTICAST_QPN - 1)
                 self.services.identifiers.begin(slot, ID_BITS)
+                self.cm.follow = fabric.follow
         if traits.privateBytes.isExact:
             self.cm.keepLengths()
         self.cm.lossless = traits.proof is not Proof.ANSWER

@@ -36,6 +36,7 @@ MFD_ALLOW_SEALING = 0x2
 MADV_DONTFORK = 10
 # Linux include/uapi/linux/inotify.h; IN_UNMOUNT and IN_IGNORED are reported unasked.
 IN_ATTRIB = 0x4
+IN_CLOSE_WRITE = 0x8
 IN_MOVE_SELF = 0x800
 # Linux include/uapi/linux/prctl.h.
 PR_SET_PDEATHSIG = 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import os
 import select
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -18,14 +19,21 @@ from tests.hca.fabric.roce.test_devices import PORT, End
 from tests.support.ownaddress import ownAddress
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import waitUntil
+from twisted_ib import limits
 from twisted_ib.errors import DeviceError, ServiceInUseError
 from twisted_ib.hca.connection.rdmacm import PortSpace
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.roce import portgroup
+from twisted_ib.hca.fabric.roce.orphans import MEMORY_BYTES
 from twisted_ib.hca.fabric.roce.packet import PacketFabric
 from twisted_ib.hca.fabric.roce.roce import RoCELink
 from twisted_ib.hca.fabric.roce.slots import ID_SHIFT, QPN_SHIFT, SLOTS
+from twisted_ib.hca.host import libc
+from twisted_ib.hca.host.rundirectory import openDirectories
 from twisted_ib.hca.queues.requests import SendOpcode
+
+#: How often a process is killed.
+DEATHS = 20
 
 
 class GroupTests(SynchronousTestCase):
@@ -121,6 +129,45 @@ class GroupTests(SynchronousTestCase):
         self.assertIn("is taken", str(self.assertRaises(DeviceError, self.link, ownAddress(6))))
         self.assertTrue(one.group.isAlone())
 
+    def test_pauses(self) -> None:
+        """
+        Where others have the port, a process waits for less than 20 ms before it says so; where one of the
+        group has just closed it, not at all.
+        """
+        pauses: list[float] = []
+        self.patch(portgroup.time, "sleep", pauses.append)
+        alone = RoCELink(self.address)
+        self.assertIn("is taken", str(self.assertRaises(DeviceError, self.link)))
+        self.assertEqual(pauses, sorted(set(pauses)))
+        self.assertLess(sum(pauses), 0.02)
+        self.assertLessEqual(portgroup.JOIN_SECONDS, 1)
+        alone.close()
+        pauses.clear()
+        held: list[bool] = []
+
+        class Last(socket.socket):
+            """
+            The last socket of a group that is closed.
+            """
+
+            def close(self) -> None:
+                """
+                See whether others can look for the group now.
+                """
+                found, _ = openDirectories(os.environ, os.geteuid(), False)
+                fd = os.open("lock", os.O_RDONLY, dir_fd=found[0].fd)
+                held.append(not libc.tryLock(fd))
+                os.close(fd)
+                found[0].close()
+                super().close()
+
+        one = self.link()
+        one.group.sockets[-1] = Last(fileno=one.group.sockets[-1].detach())
+        one.close()
+        self.assertEqual(held, [True])
+        self.link()
+        self.assertEqual(pauses, [])
+
     def test_silent(self) -> None:
         """
         Processes that do not answer are an error, not for ever.
@@ -150,7 +197,7 @@ class GroupTests(SynchronousTestCase):
         self.assertEqual([name for name in os.listdir(self.directory) if name.startswith("roce")], [])
 
 
-class SharedTests(SynchronousTestCase):
+class DevicesTestCase(SynchronousTestCase):
     """
     Devices that share an address, and one of another.
     """
@@ -159,7 +206,7 @@ class SharedTests(SynchronousTestCase):
         """
         Use a run directory of our own.
         """
-        ownRunDirectory(self)
+        self.directory = ownRunDirectory(self)
         self.address = ownAddress(7)
 
     def device(self, address: str) -> Device:
@@ -188,6 +235,12 @@ class SharedTests(SynchronousTestCase):
                     device.tick(time.monotonic())
 
         waitUntil(done, turn)
+
+
+class SharedTests(DevicesTestCase):
+    """
+    Each has what is its own.
+    """
 
     def exchange(self, active: Device, passive: Device, *others: Device) -> None:
         """
@@ -251,3 +304,177 @@ class SharedTests(SynchronousTestCase):
         for device in (far, *near):
             bad = {name: n for name, n in device.counters.items() if name.startswith("packets_un")}
             self.assertEqual(bad, {})
+
+
+class Peer(End):
+    """
+    One end of a connection in a process that forks.
+    """
+
+    def forked(self) -> None:
+        """
+        In the child, which has ends of its own.
+        """
+
+
+class DeathTests(DevicesTestCase):
+    """
+    A process is killed that has a connection, to a peer that is idle.
+    """
+
+    def serve(self, report: int) -> None:
+        """
+        Be a server until killed.
+
+        @param report: where an octet is written when it listens, and another when a connection is open.
+        """
+        device = self.device(self.address)
+        end = End(device, 64)
+        device.listen(PortSpace.TCP, self.address, PORT, end)
+        os.write(report, bytes([device.fabric.slot]))
+        self.until(lambda: end.log, device)
+        os.write(report, b"e")
+        signal.pause()
+
+    def killed(self, far: Device) -> Peer:
+        """
+        @return: the peer's end of a connection whose process has been killed.
+        """
+        receiver, sender = os.pipe()
+        self.addCleanup(os.close, receiver)
+        child = os.fork()
+        if not child:
+            try:
+                self.serve(sender)
+            finally:
+                os._exit(1)
+        os.close(sender)
+        try:
+            self.assertEqual(len(os.read(receiver, 1)), 1)
+            end = Peer(far, 64)
+            far.connect(PortSpace.TCP, self.address, PORT, end)
+            self.until(lambda: end.log, far)
+            self.assertEqual((end.log, os.read(receiver, 1)), (["replied"], b"e"))
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        return end
+
+    def left(self) -> list[str]:
+        """
+        @return: the entries of groups in the run directory.
+        """
+        return sorted(name for name in os.listdir(self.directory) if name.startswith("roce-"))
+
+    def test_neighbour(self) -> None:
+        """
+        A process that shares its address, and does nothing itself, ends its connections.
+        """
+        neighbour = RoCELink(self.address, isShared=True)
+        self.addCleanup(neighbour.close)
+        far = self.device(ownAddress(8))
+        for _ in range(DEATHS):
+            end = self.killed(far)
+            self.until(lambda end=end: "disconnected" in end.log, far)
+        self.assertEqual(neighbour.group.slot, 1)
+        waitUntil(lambda: not neighbour.group._orphans)
+        self.assertTrue(neighbour.group.isAlone())
+
+    def test_restarted(self) -> None:
+        """
+        Where nobody else has the address, the first process that opens it again ends them; the file lasts
+        until then, and no longer.
+        """
+        far = self.device(ownAddress(8))
+        for _ in range(DEATHS):
+            end = self.killed(far)
+            self.assertEqual(end.log, ["replied"])
+            again = RoCELink(self.address, isShared=True)
+            self.addCleanup(again.close)
+            self.assertEqual(again.group.slot, 2)
+            self.until(lambda end=end: "disconnected" in end.log, far)
+            waitUntil(lambda again=again: not again.group._orphans)
+            again.close()
+        mine = [name for name in self.left() if name.partition(self.address)[1]]
+        self.assertEqual(mine, [])
+
+    def test_polled(self) -> None:
+        """
+        Where no inotify instance is left, a death is seen a little later.
+        """
+
+        def none(watches: Any) -> int:
+            raise OSError(24, "Too many open files")
+
+        self.patch(portgroup.libc, "inotify", none)
+        self.patch(portgroup, "DEATH_POLL_SECONDS", 0.01)
+        neighbour = RoCELink(self.address, isShared=True)
+        self.addCleanup(neighbour.close)
+        far = self.device(ownAddress(8))
+        end = self.killed(far)
+        self.until(lambda: "disconnected" in end.log, far)
+
+    def test_closed(self) -> None:
+        """
+        A process that closes its device tells its peers itself, and leaves nothing to others.
+        """
+        far, near, other = (self.device(each) for each in (ownAddress(8), self.address, self.address))
+        one, two = End(far, 64), End(near, 64)
+        near.listen(PortSpace.TCP, self.address, PORT, two)
+        far.connect(PortSpace.TCP, self.address, PORT, one)
+        self.until(lambda: one.log and two.log, far, near, other)
+        connections = other.fabric.group.connections
+        ((orphan,), (mirrored,)) = connections.of(1), far.fabric.group.connections.of(1)
+        self.assertEqual((orphan.address, mirrored.address), (ownAddress(8), self.address))
+        numbers = orphan.localID, orphan.localQPN, orphan.remoteID, orphan.remoteQPN
+        self.assertEqual(
+            numbers, (mirrored.remoteID, mirrored.remoteQPN, mirrored.localID, mirrored.localQPN)
+        )
+        near.close()
+        self.until(lambda: "disconnected" in one.log, far, other)
+        self.assertEqual((connections.of(1), far.fabric.group.connections.of(1)), ([], []))
+
+    def test_many(self) -> None:
+        """
+        Beyond L{limits.PACKET_CONNECTIONS} connections are counted that nobody will end.
+        """
+        self.patch(limits, "PACKET_CONNECTIONS", 0)
+        far, near = self.device(ownAddress(8)), self.device(self.address)
+        one, two = End(far, 64), End(near, 64)
+        near.listen(PortSpace.TCP, self.address, PORT, two)
+        far.connect(PortSpace.TCP, self.address, PORT, one)
+        self.until(lambda: one.log and two.log, far, near)
+        for device in far, near:
+            self.assertEqual(device.counters["connections_unregistered"], 1)
+            self.assertEqual(device.fabric.group.connections.of(1), [])
+
+    def test_strangers(self) -> None:
+        """
+        A file that is not ours, or whose form is another, is not believed.
+        """
+        link = RoCELink(self.address, isShared=True)
+        (name,) = (each for each in self.left() if each.endswith(".2"))
+        link.close()
+        path = os.path.join(self.directory, name)
+        for size, mode, isOld in (
+            (7, 0o600, False),
+            (MEMORY_BYTES, 0o644, False),
+            (MEMORY_BYTES, 0o600, True),
+            (MEMORY_BYTES, 0o600, False),
+        ):
+            with open(path, "wb") as made:
+                made.truncate(size)
+                made.seek(size - 1)
+                made.write(b"x")
+            os.chmod(path, mode)
+            if isOld:
+                os.utime(path, (0, 0))
+            link = RoCELink(self.address, isShared=True)
+            self.addCleanup(link.close)
+            now = os.stat(path)
+            self.assertEqual((now.st_size, now.st_mode & 0o777), (MEMORY_BYTES, 0o600))
+            isKept = (size, mode, isOld) == (MEMORY_BYTES, 0o600, False)
+            with open(path, "rb") as made:
+                self.assertEqual(made.read()[-1:] == b"x", isKept)
+            link.close()
+            self.assertFalse(os.path.exists(path))

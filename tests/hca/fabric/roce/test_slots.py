@@ -11,7 +11,7 @@ import socket
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.hca.fabric.roce.bpf import run
+from tests.hca.bpf import run
 from tests.support.ownaddress import ownAddress
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError, ServiceInUseError
@@ -188,6 +188,52 @@ class ServiceTests(SynchronousTestCase):
         self.two.add(7)
         self.assertEqual((self.one.find(7), self.two.find(7)), (2, 2))
         self.assertRaises(ServiceInUseError, self.one.add, 7)
+
+    def test_looks(self) -> None:
+        """
+        A REQ costs one look at whether its process lives, and none if nobody listens; all rows are read once
+        after a change, whoever made it.
+        """
+        looks: list[int] = []
+        rows: list[int] = []
+
+        def isAlive(slot: int) -> bool:
+            looks.append(slot)
+            return slot in self.alive
+
+        self.alive.update(range(1, slots.SLOTS))
+        tables = [ServiceTable(self.memory, slot, isAlive) for slot in range(1, slots.SLOTS)]
+        for table in tables:
+            table.add(7)
+            table.remove(7)
+        one = tables[4]
+        read = one._rows
+        self.patch(one, "_rows", lambda slot: rows.append(slot) or read(slot))
+        looks.clear()
+        for _ in range(1000):
+            self.assertEqual((one.find(7), one.find(8)), (5, 0))
+        self.assertEqual(len(rows), 62)
+        self.assertEqual(len(looks), 62)
+        tables[20].add(8)
+        rows.clear()
+        looks.clear()
+        self.assertEqual([one.find(8) for _ in range(1000)], [21] * 1000)
+        self.assertEqual((len(rows), len(looks)), (62, 62 + 1000))
+        self.alive.discard(21)
+        rows.clear()
+        looks.clear()
+        self.assertEqual([one.find(8) for _ in range(1000)], [0] * 1000)
+        self.assertEqual((len(rows), len(looks)), (61, 1 + 62))
+
+    def test_changes(self) -> None:
+        """
+        The next owner of a slot goes on counting its changes, so that the others notice the first.
+        """
+        self.two.add(7)
+        self.assertEqual(self.one.find(7), 2)
+        self.two = ServiceTable(self.memory, 2, self.alive.__contains__)
+        self.two.add(8)
+        self.assertEqual((self.one.find(7), self.one.find(8)), (0, 2))
 
     def test_bound(self) -> None:
         """

@@ -296,6 +296,12 @@ class IPacketFabric(IFabric, IAddressDirectory):
         @return: see L{ILink<twisted_ib.hca.fabric.base.link.ILink>}.
         """
 
+    def follow(connection: object) -> None:
+        """
+        A connection may be established now, or have ended: another process that shares the address ends it
+        if this one dies.
+        """
+
 
 __all__ = [
     "IAddressDirectory",

@@ -20,10 +20,12 @@ from twisted_ib.errors import HCAError, NoRouteError, PathLostError
 from twisted_ib.hca.base.interfaces import IPacketFabric
 from twisted_ib.hca.base.operation import GSI_QPN, QPN_MASK, UD_SEND_ONLY
 from twisted_ib.hca.base.traits import ROUTED, Traits
+from twisted_ib.hca.cm.states import State
 from twisted_ib.hca.connection.rdmacm import gidOf, gidText
 from twisted_ib.hca.fabric.base.addressdirectory import AddressDirectory
 from twisted_ib.hca.fabric.base.waker import LinkWaker
 from twisted_ib.hca.fabric.roce.connparams import sending
+from twisted_ib.hca.fabric.roce.orphans import Orphan
 from twisted_ib.hca.fabric.roce.peerpath import PeerPath
 from twisted_ib.hca.fabric.roce.portgroup import PortGroup
 from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
@@ -221,6 +223,21 @@ class PacketFabric(AddressDirectory):
         return ICRCState(gidOf(self.address), gidOf(address), port)
 
     # -- queue pairs
+
+    def follow(self, connection: Any) -> None:
+        """
+        See L{IPacketFabric<twisted_ib.hca.base.interfaces.IPacketFabric>}.
+        """
+        group, state = self.group, connection.state
+        if group is None:
+            return
+        if state is State.ESTABLISHED:
+            numbers = connection.localID, connection.remoteID, connection.localQPN, connection.remoteQPN
+            address = connection.destination.peer.address
+            if not group.connections.add(Orphan(address, *numbers, self.owner.partitions.key(0))):
+                self.owner.count("connections_unregistered")
+        else:
+            group.connections.remove(connection.localID)
 
     def failed(self, error: BaseException) -> None:
         """

@@ -6,8 +6,11 @@ C{roce-UID-NAMESPACE-ADDRESS} in the run directory, where it gives all of them t
 (SCM_RIGHTS, unix(7)), that Unix socket included.  So any of them can end: the kernel numbers the sockets in
 the order of their bind(2), and keeps the numbers as long as one process has them open.
 
-A slot is taken by a lock on an octet of a memory file (F_OFD_SETLK, fcntl(2)): it ends with its owner,
-however that ends.  The file has the group's secret and the table of its services.
+A slot is taken by a lock on an octet of a file (F_OFD_SETLK, fcntl(2)): it ends with its owner, however that
+ends.  The file has the group's secret, the table of its services, and the connections of each process.  Where
+one has died with some, the next that sees it takes the slot and ends them
+(L{twisted_ib.hca.fabric.roce.orphans}): one of those left, whom inotify(7) tells that the file was closed, or
+the first that opens the address again, as the file has a name in the run directory.
 
 Processes of one user trust each other: each of them can read and send whatever another can.
 """
@@ -21,16 +24,24 @@ import os
 import secrets
 import select
 import socket
+import stat
 import struct
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
 from twisted_ib.errors import DeviceError, HCAError
-from twisted_ib.hca.fabric.roce.slots import SECRET_BYTES, SLOTS, TABLE_BYTES, Handed, ServiceTable, packed
+from twisted_ib.hca.fabric.roce.orphans import (
+    DATAGRAM_BYTES,
+    MEMORY_BYTES,
+    ConnectionRegister,
+    Orphans,
+    hasConnections,
+)
+from twisted_ib.hca.fabric.roce.slots import SECRET_BYTES, SLOTS, Handed, ServiceTable, packed
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.addresses import namespaceInode
 from twisted_ib.hca.host.entries import connect
@@ -38,11 +49,19 @@ from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, send
 from twisted_ib.hca.host.liveness import peerCredentials
 from twisted_ib.hca.host.rundirectory import RunDirectory, openDirectories
 
-#: How long a process waits for the descriptors, in seconds: any process of the group may give them.
-JOIN_SECONDS = 10.0
-#: How often a process looks for a group, as one may be about to begin or to end, and its pause in seconds.
-JOIN_ATTEMPTS = 5
-JOIN_PAUSE_SECONDS = 0.02
+#: How long a process waits for the descriptors, in seconds: a thread of any process of the group gives them.
+#: A reactor may wait, too, so it is short.
+JOIN_SECONDS = 1.0
+#: The pauses before a process looks for a group again, in seconds: the port is that of a process that is
+#: being killed, or of one that looks in other directories.
+JOIN_PAUSES = 0.001, 0.002, 0.004, 0.008
+#: When it is seen whether the process that has closed the file has died, in seconds after that: the kernel
+#: ends its lock a little later (Linux fs/file_table.c __fput).
+DEATH_LOOKS = 0.01, 0.1, 1.0
+#: How often, in seconds, where inotify(7) does not tell.
+DEATH_POLL_SECONDS = 1.0
+#: Datagrams for a dead process that are read before the other descriptors are looked at.
+ORPHANED_DATAGRAMS = 64
 #: Datagrams for the last owner of a slot that the next one drops, more than a buffer has.
 DRAINED_DATAGRAMS = 65536
 
@@ -57,8 +76,12 @@ _FLOCK: Final = struct.Struct("@hhqqi4x")
 #: The octet whose lock is that of the table; below it those of the slots.
 _TABLE_LOCK: Final = SLOTS
 #: What comes with the descriptors, with the number of this form.
-_GREETING: Final = b"twisted_ib RoCE port group 1"
+_GREETING: Final = b"twisted_ib RoCE port group 2"
+#: What follows the name of a group in that of its file, with the same number.
+_FILE: Final = ".2"
 _BACKLOG: Final = 128
+#: The longest datagrams that UDP_GRO joins.
+_LONGEST: Final = 65536
 
 
 def _lock(fd: int, command: int, kind: int, place: int) -> int:
@@ -69,36 +92,6 @@ def _lock(fd: int, command: int, kind: int, place: int) -> int:
     return int(_FLOCK.unpack(answer)[0])
 
 
-def _serve(listener: socket.socket, wake: int, sockets: Sequence[socket.socket], memory: int) -> None:
-    """
-    Give the descriptors to each process of this user that comes, until C{wake} is readable.
-
-    In a thread of its own: a process that computes, or waits for another one, must not keep that from
-    joining.
-    """
-    uid = os.geteuid()
-    passed = [*(each.fileno() for each in sockets), listener.fileno(), memory]
-    ending, poll = select.poll(), select.poll()
-    for each in ending, poll:
-        each.register(wake, select.POLLIN)
-    poll.register(listener, select.POLLIN)
-    while True:
-        if any(fd == wake for fd, _ in poll.poll()):
-            return
-        try:
-            pair, _ = listener.accept()
-        except BlockingIOError:
-            continue  # Another process of the group was faster.
-        except OSError:
-            # No descriptor is free, and the caller still waits.
-            if ending.poll(100):
-                return
-            continue
-        with pair, suppress(HCAError):
-            if peerCredentials(pair).uid == uid:
-                sendWithDescriptors(pair, _GREETING, passed)
-
-
 class PortGroup:
     """
     One process's place in the group of an address.
@@ -106,6 +99,7 @@ class PortGroup:
     @ivar sockets: of all slots, in order.
     @ivar slot: the one of this process.
     @ivar services: the service ids that the processes listen for; within L{locked}.
+    @ivar connections: their open connections.
     @ivar isHandling: whether what is processed was handed on to this process.
     """
 
@@ -129,26 +123,35 @@ class PortGroup:
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
         self._map: mmap.mmap | None = None
-        self._own = self._wake = -1
+        self._own = self._wake = self._watch = -1
+        #: Slots of processes that have died.
+        self._orphans: dict[int, Orphans] = {}
         self.isHandling = False
         self.slot = 0
         try:
             # Locks belong to an open file description, and the group has one of this: hence another.
             self._own = os.open(f"/proc/self/fd/{memory}", os.O_RDWR | os.O_CLOEXEC)
+            self._map = mmap.mmap(self._own, MEMORY_BYTES)
+            self.secret = self._map[:SECRET_BYTES]
             # The lowest: a process that is started again has the slot that it had, so that its peers'
-            # messages for their old connections are answered.
-            self.slot = next(filter(self._take, range(1, SLOTS)), 0)
+            # messages for their old connections are answered.  But the slot of one that has died is taken
+            # until these are ended.
+            left = [slot for slot in range(1, SLOTS) if hasConnections(self._map, slot)]
+            order = [*(slot for slot in range(1, SLOTS) if slot not in left), *left]
+            self.slot = next(filter(self._take, order), 0)
             if not self.slot:
                 raise DeviceError(f"{SLOTS - 1} processes share this address, and no more can")
-            self._map = mmap.mmap(self._own, TABLE_BYTES)
-            self.secret = self._map[:SECRET_BYTES]
+            self.connections = ConnectionRegister(self._map, self.slot)
             with self.locked():
                 self.services = ServiceTable(self._map, self.slot, self.isTaken)
             self._drain()
             if listener is not None:
                 self._wake = libc.eventfd()
-                arguments = listener, self._wake, sockets, memory
-                self._thread = threading.Thread(target=_serve, args=arguments, name=name, daemon=True)
+                with suppress(OSError):  # No more are free.
+                    watched = f"/proc/self/fd/{memory}", libc.IN_CLOSE_WRITE
+                    self._watch = libc.inotify([watched])
+                arguments = (listener,)
+                self._thread = threading.Thread(target=self._serve, args=arguments, name=name, daemon=True)
                 self._thread.start()
         except BaseException:
             self.close()
@@ -185,6 +188,11 @@ class PortGroup:
             _lock(self._own, _F_OFD_SETLK, fcntl.F_UNLCK, _TABLE_LOCK)
 
     @property
+    def _memoryMap(self) -> mmap.mmap:
+        assert self._map is not None
+        return self._map
+
+    @property
     def main(self) -> socket.socket:
         """
         The socket of this process's slot.
@@ -210,6 +218,101 @@ class PortGroup:
             self.main.sendto(handed.pack(slot, self.secret), self.main.getsockname())
         return True
 
+    # -- the thread
+
+    def _serve(self, listener: socket.socket) -> None:
+        """
+        Give the descriptors to each process of this user that comes, and end the connections of those that
+        die, until C{_wake} is readable.
+
+        In a thread of its own: a process that computes, or waits for another one, must not keep that from
+        joining.
+        """
+        poll = select.poll()
+        for each in self._wake, listener.fileno(), self._watch:
+            if each >= 0:
+                poll.register(each, select.POLLIN)
+        # Those that have died before this.
+        looks = [0.0]
+        while True:
+            now = time.monotonic()
+            if looks and now >= looks[0]:
+                looks = [each for each in looks if each > now]
+                self._adopt(poll, now)
+            self._endOrphans(poll, now)
+            if not looks and self._watch < 0:
+                looks.append(now + DEATH_POLL_SECONDS)
+            due = [each.deadline() for each in self._orphans.values()]
+            soonest = min([*looks[:1], *(each for each in due if each is not None)], default=None)
+            timeout = None if soonest is None else max(0.0, soonest - now) * 1000
+            ready = [fd for fd, _ in poll.poll(timeout)]
+            now = time.monotonic()
+            for fd in ready:
+                if fd == self._wake:
+                    return
+                if fd == self._watch:
+                    with suppress(OSError):
+                        os.read(fd, 4096)
+                    looks = [now + each for each in DEATH_LOOKS]
+                elif fd != listener.fileno():
+                    self._receiveOrphaned(fd, now)
+                elif not self._give(listener):
+                    return
+
+    def _give(self, listener: socket.socket) -> bool:
+        try:
+            pair, _ = listener.accept()
+        except BlockingIOError:
+            return True  # Another process of the group was faster.
+        except OSError:
+            # No descriptor is free, and the caller still waits.
+            return not select.select([self._wake], [], [], 0.1)[0]
+        passed = [*(each.fileno() for each in self.sockets), listener.fileno(), self._memory]
+        with pair, suppress(HCAError):
+            if peerCredentials(pair).uid == os.geteuid():
+                sendWithDescriptors(pair, _GREETING, passed)
+        return True
+
+    def _adopt(self, poll: select.poll, now: float) -> None:
+        for slot in range(1, SLOTS):
+            # The lock is free if the process is dead; then no other adopts them, nor joins here.
+            if slot == self.slot or slot in self._orphans or not hasConnections(self._memoryMap, slot):
+                continue
+            if not self._take(slot):
+                continue
+            ServiceTable(self._memoryMap, slot, self.isTaken)  # It listens no longer.
+            here = self.main.getsockname()[0].partition("%")[0]
+            self._orphans[slot] = Orphans(here, self.connections.of(slot), now)
+            poll.register(self.sockets[slot], select.POLLIN)
+
+    def _endOrphans(self, poll: select.poll, now: float) -> None:
+        for slot, orphans in list(self._orphans.items()):
+            made = self.sockets[slot]
+            for address, datagram in orphans.outputs(now):
+                # The scope of a link-local address is that of ours.
+                where = (address, *made.getsockname()[1:])
+                with suppress(OSError):  # Lost, as on a wire.
+                    made.sendto(datagram, where)
+            if orphans.isDone:
+                poll.unregister(made)
+                del self._orphans[slot]
+                self.connections.clear(slot)
+                _lock(self._own, _F_OFD_SETLK, fcntl.F_UNLCK, slot)
+
+    def _receiveOrphaned(self, fd: int, now: float) -> None:
+        slot = next(slot for slot in self._orphans if self.sockets[slot].fileno() == fd)
+        for _ in range(ORPHANED_DATAGRAMS):
+            try:
+                data, where = self.sockets[slot].recvfrom(_LONGEST)
+            except OSError:
+                return
+            # UDP_GRO joins datagrams of one size.
+            for at in range(0, len(data), DATAGRAM_BYTES):
+                source = where[0].partition("%")[0]
+                self._orphans[slot].receive(source, where[1], data[at : at + DATAGRAM_BYTES], now)
+
+    # -- the end
+
     def close(self) -> None:
         """
         Give the slot back and close everything; in a forked child close its descriptors only.
@@ -222,9 +325,17 @@ class PortGroup:
                 size = usual.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
                 self.main.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
             with suppress(HCAError, OSError), _directories() as directories:
+                self.connections.clear(self.slot)
                 if self.isAlone():
                     for directory in directories:
                         directory.remove(self._name)
+                        if not any(hasConnections(self._memoryMap, slot) for slot in range(1, SLOTS)):
+                            directory.remove(self._name + _FILE)
+                # Meanwhile nobody looks, who would find the port taken, and no group.
+                self._release()
+        self._release()
+
+    def _release(self) -> None:
         self._thread = None
         if self._map is not None:
             self._map.close()
@@ -233,7 +344,7 @@ class PortGroup:
         made, self.sockets = self.sockets, []
         for each in (*made, *([self._listener] if self._listener is not None else ())):
             each.close()
-        for name in "_memory", "_wake", "_own":
+        for name in "_memory", "_wake", "_watch", "_own":
             fd = getattr(self, name)
             setattr(self, name, -1)
             if fd >= 0:
@@ -266,7 +377,7 @@ def joinGroup(address: str, make: Callable[[bool], socket.socket]) -> PortGroup:
     """
     # The user, too: several may share a run directory.
     name = f"roce-{os.geteuid()}-{namespaceInode()}-{address}"
-    for attempt in range(1, JOIN_ATTEMPTS + 1):
+    for pause in (*JOIN_PAUSES, 0.0):
         with _directories() as directories:
             for directory in directories:
                 group = _ask(directory, name, address)
@@ -275,10 +386,9 @@ def joinGroup(address: str, make: Callable[[bool], socket.socket]) -> PortGroup:
             try:
                 return _begin(directories, name, make)
             except OSError as error:
-                if error.errno != errno.EADDRINUSE or attempt == JOIN_ATTEMPTS:
+                if error.errno != errno.EADDRINUSE or not pause:
                     raise
-        # A process that has just ended, or one that looks for others in other directories first.
-        time.sleep(JOIN_PAUSE_SECONDS)
+        time.sleep(pause)
     raise AssertionError("unreachable")
 
 
@@ -317,8 +427,7 @@ def _begin(directories: list[RunDirectory], name: str, make: Callable[[bool], so
         for slot in range(SLOTS):
             sockets.append(make(not slot))
         _attach(sockets[0])
-        memory = libc.memfdCreate("twisted_ib-roce")
-        os.ftruncate(memory, TABLE_BYTES)
+        memory = _openFile(directories, name + _FILE)
         os.pwrite(memory, secrets.token_bytes(SECRET_BYTES), 0)
         if directories:
             home = directories[0]
@@ -335,6 +444,38 @@ def _begin(directories: list[RunDirectory], name: str, make: Callable[[bool], so
         closeAll([memory] if memory >= 0 else [])
         raise
     return PortGroup(sockets, listener, memory, name)
+
+
+def _openFile(directories: list[RunDirectory], name: str) -> int:
+    # The file of a group that has ended may have connections of processes that have died; nobody has it open.
+    for directory in directories:
+        with suppress(OSError):
+            fd = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory.fd)
+            if _isOurs(os.fstat(fd)):
+                return fd
+            os.close(fd)
+    memory = -1
+    for directory in directories[:1]:
+        directory.remove(name)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with suppress(OSError):  # Another user has made it; then nobody ends connections later.
+            memory = os.open(name, flags, 0o600, dir_fd=directory.fd)
+    if memory < 0:
+        memory = libc.memfdCreate("twisted_ib-roce")
+    try:
+        os.ftruncate(memory, MEMORY_BYTES)
+    except BaseException:
+        os.close(memory)
+        raise
+    return memory
+
+
+def _isOurs(status: os.stat_result) -> bool:
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        return False
+    # Since the host was started: before, its peers were told by their own timeouts.
+    began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return status.st_size == MEMORY_BYTES and status.st_mtime >= began
 
 
 def _attach(first: socket.socket) -> None:

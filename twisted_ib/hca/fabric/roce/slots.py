@@ -197,12 +197,19 @@ class Handed:
 
 _LISTENS: Final = 1
 _LISTENED: Final = 2
+_NONE: Final = (0, 0)
+#: A change's number: that of the slot and how many it had before.
+_CHANGES_BITS: Final = 64 - SLOT_BITS
+_CHANGES_MASK: Final = (1 << _CHANGES_BITS) - 1
 _ROW: Final = struct.Struct("=QQ")
 _COUNT: Final = struct.Struct("=Q")
-#: Octets of what one slot listens for: the number of rows, then rows of service id and state.
-_REGION: Final = _COUNT.size + limits.PACKET_SERVICES * _ROW.size
-#: Octets of the memory that the processes of a group share: the secret, then a region for each slot.
-TABLE_BYTES: Final = SECRET_BYTES + SLOTS * _REGION
+#: How often the rows of a slot were changed, by all its owners, and the number of rows.
+_HEAD: Final = struct.Struct("=QQ")
+#: Octets of what one slot listens for: the head, then rows of service id and state.
+_REGION: Final = _HEAD.size + limits.PACKET_SERVICES * _ROW.size
+#: Octets of the memory that the processes of a group share: the secret, which change of a slot was the last,
+#: then a region for each slot.
+TABLE_BYTES: Final = SECRET_BYTES + _COUNT.size + SLOTS * _REGION
 
 
 class ServiceTable:
@@ -211,6 +218,8 @@ class ServiceTable:
 
     Each writes in the region of its own slot only.  A row stays, marked, when a service ends, until its place
     is needed: a repeated REQ must reach the process that has the first.
+
+    All rows are read again only when some have changed or an owner has ended, as REQs come from strangers.
     """
 
     def __init__(self, memory: mmap | bytearray, slot: int, isAlive: Callable[[int], bool]) -> None:
@@ -225,17 +234,28 @@ class ServiceTable:
         #: Where the row of a service is, and the services that have ended, the oldest first.
         self._places: dict[int, int] = {}
         self._ended: dict[int, None] = {}
-        _COUNT.pack_into(memory, self._start(slot), 0)
+        #: Of the services of others the slot and the state, as of a change.
+        self._index: dict[int, tuple[int, int]] = {}
+        self._indexed = -1
+        self._changed()
 
     @staticmethod
     def _start(slot: int) -> int:
-        return SECRET_BYTES + slot * _REGION
+        return SECRET_BYTES + _COUNT.size + slot * _REGION
+
+    def _changed(self) -> None:
+        # After the rows: who reads the number before them finds none that are older.
+        memory, start = self._memory, self._start(self._slot)
+        changes = _HEAD.unpack_from(memory, start)[0] + 1 & _CHANGES_MASK
+        _HEAD.pack_into(memory, start, changes, len(self._places))
+        # A number of its own for each change, so that two at once need no lock.
+        _COUNT.pack_into(memory, SECRET_BYTES, self._slot << _CHANGES_BITS | changes)
 
     def _rows(self, slot: int) -> Iterator[tuple[int, int]]:
         start = self._start(slot)
         # Another process may write anything here.
-        count = min(_COUNT.unpack_from(self._memory, start)[0], limits.PACKET_SERVICES)
-        start += _COUNT.size
+        count = min(_HEAD.unpack_from(self._memory, start)[1], limits.PACKET_SERVICES)
+        start += _HEAD.size
         for at in range(start, start + count * _ROW.size, _ROW.size):
             service, state = _ROW.unpack_from(self._memory, at)
             yield service, state
@@ -254,7 +274,7 @@ class ServiceTable:
         if at is None:
             # The rows of services that have ended last as long as there is room.
             if len(places) < limits.PACKET_SERVICES:
-                at = self._start(self._slot) + _COUNT.size + len(places) * _ROW.size
+                at = self._start(self._slot) + _HEAD.size + len(places) * _ROW.size
             elif ended:
                 oldest = next(iter(ended))
                 del ended[oldest]
@@ -264,18 +284,14 @@ class ServiceTable:
             places[serviceID] = at
         ended.pop(serviceID, None)
         _ROW.pack_into(self._memory, at, serviceID, _LISTENS)
-        _COUNT.pack_into(self._memory, self._start(self._slot), len(places))
+        self._changed()
 
     def others(self) -> set[int]:
         """
         @return: the service ids that other processes listen for.
         """
-        found: set[int] = set()
-        for slot in range(1, SLOTS):
-            listens = {service for service, state in self._rows(slot) if state == _LISTENS}
-            if slot != self._slot and listens and self._isAlive(slot):
-                found |= listens
-        return found
+        self._read()
+        return {service for service, (_, state) in self._index.items() if state == _LISTENS}
 
     def remove(self, serviceID: int) -> None:
         """
@@ -285,6 +301,7 @@ class ServiceTable:
         if at is not None:
             self._ended[serviceID] = None
             _ROW.pack_into(self._memory, at, serviceID, _LISTENED)
+            self._changed()
 
     def find(self, serviceID: int) -> int:
         """
@@ -293,14 +310,27 @@ class ServiceTable:
         isOwn = serviceID in self._places
         if isOwn and serviceID not in self._ended:
             return self._slot
-        found = self._slot if isOwn else 0
+        if _COUNT.unpack_from(self._memory, SECRET_BYTES)[0] != self._indexed:
+            self._read()
+        for _ in range(2):
+            slot, state = self._index.get(serviceID, _NONE)
+            if isOwn and state != _LISTENS:
+                return self._slot
+            if not slot or self._isAlive(slot):
+                return slot
+            self._read()  # Without those of the owner that has ended.
+        return 0
+
+    def _read(self) -> None:
+        (self._indexed,) = _COUNT.unpack_from(self._memory, SECRET_BYTES)
+        self._index = index = {}
         for slot in range(1, SLOTS):
-            for service, state in self._rows(slot):
-                if service == serviceID and slot != self._slot and self._isAlive(slot):
-                    if state == _LISTENS:
-                        return slot
-                    found = found or slot
-        return found
+            if slot == self._slot or not _HEAD.unpack_from(self._memory, self._start(slot))[1]:
+                continue
+            if self._isAlive(slot):
+                for service, state in self._rows(slot):
+                    if state == _LISTENS or service not in index:
+                        index[service] = slot, state
 
 
 __all__ = [

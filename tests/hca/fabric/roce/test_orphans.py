@@ -1,0 +1,217 @@
+"""
+The connections of a process that has died.
+"""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hca.bpf import run
+from twisted_ib import limits
+from twisted_ib.hca.connection.rdmacm import gidOf
+from twisted_ib.hca.fabric.roce import orphans
+from twisted_ib.hca.fabric.roce.orphans import (
+    DATAGRAM_BYTES,
+    MEMORY_BYTES,
+    ConnectionRegister,
+    Orphan,
+    Orphans,
+    hasConnections,
+)
+from twisted_ib.hca.fabric.roce.slots import ID_SHIFT, TABLE_BYTES, program
+from twisted_ib.hca.wire.cm import DREP, DREQ, REJ, REP, byAttribute
+from twisted_ib.hca.wire.cm.connect import AnyMessage
+from twisted_ib.hca.wire.headers import BTH, DETH
+from twisted_ib.hca.wire.icrcflow import ICRCState
+from twisted_ib.hca.wire.mad.mad import HEADER, QUEUE_KEY
+
+HERE, THERE = "192.0.2.1", "2001:db8::2"
+PORT = 4791
+_BODY = BTH.size + DETH.size + HEADER.size
+
+
+def orphan(number: int, address: str = "192.0.2.2") -> Orphan:
+    """
+    @return: a connection whose numbers are made of one, of slot 3.
+    """
+    return Orphan(address, 3 << ID_SHIFT | number, 0x20000000 | number, 0x30000 + number, number, 0xFFFF)
+
+
+def messageOf(datagram: bytes) -> AnyMessage:
+    """
+    @return: the message of connection management in a datagram.
+    """
+    attribute = HEADER.unpack_from(datagram, BTH.size + DETH.size)[7]
+    return byAttribute[attribute].parse(datagram, _BODY, len(datagram) - 4)
+
+
+class RegisterTests(SynchronousTestCase):
+    """
+    The memory that the processes share.
+    """
+
+    def setUp(self) -> None:
+        """
+        Two processes.
+        """
+        self.memory = bytearray(MEMORY_BYTES)
+        self.one, self.two = (ConnectionRegister(self.memory, slot) for slot in (1, 2))
+
+    def test_open(self) -> None:
+        """
+        What is open is seen by the others, and what has ended is not.
+        """
+        some = [orphan(1), orphan(2, THERE), orphan(3)]
+        for each in some:
+            self.assertTrue(self.one.add(each))
+            self.assertTrue(self.one.add(each))
+        self.assertEqual((self.two.of(1), self.two.of(2)), (some, []))
+        self.one.remove(some[1].localID)
+        self.one.remove(some[1].localID)
+        self.assertEqual(self.two.of(1), [some[0], some[2]])
+        self.one.add(orphan(4))
+        self.assertEqual(self.two.of(1), [some[0], orphan(4), some[2]])
+        for number in 1, 3, 4:
+            self.assertTrue(hasConnections(self.memory, 1))
+            self.one.remove(orphan(number).localID)
+        self.assertFalse(hasConnections(self.memory, 1))
+
+    def test_bound(self) -> None:
+        """
+        A process has L{limits.PACKET_CONNECTIONS}; each that ends makes room.
+        """
+        for number in range(limits.PACKET_CONNECTIONS):
+            self.assertTrue(self.one.add(orphan(number)))
+        self.assertFalse(self.one.add(orphan(limits.PACKET_CONNECTIONS)))
+        self.one.remove(orphan(9).localID)
+        self.assertTrue(self.one.add(orphan(limits.PACKET_CONNECTIONS)))
+        self.assertEqual(len(self.two.of(1)), limits.PACKET_CONNECTIONS)
+
+    def test_next(self) -> None:
+        """
+        The next owner of a slot has none.
+        """
+        self.one.add(orphan(1))
+        ConnectionRegister(self.memory, 1)
+        self.assertEqual(self.two.of(1), [])
+
+    def test_wrong(self) -> None:
+        """
+        Whatever another process writes, reading ends, and all that is found can be sent.
+        """
+        self.memory[TABLE_BYTES:] = b"\xff" * (MEMORY_BYTES - TABLE_BYTES)
+        found = self.two.of(1)
+        self.assertEqual(len(found), limits.PACKET_CONNECTIONS)
+        ending = Orphans(HERE, found, 0.0)
+        while not ending.isDone:
+            now = ending.deadline()
+            assert now is not None
+            ending.outputs(now)
+        self.memory[TABLE_BYTES:] = bytes(MEMORY_BYTES - TABLE_BYTES)
+        self.assertEqual(self.two.of(1), [])
+
+
+class OrphanTests(SynchronousTestCase):
+    """
+    What is sent for them, and answered.
+    """
+
+    def received(
+        self, message: AnyMessage, source: str = "192.0.2.2", port: int = 50000, key: int = QUEUE_KEY
+    ) -> bytes:
+        """
+        @return: a datagram from a peer.
+        """
+        packet = b"".join(
+            (
+                BTH.pack(0x64, 0, 0xFFFF, 1, 9),
+                DETH.pack(key, 1),
+                HEADER.pack(1, 7, 2, 3, 0, 0, 5, message.attribute, 0, 0),
+                message.pack(),
+            )
+        )
+        return ICRCState(gidOf(source), gidOf(HERE), port).sign(packet)
+
+    def test_told(self) -> None:
+        """
+        Each peer gets a DREQ, repeated until its DREP comes; it goes to the peer's own slot.
+        """
+        some = [orphan(1), orphan(2), orphan(3, "192.0.2.3")]
+        ending = Orphans(HERE, some, 10.0)
+        self.assertEqual((ending.deadline(), ending.isDone), (10.0, False))
+        sent = ending.outputs(10.0)
+        self.assertEqual([address for address, _ in sent], [each.address for each in some])
+        for each, (address, datagram) in zip(some, sent, strict=True):
+            message = messageOf(datagram)
+            self.assertEqual(message, DREQ(each.localID, each.remoteID, each.remoteQPN, bytes(220)))
+            flow = ICRCState(gidOf(HERE), gidOf(address), PORT)
+            self.assertTrue(flow.isRight(memoryview(datagram), 0, len(datagram)))
+            self.assertEqual(len(datagram), DATAGRAM_BYTES)
+            self.assertEqual(run(program(), datagram), each.remoteID >> ID_SHIFT)
+        ending.receive("192.0.2.2", 50000, self.received(DREP(some[0].remoteID, some[0].localID)), 10.1)
+        again = ending.deadline()
+        assert again is not None
+        self.assertEqual([address for address, _ in ending.outputs(again)], ["192.0.2.2", "192.0.2.3"])
+        ending.receive("192.0.2.2", 50000, self.received(DREP(some[1].remoteID, some[1].localID)), again)
+        self.assertFalse(ending.isDone)
+        count = 0
+        while not ending.isDone:
+            again = ending.deadline()
+            assert again is not None
+            count += len(ending.outputs(again))
+        self.assertEqual(count, orphans.ORPHAN_RETRIES - 1)
+        self.assertLess(again, 10 + 5)
+
+    def test_paced(self) -> None:
+        """
+        They are ended a few at a time.
+        """
+        some = [orphan(number) for number in range(1, 3 * orphans.ORPHANS_AT_ONCE)]
+        ending = Orphans(HERE, some, 0.0)
+        sizes = []
+        while sum(sizes) < len(some):
+            now = ending.deadline()
+            assert now is not None
+            sizes.append(len(ending.outputs(now)))
+        self.assertEqual(sizes, [64, 64, 63])
+        self.assertLess(now, 0.1)
+
+    def test_crossing(self) -> None:
+        """
+        The peer closes at the same time, or it was never known here: it gets a DREP.  A REP gets a REJ.
+        """
+        ending = Orphans(HERE, [orphan(1)], 0.0)
+        ending.outputs(0.0)
+        known, unknown = orphan(1), orphan(8)
+        for each in known, unknown:
+            message = DREQ(each.remoteID, each.localID, each.localQPN)
+            ending.receive("192.0.2.2", 50000, self.received(message), 0.1)
+            ((address, datagram),) = ending.outputs(0.1)
+            answer = messageOf(datagram)
+            self.assertEqual((address, answer), ("192.0.2.2", DREP(each.localID, each.remoteID, bytes(224))))
+        self.assertTrue(ending.isDone)
+        ending.receive("192.0.2.2", 50000, self.received(REP(unknown.remoteID, unknown.localID)), 0.2)
+        ((_, datagram),) = ending.outputs(0.2)
+        self.assertIsInstance(messageOf(datagram), REJ)
+
+    def test_strangers(self) -> None:
+        """
+        A DREP from elsewhere, with a bad ICRC or Q_Key, and packets for queue pairs end and draw nothing.
+        """
+        one = orphan(1)
+        ending = Orphans(HERE, [one], 0.0)
+        ending.outputs(0.0)
+        message = DREP(one.remoteID, one.localID)
+        right = self.received(message)
+        for source, port, data in (
+            ("192.0.2.9", 50000, self.received(message, "192.0.2.9")),
+            ("192.0.2.2", 50001, right),
+            ("192.0.2.2", 50000, self.received(message, key=7)),
+            ("192.0.2.2", 50000, right[:-1]),
+            ("192.0.2.2", 50000, b""),
+            ("192.0.2.2", 50000, BTH.pack(4, 0, 0xFFFF, one.localQPN, 0) + bytes(DATAGRAM_BYTES - BTH.size)),
+        ):
+            ending.receive(source, port, data, 0.1)
+            self.assertEqual((ending.isDone, ending.outputs(0.1)), (False, []))
+        ending.receive("192.0.2.2", 50000, right, 0.1)
+        self.assertTrue(ending.isDone)

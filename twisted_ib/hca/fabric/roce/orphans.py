@@ -1,0 +1,264 @@
+"""
+The connections of a process that died without closing them.  Pure.
+
+The processes that share an address write their connections into memory that they share, a
+L{ConnectionRegister}. If one of them dies, another ends its connections as a kernel would: L{Orphans} sends a
+DREQ for each until the DREP comes, and answers what still comes for them (Linux ucma.c ucma_close, cm.c
+cm_destroy_id).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable
+from mmap import mmap
+from typing import Final
+
+from attrs import frozen
+
+from twisted_ib import limits
+from twisted_ib.hca.base.operation import GSI_QPN, QPN_MASK, UD_SEND_ONLY
+from twisted_ib.hca.cm.table import ConnectionTable
+from twisted_ib.hca.connection.rdmacm import gidOf, gidText
+from twisted_ib.hca.fabric.roce.slots import SLOTS, TABLE_BYTES, isCommunication
+from twisted_ib.hca.wire.cm import REP, REQ
+from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, PSN_MASK
+from twisted_ib.hca.wire.icrcflow import ICRCState
+from twisted_ib.hca.wire.mad.classes import COMMUNICATION
+from twisted_ib.hca.wire.mad.mad import BASE_VERSION, CM_VERSION, HEADER, MAD_BYTES, QUEUE_KEY, SEND
+from twisted_ib.hca.wire.rocev2 import PORT
+
+#: A DREQ is repeated so often, each after 0.54 s (a timeout code): peers know within three seconds, or never.
+ORPHAN_RETRIES = 5
+ORPHAN_TIMEOUT_CODE = 17
+#: How many connections are ended at a time, and the pause in seconds before the next: they may be of one
+#: peer, whose socket has a buffer.
+ORPHANS_AT_ONCE = 64
+ORPHAN_PAUSE_SECONDS = 0.005
+
+#: A row: the peer's GID, both communication ids and queue pair numbers, P_Key, whether it is used.
+_ROW: Final = struct.Struct("=16sIIIIHBx")
+_COUNT: Final = struct.Struct("=Q")
+_REGION: Final = _COUNT.size + limits.PACKET_CONNECTIONS * _ROW.size
+_FREE: Final = bytes(_ROW.size)
+#: Octets of the memory that the processes of a group share: the table of services, then a region of
+#: connections for each slot.
+MEMORY_BYTES: Final = TABLE_BYTES + SLOTS * _REGION
+#: Octets of a datagram with a MAD, and where its body begins.
+DATAGRAM_BYTES: Final = BTH.size + DETH.size + MAD_BYTES + ICRC.size
+_MAD: Final = BTH.size + DETH.size
+_BODY: Final = _MAD + HEADER.size
+
+
+@frozen
+class Orphan:
+    """
+    One end of a connection.
+
+    @ivar address: the peer's.
+    """
+
+    address: str
+    localID: int
+    remoteID: int
+    localQPN: int
+    remoteQPN: int
+    partition: int
+
+
+def _start(slot: int) -> int:
+    return TABLE_BYTES + slot * _REGION
+
+
+def hasConnections(memory: mmap | bytearray, slot: int) -> bool:
+    """
+    @return: whether a slot has connections.
+    """
+    return bool(_COUNT.unpack_from(memory, _start(slot))[0])
+
+
+class ConnectionRegister:
+    """
+    The open connections of the processes of a group, in memory that they share.
+
+    Each writes in the region of its own slot only.
+    """
+
+    def __init__(self, memory: mmap | bytearray, slot: int) -> None:
+        """
+        @param memory: L{MEMORY_BYTES} octets.
+        @param slot: whose rows are ours.
+        """
+        self._memory = memory
+        self._slot = slot
+        #: Communication id -> the number of its row; rows below C{_count} that are free.
+        self._places: dict[int, int] = {}
+        self._free: list[int] = []
+        self._count = 0
+        self.clear(slot)
+
+    def _at(self, row: int) -> int:
+        return _start(self._slot) + _COUNT.size + row * _ROW.size
+
+    def add(self, orphan: Orphan) -> bool:
+        """
+        A connection is open.
+
+        @return: False if there is no room: nobody will end it.
+        """
+        if orphan.localID in self._places:
+            return True
+        if self._free:
+            row = self._free.pop()
+        elif self._count < limits.PACKET_CONNECTIONS:
+            row, self._count = self._count, self._count + 1
+        else:
+            return False
+        self._places[orphan.localID] = row
+        _ROW.pack_into(
+            *(self._memory, self._at(row), gidOf(orphan.address), orphan.localID, orphan.remoteID),
+            *(orphan.localQPN, orphan.remoteQPN, orphan.partition, 1),
+        )
+        _COUNT.pack_into(self._memory, _start(self._slot), self._count)
+        return True
+
+    def remove(self, localID: int) -> None:
+        """
+        A connection has ended.
+        """
+        row = self._places.pop(localID, None)
+        if row is None:
+            return
+        at = self._at(row)
+        self._memory[at : at + _ROW.size] = _FREE
+        self._free.append(row)
+        if not self._places:
+            self._free.clear()
+            self._count = 0
+            self.clear(self._slot)
+
+    def clear(self, slot: int) -> None:
+        """
+        A slot has no connections.
+        """
+        _COUNT.pack_into(self._memory, _start(slot), 0)
+
+    def of(self, slot: int) -> list[Orphan]:
+        """
+        @return: the connections of a slot.
+        """
+        start = _start(slot)
+        # Another process may write anything here.
+        count = min(_COUNT.unpack_from(self._memory, start)[0], limits.PACKET_CONNECTIONS)
+        start += _COUNT.size
+        found = []
+        for at in range(start, start + count * _ROW.size, _ROW.size):
+            gid, localID, remoteID, localQPN, remoteQPN, partition, isUsed = _ROW.unpack_from(
+                self._memory, at
+            )
+            if isUsed and localID and remoteID:
+                numbers = localID, remoteID, localQPN & QPN_MASK, remoteQPN & QPN_MASK, partition
+                found.append(Orphan(gidText(int.from_bytes(gid, "big")), *numbers))
+        return found
+
+
+class Orphans:
+    """
+    Ends the connections that a process has left.
+    """
+
+    def __init__(self, here: str, left: Iterable[Orphan], now: float) -> None:
+        """
+        @param here: the address of the process.
+        @param left: its connections, of one partition.
+        """
+        self._here = gidOf(here)
+        self._left = deque(left)
+        self._partition = self._left[0].partition if self._left else 0xFFFF
+        self._sequence = 0
+        self._cm = ConnectionTable(0, lambda bits: 0)
+        self._next = now
+
+    @property
+    def isDone(self) -> bool:
+        """
+        Whether all have been ended.
+        """
+        return not self._left and not len(self._cm)
+
+    def deadline(self) -> float | None:
+        """
+        @return: when L{outputs} should be called next, or L{None}.
+        """
+        return self._next if self._left else self._cm.deadline(False)
+
+    def outputs(self, now: float) -> list[tuple[str, bytes]]:
+        """
+        @return: what is to be sent: addresses and datagrams, for UDP source port 4791.
+        """
+        self._cm.tick(now)
+        if self._left and now >= self._next:
+            self._next = now + ORPHAN_PAUSE_SECONDS
+            for _ in range(min(len(self._left), ORPHANS_AT_ONCE)):
+                self._end(self._left.popleft(), now)
+        self._cm.events.clear()
+        sent, self._cm.outputs = self._cm.outputs, deque()
+        return [(address, self._datagram(address, attribute, body)) for address, attribute, body in sent]
+
+    def _end(self, orphan: Orphan, now: float) -> None:
+        # The opening is made up, which gives the connection manager all that it needs for the end.
+        cm, before = self._cm, self._cm.outputs
+        cm.outputs = deque()
+        request = REQ(
+            localQPN=orphan.localQPN,
+            remoteCMResponseTimeout=ORPHAN_TIMEOUT_CODE,
+            maxCMRetries=ORPHAN_RETRIES,
+        )
+        connection = cm.connect(orphan.address, request, None, now, orphan.localID)
+        # A CA GUID for each, as two may have one peer's number, of which the first was ended only here.
+        reply = REP(
+            localCommunicationID=orphan.remoteID,
+            remoteCommunicationID=connection.localID,
+            localQPN=orphan.remoteQPN,
+            localCAGUID=connection.localID,
+        ).pack()
+        cm.receive(orphan.address, REP.attribute, reply, 0, len(reply), now)
+        connection.ready(now)
+        cm.outputs = before
+        connection.disconnect(now)
+
+    def _datagram(self, address: str, attribute: int, body: bytes) -> bytes:
+        self._sequence = self._sequence + 1 & PSN_MASK
+        # IBTA vol. 1 12.6: all CM messages have method Send.
+        packet = b"".join(
+            (
+                BTH.pack(UD_SEND_ONLY, 0, self._partition, GSI_QPN, self._sequence),
+                DETH.pack(QUEUE_KEY, GSI_QPN),
+                HEADER.pack(
+                    *(BASE_VERSION, COMMUNICATION, CM_VERSION, SEND, 0, 0),
+                    *(self._sequence, attribute, 0, 0),
+                ),
+                body,
+            )
+        )
+        return ICRCState(self._here, gidOf(address), PORT, 1).sign(packet)
+
+    def receive(self, source: str, port: int, data: bytes, now: float) -> None:
+        """
+        A datagram came for the process.
+
+        @param source: its address.
+        @param port: its UDP source port.
+        """
+        # Anything else than CM messages is for queue pairs that are no more, and is dropped, as by Linux
+        # (rxe_recv.c hdr_check).
+        if len(data) != DATAGRAM_BYTES or not isCommunication(data, 0, len(data)):
+            return
+        flow = ICRCState(gidOf(source), self._here, port, 1)
+        if flow.isRight(memoryview(data), 0, len(data)) and DETH.unpack_from(data, BTH.size)[0] == QUEUE_KEY:
+            attribute = HEADER.unpack_from(data, _MAD)[7]
+            self._cm.receive(source, attribute, data, _BODY, len(data) - ICRC.size, now)
+
+
+__all__ = ["DATAGRAM_BYTES", "MEMORY_BYTES", "ConnectionRegister", "Orphan", "Orphans", "hasConnections"]
