@@ -4,6 +4,7 @@ Whoever waits: for events of verbs, in the calls of blocking sockets, in a react
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from time import monotonic
 from types import SimpleNamespace
@@ -16,9 +17,10 @@ from twisted.python.reflect import namedAny
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.blocking.case import BlockingTestCase
-from tests.drive.waits import TimerContract, WaitingContract
+from tests.drive.waits import FAR, TimerContract, WaitingContract
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.blocking.loop import BlockingLoop
+from twisted_ib.drive.sleeper import Sleep
 from twisted_ib.internet.channel import channelFor
 from twisted_ib.subnet.hosting.hostthread import Loop
 from twisted_ib.verbs.core.hub import Hub
@@ -258,6 +260,22 @@ class HostTests(TimerContract, SynchronousTestCase):
         self.waits = waits = HostWaits()
         self.addCleanup(waits.loop.close)
 
+    def test_farDeadline(self) -> None:
+        """
+        A deadline may be farther away than epoll sleeps.
+        """
+        self.waits.timer(FAR, lambda: self.fail("it is over"))
+        reader, writer = os.pipe()
+        for fd in reader, writer:
+            self.addCleanup(os.close, fd)
+        os.write(writer, b"!")
+        read: list[int] = []
+        self.waits.loop.addReader(
+            SimpleNamespace(fileno=lambda: reader, doRead=lambda: read.append(reader))  # type: ignore[arg-type]
+        )
+        self.waits.loop.turn()
+        self.assertEqual(read, [reader])
+
 
 class IBReactorTests(TimerContract, SynchronousTestCase):
     """
@@ -288,15 +306,46 @@ class EPollReactorTests(IBReactorTests):
 class VerbsTests(WaitingContract, SynchronousTestCase):
     """
     Threads that wait for events of verbs.
+
+    @cvar makes: What makes the engine.
     """
+
+    makes = HubWaits
 
     def setUp(self) -> None:
         """
         Make a hub.
         """
         ownRunDirectory(self)
-        self.waits = waits = HubWaits()
+        self.waits = waits = self.makes()
         self.addCleanup(waits.hub.close, waits.device)
+
+
+class LyingDown(HubWaits):
+    """
+    Threads of verbs that sleep by themselves, as those of C programs do.
+    """
+
+    def wait(self, ready: Callable[[], object], seconds: float) -> bool:
+        """
+        Wait as C{rpoll}.
+        """
+        end = monotonic() + seconds
+        while isinstance(found := self.hub.lieDown(lambda: bool(ready()) or None, end), Sleep):
+            try:
+                found.sleep(end)
+            finally:
+                self.hub.getUp(found.sleeper)
+                found.sleeper.close()
+        return bool(found)
+
+
+class LyingDownTests(VerbsTests):
+    """
+    Those that sleep by themselves.
+    """
+
+    makes = LyingDown
 
 
 class SocketTests(WaitingContract, BlockingTestCase):
@@ -312,4 +361,4 @@ class SocketTests(WaitingContract, BlockingTestCase):
         self.waits = SocketWaits(self.loop)
 
 
-__all__ = ["EPollReactorTests", "HostTests", "IBReactorTests", "SocketTests", "VerbsTests"]
+__all__ = ["EPollReactorTests", "HostTests", "IBReactorTests", "LyingDownTests", "SocketTests", "VerbsTests"]

@@ -19,6 +19,8 @@ from tests.support.waiting import HANG_SECONDS, waitUntil
 
 #: A timer's seconds, soon; a program that is stopped for longer.
 SOON, STOPPED = 0.02, 0.2
+#: Seconds that are more than a lock or poll(2) takes.
+FAR = 1e11
 
 
 class Waits(Protocol):
@@ -106,6 +108,20 @@ class TimerContract:
         self.assertTrue(self.waits.wait(ready, HANG_SECONDS))
         self.assertLess(time.monotonic() - began, HANG_SECONDS / 2)
 
+    def test_busy(self: Any) -> None:
+        """
+        A wait in vain ends in time, also if something happens all the time.
+        """
+
+        def ready() -> bool:
+            self.waits.timer(0, lambda: None)
+            if time.monotonic() - began > HANG_SECONDS / 2:
+                self.fail("it waits on")
+            return False
+
+        began = time.monotonic()
+        self.assertFalse(self.waits.wait(ready, SOON))
+
     def test_stopped(self: Any) -> None:
         """
         A process that is stopped while it waits, beyond its timer, goes on where it was.
@@ -132,16 +148,14 @@ class WaitingContract(TimerContract):
 
     waits: ThreadWaits
 
-    def asleep(self: Any, ready: Callable[[], object]) -> Callable[[], object]:
+    def asleep(self: Any, ready: Callable[[], object], seconds: float = HANG_SECONDS) -> Callable[[], object]:
         """
         Have another thread wait, and sleep.
 
         @return: What waits for its end, well before its own deadline, and returns what came of it.
         """
         found: list[bool] = []
-        thread = threading.Thread(
-            target=lambda: found.append(self.waits.wait(ready, HANG_SECONDS)), daemon=True
-        )
+        thread = threading.Thread(target=lambda: found.append(self.waits.wait(ready, seconds)), daemon=True)
         thread.start()
         waitUntil(lambda: self.waits.isAsleep() or not thread.is_alive())
 
@@ -172,6 +186,15 @@ class WaitingContract(TimerContract):
         ended = self.asleep(lambda: done)
         self.waits.change(lambda: done.append(1))
         self.assertEqual(ended(), [True])
+
+    def test_farDeadline(self: Any) -> None:
+        """
+        A deadline may be farther away than a system call sleeps: for each of two threads.
+        """
+        done: list[int] = []
+        ends = [self.asleep(lambda: done, FAR) for _ in range(2)]
+        self.waits.change(lambda: done.append(1))
+        self.assertEqual([ended() for ended in ends], [[True], [True]])
 
     def test_garbage(self: Any) -> None:
         """

@@ -16,7 +16,6 @@ import os
 import select
 from collections import deque
 from collections.abc import Callable
-from math import ceil
 from threading import Lock, RLock, active_count, get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +27,7 @@ from twisted.python.failure import Failure
 from twisted_ib.blocking.descriptors import elsewhere, isElsewhere, isUsed, letAllGo
 from twisted_ib.blocking.waiter import NoLock, Waiter
 from twisted_ib.drive.process import life
+from twisted_ib.drive.sleeper import MOST_SECONDS, milliseconds
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.reactor.loop import EPOLL_EVERY, progress
@@ -158,9 +158,11 @@ class DrivenReactor(IBReactor):
             held = loop.lock._release_save()
             try:
                 if kernel is None:
-                    events = self._poller.poll(-1 if limit is None else limit, most)
+                    events = self._poller.poll(
+                        MOST_SECONDS if limit is None or limit > MOST_SECONDS else limit, most
+                    )
                 else:
-                    kernel.poll(None if limit is None else ceil(limit * 1e3))
+                    kernel.poll(milliseconds(limit))
                     events = None
             finally:
                 loop.lock._acquire_restore(held)

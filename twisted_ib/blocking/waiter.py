@@ -7,9 +7,9 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Callable
-from math import ceil
 from threading import Lock, get_ident
 
+from twisted_ib.drive.sleeper import bounded, milliseconds
 from twisted_ib.errors import ForkedSocketError
 
 
@@ -51,8 +51,8 @@ class Waiter:
         @return: False when the time is over.
         """
         if kernel is None:
-            return self.lock.acquire(True, -1 if seconds is None else seconds)
-        found = kernel.poll(None if seconds is None else ceil(seconds * 1e3))
+            return self.lock.acquire(True, bounded(seconds))
+        found = kernel.poll(milliseconds(seconds))
         if any(descriptor == self.bell for descriptor, _ in found):
             os.eventfd_read(self.bell)
         return bool(found)

@@ -15,6 +15,7 @@ from typing import Any
 from tests.blocking.case import BlockingTestCase
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
+from twisted_ib.drive.sleeper import MOST_SECONDS, milliseconds
 from twisted_ib.internet.readers import CHANNELS
 
 
@@ -127,7 +128,7 @@ class TurnCase(BlockingTestCase):
     """
     Has a loop whose devices and time are a test's.
 
-    @ivar limits: How long turns have slept: 0 not at all, -1 for any time.
+    @ivar limits: How long turns have slept: 0 not at all, L{MOST_SECONDS} for any time.
     """
 
     def turning(self, *channels: Channel) -> Any:
@@ -165,7 +166,7 @@ class TurnTests(TurnCase):
         all if a device has worked or has more to do.
         """
         cases: tuple[tuple[float | None, float | None, dict[str, Any], float], ...] = (
-            (None, None, {}, -1),
+            (None, None, {}, MOST_SECONDS),
             (5.0, None, {}, 5.0),
             (0.0, None, {}, 0),
             (None, 3.0, {}, 3.0),
@@ -275,7 +276,7 @@ class BriefTests(TurnCase):
             self.assertEqual(reactor.turn(limit, None), 0)
             self.assertEqual((self.limits, channel.said), ([expected], ["arm"]))
             reactor.turn(None, None)
-            self.assertEqual((self.limits[1:], channel.said), ([-1], ["arm", "progress", "arm"]))
+            self.assertEqual((self.limits[1:], channel.said), ([MOST_SECONDS], ["arm", "progress", "arm"]))
 
     def test_arrives(self) -> None:
         """
@@ -364,7 +365,7 @@ class BriefTests(TurnCase):
         channel.hot = (SimpleNamespace(pending=lambda: False),)
         reactor = self.brief(channel)
         polling = reactor._loop.polling
-        for askAt, slept in ((0.0, -1), (monotonic() + HANG_SECONDS, 0.01)):
+        for askAt, slept in ((0.0, MOST_SECONDS), (monotonic() + HANG_SECONDS, 0.01)):
             reactor._askAt, reactor._loop.turns = askAt, 0
             before = polling.turns
             reactor.turn(None, None)
@@ -379,11 +380,11 @@ class BriefTests(TurnCase):
         for turn in range(1, 33):
             channel.arrives = True
             reactor.turn(None, None)
-            self.assertEqual(self.limits[-1], 0.01 if turn % 16 else -1, turn)
+            self.assertEqual(self.limits[-1], 0.01 if turn % 16 else MOST_SECONDS, turn)
             reactor._askAt = monotonic() + HANG_SECONDS
         reactor._askAt = 0.0
         reactor.turn(None, None)
-        self.assertEqual(self.limits[-1], -1)
+        self.assertEqual(self.limits[-1], MOST_SECONDS)
         self.assertLessEqual(reactor._askAt, monotonic() + 0.01)
         self.assertGreater(reactor._askAt, 0.0)
         # A turn that does not wait asks for everything.
@@ -649,7 +650,7 @@ class LoopTests(TurnCase):
 
         self.patch(reactor, "_poller", SimpleNamespace(poll=lambda *_: [], fileno=lambda: 77))
         self.assertTrue(loop.drive(lambda: False, None, Kernel()))
-        self.assertEqual(said, [select.POLLIN, None, 0, 10, 0, 77])
+        self.assertEqual(said, [select.POLLIN, milliseconds(None), 0, 10, 0, 77])
         del said[:]
         reactor._loop.turns = 15
         self.assertTrue(loop.drive(lambda: False, monotonic() + 1e6, Kernel()))

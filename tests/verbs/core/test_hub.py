@@ -19,11 +19,11 @@ from tests.hca.hcas import LISTENER, SDP, Taker, User
 from tests.support.descriptors import descriptors, descriptorsBefore
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS, waitUntil
+from twisted_ib.drive.sleeper import Sleep, Sleeper
 from twisted_ib.errors import UnknownDeviceError, WrongThreadError
 from twisted_ib.hca.device.device import Device
 from twisted_ib.verbs.core import hub as hubModule
-from twisted_ib.verbs.core.hub import _TAKEN, Hub, Sleep, hub, locked
-from twisted_ib.verbs.core.pipes import WakeupPipe
+from twisted_ib.verbs.core.hub import _TAKEN, Hub, hub, locked
 
 
 class HubTests(SynchronousTestCase):
@@ -274,7 +274,7 @@ class HubTests(SynchronousTestCase):
             return False
 
         self.patch(self.near, "_polling", mock.Mock(spin=lambda pending: False))
-        self.patch(self.near, "_sleep", lambda *arguments: self.fail("it sleeps"))
+        self.patch(self.near, "_sleepOn", lambda *arguments: self.fail("it sleeps"))
         self.assertTrue(self.near.wait(ready, HANG_SECONDS))
         self.assertEqual(b.records, [b"hello"])
 
@@ -303,15 +303,16 @@ class HubTests(SynchronousTestCase):
         for event in ("an event", None):
             self.near._armed = True
             before = self.near.drives
-            self.assertEqual(self.near.lieDown(lambda event=event: event, maySleep=False), event)  # type: ignore[misc]
+            self.assertEqual(self.near.lieDown(lambda event=event: event, end=0.0), event)  # type: ignore[misc]
             self.assertEqual(self.near.drives - before, 1)
             other.wake.assert_called_once_with()
             other.wake.reset_mock()
-        sleep = self.near.lieDown(lambda: None, maySleep=True)
+        sleep = self.near.lieDown(lambda: None, end=None)
         assert isinstance(sleep, Sleep)
         self.assertGreater(sleep.seconds, 0)
         self.assertEqual(sleep.fds, [sleep.sleeper.fd, device.fabric.fileno()])
         self.assertEqual(self.near._sleepers, {other, sleep.sleeper})
+        self.addCleanup(sleep.sleeper.close)
         self.near.getUp(sleep.sleeper)
         self.assertEqual(self.near._sleepers, {other})
         other.wake.assert_not_called()
@@ -363,7 +364,7 @@ class HubTests(SynchronousTestCase):
         A thread that serves peers sleeps on although a device was closed under it.
         """
         self.open(self.near).close()
-        sleeper = WakeupPipe()
+        sleeper = Sleeper()
         self.addCleanup(sleeper.close)
         sleeper.wake()
         self.assertTrue(self.near.attend(sleeper))
@@ -372,7 +373,7 @@ class HubTests(SynchronousTestCase):
         """
         A sleep that fails leaves nobody behind whom later verbs would wake in vain.
         """
-        sleeper = WakeupPipe()
+        sleeper = Sleeper()
         sleeper.close()
         self.assertRaises(OSError, self.near.attend, sleeper)
         self.near.close(self.near.open("shm0"))

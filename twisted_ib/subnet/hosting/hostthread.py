@@ -17,6 +17,7 @@ from secrets import randbits
 from typing import Any, Final
 
 from twisted_ib.drive.process import forEach, life
+from twisted_ib.drive.sleeper import bounded
 from twisted_ib.hca.base.timers import Timer, Timers
 from twisted_ib.subnet.hosting.descriptors import Descriptor
 from twisted_ib.subnet.hosting.hosted import HostedSubnet
@@ -125,8 +126,8 @@ class Loop:
         Wait for something, and serve what there is.
         """
         deadline = self._timers.deadline()
-        wait = -1 if deadline is None else max(0.0, deadline - time.monotonic())
-        for fd, events in self._poller.poll(wait):
+        wait = None if deadline is None else deadline - time.monotonic()
+        for fd, events in self._poller.poll(bounded(wait)):
             # One that was served before may have removed it.
             if events & select.EPOLLOUT and fd in self._watched:
                 self._watched[fd][0].doWrite()

@@ -14,11 +14,11 @@ from typing import TypeVar
 
 from _twisted_ib_verbs import ffi, lib
 
+from twisted_ib.drive.sleeper import Sleep, Sleeper, milliseconds
 from twisted_ib.hca.host.libc import isNonBlocking
 from twisted_ib.verbs.c import attend
 from twisted_ib.verbs.c.errors import HandleError
-from twisted_ib.verbs.core.hub import Sleep, hub
-from twisted_ib.verbs.core.pipes import WakeupPipe
+from twisted_ib.verbs.core.hub import hub
 
 _Event = TypeVar("_Event")
 #: A thread looks again so often: at a channel, too, that was destroyed just before it fell asleep.
@@ -34,7 +34,7 @@ class _Thread(threading.local):
     """
 
     fds: object = None
-    sleeper: WakeupPipe | None = None
+    sleeper: Sleeper | None = None
 
 
 _thread = _Thread()
@@ -50,6 +50,7 @@ def getUp() -> bool:
     if sleeper is None:
         return False
     hub.getUp(sleeper)
+    sleeper.close()
     return True
 
 
@@ -74,7 +75,7 @@ def nextEvent(fd: int, take: Callable[[], _Event | None]) -> _Event | None:
     sleep.interrupted = sleep.count = sleep.milliseconds = 0
     # As read(2), which does not ask again either: a call that has slept waits.
     isWaiting = getUp() or not isNonBlocking(fd)
-    found = hub.lieDown(take, isWaiting and not isInterrupted)
+    found = hub.lieDown(take, None if isWaiting and not isInterrupted else 0.0)
     if isinstance(found, Sleep):
         _thread.sleeper = found.sleeper
         _prepare(min(found.seconds, WAIT_SECONDS), [fd, *found.fds])
@@ -117,8 +118,7 @@ def _noEvent() -> HandleError:
 def _prepare(seconds: float, fds: list[int]) -> None:
     sleep = lib.twisted_ib_own_sleep()
     _thread.fds = sleep.fds = ffi.new("int[]", fds)
-    # Rounded up: a deadline that has not quite passed would make it spin.
-    sleep.count, sleep.milliseconds = len(fds), int(seconds * 1000) + 1
+    sleep.count, sleep.milliseconds = len(fds), milliseconds(seconds)
 
 
 __all__ = ["awaitEvent", "getUp", "nextEvent", "rest"]

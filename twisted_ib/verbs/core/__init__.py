@@ -6,5 +6,5 @@ Besides:
 
   - C{attendant}: a thread that serves peers while the program is busy elsewhere
   - C{closes}: objects that a program has dropped instead of closing them
-  - C{pipes}: pipes that wake a thread, or that a program watches
+  - C{pipes}: pipes that a program watches
 """

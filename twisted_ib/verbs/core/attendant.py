@@ -14,8 +14,8 @@ import time
 from threading import Event, Thread
 
 from twisted_ib.drive.process import life
+from twisted_ib.drive.sleeper import Sleeper
 from twisted_ib.verbs.core.hub import hub
-from twisted_ib.verbs.core.pipes import WakeupPipe
 
 #: The shortest and longest pause, in seconds, before the thread checks again whether another thread serves
 #: the device: it does while its last drive is no older than the shortest, or there were more than so many.
@@ -36,7 +36,7 @@ class ProgressThread:
         @raise OSError: no descriptor is free.
         """
         self._over = Event()
-        self._sleeper: WakeupPipe | None = WakeupPipe()
+        self._sleeper: Sleeper | None = Sleeper()
         Thread(target=self._run, args=(self._sleeper,), name="verbs-attendant", daemon=True).start()
 
     def stop(self) -> None:
@@ -49,7 +49,7 @@ class ProgressThread:
             if self._sleeper is not None:
                 self._sleeper.wake()
 
-    def _run(self, sleeper: WakeupPipe) -> None:
+    def _run(self, sleeper: Sleeper) -> None:
         pause, seen = LEAST_PAUSE, hub.drives
         try:
             while not self._over.wait(pause):

@@ -12,7 +12,6 @@ hub is empty, and the parent's objects refuse every verb.
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -20,16 +19,14 @@ from functools import partial, wraps
 from threading import RLock
 from typing import Any, TypeVar, cast
 
-import attrs
-
 from twisted_ib import limits
 from twisted_ib.drive.process import life
+from twisted_ib.drive.sleeper import Sleep, Sleeper
 from twisted_ib.errors import HCAError, ResourceLimitError
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.queues.completion import CompletionQueue, WorkCompletion
 from twisted_ib.verbs.core.closes import DeferredCloses
-from twisted_ib.verbs.core.pipes import WakeupPipe
 
 Event = TypeVar("Event")
 Link = TypeVar("Link")
@@ -51,21 +48,6 @@ END_SECONDS = 1.0
 _TAKEN = 16
 
 _giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
-
-
-@attrs.frozen
-class Sleep:
-    """
-    How a thread may sleep.
-
-    @ivar seconds: so long.
-    @ivar sleeper: wakes it.
-    @ivar fds: the descriptors that end its sleep.
-    """
-
-    seconds: float
-    sleeper: WakeupPipe
-    fds: list[int]
 
 
 class Hub:
@@ -96,7 +78,7 @@ class Hub:
         self._armed = False
         # The earliest deadline that sleepers know of, on the devices' clock; 0 if there is work to do.
         self._until = 0.0
-        self._sleepers: set[WakeupPipe] = set()
+        self._sleepers: set[Sleeper] = set()
         self.watchers: set[Any] = set()
         self.drives = 0
         self.driven = 0.0
@@ -370,52 +352,35 @@ class Hub:
         @raise OSError: no descriptor is free to sleep on.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        sleeper: WakeupPipe | None = None
+        sleeper: Sleeper | None = None
+
+        def take() -> bool | None:
+            return ready() or None
+
         try:
             while True:
-                with self:
-                    if self.drive(isWaiting=True):
-                        self._wakeSleepers()
-                    changes = self._changes
-                    if ready():
-                        return True
-                    if end is not None and time.monotonic() >= end:
-                        return False
-                    # A condition may drive, as one that polls a completion queue does.  Nothing wakes this
-                    # thread for an event that came so, nor the others.
-                    if self._changes != changes:
-                        self._wakeSleepers()
-                        continue
-                    # A reply from another process takes microseconds, waking up tens of them: poll for a
-                    # while first.
-                    if self._polling.spin(self._pending):
-                        continue
-                    if sleeper is None:
-                        sleeper = WakeupPipe()
-                    # Before arming, and under the lock: what another thread does before poll(2) then writes
-                    # to the pipe.
-                    self._sleepers.add(sleeper)
-                    due = self._arm()
-                if due > 0:
-                    self._sleep(sleeper, due, end)
-                with self:
-                    self._sleepers.discard(sleeper)
+                found = self.lieDown(take, end, sleeper)
+                if not isinstance(found, Sleep):
+                    return bool(found)
+                sleeper = found.sleeper
+                try:
+                    found.sleep(end)
+                finally:
+                    self.getUp(sleeper)
         finally:
-            with self:
-                if sleeper is not None:
-                    self._sleepers.discard(sleeper)
-                # The doorbells that the others sleep on are disarmed, and this thread drives no more.
-                if not self._armed:
-                    self._wakeSleepers()
             if sleeper is not None:
                 sleeper.close()
 
-    def lieDown(self, take: Callable[[], Event | None], maySleep: bool) -> Event | Sleep | None:
+    def lieDown(
+        self, take: Callable[[], Event | None], end: float | None, sleeper: Sleeper | None = None
+    ) -> Event | Sleep | None:
         """
         As L{wait}, up to the sleep: the thread sleeps by itself.  The lock must not be held.
 
         @param take: fetches what is waited for, if it is there; called with the lock held.
-        @return: that; or the sleep, after which L{getUp} must follow; or L{None} if it may not sleep.
+        @param end: C{time.monotonic()} at which there is no sleep any more; L{None} for never.
+        @param sleeper: the thread's; a new one by default.
+        @return: that; or the sleep, after which L{getUp} must follow; or L{None} if the time is over.
         @raise OSError: no descriptor is free to sleep on.
         """
         while True:
@@ -426,37 +391,43 @@ class Hub:
                         self._wakeSleepers()
                     changes = self._changes
                     event = take()
-                    if event is not None or not maySleep:
+                    if event is not None or (end is not None and time.monotonic() >= end):
                         return event
-                    # As in wait(): it may have driven.
+                    # A condition may drive, as one that polls a completion queue does.  Nothing wakes this
+                    # thread for an event that came so, nor the others.
                     if self._changes != changes:
                         self._wakeSleepers()
-                    elif not self._polling.spin(self._pending) and (due := self._arm()) > 0:
-                        # Still under the lock: another thread's drive finds the sleeper.
-                        sleeper = WakeupPipe()
-                        self._sleepers.add(sleeper)
-                        return Sleep(due, sleeper, [sleeper.fd, *self._descriptors()])
+                    # A reply from another process takes microseconds, waking up tens of them: poll for a
+                    # while first.
+                    elif not self._polling.spin(self._pending) and (sleep := self._sleepOn(sleeper)):
+                        return sleep
                     isLeaving = False
                 finally:
-                    # As in wait().
+                    # The doorbells that the others sleep on are disarmed, and this thread drives no more.
                     if isLeaving and not self._armed:
                         self._wakeSleepers()
 
-    def getUp(self, sleeper: WakeupPipe) -> None:
+    def getUp(self, sleeper: Sleeper) -> None:
         """
         End the sleep of a thread, which perhaps drives no more.
 
-        @param sleeper: the thread's, which is closed.
+        @param sleeper: the thread's.
         """
         with self:
             self._sleepers.discard(sleeper)
-            sleeper.close()
             # The doorbells that the others sleep on are disarmed.
             if not self._armed:
                 self._wakeSleepers()
 
-    def _descriptors(self) -> list[int]:
-        return [device.fabric.fileno() for device in self.devices if not device.closed]
+    def _sleepOn(self, sleeper: Sleeper | None) -> Sleep | None:
+        # Under the lock: what another thread does from now on writes to the pipe.
+        due = self._arm()
+        if due <= 0:
+            return None
+        if sleeper is None:
+            sleeper = Sleeper()
+        self._sleepers.add(sleeper)
+        return Sleep(due, sleeper, [each.fabric.fileno() for each in self.devices if not each.closed])
 
     def _pending(self) -> bool:
         for device in self.devices:
@@ -481,7 +452,7 @@ class Hub:
         self._until = until
         return max(left, 0.0)
 
-    def attend(self, sleeper: WakeupPipe) -> bool:
+    def attend(self, sleeper: Sleeper) -> bool:
         """
         Drive the devices once; if there was nothing to do, sleep until there is, or until another thread
         drives.  For threads that only serve peers.  The lock must not be held.
@@ -494,13 +465,9 @@ class Hub:
                 n = self.drive()
                 before = self.drives
                 # A thread in wait() already drives: a second sleeper would wake for the same doorbells.
-                if not n and not self._sleepers:
-                    self._sleepers.add(sleeper)
-                    due = self._arm()
-                else:
-                    due = 0.0
-            if due > 0:
-                self._sleep(sleeper, due, None)
+                sleep = None if n or self._sleepers else self._sleepOn(sleeper)
+            if sleep is not None:
+                sleep.sleep()
         finally:
             # After a failure too: one whose pipe is closed would fail every verb that wakes the sleepers.
             with self:
@@ -514,21 +481,6 @@ class Hub:
         Whether a thread sleeps in L{wait}, and so will drive when it is woken.
         """
         return bool(self._sleepers)
-
-    def _sleep(self, sleeper: WakeupPipe, due: float, end: float | None) -> None:
-        if end is not None:
-            due = min(due, max(0.0, end - time.monotonic()))
-        # poll(2), not select(2): descriptors beyond FD_SETSIZE.
-        poller = select.poll()
-        with self:
-            for fd in self._descriptors():
-                poller.register(fd, select.POLLIN)
-        poller.register(sleeper.fd, select.POLLIN)
-        # Milliseconds, rounded up: a deadline that has not quite passed would make this spin.
-        milliseconds = None if due == float("inf") else min(int(due * 1000) + 1, 1 << 30)
-        for fd, _ in poller.poll(milliseconds):
-            if fd == sleeper.fd:
-                os.read(fd, 1 << 16)
 
     def forked(self) -> None:
         """
@@ -576,4 +528,4 @@ def locked(function: Function) -> Function:
     return cast(Function, call)
 
 
-__all__ = ["Hub", "Sleep", "hub", "locked"]
+__all__ = ["Hub", "hub", "locked"]

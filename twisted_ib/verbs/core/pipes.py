@@ -1,42 +1,10 @@
 """
-Pipes that wake a thread, or that a program watches.
+Pipes that a program watches.
 """
 
 from __future__ import annotations
 
 import os
-
-
-class WakeupPipe:
-    """
-    A self-pipe that wakes one thread from C{poll(2)}.
-
-    @ivar fd: readable after L{wake}.
-    """
-
-    __slots__ = ("_write", "fd")
-
-    def __init__(self) -> None:
-        self.fd, self._write = os.pipe()
-        # Only the end that wake() writes to: a full pipe must not block the thread that holds the lock.
-        os.set_blocking(self._write, False)
-
-    def wake(self) -> None:
-        """
-        Wake the thread.
-        """
-        try:
-            os.write(self._write, b"!")
-        except BlockingIOError:
-            # The pipe is full, so the thread wakes anyway.
-            pass
-
-    def close(self) -> None:
-        """
-        Close the descriptors.
-        """
-        os.close(self.fd)
-        os.close(self._write)
 
 
 class ReadablePipe:
@@ -87,4 +55,4 @@ class ReadablePipe:
             os.close(self._write)
 
 
-__all__ = ["ReadablePipe", "WakeupPipe"]
+__all__ = ["ReadablePipe"]

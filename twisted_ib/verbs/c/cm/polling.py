@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from _twisted_ib_cm import ffi
 
 from twisted_ib import limits
+from twisted_ib.drive.sleeper import Sleep
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import handler
 from twisted_ib.verbs.c.pointers import CData, given
 from twisted_ib.verbs.c.rsocket.descriptors import descriptors
 from twisted_ib.verbs.c.rsocket.stream import Phase
 from twisted_ib.verbs.c.waiting import WAIT_SECONDS
-from twisted_ib.verbs.core.hub import Sleep, hub
+from twisted_ib.verbs.core.hub import hub
 
 _MILLISECONDS, _MICROSECONDS = 1000, 1_000_000
 _FD_BITS = 8
@@ -63,30 +64,19 @@ def _waitForAny(ask: Callable[[], int], asked: _Asked, timeout: float | None) ->
         return ask() or None
 
     while True:
-        left = WAIT_SECONDS if end is None else end - time.monotonic()
-        found = hub.lieDown(take, left > 0)
+        found = hub.lieDown(take, end)
         if not isinstance(found, Sleep):
             return found or 0
+        most = time.monotonic() + (_GLANCE if inVain else WAIT_SECONDS)
+        others: dict[int, int] = {}
+        for number, events in asked:
+            if number >= 0 and number not in descriptors and number not in inVain:
+                others[number] = others.get(number, 0) | events
         try:
-            inVain |= _sleep(found, min(left, _GLANCE if inVain else WAIT_SECONDS), asked, inVain)
+            inVain |= found.sleep(most if end is None else min(most, end), others.items()) & others.keys()
         finally:
             hub.getUp(found.sleeper)
-
-
-def _sleep(sleep: Sleep, most: float, asked: _Asked, inVain: set[int]) -> set[int]:
-    """
-    @return: the descriptors of others that ended the sleep.
-    """
-    others: dict[int, int] = {}
-    for number, events in asked:
-        if number >= 0 and number not in descriptors and number not in inVain:
-            others[number] = others.get(number, 0) | events
-    poller = select.poll()
-    for number, events in (*others.items(), *((fd, select.POLLIN) for fd in sleep.fds)):
-        poller.register(number, events)
-    # Rounded up: a deadline that has not quite passed would make it spin.
-    ready = poller.poll(int(min(sleep.seconds, most) * _MILLISECONDS) + 1)
-    return {number for number, _ in ready if number in others}
+            found.sleeper.close()
 
 
 @handler

@@ -1,0 +1,109 @@
+"""
+How a thread sleeps: on descriptors, until a deadline, or until another thread wakes it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from math import ceil
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: Seconds of a sleep at most: C{poll(2)} and C{epoll_wait(2)} count milliseconds in an C{int}.  Who has more
+#: time sleeps again.
+MOST_SECONDS: Final = float(1 << 20)
+
+
+def bounded(seconds: float | None) -> float:
+    """
+    @param seconds: L{None} for any time.
+    @return: as many, but none below zero, and no more than a sleep has.
+    """
+    return MOST_SECONDS if seconds is None or seconds > MOST_SECONDS else max(seconds, 0.0)
+
+
+def milliseconds(seconds: float | None) -> int:
+    """
+    @return: L{bounded}, for C{poll(2)}.  Rounded up: a deadline that has not quite passed would make the
+        caller spin.
+    """
+    return ceil(bounded(seconds) * 1000)
+
+
+class Sleeper:
+    """
+    What wakes one thread: a pipe to itself.
+
+    @ivar fd: readable after L{wake}.
+    """
+
+    __slots__ = ("_write", "fd")
+
+    def __init__(self) -> None:
+        """
+        @raise OSError: no descriptor is free.
+        """
+        self.fd, self._write = os.pipe()
+        # Only the end that wake() writes to: a full pipe must not block the thread that holds the lock.
+        os.set_blocking(self._write, False)
+
+    def wake(self) -> None:
+        """
+        Wake the thread.
+        """
+        try:
+            os.write(self._write, b"!")
+        except BlockingIOError:
+            # The pipe is full, so the thread wakes anyway.
+            pass
+
+    def close(self) -> None:
+        """
+        Close the descriptors.
+        """
+        os.close(self.fd)
+        os.close(self._write)
+
+
+class Sleep:
+    """
+    How a thread may sleep, which does so by L{sleep} or by itself.
+
+    @ivar seconds: so long.
+    @ivar sleeper: wakes it.
+    @ivar fds: the descriptors that end its sleep.
+    """
+
+    __slots__ = ("fds", "seconds", "sleeper")
+
+    def __init__(self, seconds: float, sleeper: Sleeper, fds: Iterable[int]) -> None:
+        self.seconds = seconds
+        self.sleeper = sleeper
+        self.fds = [sleeper.fd, *fds]
+
+    def sleep(self, end: float | None = None, others: Iterable[tuple[int, int]] = ()) -> set[int]:
+        """
+        Sleep.
+
+        @param end: C{time.monotonic()} at which it ends; L{None} for never.
+        @param others: more descriptors that end it, each with the events of C{poll(2)} that do.
+        @return: those that did, of all.
+        """
+        # poll(2), not select(2): descriptors beyond FD_SETSIZE.
+        poller = select.poll()
+        for fd, events in others:
+            poller.register(fd, events)
+        for fd in self.fds:
+            poller.register(fd, select.POLLIN)
+        seconds = self.seconds if end is None else min(self.seconds, end - monotonic())
+        found = {fd for fd, _ in poller.poll(milliseconds(seconds))}
+        if self.sleeper.fd in found:
+            os.read(self.sleeper.fd, 1 << 16)
+        return found
+
+
+__all__ = ["MOST_SECONDS", "Sleep", "Sleeper", "bounded", "milliseconds"]
