@@ -35,7 +35,7 @@ RECORDED = {
     "hca/host": 8,
     "hca/mad": 40,
     "hca/memory": 0,
-    "hca/queues": 73,
+    "hca/queues": 71,
     "hca/services": 61,
     "hca/transport": 21,
     "hca/wire": 25,
@@ -56,7 +56,7 @@ RECORDED = {
     "tools": 61,
     "twisted_ib": 43,
     "verbs/c": 19,
-    "verbs/core": 7,
+    "verbs/core": 6,
     "verbs/pyverbs": 37,
 }
 #: The sum of all.
