@@ -18,6 +18,12 @@ REGION_BYTES = 1 << 40
 #: The deepest completion queue, in completions, as mlx5 has it: programs ask for hundreds of thousands.
 #: Memory is taken by those that wait in it.
 COMPLETION_QUEUE_DEPTH = 1 << 22
+#: Completions of a queue that a C program can take without Python; a power of 2.
+COMPLETION_RING = 64
+#: Polls in vain of a C program's thread that make progress each, since something was found or posted.
+EAGER_POLLS = 64
+#: Polls in vain after which such a thread makes progress at least once.
+POLL_PAUSE = 4096
 
 #: Modules that follow the forks, or the end, of a process.
 PROCESS_HANDLERS = 32

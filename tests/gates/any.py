@@ -56,7 +56,7 @@ RECORDED = {
     "tools": 57,
     "twisted_ib": 40,
     "verbs/c": 19,
-    "verbs/core": 7,
+    "verbs/core": 6,
     "verbs/pyverbs": 37,
 }
 #: The sum of all.

@@ -185,6 +185,150 @@ class CompletionQueueTests(SynchronousTestCase):
         self.assertEqual(repr(completion(7)), "<WorkCompletion 7 SEND SUCCESS of queue pair 17>")
 
 
+class TakingMirror:
+    """
+    A mirror, for a program that takes C{taken} completions without a call.
+    """
+
+    def __init__(self, queue: CompletionQueue) -> None:
+        self.queue = queue
+        self.calls: list[str] = []
+        self.shown = self.taken = 0
+        queue.reflect(self)
+
+    def wanted(self) -> None:
+        """
+        Count it.
+        """
+        self.calls.append("wanted")
+
+    def show(self) -> None:
+        """
+        Have all.
+        """
+        self.settle()
+        self.shown = len(self.queue.completions)
+        self.queue.quiet = 0
+
+    def settle(self) -> None:
+        """
+        Remove what was taken.
+        """
+        for _ in range(self.taken):
+            self.queue.completions.popleft()
+        self.shown -= self.taken
+        self.taken = 0
+
+    def recall(self) -> None:
+        """
+        Count it, and have nothing.
+        """
+        self.calls.append("recall")
+        self.settle()
+        self.shown = 0
+
+
+class MirrorTests(SynchronousTestCase):
+    """
+    A queue whose completions are taken from a mirror.
+    """
+
+    def setUp(self) -> None:
+        """
+        A queue of four.
+        """
+        self.queue = CompletionQueue(4)
+        self.mirror = TakingMirror(self.queue)
+
+    def push(self, *numbers: int) -> list[bool]:
+        """
+        @return: Whether there was room for each.
+        """
+        return [self.queue.push(completion(each)) for each in numbers]
+
+    def left(self) -> list[int]:
+        """
+        @return: What waits.
+        """
+        return [each.workRequestID for each in self.queue.completions]
+
+    def test_wanted(self) -> None:
+        """
+        It is told of the first completion since it had all, armed or not; that makes no notification.
+        """
+        noticed: list[CompletionQueue] = []
+        self.queue.onCompletion = noticed.append
+        self.push(1, 2)
+        self.assertEqual(self.mirror.calls, ["wanted"])
+        self.mirror.show()
+        self.queue.arm()
+        self.push(3)
+        self.assertEqual((self.mirror.calls, noticed), (["wanted"] * 2, [self.queue]))
+        self.mirror.taken = 3
+        self.mirror.show()
+        self.push(4)
+        self.assertEqual((self.mirror.calls, noticed), (["wanted"] * 3, [self.queue]))
+
+    def test_room(self) -> None:
+        """
+        What was taken leaves room, and no other.
+        """
+        self.assertEqual(self.push(1, 2, 3, 4, 5), [True] * 4 + [False])
+        self.queue = CompletionQueue(4)
+        self.mirror = TakingMirror(self.queue)
+        self.push(1, 2, 3)
+        self.mirror.show()
+        self.mirror.taken = 2
+        self.assertEqual(self.push(4, 5, 6, 7), [True] * 3 + [False])
+        self.assertEqual(self.left(), [3, 4, 5, 6])
+
+    def test_full(self) -> None:
+        """
+        A notification that waits for more comes when the queue is full of what was not taken, not before.
+        """
+        noticed: list[CompletionQueue] = []
+        self.queue.onCompletion = noticed.append
+        self.queue.modify(9, 0)
+        self.push(1, 2)
+        self.mirror.show()
+        self.mirror.taken = 2
+        self.queue.arm()
+        self.push(3, 4, 5)
+        self.assertEqual(noticed, [])
+        self.push(6)
+        self.assertEqual(noticed, [self.queue])
+
+    def test_changes(self) -> None:
+        """
+        A resize and a reset find what was not taken, and so does the end.
+        """
+        self.push(1, 2, 3)
+        self.mirror.show()
+        self.assertRaises(ResourceLimitError, self.queue.resize, 2)
+        self.mirror.show()
+        self.mirror.taken = 1
+        self.queue.resize(2)
+        self.assertEqual((self.left(), self.mirror.shown), ([2, 3], 0))
+        self.mirror.show()
+        self.mirror.taken = 1
+        self.queue.discard(18)
+        self.assertEqual((self.left(), self.mirror.shown), ([3], 0))
+        self.queue.discard(17)
+        self.assertEqual(self.left(), [])
+        self.push(4)
+        self.mirror.show()
+        self.queue.close()
+        self.assertEqual((self.left(), self.mirror.shown), ([], 0))
+
+    def test_without(self) -> None:
+        """
+        A queue whose mirror has gone is as others are.
+        """
+        self.queue.reflect(None)
+        self.assertEqual(self.push(1, 2, 3, 4, 5), [True] * 4 + [False])
+        self.assertEqual(self.mirror.calls, [])
+
+
 class NotificationTests(SynchronousTestCase):
     """
     Arming, solicited events, moderation.

@@ -60,7 +60,7 @@ class ProgramTestCase(SynchronousTestCase):
 
     def compiled(self, source: Path, *libraries: str, isLinked: bool = True) -> str:
         """
-        @param libraries: besides libibverbs.
+        @param libraries: besides libibverbs; and options of the compiler.
         @param isLinked: whether it is linked with them; else it loads them itself.
         @return: the program's path.
         """
@@ -71,7 +71,8 @@ class ProgramTestCase(SynchronousTestCase):
         except LibraryBuildError as error:
             raise SkipTest(str(error)) from None
         # Against the library itself: what it does not export is an error of the linker.
-        objects = [str(folder / each) for each in (*libraries, "libibverbs.so.1") if isLinked]
+        names = [*libraries, "libibverbs.so.1"] if isLinked else []
+        objects = [each if each.startswith("-") else str(folder / each) for each in names]
         made = subprocess.run(
             [*compiler, "-w", "-pthread", str(source), "-o", str(path), *objects],
             env={"PATH": "/usr/bin:/bin", "LD_RUN_PATH": ""},
@@ -92,9 +93,8 @@ class ExportTests(ProgramTestCase):
         """
         Those of the tables, each stub, and what the libraries share.
         """
-        shared = {
-            ("TWISTED_IB_LOCAL", f"twisted_ib_{each}") for each in ("used", "in_python", "inside", "asleep")
-        }
+        names = ("used", "in_python", "inside", "asleep", "busy", "posts")
+        shared = {("TWISTED_IB_LOCAL", f"twisted_ib_{each}") for each in names}
         for library in LIBRARIES:
             rows = {(row.version, row.name) for row in library.table if row.version}
             stubs = {(each.version, each.name) for each in STUBS if each.library == library.soname}

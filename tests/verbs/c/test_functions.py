@@ -68,14 +68,17 @@ class RowTests(SynchronousTestCase):
         """
         lines = exportedFunctions([attrs.evolve(NONE, before="wait();")]).splitlines()
         self.assertEqual(
-            [line.strip() for line in lines[-8:]],
+            [line.strip() for line in lines[-11:]],
             [
                 "wait();",
                 "pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling);",
                 "twisted_ib_inside++;",
+                "__atomic_add_fetch(&twisted_ib_busy, 1, __ATOMIC_RELAXED);",
                 "int result = python_rdma_get_count();",
+                "__atomic_sub_fetch(&twisted_ib_busy, 1, __ATOMIC_RELAXED);",
                 "twisted_ib_inside--;",
                 "pthread_setcancelstate(cancelling, NULL);",
+                "__atomic_add_fetch(&twisted_ib_posts, 1, __ATOMIC_RELAXED);",
                 "return result;",
                 "}",
             ],
@@ -88,6 +91,15 @@ class RowTests(SynchronousTestCase):
         self.assertLess(lines.index("twisted_ib_block(&program);"), lines.index("for (;;) {"))
         self.assertIn("pthread_sigmask(SIG_SETMASK, &program, NULL);", lines[again:-3])
 
+    def test_after(self) -> None:
+        """
+        A function that only looks has its result in C where the handler's is 0, and is no reason for others
+        to look again.
+        """
+        text = exportedFunctions([attrs.evolve(INNER, after="look(cq)")])
+        self.assertIn("if (!result) {\nresult = look(cq);\n}\nreturn result;\n", text)
+        self.assertNotIn("(&twisted_ib_posts", text)
+
     def test_versions(self) -> None:
         """
         Each version has its functions; only what the libraries share is exported beside them.
@@ -97,7 +109,7 @@ class RowTests(SynchronousTestCase):
             "IBVERBS_1.1 { global: ibv_alloc_pd; ibv_ack_cq_events; };\n"
             "RDMACM_1.0 { global: rdma_get_count; };\n"
             "TWISTED_IB_LOCAL { global: twisted_ib_used; twisted_ib_in_python; twisted_ib_inside; "
-            "twisted_ib_asleep; local: *; };\n",
+            "twisted_ib_asleep; twisted_ib_busy; twisted_ib_posts; local: *; };\n",
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import IntEnum, IntFlag
+from typing import Protocol
 
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
@@ -145,6 +146,36 @@ class LocalCompletion(WorkCompletion):
 _MICROSECONDS = 1_000_000
 
 
+class Mirror(Protocol):
+    """
+    Where a program finds the oldest completions of a queue, and takes them without a call.
+
+    @ivar shown: how many of the queue's first completions it has, or the program has taken.
+    """
+
+    shown: int
+
+    def wanted(self) -> object:
+        """
+        There are completions that it does not have.
+        """
+
+    def show(self) -> object:
+        """
+        Have them, as far as there is room.
+        """
+
+    def settle(self) -> object:
+        """
+        Remove from the queue what the program has taken.
+        """
+
+    def recall(self) -> object:
+        """
+        As L{settle}, and have nothing of the others any more.
+        """
+
+
 class CompletionQueue(RefCounted):
     """
     A bounded queue of completions.
@@ -160,23 +191,28 @@ class CompletionQueue(RefCounted):
     @ivar onCompletion: L{None}, or the function to call with the queue, once per L{arm}.
     @ivar onEvent: L{None}, or the function to call with C{CQ_ERR} and the queue, once, when the first
         completion is lost.
+    @ivar mirror: L{None}, or what has a copy of the first of C{completions}; see L{reflect}.
+    @ivar quiet: the number of completions up to which L{push} only appends: the depth, or 0 while the queue
+        is armed, or its mirror has them all, which sets it so.
     @ivar count: see L{modify}.
     @ivar period: see L{modify}; in microseconds.
     """
 
     __slots__ = (
         "_any",
+        "_armed",
         "_depth",
         "_noticed",
-        "_quiet",
         "_timer",
         "_timers",
         "completions",
         "count",
+        "mirror",
         "onCompletion",
         "onEvent",
         "overflowed",
         "period",
+        "quiet",
     )
 
     kind = "completion queue"
@@ -191,9 +227,10 @@ class CompletionQueue(RefCounted):
         super().__init__()
         _checkDepth(depth)
         self._depth = depth
-        # The number of completions up to which push() only appends: the depth, or 0 while the
-        # queue is armed.  One comparison thus serves both the bound and the notification.
-        self._quiet = depth
+        # One comparison serves the bound, the notification and the mirror.
+        self.quiet = depth
+        self._armed = False
+        self.mirror: Mirror | None = None
         self.overflowed = False
         self.onCompletion: Callable[[CompletionQueue], None] | None = None
         self.onEvent: Callable[[EventType, object], None] | None = None
@@ -225,8 +262,13 @@ class CompletionQueue(RefCounted):
 
         @return: whether there was room.
         """
-        if len(self.completions) >= self._quiet:
-            return self._pushArmed(completion, solicited)
+        n = len(self.completions)
+        if n >= self.quiet:
+            if self.mirror is None or self._armed or n + 1 >= self._depth:
+                return self._pushNoticed(completion, solicited)
+            # Once, until the mirror has them.
+            self.mirror.wanted()
+            self.quiet = self._depth
         self.completions.append(completion)
         return True
 
@@ -237,10 +279,28 @@ class CompletionQueue(RefCounted):
         completions = self.completions
         return [completions.popleft() for _ in range(min(count, len(completions)))]
 
+    def reflect(self, mirror: Mirror | None) -> None:
+        """
+        Have the program take completions from a mirror, or no longer.
+        """
+        self.mirror = mirror
+        self._setQuiet()
+
+    def _setQuiet(self) -> None:
+        self.quiet = 0 if self._armed or self.mirror is not None else self._depth
+
+    def recall(self) -> None:
+        """
+        Leave out what the program has taken: C{completions} are those that wait.
+        """
+        if self.mirror is not None:
+            self.mirror.recall()
+
     def discard(self, queuePairNumber: int) -> None:
         """
         Remove the completions of a queue pair that was reset.
         """
+        self.recall()
         # IBTA vol. 1 10.3.1: RESET discards its work requests; the same wr_ids may be in use again
         # soon, and a stale completion would be mistaken for a new one.
         kept = [each for each in self.completions if each.queuePairNumber != queuePairNumber]
@@ -257,7 +317,8 @@ class CompletionQueue(RefCounted):
         """
         # Completions that are queued already raise no event: a program arms, polls once more, then
         # waits (libibverbs, ibv_req_notify_cq).
-        self._quiet = 0
+        self.quiet = 0
+        self._armed = True
         if not solicitedOnly:
             self._any = True
 
@@ -294,14 +355,14 @@ class CompletionQueue(RefCounted):
         _checkDepth(depth)
         # Linux rxe_cq.c rxe_cq_chk_attr() refuses the same; to drop completions would lose
         # results.
+        self.recall()
         if depth < len(self.completions):
             raise ResourceLimitError(
                 f"{len(self.completions)} completions wait, which {depth} places do not hold"
             )
         self._depth = depth
-        if self._quiet:
-            self._quiet = depth
-        elif self._noticed:
+        self._setQuiet()
+        if self._noticed:
             self._moderate()
 
     def close(self) -> None:
@@ -313,9 +374,15 @@ class CompletionQueue(RefCounted):
         self.checkFree()
         self._disarm()
         self.onCompletion = self.onEvent = None
+        self.recall()
         self.completions.clear()
 
-    def _pushArmed(self, completion: WorkCompletion, solicited: bool) -> bool:
+    def _pushNoticed(self, completion: WorkCompletion, solicited: bool) -> bool:
+        if self.mirror is not None:
+            # What the program has taken leaves room, and does not make it full.
+            if len(self.completions) + 1 >= self._depth:
+                self.mirror.recall()
+            self.mirror.wanted()
         if len(self.completions) >= self._depth:
             # Once: a program that does not poll would otherwise get an event per lost completion.
             if not self.overflowed:
@@ -324,6 +391,8 @@ class CompletionQueue(RefCounted):
                     self.onEvent(EventType.CQ_ERR, self)
             return False
         self.completions.append(completion)
+        if not self._armed:
+            return True
         # IBTA vol. 1 11.4.2.2: an error counts as solicited.  Linux rxe_cq.c rxe_cq_post() looks
         # at the solicited flag only.
         if self._any or solicited or completion.status:
@@ -347,8 +416,8 @@ class CompletionQueue(RefCounted):
             self.onCompletion(self)
 
     def _disarm(self) -> None:
-        self._any = False
-        self._quiet = self._depth
+        self._any = self._armed = False
+        self.quiet = self._depth if self.mirror is None else 0
         self._noticed = 0
         self._cancel()
 

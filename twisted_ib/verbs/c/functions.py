@@ -49,6 +49,8 @@ class Row:
         returns a pointer, nothing if it returns nothing, and else the errno.
     @ivar before: statements in C that run before the handler, without Python: they wait, and may return; or
         none.  The thread can be cancelled there, and not in a handler.
+    @ivar after: an expression in C, the result where the handler's is 0; or none.  Such a function only
+        looks: others may bring completions, for which threads that poll in C look again at once.
     @ivar again: whether the handler does not wait but returns L{AGAIN}: it is called again after a sleep in
         C, as C{waiting} says.  Signals come in that sleep only, and there the thread can be cancelled.
     @ivar nested: whether a handler calls it, too: it does not fail within another call of its thread.
@@ -59,6 +61,7 @@ class Row:
     prototype: str
     failure: Failure = attrs.field()
     before: str | None = None
+    after: str | None = None
     again: bool = False
     nested: bool = False
 

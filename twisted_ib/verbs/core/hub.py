@@ -25,7 +25,7 @@ from twisted_ib.drive.sleeper import Sleep, Sleeper
 from twisted_ib.errors import HCAError, ResourceLimitError
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.queues.completion import CompletionQueue, WorkCompletion
+from twisted_ib.hca.queues.completion import CompletionQueue, Mirror, WorkCompletion
 from twisted_ib.verbs.core.closes import DeferredCloses
 
 Event = TypeVar("Event")
@@ -61,9 +61,12 @@ class Hub:
     @ivar driven: when it ran last, by C{time.perf_counter}.
     @ivar watchers: programs that watch a descriptor instead of calling L{wait}; their C{wake()} is called
         when somebody has to drive.
+    @ivar unshown: mirrors of completion queues that lack completions: they get them before the lock is
+        released.
     """
 
     def __init__(self) -> None:
+        self.unshown: set[Mirror] = set()
         self._reset()
 
     def _reset(self) -> None:
@@ -72,6 +75,7 @@ class Hub:
         self.devices: dict[Device, int] = {}
         # Of a parent none, as its devices.
         self.closes = DeferredCloses(self)
+        self.unshown.clear()
         self._depth = 0
         # Devices that have published records and not yet rung the peers' doorbells.
         self._unrung: set[Device] = set()
@@ -178,6 +182,8 @@ class Hub:
                     self._rearm()
                 if self.watchers and not self._armed and not self._arm():
                     self._wakeWatchers()
+                while self.unshown:
+                    self.unshown.pop().show()
         finally:
             self._depth -= 1
             self.lock.release()
@@ -245,7 +251,7 @@ class Hub:
 
         @param device: the queue's.
         @param count: how many at most.
-        @return: the completions, the oldest first.
+        @return: the completions, the oldest first; none if the program takes them from the queue's mirror.
         """
         # As enter().
         self.lock.acquire()
@@ -255,9 +261,16 @@ class Hub:
                 self.closes.closePending()
             if device.closed:
                 device.check()
-            completions = queue.completions
+            completions, mirror = queue.completions, queue.mirror
+            # What was taken is not there.
+            if mirror is not None and mirror.shown:
+                mirror.settle()
             # Verbs have no thread: polling is what moves data, on this device and on all others.
             self.drive(completions, count or 1)
+            if mirror is not None:
+                if completions:
+                    self.unshown.add(mirror)
+                return []
             return [completions.popleft() for _ in range(min(count, len(completions)))]
         finally:
             self.leave()

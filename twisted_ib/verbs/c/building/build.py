@@ -256,6 +256,7 @@ def _build(library: Library, temporary: Path, made: Path, compiler: Sequence[str
         "-DPyImport_ImportModule=twisted_ib_import",
         f'-DTWISTED_IB_SONAME="{library.soname}"',
         f"-I{sysconfig.get_path('include')}",
+        f"-I{_INTERPRETER.parent}",
         *(str(source), str(_INTERPRETER), str(nothing)),
         *("-o", str(made / library.soname)),
         f"-Wl,-soname,{library.soname}",

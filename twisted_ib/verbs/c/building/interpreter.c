@@ -64,6 +64,9 @@ static volatile int forked;
  */
 SHARED volatile int twisted_ib_used, twisted_ib_in_python;
 
+/* How many threads are in Python for a call; and the calls but polls, ever, which may bring completions. */
+SHARED volatile unsigned twisted_ib_busy, twisted_ib_posts;
+
 /* How many calls of this thread are in Python.  A signal's handler reads it: so no memory is allocated for it. */
 SHARED __thread volatile int twisted_ib_inside __attribute__((tls_model("initial-exec")));
 

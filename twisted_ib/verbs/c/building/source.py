@@ -10,7 +10,10 @@ from itertools import groupby
 from twisted_ib.verbs.c.functions import AGAIN, Failure, Row
 
 #: The variables of C{interpreter.c} that the libraries of a process share.
-_SHARED = "twisted_ib_used; twisted_ib_in_python; twisted_ib_inside; twisted_ib_asleep;"
+_SHARED = (
+    "twisted_ib_used; twisted_ib_in_python; twisted_ib_inside; twisted_ib_asleep; twisted_ib_busy; "
+    "twisted_ib_posts;"
+)
 _RESULTS = {
     Failure.ERRNO: "refused",
     Failure.NEGATIVE_ERRNO: "-refused",
@@ -44,7 +47,9 @@ def _body(row: Row) -> str:
     lines = [
         "pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling);",
         "twisted_ib_inside++;",
+        "__atomic_add_fetch(&twisted_ib_busy, 1, __ATOMIC_RELAXED);",
         f"{assign}{call}",
+        "__atomic_sub_fetch(&twisted_ib_busy, 1, __ATOMIC_RELAXED);",
         "twisted_ib_inside--;",
         "pthread_setcancelstate(cancelling, NULL);",
     ]
@@ -70,6 +75,10 @@ def _body(row: Row) -> str:
             # Other functions may wait, and then signals must come.
             end = ["int error = errno;", "pthread_sigmask(SIG_SETMASK, &program, NULL);", "errno = error;"]
             lines = ["sigset_t program;", "twisted_ib_block(&program);", *lines, *end]
+        if row.after:
+            lines.append(f"if (!result) {{\nresult = {row.after};\n}}")
+        else:
+            lines.append("__atomic_add_fetch(&twisted_ib_posts, 1, __ATOMIC_RELAXED);")
         if assign:
             lines.append("return result;")
     return "\n".join([*([row.before] if row.before else []), *lines, "}\n"])
@@ -84,6 +93,7 @@ def exportedFunctions(table: Sequence[Row]) -> str:
         "int twisted_ib_refused(const char *name, int nested);\n"
         "void twisted_ib_block(sigset_t *program);\n"
         "void twisted_ib_wait(const sigset_t *program);\n"
+        "extern volatile unsigned twisted_ib_busy, twisted_ib_posts;\n"
         'extern __thread volatile int twisted_ib_inside __attribute__((tls_model("initial-exec")));\n'
     ]
     for row in table:

@@ -13,11 +13,13 @@ from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import AGAIN, handler
 from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.pointers import CData, addressOf, given
+from twisted_ib.verbs.c.rings import CompletionRing, RingedCQ
 from twisted_ib.verbs.c.verbs.structures import new, objectOf, optional, pointers
 from twisted_ib.verbs.c.waiting import nextEvent
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.base.wc import wcFlags, wcImmediate
 from twisted_ib.verbs.pyverbs.enums.queues import ibv_cq_attr_mask, ibv_cq_init_attr_mask
+from twisted_ib.verbs.pyverbs.objects.cq import PolledQueue
 
 _READS = (
     "read_opcode",
@@ -64,17 +66,22 @@ def ibv_create_cq(context: CData, cqe: int, cq_context: CData, channel: CData, v
     Create a completion queue.
     """
     owner = objectOf(context, "ibv_context")
-    value = verbs.CQ(owner, cqe, None, optional(channel, "ibv_comp_channel"), vector)
-    return new(
-        "ibv_cq",
-        value,
-        (context, channel),
-        context=context,
-        channel=channel,
-        cq_context=cq_context,
-        handle=value.handle,
-        cqe=value.cqe,
-    )
+    value = RingedCQ(owner, cqe, None, optional(channel, "ibv_comp_channel"), vector)
+    structure = _structure(context, value, cq_context, channel)
+    with hub:
+        value.ring = ring = CompletionRing(value._core, structure)
+    # A thread that polls while another destroys the queue may still read its ring.
+    kept = (structure, ring)
+    handles.add(addressOf(structure), "ibv_cq", value, kept, map(addressOf, (context, channel)))
+    return ffi.cast("struct ibv_cq *", structure)
+
+
+def _structure(context: CData, value: PolledQueue, cq_context: CData, channel: CData) -> CData:
+    structure = ffi.new("struct twisted_ib_cq *")
+    made = structure.cq
+    made.context, made.channel, made.cq_context = context, channel, cq_context
+    made.handle, made.cqe = value.handle, value.cqe
+    return structure
 
 
 @handler
@@ -94,17 +101,14 @@ def create_cq_ex(context: CData, attr: CData) -> CData:
         objectOf(attr.parent_domain, "ibv_pd") if attr.comp_mask & _WITH_PD else None,
     )
     value = verbs.CQEX(owner, made)
-    structure = ffi.new("struct ibv_cq_ex *", _EXTENDED)
-    structure.context = context
-    structure.channel = attr.channel
-    structure.cq_context = attr.cq_context
-    structure.handle = value.handle
-    structure.cqe = value.cqe
+    structure = _structure(context, value, attr.cq_context, attr.channel)
+    for name, function in _EXTENDED.items():
+        setattr(structure.cq, name, function)
     parents = [context, attr.channel]
     if attr.comp_mask & _WITH_PD:
         parents.append(attr.parent_domain)
     handles.add(addressOf(structure), "ibv_cq", value, structure, map(addressOf, parents))
-    return structure
+    return ffi.addressof(structure, "cq")
 
 
 @handler
@@ -170,12 +174,16 @@ def ibv_ack_cq_events(cq: CData, count: int) -> None:
 @handler
 def poll_cq(cq: CData, count: int, wc: CData) -> int:
     """
-    Fetch completions.
+    Fetch completions; those of a ring are fetched in C after this.
     """
-    # A program may treat an extended queue as a plain one: ibv_cq_ex_to_cq.
-    value = objectOf(cq, "ibv_cq")
+    # As objectOf(), which is asked about failures only.
+    entry = handles.entries.get(int(ffi.cast("uintptr_t", cq)))
+    if entry is None or entry.kind != "ibv_cq":
+        raise HandleError("There is no ibv_cq")
+    value: PolledQueue = entry.value
     if count < 0:
         raise HandleError(f"There are no {count} completions")
+    # Those of an extended queue, which a program may treat as a plain one: ibv_cq_ex_to_cq.
     completions = hub.poll(value._device, value._core, count)
     for index, each in enumerate(completions):
         target = wc[index]

@@ -12,10 +12,13 @@ SOURCE = """
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <signal.h>
+#include <time.h>
 
 /* Of interpreter.c. */
 struct twisted_ib_sleep { int *fds, count, milliseconds, interrupted, asleep; };
 struct twisted_ib_sleep *twisted_ib_own_sleep(void);
+
+#include "completions.c"
 """
 
 DECLARATIONS = """
@@ -119,6 +122,12 @@ struct ibv_cq {
     ...;
 };
 struct ibv_poll_cq_attr { uint32_t comp_mask; ...; };
+struct twisted_ib_ring {
+    uint64_t head; uint64_t tail; uint64_t more; struct ibv_wc *entries; uint64_t mask; unsigned int eager;
+    unsigned int seldom; ...;
+};
+uint64_t twisted_ib_recall(struct twisted_ib_ring *);
+void twisted_ib_fence(void);
 struct ibv_cq_ex {
     struct ibv_context *context; struct ibv_comp_channel *channel; void *cq_context; uint32_t handle; int cqe;
     uint32_t comp_mask; int status; uint64_t wr_id;
@@ -130,6 +139,7 @@ struct ibv_cq_ex {
     unsigned int (*read_wc_flags)(struct ibv_cq_ex *); uint32_t (*read_slid)(struct ibv_cq_ex *);
     uint8_t (*read_sl)(struct ibv_cq_ex *); uint8_t (*read_dlid_path_bits)(struct ibv_cq_ex *); ...;
 };
+struct twisted_ib_cq { struct ibv_cq_ex cq; uint64_t self; struct twisted_ib_ring ring; ...; };
 struct ibv_cq_init_attr_ex {
     uint32_t cqe; void *cq_context; struct ibv_comp_channel *channel; uint32_t comp_vector; uint64_t wc_flags;
     uint32_t comp_mask; uint32_t flags; struct ibv_pd *parent_domain; ...;

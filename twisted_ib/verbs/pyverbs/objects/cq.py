@@ -258,6 +258,7 @@ class PolledQueue(VerbsObject):
         """
         self._check()
         # A resize must not lose completions that wait.
+        self._core.recall()
         size = within(cqe, max(1, len(self._core)), limits.COMPLETION_QUEUE_DEPTH, "Failed to resize CQ: cqe")
         self._core.resize(size)
 

@@ -1,0 +1,3 @@
+"""
+Tests of polling in C.
+"""

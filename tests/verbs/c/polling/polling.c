@@ -1,0 +1,499 @@
+/*
+ * Polling: what it costs, and its order.  One line for each check that fails; the first argument chooses the story, the
+ * others say how much of it.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <infiniband/verbs.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "../checks.h"
+
+#define SLOTS 16
+#define BYTES 64
+#define MOST_QUEUES 16
+#define RIGHTS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
+
+static struct ibv_context *context;
+static struct ibv_pd *pd;
+
+/* Each entry into Python takes its lock by this function, which the loader finds here first. */
+static volatile long entries;
+
+int PyGILState_Ensure(void)
+{
+    static int (*theirs)(void);
+
+    if (!theirs)
+        theirs = (int (*)(void))dlsym(RTLD_NEXT, "PyGILState_Ensure");
+    __atomic_add_fetch(&entries, 1, __ATOMIC_RELAXED);
+    return theirs();
+}
+
+static void open_device(void)
+{
+    struct ibv_device **list = MADE(ibv_get_device_list(NULL));
+
+    context = MADE(ibv_open_device(list[0]));
+    ibv_free_device_list(list);
+    pd = MADE(ibv_alloc_pd(context));
+}
+
+static struct ibv_cq *queue(int size, struct ibv_comp_channel *channel)
+{
+    return MADE(ibv_create_cq(context, size, NULL, channel, 0));
+}
+
+static struct ibv_qp *queue_pair(struct ibv_cq *cq)
+{
+    struct ibv_qp_init_attr attr = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = {64, 256, 1, 1, 0}};
+
+    return MADE(ibv_create_qp(pd, &attr));
+}
+
+static void move(struct ibv_qp *qp, int state)
+{
+    struct ibv_qp_attr attr = {.qp_state = state, .port_num = 1, .qp_access_flags = RIGHTS};
+    int more = state == IBV_QPS_INIT ? IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS : 0;
+
+    IS(ibv_modify_qp(qp, &attr, IBV_QP_STATE | more), 0);
+}
+
+/* A queue pair that flushes each request at once. */
+static struct ibv_qp *flushing(struct ibv_cq *cq)
+{
+    struct ibv_qp *qp = queue_pair(cq);
+
+    move(qp, IBV_QPS_INIT);
+    move(qp, IBV_QPS_ERR);
+    return qp;
+}
+
+static int receive(struct ibv_qp *qp, uint64_t number)
+{
+    struct ibv_recv_wr wr = {.wr_id = number}, *bad;
+
+    return ibv_post_recv(qp, &wr, &bad);
+}
+
+static void connect_to(struct ibv_qp *qp, unsigned peer, const union ibv_gid *gid)
+{
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer,
+                               .max_dest_rd_atomic = 1, .min_rnr_timer = 1,
+                               .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = *gid, .hop_limit = 1}}};
+
+    IS(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                                    IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER), 0);
+    attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
+                                .max_rd_atomic = 1};
+    IS(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                    IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC), 0);
+}
+
+static union ibv_gid own_gid(void)
+{
+    union ibv_gid gid;
+
+    IS(ibv_query_gid(context, 1, 0, &gid), 0);
+    return gid;
+}
+
+/* Of so many polls in vain few enter Python, but some do. */
+static void empty(long polls)
+{
+    struct ibv_cq *cq = queue(8, NULL);
+    struct ibv_wc wc;
+    long before = entries, found = 0;
+
+    for (long index = 0; index < polls; index++)
+        found += ibv_poll_cq(cq, 1, &wc);
+    IS(found, 0);
+    IS(entries - before >= polls / 4096, 1);
+    IS((entries - before) * 50 < polls, 1);
+}
+
+/* What is in the ring is taken without Python, the rest follows in order; each once. */
+static void order(void)
+{
+    struct ibv_cq *cq = queue(256, NULL);
+    struct ibv_qp *qp = flushing(cq);
+    struct ibv_wc wc[100];
+    long before;
+    int next = 0, found;
+
+    for (int index = 0; index < 200; index++)
+        IS(receive(qp, index), 0);
+    before = entries;
+    for (int index = 0; index < 10; index++)
+        IS(ibv_poll_cq(cq, 1, wc) == 1 && wc->wr_id == next++ && wc->status == IBV_WC_WR_FLUSH_ERR, 1);
+    IS(entries - before, 0);
+    IS(ibv_poll_cq(cq, 0, wc), 0);
+    while ((found = ibv_poll_cq(cq, 100, wc)) > 0)
+        for (int index = 0; index < found; index++)
+            IS(wc[index].wr_id, next++);
+    IS(next, 200);
+    IS(ibv_poll_cq(cq, -1, wc) < 0, 1);
+    /* A program that makes its own completions makes progress all the same. */
+    before = entries;
+    for (int index = 0; index < 64; index++) {
+        IS(receive(qp, index), 0);
+        IS(ibv_poll_cq(cq, 4, wc), 1);
+    }
+    IS(entries - before >= 64 + 64 / 17, 1);
+    IS(ibv_destroy_qp(qp), 0);
+}
+
+/* What a queue holds does not count what was taken; a lost completion is told; a resize and a reset find the rest. */
+static void bounds(void)
+{
+    struct ibv_cq *cq = queue(4, NULL);
+    struct ibv_qp *qp = flushing(cq);
+    struct ibv_async_event event;
+    struct ibv_wc wc[8];
+
+    for (int round = 0; round < 3; round++) {
+        for (int index = 0; index < 4; index++)
+            IS(receive(qp, index), 0);
+        IS(ibv_poll_cq(cq, 3, wc), 3);
+        for (int index = 4; index < 7; index++)
+            IS(receive(qp, index), 0);
+        IS(ibv_resize_cq(cq, 3), EINVAL);
+        IS(ibv_poll_cq(cq, 8, wc), 4);
+        for (int index = 0; index < 4; index++)
+            IS(wc[index].wr_id, 3 + index);
+    }
+    for (int index = 0; index < 3; index++)
+        IS(receive(qp, index), 0);
+    IS(ibv_poll_cq(cq, 1, wc), 1);
+    IS(ibv_resize_cq(cq, 1), EINVAL);
+    IS(ibv_resize_cq(cq, 2), 0);
+    IS(receive(qp, 3), 0);
+    IS(ibv_get_async_event(context, &event), 0);
+    IS(event.event_type, IBV_EVENT_CQ_ERR);
+    ibv_ack_async_event(&event);
+    IS(ibv_poll_cq(cq, 8, wc), 2);
+    IS(wc[0].wr_id * 10 + wc[1].wr_id, 12);
+    IS(receive(qp, 5), 0);
+    move(qp, IBV_QPS_RESET);
+    IS(ibv_poll_cq(cq, 8, wc), 0);
+    move(qp, IBV_QPS_INIT);
+    move(qp, IBV_QPS_ERR);
+    IS(receive(qp, 6), 0);
+    IS(ibv_destroy_qp(qp), 0);
+    IS(ibv_destroy_cq(cq), 0);
+    IS(ibv_poll_cq(cq, 8, wc), -1);
+}
+
+/* An event comes after its completion, which a poll in C finds at once. */
+static void events(int rounds)
+{
+    struct ibv_comp_channel *channel = MADE(ibv_create_comp_channel(context));
+    struct ibv_cq *cq = queue(8, channel), *found;
+    struct ibv_qp *qp = flushing(cq);
+    struct ibv_wc wc;
+    void *own;
+
+    for (int index = 0; index < rounds; index++) {
+        IS(ibv_req_notify_cq(cq, 0), 0);
+        IS(ibv_poll_cq(cq, 1, &wc), 0);
+        IS(receive(qp, index), 0);
+        IS(ibv_get_cq_event(channel, &found, &own), 0);
+        IS(found == cq, 1);
+        IS(ibv_poll_cq(cq, 1, &wc), 1);
+        IS(wc.wr_id, index);
+        IS(ibv_poll_cq(cq, 1, &wc), 0);
+    }
+    ibv_ack_cq_events(cq, rounds);
+}
+
+/* One thread polls while another posts, resizes, and destroys the queue pairs. */
+static struct ibv_cq *watched;
+static volatile long wanted;
+
+static void *watch(void *nothing)
+{
+    struct ibv_wc wc[8];
+    long next = 0;
+    int found;
+
+    while (next != wanted && !failures) {
+        IS((found = ibv_poll_cq(watched, 8, wc)) >= 0, 1);
+        for (int index = 0; index < found; index++)
+            IS(wc[index].wr_id, next++);
+    }
+    return nothing;
+}
+
+static void changes(int rounds)
+{
+    pthread_t thread;
+    long next = 0;
+
+    watched = queue(256, NULL);
+    wanted = rounds * 100L;
+    pthread_create(&thread, NULL, watch, NULL);
+    for (int round = 0; round < rounds && !failures; round++) {
+        struct ibv_qp *qp = flushing(watched);
+
+        for (int index = 0; index < 100; index++) {
+            /* A queue that overflows loses completions. */
+            while (ibv_resize_cq(watched, 200 + index % 50))
+                sched_yield();
+            IS(receive(qp, next++), 0);
+        }
+        IS(ibv_destroy_qp(qp), 0);
+        /* The next ones find room. */
+        while (ibv_resize_cq(watched, 100))
+            sched_yield();
+    }
+    pthread_join(thread, NULL);
+    IS(ibv_destroy_cq(watched), 0);
+}
+
+/* Under fire: a sender for each queue, and threads that poll all queues of the receivers. */
+static struct line {
+    struct ibv_cq *sends, *receives;
+    struct ibv_qp *from, *to;
+    struct ibv_mr *mr;
+    unsigned char memory[2][SLOTS][BYTES];
+    unsigned char *seen;
+    volatile long left;
+} lines[MOST_QUEUES];
+static int queues, messages;
+
+static void fill(unsigned char *octets, int line, uint32_t number)
+{
+    uint32_t value = number * 2654435761u + line;
+
+    memcpy(octets, &number, sizeof number);
+    for (int index = sizeof number; index < BYTES; index++)
+        octets[index] = value = value * 1103515245 + 12345;
+}
+
+static void post_receive(struct line *line, uint64_t slot)
+{
+    struct ibv_sge piece = {(uintptr_t)line->memory[1][slot], BYTES, line->mr->lkey};
+    struct ibv_recv_wr wr = {.wr_id = slot, .sg_list = &piece, .num_sge = 1}, *bad;
+
+    IS(ibv_post_recv(line->to, &wr, &bad), 0);
+}
+
+static void *sender(void *argument)
+{
+    struct line *line = argument;
+    struct ibv_wc wc[4];
+    long posted = 0, done = 0;
+    int found;
+
+    while (done < messages && !failures) {
+        if (posted < messages && posted - done < SLOTS) {
+            struct ibv_sge piece = {(uintptr_t)line->memory[0][posted % SLOTS], BYTES, line->mr->lkey};
+            struct ibv_send_wr wr = {.wr_id = posted, .sg_list = &piece, .num_sge = 1, .opcode = IBV_WR_SEND,
+                                     .send_flags = IBV_SEND_SIGNALED}, *bad;
+
+            fill(line->memory[0][posted % SLOTS], line - lines, posted);
+            IS(ibv_post_send(line->from, &wr, &bad), 0);
+            posted++;
+            continue;
+        }
+        IS((found = ibv_poll_cq(line->sends, 4, wc)) >= 0, 1);
+        for (int index = 0; index < found; index++) {
+            IS(wc[index].status, IBV_WC_SUCCESS);
+            IS(wc[index].wr_id, done++);
+        }
+    }
+    return NULL;
+}
+
+static void *receiver(void *nothing)
+{
+    long last[MOST_QUEUES];
+    int open = 1, found;
+
+    memset(last, 255, sizeof last);
+    while (open && !failures) {
+        open = 0;
+        for (int each = 0; each < queues; each++) {
+            struct line *line = lines + each;
+            struct ibv_wc wc[4];
+
+            open |= line->left > 0;
+            IS((found = ibv_poll_cq(line->receives, 4, wc)) >= 0, 1);
+            for (int index = 0; index < found; index++) {
+                unsigned char *octets = line->memory[1][wc[index].wr_id], right[BYTES];
+                uint32_t number;
+
+                memcpy(&number, octets, sizeof number);
+                fill(right, each, number);
+                IS(wc[index].status, IBV_WC_SUCCESS);
+                IS(wc[index].qp_num, line->to->qp_num);
+                IS(memcmp(octets, right, BYTES), 0);
+                IS(number < messages && number > last[each], 1);
+                if (failures)
+                    return NULL;
+                last[each] = number;
+                __atomic_add_fetch(line->seen + number, 1, __ATOMIC_RELAXED);
+                post_receive(line, wc[index].wr_id);
+                __atomic_sub_fetch(&line->left, 1, __ATOMIC_RELAXED);
+            }
+        }
+    }
+    return nothing;
+}
+
+static void fire(int threads)
+{
+    pthread_t senders[MOST_QUEUES], receivers[threads];
+    union ibv_gid gid = own_gid();
+
+    for (int each = 0; each < queues; each++) {
+        struct line *line = lines + each;
+
+        line->sends = queue(SLOTS, NULL);
+        line->receives = queue(2 * SLOTS, NULL);
+        line->from = queue_pair(line->sends);
+        line->to = queue_pair(line->receives);
+        line->mr = MADE(ibv_reg_mr(pd, line->memory, sizeof line->memory, IBV_ACCESS_LOCAL_WRITE));
+        line->seen = calloc(messages, 1);
+        line->left = messages;
+        move(line->from, IBV_QPS_INIT);
+        move(line->to, IBV_QPS_INIT);
+        connect_to(line->to, line->from->qp_num, &gid);
+        connect_to(line->from, line->to->qp_num, &gid);
+        for (int slot = 0; slot < SLOTS; slot++)
+            post_receive(line, slot);
+    }
+    for (int each = 0; each < threads; each++)
+        pthread_create(receivers + each, NULL, receiver, NULL);
+    for (int each = 0; each < queues; each++)
+        pthread_create(senders + each, NULL, sender, lines + each);
+    for (int each = 0; each < queues; each++)
+        pthread_join(senders[each], NULL);
+    for (int each = 0; each < threads; each++)
+        pthread_join(receivers[each], NULL);
+    for (int each = 0; each < queues; each++)
+        for (int number = 0; number < messages && !failures; number++)
+            IS(lines[each].seen[number], 1);
+}
+
+/* A peer that is killed amid polling: each request completes once, in order, and none succeeds after one that failed. */
+struct half {
+    unsigned number;
+    union ibv_gid gid;
+};
+
+static void exchange(struct ibv_qp *qp, int in, int out)
+{
+    struct half own = {qp->qp_num, own_gid()}, peer;
+
+    move(qp, IBV_QPS_INIT);
+    IS(write(out, &own, sizeof own), sizeof own);
+    IS(read(in, &peer, sizeof peer), sizeof peer);
+    connect_to(qp, peer.number, &peer.gid);
+}
+
+static void serve(int in, int out)
+{
+    static unsigned char memory[4096];
+    struct ibv_cq *cq;
+    struct ibv_qp *qp;
+    struct ibv_mr *mr;
+    struct ibv_wc wc;
+    struct ibv_sge piece;
+    struct ibv_recv_wr wr = {.sg_list = &piece, .num_sge = 1}, *bad;
+
+    open_device();
+    cq = queue(256, NULL);
+    qp = queue_pair(cq);
+    exchange(qp, in, out);
+    mr = MADE(ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE));
+    piece = (struct ibv_sge){(uintptr_t)memory, sizeof memory, mr->lkey};
+    for (int index = 0; index < 200; index++)
+        IS(ibv_post_recv(qp, &wr, &bad), 0);
+    IS(write(out, "", 1), 1);
+    for (;;)
+        if (ibv_poll_cq(cq, 1, &wc) > 0)
+            IS(ibv_post_recv(qp, &wr, &bad), 0);
+}
+
+static void killed(int rounds)
+{
+    int in[rounds][2], out[rounds][2];
+    pid_t children[rounds];
+    static unsigned char memory[BYTES];
+    struct ibv_mr *mr;
+
+    /* Before the first call: fork(2) after it is refused. */
+    for (int each = 0; each < rounds; each++) {
+        IS(pipe(in[each]) + pipe(out[each]), 0);
+        if (!(children[each] = fork())) {
+            serve(out[each][0], in[each][1]);
+            _exit(1);
+        }
+    }
+    open_device();
+    mr = MADE(ibv_reg_mr(pd, memory, sizeof memory, 0));
+    for (int each = 0; each < rounds; each++) {
+        struct ibv_cq *cq = queue(256, NULL);
+        struct ibv_qp *qp = queue_pair(cq);
+        struct ibv_sge piece = {(uintptr_t)memory, BYTES, mr->lkey};
+        struct ibv_wc wc[8];
+        long posted = 0, done = 0, failed = 0;
+        int found;
+        char ready;
+
+        exchange(qp, in[each][0], out[each][1]);
+        IS(read(in[each][0], &ready, 1), 1);
+        while ((!failed || done < posted) && !failures) {
+            struct ibv_send_wr wr = {.wr_id = posted, .sg_list = &piece, .num_sge = 1, .opcode = IBV_WR_SEND,
+                                     .send_flags = IBV_SEND_SIGNALED}, *bad;
+
+            if (!failed && posted - done < 32) {
+                IS(ibv_post_send(qp, &wr, &bad), 0);
+                if (++posted == 200)
+                    kill(children[each], SIGKILL);
+            }
+            IS((found = ibv_poll_cq(cq, 8, wc)) >= 0, 1);
+            for (int index = 0; index < found; index++) {
+                IS(wc[index].wr_id, done++);
+                failed += wc[index].status != IBV_WC_SUCCESS;
+                IS(!failed || wc[index].status != IBV_WC_SUCCESS, 1);
+            }
+        }
+        IS(ibv_destroy_qp(qp), 0);
+        IS(ibv_destroy_cq(cq), 0);
+        kill(children[each], SIGKILL);
+        waitpid(children[each], NULL, 0);
+    }
+}
+
+int main(int count, char **words)
+{
+    const char *story = count > 2 ? words[1] : "";
+    long much = count > 2 ? atol(words[2]) : 0;
+
+    if (strcmp(story, "killed"))
+        open_device();
+    if (!strcmp(story, "empty"))
+        empty(much);
+    else if (!strcmp(story, "order"))
+        order();
+    else if (!strcmp(story, "bounds"))
+        bounds();
+    else if (!strcmp(story, "events"))
+        events(much);
+    else if (!strcmp(story, "changes"))
+        changes(much);
+    else if (!strcmp(story, "fire") && count > 4) {
+        messages = much;
+        queues = atoi(words[3]);
+        fire(atoi(words[4]));
+    } else if (!strcmp(story, "killed"))
+        killed(much);
+    else
+        return 2;
+    return !!failures;
+}

@@ -1,0 +1,72 @@
+"""
+Tests of polling in C: completions come from a ring without Python's lock, in order, each once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.verbs.c.library import run
+from tests.verbs.c.test_calls import ProgramTestCase
+
+SOURCE = Path(__file__).with_name("polling.c")
+
+
+class PollingTests(ProgramTestCase):
+    """
+    The stories of C{polling.c}.
+    """
+
+    def story(self, *words: object) -> None:
+        """
+        Run one.
+
+        @param words: its name, and how much of it.
+        """
+        program = self.compiled(SOURCE, "-rdynamic", "-ldl", "-O1")
+        result = run(program, *map(str, words), TWISTED_IB_DEVICE="shm0")
+        self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))
+
+    def test_empty(self) -> None:
+        """
+        Of a million polls in vain less than a fiftieth enters Python, and at least each 4,096th.
+        """
+        self.story("empty", 1_000_000)
+
+    def test_order(self) -> None:
+        """
+        Completions are taken from the ring without Python, those beyond its room follow in their order, and a
+        program that always finds some makes progress all the same.
+        """
+        self.story("order", 1)
+
+    def test_bounds(self) -> None:
+        """
+        The bound of a queue, its resize, the reset and the destruction of a queue pair, and the queue's own:
+        what the program has taken no longer counts, and what is in the ring does.
+        """
+        self.story("bounds", 1)
+
+    def test_events(self) -> None:
+        """
+        A completion is there when its event is.
+        """
+        self.story("events", 200)
+
+    def test_changes(self) -> None:
+        """
+        A thread polls while queue pairs are destroyed and the queue is resized.
+        """
+        self.story("changes", 30)
+
+    def test_fire(self) -> None:
+        """
+        Four threads poll four queues, of four senders: each message comes once, with its octets, in order.
+        """
+        self.story("fire", 300, 4, 4)
+
+    def test_killed(self) -> None:
+        """
+        A peer is killed amid polling.
+        """
+        self.story("killed", 2)

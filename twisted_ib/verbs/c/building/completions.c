@@ -1,0 +1,147 @@
+/*
+ * Polling in C: the completions of a queue are in a ring of its structure, which the thread that makes progress fills,
+ * and a program's threads take them from there without Python's lock.  declarations.py includes this.
+ *
+ * The ring has the oldest completions of the queue that Python knows, and Python learns later how many are gone: see
+ * rings.py.  One thread at a time, with the hub's lock, adds; any number take, and a signal's handler or siglongjmp(3)
+ * amid that does no harm, as nothing is locked.
+ */
+struct twisted_ib_ring {
+    /* How many were taken, and added, ever. */
+    uint64_t head, tail;
+    /* Whether the queue has more than the ring. */
+    uint64_t more;
+    struct ibv_wc *entries;
+    uint64_t mask;
+    /* Polls in vain that make progress before there are pauses, and the longest pause, in polls. */
+    unsigned eager, seldom;
+};
+
+struct twisted_ib_cq {
+    struct ibv_cq_ex cq;
+    /* The address of this structure while the ring is in use. */
+    uint64_t self;
+    struct twisted_ib_ring ring;
+};
+
+/* Of interpreter.c: threads that are in Python for a call, and posts. */
+extern volatile unsigned twisted_ib_busy, twisted_ib_posts;
+
+/* Polls in a row that take completions without making progress, as hub.py has it for Python's. */
+#define TAKEN 16
+
+/*
+ * Of a thread: what it has polled, of all queues, as they make progress together.
+ *
+ * posts: what twisted_ib_posts was; taken: polls since its last progress that found something; vain: its progress in
+ * vain since something was found or posted; pause, left: the length of its pause in polls, and what is left of it;
+ * stood: polls that left progress to another thread; tick: the clock's.
+ */
+static __thread struct {
+    unsigned posts, taken, vain, pause, left, stood;
+    long tick;
+} twisted_ib_polled __attribute__((tls_model("initial-exec")));
+
+static struct twisted_ib_ring *twisted_ib_ring_of(struct ibv_cq *cq)
+{
+    struct twisted_ib_cq *own = (struct twisted_ib_cq *)cq;
+
+    return own && __atomic_load_n(&own->self, __ATOMIC_ACQUIRE) == (uintptr_t)own ? &own->ring : NULL;
+}
+
+static int twisted_ib_take(struct twisted_ib_ring *ring, int count, struct ibv_wc *wc)
+{
+    uint64_t head = __atomic_load_n(&ring->head, __ATOMIC_ACQUIRE), n;
+
+    do {
+        n = __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE) - head;
+        if ((int64_t)n <= 0 || count <= 0)
+            return 0;
+        if (n > (unsigned)count)
+            n = count;
+        for (uint64_t index = 0; index < n; index++)
+            wc[index] = ring->entries[(head + index) & ring->mask];
+        /* If another thread took them meanwhile, what was copied may be newer ones, half written: it does not count. */
+    } while (!__atomic_compare_exchange_n(&ring->head, &head, head + n, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+    return n;
+}
+
+/* Take back what is still in the ring; the queue has it, too. */
+uint64_t twisted_ib_recall(struct twisted_ib_ring *ring)
+{
+    uint64_t head = __atomic_load_n(&ring->head, __ATOMIC_ACQUIRE), tail = ring->tail;
+
+    while (!__atomic_compare_exchange_n(&ring->head, &head, tail, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        ;
+    return tail - head;
+}
+
+/* For a processor that does not keep stores in their order. */
+void twisted_ib_fence(void)
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+/*
+ * Whether a poll in vain returns without Python.  The first ones make progress each; then come pauses, each an eighth of
+ * what was polled in vain, up to a bound.  They end with the clock's tick: a thread that polls now and then makes
+ * progress each time.  While another thread is in Python, for a bounded number of polls, this one stays out: the other
+ * makes progress, or it wants Python's lock.
+ */
+static int twisted_ib_pauses(const struct twisted_ib_ring *ring)
+{
+    struct timespec now;
+
+    if (twisted_ib_polled.posts != twisted_ib_posts) {
+        twisted_ib_polled.posts = twisted_ib_posts;
+        twisted_ib_polled.vain = twisted_ib_polled.pause = twisted_ib_polled.left = 0;
+    }
+    if (twisted_ib_polled.left) {
+        clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+        if (now.tv_nsec == twisted_ib_polled.tick) {
+            twisted_ib_polled.left--;
+            return 1;
+        }
+        twisted_ib_polled.tick = now.tv_nsec;
+        twisted_ib_polled.left = 0;
+    }
+    if (twisted_ib_busy && twisted_ib_polled.stood < ring->seldom) {
+        twisted_ib_polled.stood++;
+        return 1;
+    }
+    return 0;
+}
+
+/* Poll: whether that is done, and its result. */
+static int twisted_ib_poll(struct ibv_cq *cq, int count, struct ibv_wc *wc, int *result)
+{
+    struct twisted_ib_ring *ring = twisted_ib_ring_of(cq);
+
+    if (!ring || count < 0 || twisted_ib_polled.taken >= TAKEN)
+        return 0;
+    *result = twisted_ib_take(ring, count, wc);
+    if (*result) {
+        twisted_ib_polled.taken++;
+        twisted_ib_polled.vain = twisted_ib_polled.pause = twisted_ib_polled.left = 0;
+        return 1;
+    }
+    return !ring->more && twisted_ib_pauses(ring);
+}
+
+/* Go on after progress was made. */
+static int twisted_ib_poll_again(struct ibv_cq *cq, int count, struct ibv_wc *wc)
+{
+    struct twisted_ib_ring *ring = twisted_ib_ring_of(cq);
+    int n = ring ? twisted_ib_take(ring, count, wc) : 0;
+
+    twisted_ib_polled.taken = twisted_ib_polled.stood = 0;
+    if (n || !ring)
+        twisted_ib_polled.vain = twisted_ib_polled.pause = 0;
+    else if (++twisted_ib_polled.vain > ring->eager) {
+        twisted_ib_polled.pause += 1 + twisted_ib_polled.pause / 8;
+        if (twisted_ib_polled.pause > ring->seldom)
+            twisted_ib_polled.pause = ring->seldom;
+    }
+    twisted_ib_polled.left = twisted_ib_polled.pause;
+    return n;
+}

@@ -1,0 +1,146 @@
+"""
+Completions in memory of C: a program polls them without Python and its lock, by C{building/completions.c}.
+
+The ring of a queue has copies of its first completions, and the queue forgets those that were taken when it
+next looks.  So its bound, its order and what a reset discards are as ever.  Whoever has changed a queue fills
+its ring before the hub's lock is released: an event comes after its completion, as taking an event needs the
+lock.
+"""
+
+from __future__ import annotations
+
+import platform
+from functools import partial
+from itertools import islice
+from struct import Struct
+
+from _twisted_ib_verbs import ffi, lib
+
+from twisted_ib import limits
+from twisted_ib.hca.queues.completion import CompletionQueue
+from twisted_ib.verbs import pyverbs as verbs
+from twisted_ib.verbs.c.pointers import CData, addressOf
+from twisted_ib.verbs.core.hub import hub
+from twisted_ib.verbs.pyverbs.base.wc import wcFlags, wcImmediate
+
+#: C{struct ibv_wc}: one call writes it, where cffi takes one for each field.
+_WC = Struct("=QiiIIIIIIHHBB2x")
+#: Whether the processor keeps stores in their order (Intel SDM vol. 3, "Memory Ordering").
+_KEEPS_ORDER = platform.machine() == "x86_64"
+
+
+class CompletionRing:
+    """
+    The ring of a completion queue.  All methods are called with the hub's lock held.
+
+    @ivar wanted: see L{Mirror<twisted_ib.hca.queues.completion.Mirror>}.
+    @ivar shown: see there.
+    """
+
+    def __init__(self, queue: CompletionQueue, structure: CData) -> None:
+        """
+        @param queue: the queue, which tells it of completions from now on.
+        @param structure: its C{struct twisted_ib_cq}.
+        """
+        self._queue = queue
+        self._structure = structure
+        self._ring = ring = ffi.addressof(structure, "ring")
+        self._entries = entries = ffi.new("struct ibv_wc[]", limits.COMPLETION_RING)
+        self._buffer = ffi.buffer(entries)
+        ring.entries, ring.mask = entries, limits.COMPLETION_RING - 1
+        ring.eager, ring.seldom = limits.EAGER_POLLS, limits.POLL_PAUSE
+        # Completions that it has got, ever.
+        self._tail = 0
+        self.shown = 0
+        self.wanted = partial(hub.unshown.add, self)
+        queue.reflect(self)
+        structure.self = addressOf(structure)
+
+    def settle(self) -> None:
+        """
+        Remove from the queue what the program has taken.
+        """
+        left = self._tail - self._ring.head
+        popleft = self._queue.completions.popleft
+        for _ in range(self.shown - left):
+            popleft()
+        self.shown = left
+
+    def show(self) -> None:
+        """
+        Add what the queue has and the ring has not, as far as there is room.
+        """
+        if self.shown:
+            self.settle()
+        completions, tail = self._queue.completions, self._tail
+        for each in islice(completions, self.shown, limits.COMPLETION_RING):
+            flags = each.flags
+            _WC.pack_into(
+                self._buffer,
+                tail % limits.COMPLETION_RING * _WC.size,
+                each.workRequestID,
+                each.status,
+                each.opcode,
+                0,
+                each.byteLength,
+                wcImmediate(each) if flags else 0,
+                each.queuePairNumber,
+                each.sourceQueuePair,
+                wcFlags(each) if flags else 0,
+                0,
+                each.sourceLID,
+                each.serviceLevel,
+                each.pathBits,
+            )
+            tail += 1
+        if not _KEEPS_ORDER:
+            lib.twisted_ib_fence()
+        ring = self._ring
+        # They become visible here.  What is taken from now on still counts as shown.
+        ring.tail = tail
+        self.shown += tail - self._tail
+        self._tail = tail
+        ring.more = len(completions) > self.shown
+        self._queue.quiet = 0
+
+    def recall(self) -> None:
+        """
+        Take back what the program has not taken, and remove from the queue what it has.
+        """
+        left = lib.twisted_ib_recall(self._ring)
+        popleft = self._queue.completions.popleft
+        for _ in range(self.shown - left):
+            popleft()
+        self.shown = 0
+        self.wanted()
+
+    def close(self) -> None:
+        """
+        The queue is destroyed: the program finds nothing any more.
+        """
+        self._structure.self = 0
+        self.recall()
+        hub.unshown.discard(self)
+        self._queue.reflect(None)
+
+
+class RingedCQ(verbs.CQ):
+    """
+    A completion queue with a ring.
+
+    @ivar ring: the ring; L{None} until its structure is there.
+    """
+
+    ring: CompletionRing | None = None
+
+    def close(self) -> None:
+        """
+        Close it, and its ring.
+        """
+        super().close()
+        if self.ring is not None:
+            with hub:
+                self.ring.close()
+
+
+__all__ = ["CompletionRing", "RingedCQ"]
