@@ -16,6 +16,7 @@ Modules:
   - C{layouts}: layouts of messages as data, and what is made of them
   - C{limits}: the limits of twisted_ib by name
   - C{metrics}: the counters of HCAs, and what they have in use
+  - C{queues}: the connections and queues of C{multiprocessing}, through shared memory
   - C{rdma}: RDMA messaging for Twisted, on any reactor with C{IReactorFDSet} and C{IReactorTime}
   - C{rds}: Reliable Datagram Sockets (RDS), wire compatible with Linux, for Twisted
   - C{reactor}: the reactors C{ib} and C{ib-asyncio}

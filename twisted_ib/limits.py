@@ -554,3 +554,18 @@ DEVICE_VIEWS = 64
 
 #: Different reasons why devices cannot be opened that those of one process say.
 SAID_REASONS = 16
+
+# -- queues between processes
+
+#: One direction's ring, a power of two.
+QUEUE_RING = 512 * 1024
+#: The longest record in it: longer messages are cut into several.
+QUEUE_RECORD = 128 * 1024
+#: Buffers of an object from this size on are not pickled, but cross the ring as they are.
+QUEUE_BUFFER_BYTES = 64 * 1024
+#: Such buffers of one object; further ones are pickled.
+QUEUE_BUFFERS = 1024
+#: Seconds after which who sleeps looks again: a peer may be killed between a message and its wake-up.
+QUEUE_LOOK_SECONDS = 0.5
+#: Seconds that a listener waits for the shared memory of who has connected.
+QUEUE_HANDSHAKE_SECONDS = 5.0

@@ -35,6 +35,7 @@ LAYERS = (
     "twisted_ib.hca.device",
     "twisted_ib.subnet",
     "twisted_ib.verbs",
+    "twisted_ib.queues",
     "twisted_ib.switch",
     "twisted_ib.blocking",
     "twisted_ib.aio",

@@ -1,0 +1,3 @@
+"""
+Tests of connections and queues between processes.
+"""

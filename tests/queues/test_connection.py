@@ -1,0 +1,595 @@
+"""
+Tests of connections: their semantics are those of C{multiprocessing.connection}.
+"""
+
+from __future__ import annotations
+
+import array
+import gc
+import multiprocessing
+import os
+import pickle
+import select
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from multiprocessing import BufferTooShort
+from multiprocessing.connection import wait as kernelWait
+from struct import pack
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.commands import stop
+from tests.support.waiting import HANG_SECONDS, waitUntil
+from twisted_ib import limits
+from twisted_ib.queues import Client, Connection, Listener, Pipe, ring, wait
+from twisted_ib.queues.connection import checkMemory, createMemory
+from twisted_ib.queues.ring import AWAKE, BELLS, FIRST, HEAD, TAIL, TAKEN
+
+_LONG = 2 * limits.QUEUE_RING + 12345
+
+
+class Array:
+    """
+    What NumPy's arrays do when they are pickled.
+    """
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __reduce_ex__(self, protocol: int) -> Any:
+        assert protocol >= 5
+        return Array, (pickle.PickleBuffer(self.data),)
+
+
+def openDescriptors() -> list[str]:
+    """
+    @return: What this process has open.
+    """
+    return sorted(os.listdir("/proc/self/fd"))
+
+
+class PipeTestCase(SynchronousTestCase):
+    """
+    Both ends of a pipe, here.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make a pipe.
+        """
+        self.one, self.other = self.pipe()
+
+    def pipe(self, duplex: bool = True) -> tuple[Connection, Connection]:
+        """
+        @return: A pipe that is closed at the test's end.
+        """
+        ends = Pipe(duplex)
+        for end in ends:
+            self.addCleanup(end.close)
+        return ends
+
+    def sending(self, call: Callable[..., object], *arguments: object) -> threading.Thread:
+        """
+        @return: A thread that makes a call; the test's end waits for it.
+        """
+        thread = threading.Thread(target=call, args=arguments, daemon=True)
+        thread.start()
+        self.addCleanup(thread.join, HANG_SECONDS)
+        return thread
+
+    def forked(self, call: Callable[..., object], *arguments: object) -> Any:
+        """
+        @return: A forked process that makes a call.
+        """
+        process = multiprocessing.get_context("fork").Process(target=call, args=arguments)
+        process.start()
+
+        def end() -> None:
+            process.kill()
+            process.join(HANG_SECONDS)
+            process.close()
+
+        self.addCleanup(end)
+        return process
+
+
+class MessageTests(PipeTestCase):
+    """
+    What is sent arrives.
+    """
+
+    def test_lengths(self) -> None:
+        """
+        Bytes of lengths around those of slots, records, and the ring arrive.
+        """
+        edges = (0, 56, 64, limits.QUEUE_BUFFER_BYTES, limits.QUEUE_RECORD, limits.QUEUE_RING)
+        for length in sorted({max(0, edge + more) for edge in edges for more in (-1, 0, 1)} | {_LONG}):
+            data = os.urandom(length)
+            self.sending(self.one.send_bytes, data)
+            self.assertEqual(self.other.recv_bytes(), data)
+            self.sending(self.other.send, data)
+            self.assertEqual(self.one.recv(), data)
+
+    def test_around(self) -> None:
+        """
+        Messages of many lengths arrive in order, also where the ring ends.
+        """
+        lengths = [(7919 * number) % 40000 for number in range(200)]
+
+        def send() -> None:
+            for number, length in enumerate(lengths):
+                self.one.send_bytes(bytes([number % 251]) * length)
+
+        self.sending(send)
+        for number, length in enumerate(lengths):
+            self.assertEqual(self.other.recv_bytes(), bytes([number % 251]) * length)
+
+    def test_objects(self) -> None:
+        """
+        Objects arrive; a message of bytes may be a pickle, and a pickle is read as bytes.
+        """
+        for thing in (None, True, 1, 2.5, "text", b"bytes", (1, [2, {3: "x"}]), "y" * _LONG):
+            self.sending(self.one.send, thing)
+            self.assertEqual(self.other.recv(), thing)
+        self.one.send_bytes(pickle.dumps([1, 2]))
+        self.assertEqual(self.other.recv(), [1, 2])
+        self.one.send([1, 2])
+        self.assertEqual(pickle.loads(self.other.recv_bytes()), [1, 2])
+
+    def test_buffers(self) -> None:
+        """
+        Large buffers are not pickled, and stay writable or not; small ones are pickled.
+        """
+        for size in (limits.QUEUE_BUFFER_BYTES - 1, limits.QUEUE_BUFFER_BYTES, _LONG):
+            data = os.urandom(size)
+            self.sending(self.one.send, [Array(bytearray(data)), Array(data)])
+            writable, readOnly = self.other.recv()
+            self.assertEqual((writable.data, readOnly.data), (bytearray(data), data))
+            self.assertEqual((type(writable.data), type(readOnly.data)), (bytearray, bytes))
+
+    def test_buffersAsBytes(self) -> None:
+        """
+        The bytes of an object with large buffers are its whole pickle.
+        """
+        data = bytearray(limits.QUEUE_BUFFER_BYTES)
+        self.sending(self.one.send, Array(data))
+        self.assertEqual(self.other.recv_bytes()[:1], b"\x80")
+        self.sending(self.one.send, b"x" * _LONG)
+        into = bytearray(2 * _LONG)
+        length = self.other.recv_bytes_into(into)
+        self.assertEqual(pickle.loads(into[:length]), b"x" * _LONG)
+
+    def test_manyBuffers(self) -> None:
+        """
+        Buffers beyond C{limits.QUEUE_BUFFERS} are pickled.
+        """
+        self.patch(limits, "QUEUE_BUFFERS", 2)
+        data = [Array(bytearray(limits.QUEUE_BUFFER_BYTES)) for _ in range(4)]
+        self.sending(self.one.send, data)
+        _, lengths = self.other._begin()
+        assert lengths is not None
+        self.assertEqual(len(lengths), 3)
+        self.assertGreater(lengths[0] & ~(1 << 63), 2 * limits.QUEUE_BUFFER_BYTES)
+        pickled, buffers = self.other._rest(lengths)
+        self.assertEqual(len(pickle.loads(pickled, buffers=buffers)), 4)
+
+    def test_slices(self) -> None:
+        """
+        Parts of any buffer are sent, with the errors of C{multiprocessing}.
+        """
+        send = self.one.send_bytes
+        send(array.array("i", range(4)))
+        self.assertEqual(self.other.recv_bytes(), array.array("i", range(4)).tobytes())
+        send(b"abcdef", 2, 3)
+        self.assertEqual(self.other.recv_bytes(), b"cde")
+        for arguments in ((b"a", -1), (b"a", 2), (b"a", 0, -1), (b"a", 1, 1)):
+            self.assertRaises(ValueError, send, *arguments)
+
+    def test_into(self) -> None:
+        """
+        Bytes are received into a buffer; what is too long for it comes with the error.
+        """
+        for length in (6, _LONG):
+            data = os.urandom(length)
+            into = bytearray(length + 10)
+            self.sending(self.one.send_bytes, data)
+            self.assertEqual(self.other.recv_bytes_into(into, 7), length)
+            self.assertEqual(into[7 : 7 + length], data)
+            self.sending(self.one.send_bytes, data)
+            error = self.assertRaises(BufferTooShort, self.other.recv_bytes_into, bytearray(length - 1))
+            self.assertEqual(error.args, (data,))
+        self.assertRaises(ValueError, self.other.recv_bytes_into, bytearray(1), -1)
+        self.assertRaises(ValueError, self.other.recv_bytes_into, bytearray(1), 2)
+
+    def test_maxlength(self) -> None:
+        """
+        After a message that is too long nothing can be received.
+        """
+        for length in (6, _LONG):
+            one, other = self.pipe()
+            self.assertRaises(ValueError, other.recv_bytes, -1)
+            self.sending(one.send_bytes, b"x" * 5)
+            self.assertEqual(other.recv_bytes(5), b"x" * 5)
+            thread = self.sending(self.suppressed, one.send_bytes, b"x" * length)
+            self.assertRaises(OSError, other.recv_bytes, 5)
+            self.assertRaises(OSError, other.recv)
+            self.assertFalse(other.readable)
+            other.close()
+            thread.join(HANG_SECONDS)
+            self.assertFalse(thread.is_alive())
+
+    def suppressed(self, call: Callable[..., object], *arguments: object) -> None:
+        """
+        Make a call that may fail.
+        """
+        try:
+            call(*arguments)
+        except OSError:
+            pass
+
+
+class EndTests(PipeTestCase):
+    """
+    The end of an end, and what an end cannot do.
+    """
+
+    def test_directions(self) -> None:
+        """
+        Of a simplex pipe one end receives and the other sends.
+        """
+        one, other = self.pipe(False)
+        self.assertEqual((one.readable, one.writable), (True, False))
+        self.assertEqual((other.readable, other.writable), (False, True))
+        self.assertRaises(OSError, one.send, 1)
+        self.assertRaises(OSError, other.recv)
+        self.assertRaises(OSError, other.poll)
+        other.send(1)
+        self.assertEqual(one.recv(), 1)
+
+    def test_closed(self) -> None:
+        """
+        A closed end raises OSError for all, and closes again.
+        """
+        before = openDescriptors()
+        one, other = Pipe()
+        with other, one as entered:
+            self.assertIs(entered, one)
+            self.assertFalse(one.closed)
+        self.assertTrue(one.closed)
+        one.close()
+        for call in (one.recv, one.recv_bytes, one.poll, one.fileno):
+            self.assertRaises(OSError, call)
+        self.assertRaises(OSError, one.send, 1)
+        self.assertEqual(openDescriptors(), before)
+
+    def test_dropped(self) -> None:
+        """
+        An end that nobody has any more is closed.
+        """
+        before = openDescriptors()
+        Pipe()
+        gc.collect()
+        self.assertEqual(openDescriptors(), before)
+
+    def test_end(self) -> None:
+        """
+        What was sent before the end is received; then comes EOFError, and for who sends BrokenPipeError.
+        """
+        self.one.send(1)
+        self.other.send(2)
+        self.one.close()
+        self.assertTrue(self.other.poll())
+        self.assertEqual(self.other.recv(), 1)
+        self.assertTrue(self.other.poll())
+        self.assertRaises(EOFError, self.other.recv)
+        self.assertRaises(BrokenPipeError, self.other.send, 1)
+
+    def test_endWhileWaiting(self) -> None:
+        """
+        The end wakes who waits for a message, and who waits for room.
+        """
+        got: list[BaseException] = []
+
+        def call(function: Callable[..., object], *arguments: object) -> None:
+            try:
+                function(*arguments)
+            except (EOFError, BrokenPipeError) as error:
+                got.append(error)
+
+        threads = [self.sending(call, self.one.recv), self.sending(call, self.one.send_bytes, bytes(_LONG))]
+        waitUntil(lambda: self.one._writer._cells[ring.ROOM] and not self.one._reader._cells[AWAKE])
+        self.other.close()
+        for thread in threads:
+            thread.join(HANG_SECONDS)
+        self.assertEqual({type(each) for each in got}, {EOFError, BrokenPipeError})
+
+    def test_endWithinMessage(self) -> None:
+        """
+        An end within a message is OSError.
+        """
+        self.one._writer.write(FIRST, pack("<Q", 100), 8)
+        self.one.close()
+        self.assertRaises(OSError, self.other.recv)
+
+    def test_killed(self) -> None:
+        """
+        A process that is killed is an end: for who waits for a message, and for who waits for room.
+        """
+        for call in (Connection.recv, lambda end: end.send_bytes(bytes(_LONG))):
+            one, other = self.pipe()
+            process = self.forked(lambda end: (end.send("here"), signal.pause()), one)
+            one.close()
+            self.assertEqual(other.recv(), "here")
+            stop(process.pid)
+            timer = threading.Timer(0.05, process.kill)
+            timer.start()
+            self.addCleanup(timer.join)
+            self.assertRaises((EOFError, BrokenPipeError), call, other)
+
+
+class PollTests(PipeTestCase):
+    """
+    Waiting for a message.
+    """
+
+    def isReadable(self, end: Connection) -> bool:
+        """
+        @return: Whether the kernel says so.
+        """
+        return bool(select.select([end.fileno()], [], [], 0)[0])
+
+    def test_poll(self) -> None:
+        """
+        It says whether there is a message, and waits no longer than it should.
+        """
+        self.assertFalse(self.other.poll())
+        self.assertFalse(self.other.poll(-1))
+        self.assertFalse(self.other.poll(0.01))
+        self.one.send(1)
+        for timeout in (0, 0.01, None):
+            self.assertTrue(self.other.poll(timeout))
+        self.other.recv()
+        self.assertFalse(self.other.poll())
+
+    def test_descriptor(self) -> None:
+        """
+        The descriptor is readable exactly while there is a message, whatever came before it was asked for.
+        """
+        for before in range(4):
+            one, other = self.pipe()
+            for _ in range(before):
+                one.send(0)
+            for _ in range(before and before - 1):
+                other.recv()
+            self.assertEqual(self.isReadable(other), before > 0)
+            while other.poll():
+                other.recv()
+            for count in (1, 3):
+                self.assertFalse(self.isReadable(other))
+                for _ in range(count):
+                    one.send(0)
+                for _ in range(count):
+                    self.assertTrue(self.isReadable(other))
+                    other.recv()
+        other.recv, one.close()
+        self.assertTrue(self.isReadable(other))
+
+    def test_descriptorOfBusy(self) -> None:
+        """
+        So it is after many messages to a reader that waited in L{Connection.recv}.
+        """
+
+        def echo() -> None:
+            for _ in range(2000):
+                self.other.send(self.other.recv())
+
+        thread = self.sending(echo)
+        for number in range(2000):
+            self.one.send(number)
+            self.assertEqual(self.one.recv(), number)
+        thread.join(HANG_SECONDS)
+        self.assertFalse(self.isReadable(self.one))
+        self.other.send(1)
+        self.assertTrue(self.isReadable(self.one))
+        self.one.recv()
+        self.assertFalse(self.isReadable(self.one))
+
+    def test_announced(self) -> None:
+        """
+        A record that is sent without a wake-up, to a reader that is awake, is not a second one's excuse.
+        """
+        cells = self.other._reader._cells
+        cells[AWAKE] = 1
+        self.one.send(1)
+        self.assertEqual(cells[BELLS], cells[TAKEN])
+        self.one.send(2)
+        self.assertEqual(cells[BELLS], cells[TAKEN] + 1)
+
+    def test_sleeps(self) -> None:
+        """
+        A reader sleeps, and a message wakes it.
+        """
+        got: list[object] = []
+        thread = self.sending(lambda: got.append(self.other.recv()))
+        tasks = f"/proc/self/task/{thread.native_id}/wchan"
+        waitUntil(lambda: self.other._reader._polling.spins and not self.other._reader._cells[AWAKE])
+        self.assertTrue(os.path.exists(tasks))
+        self.one.send(1)
+        thread.join(HANG_SECONDS)
+        self.assertEqual(got, [1])
+
+    def test_wait(self) -> None:
+        """
+        Both C{wait}s find connections that are ready, with descriptors and processes.
+        """
+        pair = socket.socketpair()
+        for each in pair:
+            self.addCleanup(each.close)
+        pipes = [self.pipe() for _ in range(3)]
+        ends = [other for _, other in pipes]
+        for call in (wait, kernelWait):
+            everything = [*ends, pair[0]]
+            self.assertEqual(call(everything, 0), [])
+            pipes[1][0].send(1)
+            pair[1].send(b"x")
+            self.assertEqual(call(everything), [ends[1], pair[0]])
+            ends[1].recv()
+            pair[0].recv(1)
+        pipes[2][0].close()
+        self.assertEqual(wait(ends), [ends[2]])
+
+    def test_lateWakeUp(self) -> None:
+        """
+        A wake-up whose message was read before it is no message.
+        """
+        self.other.fileno()
+        self.one._writer.ring()
+        self.assertEqual(wait([self.other], 0.01), [])
+        self.one.send(1)
+        self.assertEqual(wait([self.other]), [self.other])
+
+
+class FaultTests(PipeTestCase):
+    """
+    What a peer may do wrong.
+    """
+
+    def test_badTail(self) -> None:
+        """
+        A tail that cannot be is OSError.
+        """
+        cells = self.other._reader._cells
+        for tail in (limits.QUEUE_RING + 64, 1 << 60):
+            cells[TAIL] = tail
+            self.assertRaises(OSError, self.other.recv)
+        cells[TAIL], cells[HEAD] = 64, 128
+        self.assertRaises(OSError, self.other.recv)
+
+    def test_badHead(self) -> None:
+        """
+        A head that cannot be is OSError.
+        """
+        self.one._writer._cells[HEAD] = 1 << 20
+        self.assertRaises(OSError, self.one.send, 1)
+
+    def test_badLength(self) -> None:
+        """
+        A record longer than what was published, and lengths that cannot be, are OSError.
+        """
+        self.one.send_bytes(b"x")
+        reader = self.other._reader
+        ring._pack(reader._map, reader._first, 1000, ring.FIRST | ring.LAST)
+        self.assertRaises(OSError, self.other.recv)
+        for manifest in (b"", b"1234567", b"\xff" * 8, bytes(8 * (limits.QUEUE_BUFFERS + 2))):
+            one, other = self.pipe()
+            one._writer.write(FIRST, manifest, len(manifest))
+            self.assertRaises(OSError, other.recv)
+        one, other = self.pipe()
+        one._writer.write(FIRST, pack("<Q", 2), 8)
+        one._writer.write(0, b"abc", 3)
+        self.assertRaises(OSError, other.recv)
+
+    def test_noEnd(self) -> None:
+        """
+        A message whose writer was killed within it is passed over, and so is the rest of one whose reader
+        was.
+        """
+        writer = self.one._writer
+        writer.write(0, b"abc", 3)
+        writer.write(ring.LAST, b"abc", 3)
+        writer.write(FIRST, pack("<Q", 200), 8)
+        writer.write(0, b"abc", 3)
+        self.one.send(1)
+        self.assertEqual(self.other.recv(), 1)
+        for again in (b"x", b"y" * (limits.QUEUE_RECORD + 1)):
+            writer.write(FIRST, pack("<Q", 200), 8)
+            self.one.send_bytes(again)
+            self.assertEqual(self.other.recv_bytes(), again)
+
+    def test_memory(self) -> None:
+        """
+        Memory that could be cut short, or has another size, is refused.
+        """
+        fd = createMemory()
+        self.addCleanup(os.close, fd)
+        checkMemory(fd)
+        self.assertRaises(PermissionError, os.ftruncate, fd, 0)
+        other = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+        self.addCleanup(os.close, other)
+        os.ftruncate(other, os.fstat(fd).st_size)
+        self.assertRaises(OSError, checkMemory, other)
+
+
+class ListenerTests(PipeTestCase):
+    """
+    Listeners and clients.
+    """
+
+    def test_accepted(self) -> None:
+        """
+        A client need not wait until it is accepted.
+        """
+        for authkey in (None, b"secret"):
+            with Listener(authkey=authkey) as listener:
+                got: list[Any] = []
+
+                def connect(
+                    got: list[Any] = got, authkey: bytes | None = authkey, to: Any = listener.address
+                ) -> None:
+                    got.append(Client(to, authkey=authkey))
+                    got[0].send("hello")
+
+                thread = self.sending(connect)
+                if authkey is None:
+                    thread.join(HANG_SECONDS)
+                with listener.accept() as accepted:
+                    self.assertIsInstance(accepted, Connection)
+                    self.assertEqual(accepted.recv(), "hello")
+                    accepted.send(_LONG)
+                    thread.join(HANG_SECONDS)
+                    self.assertEqual(got[0].recv(), _LONG)
+                got[0].close()
+
+    def test_wrongSecret(self) -> None:
+        """
+        Who does not know the secret is refused.
+        """
+        with Listener(authkey=b"secret") as listener:
+
+            def connect() -> None:
+                self.assertRaises(multiprocessing.AuthenticationError, Client, listener.address, authkey=b"x")
+
+            self.sending(connect)
+            self.assertRaises(multiprocessing.AuthenticationError, listener.accept)
+
+    def test_inet(self) -> None:
+        """
+        Connections by an IP address are C{multiprocessing}'s own.
+        """
+        with Listener(("127.0.0.1", 0)) as listener, Client(listener.address) as client:
+            client.send(1)
+            with listener.accept() as accepted:
+                self.assertEqual(accepted.recv(), 1)
+
+    def test_strangers(self) -> None:
+        """
+        Who sends no memory, or something else, or nothing, is an OSError for the listener, which goes on.
+        """
+        before = openDescriptors()
+        with Listener() as listener:
+            address = listener.address
+            for data, fds in ((b"", []), (b"hello", []), (b"twisted_ib queues 1", [0])):
+                with socket.socket(socket.AF_UNIX) as pair:
+                    pair.connect(address)
+                    if data:
+                        socket.send_fds(pair, [data], fds)
+                    pair.shutdown(socket.SHUT_WR)
+                    self.assertRaises(OSError, listener.accept)
+            self.patch(limits, "QUEUE_HANDSHAKE_SECONDS", 0.01)
+            with socket.socket(socket.AF_UNIX) as pair:
+                pair.connect(address)
+                self.assertRaises(ConnectionAbortedError, listener.accept)
+        self.assertEqual(openDescriptors(), before)

@@ -1,0 +1,19 @@
+"""
+What C{multiprocessing} has between processes of one host, through shared memory: L{Pipe} and L{Connection},
+L{Listener} and L{Client}, and L{wait}.
+
+Modules:
+
+  - C{connection}: both ends, and messages
+  - C{futex}: sleeping in shared memory
+  - C{listening}: listeners and clients
+  - C{pickling}: objects as bytes, with large buffers beside
+  - C{ring}: one direction of a connection
+  - C{waiting}: for one of several
+"""
+
+from twisted_ib.queues.connection import Connection, Pipe
+from twisted_ib.queues.listening import Client, Listener
+from twisted_ib.queues.waiting import wait
+
+__all__ = ["Client", "Connection", "Listener", "Pipe", "wait"]

@@ -1,0 +1,396 @@
+"""
+The C{Connection} of C{multiprocessing.connection} through shared memory.
+
+A message of up to C{limits.QUEUE_RECORD} bytes is one record: its pickle, or its bytes.  A longer one begins
+with a record of lengths, of its pickle or bytes and of each large buffer; records with these follow, of which
+none has bytes of two.  Where an end has several writers, one of them may be killed within a message: the next
+then begins a new one, and readers pass over what has no end or no beginning.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+from io import BytesIO
+from multiprocessing import BufferTooShort
+from multiprocessing.reduction import DupFd, register
+from struct import Struct
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from twisted_ib import limits
+from twisted_ib.hca.host import libc
+from twisted_ib.queues.pickling import loads, pickled, pieces
+from twisted_ib.queues.ring import DIRECTION, FIRST, LAST, Payload, RingReader, RingWriter
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer, Self
+
+#: One record, complete.
+_WHOLE: Final = FIRST | LAST
+_RECORD: Final = limits.QUEUE_RECORD
+#: Bytes of memory of a connection in both directions.
+MEMORY: Final = 2 * DIRECTION
+_SEALS: Final = libc.F_SEAL_SHRINK | libc.F_SEAL_GROW | libc.F_SEAL_SEAL
+
+
+#: In a length: it is of bytes.
+READ_ONLY: Final = 1 << 63
+
+
+class _NoBeginning(Exception):
+    """
+    A writer was killed within a message: what is next has nothing to do with what was read.
+    """
+
+
+def createMemory() -> int:
+    """
+    @return: A memory file, whose size is fixed for ever (memfd_create(2)).
+    """
+    fd = libc.memfdCreate("twisted_ib")
+    try:
+        os.ftruncate(fd, MEMORY)
+        libc.addSeals(fd, _SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def checkMemory(fd: int) -> None:
+    """
+    Check a memory file that another process has made.
+
+    @raise OSError: It could be cut short, and reading then ends this process by SIGBUS.
+    """
+    # Before the size, which cannot change once it is sealed.
+    sealed = libc.getSeals(fd) & _SEALS == _SEALS
+    if not sealed or os.fstat(fd).st_size != MEMORY or os.fstatvfs(fd).f_bsize != mmap.PAGESIZE:
+        raise OSError("a peer offered something that is not sealed memory of the right size")
+
+
+class Connection:
+    """
+    One end of a connection.  As with C{multiprocessing}, one thread may send while another receives.
+    """
+
+    def __init__(
+        self, pair: socket.socket, memory: int, side: int, readable: bool = True, writable: bool = True
+    ) -> None:
+        """
+        @param pair: the socket, which now belongs to the connection; closed with the connection.
+        @param memory: the memory file, likewise.
+        @param side: 0 or 1: which end this is.
+        """
+        self._socket = pair
+        self._memory = memory
+        self._side = side
+        self._readable, self._writable = readable, writable
+        self._map: mmap.mmap | None = mmap.mmap(memory, MEMORY)
+        self._reader = RingReader(self._map, 1 - side, pair)
+        self._writer = RingWriter(self._map, side, pair)
+
+    def __del__(self) -> None:
+        # One whose constructor failed has none.
+        if getattr(self, "_map", None) is not None:
+            self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """
+        Whether the connection is closed.
+        """
+        return self._map is None
+
+    @property
+    def readable(self) -> bool:
+        """
+        Whether it receives.
+        """
+        return self._readable
+
+    @property
+    def writable(self) -> bool:
+        """
+        Whether it sends.
+        """
+        return self._writable
+
+    def fileno(self) -> int:
+        """
+        @return: A descriptor that is readable while there is a message, or at the end.
+        """
+        self._checkOpen()
+        if self._readable:
+            self._reader.watch()
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """
+        Close this end; harmless when repeated.
+        """
+        memory, self._map = self._map, None
+        if memory is None:
+            return
+        self._socket.close()
+        os.close(self._memory)
+        self._reader.close()
+        self._writer.close()
+        try:
+            memory.close()
+        except BufferError:
+            # Another thread is in a call.
+            pass
+
+    def reduced(self) -> tuple[Any, ...]:
+        """
+        @return: What C{pickle} makes this end from in another process.
+        """
+        self._checkOpen()
+        fds = DupFd(self._socket.fileno()), DupFd(self._memory)
+        return _rebuilt, (*fds, self._side, self._readable, self._writable)
+
+    def _checkOpen(self) -> None:
+        if self._map is None:
+            raise OSError("handle is closed")
+
+    def _checkReads(self) -> None:
+        if self._map is None:
+            raise OSError("handle is closed")
+        if not self._readable:
+            raise OSError("connection is write-only")
+
+    def _checkWrites(self) -> None:
+        if self._map is None:
+            raise OSError("handle is closed")
+        if not self._writable:
+            raise OSError("connection is read-only")
+
+    # -- sending
+
+    def send(self, obj: object) -> None:
+        """
+        Send an object that can be pickled.
+
+        @raise BrokenPipeError: the other end is closed.
+        """
+        self._checkWrites()
+        found, buffers = pieces(obj)
+        self._send(found, buffers)
+
+    def _send(self, found: list[Payload], buffers: list[memoryview]) -> None:
+        if len(found) == 1 and not buffers:
+            length = len(found[0])
+            if length <= _RECORD:
+                self._writer.write(_WHOLE, found[0], length)
+                return
+        payloads = [memoryview(each).cast("B") for each in found]
+        total = sum(map(len, payloads))
+        # Bytes are made to bytes again.
+        lengths = [total | READ_ONLY, *(each.nbytes | READ_ONLY * each.readonly for each in buffers)]
+        manifest = Struct(f"<{len(lengths)}Q").pack(*lengths)
+        write = self._writer.write
+        write(FIRST, manifest, len(manifest))
+        payloads = [each for each in (*payloads, *buffers) if each]
+        for number, view in enumerate(payloads, 1):
+            length = len(view)
+            for start in range(0, length, _RECORD):
+                end = min(start + _RECORD, length)
+                write(LAST if end == length and number == len(payloads) else 0, view[start:end], end - start)
+
+    def send_bytes(self, buf: Buffer, offset: int = 0, size: int | None = None) -> None:
+        """
+        Send bytes.
+
+        @raise BrokenPipeError: the other end is closed.
+        """
+        self._checkWrites()
+        if buf.__class__ is bytes and offset == 0 and size is None and len(buf) <= _RECORD:
+            self._writer.write(_WHOLE, buf, len(buf))
+            return
+        view = memoryview(buf)
+        if view.itemsize > 1:
+            view = view.cast("B")
+        length = view.nbytes
+        if offset < 0:
+            raise ValueError("offset is negative")
+        if length < offset:
+            raise ValueError("buffer length < offset")
+        if size is None:
+            size = length - offset
+        elif size < 0:
+            raise ValueError("size is negative")
+        elif offset + size > length:
+            raise ValueError("buffer length < offset + size")
+        self._send([view[offset : offset + size]], [])
+
+    # -- receiving
+
+    def recv(self) -> Any:
+        """
+        Receive an object.
+
+        @raise EOFError: there is none, and the other end is closed.
+        """
+        self._checkReads()
+        data, lengths = self._begin()
+        if lengths is None:
+            return loads(data)
+        return loads(*self._rest(lengths))
+
+    def recv_bytes(self, maxlength: int | None = None) -> bytes:
+        """
+        Receive the bytes of a message; those of an object are its pickle.
+
+        @raise EOFError: there is none, and the other end is closed.
+        @raise OSError: the message is longer than C{maxlength}; nothing more can be received.
+        """
+        self._checkReads()
+        if maxlength is not None and maxlength < 0:
+            raise ValueError("negative maxlength")
+        data, lengths = self._begin()
+        if maxlength is not None and (lengths[0] & ~READ_ONLY if lengths else len(data)) > maxlength:
+            if self._writable:
+                self._readable = False
+            else:
+                self.close()
+            raise OSError("bad message length")
+        if lengths is None:
+            return data
+        data, buffers = self._rest(lengths)
+        return pickled(loads(data, buffers)) if buffers else data
+
+    def recv_bytes_into(self, buf: Buffer, offset: int = 0) -> int:
+        """
+        Receive the bytes of a message into a buffer.
+
+        @return: How many there are.
+        @raise BufferTooShort: with the message, which is longer than the buffer.
+        """
+        self._checkReads()
+        with memoryview(buf) as whole, whole.cast("B") as target:
+            if offset < 0:
+                raise ValueError("negative offset")
+            if offset > target.nbytes:
+                raise ValueError("offset too large")
+            data, lengths = self._begin()
+            room = target.nbytes - offset
+            size = lengths[0] & ~READ_ONLY if lengths else 0
+            if lengths is not None and len(lengths) == 1 and size <= room:
+                try:
+                    self._fill(target[offset : offset + size])
+                except _NoBeginning:
+                    return self.recv_bytes_into(buf, offset)
+                return size
+            if lengths is not None:
+                data, buffers = self._rest(lengths)
+                data = pickled(loads(data, buffers)) if buffers else data
+            if len(data) > room:
+                raise BufferTooShort(data)
+            target[offset : offset + len(data)] = data
+            return len(data)
+
+    def poll(self, timeout: float | None = 0.0) -> bool:
+        """
+        @param timeout: in seconds; None is for ever.
+        @return: Whether there is a message, or the end.
+        """
+        self._checkReads()
+        return self._reader.poll(timeout)
+
+    def _begin(self) -> tuple[bytes, tuple[int, ...] | None]:
+        # The next message, or the lengths with which it begins.
+        reader = self._reader
+        while True:
+            flags, start, length, end = reader.next()
+            data = reader.copy(start, length)
+            reader.consumed(end)
+            if flags & _WHOLE == _WHOLE:
+                return data, None
+            # Else its beginning went to a reader that was killed.
+            if flags & FIRST:
+                count = length // 8
+                if not 0 < count <= limits.QUEUE_BUFFERS + 1 or length % 8:
+                    raise OSError("bad message length")
+                return data, Struct(f"<{count}Q").unpack(data)
+
+    def _rest(self, lengths: tuple[int, ...]) -> tuple[bytes, list[Payload]]:
+        # Of a message that is none: the next one.
+        while True:
+            try:
+                found = [self._filled(each) for each in lengths]
+            except _NoBeginning:
+                data, following = self._begin()
+                if following is None:
+                    return data, []
+                lengths = following
+            else:
+                return bytes(found[0]), found[1:]
+
+    def _filled(self, length: int) -> Payload:
+        size = length & ~READ_ONLY
+        if size > limits.REGION_BYTES:
+            raise OSError("bad message length")
+        if not length & READ_ONLY:
+            buffer = bytearray(size)
+            self._fill(memoryview(buffer))
+            return buffer
+        # Written in place: nobody else has these bytes, and getvalue() gives them back as they are.
+        file = BytesIO(bytes(size))
+        with file.getbuffer() as view:
+            self._fill(view)
+        return file.getvalue()
+
+    def _fill(self, target: memoryview) -> None:
+        reader = self._reader
+        filled, size = 0, len(target)
+        while filled < size:
+            try:
+                flags, start, length, end = reader.next()
+            except EOFError:
+                raise OSError("got end of file during message") from None
+            if flags & FIRST:
+                raise _NoBeginning
+            until = filled + length
+            if until > size:
+                raise OSError("bad message length")
+            with reader.view(start, length) as view:
+                target[filled:until] = view
+            filled = until
+            reader.consumed(end)
+
+
+def _rebuilt(pair: Any, memory: Any, side: int, readable: bool, writable: bool) -> Connection:
+    fds = [each.detach() for each in (pair, memory)]
+    return Connection(socket.socket(fileno=fds[0]), fds[1], side, readable, writable)
+
+
+def _reduced(connection: Connection) -> tuple[Any, ...]:
+    return connection.reduced()
+
+
+def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:
+    """
+    Make a connection.
+
+    @param duplex: whether both ends send; else the first receives and the second sends.
+    @return: Its ends.
+    """
+    one, other = socket.socketpair()
+    memory = createMemory()
+    return Connection(one, memory, 0, True, duplex), Connection(other, os.dup(memory), 1, duplex, True)
+
+
+register(Connection, _reduced)
+
+__all__ = ["Connection", "Pipe", "checkMemory", "createMemory"]

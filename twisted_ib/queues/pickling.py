@@ -1,0 +1,81 @@
+"""
+Objects as bytes: as C{multiprocessing} pickles them, but with large buffers beside (PEP 574).
+"""
+
+from __future__ import annotations
+
+import copyreg
+import pickle
+from collections import ChainMap
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, Final
+
+from twisted_ib import limits
+from twisted_ib.queues.ring import Payload
+
+_PROTOCOL: Final = 5
+_LARGE: Final = limits.QUEUE_BUFFER_BYTES
+#: The pickle of one buffer, as the object that it is given for it (pickletools: PROTO 5, NEXT_BUFFER, STOP).
+_BUFFER: Final = b"\x80\x05\x97."
+#: Classes that are pickled as everywhere, whatever has been registered.
+_PLAIN: Final = frozenset((bool, bytes, float, int, str, type(None)))
+
+
+#: What C{ForkingPickler.register} fills.
+_registered: dict[type, Any] = vars(ForkingPickler)["_extra_reducers"]
+
+
+class _Pieces(list[Payload]):
+    """
+    A file for the pickler, which joins nothing: what is large comes here uncopied.
+    """
+
+    # A buffer that is not beside comes as a PickleBuffer: it has no length, but is no first piece.
+    write = list.append
+
+
+class _Pickler(pickle.Pickler):
+    """
+    What C{multiprocessing.reduction.ForkingPickler} does, without a table of its own for each object.
+    """
+
+    dispatch_table: Any = ChainMap[type, Any](_registered, copyreg.dispatch_table)
+
+
+def pieces(obj: object) -> tuple[list[Payload], list[memoryview]]:
+    """
+    @return: An object's pickle in pieces, and its large buffers.
+    """
+    if obj.__class__ is bytes and len(obj) >= _LARGE:
+        return [_BUFFER], [memoryview(obj)]
+    if obj.__class__ in _PLAIN:
+        return [pickle.dumps(obj, _PROTOCOL)], []
+    buffers: list[memoryview] = []
+
+    def isPickled(buffer: pickle.PickleBuffer) -> bool:
+        view = buffer.raw()
+        if view.nbytes < _LARGE or len(buffers) >= limits.QUEUE_BUFFERS:
+            return True
+        buffers.append(view)
+        return False
+
+    found = _Pieces()
+    _Pickler(found, _PROTOCOL, buffer_callback=isPickled).dump(obj)
+    return found, buffers
+
+
+def pickled(obj: object) -> bytes:
+    """
+    @return: An object's whole pickle.
+    """
+    return bytes(ForkingPickler.dumps(obj, _PROTOCOL))
+
+
+def loads(data: Payload, buffers: list[Payload] | None = None) -> Any:
+    """
+    @return: The object of a pickle and its buffers.
+    """
+    return pickle.loads(data, buffers=buffers)
+
+
+__all__ = ["loads", "pickled", "pieces"]

@@ -1,0 +1,371 @@
+"""
+One direction of a connection: a ring of records in memory that two processes share.
+
+All of its state is in that memory, as an end may be inherited or sent to another process at any time.  It
+begins with a page of cells::
+
+    cell     written by
+    TAIL     writer    how much has been published
+    BELLS    writer    how often the reader was woken: bytes sent to its socket
+    HEAD     reader    how much has been consumed
+    AWAKE    reader    whether it looks at TAIL now and takes what comes, so that nobody need wake it
+    TAKEN    reader    how many of those bytes it has taken
+    WATCHED  reader    whether its socket is waited for by others: see below
+    ROOM     writer    whether it sleeps until half of the ring is free
+
+Counters run freely; positions are counters modulo the ring's size.  A record starts at a multiple of 64
+bytes with its length and flags; one that would pass the end continues in the slack behind it.  What the other
+side wrote is read once into a local, checked, and then used.  On x86-64 stores are seen in program order, so
+publishing is one store to TAIL; "does the other side sleep?" needs a full fence, which an uncontended lock
+is.
+
+The end of the other side is that of its socket: the kernel closes it, however the last process ends that
+has it.  At most one byte is in the socket while the ring is not empty.  A record is published without one
+only to a reader that is awake and finds nothing before it, so that this reader takes it.  Hence the socket
+is readable whenever a record waits; once it is watched, only then.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import socket
+import threading
+import time
+from functools import partial
+from operator import methodcaller
+from struct import Struct
+from typing import Final
+
+from twisted_ib import limits
+from twisted_ib.drive.process import life
+from twisted_ib.hca.base.polling import AdaptivePolling
+from twisted_ib.queues import futex
+
+#: What can be sent.
+Payload = bytes | bytearray | memoryview
+
+TAIL: Final = 0
+BELLS: Final = 1
+HEAD: Final = 8
+AWAKE: Final = 9
+TAKEN: Final = 10
+WATCHED: Final = 11
+ROOM: Final = 16
+
+#: Flags of a record: whether its message begins with it, and ends with it.
+FIRST: Final = 1
+LAST: Final = 2
+
+PAGE: Final = 4096
+_SIZE: Final = limits.QUEUE_RING
+_MASK: Final = _SIZE - 1
+_HALF: Final = _SIZE // 2
+_RECORD: Final = limits.QUEUE_RECORD
+#: Bytes of one direction: cells, ring, and slack for a record that runs past the end.
+DIRECTION: Final = PAGE + _SIZE + _RECORD + PAGE
+
+_HEADER: Final = Struct("<II")
+_pack: Final = _HEADER.pack_into
+_unpack: Final = _HEADER.unpack_from
+
+_fence: Final = threading.Lock()
+_acquire: Final = _fence.acquire
+_release: Final = _fence.release
+# Another thread may have been in it.
+life.atFork(__name__, inChild=partial(methodcaller("_at_fork_reinit"), _fence))
+
+#: Milliseconds for a byte that has been announced.
+_ANNOUNCED: Final = 100
+
+
+class Ring:
+    """
+    What both sides have of it.
+    """
+
+    __slots__ = ("_cells", "_first", "_map", "_socket", "_view")
+
+    def __init__(self, memory: mmap.mmap, number: int, pair: socket.socket) -> None:
+        """
+        @param memory: of all directions.
+        @param number: which one of them.
+        @param pair: the socket that ends with the other side.
+        """
+        start = number * DIRECTION
+        self._map = memory
+        self._view = memoryview(memory)
+        self._cells = self._view[start : start + PAGE].cast("Q")
+        self._first = start + PAGE
+        self._socket = pair
+
+    def close(self) -> None:
+        """
+        Let go of the memory.
+        """
+        self._cells.release()
+        self._view.release()
+
+
+class RingWriter(Ring):
+    """
+    The side that publishes records.
+    """
+
+    __slots__ = ()
+
+    def write(self, flags: int, payload: Payload, length: int) -> None:
+        """
+        Publish one record; wait until there is room.
+
+        @param length: the payload's, at most C{limits.QUEUE_RECORD}.
+        @raise BrokenPipeError: the other side has ended.
+        """
+        cells = self._cells
+        try:
+            # unix(7): nothing is sent, but EPIPE says that nobody is there.
+            self._socket.send(b"")
+        except ConnectionResetError as error:
+            raise BrokenPipeError(*error.args) from None
+        tail = cells[TAIL]
+        end = (tail + length + 71) & -64
+        if (end ^ tail) > _MASK:
+            end = (tail | _MASK) + 1
+        # HEAD before AWAKE: a reader that has consumed all is no longer awake for what it has taken.
+        head = cells[HEAD]
+        if not 0 <= end - head <= _SIZE:
+            head = self._waitForRoom(tail, end)
+        pos = self._first + (tail & _MASK)
+        target = self._map
+        _pack(target, pos, length, flags)
+        pos += 8
+        target[pos : pos + length] = payload
+        # Counted before the record is visible: who takes it then knows that a byte comes.
+        rings = not (head == tail and cells[AWAKE]) and cells[BELLS] <= cells[TAKEN]
+        if rings:
+            cells[BELLS] = cells[TAKEN] + 1
+        cells[TAIL] = end
+        # Store TAIL, fence, load AWAKE here; store AWAKE, fence, load TAIL in RingReader.wait: one side sees
+        # the other's store (Dekker's algorithm).  The same with TAKEN and RingReader.settle.
+        _acquire()
+        _release()
+        if not rings:
+            if (head == tail and cells[AWAKE]) or cells[BELLS] > cells[TAKEN]:
+                return
+            cells[BELLS] = cells[TAKEN] + 1
+        self.ring()
+
+    def ring(self) -> None:
+        """
+        Send the byte that wakes the reader.
+        """
+        try:
+            self._socket.send(b"!", socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            # Full: it wakes anyway.
+            pass
+        except ConnectionError:
+            # It may have taken the record before it ended.
+            pass
+
+    def repair(self) -> None:
+        """
+        Wake the reader: a writer before us may have been killed before it did.
+        """
+        cells = self._cells
+        cells[BELLS] = cells[TAKEN] + 1
+        self.ring()
+
+    def hasRoom(self, length: int) -> bool:
+        """
+        @return: Whether a record of so many bytes can be published at once.
+        """
+        end = (self._cells[TAIL] + length + 71) & -64
+        # With the most that is skipped at the end of the ring.
+        return end + _RECORD + 128 - self._cells[HEAD] <= _SIZE
+
+    def _waitForRoom(self, tail: int, end: int) -> int:
+        cells = self._cells
+        yields = 50
+        while True:
+            head = cells[HEAD]
+            if not head <= tail <= head + _SIZE:
+                raise OSError(f"the peer claims to have read up to {head} of {tail}")
+            if end - head <= _SIZE:
+                cells[ROOM] = 0
+                return head
+            if yields:
+                yields -= 1
+                os.sched_yield()
+                continue
+            cells[ROOM] = 1
+            _acquire()
+            _release()
+            if cells[HEAD] == head:
+                # Not for ever: the reader may be killed before it wakes us.
+                futex.wait(cells, ROOM, 1, limits.QUEUE_LOOK_SECONDS / 2)
+                self._socket.send(b"")
+
+
+class RingReader(Ring):
+    """
+    The side that consumes records.
+    """
+
+    __slots__ = ("_poller", "_polling")
+
+    def __init__(self, memory: mmap.mmap, number: int, pair: socket.socket) -> None:
+        super().__init__(memory, number, pair)
+        self._polling = AdaptivePolling(time.monotonic, os.sched_yield)
+        self._poller = select.poll()
+        self._poller.register(pair, select.POLLIN)
+
+    def pending(self) -> bool:
+        """
+        @return: Whether there is a record.
+        """
+        cells = self._cells
+        return cells[TAIL] != cells[HEAD]
+
+    def wait(self) -> None:
+        """
+        Wait for a record, which the caller then takes.
+
+        @raise EOFError: the other side has ended, and everything is read.
+        """
+        cells = self._cells
+        try:
+            cells[AWAKE] = 1
+            found = self._polling.spin(self.pending)
+        finally:
+            cells[AWAKE] = 0
+        if found:
+            return
+        _acquire()
+        _release()
+        while not self.pending():
+            if self._byte(0) is False and not self.pending():
+                raise EOFError
+
+    def poll(self, timeout: float | None) -> bool:
+        """
+        @param timeout: in seconds; None is for ever.
+        @return: Whether there is a record, or the end.
+        """
+        if self.pending():
+            return True
+        if timeout is None or timeout > 0:
+            if self._polling.spin(self.pending):
+                return True
+            end = None if timeout is None else time.monotonic() + timeout
+        else:
+            end = 0.0
+        left = limits.QUEUE_LOOK_SECONDS
+        while True:
+            if end is not None:
+                left = min(limits.QUEUE_LOOK_SECONDS, max(0.0, end and end - time.monotonic()))
+            # Rounded up: one millisecond less would be a busy loop.
+            readable = self._poller.poll(-int(-left * 1000 // 1))
+            if self.pending():
+                return True
+            if readable:
+                if self._byte(socket.MSG_DONTWAIT) is False:
+                    return True
+            elif not left:
+                return False
+
+    def _byte(self, flags: int) -> bool | None:
+        # Take a wake-up: False at the end, None if there is none.
+        try:
+            data = self._socket.recv(1, flags)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:
+            # It ended without having taken its wake-ups (unix(7)); no more is lost.
+            return False
+        self._cells[TAKEN] += len(data)
+        return len(data) > 0
+
+    def next(self) -> tuple[int, int, int, int]:
+        """
+        Wait for a record.
+
+        @return: Its flags, where its payload starts, the payload's length, and what to tell L{consumed}.
+        @raise EOFError: the other side has ended, and everything is read.
+        @raise OSError: it has broken the layout.
+        """
+        cells = self._cells
+        head = cells[HEAD]
+        tail = cells[TAIL]
+        if tail == head:
+            self.wait()
+            tail = cells[TAIL]
+        pos = self._first + (head & _MASK)
+        length, flags = _unpack(self._map, pos)
+        end = (head + length + 71) & -64
+        if (end ^ head) > _MASK:
+            end = (head | _MASK) + 1
+        if not head < end <= tail <= head + _SIZE or length > _RECORD:
+            raise OSError(f"the peer claims to have written {length} of {tail - head} bytes")
+        return flags, pos + 8, length, end
+
+    def consumed(self, end: int) -> None:
+        """
+        Give the space of a record back.
+        """
+        cells = self._cells
+        head = cells[HEAD]
+        cells[HEAD] = end
+        tail = cells[TAIL]
+        if tail - head > _HALF >= tail - end:
+            _acquire()
+            _release()
+            if cells[ROOM]:
+                cells[ROOM] = 0
+                futex.wake(cells, ROOM)
+        if cells[WATCHED]:
+            self.settle()
+
+    def watch(self) -> None:
+        """
+        From now on the socket is readable only while there is a record, or at the end.
+        """
+        self._cells[WATCHED] = 1
+        self.settle()
+
+    def settle(self) -> None:
+        """
+        Take the bytes from the socket if there is no record.
+        """
+        cells = self._cells
+        taken, rung = cells[TAKEN], cells[BELLS]
+        if rung <= taken or self.pending():
+            return
+        cells[TAKEN] = rung
+        _acquire()
+        _release()
+        if self.pending():
+            cells[TAKEN] = taken
+            return
+        # Announced before the record that is now consumed: it is here, comes at once, or its sender is dead.
+        if self._poller.poll(_ANNOUNCED):
+            try:
+                self._socket.recv(rung - taken, socket.MSG_DONTWAIT)
+            except (BlockingIOError, ConnectionResetError):
+                pass
+
+    def copy(self, start: int, length: int) -> bytes:
+        """
+        @return: A copy of what is at a place of the memory.
+        """
+        return self._map[start : start + length]
+
+    def view(self, start: int, length: int) -> memoryview:
+        """
+        @return: What is at a place of the memory.
+        """
+        return self._view[start : start + length]
+
+
+__all__ = ["DIRECTION", "FIRST", "LAST", "Payload", "Ring", "RingReader", "RingWriter"]

@@ -1,0 +1,39 @@
+"""
+C{multiprocessing.connection.wait}, also for connections through shared memory.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.connection as kernel
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from twisted_ib.queues.connection import Connection
+
+
+def _isReading(each: Any) -> bool:
+    return isinstance(each, Connection) and each.readable
+
+
+def wait(object_list: Iterable[Any], timeout: float | None = None) -> list[Any]:
+    """
+    Wait until connections, sockets or descriptors can be read, or processes have ended.
+
+    @param timeout: in seconds; None is for ever.
+    @return: Those that are ready.
+    """
+    objects = list(object_list)
+    end = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = timeout if end is None else max(0.0, end - time.monotonic())
+        ready = kernel.wait(objects, left)
+        # A wake-up may be late: its message was read before it.
+        found = [
+            each for each in ready if not isinstance(each, Connection) or not each.readable or each.poll()
+        ]
+        if found or not ready:
+            return found
+
+
+__all__ = ["wait"]
